@@ -1,0 +1,49 @@
+# Every target works alone on a fresh clone: it makes the virtual environment and whatever else it needs.
+# Progress goes to the terminal; a second run is quick.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-full check peers bench proto constraints clean
+
+help:                ## list the targets
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
+
+$(STAMP): pyproject.toml constraints.txt
+	@echo "creating $(VENV) with the pinned versions of constraints.txt"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+demo: $(STAMP)       ## a volume's whole life, cloud to edge and back, on this machine
+	@$(BIN)/csi-bridge demo
+
+test: $(STAMP)       ## unit and integration tests, and the peer tests whose binaries are in the cache
+	@$(BIN)/python -m pytest -m "not slow" $(ARGS)
+
+test-full: $(STAMP)  ## everything, however slow
+	@$(BIN)/python -m pytest $(ARGS)
+
+check: $(STAMP)      ## format, lint, types, layers
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+peers: $(STAMP)      ## build the real peers (etcd, kube-apiserver, sidecars, csi-sanity, ...) into the cache
+	@$(BIN)/python tests/peers/build.py
+
+bench: $(STAMP)      ## the driver's own socket against the bridge, side by side, as ratios
+	@$(BIN)/python bench/run.py $(ARGS)
+
+proto: $(STAMP)      ## regenerate the code in common/csi from csi.proto
+	@$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. common/csi/csi.proto
+
+constraints: $(STAMP) ## write constraints.txt from what is installed, after an upgrade that passed the tests
+	@$(BIN)/python -m pip freeze --exclude-editable > constraints.txt
+
+clean:               ## remove what the targets made in the tree (the peers' cache stays)
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build

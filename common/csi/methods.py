@@ -1,0 +1,52 @@
+"""A CSI method: its path, its message types, and whether it streams. Derived from csi.proto, never written by hand."""
+
+from dataclasses import dataclass
+from typing import cast
+
+from google.protobuf import message_factory
+from google.protobuf.message import Message
+
+from common.csi import csi_pb2
+
+PREFIX = "/csi.v1."
+"""Every method that the bridge carries starts with this (CSI spec, package csi.v1)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """One RPC of csi.proto.
+
+    Attributes:
+        path: what gRPC calls it, e.g. `/csi.v1.Controller/CreateVolume`.
+        request: the request's message class.
+        response: the message class of the answer, or of each message of the answer's stream.
+        streaming: whether the answer is a stream (SnapshotMetadata).
+    """
+
+    path: str
+    request: type[Message]
+    response: type[Message]
+    streaming: bool
+
+
+def _methods() -> dict[str, Method]:
+    found: dict[str, Method] = {}
+    for service in csi_pb2.DESCRIPTOR.services_by_name.values():
+        for method in service.methods:
+            path = f"/{service.full_name}/{method.name}"
+            found[path] = Method(
+                path=path,
+                request=cast("type[Message]", message_factory.GetMessageClass(method.input_type)),
+                response=cast("type[Message]", message_factory.GetMessageClass(method.output_type)),
+                streaming=method.server_streaming,
+            )
+    return found
+
+
+METHODS: dict[str, Method] = _methods()
+"""Every method of csi.proto by path."""
+
+
+def is_csi(path: str) -> bool:
+    """Whether the bridge carries this path: anything under `/csi.v1.`, known or not."""
+    return path.startswith(PREFIX)

@@ -1,0 +1,60 @@
+"""A status: how a call ended, as gRPC names it, and who said so."""
+
+from dataclasses import dataclass
+from enum import IntEnum, StrEnum
+
+
+class Code(IntEnum):
+    """gRPC's status codes (grpc/doc/statuscodes.md). Kept here so that the sans-IO modules need no gRPC library."""
+
+    OK = 0
+    CANCELLED = 1
+    UNKNOWN = 2
+    INVALID_ARGUMENT = 3
+    DEADLINE_EXCEEDED = 4
+    NOT_FOUND = 5
+    ALREADY_EXISTS = 6
+    PERMISSION_DENIED = 7
+    RESOURCE_EXHAUSTED = 8
+    FAILED_PRECONDITION = 9
+    ABORTED = 10
+    OUT_OF_RANGE = 11
+    UNIMPLEMENTED = 12
+    INTERNAL = 13
+    UNAVAILABLE = 14
+    DATA_LOSS = 15
+    UNAUTHENTICATED = 16
+
+
+class Origin(StrEnum):
+    """Which hop made a status. The vendor's passes unchanged; the others are the bridge's own (design: error table)."""
+
+    VENDOR = "vendor"
+    EDGE = "edge"
+    HUB = "hub"
+    PROXY = "proxy"
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """How a call ended.
+
+    Attributes:
+        code: the gRPC code. An int outside `Code` is possible: a vendor's unknown code passes unchanged.
+        message: for people; empty on success. Never a secret, a payload or a traceback.
+        origin: the hop that made it.
+    """
+
+    code: int
+    message: str = ""
+    origin: str = Origin.VENDOR
+
+    @property
+    def ok(self) -> bool:
+        """Whether the call succeeded."""
+        return self.code == Code.OK
+
+
+def code_name(code: int) -> str:
+    """`UNAVAILABLE` for 14; `CODE_99` for a code gRPC does not name (a closed set, fit for a metric label)."""
+    return Code(code).name if code in Code else f"CODE_{code}"
