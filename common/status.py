@@ -57,4 +57,7 @@ class Status:
 
 def code_name(code: int) -> str:
     """`UNAVAILABLE` for 14; `CODE_99` for a code gRPC does not name (a closed set, fit for a metric label)."""
-    return Code(code).name if code in Code else f"CODE_{code}"
+    return _NAMES.get(code, f"CODE_{code}")
+
+
+_NAMES = {int(code): code.name for code in Code}

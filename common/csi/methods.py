@@ -1,7 +1,6 @@
 """A CSI method: its path, its message types, and whether it streams. Derived from csi.proto, never written by hand."""
 
 from dataclasses import dataclass
-from typing import cast
 
 from google.protobuf import message_factory
 from google.protobuf.message import Message
@@ -36,8 +35,8 @@ def _methods() -> dict[str, Method]:
             path = f"/{service.full_name}/{method.name}"
             found[path] = Method(
                 path=path,
-                request=cast("type[Message]", message_factory.GetMessageClass(method.input_type)),
-                response=cast("type[Message]", message_factory.GetMessageClass(method.output_type)),
+                request=message_factory.GetMessageClass(method.input_type),
+                response=message_factory.GetMessageClass(method.output_type),
                 streaming=method.server_streaming,
             )
     return found

@@ -1,0 +1,71 @@
+"""The command line: `csi-bridge` and its sub-commands. Each imports what it runs only when it runs."""
+
+import sys
+
+import click
+
+from cli.goflags import from_go
+from cli.options import CONTEXT_SETTINGS, settings_options
+from cloud.driver_settings import DriverSettings
+from cloud.hub_settings import HubSettings
+from common.settings import specs
+from common.version import VERSION
+from edge.settings import AgentSettings
+
+
+@click.group(context_settings=CONTEXT_SETTINGS)
+@click.version_option(VERSION, prog_name="csi-bridge")
+def cli() -> None:
+    """Run a vendor's CSI driver on edge nodes that the cloud cannot reach.
+
+    In the cloud: `hub`, and one `driver` beside the sidecars of each CSI driver. On each edge node: `edge run`.
+    """
+
+
+@cli.command(context_settings=CONTEXT_SETTINGS)
+@settings_options(HubSettings)
+def hub(settings: HubSettings) -> None:
+    """Take links from edge agents and proxy drivers, and carry calls between them."""
+    from cli import process
+    from cloud import uds_hub
+
+    process.run(settings, uds_hub.run, name="hub")
+
+
+@cli.command(context_settings=CONTEXT_SETTINGS)
+@settings_options(DriverSettings)
+def driver(settings: DriverSettings) -> None:
+    """Be the CSI driver that the stock sidecars talk to, and forward their calls to the hub.
+
+    Takes the flags of KubeEdge's csidriver as well, also with one dash.
+    """
+    from cli import process
+    from cloud import csi_proxy_driver
+
+    process.run(settings, csi_proxy_driver.run, name="proxy driver")
+
+
+@cli.group(context_settings=CONTEXT_SETTINGS)
+def edge() -> None:
+    """What runs on an edge node."""
+
+
+@edge.command("run", context_settings=CONTEXT_SETTINGS)
+@settings_options(AgentSettings)
+def edge_run(settings: AgentSettings) -> None:
+    """Keep a link to the hub, and call the drivers of this node for it."""
+    from cli import process
+    from edge import agent
+
+    process.run(settings, agent.run, name="edge agent")
+
+
+def main() -> None:
+    """The console script."""
+    argv = sys.argv[1:]
+    if argv[:1] == ["driver"]:
+        found = specs(DriverSettings)
+        names = [alias.lstrip("-") for spec in found for alias in (spec.flag, *spec.aliases) if spec.metavar]
+        switches = [spec.flag.lstrip("-") for spec in found if not spec.metavar]
+        argv = ["driver", *from_go(argv[1:], names=names, switches=switches)]
+    cli.main(args=argv, prog_name="csi-bridge")

@@ -1,0 +1,53 @@
+"""A process: how each long-running command starts, drains and stops.
+
+The first SIGTERM or SIGINT drains, the second stops at once. Exit code 2 is a setting that cannot be used, 1 a failure.
+"""
+
+import asyncio
+import logging
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import uvloop
+
+from common import logs
+from common.errors import SettingsError
+from common.settings import ProcessSettings, describe
+from common.version import SOFTWARE
+
+S = TypeVar("S", bound=ProcessSettings)
+
+log = logging.getLogger("csi_bridge")
+
+
+def run(settings: S, main: Callable[[S, asyncio.Event], Awaitable[None]], *, name: str) -> None:
+    """Run `main(settings, stopping)` until a signal sets `stopping` and it has drained; then exit."""
+    logs.configure(log_format=settings.log_format, level=settings.log_level, verbosity=settings.verbosity)
+    log.info("%s %s starts: %s", name, SOFTWARE, describe(settings))
+    try:
+        uvloop.run(_until_stopped(settings, main))
+    except SettingsError as error:
+        log.error("%s cannot start: %s", name, error)  # noqa: TRY400  # the operator's mistake, not a bug
+        sys.exit(2)
+    except asyncio.CancelledError:
+        log.warning("%s was stopped before it had drained", name)
+        sys.exit(1)
+    log.info("%s has stopped", name)
+
+
+async def _until_stopped(settings: S, main: Callable[[S, asyncio.Event], Awaitable[None]]) -> None:
+    loop = asyncio.get_running_loop()
+    stopping = asyncio.Event()
+    task = asyncio.current_task()
+    assert task is not None
+
+    def on_signal() -> None:
+        if stopping.is_set():
+            task.cancel()
+        stopping.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal)
+    await main(settings, stopping)

@@ -1,0 +1,76 @@
+"""An admission: whether a peer may be who its hello says it is. Pure: a table of roles and a comparison.
+
+The certificate decides (design, section 9): `CN=system:node:<name>`, `O=system:nodes` for an edge agent,
+`CN=csi-bridge:driver:<name>`, `O=csi-bridge:drivers` for a proxy driver on another host. On the hub's UNIX socket the
+file mode and the uid list decided already. Operators come by that socket alone.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from common.errors import HandshakeRefused
+from common.messages import Hello
+from common.transport import Peer
+
+
+class Role(StrEnum):
+    """Who may connect to a hub."""
+
+    EDGE = "edge"
+    DRIVER = "driver"
+    OPERATOR = "operator"
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What a certificate must say for a role: `common_name` with the hello's name behind it, and `organization`."""
+
+    common_name: str
+    organization: str
+
+
+SUBJECTS = {
+    Role.EDGE: Subject("system:node:", "system:nodes"),
+    Role.DRIVER: Subject("csi-bridge:driver:", "csi-bridge:drivers"),
+}
+"""The certificate that each role needs. A role that is not here cannot come over the network."""
+
+_LONGEST_NAME = 253
+"""A Kubernetes object's name is at most so long; a CSI driver's 63."""
+
+
+def admit(hello: Hello, peer: Peer, *, insecure: bool) -> Role:
+    """The peer's role.
+
+    Args:
+        hello: what it says.
+        peer: what the transport knows.
+        insecure: the hub listens without TLS (loopback only): names are believed.
+
+    Raises:
+        HandshakeRefused: it may not be that.
+    """
+    try:
+        role = Role(hello.role)
+    except ValueError:
+        raise HandshakeRefused("role", f"a hub does not know the role {hello.role!r}") from None
+    if role is not Role.OPERATOR and not (hello.name and len(hello.name) <= _LONGEST_NAME and hello.name.isprintable()):
+        raise HandshakeRefused("name", f"the {role} gave no usable name ({len(hello.name)} characters)")
+    if peer.local:
+        if role is Role.EDGE:
+            raise HandshakeRefused("role", "an edge agent comes over the network, not by the hub's UNIX socket")
+    elif role is Role.OPERATOR:
+        raise HandshakeRefused("role", "operators come by the hub's UNIX socket alone")
+    elif not insecure:
+        _check_certificate(role, hello.name, peer)
+    return role
+
+
+def _check_certificate(role: Role, name: str, peer: Peer) -> None:
+    wanted = SUBJECTS[role]
+    if peer.common_name != wanted.common_name + name or wanted.organization not in peer.organizations:
+        raise HandshakeRefused(
+            "certificate",
+            f"the hello says {role} {name}, the certificate CN={peer.common_name} O={','.join(peer.organizations)}; "
+            f"CN={wanted.common_name}{name} O={wanted.organization} is needed",
+        )

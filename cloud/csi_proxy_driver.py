@@ -1,0 +1,254 @@
+"""The proxy driver: the CSI driver that stock sidecars talk to. It forwards every call, as bytes, to the hub.
+
+Rules (contract A.1, A.4, A.7, A.8):
+
+* Identity and capabilities come from the cache, within milliseconds, whatever the link does. `Probe` speaks of this
+  process alone.
+* Any method under `/csi.v1.` is forwarded, known or not. The Node service is not offered here, except NodeGetCapabilities,
+  which the resizer asks (RULE A7).
+* An answer is acknowledged once it was handed to the caller's connection; before that the agent keeps it for the retry.
+"""
+
+import asyncio
+import contextlib
+import logging
+import random
+import time
+from typing import NoReturn
+
+from cloud.driver_settings import DriverSettings
+from cloud.identity_cache import CACHED_METHODS, IdentityCache
+from common.csi.csi_pb2 import ProbeResponse
+from common.csi.methods import is_csi
+from common.errors import (
+    CallError,
+    CallTimeout,
+    Draining,
+    HubUnreachable,
+    LinkLost,
+    MessageTooLarge,
+    NotCarried,
+    TunnelClosed,
+    status_of,
+)
+from common.httpd import HttpEndpoint
+from common.link import Link, Stream
+from common.logs import call_context, log_call
+from common.messages import OLDEST_WIRE_VERSION, WIRE_VERSION, Hello, Kind, Priority
+from common.metrics import Metrics
+from common.relay.errors import ServerClosing
+from common.relay.server import ServerCall, serve
+from common.reports import PROBE, decode_reports
+from common.status import Code, Origin, Status
+from common.tasks import supervised
+from common.uplink import Uplink
+from common.version import SOFTWARE
+
+log = logging.getLogger("csi_bridge.driver")
+
+SIDECAR_MESSAGE_BYTES = 4 * 1_048_576
+"""The largest answer that a stock sidecar takes (grpc-go's default, which none of them raises: contract A.1)."""
+
+_NODE_SERVICE = "/csi.v1.Node/"
+
+
+class ProxyDriver:
+    """Answers the sidecars (`common.relay.server`) and hears from the hub (`common.link.LinkHandler`)."""
+
+    origin = Origin.PROXY
+
+    def __init__(self, settings: DriverSettings, cache: IdentityCache, metrics: Metrics) -> None:
+        """A proxy driver without sockets: see `run`."""
+        self._driver = settings.drivername
+        self._node = settings.nodeid or ""
+        self._limit = settings.max_message_bytes
+        self._cache = cache
+        self._metrics = metrics
+        self._watch: asyncio.Task[None] | None = None
+        self.uplink: Uplink | None = None
+
+    # ---- the sidecars' side ------------------------------------------------------------------------------------------
+
+    async def handle(self, call: ServerCall) -> None:
+        """Answer one call of a sidecar's."""
+        if call.method == PROBE:
+            await call.send(ProbeResponse(ready={"value": self._cache.known}).SerializeToString())
+            call.finish(Status(Code.OK, origin=self.origin))
+        elif call.method in CACHED_METHODS:
+            await self._answer_from_cache(call)
+        else:
+            await self._forward_and_account(call)
+
+    async def _answer_from_cache(self, call: ServerCall) -> None:
+        answer = self._cache.answer(call.method)
+        if answer.code == Code.OK:
+            await call.send(answer.body)
+        call.finish(Status(answer.code, answer.message))
+
+    async def _forward_and_account(self, call: ServerCall) -> None:
+        call_id = f"{random.getrandbits(64):016x}"  # a name for logs
+        started = time.monotonic()
+        sizes = [len(call.request), 0]
+        status = Status(Code.CANCELLED, "the sidecar did not wait", self.origin)
+        self._metrics.calls_in_flight.inc()
+        try:
+            status = await self._forward(call, call_id, sizes)
+        except CallError as error:
+            status = status_of(error, self.origin)
+            call.finish(status)
+        finally:
+            self._metrics.calls_in_flight.dec()
+            duration_s = time.monotonic() - started
+            self._metrics.observe_call(self._driver, call.method, status.code, duration_s)
+            with call_context(driver=self._driver, method=call.method, call_id=call_id):
+                log_call(log, status, duration_s=duration_s, request_bytes=sizes[0], response_bytes=sizes[1])
+
+    async def _forward(self, call: ServerCall, call_id: str, sizes: list[int]) -> Status:
+        if not is_csi(call.method) or call.method.startswith(_NODE_SERVICE):
+            raise NotCarried(call.method, "this socket serves the CSI controller side; nodes are served at the edge")
+        stream = self._open(call, call_id)
+        try:
+            async for message in stream:
+                sizes[1] += len(message)
+                if len(message) > SIDECAR_MESSAGE_BYTES:
+                    raise MessageTooLarge(
+                        len(message), SIDECAR_MESSAGE_BYTES, "an answer", "no sidecar takes a larger one"
+                    )
+                await call.send(message)
+            status = stream.status
+            assert status is not None
+        except TunnelClosed as error:
+            raise LinkLost("the hub", error.why) from error
+        except CallTimeout as error:
+            raise CallTimeout(f"driver {self._driver}") from error
+        except BaseException:
+            stream.cancel()
+            raise
+        stream.acknowledge(delivered=call.finish(status))
+        return status
+
+    def _open(self, call: ServerCall, call_id: str) -> Stream:
+        assert self.uplink is not None
+        if self.uplink.link is None:
+            raise HubUnreachable(str(self.uplink.endpoint), self.uplink.since)
+        try:
+            return self.uplink.link.open(
+                Kind.CALL,
+                call.request,
+                subject=self._driver,
+                method=call.method,
+                node=self._node,
+                call=call_id,
+                timeout_s=call.timeout_s,
+            )
+        except TunnelClosed as error:
+            raise HubUnreachable(str(self.uplink.endpoint), self.uplink.since) from error
+
+    def on_error(self, error: BaseException | None) -> Status:
+        """The status for a handler that failed, and for calls that a stopping server refuses."""
+        if isinstance(error, ServerClosing):
+            return status_of(Draining("proxy driver"), self.origin)
+        if error is not None and not isinstance(error, CallError):
+            log.error("a call failed inside the proxy driver", exc_info=error)
+        return status_of(error, self.origin)
+
+    def too_large(self, size: int) -> Status:
+        """The status for a request of so many bytes."""
+        return status_of(MessageTooLarge(size, self._limit, "a request"), self.origin)
+
+    # ---- the hub's side ----------------------------------------------------------------------------------------------
+
+    def greeted(self, link: Link) -> None:
+        """The hub welcomed us: hear of the driver."""
+        self._metrics.link_ups.inc()
+        stream = link.open(Kind.WATCH, priority=Priority.CONTROL, subject=self._driver, node=self._node)
+        self._watch = asyncio.get_running_loop().create_task(self._listen(stream), name="watch")
+
+    async def serve(self, stream: Stream) -> NoReturn:
+        """The hub opens no streams here."""
+        raise NotCarried("a stream", "a proxy driver serves none")
+
+    def refused(self, link: Link, reason: str, message: str) -> None:
+        """Nothing to do: the uplink logs it and dials again."""
+
+    def draining(self, _link: Link, _message: str) -> None:
+        """One side is shutting down: end what would keep the link open."""
+        if self._watch is not None:
+            self._watch.cancel()
+
+    def closed(self, _link: Link, reason: str, _message: str) -> None:
+        """The link is gone."""
+        self._metrics.link_down(reason)
+
+    async def _listen(self, stream: Stream) -> None:
+        try:
+            async for message in stream:
+                try:
+                    reports = decode_reports(message)
+                except ValueError as error:
+                    log.warning("the hub sent an unreadable report: %s", error)
+                    continue
+                for report in reports:
+                    await asyncio.to_thread(self._cache.update, report)
+        except TunnelClosed:
+            pass  # the next link opens a watch of its own
+        finally:
+            stream.cancel()
+
+
+async def run(settings: DriverSettings, stopping: asyncio.Event) -> None:
+    """Run a proxy driver until `stopping` is set, then drain it.
+
+    Raises:
+        SettingsError: a socket, a file or the state directory cannot be used.
+    """
+    metrics = Metrics()
+    cache = IdentityCache(settings.state_dir, settings.drivername)
+    proxy = ProxyDriver(settings, cache, metrics)
+    hello = Hello(
+        WIRE_VERSION,
+        OLDEST_WIRE_VERSION,
+        "driver",
+        settings.drivername,
+        f"{random.getrandbits(64):016x}",  # tells two proxies of one driver apart in logs
+        0,
+        SOFTWARE,
+        (),
+        0,
+        0,
+        0,
+        0,
+    )
+    uplink = Uplink(
+        settings.hub_endpoint, lambda: hello, proxy, limits=settings.limits(), tls=settings.tls(server=False)
+    )
+    proxy.uplink = uplink
+    sock = settings.listen_unix("endpoint", mode=settings.endpoint_mode)
+    http = (
+        HttpEndpoint(
+            settings.http, registry=metrics.registry, ready=lambda: (cache.known, "the driver is not known yet")
+        )
+        if settings.http
+        else None
+    )
+    server = await serve(
+        sock,
+        proxy.handle,
+        max_message_bytes=settings.max_message_bytes,
+        on_error=proxy.on_error,
+        too_large=proxy.too_large,
+    )
+    log.info("serving %s on %s", settings.drivername, settings.endpoint)
+    try:
+        async with supervised() as tasks:
+            tasks.start(uplink.run(), name="uplink")
+            await stopping.wait()
+            log.info("stopping: calls under way have %g s to finish", settings.drain_timeout_s)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(settings.drain_timeout_s):
+                    await server.drain()
+                    await uplink.drain("the proxy driver is shutting down")
+    finally:
+        await server.close()
+        if http is not None:
+            await asyncio.to_thread(http.close)

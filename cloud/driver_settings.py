@@ -1,0 +1,41 @@
+"""The proxy driver's settings: those of KubeEdge's csidriver, and ours."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from common.endpoint import Endpoint, hub_endpoint
+from common.link_settings import LinkSettings
+from common.parsers import octal_mode, path, unix_path, words
+from common.settings import REQUIRED, setting
+
+
+@dataclass(frozen=True, kw_only=True)
+class DriverSettings(LinkSettings):
+    """`csi-bridge driver`. `--drivername`, `--endpoint`, `--kubeedge-endpoint`, `--nodeid` and `--v` are KubeEdge's."""
+
+    command = "driver"
+
+    drivername: str = setting(REQUIRED, parse=words, help="The vendor driver's name, as its GetPluginInfo gives it.")
+    endpoint: Path = setting("unix:///csi/csi.sock", parse=unix_path, help="Where the sidecars connect.")
+    endpoint_mode: int = setting(
+        "0660", parse=octal_mode, help="The file mode of --endpoint: sidecars may run as other users."
+    )
+    hub_endpoint: Endpoint = setting(
+        "unix:///var/lib/kubeedge/kubeedge.sock",
+        parse=hub_endpoint,
+        aliases=("--kubeedge-endpoint",),
+        help="Where the hub listens: its UNIX socket, or wss://HOST:PORT on another host.",
+    )
+    nodeid: str | None = setting(
+        None, parse=words, help="The edge node for every call. Needed once the driver runs on more than one node."
+    )
+    state_dir: Path = setting(
+        "/var/lib/csi-bridge/driver",
+        parse=path,
+        help="Where the driver's Identity and capabilities are kept, so that sidecars start while the link is down.",
+    )
+
+    def __post_init__(self) -> None:
+        """Check what concerns several settings together."""
+        super().__post_init__()
+        self.check_dial("hub_endpoint", self.hub_endpoint)

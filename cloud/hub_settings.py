@@ -1,0 +1,68 @@
+"""The hub's settings."""
+
+import grp
+from dataclasses import dataclass
+from pathlib import Path
+
+from common.endpoint import is_loopback
+from common.link_settings import LinkSettings
+from common.parsers import HostPort, bounded, count, host_port, path, unix_path, words
+from common.settings import setting
+
+
+@dataclass(frozen=True, kw_only=True)
+class HubSettings(LinkSettings):
+    """`csi-bridge hub`."""
+
+    command = "hub"
+
+    name: str = setting("hub", parse=words, help="What the hub calls itself towards its peers.")
+    uds: Path = setting(
+        "unix:///var/lib/kubeedge/kubeedge.sock",
+        parse=unix_path,
+        help="Where proxy drivers and operators on this host connect; KubeEdge's place for it.",
+    )
+    uds_group: str | None = setting(
+        None, parse=words, help="Give the UNIX socket to this group, with mode 0660 instead of 0600."
+    )
+    uds_allow_uid: tuple[int, ...] = setting(
+        (), parse=count, repeatable=True, unit="uid", help="With --uds-group: a user id that may connect."
+    )
+    listen: HostPort | None = setting(
+        None, parse=host_port, help="Where edge agents, and proxy drivers on other hosts, connect (wss)."
+    )
+    state_dir: Path = setting(
+        "/var/lib/csi-bridge/hub", parse=path, help="Where the hub keeps what it knows of the nodes."
+    )
+    max_connections: int = setting(
+        "20000",
+        parse=bounded(count, low="1", high="1000000"),
+        unit="connections",
+        help="Connections on --listen at once; more are turned away.",
+    )
+
+    def __post_init__(self) -> None:
+        """Check what concerns several settings together."""
+        super().__post_init__()
+        if self.listen is not None and self.tls_cert is None:
+            if not self.insecure:
+                raise self.wrong(
+                    "listen", "needs --tls-ca, --tls-cert and --tls-key (or --insecure on a loopback address)"
+                )
+            if not is_loopback(self.listen.host):
+                raise self.wrong("insecure", f"is for loopback addresses, and {self.listen.host} is none")
+        if self.uds_group is not None and not self.uds_allow_uid:
+            raise self.wrong("uds_group", "needs at least one --uds-allow-uid")
+
+    def uds_gid(self) -> int | None:
+        """The group's number.
+
+        Raises:
+            SettingsError: there is no such group.
+        """
+        if self.uds_group is None:
+            return None
+        try:
+            return int(self.uds_group) if self.uds_group.isdigit() else grp.getgrnam(self.uds_group).gr_gid
+        except KeyError:
+            raise self.wrong("uds_group", "there is no such group here") from None

@@ -1,0 +1,121 @@
+"""The identity cache: what a proxy driver answers of Identity and capabilities, from memory and from disk.
+
+Rules:
+
+* Sidecars ask once, when they start, and decide by it for as long as they run (contract A.1, RULE A2, RULE D1). So what
+  is published stays what it is until the proxy starts again; a change is stored and logged.
+* Only the vendor's own bytes are published. Nothing known yet: `GetPluginInfo` still gives the name (the snapshotter
+  exits otherwise), the rest is `NothingKnown`.
+"""
+
+import logging
+import os
+from pathlib import Path
+
+from common.csi.csi_pb2 import GetPluginInfoResponse
+from common.errors import NothingKnown, SettingsError
+from common.reports import (
+    GET_PLUGIN_INFO,
+    NODE_GET_INFO,
+    REPORTED_METHODS,
+    Answer,
+    DriverReport,
+    decode_reports,
+    encode_reports,
+)
+
+log = logging.getLogger("csi_bridge.driver.cache")
+
+CACHED_METHODS = frozenset(REPORTED_METHODS) - {NODE_GET_INFO}
+"""What is answered from here. NodeGetInfo is the node's own business."""
+
+
+class IdentityCache:
+    """The answers of one driver, in the file `identity-<driver>.json` of the state directory."""
+
+    def __init__(self, state_dir: Path, driver: str) -> None:
+        """Read the file, if there is one that can be read.
+
+        Raises:
+            SettingsError: the directory cannot be used.
+        """
+        self._driver = driver
+        self._path = state_dir / f"identity-{driver.replace('/', '_')}.json"
+        try:
+            state_dir.mkdir(parents=True, exist_ok=True)
+            probe = self._path.with_suffix(".new")
+            probe.touch()
+            probe.unlink()
+        except OSError as error:
+            raise SettingsError(
+                "--state-dir", str(state_dir), f"cannot be written: {error.strerror or error}"
+            ) from error
+        self._published = self._stored = self._read()
+
+    @property
+    def known(self) -> bool:
+        """Whether the driver's own answers are published."""
+        return self._published is not None
+
+    def answer(self, method: str) -> Answer:
+        """The answer to one of `CACHED_METHODS`.
+
+        Raises:
+            NothingKnown: the driver has not been heard of yet.
+        """
+        if self._published is not None:
+            return self._published.answers[method]
+        if method == GET_PLUGIN_INFO:
+            unknown = GetPluginInfoResponse(name=self._driver, vendor_version="unknown")
+            return Answer(0, body=unknown.SerializeToString())
+        raise NothingKnown(self._driver, "no edge node has reported it since this proxy driver was installed")
+
+    def update(self, report: DriverReport) -> None:
+        """The hub tells what the driver says now. Writes a file: call it off the loop.
+
+        The first report is published at once; a later one when the proxy starts again.
+        """
+        if report.driver != self._driver or not report.answers.keys() >= CACHED_METHODS:
+            log.warning("an unusable report of driver %s from node %s is ignored", report.driver, report.node)
+            return
+        if self._published is None:
+            self._published = report
+            log.info("driver %s is known now, from node %s", report.driver, report.node)
+        elif self._differs(report):
+            log.warning(
+                "driver %s on node %s has changed its Identity or capabilities; the sidecars see it when this proxy driver "
+                "and they are restarted",
+                report.driver,
+                report.node,
+            )
+        if report != self._stored:
+            self._write(report)
+            self._stored = report
+
+    def _differs(self, report: DriverReport) -> bool:
+        last = self._stored
+        return last is None or any(report.answers[method] != last.answers[method] for method in CACHED_METHODS)
+
+    def _read(self) -> DriverReport | None:
+        try:
+            report = decode_reports(self._path.read_bytes())[0]
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, IndexError) as error:
+            log.warning("%s is unreadable and ignored until the hub tells again: %s", self._path, error)
+            return None
+        if report.driver != self._driver or not report.answers.keys() >= CACHED_METHODS:
+            log.warning("%s is of another driver or incomplete, and ignored", self._path)
+            return None
+        return report
+
+    def _write(self, report: DriverReport) -> None:
+        new = self._path.with_suffix(".new")
+        try:
+            with new.open("wb") as file:
+                file.write(encode_reports([report]))
+                file.flush()
+                os.fsync(file.fileno())
+            new.replace(self._path)
+        except OSError as error:
+            log.error("cannot write %s; sidecars need the link at their next start: %s", self._path, error)  # noqa: TRY400  # the sentence says it all

@@ -1,0 +1,250 @@
+"""The nodes: every edge node the hub knows, connected or not, what runs there, and how to call it.
+
+Rules:
+
+* `call(node, call)` is the only way to a node, so that a node held by another replica can be reached the same way.
+* One name, one machine: the same instance with the same or a later boot replaces its old, half-dead link; another
+  instance is refused while the first one lives, and the conflict is shown.
+* A node that is away stays known, with the time it left: its calls are refused with that time, not with a guess.
+"""
+
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from cloud.store import Store, StoredNode
+from common.errors import CallTimeout, DriverMissing, HandshakeRefused, LinkLost, NodeOffline, NodeUnknown, TunnelClosed
+from common.link import Link
+from common.messages import Hello, Kind
+from common.reports import DriverReport
+from common.status import Status
+
+log = logging.getLogger("csi_bridge.hub.nodes")
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One CSI call on its way to a node.
+
+    Attributes:
+        driver: the driver's name.
+        method: the gRPC path.
+        request: the request's bytes.
+        call_id: the same at every hop, for logs.
+        timeout_s: the caller's remaining time, or None.
+    """
+
+    driver: str
+    method: str
+    request: bytes
+    call_id: str
+    timeout_s: float | None
+
+
+class Reply(Protocol):
+    """What comes back: messages to iterate over, then a status to acknowledge. `common.link.Stream` is one."""
+
+    status: Status | None
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        """The answer's messages."""
+
+    def acknowledge(self, *, delivered: bool) -> None:
+        """The answer reached the caller, or nobody took it."""
+
+    def cancel(self) -> None:
+        """Nobody waits any more."""
+
+
+@dataclass(slots=True)
+class _Node:
+    stored: StoredNode
+    link: Link | None = None
+    conflict: str = ""
+
+
+class Nodes:
+    """Every node the hub knows."""
+
+    def __init__(self, store: Store, *, changed: Callable[[str], None]) -> None:
+        """The nodes of the store, none of them connected.
+
+        Args:
+            store: where they are kept.
+            changed: called with a driver's name when a report of it changed.
+        """
+        self._store = store
+        self._changed = changed
+        self._nodes: dict[str, _Node] = {}
+        started = time.time()
+        for stored in store.nodes():
+            since = started if stored.connected else stored.since  # the hub died while it was connected
+            self._nodes[stored.name] = _Node(replace(stored, connected=False, since=since))
+
+    # ---- links come and go -------------------------------------------------------------------------------------------
+
+    def connect(self, hello: Hello, link: Link) -> None:
+        """A node's agent said hello.
+
+        Raises:
+            HandshakeRefused: another machine of that name is connected, or this one's past comes back.
+        """
+        node = self._nodes.get(hello.name)
+        if node is None:
+            node = self._nodes[hello.name] = _Node(StoredNode(hello.name, "", 0, 0.0, connected=False, reports=()))
+        if node.link is not None:
+            self._replace(node, hello)
+        node.stored = replace(node.stored, instance=hello.instance, boot=hello.boot, since=time.time(), connected=True)
+        node.link = link
+        node.conflict = ""
+        self._store.save(node.stored)
+
+    def disconnect(self, name: str, link: Link) -> bool:
+        """The link of a node is gone. False if a newer link has taken its place."""
+        node = self._nodes.get(name)
+        if node is None or node.link is not link:
+            return False
+        node.link = None
+        node.stored = replace(node.stored, since=time.time(), connected=False)
+        self._store.save(node.stored)
+        return True
+
+    def report(self, name: str, reports: Iterable[DriverReport]) -> None:
+        """A node's agent told of all its drivers. What it says of other nodes is dropped."""
+        node = self._nodes[name]
+        new = tuple(report for report in reports if report.node == name)
+        old = node.stored.reports
+        if new == old:
+            return
+        node.stored = replace(node.stored, reports=new)
+        self._store.save(node.stored)
+        for driver in {report.driver for report in (*old, *new) if report not in old or report not in new}:
+            self._changed(driver)
+
+    # ---- questions ---------------------------------------------------------------------------------------------------
+
+    def with_driver(self, driver: str) -> list[str]:
+        """The nodes that have reported a driver, connected or not."""
+        return [
+            name for name, node in self._nodes.items() if any(report.driver == driver for report in node.stored.reports)
+        ]
+
+    def find_report(self, driver: str, name: str) -> DriverReport | None:
+        """What a node has reported of a driver."""
+        node = self._nodes.get(name)
+        if node is None:
+            return None
+        return next((report for report in node.stored.reports if report.driver == driver), None)
+
+    @property
+    def connected(self) -> int:
+        """How many nodes are connected."""
+        return sum(node.link is not None for node in self._nodes.values())
+
+    def describe(self) -> list[dict[str, object]]:
+        """Every node, for the operator."""
+        return [
+            {
+                "node": name,
+                "connected": node.link is not None,
+                "since": node.stored.since,
+                "instance": node.stored.instance,
+                "boot": node.stored.boot,
+                "drivers": [report.driver for report in node.stored.reports],
+                "streams": node.link.session.open_streams if node.link is not None else 0,
+                "conflict": node.conflict,
+            }
+            for name, node in sorted(self._nodes.items())
+        ]
+
+    # ---- calls -------------------------------------------------------------------------------------------------------
+
+    def call(self, name: str, call: Call) -> "NodeReply":
+        """Send a call to a node.
+
+        Raises:
+            NodeUnknown: no such node has ever been here.
+            NodeOffline: it is away; nothing was sent.
+            DriverMissing: its agent has no such driver; nothing was sent.
+            Overloaded: too many calls are under way there; nothing was sent.
+        """
+        node = self._nodes.get(name)
+        if node is None:
+            raise NodeUnknown(name)
+        if node.link is None:
+            raise NodeOffline(name, node.stored.since)
+        if not any(report.driver == call.driver for report in node.stored.reports):
+            raise DriverMissing(call.driver, name)
+        return NodeReply(name, node.link, call, since=lambda: node.stored.since)
+
+    def _replace(self, node: _Node, hello: Hello) -> None:
+        old = node.link
+        assert old is not None
+        stored = node.stored
+        if hello.instance != stored.instance:
+            node.conflict = f"another machine (instance {hello.instance}) also calls itself {hello.name}"
+            log.error(
+                "two machines call themselves %s: %s stays, %s is refused", hello.name, stored.instance, hello.instance
+            )
+            raise HandshakeRefused(
+                "conflict",
+                f"another machine is connected as {hello.name} (instance {stored.instance}, this one {hello.instance}); "
+                f"give each --node a name of its own",
+            )
+        if hello.boot < stored.boot:
+            raise HandshakeRefused("stale", f"a later start of {hello.name} is connected (boot {stored.boot})")
+        node.link = None  # before its end is heard: it is no longer the node's
+        old.goodbye("replaced", f"{hello.name} has connected again")
+
+
+class NodeReply:
+    """The answer of a connected node: a stream whose link errors name the node."""
+
+    def __init__(self, name: str, link: Link, call: Call, *, since: Callable[[], float]) -> None:
+        self._name = name
+        self._since = since
+        try:
+            self._stream = link.open(
+                Kind.CALL,
+                call.request,
+                subject=call.driver,
+                method=call.method,
+                node=name,
+                call=call.call_id,
+                timeout_s=call.timeout_s,
+            )
+        except TunnelClosed as error:
+            raise NodeOffline(name, since()) from error
+
+    @property
+    def status(self) -> Status | None:
+        """The node's status, after the last message."""
+        return self._stream.status
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        """The answer's messages.
+
+        Raises:
+            NodeOffline: the node left before anything of the call was sent.
+            LinkLost: the node left with the call under way.
+            CallTimeout: the caller's time is up.
+        """
+        try:
+            while (message := await self._stream.receive()) is not None:
+                yield message
+        except CallTimeout as error:
+            raise CallTimeout(f"edge node {self._name}") from error
+        except TunnelClosed as error:
+            if error.sent:
+                raise LinkLost(f"edge node {self._name}", error.why) from error
+            raise NodeOffline(self._name, self._since()) from error
+
+    def acknowledge(self, *, delivered: bool) -> None:
+        """The answer reached the caller, or nobody took it."""
+        self._stream.acknowledge(delivered=delivered)
+
+    def cancel(self) -> None:
+        """Nobody waits any more."""
+        self._stream.cancel()

@@ -1,0 +1,276 @@
+"""The hub: takes links from edge agents and proxy drivers, and carries each call to the node it is for.
+
+Rules:
+
+* Agents and proxy drivers come and go in any order; the hub dials nobody.
+* A call is forwarded as bytes; of its frames only the `Open` is read.
+* Whoever broke off is told apart: a caller who left (the call is cancelled onwards, and the agent decides whether the
+  work goes on), a node that left (an error that names it), a hub that stops (it drains first).
+"""
+
+import asyncio
+import contextlib
+import json
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from typing import ClassVar
+
+from cloud.admission import Role, admit
+from cloud.hub_settings import HubSettings
+from cloud.nodes import Call, Nodes
+from cloud.routing import route
+from cloud.store import Store
+from common.errors import CallError, Draining, HandshakeRefused, NotCarried, status_of
+from common.httpd import HttpEndpoint
+from common.link import Link, Stream
+from common.logs import call_context, log_call
+from common.messages import OLDEST_WIRE_VERSION, WIRE_VERSION, Hello, Kind
+from common.metrics import Metrics
+from common.reports import decode_reports, encode_reports
+from common.status import Code, Origin, Status
+from common.transport import Listener, listen_tcp
+from common.version import SOFTWARE
+
+log = logging.getLogger("csi_bridge.hub")
+
+
+class Hub:
+    """Serves every link of the hub (`common.link.LinkHandler`)."""
+
+    origin = Origin.HUB
+
+    def __init__(self, store: Store, metrics: Metrics, *, insecure: bool) -> None:
+        """A hub without listeners: see `run`."""
+        self.nodes = Nodes(store, changed=self._report_changed)
+        self._metrics = metrics
+        self._insecure = insecure
+        self._links: set[Link] = set()
+        self._watchers: dict[str, set[asyncio.Event]] = {}
+        self._draining = False
+
+    # ---- links -------------------------------------------------------------------------------------------------------
+
+    def greeted(self, link: Link) -> None:
+        """A peer said hello: let it in, or say why not."""
+        try:
+            if self._draining:
+                raise HandshakeRefused("draining", "the hub is shutting down")
+            role = admit(link.peer, link.peer_identity, insecure=self._insecure)
+            if role is Role.EDGE:
+                self.nodes.connect(link.peer, link)
+        except HandshakeRefused as refusal:
+            log.warning(
+                "refused %s %s from %s: %s", link.peer.role, link.peer.name, link.peer_identity.address, refusal.why
+            )
+            link.refuse(refusal)
+            return
+        link.context = role
+        self._links.add(link)
+        link.accept()
+        self._metrics.link_ups.inc()
+        self._metrics.connected_nodes.set(self.nodes.connected)
+        level = logging.DEBUG if role is Role.OPERATOR else logging.INFO
+        log.log(
+            level,
+            "%s %s is connected from %s (%s)",
+            role,
+            link.peer.name,
+            link.peer_identity.address,
+            link.peer.software,
+        )
+
+    def refused(self, link: Link, reason: str, message: str) -> None:
+        """A connection ended before its hello."""
+        self._metrics.link_down(reason)
+        log.warning("no hello from %s: %s", link.peer_identity.address, message)
+
+    def closed(self, link: Link, reason: str, message: str) -> None:
+        """A link is gone."""
+        self._links.discard(link)
+        role = link.context
+        if role is None:
+            return
+        self._metrics.link_down(reason)
+        if role is Role.EDGE:
+            self.nodes.disconnect(link.peer.name, link)
+            self._metrics.connected_nodes.set(self.nodes.connected)
+        level = logging.DEBUG if role is Role.OPERATOR else logging.INFO
+        log.log(level, "%s %s is gone: %s", role, link.peer.name, message)
+
+    def draining(self, link: Link, message: str) -> None:
+        """A peer is shutting down; its calls fail one by one with its own reason."""
+        log.info("%s %s is draining: %s", link.context, link.peer.name, message)
+
+    async def drain(self) -> None:
+        """Take no new calls, and wait until every link has finished its own."""
+        self._draining = True
+        links = list(self._links)
+        for link in links:
+            link.drain("the hub is shutting down")
+        await asyncio.gather(*(link.wait_closed() for link in links))
+
+    # ---- streams -----------------------------------------------------------------------------------------------------
+
+    async def serve(self, stream: Stream) -> None:
+        """Serve a stream of any kind that the peer's role may open."""
+        assert stream.opened is not None
+        role = stream.link.context
+        serve = self._KINDS.get((role, stream.opened.kind))
+        if serve is None:
+            raise NotCarried(f"stream kind {stream.opened.kind}", f"this hub does not serve it to the role {role}")
+        if self._draining:
+            raise Draining("hub")
+        await serve(self, stream)
+
+    async def _serve_call(self, stream: Stream) -> None:
+        frame = stream.opened
+        assert frame is not None
+        started = time.monotonic()
+        request = await stream.receive() or b""
+        sizes = [len(request), 0]
+        node = frame.node
+        self._metrics.calls_in_flight.inc()
+        try:
+            if stream.link.context is Role.DRIVER and frame.subject != stream.link.peer.name:
+                raise NotCarried(frame.method, f"proxy driver {stream.link.peer.name} may not call {frame.subject}")
+            node = route(frame.subject, frame.node, self.nodes.with_driver(frame.subject))
+            call = Call(frame.subject, frame.method, request, frame.call, stream.remaining_s())
+            status = await self._forward(stream, node, call, sizes)
+        except CallError as error:
+            status = status_of(error, self.origin)
+            stream.end(status)
+        except asyncio.CancelledError:
+            status = Status(Code.CANCELLED, "the caller did not wait", self.origin)
+            raise
+        finally:
+            self._metrics.calls_in_flight.dec()
+            duration_s = time.monotonic() - started
+            self._metrics.observe_call(frame.subject, frame.method, status.code, duration_s)
+            with call_context(node=node, driver=frame.subject, method=frame.method, call_id=frame.call):
+                log_call(log, status, duration_s=duration_s, request_bytes=sizes[0], response_bytes=sizes[1])
+
+    async def _forward(self, stream: Stream, node: str, call: Call, sizes: list[int]) -> Status:
+        """Pass the answer on, message by message, at the caller's pace; its release goes back the same way."""
+        reply = self.nodes.call(node, call)
+        try:
+            async for message in reply:
+                sizes[1] += len(message)
+                await stream.send(message)
+        except BaseException:
+            reply.cancel()
+            raise
+        status = reply.status
+        assert status is not None
+        stream.on_released = lambda delivered: reply.acknowledge(delivered=delivered)
+        stream.end(status)
+        return status
+
+    async def _serve_report(self, stream: Stream) -> None:
+        """An agent tells of its drivers, for as long as it is connected."""
+        async for message in stream:
+            try:
+                reports = decode_reports(message)
+            except ValueError as error:
+                log.warning("node %s sent an unreadable report: %s", stream.link.peer.name, error)
+                continue
+            self.nodes.report(stream.link.peer.name, reports)
+
+    async def _serve_watch(self, stream: Stream) -> None:
+        """A proxy driver hears of the driver's Identity and capabilities, and of each change."""
+        assert stream.opened is not None
+        driver, wanted = stream.opened.subject, stream.opened.node
+        changed = asyncio.Event()
+        watchers = self._watchers.setdefault(driver, set())
+        watchers.add(changed)
+        try:
+            while True:
+                changed.clear()
+                with contextlib.suppress(CallError):  # no route yet: the next report may make one
+                    report = self.nodes.find_report(driver, route(driver, wanted, self.nodes.with_driver(driver)))
+                    if report is not None:
+                        await stream.send(encode_reports([report]))
+                await changed.wait()
+        finally:
+            watchers.discard(changed)
+            if not watchers:
+                self._watchers.pop(driver, None)
+
+    async def _serve_status(self, stream: Stream) -> None:
+        state = {
+            "software": SOFTWARE,
+            "nodes": self.nodes.describe(),
+            "drivers": sorted(link.peer.name for link in self._links if link.context is Role.DRIVER),
+        }
+        stream.end(Status(Code.OK, origin=self.origin), json.dumps(state).encode())
+
+    def _report_changed(self, driver: str) -> None:
+        for changed in self._watchers.get(driver, ()):
+            changed.set()
+
+    _KINDS: ClassVar[dict[tuple[Role, int], Callable[["Hub", Stream], Awaitable[None]]]] = {
+        (Role.DRIVER, Kind.CALL): _serve_call,
+        (Role.DRIVER, Kind.WATCH): _serve_watch,
+        (Role.OPERATOR, Kind.CALL): _serve_call,
+        (Role.OPERATOR, Kind.STATUS): _serve_status,
+        (Role.EDGE, Kind.REPORT): _serve_report,
+    }
+    """Which role may open which kind of stream."""
+
+
+async def run(settings: HubSettings, stopping: asyncio.Event) -> None:
+    """Run a hub until `stopping` is set, then drain it.
+
+    Raises:
+        SettingsError: a socket, a file or the state directory cannot be used.
+    """
+    metrics = Metrics()
+    store = Store(settings.state_dir)
+    hub = Hub(store, metrics, insecure=settings.insecure)
+    hello = Hello(WIRE_VERSION, OLDEST_WIRE_VERSION, "hub", settings.name, "hub", 0, SOFTWARE, (), 0, 0, 0, 0)
+    listeners = _listeners(settings, hub, hello)
+    http = HttpEndpoint(settings.http, registry=metrics.registry, ready=lambda: (True, "")) if settings.http else None
+    try:
+        for listener in listeners:
+            await listener.start()
+            log.info("listening on %s", listener.address)
+        await stopping.wait()
+        log.info("stopping: calls under way have %g s to finish", settings.drain_timeout_s)
+        for listener in listeners:
+            listener.stop_accepting()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(settings.drain_timeout_s):
+                await hub.drain()
+    finally:
+        for listener in listeners:
+            await listener.close()
+        await store.close()
+        if http is not None:
+            await asyncio.to_thread(http.close)
+
+
+def _listeners(settings: HubSettings, hub: Hub, hello: Hello) -> list[Listener]:
+    limits = settings.limits()
+    allowed = frozenset(settings.uds_allow_uid) if settings.uds_group is not None else None
+    found = [
+        Listener(
+            settings.listen_unix("uds", mode=0o600 if settings.uds_group is None else 0o660, gid=settings.uds_gid()),
+            hello,
+            hub,
+            limits=limits,
+            allow_uids=allowed,
+        )
+    ]
+    if settings.listen is not None:
+        tls = settings.tls(server=True)
+        found.append(
+            Listener(
+                listen_tcp(settings.listen),
+                hello,
+                hub,
+                limits=limits,
+                tls=tls.context if tls is not None else None,
+                max_connections=settings.max_connections,
+            )
+        )
+    return found

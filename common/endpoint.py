@@ -1,0 +1,43 @@
+"""An endpoint: where a hub listens, as an operator writes it: `unix:///path`, `ws://host:port` or `wss://host:port`."""
+
+import ipaddress
+from dataclasses import dataclass
+from pathlib import Path
+
+from common.parsers import Parser, host_port, unix_path
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where a hub is. Either `path`, or `host` and `port` with or without TLS."""
+
+    text: str
+    path: Path | None = None
+    host: str = ""
+    port: int = 0
+    tls: bool = False
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def _endpoint(text: str) -> Endpoint:
+    scheme, separator, rest = text.partition("://")
+    if separator and scheme in {"ws", "wss"}:
+        address = host_port(rest.removesuffix("/"))
+        return Endpoint(text, host=address.host, port=address.port, tls=scheme == "wss")
+    if separator and scheme != "unix":
+        raise ValueError("must be unix:///PATH, wss://HOST:PORT or ws://HOST:PORT")
+    return Endpoint(text, path=unix_path(text))
+
+
+hub_endpoint = Parser(_endpoint, "ENDPOINT")
+"""Reads an endpoint; raises ValueError in words."""
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address, or the name `localhost`, stays on this machine."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

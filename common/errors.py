@@ -1,0 +1,283 @@
+"""An error of the bridge: whose fault it is, what the caller can do, and which gRPC code it becomes.
+
+    BridgeError
+    ├── SettingsError          the operator: a flag or variable has a wrong value (exit code 2)
+    ├── ProtocolError
+    │   ├── LocalProtocolError   ours: the session was used against its rules; a bug
+    │   └── RemoteProtocolError  the peer's: it broke the wire's rules; the session ends
+    ├── LinkError
+    │   ├── DialError            no link could be made: nobody listens, TLS failed, a foreign server answered
+    │   ├── HandshakeRefused     the peer said no to our hello, and why
+    │   └── TunnelClosed         the session ended with a stream open; `sent` tells whether the peer may have seen it
+    └── CallError              a call that ended without the vendor's own status; the table below gives its code
+        ├── NodeOffline  NodeUnknown  DriverMissing  NoRoute  HubUnreachable  LinkLost  Draining
+        ├── CallTimeout  OperationLimit  OperationConflict
+        ├── MessageTooLarge  Overloaded  VendorBroken  NothingKnown
+        └── NotCarried
+
+The rule (design, "What the caller is told"): an outcome that the bridge does not know for certain gets a code that no
+sidecar takes as final. `CODES` is the whole error table; what is missing from it is UNAVAILABLE. Messages name the hop,
+the node, the driver and what to do, hold absolute times, and stay the same from one retry to the next, because users
+read them in events and a changing message makes a new event each time.
+"""
+
+from datetime import UTC, datetime
+
+from common.status import Code, Origin, Status
+
+
+class BridgeError(Exception):
+    """Any error that the bridge makes itself. `str()` is a sentence for people."""
+
+
+class SettingsError(BridgeError):
+    """A flag or environment variable has a value that cannot be used."""
+
+    def __init__(self, variable: str, value: object, why: str) -> None:
+        self.variable, self.value, self.why = variable, value, why
+        super().__init__(f"{variable}={value!s}: {why}" if value not in {None, ""} else f"{variable}: {why}")
+
+
+class ProtocolError(BridgeError):
+    """The rules of the wire were broken."""
+
+
+class LocalProtocolError(ProtocolError):
+    """We used the session against its rules: a bug on this side."""
+
+
+class RemoteProtocolError(ProtocolError):
+    """The peer broke the rules of the wire: the session ends with this reason."""
+
+
+class LinkError(BridgeError):
+    """A link could not be made or kept."""
+
+
+class DialError(LinkError):
+    """No link could be made to `endpoint`."""
+
+    def __init__(self, endpoint: str, why: str) -> None:
+        self.endpoint, self.why = endpoint, why
+        super().__init__(f"cannot reach {endpoint}: {why}")
+
+
+class HandshakeRefused(LinkError):
+    """A hello was refused.
+
+    Attributes:
+        reason: a word from a closed set, fit for a metric label.
+        why: the sentence for people.
+    """
+
+    def __init__(self, reason: str, why: str) -> None:
+        self.reason, self.why = reason, why
+        super().__init__(why)
+
+
+class TunnelClosed(LinkError):
+    """The session ended with a stream open.
+
+    Attributes:
+        sent: False only if no frame of the stream was handed to the transport, so that the peer surely never saw it.
+        why: why the session ended.
+    """
+
+    def __init__(self, *, sent: bool, why: str) -> None:
+        self.sent, self.why = sent, why
+        super().__init__(f"the session ended: {why}")
+
+
+class CallError(BridgeError):
+    """A call that ended without a status of the vendor's own."""
+
+
+class NodeOffline(CallError):
+    """The call's node is known and not connected."""
+
+    def __init__(self, node: str, since: float) -> None:
+        self.node, self.since = node, since
+        super().__init__(
+            f"edge node {node} is offline since {timestamp(since)}; "
+            f"look at the log of its csi-bridge edge agent and at the network between it and the hub"
+        )
+
+
+class NodeUnknown(CallError):
+    """The call's node has never connected to this hub."""
+
+    def __init__(self, node: str) -> None:
+        self.node = node
+        super().__init__(
+            f"edge node {node} has never connected to this hub; compare --nodeid of the proxy driver with --node of "
+            f"the edge agent, and look at the agent's log"
+        )
+
+
+class DriverMissing(CallError):
+    """The node is connected, but its agent does not know the driver."""
+
+    def __init__(self, driver: str, node: str) -> None:
+        self.driver, self.node = driver, node
+        super().__init__(
+            f"edge node {node} is connected but has no driver {driver}; check that the driver runs there and that the "
+            f"agent's --driver names its socket"
+        )
+
+
+class NoRoute(CallError):
+    """Nothing says which node the call is for."""
+
+    def __init__(self, driver: str, candidates: tuple[str, ...] = ()) -> None:
+        self.driver, self.candidates = driver, candidates
+        super().__init__(
+            f"driver {driver} runs on several edge nodes ({', '.join(candidates)}) and the call names none; "
+            f"set --nodeid on the proxy driver"
+            if candidates
+            else f"no edge node has reported driver {driver} to the hub yet; check that an agent is connected and that "
+            f"its --driver names the driver's socket"
+        )
+
+
+class HubUnreachable(CallError):
+    """The proxy driver has no link to the hub."""
+
+    def __init__(self, endpoint: str, since: float) -> None:
+        self.endpoint, self.since = endpoint, since
+        super().__init__(
+            f"the proxy driver has no link to the hub at {endpoint} since {timestamp(since)}; look at the hub's log"
+        )
+
+
+class LinkLost(CallError):
+    """The link went away with the call under way. The operation may go on at the other end."""
+
+    def __init__(self, to: str, why: str) -> None:
+        self.to, self.why = to, why
+        super().__init__(
+            f"the link to {to} was lost with the call under way; the operation goes on there and a retry joins it"
+        )
+
+
+class Draining(CallError):
+    """The hop is shutting down and takes no new calls."""
+
+    def __init__(self, hop: str) -> None:
+        self.hop = hop
+        super().__init__(f"the {hop} is shutting down and takes no new calls; a retry will find its successor")
+
+
+class CallTimeout(CallError):
+    """The caller's time is up. The operation goes on."""
+
+    def __init__(self, to: str = "the peer") -> None:
+        self.to = to
+        super().__init__(f"{to} has not answered in the caller's time; the operation goes on and a retry joins it")
+
+
+class OperationLimit(CallError):
+    """The vendor's driver did not finish within `--operation-limit`: the call to it was cancelled, its key is free."""
+
+    def __init__(self, driver: str, node: str, limit_s: float) -> None:
+        self.driver, self.node, self.limit_s = driver, node, limit_s
+        super().__init__(
+            f"driver {driver} on edge node {node} did not finish within --operation-limit ({limit_s:g} s) and the call "
+            f"to it was cancelled; look at the driver's log"
+        )
+
+
+class OperationConflict(CallError):
+    """The same operation is under way with other arguments."""
+
+    def __init__(self, driver: str, node: str, operation: str) -> None:
+        self.driver, self.node, self.operation = driver, node, operation
+        super().__init__(
+            f"{operation} is already under way with other arguments at driver {driver} on edge node {node}; retry when "
+            f"it has ended"
+        )
+
+
+class MessageTooLarge(CallError):
+    """A CSI message is larger than the hop carries."""
+
+    def __init__(
+        self, size: int, limit: int, what: str, remedy: str = "raise --max-message-bytes on hub, driver and agent"
+    ) -> None:
+        self.size, self.limit, self.what, self.remedy = size, limit, what, remedy
+        super().__init__(f"{what} of {size} bytes is larger than the limit of {limit} bytes; {remedy}")
+
+
+class Overloaded(CallError):
+    """Too many calls are under way at once."""
+
+    def __init__(self, hop: str, limit: int, flag: str) -> None:
+        self.hop, self.limit, self.flag = hop, limit, flag
+        super().__init__(f"the {hop} has {limit} calls under way, which is its limit ({flag}); retry later or raise it")
+
+
+class VendorBroken(CallError):
+    """The vendor's driver could not be reached, or what came back is no answer of the driver's."""
+
+    def __init__(self, driver: str, node: str, why: str) -> None:
+        self.driver, self.node, self.why = driver, node, why
+        super().__init__(f"driver {driver} on edge node {node}: {why}; look at the driver's log there")
+
+
+class NothingKnown(CallError):
+    """An Identity or capability question that nothing has answered yet."""
+
+    def __init__(self, driver: str, why: str) -> None:
+        self.driver, self.why = driver, why
+        super().__init__(f"nothing is known of driver {driver} yet: {why}")
+
+
+class NotCarried(CallError):
+    """A method that this socket does not serve."""
+
+    def __init__(self, method: str, why: str) -> None:
+        self.method, self.why = method, why
+        super().__init__(f"{method} is not served here: {why}")
+
+
+CODES: dict[type[BaseException], Code] = {
+    NodeOffline: Code.UNAVAILABLE,
+    NodeUnknown: Code.UNAVAILABLE,
+    DriverMissing: Code.UNAVAILABLE,
+    NoRoute: Code.UNAVAILABLE,
+    HubUnreachable: Code.UNAVAILABLE,
+    LinkLost: Code.UNAVAILABLE,
+    Draining: Code.UNAVAILABLE,
+    CallTimeout: Code.DEADLINE_EXCEEDED,
+    OperationLimit: Code.DEADLINE_EXCEEDED,
+    OperationConflict: Code.ABORTED,
+    MessageTooLarge: Code.UNAVAILABLE,
+    Overloaded: Code.UNAVAILABLE,
+    VendorBroken: Code.UNAVAILABLE,
+    NothingKnown: Code.UNAVAILABLE,
+    NotCarried: Code.UNIMPLEMENTED,
+}
+"""The error table (design, section 5). UNIMPLEMENTED is the one final code: a method not served cannot have run."""
+
+
+def status_of(error: BaseException | None, origin: Origin) -> Status:
+    """The status that a caller is told for an error; `None` is a handler that ended without an answer.
+
+    What the table does not name is a bug or a surprise: UNAVAILABLE, with no detail of the error, which belongs into
+    the log. Never UNKNOWN or INTERNAL, which sidecars take as proof that nothing happened.
+    """
+    if isinstance(error, CallError):
+        return Status(CODES.get(type(error), Code.UNAVAILABLE), str(error), origin)
+    return Status(Code.UNAVAILABLE, f"an internal error in the {_HOPS[origin]}; its log has the details", origin)
+
+
+def timestamp(seconds: float) -> str:
+    """Seconds since the epoch as `2026-11-21T09:12:03Z`: absolute, so that a message stays the same on a retry."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+_HOPS = {
+    Origin.VENDOR: "driver",
+    Origin.EDGE: "edge agent",
+    Origin.HUB: "hub",
+    Origin.PROXY: "proxy driver",
+}

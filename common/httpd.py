@@ -1,0 +1,177 @@
+"""The HTTP endpoint: /metrics, /healthz and /readyz, and nothing else.
+
+Rules:
+* It runs in threads of its own, so that it answers while the event loop is busy, and a health check sees a live
+  process as live.
+* A connection serves one request, has a limit of time, and beyond `MOST_CONNECTIONS` the oldest one is closed: a
+  client that sends nothing, or reads nothing, keeps nobody else out.
+* It reads no body, and its answers hold no secret: operators work over the hub's UNIX socket, not here.
+"""
+
+import logging
+import socket
+import socketserver
+import sys
+import threading
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Final
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
+
+from prometheus_client import CollectorRegistry, make_wsgi_app
+
+from common.errors import SettingsError
+from common.parsers import HostPort
+
+if TYPE_CHECKING:
+    from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
+
+Ready = Callable[[], tuple[bool, str]]
+"""Whether the process can do its work, and a sentence that says why not."""
+
+MOST_CONNECTIONS: Final = 32
+"""A Prometheus, a kubelet and a few people; each connection is a thread."""
+
+CONNECTION_LIMIT_S: Final = 10.0
+"""How long one read or write of a client may take. Prometheus' own scrape_timeout is 10 s."""
+
+_POLL_S: Final = 0.25
+"""How soon the accepting thread notices `close`."""
+
+_log = logging.getLogger("csi_bridge.http")
+
+
+class HttpEndpoint:
+    """Serves a process's metrics and health until `close`.
+
+    Attributes:
+        address: where it really listens (the port is filled in when 0 was asked for).
+    """
+
+    def __init__(self, address: HostPort, *, registry: CollectorRegistry, ready: Ready) -> None:
+        """Bind and start serving.
+
+        Args:
+            address: where to listen.
+            registry: what /metrics shows.
+            ready: asked for every /readyz, in a thread of the endpoint: it must be quick and thread-safe.
+
+        Raises:
+            SettingsError: nothing can listen there.
+        """
+        try:
+            self._server = _Server(address)
+        except OSError as error:
+            raise SettingsError("--http", str(address), f"cannot listen there: {error.strerror or error}") from error
+        self._server.set_app(_application(registry, ready))
+        host, port = self._server.server_address[:2]
+        self.address = HostPort(str(host), int(port))
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(_POLL_S,), name="csi-bridge-http", daemon=True
+        )
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop listening and cut the connections there are. Blocks for up to a quarter of a second. Idempotent."""
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+def _application(registry: CollectorRegistry, ready: Ready) -> "WSGIApplication":
+    metrics: WSGIApplication = make_wsgi_app(registry)
+
+    def application(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
+        path, method = environ["PATH_INFO"], environ["REQUEST_METHOD"]
+        if path not in {"/metrics", "/healthz", "/readyz"}:
+            return _answer(start_response, "404 Not Found", "this endpoint has /metrics, /healthz and /readyz")
+        if method not in {"GET", "HEAD"}:
+            return _answer(start_response, "405 Method Not Allowed", "use GET")
+        if path == "/metrics" and method == "GET":
+            return metrics(environ, start_response)
+        is_ready, why = _asked(ready) if path == "/readyz" else (True, "")
+        status = "200 OK" if is_ready else "503 Service Unavailable"
+        return _answer(start_response, status, why or ("ok" if is_ready else "not ready"))
+
+    return application
+
+
+def _asked(ready: Ready) -> tuple[bool, str]:
+    try:
+        return ready()
+    except Exception:  # noqa: BLE001 whatever fails in there, the answer is "not ready"
+        _log.exception("the readiness check failed")
+        return False, "the readiness check failed; the log says how"
+
+
+def _answer(start_response: "StartResponse", status: str, text: str) -> list[bytes]:
+    body = f"{text}\n".encode()
+    start_response(
+        status,
+        [("Content-Type", "text/plain; charset=utf-8"), ("Content-Length", str(len(body))), ("Allow", "GET, HEAD")],
+    )
+    return [body]
+
+
+class _Handler(WSGIRequestHandler):
+    timeout = CONNECTION_LIMIT_S
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 the base class's signature
+        """Log nothing: a probe every second is no news."""
+
+
+class _Server(socketserver.ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = MOST_CONNECTIONS
+
+    def __init__(self, address: HostPort) -> None:
+        self._open: dict[socket.socket, None] = {}  # oldest first
+        self._lock = threading.Lock()
+        self.address_family = _family(address)
+        super().__init__((address.host, address.port), _Handler)
+
+    def server_bind(self) -> None:
+        """Bind, without HTTPServer's look-up of the host's name, which hangs where no DNS answers."""
+        socketserver.TCPServer.server_bind(self)
+        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
+        self.setup_environ()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Serve one connection in a thread of its own; beyond the limit, at the oldest one's expense."""
+        with self._lock:
+            self._open[request] = None
+            oldest = next(iter(self._open)) if len(self._open) > MOST_CONNECTIONS else None
+        if oldest is not None:
+            _cut(oldest)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        """Close one connection that has been served."""
+        with self._lock:
+            self._open.pop(request, None)
+        super().shutdown_request(request)
+
+    def server_close(self) -> None:
+        """Stop listening and cut every connection."""
+        super().server_close()
+        with self._lock:
+            left = list(self._open)
+        for request in left:
+            _cut(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 the base class's signature
+        """A client that went away or was too slow is no error of ours: a line for whoever looks for it."""
+        _log.debug("an HTTP connection ended early: %r", sys.exception())
+
+
+def _family(address: HostPort) -> socket.AddressFamily:
+    infos = socket.getaddrinfo(*address, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    return infos[0][0]
+
+
+def _cut(request: socket.socket) -> None:
+    """Wake the thread that serves a connection: it then closes the socket itself."""
+    try:
+        request.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        _log.debug("an HTTP connection was already gone")

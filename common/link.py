@@ -1,0 +1,477 @@
+"""A link: one session on the event loop, its streams as objects to await.
+
+`common.session` holds the rules, `common.transport` the WebSocket; in between, a link turns events into futures and
+handler tasks, and `now` into a timer. It knows nothing of sockets: its transport gives it bytes and pulls bytes.
+
+Rules:
+
+* One task serves one accepted stream; it is named, and its end is logged if it fails. When the opener no longer waits,
+  the task is cancelled.
+* Nothing here waits for the network: `send()` waits only for the message before the last.
+* An idle link owns no task and no future, only a timer: one hub holds thousands.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from typing import Any, ClassVar, Protocol
+
+from common.errors import CallError, CallTimeout, HandshakeRefused, LinkError, TunnelClosed, status_of
+from common.messages import Hello, Kind, Open, Priority
+from common.session import (
+    Cancelled,
+    Closed,
+    Drained,
+    Ended,
+    Event,
+    Failed,
+    HelloReceived,
+    Message,
+    Opened,
+    PeerDraining,
+    Released,
+    Session,
+    Welcomed,
+    Writable,
+)
+from common.status import Code, Origin, Status
+
+log = logging.getLogger("csi_bridge.link")
+
+
+class LinkHandler(Protocol):
+    """What a process does with its links. One object serves all links of a listener."""
+
+    origin: Origin
+
+    def greeted(self, link: "Link") -> None:
+        """The peer's hello is in `link.peer`. An acceptor answers now, with `link.accept()` or `link.refuse()`."""
+
+    async def serve(self, stream: "Stream") -> None:
+        """Serve an accepted stream and end it. A raised error becomes its status; cancelled when nobody waits."""
+
+    def draining(self, link: "Link", message: str) -> None:
+        """The peer takes no new streams."""
+
+    def refused(self, link: "Link", reason: str, message: str) -> None:
+        """The link ended before there was a hello of the peer's."""
+
+    def closed(self, link: "Link", reason: str, message: str) -> None:
+        """The link is gone, whatever the reason. Called once for every link that was greeted."""
+
+
+class Stream:
+    """One stream of a link.
+
+    The opener reads with `receive()` until None, then finds `status`, then calls `acknowledge()`. The acceptor reads
+    `opened`, answers with `send()` and `end()`, and may set `on_released` to hear whether the answer was delivered.
+    """
+
+    __slots__ = ("_error", "_inbox", "_link", "_taken", "_waiter", "_writable", "deadline", "id", "on_released",
+                 "opened", "status", "task")  # fmt: skip
+
+    def __init__(self, link: "Link", number: int, opened: Open | None = None, deadline: float | None = None) -> None:
+        self.id = number
+        self.opened = opened
+        """The opener's frame; None on the opener's own side."""
+        self.deadline = deadline
+        """When the opener's time is up, in the loop's clock, or None."""
+        self.status: Status | None = None
+        self.on_released: Callable[[bool], None] | None = None
+        """Called once with `delivered`, when an accepted stream is over for both sides."""
+        self.task: asyncio.Task[None] | None = None
+        self._link = link
+        self._inbox: deque[bytes] | None = None
+        self._taken = 0  # size of the message handed out last, whose credit is not given back yet (-1: none)
+        self._waiter: asyncio.Future[None] | None = None
+        self._writable: asyncio.Future[None] | None = None
+        self._error: TunnelClosed | CallTimeout | None = None
+        self._taken = -1
+
+    @property
+    def link(self) -> "Link":
+        """The link that carries it."""
+        return self._link
+
+    async def receive(self) -> bytes | None:
+        """The next whole message, or None after the last one.
+
+        The credit of a message is given back when the next one is asked for: who forwards messages passes on the
+        pace of whoever reads them. Cancelling loses nothing.
+
+        Raises:
+            TunnelClosed: the link went away first.
+            CallTimeout: the stream's time was up first.
+        """
+        self._give_back()
+        while not self._inbox:
+            if self._error is not None:
+                raise self._error
+            if self.status is not None:
+                return None
+            self._waiter = self._link.loop.create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+        message = self._inbox.popleft()
+        self._taken = len(message)
+        return message
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        """All messages until the end of the stream; errors as in `receive()`."""
+        while (message := await self.receive()) is not None:
+            yield message
+
+    async def send(self, message: bytes) -> None:
+        """Queue a message; waits while an earlier one has not left yet, so that at most two are held here.
+
+        For one sender at a time. Cancelling leaves the message unsent.
+
+        Raises:
+            MessageTooLarge: the peer does not accept it.
+        """
+        while self._link.session.unsent(self.id):
+            self._writable = self._link.loop.create_future()
+            try:
+                await self._writable
+            finally:
+                self._writable = None
+        self.queue(message)
+
+    def queue(self, message: bytes) -> None:
+        """Queue a message without waiting: for small and rare ones.
+
+        Raises:
+            MessageTooLarge: the peer does not accept it.
+        """
+        self._link.session.send(self.id, message)
+        self._link.pump()
+
+    def end(self, status: Status, message: bytes | None = None) -> None:
+        """End an accepted stream, with a last message if there is one. Ignored if nobody waits any more."""
+        if message is not None:
+            self._link.session.send(self.id, message)
+        self.status = status
+        self._link.session.end(self.id, status)
+        self._link.pump()
+
+    def acknowledge(self, *, delivered: bool) -> None:
+        """Release an ended stream of ours: the answer reached the caller, or nobody took it."""
+        self._drop_inbox()
+        self._link.session.acknowledge(self.id, delivered=delivered)
+        self._link.forget(self)
+
+    def cancel(self) -> None:
+        """Stop waiting for a stream of ours; harmless after its end."""
+        if self.status is not None:
+            self.acknowledge(delivered=False)
+            return
+        self._drop_inbox()
+        self._link.session.cancel(self.id)
+        self._link.forget(self)
+
+    def remaining_s(self) -> float | None:
+        """What is left of the opener's time, in seconds; None if it set no limit."""
+        return None if self.deadline is None else max(0.001, self.deadline - self._link.loop.time())
+
+    # ---- the link's side
+
+    def took(self, message: bytes) -> None:
+        """A message came in."""
+        if self._inbox is None:
+            self._inbox = deque()
+        self._inbox.append(message)
+        self._wake()
+
+    def finish(self, status: Status | None, error: TunnelClosed | CallTimeout | None = None) -> None:
+        """The stream ended."""
+        self.status, self._error = status, error
+        self._wake()
+        self.writable()
+
+    def writable(self) -> None:
+        """Every message left."""
+        if self._writable is not None and not self._writable.done():
+            self._writable.set_result(None)
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def _give_back(self) -> None:
+        if self._taken >= 0:
+            self._link.session.consumed(self.id, self._taken)
+            self._taken = -1
+
+    def _drop_inbox(self) -> None:
+        self._give_back()
+        while self._inbox:
+            self._link.session.consumed(self.id, len(self._inbox.popleft()))
+
+
+class Link:
+    """One session on the loop. Made by `common.transport`, which calls `received`, `pull` and `lost`."""
+
+    __slots__ = ("__weakref__", "_closed", "_handler", "_refusal", "_streams", "_timer", "_timer_at", "_wake",
+                 "context", "greeted", "loop", "peer_identity", "session")  # fmt: skip
+
+    def __init__(
+        self,
+        session: Session,
+        handler: LinkHandler,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        wake: Callable[[], None],
+        peer_identity: Any = None,
+    ) -> None:
+        """A link for a transport.
+
+        Args:
+            session: the session, fresh.
+            handler: what to do with its streams.
+            loop: the running loop.
+            wake: tells the transport that there may be something to pull.
+            peer_identity: what the transport knows of the peer (`common.transport.Peer`).
+        """
+        self.session = session
+        self.loop = loop
+        self.greeted = False
+        self.peer_identity = peer_identity
+        self.context: Any = None
+        """The handler's own note about this link."""
+        self._handler = handler
+        self._wake = wake
+        self._streams: dict[int, Stream] = {}
+        self._closed: asyncio.Future[tuple[str, str]] | tuple[str, str] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
+        self._arm()
+
+    # ---- the application's side --------------------------------------------------------------------------------------
+
+    @property
+    def peer(self) -> Hello:
+        """The peer's hello; there from `greeted()` on."""
+        assert self.session.peer is not None
+        return self.session.peer
+
+    def accept(self) -> None:
+        """Welcome the peer."""
+        self.session.accept()
+        self.pump()
+
+    def refuse(self, refusal: HandshakeRefused) -> None:
+        """Send the peer away, with a reason that it can print."""
+        self.session.refuse(refusal.reason, refusal.why)
+        self.pump()
+
+    def open(
+        self,
+        kind: Kind,
+        message: bytes | None = None,
+        *,
+        priority: Priority = Priority.CALL,
+        subject: str = "",
+        method: str = "",
+        node: str = "",
+        call: str = "",
+        timeout_s: float | None = None,
+    ) -> Stream:
+        """Open a stream, with a first message if there is one.
+
+        Raises:
+            TunnelClosed: the link is not up; nothing was sent.
+            Overloaded: the peer takes no more streams at once.
+            MessageTooLarge: the peer does not accept the message; nothing was sent.
+        """
+        number = self.session.open(
+            kind,
+            now=self.loop.time(),
+            priority=priority,
+            subject=subject,
+            method=method,
+            node=node,
+            call=call,
+            timeout_s=timeout_s,
+        )
+        if message is not None:
+            try:
+                self.session.send(number, message)
+            except CallError:
+                self.session.cancel(number)
+                raise
+        stream = Stream(self, number)
+        self._streams[number] = stream
+        self.pump()
+        return stream
+
+    def drain(self, message: str) -> None:
+        """Ask for no new streams; the link closes itself when the open ones are done."""
+        self.session.drain(message)
+        self.pump()
+
+    def goodbye(self, reason: str, message: str) -> None:
+        """Close the link with a word to the peer."""
+        self.session.goodbye(reason, message)
+        self.pump()
+
+    async def wait_closed(self) -> tuple[str, str]:
+        """Wait for the end of the link: its reason and message."""
+        if isinstance(self._closed, tuple):
+            return self._closed
+        if self._closed is None:
+            self._closed = self.loop.create_future()
+        return await asyncio.shield(self._closed)
+
+    # ---- the transport's side ----------------------------------------------------------------------------------------
+
+    def received(self, data: bytes) -> None:
+        """One WebSocket message came in."""
+        self.session.receive(data, self.loop.time())
+        self.pump()
+
+    def lost(self, message: str) -> None:
+        """The transport is gone."""
+        self.session.lost(message)
+        self.pump()
+
+    def pull(self) -> bytes:
+        """The next WebSocket message to write, or b"" when there is none."""
+        data = self.session.to_send()
+        self._dispatch()
+        return data
+
+    @property
+    def over(self) -> bool:
+        """Whether the session has ended: write what `pull()` still gives, then close the socket."""
+        return isinstance(self._closed, tuple)
+
+    def pump(self) -> None:
+        """After anything touched the session: hand out its events, tell the transport, set the timer."""
+        self._dispatch()
+        self._wake()
+        self._arm()
+
+    def forget(self, stream: Stream) -> None:
+        """A stream of ours is released."""
+        self._streams.pop(stream.id, None)
+        self.pump()
+
+    # ---- events ------------------------------------------------------------------------------------------------------
+
+    def _dispatch(self) -> None:
+        for event in self.session.events():
+            self._EVENTS[type(event)](self, event)
+
+    def _on_hello(self, _event: HelloReceived | Welcomed) -> None:
+        self.greeted = True
+        self._handler.greeted(self)
+
+    def _on_opened(self, event: Opened) -> None:
+        stream = Stream(self, event.stream, event.frame, event.deadline)
+        self._streams[event.stream] = stream
+        stream.task = self.loop.create_task(self._serve(stream), name=f"stream {event.stream} {event.frame.method}")
+
+    def _on_message(self, event: Message) -> None:
+        stream = self._streams.get(event.stream)
+        if stream is None:
+            self.session.consumed(event.stream, len(event.payload))
+        else:
+            stream.took(event.payload)
+
+    def _on_ended(self, event: Ended) -> None:
+        stream = self._streams.get(event.stream)
+        if stream is None:
+            self.session.acknowledge(event.stream, delivered=False)
+        else:
+            stream.finish(event.status)
+
+    def _on_failed(self, event: Failed) -> None:
+        stream = self._streams.pop(event.stream, None)
+        if stream is not None:
+            stream.finish(None, event.error)
+
+    def _on_cancelled(self, event: Cancelled) -> None:
+        stream = self._streams[event.stream]
+        if stream.task is not None:
+            stream.task.cancel()
+
+    def _on_released(self, event: Released) -> None:
+        stream = self._streams.pop(event.stream)
+        stream._drop_inbox()  # noqa: SLF001  # the link and its streams are one module
+        if stream.on_released is not None:
+            stream.on_released(event.delivered)
+
+    def _on_writable(self, event: Writable) -> None:
+        stream = self._streams.get(event.stream)
+        if stream is not None:
+            stream.writable()
+
+    def _on_peer_draining(self, event: PeerDraining) -> None:
+        self._handler.draining(self, event.message)
+
+    def _on_drained(self, _event: Drained) -> None:
+        self.session.goodbye("drained", "shutting down, and every call is finished")
+
+    def _on_closed(self, event: Closed) -> None:
+        waiting, self._closed = self._closed, (event.reason, event.message)
+        if isinstance(waiting, asyncio.Future) and not waiting.done():
+            waiting.set_result(self._closed)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self.greeted:
+            self._handler.closed(self, event.reason, event.message)
+        else:
+            self._handler.refused(self, event.reason, event.message)
+
+    async def _serve(self, stream: Stream) -> None:
+        try:
+            await self._handler.serve(stream)
+            if stream.status is None:
+                stream.end(status_of(None, self._handler.origin))
+        except asyncio.CancelledError:
+            if stream.status is None:  # the process stops; the opener did not cancel if it still waits
+                stream.end(Status(Code.UNAVAILABLE, "the call was stopped; a retry is safe", self._handler.origin))
+            raise
+        except (CallError, LinkError) as error:
+            stream.end(status_of(error, self._handler.origin))
+        except Exception as error:
+            log.exception("a stream's handler failed: %s", stream.opened)
+            stream.end(status_of(error, self._handler.origin))
+        finally:
+            stream.task = None
+
+    # ---- the timer ---------------------------------------------------------------------------------------------------
+
+    def _arm(self) -> None:
+        """Keep one timer, no later than the session's next tick. A timer that fires too early is set again."""
+        due = self.session.next_tick()
+        if due is None or (self._timer is not None and self._timer_at <= due):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = due
+        self._timer = self.loop.call_at(due, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        self.session.tick(self.loop.time())
+        self.pump()
+
+    _EVENTS: ClassVar[dict[type[Event], Callable[["Link", Any], None]]] = {
+        HelloReceived: _on_hello,
+        Welcomed: _on_hello,
+        Opened: _on_opened,
+        Message: _on_message,
+        Ended: _on_ended,
+        Failed: _on_failed,
+        Cancelled: _on_cancelled,
+        Released: _on_released,
+        Writable: _on_writable,
+        PeerDraining: _on_peer_draining,
+        Drained: _on_drained,
+        Closed: _on_closed,
+    }

@@ -1,0 +1,175 @@
+"""A log: one line per event, on standard error, for people on a terminal and as JSON otherwise.
+
+Rules:
+* Loggers are named `csi_bridge.<part>` (`csi_bridge.hub`, `.driver`, `.edge`). Other libraries write from WARNING on.
+* INFO is start, stop, link up and down with the reason, and one line per finished call (`log_call`).
+* Node, driver, method and call id are bound once per call by `call_context` and stand in every line written inside.
+* No payload, no secret: a line holds names, codes, sizes and times.
+* A line that cannot be written (closed stderr, full disk) is counted and lost; the process goes on.
+* A line is a line: control characters in a message are escaped, so that a vendor's text cannot forge another one.
+"""
+
+import json
+import logging
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, Final, TextIO
+
+from common.status import Status, code_name
+
+ROOT: Final = "csi_bridge"
+"""The parent of every logger of the bridge."""
+
+VERBOSE_FROM: Final = 4
+"""klog's `-v=4` is "debug level" (kubernetes/community, logging conventions)."""
+
+_LONGEST_MESSAGE_CHARS: Final = 2000
+"""A vendor's status message may be as long as a gRPC trailer, and a log line is no place for that."""
+
+_NO_FIELDS: Final[Mapping[str, Any]] = {}
+_context: ContextVar[Mapping[str, str]] = ContextVar("csi_bridge_call", default={})  # noqa: B039 never changed in place
+
+
+@contextmanager
+def call_context(*, node: str = "", driver: str = "", method: str = "", call_id: str = "") -> Iterator[None]:
+    """Bind what a call is about to every line that is logged inside, in this task and those it starts.
+
+    Empty arguments bind nothing, so that contexts nest: an inner one adds to, or replaces, what the outer one bound.
+    """
+    given = {"node": node, "driver": driver, "method": method, "call_id": call_id}
+    token = _context.set({**_context.get(), **{name: value for name, value in given.items() if value}})
+    try:
+        yield
+    finally:
+        _context.reset(token)
+
+
+def log_call(
+    logger: logging.Logger, status: Status, *, duration_s: float, request_bytes: int, response_bytes: int
+) -> None:
+    """Write the one line of a finished call, at INFO. Call it inside the call's `call_context`."""
+    if not logger.isEnabledFor(logging.INFO):
+        return
+    fields: dict[str, Any] = {
+        "code": code_name(status.code),
+        "duration_ms": round(duration_s * 1e3, 3),
+        "request_bytes": request_bytes,
+        "response_bytes": response_bytes,
+    }
+    if not status.ok:
+        fields |= {"origin": str(status.origin), "status": status.message}
+    logger.info("call finished", extra={"fields": fields})
+
+
+def configure(*, log_format: str, level: str, verbosity: int = 0, stream: TextIO | None = None) -> logging.Handler:
+    """Send every log line of this process to `stream` (standard error by default). A second call replaces the first.
+
+    Args:
+        log_format: `text`, `json`, or `auto`: text on a terminal, JSON otherwise.
+        level: the least severe line that is written: `debug`, `info`, `warning`, `error`.
+        verbosity: klog's; from `VERBOSE_FROM` on it lowers `level` to `debug`.
+        stream: where to write.
+
+    Returns:
+        The handler, whose `lost_lines` counts what could not be written.
+    """
+    stream = sys.stderr if stream is None else stream
+    as_text = log_format == "text" or (log_format == "auto" and _is_terminal(stream))
+    handler = LineHandler(stream)
+    handler.setFormatter(TextFormatter() if as_text else JsonFormatter())
+    root = logging.getLogger()
+    for old in [old for old in root.handlers if isinstance(old, LineHandler)]:
+        root.removeHandler(old)
+    root.addHandler(handler)
+    logging.getLogger(ROOT).setLevel(logging.DEBUG if verbosity >= VERBOSE_FROM else level.upper())
+    return handler
+
+
+def _is_terminal(stream: TextIO | None) -> bool:
+    try:
+        return stream is not None and stream.isatty()
+    except ValueError:  # closed
+        return False
+
+
+class LineHandler(logging.StreamHandler[TextIO]):
+    """Writes lines and survives whatever the stream does.
+
+    Attributes:
+        lost_lines: how many could not be written.
+    """
+
+    def __init__(self, stream: TextIO | None) -> None:
+        super().__init__(stream)
+        self.lost_lines = 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one line, and flush it."""
+        # The context is read here, in the thread and task that logged, under the handler's lock.
+        record.call = _context.get()
+        super().emit(record)
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: ARG002, N802 logging's signature
+        """Count the line. logging's own way prints a traceback to the stream that has just failed."""
+        self.lost_lines += 1
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object per line: `ts`, `level`, `logger`, `msg`, the call's context, the line's own fields, `exc`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line of a record."""
+        line: dict[str, Any] = {
+            "ts": _timestamp(record.created),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "msg": _shortened(record.getMessage()),
+            **_fields(record),
+        }
+        if record.exc_info:
+            line["exc"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False, separators=(",", ":"), default=str)
+
+
+class TextFormatter(logging.Formatter):
+    """`2026-11-21T09:12:03.004Z INFO  hub: message  node=n1 driver=d`; a traceback follows on lines of its own."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line of a record."""
+        name = record.name.removeprefix(f"{ROOT}.")
+        head = f"{_timestamp(record.created)} {record.levelname:<7} {name}: {_printable(record.getMessage())}"
+        fields = " ".join(f"{key}={_quoted(str(value))}" for key, value in _fields(record).items())
+        line = f"{head}  {fields}" if fields else head
+        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+
+
+def _fields(record: logging.LogRecord) -> dict[str, Any]:
+    """What stands beside the message: the call's context, then the line's own fields."""
+    fields = {**getattr(record, "call", _NO_FIELDS), **getattr(record, "fields", _NO_FIELDS)}
+    return {name: _shortened(value) if isinstance(value, str) else value for name, value in fields.items()}
+
+
+def _timestamp(created: float) -> str:
+    seconds = int(created)
+    day_and_time = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
+    return f"{day_and_time}.{int((created - seconds) * 1000):03d}Z"
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _LONGEST_MESSAGE_CHARS else f"{text[:_LONGEST_MESSAGE_CHARS]}…"
+
+
+def _printable(text: str) -> str:
+    text = _shortened(text)
+    return text if text.isprintable() else "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=not text.isprintable()) if not text or not _plain(text) else text
+
+
+def _plain(text: str) -> bool:
+    return text.isprintable() and not any(char in text for char in ' "=')

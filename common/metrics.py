@@ -1,0 +1,135 @@
+"""A metric: what Prometheus reads of a process.
+
+Rules:
+* A label's value comes from a closed set: what is not in it is counted under `other`. Nodes, volumes, addresses and
+  messages are never labels; they stand in the log.
+* Calls are measured under the name, labels and buckets of csi-lib-utils (metrics/metrics.go), so that dashboards made
+  for CSI drivers work; everything else is `csi_bridge_…` with its unit at the end.
+* Every process has a registry of its own, passed in: no global state, and two in one test do not meet.
+* A call pays for a dictionary look-up and an addition: the children of a label set are kept.
+"""
+
+from enum import StrEnum
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+
+from common.csi.methods import METHODS
+from common.status import Code
+
+CALL_BUCKETS_S: Final = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 25, 50, 120, 300, 600)
+"""csi-lib-utils' (metrics/metrics.go, operationsLatencyBuckets)."""
+
+MOST_DRIVERS: Final = 64
+"""Driver names come from the other end of a link. A node runs a handful; what is beyond this counts as `other`."""
+
+OTHER: Final = "other"
+
+_GO_NAMES: Final = {int(code): code.name.title().replace("_", "") for code in Code} | {0: "OK", 1: "Canceled"}
+"""How Go prints a code (grpc/codes, String), which is what csi-lib-utils puts into its label."""
+
+
+class LinkDown(StrEnum):
+    """Why a link ended: the closed set of the label `reason`."""
+
+    CLOSED = "closed"
+    """The peer said goodbye, or closed the connection in order."""
+    DRAINED = "drained"
+    """This process is shutting down."""
+    LOST = "lost"
+    """The connection broke: reset, or ended without a goodbye."""
+    SILENT = "silent"
+    """Nothing came for twice the keepalive interval."""
+    REPLACED = "replaced"
+    """The same peer came back over a new connection."""
+    REFUSED = "refused"
+    """The hello, or the certificate, was not accepted."""
+    PROTOCOL = "protocol"
+    """The peer broke the rules of the wire."""
+    OTHER = "other"
+    """None of these."""
+
+
+_REASONS: Final = frozenset(map(str, LinkDown))
+
+
+class Metrics:
+    """The metrics of one process.
+
+    Attributes:
+        registry: what `/metrics` shows; it also has the process's own memory, CPU and open files.
+        connected_nodes: edge nodes with a session to this hub.
+        calls_in_flight: calls taken and not yet answered.
+        link_ups: sessions begun.
+        redials: attempts to dial again after the first.
+        received_bytes: bytes read from links, with their framing.
+        sent_bytes: bytes written to links, with their framing.
+    """
+
+    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+        self.registry = CollectorRegistry(auto_describe=True) if registry is None else registry
+        ProcessCollector(registry=self.registry)
+        self._operations = Histogram(
+            "csi_plugin_operations_seconds",
+            "Container Storage Interface operation duration with gRPC error code status total",
+            ("driver_name", "method_name", "grpc_status_code"),
+            buckets=CALL_BUCKETS_S,
+            registry=self.registry,
+        )
+        self._observers: dict[tuple[str, str, int], Histogram] = {}
+        self._drivers: set[str] = set()
+        self.connected_nodes = self._gauge("csi_bridge_connected_nodes", "Edge nodes with a session to this hub.")
+        self.calls_in_flight = self._gauge("csi_bridge_calls_in_flight", "Calls taken and not yet answered.")
+        self.link_ups = self._counter("csi_bridge_link_ups_total", "Sessions begun.")
+        self._link_downs = self._counter("csi_bridge_link_downs_total", "Sessions ended, by reason.", "reason")
+        self.redials = self._counter("csi_bridge_redials_total", "Attempts to dial again after the first.")
+        link_bytes = self._counter("csi_bridge_bytes_total", "Bytes on links with their framing.", "direction")
+        self.received_bytes = link_bytes.labels("in")
+        self.sent_bytes = link_bytes.labels("out")
+        for reason in LinkDown:  # so that each series starts at 0 and a first event is an increase
+            self._link_downs.labels(reason)
+
+    def observe_call(self, driver: str, method: str, code: int, duration_s: float) -> None:
+        """Count one finished call.
+
+        Args:
+            driver: the CSI driver's name; empty if the call never got that far (csi-lib-utils' `unknown-driver`).
+            method: its path, `/csi.v1.Controller/CreateVolume`.
+            code: the gRPC code that the caller was told.
+            duration_s: from the call's arrival here to its answer.
+        """
+        observer = self._observers.get((driver, method, code))
+        if observer is None:
+            observer = self._observer(driver, method, code)
+        observer.observe(duration_s)
+
+    def link_down(self, reason: str) -> None:
+        """Count one session's end. What is not in `LinkDown` counts as `other`."""
+        self._link_downs.labels(reason if reason in _REASONS else OTHER).inc()
+
+    def _observer(self, driver: str, method: str, code: int) -> Histogram:
+        driver_name = self._driver_name(driver)
+        method_name = method if method in METHODS else OTHER
+        observer = self._operations.labels(driver_name, method_name, go_code_name(code))
+        # Only what stands for itself is kept: a peer that invents names must not grow this dictionary.
+        if (driver_name, method_name) == (driver, method) and code in _GO_NAMES:
+            self._observers[driver, method, code] = observer
+        return observer
+
+    def _driver_name(self, driver: str) -> str:
+        if not driver:
+            return "unknown-driver"
+        if driver not in self._drivers and len(self._drivers) < MOST_DRIVERS:
+            self._drivers.add(driver)
+        return driver if driver in self._drivers else OTHER
+
+    def _gauge(self, name: str, text: str) -> Gauge:
+        return Gauge(name, text, registry=self.registry)
+
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(name, text, labels, registry=self.registry)
+
+
+def go_code_name(code: int) -> str:
+    """`Unavailable` for 14, as Go prints it; `other` for a code that gRPC does not name."""
+    return _GO_NAMES.get(code, OTHER)

@@ -1,0 +1,194 @@
+"""The gRPC client: one kept connection to the vendor's driver, and calls of any method as bytes.
+
+Rules:
+
+* A status is the vendor's only if the vendor sent it, in trailers, on a connection that lived on. Everything else raises a
+  `VendorConnectionError` (design section 5).
+* The connection is dialled when first needed, and again when it died or when the socket's file is another one (the driver
+  restarted). It sends no keepalive pings: grpc-go punishes them.
+* One dial at a time; after a failure the next waits up to a second, unless the socket's file changed meanwhile.
+"""
+
+import asyncio
+import errno
+from pathlib import Path
+
+from common.relay.client_call import ClientCall
+from common.relay.client_connection import ClientConnection
+from common.relay.errors import VendorUnreachable
+
+__all__ = ["Channel", "ClientCall"]
+
+FIRST_BACKOFF_S = 0.02
+LAST_BACKOFF_S = 1.0
+"""Between dials that fail. A driver that comes back is found within a second, like by the sidecars (contract A.1)."""
+
+_OPEN_ATTEMPTS = 3
+"""A driver may close a connection between our look at it and the call; not three times."""
+
+_Identity = tuple[int, int] | None
+
+
+class Channel:
+    """Calls to one driver socket.
+
+    Attributes:
+        path: the socket.
+        max_message_bytes: largest message of an answer.
+    """
+
+    def __init__(self, path: str | Path, *, max_message_bytes: int, connect_timeout_s: float = 5.0) -> None:
+        """Make one; nothing is dialled yet.
+
+        Args:
+            path: the driver's socket.
+            max_message_bytes: largest message of an answer.
+            connect_timeout_s: bound on the dial and the exchange of HTTP/2 settings, together.
+        """
+        self.path = str(path)
+        self.max_message_bytes = max_message_bytes
+        self._connect_timeout_s = connect_timeout_s
+        self._connection: ClientConnection | None = None
+        self._identity: _Identity = None
+        self._dial: asyncio.Task[ClientConnection | VendorUnreachable] | None = None
+        self._dialled_identity: _Identity = None
+        self._failed: VendorUnreachable | None = None
+        self._backoff_s = 0.0
+        self._retry_at_s = 0.0
+        self._connections: set[ClientConnection] = set()
+        self._closed = False
+
+    @property
+    def connected(self) -> bool:
+        """Whether a connection is up."""
+        return self._connection is not None and self._connection.usable
+
+    def call(self, method: str, request: bytes, *, timeout_s: float | None = None) -> ClientCall:
+        """Prepare a call; it starts when its first message is awaited.
+
+        Args:
+            method: the path, e.g. `/csi.v1.Controller/CreateVolume`.
+            request: the request message.
+            timeout_s: what is left of the caller's time; the driver is told, nothing is cut here.
+        """
+        return ClientCall(self, method, request, timeout_s)
+
+    async def close(self) -> None:
+        """Close the connections; calls under way fail."""
+        self._closed = True
+        if self._dial is not None:
+            self._dial.cancel()
+            await asyncio.wait([self._dial])
+        self._connection = None
+        for connection in list(self._connections):
+            connection.shut()
+        while self._connections:
+            await next(iter(self._connections)).gone.wait()
+
+    async def open(self, call: ClientCall) -> ClientConnection:
+        """Send a call's request on the current connection (what `ClientCall` needs).
+
+        Raises:
+            VendorUnreachable: there is no connection to be had.
+        """
+        for _ in range(_OPEN_ATTEMPTS):
+            connection = self._current() or await self._dialled()
+            if await connection.begin(call):
+                return connection
+        raise VendorUnreachable(self.path, "it closes every connection before a call can begin")
+
+    def _current(self) -> ClientConnection | None:
+        connection = self._connection
+        if connection is None:
+            return None
+        if connection.usable and self._identity == (self._stat() or self._identity):
+            return connection
+        self._connection = None
+        connection.retire()
+        return None
+
+    def _stat(self) -> _Identity:
+        """Which file the socket is, or None if there is none. A kept connection outlives its file."""
+        try:
+            found = Path(self.path).stat()
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
+
+    async def _dialled(self) -> ClientConnection:
+        """The connection of the dial under way, which all waiting calls share."""
+        if self._dial is None:
+            self._refuse_during_backoff()
+            self._dial = asyncio.get_running_loop().create_task(self._connect(), name=f"dial {self.path}")
+            self._dial.add_done_callback(self._dial_ended)
+        dialled = await asyncio.shield(self._dial)
+        if isinstance(dialled, VendorUnreachable):
+            raise VendorUnreachable(self.path, dialled.why)  # an exception of its own for each call
+        return dialled
+
+    def _dial_ended(self, dial: asyncio.Task[ClientConnection | VendorUnreachable]) -> None:
+        self._dial = None
+        if dial.cancelled():
+            return
+        dialled = dial.result()
+        if isinstance(dialled, VendorUnreachable):
+            self._failed = dialled
+            self._backoff_s = min(max(2 * self._backoff_s, FIRST_BACKOFF_S), LAST_BACKOFF_S)
+            self._retry_at_s = asyncio.get_running_loop().time() + self._backoff_s
+        else:
+            self._failed, self._backoff_s = None, 0.0
+            self._connection, self._identity = dialled, self._dialled_identity
+
+    def _refuse_during_backoff(self) -> None:
+        if self._closed:
+            raise VendorUnreachable(self.path, "the channel is closed")
+        if self._failed is None or self._dialled_identity != self._stat():
+            return
+        if asyncio.get_running_loop().time() < self._retry_at_s:
+            raise VendorUnreachable(self.path, self._failed.why)
+
+    async def _connect(self) -> ClientConnection | VendorUnreachable:
+        self._dialled_identity = self._stat()
+        connection: ClientConnection | None = None
+        usable = False
+        try:
+            async with asyncio.timeout(self._connect_timeout_s):
+                connection = await self._socket_connected()
+                await connection.ready
+            usable = True
+        except (OSError, ValueError, VendorUnreachable) as error:
+            return VendorUnreachable(self.path, self._why(error, accepted=connection is not None))
+        finally:
+            if connection is not None and not usable:
+                connection.shut()
+        return connection
+
+    async def _socket_connected(self) -> ClientConnection:
+        _, protocol = await asyncio.get_running_loop().create_unix_connection(self._made, self.path)
+        return protocol
+
+    def _made(self) -> ClientConnection:
+        connection = ClientConnection(self.path)
+        self._connections.add(connection)
+        connection.on_closed = self._connections.discard
+        return connection
+
+    def _why(self, error: Exception, *, accepted: bool) -> str:
+        """What went wrong with a dial, for people."""
+        if isinstance(error, VendorUnreachable):
+            return error.why
+        if isinstance(error, TimeoutError):
+            what = "it accepted the connection but sent no HTTP/2 settings" if accepted else "no connection"
+            return f"{what} within {self._connect_timeout_s:g} s"
+        if isinstance(error, OSError) and error.errno in _DIAL_ERRORS:
+            return _DIAL_ERRORS[error.errno]
+        return str(error)
+
+
+_DIAL_ERRORS = {
+    errno.ECONNREFUSED: "connection refused (is the driver running?)",
+    errno.ENOENT: "no such socket (is the driver running?)",
+    errno.EACCES: "permission denied (may this user use the socket and its directories?)",
+    errno.ENOTSOCK: "it is not a socket",
+    errno.EAGAIN: "its queue of new connections is full (does the driver hang?)",
+}

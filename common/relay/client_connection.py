@@ -1,0 +1,296 @@
+"""A client connection: one HTTP/2 connection to the vendor's driver, and the calls on it."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+from common.relay.client_call import ClientCall
+from common.relay.errors import (
+    Http2Error,
+    VendorConnectionError,
+    VendorConnectionLost,
+    VendorStatusDoubtful,
+    VendorStreamReset,
+    VendorUnreachable,
+)
+from common.relay.frames import ErrorCode, error_name
+from common.relay.framing import frame
+from common.relay.hpack import Header
+from common.relay.library_texts import made_by_library
+from common.relay.metadata import request_block
+from common.relay.pump import Pump
+from common.status import Code, Status, code_name
+
+PROOF_OF_LIFE_S = 2.0
+"""How long a driver may take to answer a PING after a status that a dying one could have sent."""
+
+DYING_CODES = frozenset({Code.CANCELLED, Code.UNKNOWN, Code.RESOURCE_EXHAUSTED, Code.INTERNAL})
+"""What a driver whose work is being torn down answers. All but the first are final for some sidecar (contract, NF4)."""
+
+
+class ClientConnection(Pump):
+    """One connection, from the dial to its end."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(client=True)
+        self.path = path
+        self.ready: asyncio.Future[None] = self._loop.create_future()
+        self.retired = False
+        self.gone = asyncio.Event()
+        self.on_closed: Callable[[ClientConnection], None] = lambda _connection: None
+        self._calls: dict[int, ClientCall] = {}
+        self._queue: deque[asyncio.Future[None]] = deque()
+        self._pings = _Pings()
+        self._over = False
+
+    @property
+    def usable(self) -> bool:
+        """Whether new calls may go here."""
+        return self.open and not self.retired and not self._over and not self._http2.exhausted
+
+    @property
+    def calls_in_flight(self) -> int:
+        """How many streams are open."""
+        return len(self._calls)
+
+    def retire(self) -> None:
+        """Take no new calls, and close when the last one ends."""
+        self.retired = True
+        self._close_if_idle()
+
+    def shut(self) -> None:
+        """Close now; calls under way fail."""
+        self.retired = True
+        if self._transport is not None:
+            self._transport.close()
+
+    # Calls.
+
+    async def begin(self, call: ClientCall) -> bool:
+        """Open a stream for a call and send its request, once the driver's limit of streams allows.
+
+        Returns:
+            False if the connection became useless before anything was written.
+        """
+        while self.usable and len(self._calls) >= self._http2.peer_max_streams:
+            turn = self._loop.create_future()
+            self._queue.append(turn)
+            try:
+                await turn
+            except asyncio.CancelledError:
+                self._pass_on(turn)
+                raise
+        if not self.usable:
+            return False
+        call.stream_id = self._http2.open_stream(request_block(call.method, call.timeout_s))
+        self._calls[call.stream_id] = call
+        self._send_message(call.stream_id, frame(call.request), end=True, watch=False)
+        self._flush()
+        return True
+
+    def _pass_on(self, turn: asyncio.Future[None]) -> None:
+        """A caller left the queue; if its turn had come, it is the next one's."""
+        if turn in self._queue:
+            self._queue.remove(turn)
+        else:
+            self._next_turn()
+
+    def _next_turn(self) -> None:
+        while self._queue:
+            turn = self._queue.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                return
+
+    def _end(self, stream_id: int) -> ClientCall | None:
+        call = self._calls.pop(stream_id, None)
+        if call is not None:
+            self._drop_outgoing(stream_id)
+            self._next_turn()
+            self._close_if_idle()
+        return call
+
+    def _close_if_idle(self) -> None:
+        if self.retired and not self._calls and not self._pings.waiting and self._transport is not None:
+            self._transport.close()
+
+    # What a call asks of its stream (`client_call.Stream`).
+
+    def consumed(self, call: ClientCall, flow_bytes: int) -> None:
+        """Let the driver send as much again."""
+        self._http2.consumed(call.stream_id, flow_bytes)
+        self._flush_soon()
+
+    def cancel(self, call: ClientCall) -> None:
+        """RST_STREAM (CANCEL)."""
+        if self._end(call.stream_id) is not None and self.open:
+            self._http2.reset(call.stream_id, ErrorCode.CANCEL)
+            self._flush()
+
+    async def believe(self, call: ClientCall, status: Status) -> None:
+        """Raise unless a status is the vendor's own.
+
+        A driver that is torn down answers what it has under way with one of `DYING_CODES` before its connection ends; one
+        that lives answers a PING.
+
+        Raises:
+            VendorStatusDoubtful: the text is a gRPC library's, or the connection did not outlive the call.
+        """
+        name = code_name(status.code)
+        if made_by_library(status.code, status.message):
+            why = f"the driver's gRPC library, not the driver, answered {name}"
+            raise VendorStatusDoubtful(self.path, status.code, status.message, why)
+        if status.code in DYING_CODES and not await self._lives():
+            why = f"the driver answered {name} and its connection ended, so it may have been stopping"
+            raise VendorStatusDoubtful(self.path, status.code, status.message, why)
+
+    async def _lives(self) -> bool:
+        if not self.open:
+            return False
+        answer = self._pings.join(self._loop)
+        self._ping_if_due()
+        try:
+            async with asyncio.timeout(PROOF_OF_LIFE_S):
+                return await asyncio.shield(answer)
+        except TimeoutError:
+            return False
+
+    def _ping_if_due(self) -> None:
+        if (data := self._pings.take()) is not None and self.open:
+            self._http2.ping(data)
+            self._flush_soon()
+
+    # HTTP/2's side.
+
+    def settings_received(self) -> None:
+        """The driver speaks HTTP/2: the connection is ready."""
+        if not self.ready.done():
+            self.ready.set_result(None)
+        while self._queue and len(self._calls) < self._http2.peer_max_streams:
+            self._next_turn()
+            break
+
+    def headers_received(self, stream_id: int, headers: list[Header], *, ended: bool) -> None:
+        """Response headers or trailers."""
+        call = self._calls.get(stream_id)
+        if call is None:
+            return
+        call.headers_received(headers, ended=ended)
+        if ended:
+            self._answer_ended(stream_id)
+
+    def body_received(self, stream_id: int, data: memoryview, flow_bytes: int, *, ended: bool) -> None:
+        """Bytes of an answer."""
+        call = self._calls.get(stream_id)
+        if call is None:
+            return
+        call.data_received(data, flow_bytes, ended=ended)
+        if ended:
+            self._answer_ended(stream_id)
+
+    def _answer_ended(self, stream_id: int) -> None:
+        """The driver is done; a request that it did not want to read whole is given up."""
+        if stream_id in self._outgoing:
+            self._http2.reset(stream_id, ErrorCode.CANCEL)
+        self._end(stream_id)
+
+    def stream_reset(self, stream_id: int, code: int) -> None:
+        """The driver gave the call up."""
+        call = self._end(stream_id)
+        if call is None:
+            return
+        if code == ErrorCode.REFUSED_STREAM:
+            call.fail(VendorConnectionLost(self.path, "the driver refused the stream before it began", sent=True))
+        else:
+            call.fail(VendorStreamReset(self.path, code, error_name(code)))
+
+    def ping_acknowledged(self, data: bytes) -> None:
+        """The driver lives."""
+        self._pings.acknowledged(data)
+        self._ping_if_due()
+        self._close_if_idle()
+
+    def goaway_received(self, last_stream_id: int, code: int, debug: bytes) -> None:
+        """The driver takes no new calls; those above `last_stream_id` never began there."""
+        self.retired = True
+        text = f"the driver is closing the connection (GOAWAY {error_name(code)}"
+        text += f", {debug[:80].decode('utf-8', 'replace')})" if debug else ")"
+        for stream_id in [stream for stream in self._calls if stream > last_stream_id]:
+            if (call := self._end(stream_id)) is not None:
+                call.fail(VendorConnectionLost(self.path, f"{text} and did not begin the call", sent=True))
+        if not self.ready.done():
+            self.ready.set_exception(VendorUnreachable(self.path, text))
+        while self._queue:
+            self._next_turn()
+        self._close_if_idle()
+
+    def closed(self, why: Exception | None) -> None:
+        """Every call under way has lost its driver."""
+        self._over = True
+        if not self.ready.done():
+            self.ready.set_exception(VendorUnreachable(self.path, _before_settings(why)))
+        for call in list(self._calls.values()):
+            call.fail(self._lost(why))
+        self._calls.clear()
+        self._pings.lost()
+        while self._queue:
+            self._next_turn()
+        self.gone.set()
+        self.on_closed(self)
+
+    def _lost(self, why: Exception | None) -> VendorConnectionError:
+        if isinstance(why, Http2Error):
+            text = f"the driver broke HTTP/2 during the call: {why}"
+        elif self.retired and why is None:
+            text = "the connection to the driver was closed during the call"
+        else:
+            text = "the driver closed the connection during the call (did it stop or crash?)"
+        return VendorConnectionLost(self.path, text, sent=True)
+
+
+class _Pings:
+    """Who waits for which proof of life.
+
+    One PING is under way at a time, and a new one goes out only for a status that came after the last one did: grpc-go's
+    server counts pings that no frame of its own went before, and sends GOAWAY at the third (keepalive enforcement).
+    """
+
+    def __init__(self) -> None:
+        self._number = 0
+        self._pending: asyncio.Future[bool] | None = None
+        self._next: asyncio.Future[bool] | None = None
+
+    @property
+    def waiting(self) -> bool:
+        return self._pending is not None or self._next is not None
+
+    def join(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[bool]:
+        """Wait for the next ping that is sent."""
+        if self._next is None:
+            self._next = loop.create_future()
+        return self._next
+
+    def take(self) -> bytes | None:
+        """The data of the ping to send now, if one is due and none is under way."""
+        if self._next is None or self._pending is not None:
+            return None
+        self._pending, self._next = self._next, None
+        self._number += 1
+        return self._number.to_bytes(8, "big")
+
+    def acknowledged(self, data: bytes) -> None:
+        if self._pending is not None and data == self._number.to_bytes(8, "big"):
+            self._pending.set_result(True)
+            self._pending = None
+
+    def lost(self) -> None:
+        for future in (self._pending, self._next):
+            if future is not None:
+                future.set_result(False)
+        self._pending = self._next = None
+
+
+def _before_settings(why: Exception | None) -> str:
+    if isinstance(why, Http2Error):
+        return f"what listens there does not speak HTTP/2 (gRPC): {why}"
+    return "it closed the connection before it sent HTTP/2 settings (is it a gRPC server?)"

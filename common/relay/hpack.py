@@ -1,0 +1,93 @@
+"""Header compression (HPACK, RFC 7541), as far as CSI Bridge needs it.
+
+Encoding uses the static table and plain literals alone and keeps no state, so blocks can be made once and used on every
+connection: bytes are cheap on a UNIX socket. Decoding must take whatever a peer sends, so it is jh2's, in Rust; jh2's public
+name for it is the same in Python, four times slower.
+"""
+
+from typing import TypeAlias
+
+from jh2._hazmat import Decoder as _RustDecoder  # type: ignore[import-untyped]
+
+from common.relay.errors import Http2Error
+
+Header: TypeAlias = tuple[bytes, bytes]
+"""A header field: lower-case name, value."""
+
+COMPRESSION_ERROR, ENHANCE_YOUR_CALM = 0x9, 0xB
+
+NO_DYNAMIC_TABLE = b"\x20"
+"""Dynamic table size update to 0, for the start of a connection's first block: no later limit of the peer's can be below
+what we use (RFC 7541, 4.2)."""
+
+_INDEXED: dict[Header, bytes] = {
+    (b":method", b"POST"): b"\x83",
+    (b":scheme", b"http"): b"\x86",
+    (b":status", b"200"): b"\x88",
+}
+"""Whole fields of the static table (RFC 7541, appendix A)."""
+
+_NAMES: dict[bytes, bytes] = {
+    b":authority": b"\x01",
+    b":path": b"\x04",
+    b":status": b"\x08",
+    b"content-type": b"\x0f\x10",
+    b"user-agent": b"\x0f\x2b",
+}
+"""Names of the static table, as the start of a literal without indexing (RFC 7541, 6.2.2)."""
+
+
+def encode(headers: list[Header]) -> bytes:
+    """One header block, valid on any connection whose first block began with `NO_DYNAMIC_TABLE`."""
+    parts = []
+    for header in headers:
+        if (indexed := _INDEXED.get(header)) is not None:
+            parts.append(indexed)
+            continue
+        name, value = header
+        parts.append(_NAMES.get(name) or b"\x00" + _string(name))
+        parts.append(_string(value))
+    return b"".join(parts)
+
+
+def _string(text: bytes) -> bytes:
+    """A string literal without Huffman coding (RFC 7541, 5.2); its length is an integer of 7 bits prefix (5.1)."""
+    size = len(text)
+    if size < 127:
+        return bytes((size,)) + text
+    size -= 127
+    length = bytearray(b"\x7f")
+    while size >= 128:
+        length.append(size & 127 | 128)
+        size >>= 7
+    length.append(size)
+    return bytes(length) + text
+
+
+class Decoder:
+    """One direction's header blocks, in the order in which they came."""
+
+    __slots__ = ("_decoder",)
+
+    def __init__(self, max_list_bytes: int) -> None:
+        """Make one for a new connection.
+
+        Args:
+            max_list_bytes: largest header list, counted as RFC 9113 section 6.5.2 does (32 bytes a field on top).
+        """
+        self._decoder = _RustDecoder(max_list_bytes)
+
+    def decode(self, block: bytes) -> list[Header]:
+        """The fields of a block.
+
+        Raises:
+            Http2Error: the block is broken or too large. The connection cannot go on: its table is lost.
+        """
+        try:
+            return [(name, value) for name, value, _ in self._decoder.decode(block, raw=True)]
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:
+            if type(error).__name__ == "OversizedHeaderListError":
+                raise Http2Error("its header list is larger than the limit", ENHANCE_YOUR_CALM) from None
+            raise Http2Error("its header block cannot be decoded", COMPRESSION_ERROR) from None

@@ -1,0 +1,462 @@
+"""One HTTP/2 connection (RFC 9113) as a library: bytes in, callbacks and bytes out. No I/O.
+
+What gRPC uses of HTTP/2, and no more: no push, no priorities, no upgrade. Rules kept here:
+
+* Windows are given back by hand: the connection's at once, a stream's when its bytes were used, so that one stream whose
+  reader is slow never starves the others.
+* A received GOAWAY is told to the owner and ends nothing: streams up to its last id finish (section 6.8).
+* A frame on a stream that is over is ignored, whoever ended it; it may have crossed our own RST_STREAM or trailers. Its
+  headers are decoded and its bytes counted all the same.
+* What breaks the connection raises `Http2Error`; what breaks one stream resets that stream alone (section 5.4).
+"""
+
+import struct
+from collections.abc import Callable
+from typing import Protocol
+
+from common.relay import frames
+from common.relay.errors import Http2Error
+from common.relay.frames import FRAME_BYTES, MAX_WINDOW_BYTES, ErrorCode, Setting
+from common.relay.hpack import NO_DYNAMIC_TABLE, Decoder, Header
+
+STREAM_WINDOW_BYTES = 1 << 20
+"""How much a peer may send on one stream ahead of its reader. A reader that stalls costs at most this and one message of
+memory; a 4 MiB message waits for eight window updates, which cost microseconds on a UNIX socket."""
+
+CONNECTION_WINDOW_BYTES = 1 << 30
+"""So large that only the streams' windows count: the bytes in memory are bounded by those."""
+
+MAX_STREAMS = 16_384
+"""Streams a client may open at once. Sidecars together need about 265 (contract A.10); more are refused one by one."""
+
+HEADER_LIST_BYTES = 256 << 10
+"""Largest header list accepted. A driver's error message travels in it; grpc-go allows 16 MiB, C-core 16 KiB."""
+
+_FRAME = struct.Struct(">IBI")
+_WORD = struct.Struct(">I")
+_SETTING = struct.Struct(">HI")
+
+
+class Listener(Protocol):
+    """What a connection tells its owner, during `receive`."""
+
+    def headers_received(self, stream_id: int, headers: list[Header], *, ended: bool) -> None:
+        """A header block: a request's, a response's, or trailers (`ended`)."""
+
+    def body_received(self, stream_id: int, data: memoryview, flow_bytes: int, *, ended: bool) -> None:
+        """A DATA frame; `flow_bytes` is what it took from the stream's window. `data` is valid during the call."""
+
+    def stream_reset(self, stream_id: int, code: int) -> None:
+        """The peer gave a stream up, or broke it so that we did."""
+
+    def window_opened(self) -> None:
+        """More may be sent than before."""
+
+    def settings_received(self) -> None:
+        """The peer's settings came or changed."""
+
+    def ping_acknowledged(self, data: bytes) -> None:
+        """The answer to our ping."""
+
+    def goaway_received(self, last_stream_id: int, code: int, debug: bytes) -> None:
+        """The peer takes no new streams; those above `last_stream_id` were not processed."""
+
+
+class _Stream:
+    """A stream that at least one side has not ended."""
+
+    __slots__ = ("local_ended", "receive_window", "remote_ended", "send_window", "unreturned")
+
+    def __init__(self, send_window: int) -> None:
+        self.send_window = send_window
+        self.receive_window = STREAM_WINDOW_BYTES
+        self.unreturned = 0
+        self.local_ended = False
+        self.remote_ended = False
+
+
+class Http2:
+    """One end of a connection.
+
+    Attributes:
+        peer_max_streams: how many streams the peer lets us open at once.
+        peer_header_list_bytes: the largest header list the peer accepts, None if it did not say.
+    """
+
+    def __init__(self, listener: Listener, *, client: bool) -> None:
+        """Make one; `start` it before anything else.
+
+        Args:
+            listener: gets what is received.
+            client: which end this is.
+        """
+        self.peer_max_streams = MAX_WINDOW_BYTES
+        self.peer_header_list_bytes: int | None = None
+        self._listener = listener
+        self._client = client
+        self._streams: dict[int, _Stream] = {}
+        self._next_id = 1
+        self._highest_id = 0
+        self._decoder = Decoder(HEADER_LIST_BYTES)
+        self._peer_window = frames.DEFAULT_WINDOW_BYTES
+        self._send_window = frames.DEFAULT_WINDOW_BYTES
+        self._receive_window = CONNECTION_WINDOW_BYTES
+        self._unreturned = 0
+        self._out: list[bytes | memoryview] = []
+        self._rest = b""
+        self._preface = b"" if client else frames.PREFACE
+        self._settled = False
+        self._no_table_said = False
+        self._block: tuple[int, int, bytearray] | None = None
+        self._take_frame: dict[int, Callable[[int, int, memoryview], None]] = {
+            frames.DATA: self._data,
+            frames.HEADERS: self._headers,
+            frames.PRIORITY: self._priority,
+            frames.RST_STREAM: self._rst_stream,
+            frames.SETTINGS: self._settings,
+            frames.PUSH_PROMISE: self._push_promise,
+            frames.PING: self._ping,
+            frames.GOAWAY: self._goaway,
+            frames.WINDOW_UPDATE: self._window_update,
+            frames.CONTINUATION: self._continuation,
+        }
+
+    # Sending.
+
+    def start(self) -> None:
+        """Queue the preface, our settings and the connection's window."""
+        values: dict[int, int] = {
+            Setting.INITIAL_WINDOW_SIZE: STREAM_WINDOW_BYTES,
+            Setting.MAX_HEADER_LIST_SIZE: HEADER_LIST_BYTES,
+        }
+        if self._client:
+            self._out.append(frames.PREFACE)
+            values[Setting.ENABLE_PUSH] = 0
+        else:
+            values[Setting.MAX_CONCURRENT_STREAMS] = MAX_STREAMS
+        self._out.append(frames.settings(values))
+        self._out.append(frames.window_update(0, CONNECTION_WINDOW_BYTES - frames.DEFAULT_WINDOW_BYTES))
+
+    def take(self) -> bytes:
+        """The bytes to send now; they are forgotten here."""
+        out = self._out
+        if not out:
+            return b""
+        data = b"".join(out)
+        out.clear()
+        return data
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether this connection has no stream ids left; a client needs a new one then (section 5.1.1)."""
+        return self._next_id > frames.MAX_STREAM_ID
+
+    def open_stream(self, block: bytes) -> int:
+        """Open a stream with a request's header block (`hpack.encode`); gives its id."""
+        stream_id = self._next_id
+        self._next_id += 2
+        self._streams[stream_id] = _Stream(self._peer_window)
+        self._send_block(stream_id, block, end=False)
+        return stream_id
+
+    def send_headers(self, stream_id: int, block: bytes, *, end: bool) -> None:
+        """Send a response's header block, or trailers (`end`)."""
+        self._send_block(stream_id, block, end=end)
+        if end:
+            self._local_end(stream_id)
+
+    def _send_block(self, stream_id: int, block: bytes, *, end: bool) -> None:
+        if not self._no_table_said:
+            self._no_table_said = True
+            block = NO_DYNAMIC_TABLE + block
+        self._out.append(frames.header_block(stream_id, block, end=end))
+
+    def sendable_bytes(self, stream_id: int) -> int:
+        """How much one DATA frame on this stream may carry now; 0 also when the stream is over."""
+        stream = self._streams.get(stream_id)
+        if stream is None:
+            return 0
+        return max(0, min(stream.send_window, self._send_window, FRAME_BYTES))
+
+    def send_data(self, stream_id: int, data: bytes | memoryview, *, end: bool) -> None:
+        """Send one DATA frame, no larger than `sendable_bytes` says."""
+        size = len(data)
+        self._streams[stream_id].send_window -= size
+        self._send_window -= size
+        self._out.append(frames.header(frames.DATA, frames.END_STREAM if end else 0, stream_id, size))
+        self._out.append(data)
+        if end:
+            self._local_end(stream_id)
+
+    def reset(self, stream_id: int, code: int) -> None:
+        """Give a stream up (RST_STREAM). Nothing happens if it is over."""
+        if self._streams.pop(stream_id, None) is not None:
+            self._out.append(frames.rst_stream(stream_id, code))
+
+    def consumed(self, stream_id: int, flow_bytes: int) -> None:
+        """Give bytes back to a stream's window: its reader has used them. Nothing happens if the peer sends no more."""
+        stream = self._streams.get(stream_id)
+        if stream is None or stream.remote_ended:
+            return
+        stream.unreturned += flow_bytes
+        if stream.unreturned >= STREAM_WINDOW_BYTES // 2:
+            self._out.append(frames.window_update(stream_id, stream.unreturned))
+            stream.receive_window += stream.unreturned
+            stream.unreturned = 0
+
+    def ping(self, data: bytes) -> None:
+        """Send a PING with eight bytes of data."""
+        self._out.append(frames.ping(data))
+
+    def goaway(self, code: int) -> None:
+        """Say that the connection ends, and which of the peer's streams were seen."""
+        self._out.append(frames.goaway(self._highest_id, code))
+
+    def _local_end(self, stream_id: int) -> None:
+        stream = self._streams[stream_id]
+        stream.local_ended = True
+        if stream.remote_ended:
+            del self._streams[stream_id]
+
+    def _remote_end(self, stream_id: int, stream: _Stream) -> None:
+        stream.remote_ended = True
+        if stream.local_ended:
+            del self._streams[stream_id]
+
+    # Receiving.
+
+    def receive(self, data: bytes) -> None:
+        """Take received bytes; calls the listener.
+
+        Raises:
+            Http2Error: the peer broke the protocol. The GOAWAY that says so is queued; give no more bytes.
+        """
+        try:
+            self._receive(data)
+        except Http2Error as error:
+            self.goaway(error.code)
+            raise
+
+    def _receive(self, data: bytes) -> None:
+        if self._rest:
+            data = self._rest + data
+        at, end = 0, len(data)
+        if self._preface:
+            at = self._check_preface(data)
+        view = memoryview(data)
+        while end - at >= frames.HEADER_BYTES:
+            size_and_kind, flags, stream_id = _FRAME.unpack_from(data, at)
+            size, kind = size_and_kind >> 8, size_and_kind & 0xFF
+            if size > FRAME_BYTES or not self._settled:
+                self._check_frame(kind, flags, size, data)
+            if end - at < frames.HEADER_BYTES + size:
+                break
+            at += frames.HEADER_BYTES
+            if self._block is not None and kind != frames.CONTINUATION:
+                raise Http2Error("it sent another frame inside a header block")
+            take = self._take_frame.get(kind)
+            if take is not None:  # frames of unknown kinds are ignored (section 4.1)
+                take(flags, stream_id & 0x7FFFFFFF, view[at : at + size])
+            at += size
+        self._rest = data[at:] if at < end else b""
+
+    def _check_preface(self, data: bytes) -> int:
+        """Take what came of the client's preface; gives how much of `data` that was."""
+        got = min(len(data), len(self._preface))
+        if data[:got] != self._preface[:got]:
+            raise Http2Error(f"it began with {data[:24]!r}, not with the HTTP/2 preface")
+        self._preface = self._preface[got:]
+        return got
+
+    def _check_frame(self, kind: int, flags: int, size: int, data: bytes) -> None:
+        """Whether a frame may be as large as it is, and whether the first one is SETTINGS (section 3.4)."""
+        if not self._settled and (kind != frames.SETTINGS or flags & frames.ACK or size > FRAME_BYTES):
+            raise Http2Error(f"it began with {data[:24]!r}, not with HTTP/2 settings")
+        if size > FRAME_BYTES:
+            raise Http2Error(f"a frame of {size} bytes is larger than {FRAME_BYTES}", ErrorCode.FRAME_SIZE_ERROR)
+
+    def _data(self, flags: int, stream_id: int, payload: memoryview) -> None:
+        size = len(payload)
+        stream = self._streams.get(stream_id)
+        self._receive_window -= size
+        self._return_to_connection(size)
+        if stream is None:
+            self._check_not_idle(stream_id, "DATA")
+            return
+        if flags & frames.PADDED:
+            payload = _unpadded(payload)
+        if stream.remote_ended:
+            self._break_stream(stream_id, ErrorCode.STREAM_CLOSED)
+            return
+        stream.receive_window -= size
+        if stream.receive_window < 0:
+            self._break_stream(stream_id, ErrorCode.FLOW_CONTROL_ERROR)
+            return
+        ended = bool(flags & frames.END_STREAM)
+        if ended:
+            self._remote_end(stream_id, stream)
+        self._listener.body_received(stream_id, payload, size, ended=ended)
+
+    def _return_to_connection(self, size: int) -> None:
+        if self._receive_window < 0:
+            raise Http2Error("it sent more than the connection's window allows", ErrorCode.FLOW_CONTROL_ERROR)
+        self._unreturned += size
+        if self._unreturned >= CONNECTION_WINDOW_BYTES // 2:
+            self._out.append(frames.window_update(0, self._unreturned))
+            self._receive_window += self._unreturned
+            self._unreturned = 0
+
+    def _headers(self, flags: int, stream_id: int, payload: memoryview) -> None:
+        if not stream_id & 1:
+            raise Http2Error(f"it sent headers on stream {stream_id}, which no client opens")
+        if flags & frames.PADDED:
+            payload = _unpadded(payload)
+        if flags & frames.PRIORITY_FLAG:
+            if len(payload) < 5:
+                raise Http2Error("a HEADERS frame is too short for its priority", ErrorCode.FRAME_SIZE_ERROR)
+            payload = payload[5:]
+        if flags & frames.END_HEADERS:
+            self._block_received(stream_id, flags, bytes(payload))
+        else:
+            self._block = (stream_id, flags, bytearray(payload))
+
+    def _continuation(self, flags: int, stream_id: int, payload: memoryview) -> None:
+        if self._block is None or self._block[0] != stream_id:
+            raise Http2Error("it sent a CONTINUATION that continues nothing")
+        _, first_flags, block = self._block
+        block += payload
+        # An empty one makes no progress: a stream of them would keep us busy for ever.
+        if len(block) > HEADER_LIST_BYTES or not payload:
+            raise Http2Error("a header block does not end", ErrorCode.ENHANCE_YOUR_CALM)
+        if flags & frames.END_HEADERS:
+            self._block = None
+            self._block_received(stream_id, first_flags, bytes(block))
+
+    def _block_received(self, stream_id: int, flags: int, block: bytes) -> None:
+        headers = self._decoder.decode(block)
+        ended = bool(flags & frames.END_STREAM)
+        stream = self._streams.get(stream_id)
+        if stream is None and (stream := self._peer_opened(stream_id)) is None:
+            return
+        if stream.remote_ended:
+            self._break_stream(stream_id, ErrorCode.STREAM_CLOSED)
+            return
+        if ended:
+            self._remote_end(stream_id, stream)
+        self._listener.headers_received(stream_id, headers, ended=ended)
+
+    def _peer_opened(self, stream_id: int) -> _Stream | None:
+        """The stream that a client opens with its first headers, None if there is none to open."""
+        if self._client:
+            self._check_not_idle(stream_id, "HEADERS")
+            return None
+        if stream_id <= self._highest_id:
+            return None
+        self._highest_id = stream_id
+        if len(self._streams) >= MAX_STREAMS:
+            self._out.append(frames.rst_stream(stream_id, ErrorCode.REFUSED_STREAM))
+            return None
+        stream = self._streams[stream_id] = _Stream(self._peer_window)
+        return stream
+
+    def _break_stream(self, stream_id: int, code: ErrorCode) -> None:
+        self.reset(stream_id, code)
+        self._listener.stream_reset(stream_id, code)
+
+    def _check_not_idle(self, stream_id: int, what: str) -> None:
+        """Nothing but HEADERS and PRIORITY may come on a stream that was never opened (section 5.1)."""
+        opened = stream_id < self._next_id if self._client else stream_id <= self._highest_id
+        if not stream_id & 1 or not opened:
+            raise Http2Error(f"it sent {what} on stream {stream_id}, which is not open")
+
+    def _priority(self, flags: int, stream_id: int, payload: memoryview) -> None:
+        """Deprecated and ignored (section 5.3.2)."""
+
+    def _push_promise(self, flags: int, stream_id: int, payload: memoryview) -> None:
+        raise Http2Error("it sent a PUSH_PROMISE, which nobody allowed")
+
+    def _rst_stream(self, flags: int, stream_id: int, payload: memoryview) -> None:
+        _check_size("RST_STREAM", payload, 4)
+        if self._streams.pop(stream_id, None) is None:
+            self._check_not_idle(stream_id, "RST_STREAM")
+            return
+        self._listener.stream_reset(stream_id, _WORD.unpack(payload)[0])
+
+    def _settings(self, flags: int, stream_id: int, payload: memoryview) -> None:
+        if stream_id:
+            raise Http2Error("it sent SETTINGS on a stream")
+        if flags & frames.ACK:
+            _check_size("SETTINGS acknowledgement", payload, 0)
+            return
+        if len(payload) % 6:
+            raise Http2Error("a SETTINGS frame has a broken size", ErrorCode.FRAME_SIZE_ERROR)
+        for key, value in _SETTING.iter_unpack(payload):
+            self._set(key, value)
+        self._settled = True
+        self._out.append(frames.SETTINGS_ACK)
+        self._listener.settings_received()
+        self._listener.window_opened()
+
+    def _set(self, key: int, value: int) -> None:
+        """Take one setting. The table's size and larger frames do not matter: we use neither."""
+        if key == Setting.INITIAL_WINDOW_SIZE:
+            if value > MAX_WINDOW_BYTES:
+                raise Http2Error("its initial window is too large", ErrorCode.FLOW_CONTROL_ERROR)
+            delta = value - self._peer_window
+            self._peer_window = value
+            for stream in self._streams.values():
+                stream.send_window += delta  # may become negative (section 6.9.2)
+                if stream.send_window > MAX_WINDOW_BYTES:
+                    raise Http2Error("a stream's window is too large", ErrorCode.FLOW_CONTROL_ERROR)
+        elif key == Setting.MAX_CONCURRENT_STREAMS:
+            self.peer_max_streams = value
+        elif key == Setting.MAX_HEADER_LIST_SIZE:
+            self.peer_header_list_bytes = value
+        elif key == Setting.MAX_FRAME_SIZE and not FRAME_BYTES <= value < 1 << 24:
+            raise Http2Error(f"its largest frame size is {value}")
+        elif key == Setting.ENABLE_PUSH and value > 1:
+            raise Http2Error(f"its ENABLE_PUSH is {value}")
+
+    def _ping(self, flags: int, stream_id: int, payload: memoryview) -> None:
+        _check_size("PING", payload, 8)
+        if stream_id:
+            raise Http2Error("it sent a PING on a stream")
+        if flags & frames.ACK:
+            self._listener.ping_acknowledged(bytes(payload))
+        else:
+            self._out.append(frames.ping(bytes(payload), ack=True))
+
+    def _goaway(self, flags: int, stream_id: int, payload: memoryview) -> None:
+        if stream_id or len(payload) < 8:
+            raise Http2Error("it sent a broken GOAWAY", ErrorCode.FRAME_SIZE_ERROR)
+        last_stream_id, code = struct.unpack_from(">II", payload)
+        self._listener.goaway_received(last_stream_id & 0x7FFFFFFF, code, bytes(payload[8:]))
+
+    def _window_update(self, flags: int, stream_id: int, payload: memoryview) -> None:
+        _check_size("WINDOW_UPDATE", payload, 4)
+        increment = _WORD.unpack(payload)[0] & 0x7FFFFFFF
+        if not stream_id:
+            self._send_window += increment
+            if not increment or self._send_window > MAX_WINDOW_BYTES:
+                raise Http2Error("it sent a broken WINDOW_UPDATE", ErrorCode.FLOW_CONTROL_ERROR)
+        elif (stream := self._streams.get(stream_id)) is None:
+            self._check_not_idle(stream_id, "WINDOW_UPDATE")
+            return
+        else:
+            stream.send_window += increment
+            if not increment or stream.send_window > MAX_WINDOW_BYTES:
+                self._break_stream(stream_id, ErrorCode.FLOW_CONTROL_ERROR if increment else ErrorCode.PROTOCOL_ERROR)
+                return
+        self._listener.window_opened()
+
+
+def _check_size(what: str, payload: memoryview, size: int) -> None:
+    if len(payload) != size:
+        raise Http2Error(f"a {what} has {len(payload)} bytes instead of {size}", ErrorCode.FRAME_SIZE_ERROR)
+
+
+def _unpadded(payload: memoryview) -> memoryview:
+    """The payload of a frame with the PADDED flag, without its padding (section 6.1)."""
+    if not payload or payload[0] >= len(payload):
+        raise Http2Error("a frame's padding is longer than the frame")
+    return payload[1 : len(payload) - payload[0]]

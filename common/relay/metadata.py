@@ -1,0 +1,150 @@
+"""gRPC's header fields: request headers, time-outs, percent-encoded messages, statuses in trailers.
+
+Pure. The rules are in gRPC's "gRPC over HTTP2" document (grpc/doc/PROTOCOL-HTTP2.md); nothing here knows a connection.
+"""
+
+import re
+from collections.abc import Iterable
+from functools import lru_cache
+from urllib.parse import quote, unquote_to_bytes
+
+from common.relay.errors import MalformedField
+from common.relay.hpack import Header, encode
+from common.status import Status
+
+CONTENT_TYPE = b"application/grpc"
+
+USER_AGENT = b"csi-bridge"
+"""What a driver's access log shows."""
+
+RESPONSE_HEADERS: list[Header] = [
+    (b":status", b"200"),
+    (b"content-type", CONTENT_TYPE),
+    (b"grpc-accept-encoding", b"identity"),
+]
+"""What precedes the first message of every answer."""
+
+RESPONSE_BLOCK = encode(RESPONSE_HEADERS)
+_OK_BLOCK = encode([(b"grpc-status", b"0")])
+
+_TIMEOUT = re.compile(rb"([0-9]{1,8})([HMSmun])")
+_UNIT_S = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
+
+_PRINTABLE = "".join(chr(c) for c in range(0x20, 0x7F) if chr(c) != "%")
+_PLAIN = re.compile(r"[!-$&-~](?:[ -$&-~]*[!-$&-~])?")
+_MAX_TIMEOUT_DIGITS = 99_999_999
+
+
+def is_grpc(content_type: bytes | None) -> bool:
+    """Whether a content-type is gRPC's: `application/grpc`, or that followed by `+format` or `;parameters`."""
+    return content_type is not None and (
+        content_type == CONTENT_TYPE or content_type.startswith((b"application/grpc+", b"application/grpc;"))
+    )
+
+
+def request_block(method: str, timeout_s: float | None) -> bytes:
+    """The header block of a call to a driver.
+
+    `:authority` is `localhost`, as grpc-go's UNIX resolver has it: strict servers refuse the percent-encoded socket path
+    that other clients send.
+    """
+    block = _method_block(method)
+    return block if timeout_s is None else block + encode([(b"grpc-timeout", encode_timeout(timeout_s))])
+
+
+@lru_cache(maxsize=256)
+def _method_block(method: str) -> bytes:
+    return encode(
+        [
+            (b":method", b"POST"),
+            (b":scheme", b"http"),
+            (b":path", method.encode()),
+            (b":authority", b"localhost"),
+            (b"te", b"trailers"),
+            (b"content-type", CONTENT_TYPE),
+            (b"user-agent", USER_AGENT),
+        ]
+    )
+
+
+def encode_timeout(timeout_s: float) -> bytes:
+    """A `grpc-timeout` value in the finest unit whose eight digits hold it. A passed deadline is one microsecond."""
+    for unit, per_second in ((b"u", 1_000_000), (b"m", 1_000)):
+        if (amount := round(timeout_s * per_second)) <= _MAX_TIMEOUT_DIGITS:
+            return b"%d%s" % (max(amount, 1), unit)
+    return b"%dS" % min(round(timeout_s), _MAX_TIMEOUT_DIGITS)
+
+
+def parse_timeout(value: bytes) -> float:
+    """Seconds of a `grpc-timeout` value.
+
+    Raises:
+        MalformedField: not one to eight digits and a unit.
+    """
+    match = _TIMEOUT.fullmatch(value)
+    if match is None:
+        raise MalformedField("grpc-timeout", value)
+    return int(match[1]) * _UNIT_S[match[2]]
+
+
+def encode_message(message: str) -> bytes:
+    """A `grpc-message` value: printable ASCII stays, the rest of its UTF-8 is percent-encoded.
+
+    A space at either end is encoded as well: HTTP/2 forbids it there (RFC 9113, 8.2.1).
+    """
+    if _PLAIN.fullmatch(message):
+        return message.encode("ascii")
+    inner = message.strip(" ")
+    lead = len(message) - len(message.lstrip(" "))
+    tail = len(message) - len(inner) - lead
+    return ("%20" * lead + quote(inner, safe=_PRINTABLE, errors="replace") + "%20" * tail).encode("ascii")
+
+
+def decode_message(value: bytes) -> str:
+    """The text of a `grpc-message` value. Never fails: a broken escape stays as it is, broken UTF-8 becomes U+FFFD."""
+    return (unquote_to_bytes(value) if b"%" in value else value).decode("utf-8", "replace")
+
+
+def trailer_block(status: Status, message_limit_bytes: int) -> bytes:
+    """A status as a block of trailers. Details are never sent: the CSI spec has none ("Error Scheme").
+
+    Args:
+        status: how the call ended.
+        message_limit_bytes: a longer `grpc-message` is cut there, because a client kills the stream for trailers above
+            its header limit and makes a final status of its own.
+    """
+    if status.ok and not status.message:
+        return _OK_BLOCK
+    fields = [(b"grpc-status", b"%d" % status.code)]
+    if status.message:
+        fields.append((b"grpc-message", _cut(encode_message(status.message), message_limit_bytes)))
+    return encode(fields)
+
+
+def _cut(value: bytes, limit_bytes: int) -> bytes:
+    if len(value) <= limit_bytes:
+        return value
+    kept = value[: limit_bytes - 3]
+    # Not through an escape, and not through the escapes of one character: U+FFFD would stand at the end.
+    text = decode_message(re.sub(rb"%[0-9A-Fa-f]?$", b"", kept)).rstrip("\ufffd ")
+    return encode_message(text) + b"..."
+
+
+def status_of(fields: Iterable[Header]) -> Status | None:
+    """The status in trailers, or None if there is no `grpc-status`.
+
+    Raises:
+        MalformedField: `grpc-status` is not a number.
+    """
+    code: bytes | None = None
+    message = b""
+    for name, value in fields:
+        if name == b"grpc-status":
+            code = value
+        elif name == b"grpc-message":
+            message = value
+    if code is None:
+        return None
+    if not code.isdigit() or len(code) > 9:
+        raise MalformedField("grpc-status", code)
+    return Status(int(code), decode_message(message))

@@ -1,0 +1,225 @@
+"""The pump: carries one HTTP/2 connection over one socket, under asyncio or uvloop.
+
+Received bytes go to the HTTP/2 library at once; what it wants sent goes out in one write per turn of the loop, or at once
+where an answer is complete. Messages wait here, never in the transport, while a window or the socket is full.
+"""
+
+import asyncio
+from typing import cast
+
+from common.relay.errors import Http2Error, PeerGone
+from common.relay.hpack import Header
+from common.relay.http2 import Http2
+
+WRITE_HIGH_BYTES = 256 << 10
+"""Unsent bytes in the transport above which no further DATA is made."""
+
+WRITE_STUCK_BYTES = 1 << 20
+"""Unsent bytes above which the peer is not read from either: it makes us answer (pings, resets) and never reads."""
+
+TURN_BYTES = 64 << 10
+"""How much DATA is made before the transport is asked whether it is full."""
+
+
+class Outgoing:
+    """What is left to send of a message that could not leave in one piece.
+
+    Attributes:
+        view: the bytes left.
+        done: who waits for them to leave, or None.
+        end: whether they end the stream.
+        trailers: what ends the stream after them, if that is known already.
+    """
+
+    __slots__ = ("done", "end", "trailers", "view")
+
+    def __init__(self, view: memoryview, done: asyncio.Future[None] | None, *, end: bool) -> None:
+        self.view = view
+        self.done = done
+        self.end = end
+        self.trailers: bytes | None = None
+
+    def finish(self) -> None:
+        """All of it has left."""
+        if self.done is not None and not self.done.done():
+            self.done.set_result(None)
+
+    def fail(self) -> None:
+        """The stream is over first."""
+        if self.done is not None and not self.done.done():
+            self.done.set_exception(PeerGone())
+
+
+class Pump(asyncio.Protocol):
+    """One connection. The server's and the client's connections are this, with their own streams on top.
+
+    A subclass implements `closed` and the callbacks of `http2.Listener`; `window_opened` is here.
+    """
+
+    def __init__(self, *, client: bool) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._http2 = Http2(self, client=client)
+        self._outgoing: dict[int, Outgoing] = {}
+        self._paused = False
+        self._flush_due = False
+        self._failure: Exception | None = None
+
+    # What a subclass adds.
+
+    def closed(self, why: Exception | None) -> None:
+        """The connection is over; called once, with what broke it, or None if the peer just closed."""
+        raise NotImplementedError
+
+    def headers_received(self, stream_id: int, headers: list[Header], *, ended: bool) -> None:
+        """See `http2.Listener`."""
+        raise NotImplementedError
+
+    def body_received(self, stream_id: int, data: memoryview, flow_bytes: int, *, ended: bool) -> None:
+        """See `http2.Listener`."""
+        raise NotImplementedError
+
+    def stream_reset(self, stream_id: int, code: int) -> None:
+        """See `http2.Listener`."""
+        raise NotImplementedError
+
+    def settings_received(self) -> None:
+        """See `http2.Listener`."""
+
+    def ping_acknowledged(self, data: bytes) -> None:
+        """See `http2.Listener`."""
+
+    def goaway_received(self, last_stream_id: int, code: int, debug: bytes) -> None:
+        """See `http2.Listener`."""
+
+    # asyncio's side.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Send the preface and the settings."""
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES)
+        self._http2.start()
+        self._flush()
+
+    def data_received(self, data: bytes) -> None:
+        """Let HTTP/2 take the bytes, then send what it answers."""
+        if self._failure is not None:
+            return
+        try:
+            self._http2.receive(data)
+        except Http2Error as error:
+            self._fail(error)
+        self._flush()
+
+    def pause_writing(self) -> None:
+        """The socket is full: make no more DATA."""
+        self._paused = True
+
+    def resume_writing(self) -> None:
+        """The socket has room again."""
+        self._paused = False
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+            self.window_opened()
+            self._flush()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Tell every waiting sender, then the subclass."""
+        self._transport = None
+        for outgoing in self._outgoing.values():
+            outgoing.fail()
+        self._outgoing.clear()
+        self.closed(self._failure or exc)
+
+    # For subclasses.
+
+    @property
+    def open(self) -> bool:
+        """Whether something written now has a chance to arrive."""
+        return self._transport is not None and not self._transport.is_closing()
+
+    def _fail(self, error: Exception) -> None:
+        """End the connection because of what the peer did; the HTTP/2 library has queued its GOAWAY."""
+        if self._failure is None:
+            self._failure = error
+        self._flush()
+        if self._transport is not None:
+            self._transport.close()
+            self._loop.call_later(1.0, self._transport.abort)
+
+    def _send_message(self, stream_id: int, data: bytes, *, end: bool, watch: bool) -> asyncio.Future[None] | None:
+        """Send DATA, at once or as windows and the socket allow.
+
+        Args:
+            stream_id: an open stream on which nothing else is being sent.
+            data: a framed message.
+            end: whether it is the stream's last.
+            watch: give a future for what cannot leave at once; it fails with `PeerGone` if the stream ends first.
+
+        Returns:
+            None if everything has left, or nobody watches.
+        """
+        if not self._paused and not self._outgoing and len(data) <= self._http2.sendable_bytes(stream_id):
+            self._http2.send_data(stream_id, data, end=end)
+            self._flush_soon()
+            return None
+        done = self._loop.create_future() if watch else None
+        self._outgoing[stream_id] = Outgoing(memoryview(data), done, end=end)
+        self.window_opened()
+        self._flush_soon()
+        return done
+
+    def _drop_outgoing(self, stream_id: int) -> None:
+        """Forget what a stream that is over still wanted to send."""
+        if (outgoing := self._outgoing.pop(stream_id, None)) is not None:
+            outgoing.fail()
+
+    def window_opened(self) -> None:
+        """Send a frame of each waiting message in turn, until the windows or the socket are full."""
+        unflushed = 0
+        progress = True
+        while progress and not self._paused:
+            progress = False
+            for stream_id, outgoing in list(self._outgoing.items()):
+                if sent := self._send_frame(stream_id, outgoing):
+                    progress = True
+                    unflushed += sent
+            if unflushed >= TURN_BYTES:
+                unflushed = 0
+                self._flush()  # so that the transport can say that it is full
+
+    def _send_frame(self, stream_id: int, outgoing: Outgoing) -> int:
+        """Send one frame of a message; gives its size, 0 if the windows are full."""
+        view = outgoing.view
+        size = min(len(view), self._http2.sendable_bytes(stream_id))
+        if not size:
+            return 0
+        last = size == len(view)
+        self._http2.send_data(stream_id, view[:size], end=last and outgoing.end)
+        outgoing.view = view[size:]
+        if last:
+            del self._outgoing[stream_id]
+            if outgoing.trailers is not None:
+                self._http2.send_headers(stream_id, outgoing.trailers, end=True)
+            outgoing.finish()
+        return size
+
+    def _flush(self) -> None:
+        """Write what HTTP/2 has queued."""
+        self._flush_due = False
+        transport = self._transport
+        if transport is None or not (data := self._http2.take()) or transport.is_closing():
+            return
+        transport.write(data)
+        if self._paused and transport.get_write_buffer_size() > WRITE_STUCK_BYTES:
+            transport.pause_reading()
+
+    def _flush_soon(self) -> None:
+        """Write at the end of this turn of the loop, together with whatever else comes up until then."""
+        if not self._flush_due:
+            self._flush_due = True
+            self._loop.call_soon(self._flush_if_due)
+
+    def _flush_if_due(self) -> None:
+        if self._flush_due:
+            self._flush()

@@ -1,0 +1,90 @@
+"""A driver report: what an agent has asked of one vendor driver, as that driver answered it.
+
+Identity, capabilities and NodeGetInfo go up when an agent connects and whenever they change. The hub keeps them and
+hands them to proxy drivers, which answer sidecars from them within milliseconds, whatever the link does. The answers
+stay the vendor's bytes. JSON, because it is small, rare, and read by people in files and logs.
+"""
+
+import base64
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+GET_PLUGIN_INFO = "/csi.v1.Identity/GetPluginInfo"
+PROBE = "/csi.v1.Identity/Probe"
+NODE_GET_INFO = "/csi.v1.Node/NodeGetInfo"
+NODE_GET_CAPABILITIES = "/csi.v1.Node/NodeGetCapabilities"
+
+REPORTED_METHODS = (
+    GET_PLUGIN_INFO,
+    "/csi.v1.Identity/GetPluginCapabilities",
+    "/csi.v1.Controller/ControllerGetCapabilities",
+    "/csi.v1.GroupController/GroupControllerGetCapabilities",
+    NODE_GET_CAPABILITIES,
+    NODE_GET_INFO,
+)
+"""What an agent asks of each driver. All take an empty request and none changes anything (CSI spec)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A driver's own answer to one method: a gRPC code, its message, and the response's bytes if the code is OK."""
+
+    code: int
+    message: str = ""
+    body: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class DriverReport:
+    """One driver on one node.
+
+    Attributes:
+        driver: the name that the driver gave itself.
+        node: the edge node it runs on.
+        answers: by method path, for the methods of `REPORTED_METHODS`.
+    """
+
+    driver: str
+    node: str
+    answers: Mapping[str, Answer]
+
+
+def encode_reports(reports: Iterable[DriverReport]) -> bytes:
+    """All drivers of a node, or one driver for a proxy, as JSON."""
+    return json.dumps([_to_json(report) for report in reports], separators=(",", ":"), sort_keys=True).encode()
+
+
+def decode_reports(data: bytes) -> list[DriverReport]:
+    """Read what `encode_reports` wrote.
+
+    Raises:
+        ValueError: it is something else, in words.
+    """
+    try:
+        return [_from_json(item) for item in json.loads(data)]
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ValueError(f"not a list of driver reports ({type(error).__name__})") from error
+
+
+def _to_json(report: DriverReport) -> dict[str, Any]:
+    answers = {
+        method: {"code": answer.code, "message": answer.message, "body": base64.b64encode(answer.body).decode()}
+        for method, answer in report.answers.items()
+    }
+    return {"driver": report.driver, "node": report.node, "answers": answers}
+
+
+def _from_json(item: dict[str, Any]) -> DriverReport:
+    answers = {
+        _text(method): Answer(int(answer["code"]), _text(answer["message"]), base64.b64decode(answer["body"]))
+        for method, answer in item["answers"].items()
+    }
+    return DriverReport(_text(item["driver"]), _text(item["node"]), answers)
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(value)
+    return value

@@ -1,0 +1,893 @@
+"""A session: the protocol between two hops, without I/O. Bytes and `now` in; events and bytes out.
+
+It imports no socket, loop, clock, random or log (a contract of the import linter), so every rule below is tested with
+two sessions and a list of bytes between them. `common.link` gives it a loop, `common.transport` a WebSocket.
+
+The life of a session: the dialler's `Hello`, the acceptor's `Hello` (or a `Goodbye` that says why not), streams, and at
+the end a `Drain` if there is time, a `Goodbye` if there is a word to say, or nothing if the link died.
+
+The life of a stream, the same for a CSI call, a report and a watch:
+
+    opener                                    acceptor
+      Open ──────────────────────────────────▶ Opened
+      Chunk… (messages) ─────────────────────▶ Message…
+      Message… ◀────────────────────── Chunk… (messages)
+      Ended ◀─────────────────────────────── End            exactly one, whatever happened
+      Ack ───────────────────────────────────▶ Released       exactly one, after the End
+
+* Whoever opened it may `Cancel`: the acceptor still answers with its `End`, so that both sides count the same bytes.
+* To the opener a stream ends once: `Ended` with the acceptor's status, or `Failed` with `CallTimeout` or
+  `TunnelClosed`. A stream never outlives its session and its id is never used again in it, so no answer can reach
+  another call.
+* To the acceptor a stream ends once too: `Released(delivered)`. Before that it may learn by `Cancelled` that nobody
+  waits any more; what it ends or sends after that is dropped.
+* `TunnelClosed.sent` is False only if no frame of the stream was handed to the transport.
+
+Sending: the transport pulls one WebSocket message at a time with `to_send()`, when the socket has room. A message holds
+the waiting control frames and about one chunk. Streams of one priority take turns, one chunk a turn; a lower priority
+gets one turn in `_TURNS`. So no stream waits for another longer than one chunk of it.
+
+Credit: a message is covered as a whole before its first chunk leaves, so that half-sent messages cannot block each
+other. A stream may begin a message while its credit is above zero (it may overdraw by that one message), the session
+only while its credit covers the message. The receiver gives credit back when the message was consumed. That bounds
+what a peer can make us hold: the session window, and on one stream its window and one message.
+"""
+
+import heapq
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from enum import Enum, auto
+from typing import Any, ClassVar
+
+from common.errors import (
+    CallTimeout,
+    LocalProtocolError,
+    MessageTooLarge,
+    Overloaded,
+    RemoteProtocolError,
+    TunnelClosed,
+)
+from common.messages import (
+    Ack,
+    Cancel,
+    Chunk,
+    Credit,
+    Drain,
+    End,
+    Frame,
+    Goodbye,
+    Hello,
+    NotUnderstood,
+    Open,
+    Ping,
+    Pong,
+    Priority,
+    UnknownFrame,
+    decode,
+    encode,
+    encode_chunk,
+)
+from common.status import Code, Status
+
+MESSAGE_OVERHEAD_BYTES = 64
+"""What a message costs of the credit beside its bytes, so that a flood of empty messages is bounded too."""
+
+_TURNS = 4
+"""A waiting lower priority gets one turn after so many turns of a higher one."""
+
+_MAX_CONTROL_BYTES = 1_048_576
+"""Answers (pongs, ends, credits) waiting for a peer that makes us write them but does not read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a session allows itself and its peer. All sizes in bytes, all times in seconds.
+
+    Attributes:
+        chunk_bytes: the largest piece of a message. 16 KiB is 2 s on a 64 kbit/s link, a fifth of the keepalive.
+        max_message_bytes: the largest message accepted: gRPC's own default of 4 MiB.
+        stream_window_bytes: unconsumed bytes on one stream before its sender must wait.
+        session_window_bytes: the same for all streams together.
+        max_streams: the peer's streams that are open or not yet acknowledged.
+        keepalive_s: silence after which a ping is sent; after twice as much the peer is taken for dead.
+        hello_timeout_s: how long the peer may take to say hello.
+    """
+
+    chunk_bytes: int = 16_384
+    max_message_bytes: int = 4 * 1_048_576
+    stream_window_bytes: int = 262_144
+    session_window_bytes: int = 64 * 1_048_576
+    max_streams: int = 1_024
+    keepalive_s: float = 10.0
+    hello_timeout_s: float = 10.0
+
+
+# ---- events ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class HelloReceived:
+    """The acceptor heard the dialler's hello: answer with `accept()` or `refuse()`."""
+
+    hello: Hello
+
+
+@dataclass(frozen=True, slots=True)
+class Welcomed:
+    """The dialler was accepted: streams may be opened."""
+
+    hello: Hello
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The peer opened a stream. `deadline` is in this side's clock, or None."""
+
+    stream: int
+    frame: Open
+    deadline: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A whole message. Call `consumed(stream, len(payload))` when it needs no memory here any more."""
+
+    stream: int
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A stream of ours ended with the acceptor's status. Answer with `acknowledge()`."""
+
+    stream: int
+    status: Status
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A stream of ours ended without the acceptor's status. Nothing is left to do for it."""
+
+    stream: int
+    error: TunnelClosed | CallTimeout
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """The opener of a stream no longer waits, or the link is gone."""
+
+    stream: int
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """An accepted stream is over. `delivered`: the answer reached the caller, so its result need not be kept."""
+
+    stream: int
+    delivered: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Writable:
+    """Every message given to `send()` for this stream was handed to the transport."""
+
+    stream: int
+
+
+@dataclass(frozen=True, slots=True)
+class PeerDraining:
+    """The peer takes no new streams and will end the session when the open ones are finished."""
+
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Drained:
+    """We are draining and no stream is left: say `goodbye()`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """The session is over; always the last event. `reason` is a word of a closed set, `message` is for people."""
+
+    reason: str
+    message: str
+
+
+Event = (
+    HelloReceived
+    | Welcomed
+    | Opened
+    | Message
+    | Ended
+    | Failed
+    | Cancelled
+    | Released
+    | Writable
+    | PeerDraining
+    | Drained
+    | Closed
+)
+
+
+class State(Enum):
+    """Where a session is. `DECIDING` is the acceptor's only: it has heard a hello and not yet answered."""
+
+    GREETING = auto()
+    DECIDING = auto()
+    OPEN = auto()
+    CLOSED = auto()
+
+
+class _Stream:
+    """One stream's books. `mine`: opened by this side."""
+
+    __slots__ = (
+        "answered", "cost", "credit", "deadline", "granted", "id", "left", "message", "mine", "offset", "over", "owed",
+        "parts", "priority", "queue", "queued", "sent", "unsent",
+    )  # fmt: skip
+
+    def __init__(self, number: int, *, mine: bool, priority: int, credit: int, granted: int) -> None:
+        self.id = number
+        self.mine = mine
+        self.priority = priority
+        self.deadline: float | None = None
+        self.sent = False  # a frame of it was handed to the transport
+        self.over = False  # the application here hears no more of it
+        self.answered = False  # the End was queued (accepted) or received (mine)
+        # Sending.
+        self.credit = credit  # what the peer still takes
+        self.queue: deque[bytes | memoryview] = deque()  # encoded frames (bytes) and whole messages (memoryview)
+        self.message: memoryview | None = None  # the one being cut into chunks
+        self.offset = 0
+        self.unsent = 0  # messages queued and not wholly handed to the transport
+        self.queued = False  # waits for its turn
+        # Receiving.
+        self.granted = granted  # what we still take
+        self.owed = 0  # consumed, not yet given back
+        self.parts: list[bytes] | None = None
+        self.left = 0
+        self.cost = 0
+
+
+class Session:
+    """One side of a session. See the module's head for the rules.
+
+    Every method that can cause events collects them for `events()`; every method that can cause bytes leaves them for
+    `to_send()`. After `Closed` nothing but a last goodbye comes out, and everything that comes in is ignored.
+    """
+
+    __slots__ = (
+        "_control",
+        "_control_bytes",
+        "_credit",
+        "_deadlines",
+        "_dialler",
+        "_draining",
+        "_events",
+        "_granted",
+        "_heard",
+        "_last_peer_stream",
+        "_limits",
+        "_mine_open",
+        "_next_stream",
+        "_owed",
+        "_peer_draining",
+        "_pinged",
+        "_pings",
+        "_rings",
+        "_starved",
+        "_streams",
+        "_theirs_open",
+        "_turns",
+        "hello",
+        "peer",
+        "state",
+    )  # fmt: skip
+
+    def __init__(self, hello: Hello, *, dialler: bool, limits: Limits, now: float) -> None:
+        """A new session.
+
+        Args:
+            hello: who we are; its limits are overwritten with those of `limits`.
+            dialler: whether this side made the connection.
+            limits: what we allow.
+            now: this side's monotonic clock, seconds.
+        """
+        self.hello = replace(
+            hello,
+            max_message_bytes=limits.max_message_bytes,
+            stream_window_bytes=limits.stream_window_bytes,
+            session_window_bytes=limits.session_window_bytes,
+            max_streams=limits.max_streams,
+        )
+        self.peer: Hello | None = None
+        self.state = State.GREETING
+        self._dialler = dialler
+        self._limits = limits
+        self._heard = now
+        self._pinged = False
+        self._pings = 0
+        self._draining = False
+        self._peer_draining = False
+        self._events: list[Event] = []
+        self._control: list[bytes] = []
+        self._control_bytes = 0
+        self._streams: dict[int, _Stream] = {}
+        self._mine_open = 0
+        self._theirs_open = 0
+        self._next_stream = 1 if dialler else 2
+        self._last_peer_stream = 0
+        self._rings: dict[int, deque[_Stream]] = {}
+        self._turns = 0
+        self._starved: dict[int, _Stream] = {}
+        self._deadlines: list[tuple[float, int]] = []
+        self._credit = 0
+        self._granted = limits.session_window_bytes
+        self._owed = 0
+        if dialler:
+            self._put(self.hello)
+
+    # ---- the application's side --------------------------------------------------------------------------------------
+
+    def events(self) -> list[Event]:
+        """The events since the last call, oldest first."""
+        found, self._events = self._events, []
+        return found
+
+    def accept(self) -> None:
+        """Answer the dialler's hello with ours: the session is open."""
+        if self.state is not State.DECIDING:
+            raise LocalProtocolError(f"accept() in state {self.state.name}")
+        self.state = State.OPEN
+        self._put(self.hello)
+
+    def refuse(self, reason: str, message: str) -> None:
+        """Answer the dialler's hello with a goodbye: the session is over."""
+        self.goodbye(reason, message)
+
+    def open(
+        self,
+        kind: int,
+        *,
+        now: float,
+        priority: int = Priority.CALL,
+        subject: str = "",
+        method: str = "",
+        node: str = "",
+        call: str = "",
+        timeout_s: float | None = None,
+    ) -> int:
+        """Open a stream and return its id. `timeout_s` is the caller's remaining time; the peer is told.
+
+        Raises:
+            TunnelClosed: the session is not open (`sent` is False).
+            Overloaded: the peer takes no more streams at once.
+        """
+        if self.state is not State.OPEN or self.peer is None:
+            raise TunnelClosed(sent=False, why="it is not open")
+        if self._peer_draining:
+            raise TunnelClosed(sent=False, why="the peer is shutting down")
+        if self._mine_open >= self.peer.max_streams:
+            raise Overloaded("link", self.peer.max_streams, "--max-calls")
+        number = self._next_stream
+        self._next_stream += 2
+        stream = _Stream(
+            number,
+            mine=True,
+            priority=priority,
+            credit=self.peer.stream_window_bytes,
+            granted=self._limits.stream_window_bytes,
+        )
+        self._streams[number] = stream
+        self._mine_open += 1
+        timeout_ms = 0
+        if timeout_s is not None:
+            timeout_ms = max(1, round(timeout_s * 1000))
+            stream.deadline = now + timeout_s
+            self._watch(stream.deadline, number)
+        stream.queue.append(encode(Open(number, kind, priority, subject, method, node, call, timeout_ms)))
+        self._schedule(stream)
+        return number
+
+    def send(self, number: int, payload: bytes) -> None:
+        """Queue a whole message. It is dropped if the stream is over for the peer.
+
+        Raises:
+            MessageTooLarge: the peer does not accept messages of this size. The stream goes on.
+        """
+        stream = self._streams.get(number)
+        if stream is None or stream.over or stream.answered or self.peer is None:
+            return
+        if len(payload) > self.peer.max_message_bytes:
+            raise MessageTooLarge(len(payload), self.peer.max_message_bytes, "a CSI message")
+        stream.queue.append(memoryview(payload))
+        stream.unsent += 1
+        self._schedule(stream)
+
+    def unsent(self, number: int) -> int:
+        """How many messages of the stream wait for the transport; a good sender waits for `Writable` at one."""
+        stream = self._streams.get(number)
+        return stream.unsent if stream is not None else 0
+
+    def end(self, number: int, status: Status) -> None:
+        """End an accepted stream, after the messages queued before. Ignored if it was cancelled meanwhile."""
+        stream = self._streams.get(number)
+        if stream is None or stream.answered:
+            return
+        if stream.mine:
+            raise LocalProtocolError("only the acceptor of a stream ends it")
+        stream.answered = True
+        frame = End(number, status.code, status.message, status.origin)
+        if stream.queue or stream.message is not None:
+            stream.queue.append(encode(frame))
+        else:
+            self._put(frame)
+
+    def cancel(self, number: int) -> None:
+        """Stop waiting for a stream of ours. No event follows for it."""
+        stream = self._streams.get(number)
+        if stream is None or stream.over:
+            return
+        if not stream.mine:
+            raise LocalProtocolError("only the opener of a stream cancels it")
+        self._abandon(stream)
+
+    def acknowledge(self, number: int, *, delivered: bool) -> None:
+        """Release a stream of ours that has `Ended`. `delivered`: its answer reached the caller."""
+        stream = self._streams.get(number)
+        if stream is None:
+            return
+        if not (stream.mine and stream.answered):
+            raise LocalProtocolError("only the opener acknowledges a stream, and only after its end")
+        self._put(Ack(number, delivered))
+        self._forget(stream)
+
+    def consumed(self, number: int, size: int) -> None:
+        """Give back the credit of a received message of `size` bytes, also if its stream is over by now."""
+        cost = size + MESSAGE_OVERHEAD_BYTES
+        stream = self._streams.get(number)
+        if stream is not None and not stream.over:
+            stream.owed += cost
+            if stream.owed * 4 >= self._limits.stream_window_bytes:
+                stream.granted += stream.owed
+                self._put(Credit(number, stream.owed))
+                stream.owed = 0
+        self._give_back(cost)
+
+    def drain(self, message: str) -> None:
+        """Ask the peer for no new streams. `Drained` follows when none is left."""
+        if self.state is State.OPEN and not self._draining:
+            self._draining = True
+            self._put(Drain(message))
+            self._note_drained()
+
+    def goodbye(self, reason: str, message: str) -> None:
+        """End the session with a word to the peer."""
+        if self.state is not State.CLOSED:
+            self._close(reason, message, tell=True)
+
+    @property
+    def open_streams(self) -> int:
+        """Streams of either side that are not yet released."""
+        return len(self._streams)
+
+    # ---- the transport's side ----------------------------------------------------------------------------------------
+
+    def receive(self, data: bytes, now: float) -> None:
+        """One WebSocket message came in. Broken rules end the session with a goodbye that names them."""
+        if self.state is State.CLOSED:
+            return
+        self.heard(now)
+        try:
+            for frame in decode(data):
+                self._handle(frame, now)
+        except RemoteProtocolError as error:
+            self._close("protocol-error", str(error), tell=True)
+
+    def _handle(self, frame: Frame | UnknownFrame, now: float) -> None:
+        if self.state is State.CLOSED:  # by an earlier frame of the same message
+            return
+        handler = self._HANDLERS.get((self.state, type(frame)))
+        if handler is None:
+            raise RemoteProtocolError(f"a {type(frame).__name__} frame in state {self.state.name}")
+        handler(self, frame, now)
+
+    def heard(self, now: float) -> None:
+        """Bytes came in, a whole message or not: the peer lives."""
+        self._heard = now
+        self._pinged = False
+
+    def lost(self, message: str) -> None:
+        """The transport is gone."""
+        if self.state is not State.CLOSED:
+            self._close("link-lost", message, tell=False)
+
+    def next_tick(self) -> float | None:
+        """When `tick()` is due, in this side's clock; None when the session is over."""
+        if self.state is State.CLOSED:
+            return None
+        if self.state is not State.OPEN:
+            return self._heard + self._limits.hello_timeout_s
+        due = self._heard + self._limits.keepalive_s * (2 if self._pinged else 1)
+        return min(due, self._deadlines[0][0]) if self._deadlines else due
+
+    def tick(self, now: float) -> None:
+        """Time has passed: deadlines, keepalive, a hello that never came."""
+        silent_s = now - self._heard
+        if self.state is State.CLOSED:
+            return
+        if self.state is not State.OPEN:
+            if silent_s >= self._limits.hello_timeout_s:
+                self._close("hello-timeout", f"no hello within {self._limits.hello_timeout_s:g} s", tell=True)
+            return
+        while self._deadlines and self._deadlines[0][0] <= now:
+            self._expire(heapq.heappop(self._deadlines)[1], now)
+        if silent_s >= 2 * self._limits.keepalive_s:
+            self._close("peer-silent", f"nothing was heard for {2 * self._limits.keepalive_s:g} s", tell=False)
+        elif silent_s >= self._limits.keepalive_s and not self._pinged:
+            self._pinged = True
+            self._pings += 1
+            self._put(Ping(self._pings))
+
+    def to_send(self) -> bytes:
+        """The next WebSocket message, or b"" when there is nothing to send now."""
+        out: list[bytes] = []
+        size = 0
+        control = self._control
+        if control:
+            if self._control_bytes <= self._limits.chunk_bytes:
+                self._control, out = [], control
+                size, self._control_bytes = self._control_bytes, 0
+            else:
+                size = self._some_control(out)
+        while size < self._limits.chunk_bytes:
+            stream = self._next_turn()
+            if stream is None:
+                break
+            size += self._take_turn(stream, out)
+        return b"".join(out)
+
+    # ---- sending -----------------------------------------------------------------------------------------------------
+
+    def _put(self, frame: Frame) -> None:
+        data = encode(frame)
+        self._control.append(data)
+        self._control_bytes += len(data)
+
+    def _some_control(self, out: list[bytes]) -> int:
+        size = count = 0
+        for data in self._control:
+            out.append(data)
+            size += len(data)
+            count += 1
+            if size >= self._limits.chunk_bytes:
+                break
+        del self._control[:count]
+        self._control_bytes -= size
+        return size
+
+    def _schedule(self, stream: _Stream) -> None:
+        if not stream.queued:
+            stream.queued = True
+            self._rings.setdefault(min(stream.priority, Priority.SYNC), deque()).append(stream)
+
+    def _next_turn(self) -> _Stream | None:
+        waiting = [ring for _, ring in sorted(self._rings.items()) if ring]
+        if not waiting:
+            return None
+        ring = waiting[0]
+        if len(waiting) > 1:
+            self._turns += 1
+            if self._turns % (_TURNS + 1) == 0:
+                ring = waiting[1 + self._turns // (_TURNS + 1) % (len(waiting) - 1)]
+        stream = ring.popleft()
+        stream.queued = False
+        return stream
+
+    def _take_turn(self, stream: _Stream, out: list[bytes]) -> int:
+        """One turn: the stream's waiting frames and one chunk. Returns the bytes added to `out`."""
+        size = 0
+        while stream.queue or stream.message is not None:
+            if stream.message is None:
+                item = stream.queue[0]
+                if type(item) is bytes:
+                    stream.queue.popleft()
+                    stream.sent = True
+                    out.append(item)
+                    size += len(item)
+                    continue
+                if not self._cover(stream, len(item)):
+                    return size
+                stream.queue.popleft()
+                stream.message, stream.offset = item, 0  # type: ignore[assignment]  # bytes were handled above
+            if size and size >= self._limits.chunk_bytes:
+                break
+            piece = self._cut(stream)
+            out.append(piece)
+            size += len(piece)
+            if stream.message is not None or (stream.queue and type(stream.queue[0]) is not bytes):
+                break
+        if stream.queue or stream.message is not None:
+            self._schedule(stream)
+        return size
+
+    def _cut(self, stream: _Stream) -> bytes:
+        message = stream.message
+        assert message is not None
+        piece = message[stream.offset : stream.offset + self._limits.chunk_bytes]
+        stream.offset += len(piece)
+        left = len(message) - stream.offset
+        if not left:
+            stream.message = None
+            stream.unsent -= 1
+            if not stream.unsent and not stream.over:
+                self._events.append(Writable(stream.id))
+        stream.sent = True
+        return encode_chunk(stream.id, left, piece)
+
+    def _cover(self, stream: _Stream, size: int) -> bool:
+        """Take the credit for a whole message, or leave the stream waiting for credit."""
+        cost = size + MESSAGE_OVERHEAD_BYTES
+        if stream.credit <= 0:
+            return False
+        if self._credit < cost:
+            self._starved[stream.id] = stream
+            return False
+        stream.credit -= cost
+        self._credit -= cost
+        return True
+
+    # ---- receiving ---------------------------------------------------------------------------------------------------
+
+    def _on_hello(self, frame: Hello, _now: float) -> None:
+        mine = self.hello
+        if min(mine.version, frame.version) < max(mine.oldest, frame.oldest):
+            raise RemoteProtocolError(
+                f"{frame.role or 'peer'} {frame.name} ({frame.software}) speaks wire version {frame.version} (oldest "
+                f"{frame.oldest}), this side ({mine.software}) {mine.version} (oldest {mine.oldest}); upgrade the older"
+            )
+        # A quarter of the window may be owed and not yet given back (see _give_back): the rest must hold any message.
+        if frame.session_window_bytes * 3 < (frame.max_message_bytes + MESSAGE_OVERHEAD_BYTES) * 4:
+            raise RemoteProtocolError("Hello: its session window is too small for its largest message")
+        if not (frame.stream_window_bytes and frame.max_streams):
+            raise RemoteProtocolError("Hello: it allows no stream, or nothing on one")
+        self.peer = frame
+        self._credit = frame.session_window_bytes
+        if self._dialler:
+            self.state = State.OPEN
+            self._events.append(Welcomed(frame))
+        else:
+            self.state = State.DECIDING
+            self._events.append(HelloReceived(frame))
+
+    def _on_goodbye(self, frame: Goodbye, _now: float) -> None:
+        self._close(frame.reason, frame.message, tell=False)
+
+    def _on_drain(self, frame: Drain, _now: float) -> None:
+        self._peer_draining = True
+        self._events.append(PeerDraining(frame.message))
+
+    def _on_ping(self, frame: Ping, _now: float) -> None:
+        self._answer(Pong(frame.number))
+
+    def _on_pong(self, frame: Pong, _now: float) -> None:
+        """Nothing to do: whatever comes in counts as life."""
+
+    def _on_unknown(self, frame: UnknownFrame, _now: float) -> None:
+        self._answer(NotUnderstood(max(frame.type, 0)))
+
+    def _on_not_understood(self, frame: NotUnderstood, _now: float) -> None:
+        """An older peer skipped a frame. What depends on the frame is a feature, and features are agreed on first."""
+
+    def _on_open(self, frame: Open, now: float) -> None:
+        if frame.stream % 2 != (0 if self._dialler else 1) or frame.stream <= self._last_peer_stream:
+            raise RemoteProtocolError(f"Open: stream id {frame.stream} is not a new one of the peer's")
+        if self._theirs_open >= self._limits.max_streams:
+            raise RemoteProtocolError(f"Open: more than {self._limits.max_streams} streams at once")
+        assert self.peer is not None
+        self._last_peer_stream = frame.stream
+        self._theirs_open += 1
+        self._streams[frame.stream] = _Stream(
+            frame.stream,
+            mine=False,
+            priority=frame.priority,
+            credit=self.peer.stream_window_bytes,
+            granted=self._limits.stream_window_bytes,
+        )
+        deadline = now + frame.timeout_ms / 1000 if frame.timeout_ms else None
+        self._events.append(Opened(frame.stream, frame, deadline))
+
+    def _on_chunk(self, frame: Chunk, _now: float) -> None:
+        stream = self._known(frame.stream, "Chunk")
+        if stream.mine and stream.answered:
+            raise RemoteProtocolError("Chunk: after the end of its stream")
+        size = len(frame.payload)
+        if stream.parts is None:
+            self._begin_message(stream, size + frame.left)
+            if not frame.left:  # the ordinary case: a message of one chunk
+                self._deliver(stream, frame.payload)
+                return
+            stream.parts = []
+        elif frame.left != stream.left - size:
+            raise RemoteProtocolError(f"Chunk: {frame.left} bytes left where {stream.left - size} must be")
+        if not size:
+            raise RemoteProtocolError("Chunk: empty, with more of its message to come")
+        stream.left = frame.left
+        if not stream.over:
+            stream.parts.append(frame.payload)
+        if not frame.left:
+            whole, stream.parts = b"".join(stream.parts), None
+            self._deliver(stream, whole)
+
+    def _begin_message(self, stream: _Stream, size: int) -> None:
+        if size > self._limits.max_message_bytes:
+            raise RemoteProtocolError(f"Chunk: a message of {size} bytes; {self._limits.max_message_bytes} were agreed")
+        cost = size + MESSAGE_OVERHEAD_BYTES
+        if stream.granted <= 0 or self._granted < cost:
+            raise RemoteProtocolError("Chunk: a message that no credit covers")
+        stream.granted -= cost
+        self._granted -= cost
+        stream.cost = cost
+
+    def _deliver(self, stream: _Stream, payload: bytes) -> None:
+        cost, stream.cost = stream.cost, 0
+        if stream.over or (stream.answered and not stream.mine):
+            self._give_back(cost)
+        else:
+            self._events.append(Message(stream.id, payload))
+
+    def _on_credit(self, frame: Credit, _now: float) -> None:
+        if frame.stream == 0:
+            self._credit += frame.amount
+            starved, self._starved = self._starved, {}
+            for stream in starved.values():
+                self._schedule(stream)
+            return
+        credited = self._streams.get(frame.stream)
+        if credited is not None:  # an accepted stream may be over here while its credit was under way
+            credited.credit += frame.amount
+            if credited.queue or credited.message is not None:
+                self._schedule(credited)
+
+    def _on_end(self, frame: End, _now: float) -> None:
+        stream = self._known(frame.stream, "End")
+        if not stream.mine or stream.answered:
+            raise RemoteProtocolError("End: of a stream that is not the peer's to end")
+        stream.answered = True
+        if stream.over:
+            self._put(Ack(stream.id, delivered=False))
+            self._forget(stream)
+            return
+        if stream.parts is not None:
+            raise RemoteProtocolError("End: in the middle of a message")
+        self._stop_sending(stream)
+        self._events.append(Ended(stream.id, Status(frame.code, frame.message, frame.origin)))
+
+    def _on_cancel(self, frame: Cancel, _now: float) -> None:
+        stream = self._known(frame.stream, "Cancel")
+        if stream.mine:
+            raise RemoteProtocolError("Cancel: of a stream that the peer did not open")
+        if stream.over:
+            raise RemoteProtocolError("Cancel: twice")
+        end_is_sent = stream.answered and not stream.queue and stream.message is None
+        if not stream.answered:
+            self._events.append(Cancelled(stream.id))
+        self._stop_sending(stream)
+        stream.over = stream.answered = True
+        if not end_is_sent:
+            self._answer(End(stream.id, Code.CANCELLED, "", ""))
+
+    def _on_ack(self, frame: Ack, _now: float) -> None:
+        stream = self._known(frame.stream, "Ack")
+        if stream.mine or not stream.answered or stream.queue or stream.message is not None:
+            raise RemoteProtocolError("Ack: of a stream that has not ended")
+        self._events.append(Released(stream.id, frame.delivered))
+        self._forget(stream)
+
+    def _known(self, number: int, what: str) -> _Stream:
+        stream = self._streams.get(number)
+        if stream is None:
+            raise RemoteProtocolError(f"{what}: stream {number} is not open")
+        return stream
+
+    def _answer(self, frame: Frame) -> None:
+        self._put(frame)
+        if self._control_bytes > _MAX_CONTROL_BYTES:
+            raise RemoteProtocolError("it asks for answers and does not read them")
+
+    # ---- ends --------------------------------------------------------------------------------------------------------
+
+    def _watch(self, deadline: float, number: int) -> None:
+        if len(self._deadlines) > 64 + 2 * len(self._streams):  # most are of streams that ended in time
+            live = [entry for entry in self._deadlines if entry[1] in self._streams]
+            heapq.heapify(live)
+            self._deadlines = live
+        heapq.heappush(self._deadlines, (deadline, number))
+
+    def _expire(self, number: int, _now: float) -> None:
+        stream = self._streams.get(number)
+        if stream is None or stream.over or stream.answered:
+            return
+        self._events.append(Failed(number, CallTimeout()))
+        self._abandon(stream)
+
+    def _abandon(self, stream: _Stream) -> None:
+        """The opener stops waiting: nothing was sent (forget it), an end has come (ack it) or must still come."""
+        stream.over = True
+        self._stop_sending(stream)
+        if stream.answered:
+            self._put(Ack(stream.id, delivered=False))
+            self._forget(stream)
+        elif stream.sent:
+            self._put(Cancel(stream.id))
+        else:
+            self._forget(stream)
+
+    def _stop_sending(self, stream: _Stream) -> None:
+        """Drop what was not sent. The credit of a message cut in the middle comes back from the peer."""
+        stream.queue.clear()
+        stream.message = None
+        stream.unsent = 0
+
+    def _forget(self, stream: _Stream) -> None:
+        del self._streams[stream.id]
+        if stream.mine:
+            self._mine_open -= 1
+        else:
+            self._theirs_open -= 1
+        if stream.cost:
+            self._give_back(stream.cost)
+        self._note_drained()
+
+    def _give_back(self, cost: int) -> None:
+        self._owed += cost
+        if self._owed * 4 >= self._limits.session_window_bytes:
+            self._granted += self._owed
+            self._put(Credit(0, self._owed))
+            self._owed = 0
+
+    def _note_drained(self) -> None:
+        if self._draining and not self._streams and self.state is State.OPEN:
+            self._events.append(Drained())
+
+    def _close(self, reason: str, message: str, *, tell: bool) -> None:
+        self.state = State.CLOSED
+        self._control = [encode(Goodbye(reason, message))] if tell else []
+        self._control_bytes = sum(map(len, self._control))
+        self._rings.clear()
+        self._starved.clear()
+        self._deadlines.clear()
+        streams, self._streams = self._streams, {}
+        for stream in streams.values():
+            if stream.mine:
+                if not (stream.over or stream.answered):
+                    error = TunnelClosed(sent=stream.sent, why=message)
+                    self._events.append(Failed(stream.id, error))
+            else:
+                if not stream.over and not stream.answered:
+                    self._events.append(Cancelled(stream.id))
+                self._events.append(Released(stream.id, delivered=False))
+        self._events.append(Closed(reason, message))
+
+    _HANDLERS: ClassVar[dict[tuple[State, type], Callable[["Session", Any, float], None]]] = {
+        (State.GREETING, Hello): _on_hello,
+        (State.GREETING, Goodbye): _on_goodbye,
+        (State.GREETING, UnknownFrame): _on_unknown,
+        (State.DECIDING, Goodbye): _on_goodbye,
+        (State.DECIDING, UnknownFrame): _on_unknown,
+        (State.OPEN, Goodbye): _on_goodbye,
+        (State.OPEN, Drain): _on_drain,
+        (State.OPEN, Ping): _on_ping,
+        (State.OPEN, Pong): _on_pong,
+        (State.OPEN, Open): _on_open,
+        (State.OPEN, Chunk): _on_chunk,
+        (State.OPEN, Credit): _on_credit,
+        (State.OPEN, End): _on_end,
+        (State.OPEN, Cancel): _on_cancel,
+        (State.OPEN, Ack): _on_ack,
+        (State.OPEN, NotUnderstood): _on_not_understood,
+        (State.OPEN, UnknownFrame): _on_unknown,
+    }
+    """What may come in which state. What is missing here is a broken rule of the peer's (see `receive`)."""

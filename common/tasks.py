@@ -1,0 +1,58 @@
+"""A task: long-lived work with a name, an owner and a logged end."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+
+log = logging.getLogger("csi_bridge.tasks")
+
+
+class Tasks:
+    """The long-lived tasks of one process. Made by `supervised`."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[object]] = set()
+        self._owner = asyncio.current_task()
+        self.failure: BaseException | None = None
+
+    def start(self, work: Coroutine[object, object, object], *, name: str) -> None:
+        """Start work that should never end by itself. If it fails, its owner is cancelled and raises the failure."""
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    async def stop(self) -> None:
+        """Cancel all of them and wait for their ends."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _ended(self, task: asyncio.Task[object]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled():
+            log.debug("task %s was stopped", task.get_name())
+            return
+        error = task.exception()
+        if error is None:
+            log.info("task %s ended", task.get_name())
+            return
+        log.error("task %s failed", task.get_name(), exc_info=error)
+        if self.failure is None and self._owner is not None:
+            self.failure = error
+            self._owner.cancel()
+
+
+@asynccontextmanager
+async def supervised() -> AsyncIterator[Tasks]:
+    """Long-lived tasks that end with the block; if one of them fails, the block ends with its error."""
+    tasks = Tasks()
+    try:
+        yield tasks
+    except asyncio.CancelledError:
+        if tasks.failure is not None:
+            raise tasks.failure from None
+        raise
+    finally:
+        await tasks.stop()

@@ -1,0 +1,128 @@
+"""An uplink: the one link to the hub that an agent or a proxy driver keeps dialling, for ever.
+
+Redial waits between 1 and 30 s with jitter and starts over after a success, so that ten thousand agents do not meet a
+restarted hub in step.
+"""
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Callable
+from typing import NoReturn
+
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_random_exponential
+
+from common.endpoint import Endpoint
+from common.errors import DialError, HandshakeRefused
+from common.link import Link, LinkHandler, Stream
+from common.messages import Hello
+from common.session import Limits
+from common.tls import TlsIdentity
+from common.transport import dial
+
+log = logging.getLogger("csi_bridge.uplink")
+
+FIRST_REDIAL_S = 1.0
+"""After a link that was up, the first dial comes within so long: a hub's restart takes about a second."""
+
+LONGEST_REDIAL_S = 30.0
+"""No wait between dials is longer: an edge that comes back is back within half a minute."""
+
+
+class Uplink:
+    """Keeps one link to a hub. `run()` it as a task; `link` is the link, or None while there is none."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        hello: Callable[[], Hello],
+        handler: LinkHandler,
+        *,
+        limits: Limits,
+        tls: TlsIdentity | None = None,
+    ) -> None:
+        """An uplink, not yet dialled.
+
+        Args:
+            endpoint: where the hub is.
+            hello: who we are, asked at each dial.
+            handler: what to do with the links.
+            limits: of each session.
+            tls: our certificate, for `wss://`.
+        """
+        self.endpoint = endpoint
+        self.link: Link | None = None
+        self.since = time.time()
+        """When the link came up or went down last, in seconds since the epoch."""
+        self.why = "not dialled yet"
+        """Why there is no link."""
+        self._hello = hello
+        self._handler = handler
+        self._limits = limits
+        self._tls = tls
+        self.origin = handler.origin
+
+    async def run(self) -> NoReturn:
+        """Dial, stay, dial again. Ends only by being cancelled, which closes the link with a goodbye."""
+        try:
+            while True:
+                link = await self._dial_until_up()
+                _, self.why = await link.wait_closed()
+                await asyncio.sleep(random.uniform(0, FIRST_REDIAL_S))  # noqa: S311  # jitter, not a secret
+        finally:
+            if self.link is not None:
+                self.link.goodbye("stopped", "the process stops")
+
+    async def drain(self, message: str) -> None:
+        """Let the calls under way finish, then let the link close."""
+        if self.link is not None:
+            link = self.link
+            self._handler.draining(link, message)
+            link.drain(message)
+            await link.wait_closed()
+
+    async def _dial_until_up(self) -> Link:
+        retrying = AsyncRetrying(
+            retry=retry_if_exception_type((DialError, HandshakeRefused)),
+            wait=wait_random_exponential(multiplier=2 * FIRST_REDIAL_S, max=LONGEST_REDIAL_S, min=FIRST_REDIAL_S),
+            before_sleep=self._note_failure,
+        )
+        return await retrying(self._dial)
+
+    async def _dial(self) -> Link:
+        tls = self._tls.context() if self._tls is not None else None
+        return await dial(self.endpoint, self._hello(), self, limits=self._limits, tls=tls)
+
+    def _note_failure(self, state: RetryCallState) -> None:
+        error = state.outcome.exception() if state.outcome is not None else None
+        if str(error) != self.why:
+            self.why = str(error)
+            log.warning("no link to the hub: %s; dialling again until there is one", error)
+
+    # ---- LinkHandler: notes the link, passes the rest on -------------------------------------------------------------
+
+    def greeted(self, link: Link) -> None:
+        """The hub welcomed us."""
+        self.link, self.since, self.why = link, time.time(), ""
+        log.info("link to the hub at %s is up (%s)", self.endpoint, link.peer.software)
+        self._handler.greeted(link)
+
+    async def serve(self, stream: Stream) -> None:
+        """The hub opened a stream."""
+        await self._handler.serve(stream)
+
+    def draining(self, link: Link, message: str) -> None:
+        """The hub is shutting down: no new calls on this link."""
+        log.info("the hub is draining: %s", message)
+        self._handler.draining(link, message)
+
+    def refused(self, link: Link, reason: str, message: str) -> None:
+        """The hello was not answered with a welcome; `dial()` raises it."""
+
+    def closed(self, link: Link, reason: str, message: str) -> None:
+        """The link is gone."""
+        if self.link is link:
+            self.link, self.since = None, time.time()
+        log.warning("link to the hub at %s is down: %s", self.endpoint, message)
+        self._handler.closed(link, reason, message)

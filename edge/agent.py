@@ -1,0 +1,239 @@
+"""The edge agent: one link to the hub, and behind it the vendor's drivers of this node.
+
+Rules:
+
+* It dials the hub and is never dialled.
+* A call that changes something is an operation (`edge.operations`): it runs on when its caller is gone. Any other call is
+  passed through, and so is its cancel.
+* What the drivers say of themselves goes up at every connect and at every change.
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from common.errors import (
+    CallError,
+    CallTimeout,
+    DriverMissing,
+    NotCarried,
+    OperationLimit,
+    status_of,
+    timestamp,
+)
+from common.httpd import HttpEndpoint
+from common.link import Link, Stream
+from common.logs import call_context, log_call
+from common.messages import OLDEST_WIRE_VERSION, WIRE_VERSION, Hello, Kind, Open, Priority
+from common.metrics import Metrics
+from common.reports import encode_reports
+from common.status import Code, Origin, Status
+from common.tasks import supervised
+from common.uplink import Uplink
+from common.version import SOFTWARE
+from edge.drivers import Driver
+from edge.instance import next_boot
+from edge.operations import Operation, Operations, Result, identify
+from edge.settings import AgentSettings
+from edge.status import StatusEndpoint
+
+log = logging.getLogger("csi_bridge.edge")
+
+
+@dataclass(slots=True)
+class _Sizes:
+    request: int = 0
+    response: int = 0
+
+
+@dataclass(slots=True)
+class Agent:
+    """Serves the streams that the hub opens (`common.link.LinkHandler`).
+
+    Attributes:
+        node: this node's name.
+        drivers: the vendor sockets.
+        operations: what changes something at a vendor.
+        metrics: what is counted.
+    """
+
+    node: str
+    drivers: list[Driver]
+    operations: Operations
+    metrics: Metrics
+    origin: Origin = Origin.EDGE
+    _reports: Stream | None = None
+
+    # ---- links -------------------------------------------------------------------------------------------------------
+
+    def greeted(self, link: Link) -> None:
+        """The hub welcomed us: tell it of the drivers."""
+        self.metrics.link_ups.inc()
+        self._reports = link.open(Kind.REPORT, priority=Priority.CONTROL)
+        self.tell()
+
+    def refused(self, link: Link, reason: str, message: str) -> None:
+        """Nothing to do: the uplink logs it and dials again."""
+
+    def draining(self, _link: Link, _message: str) -> None:
+        """One side is shutting down: end what would keep the link open."""
+        if self._reports is not None:
+            reports, self._reports = self._reports, None
+            reports.cancel()
+
+    def closed(self, _link: Link, reason: str, _message: str) -> None:
+        """The link is gone. Operations go on."""
+        self.metrics.link_down(reason)
+        self._reports = None
+
+    def tell(self) -> None:
+        """Send what the drivers say of themselves, if there is a link."""
+        if self._reports is not None:
+            self._reports.queue(encode_reports(driver.report for driver in self.drivers if driver.report is not None))
+
+    # ---- calls -------------------------------------------------------------------------------------------------------
+
+    async def serve(self, stream: Stream) -> None:
+        """Serve one call."""
+        frame = stream.opened
+        assert frame is not None
+        if frame.kind != Kind.CALL:
+            raise NotCarried(f"stream kind {frame.kind}", "an edge agent serves calls alone")
+        started = time.monotonic()
+        sizes = _Sizes()
+        self.metrics.calls_in_flight.inc()
+        status = Status(Code.CANCELLED, "the caller did not wait", self.origin)
+        try:
+            request = await stream.receive() or b""
+            sizes.request = len(request)
+            status = await self._call(stream, frame, request, sizes)
+        except CallError as error:
+            status = status_of(error, self.origin)
+            stream.end(status)
+        finally:
+            self.metrics.calls_in_flight.dec()
+            duration_s = time.monotonic() - started
+            self.metrics.observe_call(frame.subject, frame.method, status.code, duration_s)
+            with call_context(node=self.node, driver=frame.subject, method=frame.method, call_id=frame.call):
+                log_call(log, status, duration_s=duration_s, request_bytes=sizes.request, response_bytes=sizes.response)
+
+    async def _call(self, stream: Stream, frame: Open, request: bytes, sizes: _Sizes) -> Status:
+        driver = self._find(frame.subject)
+        operation = identify(frame.subject, frame.method, request)
+        if operation is None:
+            return await self._pass_through(stream, driver, frame.method, request, sizes)
+        result = await self._within(
+            stream.remaining_s(), self.operations.perform(operation, self._runner(driver, frame.method, request))
+        )
+        sizes.response = len(result.body or b"")
+        stream.on_released = self._release(operation)
+        stream.end(result.status, result.body)
+        return result.status
+
+    async def _pass_through(self, stream: Stream, driver: Driver, method: str, request: bytes, sizes: _Sizes) -> Status:
+        """A call that changes nothing, or that nobody knows: as it is, message by message."""
+        limit_s = self.operations.limit_s
+        timeout_s = min(stream.remaining_s() or limit_s, limit_s)
+        try:
+            async with (
+                asyncio.timeout(limit_s),
+                contextlib.aclosing(driver.stream(method, request, timeout_s=timeout_s)) as answer,
+            ):
+                async for item in answer:
+                    if isinstance(item, Status):
+                        stream.end(item)
+                        return item
+                    sizes.response += len(item)
+                    await stream.send(item)
+        except TimeoutError:
+            raise OperationLimit(driver.name, self.node, limit_s) from None
+        raise AssertionError("a driver's answer ends with a status")
+
+    def _runner(self, driver: Driver, method: str, request: bytes) -> Callable[[], Any]:
+        async def run() -> Result:
+            return Result(*await driver.unary(method, request, timeout_s=self.operations.limit_s))
+
+        return run
+
+    async def _within(self, remaining_s: float | None, result: Any) -> Result:
+        try:
+            async with asyncio.timeout(remaining_s):
+                return await result  # type: ignore[no-any-return]
+        except TimeoutError:
+            raise CallTimeout(f"edge node {self.node}") from None
+
+    def _release(self, operation: Operation) -> Callable[[bool], None]:
+        def released(delivered: bool) -> None:  # noqa: FBT001  # the stream's own signature
+            if delivered:
+                self.operations.delivered(operation)
+
+        return released
+
+    def _find(self, name: str) -> Driver:
+        for driver in self.drivers:
+            if driver.report is not None and driver.report.driver == name:
+                return driver
+        raise DriverMissing(name, self.node)
+
+
+def describe(agent: Agent, uplink: Uplink) -> dict[str, Any]:
+    """The agent's state, for its status socket."""
+    return {
+        "software": SOFTWARE,
+        "node": agent.node,
+        "hub": str(uplink.endpoint),
+        "connected": uplink.link is not None,
+        "since": timestamp(uplink.since),
+        "why": uplink.why,
+        "drivers": [
+            {"name": driver.name, "socket": str(driver.socket), "trouble": driver.trouble} for driver in agent.drivers
+        ],
+        "operations": agent.operations.under_way,
+    }
+
+
+async def run(settings: AgentSettings, stopping: asyncio.Event) -> None:
+    """Run an agent until `stopping` is set, then drain it.
+
+    Raises:
+        SettingsError: a socket, a file or the state directory cannot be used.
+    """
+    instance = next_boot(settings.state_dir)
+    metrics = Metrics()
+    agent = Agent(settings.node, [], Operations(settings.operation_limit_s, settings.node), metrics)
+    agent.drivers += [
+        Driver(socket, settings.node, max_message_bytes=settings.max_message_bytes, changed=agent.tell)
+        for socket in settings.driver
+    ]
+    hello = Hello(
+        WIRE_VERSION, OLDEST_WIRE_VERSION, "edge", settings.node, instance.id, instance.boot, SOFTWARE, (), 0, 0, 0, 0
+    )
+    uplink = Uplink(settings.hub, lambda: hello, agent, limits=settings.limits(), tls=settings.tls(server=False))
+    status = None
+    if settings.status is not None:
+        status = StatusEndpoint(settings.listen_unix("status", mode=0o600), lambda: describe(agent, uplink))
+    http = HttpEndpoint(settings.http, registry=metrics.registry, ready=lambda: (True, "")) if settings.http else None
+    try:
+        async with supervised() as tasks:
+            for driver in agent.drivers:
+                tasks.start(driver.watch(), name=f"watch {driver.socket}")
+            if status is not None:
+                await status.start()
+            tasks.start(uplink.run(), name="uplink")
+            await stopping.wait()
+            log.info("stopping: calls under way have %g s to finish", settings.drain_timeout_s)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(settings.drain_timeout_s):
+                    await uplink.drain("the edge agent is shutting down")
+                    await agent.operations.drain()
+    finally:
+        for driver in agent.drivers:
+            await driver.close()
+        if status is not None:
+            await status.close()
+        if http is not None:
+            await asyncio.to_thread(http.close)

@@ -1,0 +1,180 @@
+"""A driver: a vendor's CSI driver on its UNIX socket, what it says of itself, and calls to it.
+
+Rules:
+
+* A status is the vendor's only if the vendor sent it (`common.relay`); whatever else happens is `VendorBroken`, which
+  names the driver. An answer that does not parse is no answer.
+* A driver is known by the name that it gives itself. It is asked again when its socket is another one, and from time to
+  time; what it said last stays true while it is away.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Callable
+from pathlib import Path
+
+from google.protobuf.message import DecodeError
+
+from common.csi.csi_pb2 import GetPluginInfoResponse
+from common.csi.methods import METHODS
+from common.errors import VendorBroken
+from common.relay.client import Channel, ClientCall
+from common.relay.errors import VendorConnectionError
+from common.reports import GET_PLUGIN_INFO, NODE_GET_INFO, REPORTED_METHODS, Answer, DriverReport
+from common.status import Code, Status, code_name
+
+log = logging.getLogger("csi_bridge.edge.drivers")
+
+_ASK_TIMEOUT_S = 10.0
+"""For one Identity or capability question: the sidecars' own (contract A.3)."""
+
+_LASTING = {Code.OK, Code.UNIMPLEMENTED}
+"""Answers that say what a driver can do; any other code is a passing trouble, and it is asked again."""
+
+_LOOK_S = 1.0
+"""How often a socket is looked at: a driver's restart is noticed within a second."""
+
+_ASK_AGAIN_S = 60.0
+"""How often a driver that is up is asked again: capabilities change with a restart, so this finds only oddities."""
+
+_PARSE_OFF_LOOP_BYTES = 262_144
+"""Answers above this are parsed in a thread: a 4 MiB ListVolumes takes tens of milliseconds."""
+
+
+class Driver:
+    """One vendor socket. `watch()` it as a task; `report` is what it said last."""
+
+    def __init__(self, socket: Path, node: str, *, max_message_bytes: int, changed: Callable[[], None]) -> None:
+        """A driver that nothing is known of yet.
+
+        Args:
+            socket: its UNIX socket, present or not.
+            node: this node's name.
+            max_message_bytes: the largest answer taken.
+            changed: called when `report` changed.
+        """
+        self.socket = socket
+        self.report: DriverReport | None = None
+        self.trouble = "not asked yet"
+        """Why it could not be asked last time; empty if it could."""
+        self._node = node
+        self._changed = changed
+        self._channel = Channel(socket, max_message_bytes=max_message_bytes)
+
+    @property
+    def name(self) -> str:
+        """What it calls itself; its socket's path while that is unknown."""
+        return self.report.driver if self.report is not None else str(self.socket)
+
+    # ---- calls -------------------------------------------------------------------------------------------------------
+
+    async def unary(self, method: str, request: bytes, *, timeout_s: float) -> tuple[Status, bytes | None]:
+        """A call with one answer.
+
+        Raises:
+            VendorBroken: there is no answer of the vendor's own.
+        """
+        try:
+            status, body = await self._channel.call(method, request, timeout_s=timeout_s).unary()
+        except VendorConnectionError as error:
+            raise VendorBroken(self.name, self._node, str(error)) from error
+        if body is not None:
+            await self._check(method, body)
+        return status, body
+
+    async def stream(self, method: str, request: bytes, *, timeout_s: float) -> AsyncGenerator[bytes | Status, None]:
+        """A call with any number of answers: the messages, then the vendor's status. Closing it cancels the call.
+
+        Raises:
+            VendorBroken: there is no status of the vendor's own.
+        """
+        call = self._channel.call(method, request, timeout_s=timeout_s)
+        try:
+            count = 0
+            async for message in call:
+                await self._check(method, message)
+                count += 1
+                yield message
+            self._check_count(method, call, count)
+            yield call.status
+        except VendorConnectionError as error:
+            raise VendorBroken(self.name, self._node, str(error)) from error
+        finally:
+            call.cancel()
+
+    def _check_count(self, method: str, call: ClientCall, count: int) -> None:
+        known = METHODS.get(method)
+        if known is not None and not known.streaming and call.status.ok and count != 1:
+            raise VendorBroken(self.name, self._node, f"it answered {method} with {count} messages instead of one")
+
+    async def _check(self, method: str, body: bytes) -> None:
+        """An answer that does not parse is no answer: the caller's own parser would make a final INTERNAL of it."""
+        known = METHODS.get(method)
+        if known is None:
+            return
+        try:
+            if len(body) > _PARSE_OFF_LOOP_BYTES:
+                await asyncio.to_thread(known.response.FromString, body)
+            else:
+                known.response.FromString(body)
+        except DecodeError as error:
+            raise VendorBroken(self.name, self._node, f"its answer to {method} does not parse") from error
+
+    # ---- what it says of itself --------------------------------------------------------------------------------------
+
+    async def watch(self) -> None:
+        """Ask it for its name and capabilities, now, after each restart, and from time to time. Never ends."""
+        while True:
+            seen = self._inode()
+            await self._ask()
+            wait_s = _ASK_AGAIN_S if not self.trouble else _LOOK_S
+            waited_s = 0.0
+            while waited_s < wait_s and self._inode() == seen:
+                await asyncio.sleep(_LOOK_S)
+                waited_s += _LOOK_S
+
+    async def close(self) -> None:
+        """Close its connection."""
+        await self._channel.close()
+
+    async def _ask(self) -> None:
+        try:
+            report = await self._identify()
+        except (VendorBroken, TimeoutError) as error:
+            trouble = str(error) or f"it did not answer within {_ASK_TIMEOUT_S:g} s"
+            if trouble != self.trouble:
+                log.warning("the driver at %s cannot be asked: %s", self.socket, trouble)
+            self.trouble = trouble
+            return
+        if self.trouble or report != self.report:
+            log.info("driver %s answers at %s", report.driver, self.socket)
+        self.trouble = ""
+        if report != self.report:
+            if self.report is not None and self.report.driver != report.driver:
+                log.warning(
+                    "the driver at %s was %s and now calls itself %s", self.socket, self.report.driver, report.driver
+                )
+            self.report = report
+            self._changed()
+
+    async def _identify(self) -> DriverReport:
+        answers: dict[str, Answer] = {}
+        for method in REPORTED_METHODS:
+            async with asyncio.timeout(_ASK_TIMEOUT_S):
+                status, body = await self.unary(method, b"", timeout_s=_ASK_TIMEOUT_S)
+            if status.code in _LASTING:
+                answers[method] = Answer(status.code, status.message, body or b"")
+            elif method != NODE_GET_INFO:  # a node that cannot tell its name yet can still have controller calls
+                raise VendorBroken(self.name, self._node, f"it answered {method} with {code_name(status.code)}")
+        info = answers[GET_PLUGIN_INFO]
+        name = GetPluginInfoResponse.FromString(info.body).name
+        if not name:
+            raise VendorBroken(str(self.socket), self._node, "it gives no name")
+        return DriverReport(name, self._node, answers)
+
+    def _inode(self) -> tuple[int, int] | None:
+        try:
+            stat = self.socket.stat()
+        except OSError:
+            return None
+        return stat.st_dev, stat.st_ino

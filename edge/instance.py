@@ -1,0 +1,59 @@
+"""An instance: the identity that tells this agent's machine from another of the same name, kept in its state directory.
+
+A random id made once, and a count of starts. The hub lets a later start of the same instance replace its old link, and
+refuses another instance of the same name while the first one lives.
+"""
+
+import json
+import os
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+
+from common.errors import SettingsError
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """Who this agent is: `id` is random and stays, `boot` grows by one at each start."""
+
+    id: str
+    boot: int
+
+
+def next_boot(state_dir: Path) -> Instance:
+    """Count one more start, on disk, before anything is told to the hub.
+
+    An unreadable file becomes a new identity: the hub then refuses it for as long as the old link lives, which says what
+    is wrong, and takes it afterwards.
+
+    Raises:
+        SettingsError: the directory cannot be written.
+    """
+    path = state_dir / "instance.json"
+    last = _read(path)
+    instance = Instance(last.id, last.boot + 1) if last is not None else Instance(secrets.token_hex(8), 1)
+    try:
+        state_dir.mkdir(parents=True, exist_ok=True)
+        _write(path, json.dumps({"id": instance.id, "boot": instance.boot}))
+    except OSError as error:
+        raise SettingsError("--state-dir", str(state_dir), f"cannot be written: {error.strerror or error}") from error
+    return instance
+
+
+def _read(path: Path) -> Instance | None:
+    try:
+        found = json.loads(path.read_text())
+        return Instance(str(found["id"]), int(found["boot"]))
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+
+
+def _write(path: Path, text: str) -> None:
+    """The old file or the new one, never half of it, also after a power cut."""
+    new = path.with_suffix(".new")
+    with new.open("w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    new.replace(path)
