@@ -34,8 +34,11 @@ MOST_CONNECTIONS: Final = 32
 CONNECTION_LIMIT_S: Final = 10.0
 """How long one read or write of a client may take. Prometheus' own scrape_timeout is 10 s."""
 
-_POLL_S: Final = 0.25
-"""How soon the accepting thread notices `close`."""
+_BACKLOG: Final = 128
+"""Connections that the kernel keeps while none is accepted: more than a burst of probes."""
+
+_RETRY_S: Final = 0.1
+"""How long to wait when the process has no file descriptor for another connection."""
 
 _log = logging.getLogger("csi_bridge.http")
 
@@ -65,14 +68,12 @@ class HttpEndpoint:
         self._server.set_app(_application(registry, ready))
         host, port = self._server.server_address[:2]
         self.address = HostPort(str(host), int(port))
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, args=(_POLL_S,), name="csi-bridge-http", daemon=True
-        )
+        self._thread = threading.Thread(target=self._server.serve, name="csi-bridge-http", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """Stop listening and cut the connections there are. Blocks for up to a quarter of a second. Idempotent."""
-        self._server.shutdown()
+        """Stop listening and cut the connections there are. Idempotent."""
+        self._server.stop()
         self._thread.join()
         self._server.server_close()
 
@@ -98,7 +99,7 @@ def _application(registry: CollectorRegistry, ready: Ready) -> "WSGIApplication"
 def _asked(ready: Ready) -> tuple[bool, str]:
     try:
         return ready()
-    except Exception:  # noqa: BLE001 whatever fails in there, the answer is "not ready"
+    except Exception:  # noqa: BLE001  # whatever fails in there, the answer is "not ready"
         _log.exception("the readiness check failed")
         return False, "the readiness check failed; the log says how"
 
@@ -115,18 +116,19 @@ def _answer(start_response: "StartResponse", status: str, text: str) -> list[byt
 class _Handler(WSGIRequestHandler):
     timeout = CONNECTION_LIMIT_S
 
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 the base class's signature
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  # the base class's signature
         """Log nothing: a probe every second is no news."""
 
 
 class _Server(socketserver.ThreadingMixIn, WSGIServer):
     daemon_threads = True
     block_on_close = False
-    request_queue_size = MOST_CONNECTIONS
+    request_queue_size = _BACKLOG
 
     def __init__(self, address: HostPort) -> None:
         self._open: dict[socket.socket, None] = {}  # oldest first
         self._lock = threading.Lock()
+        self._stopping = threading.Event()
         self.address_family = _family(address)
         super().__init__((address.host, address.port), _Handler)
 
@@ -135,6 +137,25 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
         socketserver.TCPServer.server_bind(self)
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
         self.setup_environ()
+
+    def serve(self) -> None:
+        """Accept until `stop`. Unlike `serve_forever` it wakes for connections only, not twice a second."""
+        while not self._stopping.is_set():
+            try:
+                request, client_address = self.get_request()
+            except OSError:  # stopped, or no file descriptor left: then the next try must not come at once
+                self._stopping.wait(_RETRY_S)
+                continue
+            try:
+                self.process_request(request, client_address)
+            except RuntimeError:  # no thread left
+                self.handle_error(request, client_address)
+                self.shutdown_request(request)
+
+    def stop(self) -> None:
+        """Make `serve` return."""
+        self._stopping.set()
+        _cut(self.socket)
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Serve one connection in a thread of its own; beyond the limit, at the oldest one's expense."""
@@ -159,7 +180,7 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
         for request in left:
             _cut(request)
 
-    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 the base class's signature
+    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002  # the base class's signature
         """A client that went away or was too slow is no error of ours: a line for whoever looks for it."""
         _log.debug("an HTTP connection ended early: %r", sys.exception())
 
@@ -169,9 +190,9 @@ def _family(address: HostPort) -> socket.AddressFamily:
     return infos[0][0]
 
 
-def _cut(request: socket.socket) -> None:
-    """Wake the thread that serves a connection: it then closes the socket itself."""
+def _cut(waited_on: socket.socket) -> None:
+    """Wake the thread that waits on a socket (on Linux, in accept too): it then ends by itself."""
     try:
-        request.shutdown(socket.SHUT_RDWR)
+        waited_on.shutdown(socket.SHUT_RDWR)
     except OSError:
         _log.debug("an HTTP connection was already gone")

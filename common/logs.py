@@ -30,7 +30,7 @@ _LONGEST_MESSAGE_CHARS: Final = 2000
 """A vendor's status message may be as long as a gRPC trailer, and a log line is no place for that."""
 
 _NO_FIELDS: Final[Mapping[str, Any]] = {}
-_context: ContextVar[Mapping[str, str]] = ContextVar("csi_bridge_call", default={})  # noqa: B039 never changed in place
+_context: ContextVar[Mapping[str, str]] = ContextVar("csi_bridge_call", default={})  # noqa: B039  # never changed in place
 
 
 @contextmanager
@@ -112,7 +112,7 @@ class LineHandler(logging.StreamHandler[TextIO]):
         record.call = _context.get()
         super().emit(record)
 
-    def handleError(self, record: logging.LogRecord) -> None:  # noqa: ARG002, N802 logging's signature
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: ARG002, N802  # logging's signature
         """Count the line. logging's own way prints a traceback to the stream that has just failed."""
         self.lost_lines += 1
 

@@ -9,7 +9,6 @@ Rules:
 * A call pays for a dictionary look-up and an addition: the children of a label set are kept.
 """
 
-from enum import StrEnum
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
@@ -29,28 +28,18 @@ _GO_NAMES: Final = {int(code): code.name.title().replace("_", "") for code in Co
 """How Go prints a code (grpc/codes, String), which is what csi-lib-utils puts into its label."""
 
 
-class LinkDown(StrEnum):
-    """Why a link ended: the closed set of the label `reason`."""
-
-    CLOSED = "closed"
-    """The peer said goodbye, or closed the connection in order."""
-    DRAINED = "drained"
-    """This process is shutting down."""
-    LOST = "lost"
-    """The connection broke: reset, or ended without a goodbye."""
-    SILENT = "silent"
-    """Nothing came for twice the keepalive interval."""
-    REPLACED = "replaced"
-    """The same peer came back over a new connection."""
-    REFUSED = "refused"
-    """The hello, or the certificate, was not accepted."""
-    PROTOCOL = "protocol"
-    """The peer broke the rules of the wire."""
-    OTHER = "other"
-    """None of these."""
-
-
-_REASONS: Final = frozenset(map(str, LinkDown))
+LINK_DOWN_REASONS: Final = (
+    "link-lost",  # the connection broke, or ended without a goodbye
+    "peer-silent",  # nothing came for twice the keepalive interval
+    "hello-timeout",  # connected, and then no hello
+    "protocol-error",  # the peer broke the rules of the wire
+    "replaced",  # the same peer came back over a new connection
+    "drained",  # the peer shut down, every call finished
+    "stopped",  # the peer shut down
+    *("role", "name", "certificate", "conflict", "stale", "draining"),  # the hello was refused
+    OTHER,
+)
+"""The label `reason`: the words with which a session ends (`session.Closed.reason`)."""
 
 
 class Metrics:
@@ -81,13 +70,13 @@ class Metrics:
         self.connected_nodes = self._gauge("csi_bridge_connected_nodes", "Edge nodes with a session to this hub.")
         self.calls_in_flight = self._gauge("csi_bridge_calls_in_flight", "Calls taken and not yet answered.")
         self.link_ups = self._counter("csi_bridge_link_ups_total", "Sessions begun.")
-        self._link_downs = self._counter("csi_bridge_link_downs_total", "Sessions ended, by reason.", "reason")
+        link_downs = self._counter("csi_bridge_link_downs_total", "Sessions ended, by reason.", "reason")
         self.redials = self._counter("csi_bridge_redials_total", "Attempts to dial again after the first.")
         link_bytes = self._counter("csi_bridge_bytes_total", "Bytes on links with their framing.", "direction")
         self.received_bytes = link_bytes.labels("in")
         self.sent_bytes = link_bytes.labels("out")
-        for reason in LinkDown:  # so that each series starts at 0 and a first event is an increase
-            self._link_downs.labels(reason)
+        # Made now, so that each series starts at 0 and its first event is an increase.
+        self._downs = {reason: link_downs.labels(reason) for reason in LINK_DOWN_REASONS}
 
     def observe_call(self, driver: str, method: str, code: int, duration_s: float) -> None:
         """Count one finished call.
@@ -104,8 +93,8 @@ class Metrics:
         observer.observe(duration_s)
 
     def link_down(self, reason: str) -> None:
-        """Count one session's end. What is not in `LinkDown` counts as `other`."""
-        self._link_downs.labels(reason if reason in _REASONS else OTHER).inc()
+        """Count one session's end. What is not in `LINK_DOWN_REASONS` counts as `other`."""
+        self._downs.get(reason, self._downs[OTHER]).inc()
 
     def _observer(self, driver: str, method: str, code: int) -> Histogram:
         driver_name = self._driver_name(driver)

@@ -107,7 +107,9 @@ class WebSocket(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._link: Link | None = None
         self._transport: asyncio.Transport | None = None
-        self._opened: asyncio.Future[Link] | None = None
+        self._opened: asyncio.Future[Link] | None = (
+            self._loop.create_future() if isinstance(core, ClientProtocol) else None
+        )
         self._paused = False
         self._scheduled = False
         self._reason = ""
@@ -175,7 +177,7 @@ class WebSocket(asyncio.Protocol):
             InvalidHandshake: something answered that is no hub.
             ConnectionError: the connection ended first.
         """
-        self._opened = self._loop.create_future()
+        assert self._opened is not None
         return await self._opened
 
     def peer(self) -> Peer:
@@ -238,7 +240,9 @@ class WebSocket(asyncio.Protocol):
     def _on_response(self, _response: Response) -> None:
         assert self._opened is not None
         error = self._core.handshake_exc
-        if error is None:
+        if self._opened.done():  # the dial was given up meanwhile
+            self.abort("the dial was given up")
+        elif error is None:
             self._link = self._make_link(self)
             self._opened.set_result(self._link)
             self.wake()

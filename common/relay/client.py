@@ -46,6 +46,7 @@ class Channel:
             connect_timeout_s: bound on the dial and the exchange of HTTP/2 settings, together.
         """
         self.path = str(path)
+        self._file = Path(path)
         self.max_message_bytes = max_message_bytes
         self._connect_timeout_s = connect_timeout_s
         self._connection: ClientConnection | None = None
@@ -76,12 +77,11 @@ class Channel:
     async def close(self) -> None:
         """Close the connections; calls under way fail."""
         self._closed = True
-        if self._dial is not None:
-            self._dial.cancel()
-            await asyncio.wait([self._dial])
         self._connection = None
         for connection in list(self._connections):
             connection.shut()
+        if self._dial is not None:
+            await asyncio.wait([self._dial])
         while self._connections:
             await next(iter(self._connections)).gone.wait()
 
@@ -110,7 +110,7 @@ class Channel:
     def _stat(self) -> _Identity:
         """Which file the socket is, or None if there is none. A kept connection outlives its file."""
         try:
-            found = Path(self.path).stat()
+            found = self._file.stat()
         except OSError:
             return None
         return found.st_dev, found.st_ino
@@ -131,7 +131,9 @@ class Channel:
         if dial.cancelled():
             return
         dialled = dial.result()
-        if isinstance(dialled, VendorUnreachable):
+        if self._closed and isinstance(dialled, ClientConnection):
+            dialled.shut()
+        elif isinstance(dialled, VendorUnreachable):
             self._failed = dialled
             self._backoff_s = min(max(2 * self._backoff_s, FIRST_BACKOFF_S), LAST_BACKOFF_S)
             self._retry_at_s = asyncio.get_running_loop().time() + self._backoff_s

@@ -111,8 +111,9 @@ class ClientCall:
 
     def cancel(self) -> None:
         """Give the call up: the driver gets RST_STREAM (CANCEL). Nothing happens if it is over."""
-        if self._stream is not None and not self._ended:
-            self._stream.cancel(self)
+        if not self._ended:
+            if self._stream is not None:
+                self._stream.cancel(self)
             self.fail(VendorConnectionError(self._opener.path, "the call was cancelled on our side", sent=True))
         self._messages.clear()
 
@@ -127,7 +128,7 @@ class ClientCall:
     # The reader's side.
 
     async def _next(self) -> bytes | None:
-        if self._stream is None:
+        if self._stream is None and self._error is None:
             self._stream = await self._opener.open(self)
         while True:
             if self._messages:
@@ -185,6 +186,8 @@ class ClientCall:
                 self._give_up(VendorAnswerInvalid(self._opener.path, why))
                 return
             self._has_headers = True
+        elif not ended:
+            self._give_up(VendorAnswerInvalid(self._opener.path, "sent response headers twice"))
         if ended:
             self._trailers_received(headers)
 

@@ -41,12 +41,11 @@ class ClientConnection(Pump):
         self._calls: dict[int, ClientCall] = {}
         self._queue: deque[asyncio.Future[None]] = deque()
         self._pings = _Pings()
-        self._over = False
 
     @property
     def usable(self) -> bool:
         """Whether new calls may go here."""
-        return self.open and not self.retired and not self._over and not self._http2.exhausted
+        return self.open and not self.retired and not self._http2.exhausted
 
     @property
     def calls_in_flight(self) -> int:
@@ -56,6 +55,7 @@ class ClientConnection(Pump):
     def retire(self) -> None:
         """Take no new calls, and close when the last one ends."""
         self.retired = True
+        self._admit()
         self._close_if_idle()
 
     def shut(self) -> None:
@@ -78,7 +78,7 @@ class ClientConnection(Pump):
             try:
                 await turn
             except asyncio.CancelledError:
-                self._pass_on(turn)
+                self._admit()  # the turn may have been this caller's already
                 raise
         if not self.usable:
             return False
@@ -88,25 +88,20 @@ class ClientConnection(Pump):
         self._flush()
         return True
 
-    def _pass_on(self, turn: asyncio.Future[None]) -> None:
-        """A caller left the queue; if its turn had come, it is the next one's."""
-        if turn in self._queue:
-            self._queue.remove(turn)
-        else:
-            self._next_turn()
-
-    def _next_turn(self) -> None:
-        while self._queue:
+    def _admit(self) -> None:
+        """Let as many waiting callers look again as there is room for; all of them if this connection takes no more."""
+        room = self._http2.peer_max_streams - len(self._calls) if self.usable else len(self._queue)
+        while self._queue and room > 0:
             turn = self._queue.popleft()
             if not turn.done():
                 turn.set_result(None)
-                return
+                room -= 1
 
     def _end(self, stream_id: int) -> ClientCall | None:
         call = self._calls.pop(stream_id, None)
         if call is not None:
             self._drop_outgoing(stream_id)
-            self._next_turn()
+            self._admit()
             self._close_if_idle()
         return call
 
@@ -166,9 +161,7 @@ class ClientConnection(Pump):
         """The driver speaks HTTP/2: the connection is ready."""
         if not self.ready.done():
             self.ready.set_result(None)
-        while self._queue and len(self._calls) < self._http2.peer_max_streams:
-            self._next_turn()
-            break
+        self._admit()
 
     def headers_received(self, stream_id: int, headers: list[Header], *, ended: bool) -> None:
         """Response headers or trailers."""
@@ -220,21 +213,18 @@ class ClientConnection(Pump):
                 call.fail(VendorConnectionLost(self.path, f"{text} and did not begin the call", sent=True))
         if not self.ready.done():
             self.ready.set_exception(VendorUnreachable(self.path, text))
-        while self._queue:
-            self._next_turn()
+        self._admit()
         self._close_if_idle()
 
     def closed(self, why: Exception | None) -> None:
         """Every call under way has lost its driver."""
-        self._over = True
         if not self.ready.done():
             self.ready.set_exception(VendorUnreachable(self.path, _before_settings(why)))
         for call in list(self._calls.values()):
             call.fail(self._lost(why))
         self._calls.clear()
         self._pings.lost()
-        while self._queue:
-            self._next_turn()
+        self._admit()
         self.gone.set()
         self.on_closed(self)
 

@@ -103,6 +103,7 @@ class Http2:
         self._receive_window = CONNECTION_WINDOW_BYTES
         self._unreturned = 0
         self._out: list[bytes | memoryview] = []
+        self._patient = 0
         self._rest = b""
         self._preface = b"" if client else frames.PREFACE
         self._settled = False
@@ -144,7 +145,21 @@ class Http2:
             return b""
         data = b"".join(out)
         out.clear()
+        self._patient = 0
         return data
+
+    @property
+    def queued(self) -> bool:
+        """Whether there is anything to send."""
+        return bool(self._out)
+
+    @property
+    def patient(self) -> bool:
+        """Whether all that is queued may wait some milliseconds for company: answers to pings.
+
+        grpc-go pings at every message to measure the bandwidth; a write of its own for each answer costs more than the call.
+        """
+        return self._patient == len(self._out)
 
     @property
     def exhausted(self) -> bool:
@@ -425,6 +440,7 @@ class Http2:
             self._listener.ping_acknowledged(bytes(payload))
         else:
             self._out.append(frames.ping(bytes(payload), ack=True))
+            self._patient += 1
 
     def _goaway(self, flags: int, stream_id: int, payload: memoryview) -> None:
         if stream_id or len(payload) < 8:

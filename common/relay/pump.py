@@ -5,11 +5,15 @@ where an answer is complete. Messages wait here, never in the transport, while a
 """
 
 import asyncio
+import logging
 from typing import cast
 
 from common.relay.errors import Http2Error, PeerGone
+from common.relay.frames import ErrorCode
 from common.relay.hpack import Header
 from common.relay.http2 import Http2
+
+logger = logging.getLogger("csi_bridge.relay")
 
 WRITE_HIGH_BYTES = 256 << 10
 """Unsent bytes in the transport above which no further DATA is made."""
@@ -19,6 +23,9 @@ WRITE_STUCK_BYTES = 1 << 20
 
 TURN_BYTES = 64 << 10
 """How much DATA is made before the transport is asked whether it is full."""
+
+PATIENCE_S = 0.005
+"""How long the answer to a ping waits for other bytes to go with."""
 
 
 class Outgoing:
@@ -63,6 +70,7 @@ class Pump(asyncio.Protocol):
         self._outgoing: dict[int, Outgoing] = {}
         self._paused = False
         self._flush_due = False
+        self._flush_late: asyncio.TimerHandle | None = None
         self._failure: Exception | None = None
 
     # What a subclass adds.
@@ -109,7 +117,14 @@ class Pump(asyncio.Protocol):
             self._http2.receive(data)
         except Http2Error as error:
             self._fail(error)
-        self._flush()
+        except Exception as error:
+            logger.exception("a mistake in CSI Bridge: it cost a connection")
+            self._http2.goaway(ErrorCode.INTERNAL_ERROR)
+            self._fail(error)
+        if not self._http2.patient:
+            self._flush()
+        elif not self._flush_late and self._http2.queued:
+            self._flush_late = self._loop.call_later(PATIENCE_S, self._flush_waited)
 
     def pause_writing(self) -> None:
         """The socket is full: make no more DATA."""
@@ -219,6 +234,10 @@ class Pump(asyncio.Protocol):
         if not self._flush_due:
             self._flush_due = True
             self._loop.call_soon(self._flush_if_due)
+
+    def _flush_waited(self) -> None:
+        self._flush_late = None
+        self._flush()
 
     def _flush_if_due(self) -> None:
         if self._flush_due:

@@ -18,6 +18,12 @@ from common.status import Code, Origin, Status
 
 __all__ = ["CancelReason", "Handler", "Server", "ServerCall", "ServerSettings", "serve"]
 
+CANCEL_GRACE_S = 5.0
+"""How long `close` waits for handlers that do not end when they are cancelled."""
+
+GOODBYE_S = 1.0
+"""How long `close` waits for clients that do not read to take their last bytes."""
+
 
 class Server:
     """A listening socket, its connections and the calls under way. Made by `serve`.
@@ -69,13 +75,10 @@ class Server:
         self._stop_listening()
         for connection in list(self.connections):
             connection.cancel_calls()
-        await self._idle.wait()
+        await _within(CANCEL_GRACE_S, self._idle)
         for connection in list(self.connections):
             connection.say_goodbye()
-        try:
-            async with asyncio.timeout(1.0):
-                await self._no_connections.wait()
-        except TimeoutError:
+        if not await _within(GOODBYE_S, self._no_connections):
             for connection in list(self.connections):
                 connection.abort()
 
@@ -102,6 +105,14 @@ class Server:
         self.calls_in_flight -= 1
         if not self.calls_in_flight:
             self._idle.set()
+
+
+async def _within(seconds: float, event: asyncio.Event) -> bool:
+    try:
+        async with asyncio.timeout(seconds):
+            return await event.wait()
+    except TimeoutError:
+        return False
 
 
 async def serve(

@@ -1,0 +1,184 @@
+"""The HTTP endpoint over real sockets: what it answers, and what slow, silent and broken clients cannot do to it."""
+
+import http.client
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from common.errors import SettingsError
+from common.httpd import MOST_CONNECTIONS, HttpEndpoint
+from common.metrics import Metrics
+from common.parsers import HostPort
+
+ANY_PORT = HostPort("127.0.0.1", 0)
+
+
+class Health:
+    """A process's readiness that the test sets."""
+
+    def __init__(self) -> None:
+        self.answer: tuple[bool, str] | Exception = (True, "")
+
+    def __call__(self) -> tuple[bool, str]:
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+@pytest.fixture
+def health() -> Health:
+    return Health()
+
+
+@pytest.fixture
+def metrics() -> Metrics:
+    return Metrics()
+
+
+@pytest.fixture
+def endpoint(health: Health, metrics: Metrics) -> Iterator[HttpEndpoint]:
+    endpoint = HttpEndpoint(ANY_PORT, registry=metrics.registry, ready=health)
+    yield endpoint
+    endpoint.close()
+
+
+def ask(endpoint: HttpEndpoint, path: str, method: str = "GET") -> tuple[int, str]:
+    connection = http.client.HTTPConnection(*endpoint.address, timeout=20)
+    try:
+        connection.request(method, path)
+        response = connection.getresponse()
+        return response.status, response.read().decode()
+    finally:
+        connection.close()
+
+
+def test_metrics_show_what_was_counted(endpoint: HttpEndpoint, metrics: Metrics) -> None:
+    metrics.observe_call("d.example", "/csi.v1.Controller/CreateVolume", 0, 0.3)
+    status, text = ask(endpoint, "/metrics")
+    assert status == 200
+    assert 'csi_plugin_operations_seconds_count{driver_name="d.example",grpc_status_code="OK"' in text
+
+
+def test_a_live_process_is_healthy_even_when_it_is_not_ready(endpoint: HttpEndpoint, health: Health) -> None:
+    health.answer = (False, "no link to the hub")
+    assert ask(endpoint, "/healthz") == (200, "ok\n")
+
+
+def test_readiness_is_the_process_s_own_answer_with_its_reason(endpoint: HttpEndpoint, health: Health) -> None:
+    assert ask(endpoint, "/readyz") == (200, "ok\n")
+    health.answer = (False, "no link to the hub")
+    assert ask(endpoint, "/readyz") == (503, "no link to the hub\n")
+
+
+def test_a_readiness_check_that_fails_means_not_ready_and_tells_nothing(endpoint: HttpEndpoint, health: Health) -> None:
+    health.answer = RuntimeError("hunter2")
+    assert ask(endpoint, "/readyz") == (503, "the readiness check failed; the log says how\n")
+
+
+@pytest.mark.parametrize("path", ["/", "/metrics/", "/debug/pprof", "/nodes"])
+def test_there_is_nothing_else(endpoint: HttpEndpoint, path: str) -> None:
+    assert ask(endpoint, path)[0] == 404
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/healthz", "/readyz"])
+def test_it_is_for_reading_only(endpoint: HttpEndpoint, path: str) -> None:
+    assert ask(endpoint, path, "POST")[0] == 405
+
+
+def test_a_head_request_has_no_body(endpoint: HttpEndpoint) -> None:
+    assert ask(endpoint, "/healthz", "HEAD") == (200, "")
+
+
+def test_silent_clients_keep_nobody_out(endpoint: HttpEndpoint) -> None:
+    with ExitStack() as silent:
+        for _ in range(2 * MOST_CONNECTIONS):
+            silent.enter_context(socket.create_connection(endpoint.address))
+        assert ask(endpoint, "/healthz") == (200, "ok\n")
+
+
+def test_beyond_the_limit_the_oldest_connection_is_closed(endpoint: HttpEndpoint) -> None:
+    with ExitStack() as silent:
+        oldest = silent.enter_context(socket.create_connection(endpoint.address, timeout=20))
+        for _ in range(MOST_CONNECTIONS):
+            silent.enter_context(socket.create_connection(endpoint.address))
+        assert oldest.recv(1) == b""
+
+
+def test_a_client_that_leaves_in_the_middle_harms_nobody(endpoint: HttpEndpoint) -> None:
+    with socket.create_connection(endpoint.address) as leaving:
+        leaving.sendall(b"GET /metr")
+    assert ask(endpoint, "/healthz") == (200, "ok\n")
+
+
+@pytest.mark.parametrize(
+    "sent", [b"\0\xff garbage\r\n\r\n", b"GET " + b"/x" * 50_000 + b" HTTP/1.1\r\n\r\n", b"GET\r\n\r\n"]
+)
+def test_garbage_is_refused(endpoint: HttpEndpoint, sent: bytes) -> None:
+    with socket.create_connection(endpoint.address, timeout=20) as client:
+        client.sendall(sent)
+        answer = client.recv(1000)
+    assert b" 4" in answer.splitlines()[0] or b"<!DOCTYPE" in answer
+    assert ask(endpoint, "/healthz") == (200, "ok\n")
+
+
+def test_closing_frees_the_port_and_cuts_the_connections(health: Health, metrics: Metrics) -> None:
+    endpoint = HttpEndpoint(ANY_PORT, registry=metrics.registry, ready=health)
+    with socket.create_connection(endpoint.address, timeout=20) as silent:
+        ask(endpoint, "/healthz")  # the connection before this one has been accepted too
+        endpoint.close()
+        assert silent.recv(1) == b""
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(endpoint.address)
+    HttpEndpoint(endpoint.address, registry=metrics.registry, ready=health).close()
+    endpoint.close()
+    assert not [thread for thread in threading.enumerate() if thread.name == "csi-bridge-http"]
+
+
+def test_an_address_in_use_is_a_wrong_setting(endpoint: HttpEndpoint, health: Health, metrics: Metrics) -> None:
+    with pytest.raises(SettingsError, match=r"--http=127.0.0.1:\d+: cannot listen there: Address already in use"):
+        HttpEndpoint(endpoint.address, registry=metrics.registry, ready=health)
+
+
+def test_an_address_of_another_machine_is_a_wrong_setting(health: Health, metrics: Metrics) -> None:
+    with pytest.raises(SettingsError, match="cannot listen there"):
+        HttpEndpoint(HostPort("192.0.2.1", 0), registry=metrics.registry, ready=health)
+
+
+def test_it_listens_on_ipv6(health: Health, metrics: Metrics) -> None:
+    try:
+        endpoint = HttpEndpoint(HostPort("::1", 0), registry=metrics.registry, ready=health)
+    except SettingsError as error:
+        pytest.skip(f"no IPv6 on this machine: {error}")
+    assert ask(endpoint, "/healthz") == (200, "ok\n")
+    endpoint.close()
+
+
+def test_a_process_ends_while_it_serves() -> None:
+    program = (
+        "from common.httpd import *; from common.metrics import Metrics; import socket\n"
+        "e = HttpEndpoint(HostPort('127.0.0.1', 0), registry=Metrics().registry, ready=lambda: (True, ''))\n"
+        "c = socket.create_connection(e.address); print('served')"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (0, "served\n")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")  # noqa: PTH110
+def test_a_process_whose_log_goes_to_a_full_disk_lives_and_ends_in_order() -> None:
+    program = (
+        "import logging; from common import logs\n"
+        "logs.configure(log_format='auto', level='info')\n"
+        "for _ in range(1000): logging.getLogger('csi_bridge.kiln').info('a line')\n"
+        "print('lives')"
+    )
+    with open("/dev/full", "w") as full:  # noqa: PTH123
+        done = subprocess.run(
+            [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=full, text=True, timeout=60, check=False
+        )
+    assert (done.returncode, done.stdout) == (0, "lives\n")

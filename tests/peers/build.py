@@ -1,0 +1,270 @@
+"""The real peers, built once with Go: etcd, Kubernetes, the stock CSI sidecars, csi-sanity and the load generator.
+
+Rules of the cache:
+
+* It lies outside the tree: ``$XDG_CACHE_HOME/csi-bridge/peers`` (``~/.cache`` by default).
+* One directory for each Go module, named by a hash of all that decides what the binaries are. A directory that exists
+  is complete: it was built under another name and then renamed.
+* One build of a module at a time on a machine: a second run waits for the lock and finds the work done.
+* What nobody used for a month is removed at the next build.
+
+``make peers`` runs this file; ``python tests/peers/build.py loadgen`` builds one module alone; the tests ask `find`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import functools
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+_ROOT = Path(__file__).resolve().parents[2]
+_UNUSED_LIMIT_S = 30 * 24 * 3600
+_KUBERNETES_VERSION = "v1.36.3"
+_SIDECARS = "github.com/kubernetes-csi"
+_SNAPSHOTTER = f"{_SIDECARS}/external-snapshotter/v8"
+
+
+class BuildError(Exception):
+    """A peer could not be built; the message says which, and what Go said."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Module:
+    """One Go module and the binaries made from it.
+
+    Attributes:
+        name: what the module is called on the command line and in the cache.
+        folder: where its go.mod lies.
+        binaries: name of each binary, and the Go package it is made from.
+        published: name of each file or folder that is copied from a required module as it was published, and
+            (module, path in it).
+        ldflags: what the Go linker is given.
+    """
+
+    name: str
+    folder: Path
+    binaries: Mapping[str, str]
+    published: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    ldflags: str = "-s -w"
+
+    @functools.cached_property
+    def directory(self) -> Path:
+        """Where the binaries are once they are built."""
+        digest = hashlib.sha256(self.ldflags.encode())
+        digest.update(repr(sorted(self.binaries.items()) + sorted(self.published.items())).encode())
+        for path in sorted([*self.folder.glob("go.*"), *self.folder.rglob("*.go")]):
+            digest.update(f"{path.relative_to(self.folder)}\n".encode() + path.read_bytes())
+        return cache_directory() / f"{self.name}-{digest.hexdigest()[:16]}"
+
+
+MODULES = (
+    Module(
+        name="loadgen",
+        folder=_ROOT / "bench/loadgen",
+        binaries={"loadgen": "."},
+    ),
+    Module(
+        name="sidecars",
+        folder=_ROOT / "tests/peers/go/sidecars",
+        binaries={
+            "csi-sanity": f"{_SIDECARS}/csi-test/v5/cmd/csi-sanity",
+            "csi-provisioner": f"{_SIDECARS}/external-provisioner/v6/cmd/csi-provisioner",
+            "csi-attacher": f"{_SIDECARS}/external-attacher/v4/cmd/csi-attacher",
+            "csi-resizer": f"{_SIDECARS}/external-resizer/v2/cmd/csi-resizer",
+            "csi-snapshotter": f"{_SNAPSHOTTER}/cmd/csi-snapshotter",
+            "snapshot-controller": f"{_SNAPSHOTTER}/cmd/snapshot-controller",
+        },
+        published={
+            "csi.proto": ("github.com/container-storage-interface/spec", "csi.proto"),
+            "snapshot-crds": (f"{_SIDECARS}/external-snapshotter/client/v8", "config/crd"),
+            "csi-provisioner-rbac.yaml": (f"{_SIDECARS}/external-provisioner/v6", "deploy/kubernetes/rbac.yaml"),
+            "csi-attacher-rbac.yaml": (f"{_SIDECARS}/external-attacher/v4", "deploy/kubernetes/rbac.yaml"),
+            "csi-resizer-rbac.yaml": (f"{_SIDECARS}/external-resizer/v2", "deploy/kubernetes/rbac.yaml"),
+            "csi-snapshotter-rbac.yaml": (
+                _SNAPSHOTTER,
+                "deploy/kubernetes/csi-snapshotter/rbac-csi-snapshotter.yaml",
+            ),
+            "snapshot-controller-rbac.yaml": (
+                _SNAPSHOTTER,
+                "deploy/kubernetes/snapshot-controller/rbac-snapshot-controller.yaml",
+            ),
+        },
+    ),
+    Module(
+        name="kubernetes",
+        folder=_ROOT / "tests/peers/go/kubernetes",
+        binaries={
+            "mockdriver": "./mockdriver",
+            "etcd": "go.etcd.io/etcd/server/v3",
+            "kube-apiserver": "k8s.io/kubernetes/cmd/kube-apiserver",
+            "kube-controller-manager": "k8s.io/kubernetes/cmd/kube-controller-manager",
+            "kube-scheduler": "k8s.io/kubernetes/cmd/kube-scheduler",
+            "kubectl": "k8s.io/kubernetes/cmd/kubectl",
+            "kubelet": "k8s.io/kubernetes/cmd/kubelet",
+        },
+        # kubectl and the kubelet refuse to work without a version of their own.
+        ldflags=f"-s -w -X k8s.io/component-base/version.gitVersion={_KUBERNETES_VERSION}",
+    ),
+)
+
+ON_PATH = frozenset({"hostpathplugin", "csi-node-driver-registrar"})
+"""Peers that no module proxy serves: used where somebody has put them on PATH."""
+
+
+def cache_directory() -> Path:
+    """Where all peers are kept, outside the tree."""
+    home = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(home) / "csi-bridge" / "peers"
+
+
+def find(name: str) -> Path | None:
+    """A peer's binary or published file, or None where it is not built (or, for `ON_PATH`, not installed)."""
+    if name in ON_PATH:
+        found = shutil.which(name)
+        return Path(found) if found else None
+    path = module_of(name).directory / name
+    return path if path.exists() else None
+
+
+def module_of(name: str) -> Module:
+    """The module that a binary or a published file comes from.
+
+    Raises:
+        LookupError: no module has it.
+    """
+    for module in MODULES:
+        if name in module.binaries or name in module.published:
+            return module
+    known = ", ".join(sorted(ON_PATH.union(*(set(module.binaries) | set(module.published) for module in MODULES))))
+    raise LookupError(f"no peer is called {name!r}; there are: {known}")
+
+
+def build(modules: Sequence[Module] = MODULES) -> None:
+    """Build what is missing of these modules, with a progress line for each binary on standard output.
+
+    Raises:
+        BuildError: Go is missing, or refuses a package.
+    """
+    for module in modules:
+        with _locked(module):
+            if module.directory.exists():
+                os.utime(module.directory)
+                _say(f"{module.name}: in {module.directory}")
+                continue
+            _build_one(module)
+            _remove_unused(module)
+
+
+def _build_one(module: Module) -> None:
+    go = shutil.which("go")
+    if go is None:
+        raise BuildError("go is not on PATH: the peers are built from Go modules; install Go 1.26 or newer")
+    began = time.monotonic()
+    for left_over in cache_directory().glob(f".{module.name}-*"):
+        shutil.rmtree(left_over, ignore_errors=True)
+    work = Path(tempfile.mkdtemp(prefix=f".{module.name}-", dir=cache_directory()))
+    try:
+        for number, (binary, package) in enumerate(module.binaries.items(), start=1):
+            _say(f"{module.name}: building {binary} ({number} of {len(module.binaries)})")
+            _compile(go, module, package, work / binary)
+        for name, (source, path) in module.published.items():
+            _copy(_folder(go, module, source) / path, work / name)
+        work.chmod(0o755)
+        work.rename(module.directory)
+    except BaseException:
+        shutil.rmtree(work, ignore_errors=True)
+        raise
+    _say(f"{module.name}: built in {time.monotonic() - began:.0f} s, in {module.directory}")
+
+
+def _compile(go: str, module: Module, package: str, output: Path) -> None:
+    # The tree may be a git checkout with an owner that git distrusts: the binaries do not need its version.
+    flags = ["-buildvcs=false", "-trimpath", "-mod=readonly", f"-ldflags={module.ldflags}"]
+    _go(module, go, "build", *flags, "-o", str(output), package)
+
+
+def _folder(go: str, module: Module, source: str) -> Path:
+    """Where Go's module cache has a module that this one requires."""
+    return Path(json.loads(_go(module, go, "mod", "download", "-json", source))["Dir"])
+
+
+def _copy(source: Path, target: Path) -> None:
+    # Go's module cache is read-only, files and folders; a copy must be one that can be removed.
+    if source.is_dir():
+        shutil.copytree(source, target, copy_function=shutil.copyfile)
+        target.chmod(0o755)
+    else:
+        shutil.copyfile(source, target)
+
+
+def _go(module: Module, *command: str) -> str:
+    # Somebody's own flags or workspace would make other binaries under the same hash.
+    environment = {key: value for key, value in os.environ.items() if key not in {"GOFLAGS", "GOWORK"}}
+    done = subprocess.run(
+        command,
+        cwd=module.folder,
+        env={**environment, "GOWORK": "off"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        said = [line for line in done.stderr.splitlines() if not line.startswith("go: downloading")]
+        raise BuildError(f"{' '.join(command[1:])} in {module.folder} failed:\n" + "\n".join(said[-40:]))
+    return done.stdout
+
+
+@contextlib.contextmanager
+def _locked(module: Module) -> Iterator[None]:
+    """Hold the module's lock, which the kernel drops with the process, however that ends."""
+    cache_directory().mkdir(parents=True, exist_ok=True)
+    with (cache_directory() / f"{module.name}.lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            _say(f"{module.name}: another run is building it; waiting")
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _remove_unused(module: Module) -> None:
+    for directory in cache_directory().glob(f"{module.name}-*"):
+        if time.time() - directory.stat().st_mtime > _UNUSED_LIMIT_S:
+            shutil.rmtree(directory, ignore_errors=True)
+
+
+def _say(text: str) -> None:
+    print(f"peers: {text}", flush=True)  # noqa: T201  this file is also a command
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Build all modules, or the named ones."""
+    known = {module.name: module for module in MODULES}
+    unknown = [name for name in arguments if name not in known]
+    if unknown:
+        _say(f"no module is called {unknown[0]!r}; there are: {', '.join(known)}")
+        return 2
+    try:
+        build([known[name] for name in arguments] or MODULES)
+    except BuildError as error:
+        _say(str(error))
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

@@ -1,0 +1,128 @@
+"""Fixtures of the peer tests: the peers themselves, processes, a control plane, sidecars, csi-sanity.
+
+``make peers`` builds the peers. With ``CSI_BRIDGE_REQUIRE_PEERS=1`` this test session builds what is missing, and a
+peer that cannot be had fails the test that wants it; without, the test is skipped and says what to run.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.peers import build
+from tests.peers.support.control_plane import ControlPlane
+from tests.peers.support.mock_driver import start_mock_driver
+from tests.peers.support.processes import Process, Supervisor
+from tests.peers.support.sanity import SanityReport, run_sanity
+from tests.peers.support.sidecars import Sidecars
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_HERE = Path(__file__).parent
+_REQUIRED = os.environ.get("CSI_BRIDGE_REQUIRE_PEERS") == "1"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what is here, before the marks are used to choose."""
+    for item in items:
+        if item.path.is_relative_to(_HERE):
+            item.add_marker(pytest.mark.peers)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Build the peers where they are required: here, because a test's time limit would cover a fixture's build."""
+    wanted = any(item.path.is_relative_to(_HERE) for item in session.items)
+    if not _REQUIRED or not wanted or session.config.option.collectonly:
+        return
+    capture = session.config.pluginmanager.getplugin("capturemanager")
+    try:
+        with capture.global_and_fixture_disabled():
+            build.build()
+    except build.BuildError as error:
+        raise pytest.UsageError(f"CSI_BRIDGE_REQUIRE_PEERS=1, but: {error}") from error
+
+
+@pytest.fixture(scope="session")
+def peer() -> Callable[[str], Path]:
+    """Finds a peer's binary or published file by name; skips the test where there is none, or fails it if required."""
+
+    def find(name: str) -> Path:
+        found = build.find(name)
+        if found is not None:
+            return found
+        if name in build.ON_PATH:
+            # No module proxy serves these, so that no run can insist on them.
+            pytest.skip(f"{name} is not on PATH: install it by hand")
+        if _REQUIRED:
+            pytest.fail(f"{name} is missing, and CSI_BRIDGE_REQUIRE_PEERS=1; run: make peers")
+        pytest.skip(f"{name} is not built; run: make peers")
+
+    return find
+
+
+@pytest.fixture
+def short_dir() -> Iterator[Path]:
+    """A temporary directory with a path short enough for UNIX sockets (107 bytes), unlike pytest's own."""
+    with tempfile.TemporaryDirectory(prefix="csi-") as directory:
+        yield Path(directory)
+
+
+@pytest.fixture
+def supervisor(tmp_path: Path) -> Iterator[Supervisor]:
+    """Starts processes for one test and stops them at its end, the last one first."""
+    with Supervisor(tmp_path / "logs") as supervisor:
+        yield supervisor
+
+
+@pytest.fixture(scope="session")
+def control_plane(peer: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    """A control plane for the whole test session; a test uses a namespace and driver names of its own."""
+    plane = ControlPlane(tmp_path_factory.mktemp("control-plane"), peer=peer)
+    try:
+        plane.start()
+        yield plane
+    finally:
+        plane.stop()
+
+
+@pytest.fixture
+def namespace(control_plane: ControlPlane) -> Iterator[str]:
+    """A namespace for one test. Its deletion at the end is asked for, not waited for."""
+    name = control_plane.new_namespace()
+    yield name
+    control_plane.api.delete("Namespace", name)
+
+
+@pytest.fixture
+def sidecars(control_plane: ControlPlane, supervisor: Supervisor, peer: Callable[[str], Path]) -> Sidecars:
+    """Starts stock sidecars on CSI sockets."""
+    return Sidecars(control_plane=control_plane, supervisor=supervisor, peer=peer)
+
+
+@pytest.fixture
+def mock_driver(supervisor: Supervisor, peer: Callable[[str], Path]) -> Callable[..., Process]:
+    """Starts Kubernetes' mock driver on a socket; takes the arguments of `start_mock_driver` from the socket on."""
+
+    def start(socket: Path, **settings: object) -> Process:
+        return start_mock_driver(supervisor, peer("mockdriver"), socket, **settings)  # type: ignore[arg-type]  # passed on
+
+    return start
+
+
+@pytest.fixture
+def sanity(short_dir: Path, peer: Callable[[str], Path]) -> Callable[..., SanityReport]:
+    """Runs csi-sanity; takes the keyword arguments of `run_sanity`. May be called again in the same test."""
+    runs = 0
+
+    def run(**settings: object) -> SanityReport:
+        nonlocal runs
+        runs += 1
+        return run_sanity(peer("csi-sanity"), short_dir / f"sanity-{runs}", **settings)  # type: ignore[arg-type]  # passed on
+
+    return run

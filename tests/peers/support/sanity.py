@@ -1,0 +1,125 @@
+"""csi-sanity, and what became of each of its specs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class SanityReport:
+    """The full names of csi-sanity's specs, by outcome.
+
+    Attributes:
+        passed, skipped, pending: names alone.
+        failed: name → what the spec found wrong (also of a spec that panicked or timed out).
+    """
+
+    passed: frozenset[str]
+    failed: Mapping[str, str]
+    skipped: frozenset[str]
+    pending: frozenset[str]
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many specs there are of each outcome."""
+        return {
+            "passed": len(self.passed),
+            "failed": len(self.failed),
+            "skipped": len(self.skipped),
+            "pending": len(self.pending),
+        }
+
+    def differences(self, other: SanityReport) -> list[str]:
+        """One line for each spec that came out otherwise in the other report; empty where they are equal."""
+        ours, theirs = self._outcomes(), other._outcomes()
+        return [
+            f"{name}: {ours.get(name, 'absent')}, there {theirs.get(name, 'absent')}"
+            + (f" ({other.failed[name]})" if name in other.failed else "")
+            for name in sorted(ours.keys() | theirs.keys())
+            if ours.get(name) != theirs.get(name)
+        ]
+
+    def _outcomes(self) -> dict[str, str]:
+        return {
+            **dict.fromkeys(self.passed, "passed"),
+            **dict.fromkeys(self.failed, "failed"),
+            **dict.fromkeys(self.skipped, "skipped"),
+            **dict.fromkeys(self.pending, "pending"),
+        }
+
+
+def run_sanity(
+    program: Path,
+    directory: Path,
+    *,
+    endpoint: Path,
+    controller_endpoint: Path | None = None,
+    flags: tuple[str, ...] = (),
+    timeout_s: float = 100.0,
+) -> SanityReport:
+    """Run all of csi-sanity.
+
+    Args:
+        program: the csi-sanity binary.
+        directory: a directory of this run alone, for its mount points and its report.
+        endpoint: the socket for Identity and Node (and the rest, without `controller_endpoint`).
+        controller_endpoint: the socket for Controller and GroupController, and Identity once more.
+        flags: further flags, such as ``--csi.testvolumesize=…``.
+        timeout_s: its calls have no deadline: a call that hangs would hang the run.
+
+    Raises:
+        AssertionError: it did not end in time, or left no report; with the end of its output.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    report = directory / "report.json"
+    command = [
+        str(program),
+        f"--csi.endpoint=unix://{endpoint}",
+        *([f"--csi.controllerendpoint=unix://{controller_endpoint}"] if controller_endpoint else []),
+        # csi-sanity makes these two itself: they must not exist.
+        f"--csi.mountdir={directory / 'mount'}",
+        f"--csi.stagingdir={directory / 'staging'}",
+        f"--ginkgo.json-report={report}",
+        "--ginkgo.no-color",
+        *flags,
+    ]
+    output = directory / "csi-sanity.log"
+    with output.open("wb") as file:
+        try:
+            subprocess.run(command, stdout=file, stderr=subprocess.STDOUT, timeout=timeout_s, check=False)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"csi-sanity still ran after {timeout_s:g} s\n{_tail(output)}") from None
+    if not report.exists():
+        raise AssertionError(f"csi-sanity left no report\n{_tail(output)}")
+    return read_report(json.loads(report.read_text()))
+
+
+def read_report(suites: list[dict[str, Any]]) -> SanityReport:
+    """Sort the specs of a Ginkgo JSON report by outcome."""
+    outcomes: dict[str, dict[str, str]] = {"passed": {}, "failed": {}, "skipped": {}, "pending": {}}
+    for spec in (spec for suite in suites for spec in suite["SpecReports"]):
+        if spec["LeafNodeType"] != "It":
+            continue
+        name = " ".join([*(spec["ContainerHierarchyTexts"] or []), spec["LeafNodeText"]])
+        if any(name in names for names in outcomes.values()):
+            raise AssertionError(f"two specs of csi-sanity are called {name!r}")
+        # Ginkgo's other outcomes (panicked, timedout, interrupted, aborted) are failures, too.
+        outcome = spec["State"] if spec["State"] in outcomes else "failed"
+        outcomes[outcome][name] = spec.get("Failure", {}).get("Message", "")
+    return SanityReport(
+        passed=frozenset(outcomes["passed"]),
+        failed=outcomes["failed"],
+        skipped=frozenset(outcomes["skipped"]),
+        pending=frozenset(outcomes["pending"]),
+    )
+
+
+def _tail(output: Path) -> str:
+    return "\n".join(output.read_text(errors="replace").splitlines()[-30:])

@@ -1,0 +1,261 @@
+"""Log lines: their looks, what stands in each, and what happens when they cannot be written."""
+
+import asyncio
+import io
+import json
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from common import logs
+from common.logs import call_context, configure, log_call
+from common.status import Code, Origin, Status
+
+LOGGER = logging.getLogger("csi_bridge.kiln")
+
+
+@pytest.fixture(autouse=True)
+def logging_as_it_was() -> Iterator[None]:
+    root, bridge = logging.getLogger(), logging.getLogger("csi_bridge")
+    handlers, level = list(root.handlers), bridge.level
+    yield
+    root.handlers[:] = handlers
+    bridge.setLevel(level)
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+class FullDisk(io.StringIO):
+    def write(self, text: str) -> int:
+        raise OSError(28, "No space left on device")
+
+
+@pytest.fixture
+def lines() -> Callable[[], list[dict[str, Any]]]:
+    stream = io.StringIO()
+    configure(log_format="json", level="info", stream=stream)
+    return lambda: [json.loads(line) for line in stream.getvalue().splitlines()]
+
+
+@pytest.fixture
+def text() -> io.StringIO:
+    stream = io.StringIO()
+    configure(log_format="text", level="info", stream=stream)
+    return stream
+
+
+Lines = Callable[[], list[dict[str, Any]]]
+
+
+def test_a_json_line_has_time_level_logger_and_message(lines: Lines) -> None:
+    LOGGER.info("link %s", "up")
+    (line,) = lines()
+    assert line.pop("ts").endswith("Z")
+    assert line == {"level": "info", "logger": "csi_bridge.kiln", "msg": "link up"}
+
+
+def test_a_text_line_reads_like_a_sentence(text: io.StringIO) -> None:
+    with call_context(node="n1"):
+        LOGGER.info("link up")
+    assert text.getvalue()[24:] == " INFO    kiln: link up  node=n1\n"
+
+
+@pytest.mark.parametrize(("stream", "is_json"), [(Terminal(), False), (io.StringIO(), True)])
+def test_auto_is_text_on_a_terminal_and_json_otherwise(stream: io.StringIO, is_json: bool) -> None:
+    configure(log_format="auto", level="info", stream=stream)
+    LOGGER.info("hello")
+    assert stream.getvalue().startswith("{") == is_json
+
+
+@pytest.mark.parametrize(
+    ("level", "verbosity", "shown"), [("info", 0, 1), ("info", 3, 1), ("info", 4, 2), ("error", 0, 0)]
+)
+def test_level_and_verbosity_decide_what_is_written(level: str, verbosity: int, shown: int) -> None:
+    stream = io.StringIO()
+    configure(log_format="text", level=level, verbosity=verbosity, stream=stream)
+    LOGGER.info("one")
+    LOGGER.debug("two")
+    assert len(stream.getvalue().splitlines()) == shown
+
+
+def test_other_libraries_write_warnings_only(lines: Lines) -> None:
+    logging.getLogger("websockets").info("noise")
+    logging.getLogger("websockets").warning("something")
+    assert [line["msg"] for line in lines()] == ["something"]
+
+
+def test_configuring_again_replaces_the_stream(text: io.StringIO) -> None:
+    second = io.StringIO()
+    configure(log_format="text", level="info", stream=second)
+    LOGGER.info("hello")
+    assert text.getvalue() == ""
+    assert second.getvalue().count("\n") == 1
+
+
+def test_what_a_call_is_about_stands_in_every_line_inside_it(lines: Lines) -> None:
+    with call_context(node="n1", driver="d.example", method="/csi.v1.Controller/CreateVolume", call_id="c1"):
+        LOGGER.info("inside")
+    LOGGER.info("outside")
+    inside, outside = lines()
+    assert (inside["node"], inside["driver"], inside["call_id"]) == ("n1", "d.example", "c1")
+    assert inside["method"] == "/csi.v1.Controller/CreateVolume"
+    assert "node" not in outside
+
+
+def test_contexts_nest(lines: Lines) -> None:
+    with call_context(driver="d", call_id="c1"):
+        with call_context(node="n2"):
+            LOGGER.info("inner")
+        LOGGER.info("outer")
+    inner, outer = lines()
+    assert (inner["driver"], inner["node"]) == ("d", "n2")
+    assert "node" not in outer
+
+
+async def test_calls_side_by_side_do_not_mix_their_contexts(lines: Lines) -> None:
+    both_inside = asyncio.Barrier(2)
+
+    async def call(node: str) -> None:
+        with call_context(node=node):
+            await both_inside.wait()
+            LOGGER.info(node)
+
+    await asyncio.gather(call("n1"), call("n2"))
+    assert all(line["node"] == line["msg"] for line in lines())
+
+
+async def test_a_task_started_inside_a_call_inherits_its_context(lines: Lines) -> None:
+    async def work() -> None:
+        LOGGER.info("working")
+
+    with call_context(node="n1"):
+        task = asyncio.create_task(work())
+    await task
+    assert lines()[0]["node"] == "n1"
+
+
+def test_a_finished_call_is_one_line_with_code_duration_and_sizes(lines: Lines) -> None:
+    with call_context(node="n1"):
+        log_call(LOGGER, Status(Code.OK), duration_s=0.0123456, request_bytes=310, response_bytes=42)
+    (line,) = lines()
+    del line["ts"], line["level"], line["logger"]
+    assert line == {
+        "msg": "call finished",
+        "node": "n1",
+        "code": "OK",
+        "duration_ms": 12.346,
+        "request_bytes": 310,
+        "response_bytes": 42,
+    }
+
+
+def test_a_failed_call_says_who_said_what(lines: Lines) -> None:
+    status = Status(Code.UNAVAILABLE, "edge node n1 is offline", Origin.HUB)
+    log_call(LOGGER, status, duration_s=0.001, request_bytes=0, response_bytes=0)
+    (line,) = lines()
+    assert (line["code"], line["origin"], line["status"]) == ("UNAVAILABLE", "hub", "edge node n1 is offline")
+
+
+def test_a_finished_call_costs_nothing_when_info_is_off() -> None:
+    stream = io.StringIO()
+    configure(log_format="json", level="warning", stream=stream)
+    log_call(LOGGER, Status(Code.OK), duration_s=1, request_bytes=1, response_bytes=1)
+    assert stream.getvalue() == ""
+
+
+def test_a_vendors_text_cannot_forge_a_second_line(text: io.StringIO) -> None:
+    status = Status(Code.INTERNAL, 'x\n2026-11-21T00:00:00.000Z ERROR   hub: forged "\x1b[2J')
+    log_call(LOGGER, status, duration_s=0, request_bytes=0, response_bytes=0)
+    LOGGER.info("y\nforged\x1b[2J\u2028")
+    first, second = text.getvalue().splitlines()
+    assert "\\n2026" in first
+    assert second.endswith("y\\nforged\\x1b[2J\\u2028")
+    assert "\x1b" not in text.getvalue()
+
+
+def test_a_long_text_is_cut(text: io.StringIO) -> None:
+    status = Status(Code.INTERNAL, "x" * 1_000_000)
+    log_call(LOGGER, status, duration_s=0, request_bytes=0, response_bytes=0)
+    assert len(text.getvalue()) < 3_000
+
+
+def test_a_long_status_is_cut_in_json_too(lines: Lines) -> None:
+    log_call(LOGGER, Status(Code.INTERNAL, "x" * 1_000_000), duration_s=0, request_bytes=0, response_bytes=0)
+    assert len(lines()[0]["status"]) < 3_000
+
+
+def bake() -> None:
+    raise RuntimeError("broken kiln")
+
+
+def log_an_exception() -> None:
+    try:
+        bake()
+    except RuntimeError:
+        LOGGER.exception("cannot bake")
+
+
+def test_a_traceback_stays_in_its_json_line(lines: Lines) -> None:
+    log_an_exception()
+    (line,) = lines()
+    assert line["exc"].endswith("RuntimeError: broken kiln")
+
+
+def test_a_traceback_follows_its_text_line(text: io.StringIO) -> None:
+    log_an_exception()
+    first, *_, last = text.getvalue().splitlines()
+    assert first.endswith("ERROR   kiln: cannot bake")
+    assert last == "RuntimeError: broken kiln"
+
+
+@pytest.mark.parametrize("stream", [FullDisk(), Terminal()])
+def test_a_line_that_cannot_be_written_is_counted_and_lost(stream: io.StringIO) -> None:
+    handler = configure(log_format="text", level="info", stream=stream)
+    if isinstance(stream, Terminal):
+        stream.close()
+    LOGGER.info("lost")
+    LOGGER.info("lost too")
+    assert isinstance(handler, logs.LineHandler)
+    assert handler.lost_lines == 2
+
+
+def test_a_closed_stream_is_no_terminal() -> None:
+    stream = io.StringIO()
+    stream.close()
+    configure(log_format="auto", level="info", stream=stream)
+    LOGGER.info("lost")
+
+
+def test_a_process_without_standard_error_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stderr", None)
+    configure(log_format="auto", level="info")
+    LOGGER.info("lost")
+
+
+def test_a_line_whose_arguments_do_not_fit_its_text_is_counted_and_lost() -> None:
+    stream = io.StringIO()
+    handler = logs.LineHandler(stream)
+    handler.handle(LOGGER.makeRecord(LOGGER.name, logging.INFO, "kiln.py", 1, "%d", ("seven",), None))
+    assert (handler.lost_lines, stream.getvalue()) == (1, "")
+
+
+def test_threads_write_whole_lines(lines: Lines) -> None:
+    def work(number: int) -> None:
+        with call_context(node=f"n{number}"):
+            for _ in range(100):
+                LOGGER.info("n%d", number)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    written = lines()
+    assert len(written) == 400
+    assert all(line["node"] == line["msg"] for line in written)

@@ -1,0 +1,119 @@
+"""What Prometheus reads: names, labels and buckets, and that no peer can make the labels grow."""
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from common.csi.methods import METHODS
+from common.metrics import CALL_BUCKETS_S, MOST_DRIVERS, Metrics, go_code_name
+from common.status import Code
+
+CREATE = "/csi.v1.Controller/CreateVolume"
+CALLS = "csi_plugin_operations_seconds"
+
+
+def calls(metrics: Metrics, driver: str, method: str, code: str, *, sample: str = "count", **more: str) -> float | None:
+    labels = {"driver_name": driver, "method_name": method, "grpc_status_code": code, **more}
+    return metrics.registry.get_sample_value(f"{CALLS}_{sample}", labels)
+
+
+def test_a_call_is_counted_as_csi_lib_utils_does() -> None:
+    metrics = Metrics()
+    metrics.observe_call("d.example", CREATE, Code.DEADLINE_EXCEEDED, 10.5)
+    assert calls(metrics, "d.example", CREATE, "DeadlineExceeded") == 1
+    assert calls(metrics, "d.example", CREATE, "DeadlineExceeded", sample="sum") == 10.5
+    assert calls(metrics, "d.example", CREATE, "DeadlineExceeded", sample="bucket", le="10.0") == 0
+    assert calls(metrics, "d.example", CREATE, "DeadlineExceeded", sample="bucket", le="15.0") == 1
+
+
+def test_the_buckets_are_those_of_csi_lib_utils() -> None:
+    assert CALL_BUCKETS_S == (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 25, 50, 120, 300, 600)
+
+
+@pytest.mark.parametrize(
+    ("code", "name"),
+    [
+        (0, "OK"),
+        (1, "Canceled"),
+        (2, "Unknown"),
+        (8, "ResourceExhausted"),
+        (14, "Unavailable"),
+        (16, "Unauthenticated"),
+    ],
+)
+def test_a_code_is_named_as_go_names_it(code: int, name: str) -> None:
+    assert go_code_name(code) == name
+
+
+def test_the_same_call_again_is_added() -> None:
+    metrics = Metrics()
+    for _ in range(3):
+        metrics.observe_call("d", CREATE, 0, 0.2)
+    assert calls(metrics, "d", CREATE, "OK") == 3
+
+
+def test_a_call_before_the_driver_is_known_counts_as_unknown_driver() -> None:
+    metrics = Metrics()
+    metrics.observe_call("", CREATE, 0, 0.2)
+    metrics.observe_call("", CREATE, 0, 0.2)
+    assert calls(metrics, "unknown-driver", CREATE, "OK") == 2
+
+
+def test_methods_and_codes_that_nobody_knows_share_one_label() -> None:
+    metrics = Metrics()
+    for number in range(1000):
+        metrics.observe_call("d", f"/csi.v1.Controller/Imagined{number}", 1000 + number, 0.2)
+    assert calls(metrics, "d", "other", "other") == 1000
+    assert kept(metrics) == 0
+
+
+def test_drivers_beyond_the_limit_share_one_label() -> None:
+    metrics = Metrics()
+    for number in range(MOST_DRIVERS + 10):
+        metrics.observe_call(f"d{number}", CREATE, 0, 0.2)
+    assert calls(metrics, f"d{MOST_DRIVERS - 1}", CREATE, "OK") == 1
+    assert calls(metrics, f"d{MOST_DRIVERS}", CREATE, "OK") is None
+    assert calls(metrics, "other", CREATE, "OK") == 10
+    assert kept(metrics) == MOST_DRIVERS
+
+
+def kept(metrics: Metrics) -> int:
+    return len(metrics._observers)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_of_the_contract_has_its_own_label(method: str) -> None:
+    metrics = Metrics()
+    metrics.observe_call("d", method, 0, 0.2)
+    assert calls(metrics, "d", method, "OK") == 1
+
+
+def test_the_links_are_counted() -> None:
+    metrics = Metrics()
+    metrics.link_ups.inc()
+    metrics.redials.inc()
+    metrics.link_down("peer-silent")
+    metrics.link_down("a reason that nobody planned for")
+    metrics.connected_nodes.set(2)
+    metrics.calls_in_flight.inc()
+    metrics.received_bytes.inc(10)
+    metrics.sent_bytes.inc(20)
+    value = metrics.registry.get_sample_value
+    assert value("csi_bridge_link_ups_total") == 1
+    assert value("csi_bridge_redials_total") == 1
+    assert value("csi_bridge_link_downs_total", {"reason": "peer-silent"}) == 1
+    assert value("csi_bridge_link_downs_total", {"reason": "other"}) == 1
+    assert value("csi_bridge_link_downs_total", {"reason": "link-lost"}) == 0
+    assert value("csi_bridge_connected_nodes") == 2
+    assert value("csi_bridge_calls_in_flight") == 1
+    assert value("csi_bridge_bytes_total", {"direction": "in"}) == 10
+    assert value("csi_bridge_bytes_total", {"direction": "out"}) == 20
+
+
+def test_two_processes_in_one_test_do_not_meet() -> None:
+    one, other = Metrics(), Metrics(CollectorRegistry())
+    one.link_ups.inc()
+    assert other.registry.get_sample_value("csi_bridge_link_ups_total") == 0
+
+
+def test_the_process_itself_is_measured() -> None:
+    assert (Metrics().registry.get_sample_value("process_resident_memory_bytes") or 0) > 0

@@ -1,0 +1,179 @@
+"""The end of a session: drain, goodbye, a lost link, and silence afterwards."""
+
+import pytest
+
+from common.errors import TunnelClosed
+from common.messages import Ack, Drain, Goodbye, Kind, Ping, decode, encode
+from common.session import Cancelled, Closed, Drained, Ended, Failed, Message, Opened, PeerDraining, Released, State
+from tests.unit.wire.pair import OK, SessionPair, open_session, sent_frames
+
+
+def test_a_drain_lets_open_streams_finish_and_then_says_so() -> None:
+    pair = SessionPair()
+    number = pair.call()
+    pair.settle()
+    pair.edge.session.drain("edge agent restarts")
+    pair.settle()
+    assert pair.hub.one(PeerDraining) == PeerDraining("edge agent restarts")
+    assert pair.edge.all(Drained) == []
+    pair.edge.session.end(number, OK)
+    pair.settle()
+    assert pair.edge.all(Drained) == []
+    pair.hub.session.acknowledge(number, delivered=True)
+    pair.settle()
+    assert pair.edge.one(Drained) == Drained()
+
+
+def test_a_drain_without_streams_is_done_at_once() -> None:
+    pair = SessionPair()
+    pair.hub.session.drain("hub restarts")
+    assert pair.hub.one(Drained) == Drained()
+
+
+def test_a_drain_waits_for_streams_of_both_sides() -> None:
+    pair = SessionPair()
+    report = pair.edge.session.open(Kind.REPORT, now=pair.now)
+    pair.settle()
+    pair.edge.session.drain("x")
+    assert pair.edge.all(Drained) == []
+    pair.hub.session.end(report, OK)
+    pair.settle()
+    pair.edge.session.acknowledge(report, delivered=True)
+    assert pair.edge.one(Drained) == Drained()
+
+
+def test_no_stream_is_opened_towards_a_draining_peer() -> None:
+    pair = SessionPair()
+    pair.edge.session.drain("x")
+    pair.settle()
+    with pytest.raises(TunnelClosed) as caught:
+        pair.call()
+    assert not caught.value.sent
+    assert caught.value.why == "the peer is shutting down"
+
+
+def test_a_stream_that_crosses_the_drain_is_still_served() -> None:
+    pair = SessionPair()
+    number = pair.call()
+    pair.edge.session.drain("x")
+    pair.settle()
+    assert pair.edge.one(Opened).stream == number
+    pair.edge.session.end(number, OK)
+    pair.settle()
+    pair.hub.session.acknowledge(number, delivered=True)
+    pair.settle()
+    assert pair.edge.one(Released).delivered
+
+
+def test_a_second_drain_says_nothing_more() -> None:
+    pair = SessionPair()
+    pair.hub.session.drain("x")
+    pair.hub.session.drain("y")
+    assert sent_frames(pair.hub.session) == [Drain("x")]
+    assert pair.hub.one(Drained) == Drained()
+
+
+def test_a_goodbye_ends_both_ends_with_its_words() -> None:
+    pair = SessionPair()
+    pair.hub.session.goodbye("drained", "hub restarts")
+    pair.pump()
+    assert pair.hub.closed == pair.edge.closed == ("drained", "hub restarts")
+    assert pair.hub.session.next_tick() is pair.edge.session.next_tick() is None
+
+
+def test_a_goodbye_is_sent_after_what_was_to_be_said_before_it() -> None:
+    pair = SessionPair()
+    number = pair.call()
+    pair.settle()
+    pair.hub.session.drain("hub restarts")
+    pair.edge.session.end(number, OK)
+    pair.settle()
+    pair.hub.session.acknowledge(number, delivered=True)
+    pair.hub.one(Drained)
+    pair.hub.session.goodbye("drained", "hub restarts")
+    pair.pump()
+    assert pair.edge.one(Released) == Released(number, delivered=True)
+    assert pair.edge.seen[-1] == Closed("drained", "hub restarts")
+
+
+def test_a_goodbye_with_calls_under_way_fails_them_as_sent() -> None:
+    pair = SessionPair()
+    pair.call()
+    pair.settle()
+    pair.edge.session.goodbye("stopped", "killed by an operator")
+    pair.pump()
+    error = pair.hub.one(Failed).error
+    assert isinstance(error, TunnelClosed)
+    assert error.sent
+    assert str(error) == "the session ended: killed by an operator"
+    assert len(pair.edge.all(Cancelled)) == len(pair.edge.all(Released)) == 1
+
+
+def test_an_answer_that_came_before_the_end_can_still_be_read_after_it() -> None:
+    pair = SessionPair()
+    number = pair.call()
+    pair.settle()
+    pair.edge.session.send(number, b"answer")
+    pair.edge.session.end(number, OK)
+    pair.carry(pair.edge)
+    pair.hub.session.lost("cut")
+    assert [type(event) for event in pair.hub.events()] == [Message, Ended, Closed]
+    pair.hub.session.consumed(number, 6)
+    pair.hub.session.acknowledge(number, delivered=True)
+    assert pair.hub.session.to_send() == b""
+
+
+def test_after_a_lost_link_nothing_comes_out_and_nothing_goes_in() -> None:
+    pair = SessionPair()
+    number = pair.call()
+    pair.settle()
+    pair.hub.session.lost("cable cut")
+    assert pair.hub.closed == ("link-lost", "cable cut")
+    pair.hub.events()
+    session = pair.hub.session
+    session.lost("again")
+    session.goodbye("x", "y")
+    session.refuse("x", "y")
+    session.drain("x")
+    session.send(number, b"x")
+    session.end(number, OK)
+    session.cancel(number)
+    session.acknowledge(number, delivered=True)
+    session.consumed(number, 100_000)
+    session.receive(encode(Ping(1)), pair.now)
+    session.receive(b"garbage", pair.now)
+    session.tick(pair.now + 1_000)
+    with pytest.raises(TunnelClosed):
+        session.open(1, now=pair.now)
+    assert session.events() == []
+    assert session.to_send() == b""
+    assert session.open_streams == 0
+
+
+def test_frames_after_a_goodbye_in_the_same_message_are_ignored() -> None:
+    session = open_session()
+    session.receive(encode(Goodbye("drained", "bye")) + encode(Ping(1)) + encode(Ack(1, delivered=True)), 0.0)
+    assert session.events() == [Closed("drained", "bye")]
+    assert session.to_send() == b""
+
+
+def test_closed_is_the_last_event_of_a_session_that_dies_in_the_middle_of_everything() -> None:
+    pair = SessionPair()
+    for _ in range(5):
+        pair.call(b"x" * 500)
+    pair.carry(pair.hub, most=7)
+    pair.edge.session.receive(b"\xc1", pair.now)
+    assert isinstance(pair.edge.events()[-1], Closed)
+    pair.carry(pair.edge)
+    assert isinstance(pair.hub.events()[-1], Closed)
+    assert pair.hub.session.state is pair.edge.session.state is State.CLOSED
+
+
+def test_a_goodbye_is_the_only_frame_after_a_broken_rule() -> None:
+    session = open_session()
+    session.receive(encode(Ping(1)), 0.0)
+    session.receive(b"\xc1", 0.0)
+    (frame,) = decode(session.to_send())
+    assert isinstance(frame, Goodbye)
+    assert frame.reason == "protocol-error"
+    assert session.to_send() == b""

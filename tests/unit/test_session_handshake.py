@@ -1,0 +1,227 @@
+"""The greeting of two sessions: welcome, refusal, versions, and a peer that never says hello."""
+
+import pytest
+
+from common.errors import LocalProtocolError, TunnelClosed
+from common.messages import (
+    Ack,
+    Cancel,
+    Chunk,
+    Credit,
+    Drain,
+    End,
+    Frame,
+    Goodbye,
+    Hello,
+    NotUnderstood,
+    Open,
+    Ping,
+    Pong,
+    decode,
+    encode,
+)
+from common.session import Closed, HelloReceived, Limits, Session, State, Welcomed
+from tests.unit.wire.pair import SMALL, SessionPair, hello_of, open_session, sent_frames
+
+UNKNOWN = b"\x92\x63\x00"
+"""A frame of type 99, which only a newer peer knows."""
+
+
+def test_the_dialler_says_hello_and_the_acceptor_decides() -> None:
+    pair = SessionPair(welcome=False)
+    pair.pump()
+    assert pair.hub.events() == [HelloReceived(pair.edge.session.hello)]
+    assert pair.edge.events() == []
+    assert (pair.hub.session.state, pair.edge.session.state) == (State.DECIDING, State.GREETING)
+
+
+def test_an_acceptor_says_nothing_before_it_has_decided() -> None:
+    pair = SessionPair(welcome=False)
+    assert pair.hub.session.to_send() == b""
+    pair.pump()
+    assert pair.hub.session.to_send() == b""
+
+
+def test_a_welcome_opens_both_ends() -> None:
+    pair = SessionPair()
+    assert pair.edge.one(Welcomed) == Welcomed(pair.hub.session.hello)
+    assert (pair.hub.session.state, pair.edge.session.state) == (State.OPEN, State.OPEN)
+    assert pair.hub.session.peer == pair.edge.session.hello
+    assert pair.edge.session.peer == pair.hub.session.hello
+
+
+def test_a_hello_tells_the_limits_of_its_sender() -> None:
+    limits = Limits(max_message_bytes=1, stream_window_bytes=2, session_window_bytes=3, max_streams=4)
+    hello = Session(hello_of(), dialler=True, limits=limits, now=0.0).hello
+    told = (hello.max_message_bytes, hello.stream_window_bytes, hello.session_window_bytes, hello.max_streams)
+    assert told == (1, 2, 3, 4)
+
+
+def test_a_refusal_ends_both_ends_with_its_reason() -> None:
+    pair = SessionPair(welcome=False)
+    pair.pump()
+    pair.hub.session.refuse("name-taken", "node n7 is connected already")
+    pair.pump()
+    assert pair.edge.events() == [Closed("name-taken", "node n7 is connected already")]
+    assert pair.hub.closed == ("name-taken", "node n7 is connected already")
+    assert (pair.hub.session.state, pair.edge.session.state) == (State.CLOSED, State.CLOSED)
+
+
+@pytest.mark.parametrize(("hub", "edge"), [((5, 4), (3, 1)), ((3, 1), (5, 4))], ids=["hub newer", "edge newer"])
+def test_versions_that_do_not_meet_end_both_ends_with_a_text_that_names_both(
+    hub: tuple[int, int], edge: tuple[int, int]
+) -> None:
+    hubs = hello_of("hub", "hub-1", version=hub[0], oldest=hub[1])
+    edges = hello_of("edge", "n7", version=edge[0], oldest=edge[1])
+    acceptor = Session(hubs, dialler=False, limits=SMALL, now=0.0)
+    dialler = Session(edges, dialler=True, limits=SMALL, now=0.0)
+    acceptor.receive(dialler.to_send(), 0.0)
+    dialler.receive(acceptor.to_send(), 0.0)
+    text = (
+        f"edge n7 (csi-bridge 0.1.0) speaks wire version {edge[0]} (oldest {edge[1]}), "
+        f"this side (csi-bridge 0.1.0) {hub[0]} (oldest {hub[1]}); upgrade the older"
+    )
+    assert acceptor.events() == [Closed("protocol-error", text)]
+    assert dialler.events() == [Closed("protocol-error", text)]
+
+
+def test_a_dialler_checks_the_version_of_the_welcome_too() -> None:
+    dialler = Session(hello_of(), dialler=True, limits=SMALL, now=0.0)
+    dialler.receive(encode(hello_of("hub", "hub-1", version=9, oldest=9)), 0.0)
+    (closed,) = dialler.events()
+    assert isinstance(closed, Closed)
+    assert "hub hub-1 (csi-bridge 0.1.0) speaks wire version 9 (oldest 9)" in closed.message
+    assert sent_frames(dialler) == [Goodbye("protocol-error", closed.message)]
+
+
+def test_versions_that_overlap_are_welcome() -> None:
+    assert open_session(version=9, oldest=1).state is State.OPEN
+
+
+@pytest.mark.parametrize("dialler", [True, False])
+def test_a_hello_that_never_comes_ends_the_session_in_time(dialler: bool) -> None:
+    session = Session(hello_of(), dialler=dialler, limits=SMALL, now=100.0)
+    assert session.next_tick() == 105.0
+    session.tick(104.9)
+    assert session.events() == []
+    session.tick(105.0)
+    assert session.events() == [Closed("hello-timeout", "no hello within 5 s")]
+    assert isinstance(decode(session.to_send())[-1], Goodbye)
+    assert session.next_tick() is None
+
+
+def test_a_decision_that_never_comes_ends_the_session_in_time() -> None:
+    session = Session(hello_of("hub", "hub-1"), dialler=False, limits=SMALL, now=100.0)
+    session.receive(encode(hello_of()), 104.0)
+    session.events()
+    session.tick(105.0)
+    assert session.events() == [Closed("hello-timeout", "no answer to the hello within 5 s")]
+
+
+def test_bytes_that_dribble_in_do_not_lengthen_the_time_for_the_hello() -> None:
+    session = Session(hello_of("hub", "hub-1"), dialler=False, limits=SMALL, now=100.0)
+    for now in (101.0, 102.0, 103.0, 104.0):
+        session.heard(now)
+        session.receive(UNKNOWN, now)
+    session.tick(105.0)
+    assert session.events() == [Closed("hello-timeout", "no hello within 5 s")]
+
+
+EARLY: list[Frame] = [
+    Drain("x"),
+    Ping(1),
+    Pong(1),
+    Open(1, 1, 1, "d", "m", "n", "c", 0),
+    Chunk(1, 0, b""),
+    Credit(0, 1),
+    End(1, 0, "", ""),
+    Cancel(1),
+    Ack(1, delivered=True),
+]
+
+
+@pytest.mark.parametrize("frame", EARLY, ids=lambda frame: type(frame).__name__)
+@pytest.mark.parametrize("greeted", [False, True], ids=["before the hello", "before the welcome"])
+def test_a_frame_that_comes_too_early_ends_the_session(frame: Frame, greeted: bool) -> None:
+    session = Session(hello_of("hub", "hub-1"), dialler=False, limits=SMALL, now=0.0)
+    if greeted:
+        session.receive(encode(hello_of()), 0.0)
+        session.events()
+    session.receive(encode(frame), 0.0)
+    state = "DECIDING" if greeted else "GREETING"
+    assert session.events() == [Closed("protocol-error", f"a {type(frame).__name__} frame in state {state}")]
+
+
+def test_a_second_hello_ends_the_session() -> None:
+    session = open_session()
+    session.receive(encode(hello_of()), 0.0)
+    assert session.events() == [Closed("protocol-error", "a Hello frame in state OPEN")]
+
+
+def test_a_goodbye_before_the_welcome_is_an_end() -> None:
+    session = Session(hello_of("hub", "hub-1"), dialler=False, limits=SMALL, now=0.0)
+    session.receive(encode(hello_of()) + encode(Goodbye("stopping", "never mind")), 0.0)
+    assert session.events()[-1] == Closed("stopping", "never mind")
+
+
+def test_a_newer_diallers_unknown_frame_beside_its_hello_is_answered_and_harms_neither_end() -> None:
+    pair = SessionPair(welcome=False)
+    pair.hub.session.receive(pair.edge.session.to_send() + UNKNOWN, pair.now)
+    pair.pump()
+    pair.hub.session.accept()
+    pair.pump()
+    assert (pair.hub.session.state, pair.edge.session.state) == (State.OPEN, State.OPEN)
+
+
+def test_a_newer_acceptors_unknown_frame_before_its_welcome_is_answered_and_harms_neither_end() -> None:
+    pair = SessionPair(welcome=False)
+    pair.edge.session.receive(UNKNOWN, pair.now)
+    pair.carry(pair.edge)
+    pair.hub.session.accept()
+    pair.pump()
+    assert (pair.hub.session.state, pair.edge.session.state) == (State.OPEN, State.OPEN)
+
+
+def refused_hello(hello: Hello) -> str:
+    session = Session(hello_of("hub", "hub-1"), dialler=False, limits=SMALL, now=0.0)
+    session.receive(encode(hello), 0.0)
+    (closed,) = session.events()
+    assert isinstance(closed, Closed)
+    return closed.message
+
+
+def test_a_session_window_must_hold_the_largest_message_beside_a_quarter_that_may_be_owed() -> None:
+    too_small = hello_of(max_message_bytes=1_000, session_window_bytes=1_418)  # (1000 + 64) * 4 / 3 = 1418.7
+    assert refused_hello(too_small) == "Hello: its session window is too small for its largest message"
+    assert open_session(max_message_bytes=1_000, session_window_bytes=1_419).state is State.OPEN
+
+
+def test_a_hello_that_allows_no_stream_is_refused() -> None:
+    assert refused_hello(hello_of(max_streams=0)) == "Hello: it allows no stream, or nothing on one"
+    assert refused_hello(hello_of(stream_window_bytes=0)) == "Hello: it allows no stream, or nothing on one"
+
+
+def test_only_an_acceptor_that_heard_a_hello_accepts() -> None:
+    pair = SessionPair(welcome=False)
+    for session in (pair.hub.session, pair.edge.session):
+        with pytest.raises(LocalProtocolError, match=r"accept\(\) in state GREETING"):
+            session.accept()
+    pair = SessionPair()
+    with pytest.raises(LocalProtocolError, match=r"accept\(\) in state OPEN"):
+        pair.hub.session.accept()
+
+
+def test_no_stream_is_opened_before_the_welcome() -> None:
+    pair = SessionPair(welcome=False)
+    pair.pump()
+    for session in (pair.hub.session, pair.edge.session):
+        with pytest.raises(TunnelClosed) as caught:
+            session.open(1, now=pair.now)
+        assert not caught.value.sent
+
+
+def test_a_not_understood_from_an_older_peer_harms_nothing() -> None:
+    session = open_session()
+    session.receive(encode(NotUnderstood(99)), 0.0)
+    assert session.events() == []
+    assert session.state is State.OPEN

@@ -1,0 +1,120 @@
+"""Keepalive: a ping after a silence, an end after twice as much, and any byte as a sign of life."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from common.messages import Ping, Pong, encode
+from common.session import Closed, Limits, Session, State
+from tests.unit.wire.examples import examples
+from tests.unit.wire.pair import SMALL, SessionPair, dialled_session, hello_of, open_session, sent_frames
+
+
+def test_a_ping_goes_out_after_the_interval_and_only_one() -> None:
+    session = open_session(now=100.0)
+    assert session.next_tick() == 110.0
+    session.tick(109.9)
+    assert sent_frames(session) == []
+    session.tick(110.0)
+    session.tick(111.0)
+    assert sent_frames(session) == [Ping(1)]
+    assert session.next_tick() == 120.0
+
+
+def test_a_peer_that_is_silent_for_twice_the_interval_is_dead() -> None:
+    session = open_session(now=100.0)
+    session.tick(110.0)
+    session.to_send()
+    session.tick(119.9)
+    assert session.state is State.OPEN
+    session.tick(120.0)
+    assert session.events() == [Closed("peer-silent", "nothing was heard for 20 s")]
+    assert session.to_send() == b""
+    assert session.next_tick() is None
+
+
+@pytest.mark.parametrize("life", ["part of a message", "any frame"])
+def test_any_bytes_are_a_sign_of_life(life: str) -> None:
+    session = open_session(now=100.0)
+    session.tick(110.0)
+    if life == "any frame":
+        session.receive(encode(Pong(99)), 115.0)
+    else:
+        session.heard(115.0)
+    session.tick(120.0)
+    assert session.state is State.OPEN
+    assert session.next_tick() == 125.0
+    session.to_send()
+    session.tick(125.0)
+    assert sent_frames(session) == [Ping(2)]
+
+
+def test_a_ping_is_answered_with_its_number() -> None:
+    session = open_session()
+    session.receive(encode(Ping(2**63 - 1)), 0.0)
+    assert sent_frames(session) == [Pong(2**63 - 1)]
+
+
+def test_two_idle_ends_keep_each_other_alive() -> None:
+    pair = SessionPair()
+    for _ in range(100):
+        pair.wait(5.0)
+        pair.pump()
+    assert pair.hub.session.state is pair.edge.session.state is State.OPEN
+    assert pair.hub.events() == pair.edge.events() == []
+
+
+def test_traffic_makes_pings_needless() -> None:
+    pair = SessionPair()
+    for _ in range(20):
+        pair.answered_call()
+        pair.wait(9.0)
+        assert pair.hub.session.to_send() == pair.edge.session.to_send() == b""
+
+
+def test_a_ping_passes_a_large_answer_on_a_slow_link() -> None:
+    pair = SessionPair()
+    number = pair.call()
+    pair.settle()
+    pair.edge.session.send(number, bytes(1_000))
+    pair.edge.session.to_send()
+    pair.edge.session.tick(pair.now + 10.0)
+    data = pair.edge.session.to_send()
+    assert data.startswith(encode(Ping(1)))
+
+
+@given(
+    now=st.floats(0, 1e9),
+    keepalive_s=st.floats(0.001, 1e4),
+    hello_s=st.floats(0.001, 1e4),
+    timeout_s=st.floats(0.001, 1e4),
+    greeted=st.booleans(),
+)
+@examples(300)
+def test_a_tick_at_the_time_that_was_asked_for_is_never_in_vain(
+    now: float, keepalive_s: float, hello_s: float, timeout_s: float, greeted: bool
+) -> None:
+    """Else the loop would set the same timer again and again."""
+    limits = Limits(
+        max_message_bytes=1_000, session_window_bytes=4_000, keepalive_s=keepalive_s, hello_timeout_s=hello_s
+    )
+    if greeted:
+        session = dialled_session(limits, now=now)
+        session.open(1, now=now, timeout_s=timeout_s)
+    else:
+        session = Session(hello_of(), dialler=True, limits=limits, now=now)
+    for _ in range(4):
+        due = session.next_tick()
+        if due is None:
+            break
+        session.tick(due)
+        after = session.next_tick()
+        assert after is None or after > due or session.events()
+    assert session.state is State.CLOSED
+
+
+def test_limits_are_those_of_the_session_not_of_the_peer() -> None:
+    pair = SessionPair(hub=Limits(keepalive_s=3.0), edge=SMALL)
+    pair.wait(3.0)
+    assert pair.hub.session.to_send() == encode(Ping(1))
+    assert pair.edge.session.to_send() == b""

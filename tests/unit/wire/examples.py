@@ -1,0 +1,22 @@
+"""How many examples hypothesis tries: the same ones on every run, unless a person asks for more.
+
+`CSI_BRIDGE_EXAMPLES=10 pytest tests/unit/…` tries ten times as many, and other ones on each run.
+"""
+
+import os
+
+from hypothesis import HealthCheck, settings
+
+_FACTOR = int(os.environ.get("CSI_BRIDGE_EXAMPLES", "1"))
+
+
+def examples(number: int, *, steps: int = 50) -> settings:
+    """Settings for so many examples, each of at most so many steps. No deadline: the machine may be busy."""
+    return settings(
+        max_examples=number * _FACTOR,
+        stateful_step_count=steps,
+        derandomize=_FACTOR == 1,
+        database=None,
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
+    )
