@@ -4,6 +4,7 @@ import sys
 
 import click
 
+from cli.call_settings import CallSettings
 from cli.goflags import from_go
 from cli.options import CONTEXT_SETTINGS, settings_options
 from cloud.driver_settings import DriverSettings
@@ -58,6 +59,30 @@ def edge_run(settings: AgentSettings) -> None:
     from edge import agent
 
     process.run(settings, agent.run, name="edge agent")
+
+
+@cli.command(context_settings=CONTEXT_SETTINGS)
+@click.argument("method")
+@click.argument("request_json", metavar="[JSON]", default="{}")
+@settings_options(CallSettings)
+def call(settings: CallSettings, method: str, request_json: str) -> None:
+    """Make one CSI call by hand, through the hub on this host.
+
+    METHOD is CreateVolume, Controller/CreateVolume or a whole path; JSON is the request (@FILE reads a file, - standard
+    input). Prints the answer as JSON, without secrets. Exit code 1: the call did not end with OK.
+    """
+    from cli import call as by_hand
+
+    sys.exit(
+        by_hand.run(
+            settings.hub,
+            driver=settings.driver,
+            node=settings.node or "",
+            name=method,
+            text=request_json,
+            timeout_s=settings.timeout_s,
+        )
+    )
 
 
 def main() -> None:

@@ -4,8 +4,8 @@ Rules (contract A.1, A.4, A.7, A.8):
 
 * Identity and capabilities come from the cache, within milliseconds, whatever the link does. `Probe` speaks of this
   process alone.
-* Any method under `/csi.v1.` is forwarded, known or not. The Node service is not offered here, except NodeGetCapabilities,
-  which the resizer asks (RULE A7).
+* Any method under `/csi.v1.` is forwarded, known or not. The Node service is not offered here, except
+  NodeGetCapabilities, which the resizer asks (RULE A7).
 * An answer is acknowledged once it was handed to the caller's connection; before that the agent keeps it for the retry.
 """
 
@@ -13,11 +13,12 @@ import asyncio
 import contextlib
 import logging
 import random
-import time
+import secrets
 from typing import NoReturn
 
 from cloud.driver_settings import DriverSettings
 from cloud.identity_cache import CACHED_METHODS, IdentityCache
+from common.accounting import Account, accounted
 from common.csi.csi_pb2 import ProbeResponse
 from common.csi.methods import is_csi
 from common.errors import (
@@ -33,8 +34,7 @@ from common.errors import (
 )
 from common.httpd import HttpEndpoint
 from common.link import Link, Stream
-from common.logs import call_context, log_call
-from common.messages import OLDEST_WIRE_VERSION, WIRE_VERSION, Hello, Kind, Priority
+from common.messages import Kind, Priority
 from common.metrics import Metrics
 from common.relay.errors import ServerClosing
 from common.relay.server import ServerCall, serve
@@ -42,7 +42,7 @@ from common.reports import PROBE, decode_reports
 from common.status import Code, Origin, Status
 from common.tasks import supervised
 from common.uplink import Uplink
-from common.version import SOFTWARE
+from common.version import introduce
 
 log = logging.getLogger("csi_bridge.driver")
 
@@ -87,36 +87,31 @@ class ProxyDriver:
 
     async def _forward_and_account(self, call: ServerCall) -> None:
         call_id = f"{random.getrandbits(64):016x}"  # a name for logs
-        started = time.monotonic()
-        sizes = [len(call.request), 0]
-        status = Status(Code.CANCELLED, "the sidecar did not wait", self.origin)
-        self._metrics.calls_in_flight.inc()
-        try:
-            status = await self._forward(call, call_id, sizes)
-        except CallError as error:
-            status = status_of(error, self.origin)
-            call.finish(status)
-        finally:
-            self._metrics.calls_in_flight.dec()
-            duration_s = time.monotonic() - started
-            self._metrics.observe_call(self._driver, call.method, status.code, duration_s)
-            with call_context(driver=self._driver, method=call.method, call_id=call_id):
-                log_call(log, status, duration_s=duration_s, request_bytes=sizes[0], response_bytes=sizes[1])
+        with accounted(
+            self._metrics,
+            log,
+            origin=self.origin,
+            driver=self._driver,
+            method=call.method,
+            call_id=call_id,
+            node=self._node,
+        ) as account:
+            account.request_bytes = len(call.request)
+            try:
+                await self._forward(call, account)
+            except CallError as error:
+                account.status = status_of(error, self.origin)
+                call.finish(account.status)
 
-    async def _forward(self, call: ServerCall, call_id: str, sizes: list[int]) -> Status:
+    async def _forward(self, call: ServerCall, account: Account) -> None:
         if not is_csi(call.method) or call.method.startswith(_NODE_SERVICE):
             raise NotCarried(call.method, "this socket serves the CSI controller side; nodes are served at the edge")
-        stream = self._open(call, call_id)
+        stream = self._open(call, account.call_id)
         try:
             async for message in stream:
-                sizes[1] += len(message)
-                if len(message) > SIDECAR_MESSAGE_BYTES:
-                    raise MessageTooLarge(
-                        len(message), SIDECAR_MESSAGE_BYTES, "an answer", "no sidecar takes a larger one"
-                    )
+                account.response_bytes += len(message)
+                _check_answer(message)
                 await call.send(message)
-            status = stream.status
-            assert status is not None
         except TunnelClosed as error:
             raise LinkLost("the hub", error.why) from error
         except CallTimeout as error:
@@ -124,8 +119,9 @@ class ProxyDriver:
         except BaseException:
             stream.cancel()
             raise
-        stream.acknowledge(delivered=call.finish(status))
-        return status
+        assert stream.status is not None
+        account.status = stream.status
+        stream.acknowledge(delivered=call.finish(stream.status))
 
     def _open(self, call: ServerCall, call_id: str) -> Stream:
         assert self.uplink is not None
@@ -164,7 +160,7 @@ class ProxyDriver:
         stream = link.open(Kind.WATCH, priority=Priority.CONTROL, subject=self._driver, node=self._node)
         self._watch = asyncio.get_running_loop().create_task(self._listen(stream), name="watch")
 
-    async def serve(self, stream: Stream) -> NoReturn:
+    async def serve(self, _stream: Stream) -> NoReturn:
         """The hub opens no streams here."""
         raise NotCarried("a stream", "a proxy driver serves none")
 
@@ -196,6 +192,11 @@ class ProxyDriver:
             stream.cancel()
 
 
+def _check_answer(message: bytes) -> None:
+    if len(message) > SIDECAR_MESSAGE_BYTES:
+        raise MessageTooLarge(len(message), SIDECAR_MESSAGE_BYTES, "an answer", "no stock sidecar takes a larger one")
+
+
 async def run(settings: DriverSettings, stopping: asyncio.Event) -> None:
     """Run a proxy driver until `stopping` is set, then drain it.
 
@@ -205,20 +206,7 @@ async def run(settings: DriverSettings, stopping: asyncio.Event) -> None:
     metrics = Metrics()
     cache = IdentityCache(settings.state_dir, settings.drivername)
     proxy = ProxyDriver(settings, cache, metrics)
-    hello = Hello(
-        WIRE_VERSION,
-        OLDEST_WIRE_VERSION,
-        "driver",
-        settings.drivername,
-        f"{random.getrandbits(64):016x}",  # tells two proxies of one driver apart in logs
-        0,
-        SOFTWARE,
-        (),
-        0,
-        0,
-        0,
-        0,
-    )
+    hello = introduce("driver", settings.drivername, instance=secrets.token_hex(8))
     uplink = Uplink(
         settings.hub_endpoint, lambda: hello, proxy, limits=settings.limits(), tls=settings.tls(server=False)
     )

@@ -83,8 +83,8 @@ class IdentityCache:
             log.info("driver %s is known now, from node %s", report.driver, report.node)
         elif self._differs(report):
             log.warning(
-                "driver %s on node %s has changed its Identity or capabilities; the sidecars see it when this proxy driver "
-                "and they are restarted",
+                "driver %s on node %s has changed its Identity or capabilities; the sidecars see it when this proxy "
+                "driver and they are restarted",
                 report.driver,
                 report.node,
             )

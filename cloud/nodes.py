@@ -190,8 +190,8 @@ class Nodes:
             )
             raise HandshakeRefused(
                 "conflict",
-                f"another machine is connected as {hello.name} (instance {stored.instance}, this one {hello.instance}); "
-                f"give each --node a name of its own",
+                f"another machine is connected as {hello.name} (instance {stored.instance}, this one {hello.instance})"
+                f"; give each --node a name of its own",
             )
         if hello.boot < stored.boot:
             raise HandshakeRefused("stale", f"a later start of {hello.name} is connected (boot {stored.boot})")

@@ -23,8 +23,8 @@ SCHEMA_VERSION = 1
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS nodes (
-    name TEXT PRIMARY KEY, instance TEXT NOT NULL, boot INTEGER NOT NULL, since REAL NOT NULL, connected INTEGER NOT NULL,
-    reports BLOB NOT NULL
+    name TEXT PRIMARY KEY, instance TEXT NOT NULL, boot INTEGER NOT NULL, since REAL NOT NULL,
+    connected INTEGER NOT NULL, reports BLOB NOT NULL
 ) STRICT, WITHOUT ROWID
 """
 
@@ -127,13 +127,7 @@ class Store:
         try:
             database.execute("PRAGMA journal_mode=WAL")
             database.execute("PRAGMA synchronous=NORMAL")
-            version = database.execute("PRAGMA user_version").fetchone()[0]
-            if version > SCHEMA_VERSION:
-                raise SettingsError(
-                    "--state-dir",
-                    str(self._path),
-                    f"was written by a newer hub (schema {version}, this one {SCHEMA_VERSION})",
-                )
+            self._check_version(database)
             database.execute(_SCHEMA)
             database.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
             database.commit()
@@ -141,3 +135,9 @@ class Store:
             database.close()
             raise
         return database
+
+    def _check_version(self, database: sqlite3.Connection) -> None:
+        version = database.execute("PRAGMA user_version").fetchone()[0]
+        if version > SCHEMA_VERSION:
+            why = f"was written by a newer hub (schema {version}, this one knows {SCHEMA_VERSION})"
+            raise SettingsError("--state-dir", str(self._path), why)

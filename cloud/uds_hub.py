@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import json
 import logging
-import time
 from collections.abc import Awaitable, Callable
 from typing import ClassVar
 
@@ -21,16 +20,16 @@ from cloud.hub_settings import HubSettings
 from cloud.nodes import Call, Nodes
 from cloud.routing import route
 from cloud.store import Store
+from common.accounting import Account, accounted
 from common.errors import CallError, Draining, HandshakeRefused, NotCarried, status_of
 from common.httpd import HttpEndpoint
 from common.link import Link, Stream
-from common.logs import call_context, log_call
-from common.messages import OLDEST_WIRE_VERSION, WIRE_VERSION, Hello, Kind
+from common.messages import Hello, Kind, Open
 from common.metrics import Metrics
 from common.reports import decode_reports, encode_reports
 from common.status import Code, Origin, Status
 from common.transport import Listener, listen_tcp
-from common.version import SOFTWARE
+from common.version import SOFTWARE, introduce
 
 log = logging.getLogger("csi_bridge.hub")
 
@@ -54,11 +53,7 @@ class Hub:
     def greeted(self, link: Link) -> None:
         """A peer said hello: let it in, or say why not."""
         try:
-            if self._draining:
-                raise HandshakeRefused("draining", "the hub is shutting down")
-            role = admit(link.peer, link.peer_identity, insecure=self._insecure)
-            if role is Role.EDGE:
-                self.nodes.connect(link.peer, link)
+            role = self._admit(link)
         except HandshakeRefused as refusal:
             log.warning(
                 "refused %s %s from %s: %s", link.peer.role, link.peer.name, link.peer_identity.address, refusal.why
@@ -79,6 +74,14 @@ class Hub:
             link.peer_identity.address,
             link.peer.software,
         )
+
+    def _admit(self, link: Link) -> Role:
+        if self._draining:
+            raise HandshakeRefused("draining", "the hub is shutting down")
+        role = admit(link.peer, link.peer_identity, insecure=self._insecure)
+        if role is Role.EDGE:
+            self.nodes.connect(link.peer, link)
+        return role
 
     def refused(self, link: Link, reason: str, message: str) -> None:
         """A connection ended before its hello."""
@@ -126,45 +129,45 @@ class Hub:
     async def _serve_call(self, stream: Stream) -> None:
         frame = stream.opened
         assert frame is not None
-        started = time.monotonic()
-        request = await stream.receive() or b""
-        sizes = [len(request), 0]
-        node = frame.node
-        self._metrics.calls_in_flight.inc()
-        try:
-            if stream.link.context is Role.DRIVER and frame.subject != stream.link.peer.name:
-                raise NotCarried(frame.method, f"proxy driver {stream.link.peer.name} may not call {frame.subject}")
-            node = route(frame.subject, frame.node, self.nodes.with_driver(frame.subject))
-            call = Call(frame.subject, frame.method, request, frame.call, stream.remaining_s())
-            status = await self._forward(stream, node, call, sizes)
-        except CallError as error:
-            status = status_of(error, self.origin)
-            stream.end(status)
-        except asyncio.CancelledError:
-            status = Status(Code.CANCELLED, "the caller did not wait", self.origin)
-            raise
-        finally:
-            self._metrics.calls_in_flight.dec()
-            duration_s = time.monotonic() - started
-            self._metrics.observe_call(frame.subject, frame.method, status.code, duration_s)
-            with call_context(node=node, driver=frame.subject, method=frame.method, call_id=frame.call):
-                log_call(log, status, duration_s=duration_s, request_bytes=sizes[0], response_bytes=sizes[1])
+        with accounted(
+            self._metrics,
+            log,
+            origin=self.origin,
+            driver=frame.subject,
+            method=frame.method,
+            call_id=frame.call,
+            node=frame.node,
+        ) as account:
+            try:
+                request = await stream.receive() or b""
+                account.request_bytes = len(request)
+                self._check_driver(stream, frame)
+                account.node = route(frame.subject, frame.node, self.nodes.with_driver(frame.subject))
+                call = Call(frame.subject, frame.method, request, frame.call, stream.remaining_s())
+                await self._forward(stream, call, account)
+            except CallError as error:
+                account.status = status_of(error, self.origin)
+                stream.end(account.status)
 
-    async def _forward(self, stream: Stream, node: str, call: Call, sizes: list[int]) -> Status:
+    def _check_driver(self, stream: Stream, frame: Open) -> None:
+        peer = stream.link.peer
+        if stream.link.context is Role.DRIVER and frame.subject != peer.name:
+            raise NotCarried(frame.method, f"proxy driver {peer.name} may not call {frame.subject}")
+
+    async def _forward(self, stream: Stream, call: Call, account: Account) -> None:
         """Pass the answer on, message by message, at the caller's pace; its release goes back the same way."""
-        reply = self.nodes.call(node, call)
+        reply = self.nodes.call(account.node, call)
         try:
             async for message in reply:
-                sizes[1] += len(message)
+                account.response_bytes += len(message)
                 await stream.send(message)
         except BaseException:
             reply.cancel()
             raise
-        status = reply.status
-        assert status is not None
+        assert reply.status is not None
+        account.status = reply.status
         stream.on_released = lambda delivered: reply.acknowledge(delivered=delivered)
-        stream.end(status)
-        return status
+        stream.end(reply.status)
 
     async def _serve_report(self, stream: Stream) -> None:
         """An agent tells of its drivers, for as long as it is connected."""
@@ -227,7 +230,7 @@ async def run(settings: HubSettings, stopping: asyncio.Event) -> None:
     metrics = Metrics()
     store = Store(settings.state_dir)
     hub = Hub(store, metrics, insecure=settings.insecure)
-    hello = Hello(WIRE_VERSION, OLDEST_WIRE_VERSION, "hub", settings.name, "hub", 0, SOFTWARE, (), 0, 0, 0, 0)
+    hello = introduce("hub", settings.name, instance="hub")
     listeners = _listeners(settings, hub, hello)
     http = HttpEndpoint(settings.http, registry=metrics.registry, ready=lambda: (True, "")) if settings.http else None
     try:

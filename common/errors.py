@@ -201,7 +201,7 @@ class MessageTooLarge(CallError):
     """A CSI message is larger than the hop carries."""
 
     def __init__(
-        self, size: int, limit: int, what: str, remedy: str = "raise --max-message-bytes on hub, driver and agent"
+        self, size: int, limit: int, what: str, remedy: str = "raise --max-message on hub, driver and agent"
     ) -> None:
         self.size, self.limit, self.what, self.remedy = size, limit, what, remedy
         super().__init__(f"{what} of {size} bytes is larger than the limit of {limit} bytes; {remedy}")

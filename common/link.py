@@ -61,6 +61,19 @@ class LinkHandler(Protocol):
         """The link is gone, whatever the reason. Called once for every link that was greeted."""
 
 
+class Writer(Protocol):
+    """What a link needs of its transport: `pull()` is called, now or later, until it gives nothing."""
+
+    def flush(self) -> None:
+        """Write what there is, now: somebody waits for it."""
+
+    def flush_soon(self) -> None:
+        """Write in this turn of the loop, after what is still to come: more may share the write."""
+
+    def flush_later(self) -> None:
+        """Write within some milliseconds, or with the next thing that is written."""
+
+
 class Stream:
     """One stream of a link.
 
@@ -148,6 +161,7 @@ class Stream:
         """
         self._link.session.send(self.id, message)
         self._link.pump()
+        self._link.writer.flush_soon()
 
     def end(self, status: Status, message: bytes | None = None) -> None:
         """End an accepted stream, with a last message if there is one. Ignored if nobody waits any more."""
@@ -156,12 +170,17 @@ class Stream:
         self.status = status
         self._link.session.end(self.id, status)
         self._link.pump()
+        self._link.writer.flush()
 
     def acknowledge(self, *, delivered: bool) -> None:
-        """Release an ended stream of ours: the answer reached the caller, or nobody took it."""
+        """Release an ended stream of ours: the answer reached the caller, or nobody took it.
+
+        Nobody waits for the frame, so it shares the write of the next thing that is sent.
+        """
         self._drop_inbox()
         self._link.session.acknowledge(self.id, delivered=delivered)
         self._link.forget(self)
+        self._link.writer.flush_later()
 
     def cancel(self) -> None:
         """Stop waiting for a stream of ours; harmless after its end."""
@@ -171,6 +190,7 @@ class Stream:
         self._drop_inbox()
         self._link.session.cancel(self.id)
         self._link.forget(self)
+        self._link.writer.flush_soon()
 
     def remaining_s(self) -> float | None:
         """What is left of the opener's time, in seconds; None if it set no limit."""
@@ -203,6 +223,7 @@ class Stream:
     def _give_back(self) -> None:
         if self._taken >= 0:
             self._link.session.consumed(self.id, self._taken)
+            self._link.writer.flush_later()
             self._taken = -1
 
     def _drop_inbox(self) -> None:
@@ -214,8 +235,8 @@ class Stream:
 class Link:
     """One session on the loop. Made by `common.transport`, which calls `received`, `pull` and `lost`."""
 
-    __slots__ = ("__weakref__", "_closed", "_handler", "_refusal", "_streams", "_timer", "_timer_at", "_wake",
-                 "context", "greeted", "loop", "peer_identity", "session")  # fmt: skip
+    __slots__ = ("__weakref__", "_closed", "_handler", "_streams", "_timer", "_timer_at",
+                 "context", "greeted", "loop", "peer_identity", "session", "writer")  # fmt: skip
 
     def __init__(
         self,
@@ -223,7 +244,7 @@ class Link:
         handler: LinkHandler,
         *,
         loop: asyncio.AbstractEventLoop,
-        wake: Callable[[], None],
+        writer: Writer,
         peer_identity: Any = None,
     ) -> None:
         """A link for a transport.
@@ -232,7 +253,7 @@ class Link:
             session: the session, fresh.
             handler: what to do with its streams.
             loop: the running loop.
-            wake: tells the transport that there may be something to pull.
+            writer: the transport.
             peer_identity: what the transport knows of the peer (`common.transport.Peer`).
         """
         self.session = session
@@ -242,7 +263,7 @@ class Link:
         self.context: Any = None
         """The handler's own note about this link."""
         self._handler = handler
-        self._wake = wake
+        self.writer = writer
         self._streams: dict[int, Stream] = {}
         self._closed: asyncio.Future[tuple[str, str]] | tuple[str, str] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -261,11 +282,13 @@ class Link:
         """Welcome the peer."""
         self.session.accept()
         self.pump()
+        self.writer.flush_soon()
 
     def refuse(self, refusal: HandshakeRefused) -> None:
         """Send the peer away, with a reason that it can print."""
         self.session.refuse(refusal.reason, refusal.why)
         self.pump()
+        self.writer.flush_soon()
 
     def open(
         self,
@@ -305,17 +328,20 @@ class Link:
         stream = Stream(self, number)
         self._streams[number] = stream
         self.pump()
+        self.writer.flush()
         return stream
 
     def drain(self, message: str) -> None:
         """Ask for no new streams; the link closes itself when the open ones are done."""
         self.session.drain(message)
         self.pump()
+        self.writer.flush_soon()
 
     def goodbye(self, reason: str, message: str) -> None:
         """Close the link with a word to the peer."""
         self.session.goodbye(reason, message)
         self.pump()
+        self.writer.flush_soon()
 
     async def wait_closed(self) -> tuple[str, str]:
         """Wait for the end of the link: its reason and message."""
@@ -331,6 +357,7 @@ class Link:
         """One WebSocket message came in."""
         self.session.receive(data, self.loop.time())
         self.pump()
+        self.writer.flush_soon()
 
     def lost(self, message: str) -> None:
         """The transport is gone."""
@@ -349,9 +376,8 @@ class Link:
         return isinstance(self._closed, tuple)
 
     def pump(self) -> None:
-        """After anything touched the session: hand out its events, tell the transport, set the timer."""
+        """After anything touched the session: hand out its events and set the timer. The caller flushes."""
         self._dispatch()
-        self._wake()
         self._arm()
 
     def forget(self, stream: Stream) -> None:
@@ -460,6 +486,7 @@ class Link:
         self._timer = None
         self.session.tick(self.loop.time())
         self.pump()
+        self.writer.flush_soon()
 
     _EVENTS: ClassVar[dict[type[Event], Callable[["Link", Any], None]]] = {
         HelloReceived: _on_hello,

@@ -25,7 +25,8 @@ The life of a stream, the same for a CSI call, a report and a watch:
 
 Sending: the transport pulls one WebSocket message at a time with `to_send()`, when the socket has room. A message holds
 the waiting control frames and about one chunk. Streams of one priority take turns, one chunk a turn; a lower priority
-gets one turn in `_TURNS`. So no stream waits for another longer than one chunk of it.
+gets one turn in `_TURNS`. A chunk that does not fit behind what other streams put into the message opens the next one.
+So no stream waits for another longer than one chunk of it.
 
 Credit: a message is covered as a whole before its first chunk leaves, so that half-sent messages cannot block each
 other. A stream may begin a message while its credit is above zero (it may overdraw by that one message), the session
@@ -35,7 +36,7 @@ what a peer can make us hold: the session window, and on one stream its window a
 
 import heapq
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Any, ClassVar
@@ -224,8 +225,8 @@ class _Stream:
     """One stream's books. `mine`: opened by this side."""
 
     __slots__ = (
-        "answered", "cost", "credit", "deadline", "granted", "id", "left", "message", "mine", "offset", "over", "owed",
-        "parts", "priority", "queue", "queued", "sent", "unsent",
+        "answered", "cost", "credit", "deadline", "end", "granted", "id", "left", "message", "mine", "offset", "over",
+        "owed", "parts", "priority", "queue", "queued", "unsent",
     )  # fmt: skip
 
     def __init__(self, number: int, *, mine: bool, priority: int, credit: int, granted: int) -> None:
@@ -233,20 +234,20 @@ class _Stream:
         self.mine = mine
         self.priority = priority
         self.deadline: float | None = None
-        self.sent = False  # a frame of it was handed to the transport
         self.over = False  # the application here hears no more of it
         self.answered = False  # the End was queued (accepted) or received (mine)
         # Sending.
         self.credit = credit  # what the peer still takes
-        self.queue: deque[bytes | memoryview] = deque()  # encoded frames (bytes) and whole messages (memoryview)
+        self.queue: deque[memoryview] = deque()  # whole messages
         self.message: memoryview | None = None  # the one being cut into chunks
         self.offset = 0
         self.unsent = 0  # messages queued and not wholly handed to the transport
+        self.end: bytes | None = None  # the End, to leave after the last message
         self.queued = False  # waits for its turn
         # Receiving.
         self.granted = granted  # what we still take
         self.owed = 0  # consumed, not yet given back
-        self.parts: list[bytes] | None = None
+        self.parts: bytearray | None = None  # one buffer, because a peer may send tiny pieces
         self.left = 0
         self.cost = 0
 
@@ -267,7 +268,9 @@ class Session:
         "_draining",
         "_events",
         "_granted",
+        "_greet_by",
         "_heard",
+        "_held",
         "_last_peer_stream",
         "_limits",
         "_mine_open",
@@ -281,6 +284,7 @@ class Session:
         "_streams",
         "_theirs_open",
         "_turns",
+        "_unopened",
         "hello",
         "peer",
         "state",
@@ -307,6 +311,7 @@ class Session:
         self._dialler = dialler
         self._limits = limits
         self._heard = now
+        self._greet_by = now + limits.hello_timeout_s
         self._pinged = False
         self._pings = 0
         self._draining = False
@@ -319,7 +324,9 @@ class Session:
         self._theirs_open = 0
         self._next_stream = 1 if dialler else 2
         self._last_peer_stream = 0
+        self._unopened: dict[int, bytes] = {}  # encoded opens, oldest first; no frame of these streams was sent
         self._rings: dict[int, deque[_Stream]] = {}
+        self._held: _Stream | None = None  # had its turn, but its chunk did not fit: goes first in the next message
         self._turns = 0
         self._starved: dict[int, _Stream] = {}
         self._deadlines: list[tuple[float, int]] = []
@@ -387,7 +394,7 @@ class Session:
             timeout_ms = max(1, round(timeout_s * 1000))
             stream.deadline = now + timeout_s
             self._watch(stream.deadline, number)
-        stream.queue.append(encode(Open(number, kind, priority, subject, method, node, call, timeout_ms)))
+        self._unopened[number] = encode(Open(number, kind, priority, subject, method, node, call, timeout_ms))
         self._schedule(stream)
         return number
 
@@ -419,11 +426,9 @@ class Session:
         if stream.mine:
             raise LocalProtocolError("only the acceptor of a stream ends it")
         stream.answered = True
-        frame = End(number, status.code, status.message, status.origin)
-        if stream.queue or stream.message is not None:
-            stream.queue.append(encode(frame))
-        else:
-            self._put(frame)
+        # Not one of the control frames, even with nothing before it: an Ack must be seen to come before the End left.
+        stream.end = encode(End(number, status.code, status.message, status.origin))
+        self._schedule(stream)
 
     def cancel(self, number: int) -> None:
         """Stop waiting for a stream of ours. No event follows for it."""
@@ -464,9 +469,9 @@ class Session:
             self._note_drained()
 
     def goodbye(self, reason: str, message: str) -> None:
-        """End the session with a word to the peer."""
+        """End the session with a word to the peer, after the control frames that wait: its last acks are among them."""
         if self.state is not State.CLOSED:
-            self._close(reason, message, tell=True)
+            self._close(reason, message, last=[*self._control, encode(Goodbye(reason, message))])
 
     @property
     def open_streams(self) -> int:
@@ -484,7 +489,7 @@ class Session:
             for frame in decode(data):
                 self._handle(frame, now)
         except RemoteProtocolError as error:
-            self._close("protocol-error", str(error), tell=True)
+            self._close("protocol-error", str(error), last=[encode(Goodbye("protocol-error", str(error)))])
 
     def _handle(self, frame: Frame | UnknownFrame, now: float) -> None:
         if self.state is State.CLOSED:  # by an earlier frame of the same message
@@ -502,31 +507,32 @@ class Session:
     def lost(self, message: str) -> None:
         """The transport is gone."""
         if self.state is not State.CLOSED:
-            self._close("link-lost", message, tell=False)
+            self._close("link-lost", message)
 
     def next_tick(self) -> float | None:
         """When `tick()` is due, in this side's clock; None when the session is over."""
         if self.state is State.CLOSED:
             return None
         if self.state is not State.OPEN:
-            return self._heard + self._limits.hello_timeout_s
+            return self._greet_by
         due = self._heard + self._limits.keepalive_s * (2 if self._pinged else 1)
         return min(due, self._deadlines[0][0]) if self._deadlines else due
 
     def tick(self, now: float) -> None:
         """Time has passed: deadlines, keepalive, a hello that never came."""
-        silent_s = now - self._heard
         if self.state is State.CLOSED:
             return
         if self.state is not State.OPEN:
-            if silent_s >= self._limits.hello_timeout_s:
-                self._close("hello-timeout", f"no hello within {self._limits.hello_timeout_s:g} s", tell=True)
+            if now >= self._greet_by:
+                what = "hello" if self.state is State.GREETING else "answer to the hello"
+                self.goodbye("hello-timeout", f"no {what} within {self._limits.hello_timeout_s:g} s")
             return
         while self._deadlines and self._deadlines[0][0] <= now:
             self._expire(heapq.heappop(self._deadlines)[1], now)
-        if silent_s >= 2 * self._limits.keepalive_s:
-            self._close("peer-silent", f"nothing was heard for {2 * self._limits.keepalive_s:g} s", tell=False)
-        elif silent_s >= self._limits.keepalive_s and not self._pinged:
+        # The sums of next_tick(), not differences: rounding must not make a tick at that time come in vain.
+        if now >= self._heard + self._limits.keepalive_s * 2:
+            self._close("peer-silent", f"nothing was heard for {2 * self._limits.keepalive_s:g} s")
+        elif now >= self._heard + self._limits.keepalive_s and not self._pinged:
             self._pinged = True
             self._pings += 1
             self._put(Ping(self._pings))
@@ -542,16 +548,24 @@ class Session:
                 size, self._control_bytes = self._control_bytes, 0
             else:
                 size = self._some_control(out)
+        room = 2 * self._limits.chunk_bytes  # whoever goes first may add a chunk to its other frames
         while size < self._limits.chunk_bytes:
             stream = self._next_turn()
             if stream is None:
                 break
-            size += self._take_turn(stream, out)
+            added = self._take_turn(stream, out, room)
+            if self._held is not None:
+                break
+            if added:
+                size += added
+                room = self._limits.chunk_bytes - size
         return b"".join(out)
 
     # ---- sending -----------------------------------------------------------------------------------------------------
 
     def _put(self, frame: Frame) -> None:
+        if self.state is State.CLOSED:  # credit of a message that was consumed too late
+            return
         data = encode(frame)
         self._control.append(data)
         self._control_bytes += len(data)
@@ -571,9 +585,25 @@ class Session:
     def _schedule(self, stream: _Stream) -> None:
         if not stream.queued:
             stream.queued = True
-            self._rings.setdefault(min(stream.priority, Priority.SYNC), deque()).append(stream)
+            self._ring(stream).append(stream)
+
+    def _ring(self, stream: _Stream) -> deque[_Stream]:
+        return self._rings.setdefault(min(stream.priority, Priority.SYNC), deque())
+
+    def _unschedule(self, stream: _Stream) -> None:
+        """Keep nothing of a stream that is gone, even if the link stalls and no turn comes for long."""
+        self._unopened.pop(stream.id, None)
+        self._starved.pop(stream.id, None)
+        if stream is self._held:
+            self._held = None
+        elif stream.queued:
+            self._ring(stream).remove(stream)
 
     def _next_turn(self) -> _Stream | None:
+        if self._held is not None:
+            stream, self._held = self._held, None
+            stream.queued = False
+            return stream
         waiting = [ring for _, ring in sorted(self._rings.items()) if ring]
         if not waiting:
             return None
@@ -586,32 +616,44 @@ class Session:
         stream.queued = False
         return stream
 
-    def _take_turn(self, stream: _Stream, out: list[bytes]) -> int:
-        """One turn: the stream's waiting frames and one chunk. Returns the bytes added to `out`."""
-        size = 0
-        while stream.queue or stream.message is not None:
-            if stream.message is None:
-                item = stream.queue[0]
-                if type(item) is bytes:
-                    stream.queue.popleft()
-                    stream.sent = True
-                    out.append(item)
-                    size += len(item)
-                    continue
-                if not self._cover(stream, len(item)):
-                    return size
-                stream.queue.popleft()
-                stream.message, stream.offset = item, 0  # type: ignore[assignment]  # bytes were handled above
-            if size and size >= self._limits.chunk_bytes:
-                break
-            piece = self._cut(stream)
-            out.append(piece)
-            size += len(piece)
-            if stream.message is not None or (stream.queue and type(stream.queue[0]) is not bytes):
-                break
-        if stream.queue or stream.message is not None:
+    def _take_turn(self, stream: _Stream, out: list[bytes], room: int) -> int:
+        """One turn: the stream's open, one chunk and its end, as far as `room` goes. Returns the bytes added."""
+        size = self._send_opens(stream.id, out, room)
+        if stream.id in self._unopened or size + self._piece_bytes(stream) > room:
+            self._held, stream.queued = stream, True
+            return size
+        if stream.message is None and stream.queue:
+            if not self._cover(stream, len(stream.queue[0])):
+                return size
+            stream.message = stream.queue.popleft()
+        if stream.message is not None:
+            out.append(self._cut(stream))
+            size += len(out[-1])
+        if stream.message is not None or stream.queue:
             self._schedule(stream)
+        elif stream.end is not None:
+            out.append(stream.end)
+            size += len(stream.end)
+            stream.end = None
         return size
+
+    def _send_opens(self, number: int, out: list[bytes], room: int) -> int:
+        """Send a stream's open if it waits, after those of all older streams, of which `room` may not hold all.
+
+        On the wire ids only grow, whatever the priorities.
+        """
+        size = 0
+        while number in self._unopened and (not size or size < room):
+            older = next(iter(self._unopened))
+            out.append(self._unopened.pop(older))
+            size += len(out[-1])
+        return size
+
+    def _piece_bytes(self, stream: _Stream) -> int:
+        """The size of the chunk that is next."""
+        if stream.message is not None:
+            return min(len(stream.message) - stream.offset, self._limits.chunk_bytes)
+        return min(len(stream.queue[0]), self._limits.chunk_bytes) if stream.queue else 0
 
     def _cut(self, stream: _Stream) -> bytes:
         message = stream.message
@@ -620,11 +662,10 @@ class Session:
         stream.offset += len(piece)
         left = len(message) - stream.offset
         if not left:
-            stream.message = None
+            stream.message, stream.offset = None, 0
             stream.unsent -= 1
             if not stream.unsent and not stream.over:
                 self._events.append(Writable(stream.id))
-        stream.sent = True
         return encode_chunk(stream.id, left, piece)
 
     def _cover(self, stream: _Stream, size: int) -> bool:
@@ -663,7 +704,7 @@ class Session:
             self._events.append(HelloReceived(frame))
 
     def _on_goodbye(self, frame: Goodbye, _now: float) -> None:
-        self._close(frame.reason, frame.message, tell=False)
+        self._close(frame.reason, frame.message)
 
     def _on_drain(self, frame: Drain, _now: float) -> None:
         self._peer_draining = True
@@ -676,7 +717,7 @@ class Session:
         """Nothing to do: whatever comes in counts as life."""
 
     def _on_unknown(self, frame: UnknownFrame, _now: float) -> None:
-        self._answer(NotUnderstood(max(frame.type, 0)))
+        self._answer(NotUnderstood(frame.type))
 
     def _on_not_understood(self, frame: NotUnderstood, _now: float) -> None:
         """An older peer skipped a frame. What depends on the frame is a feature, and features are agreed on first."""
@@ -709,16 +750,16 @@ class Session:
             if not frame.left:  # the ordinary case: a message of one chunk
                 self._deliver(stream, frame.payload)
                 return
-            stream.parts = []
+            stream.parts = bytearray()
         elif frame.left != stream.left - size:
             raise RemoteProtocolError(f"Chunk: {frame.left} bytes left where {stream.left - size} must be")
         if not size:
             raise RemoteProtocolError("Chunk: empty, with more of its message to come")
         stream.left = frame.left
         if not stream.over:
-            stream.parts.append(frame.payload)
+            stream.parts += frame.payload
         if not frame.left:
-            whole, stream.parts = b"".join(stream.parts), None
+            whole, stream.parts = bytes(stream.parts), None
             self._deliver(stream, whole)
 
     def _begin_message(self, stream: _Stream, size: int) -> None:
@@ -771,7 +812,7 @@ class Session:
             raise RemoteProtocolError("Cancel: of a stream that the peer did not open")
         if stream.over:
             raise RemoteProtocolError("Cancel: twice")
-        end_is_sent = stream.answered and not stream.queue and stream.message is None
+        end_is_sent = stream.answered and stream.end is None
         if not stream.answered:
             self._events.append(Cancelled(stream.id))
         self._stop_sending(stream)
@@ -781,14 +822,14 @@ class Session:
 
     def _on_ack(self, frame: Ack, _now: float) -> None:
         stream = self._known(frame.stream, "Ack")
-        if stream.mine or not stream.answered or stream.queue or stream.message is not None:
+        if stream.mine or not stream.answered or stream.end is not None:
             raise RemoteProtocolError("Ack: of a stream that has not ended")
         self._events.append(Released(stream.id, frame.delivered))
         self._forget(stream)
 
     def _known(self, number: int, what: str) -> _Stream:
         stream = self._streams.get(number)
-        if stream is None:
+        if stream is None or number in self._unopened:  # an answer to what was not asked yet is a forgery
             raise RemoteProtocolError(f"{what}: stream {number} is not open")
         return stream
 
@@ -814,21 +855,22 @@ class Session:
         self._abandon(stream)
 
     def _abandon(self, stream: _Stream) -> None:
-        """The opener stops waiting: nothing was sent (forget it), an end has come (ack it) or must still come."""
+        """The opener stops waiting: an end has come (ack it), nothing was sent (forget it), or an end must still come."""
         stream.over = True
         self._stop_sending(stream)
         if stream.answered:
             self._put(Ack(stream.id, delivered=False))
             self._forget(stream)
-        elif stream.sent:
-            self._put(Cancel(stream.id))
-        else:
+        elif stream.id in self._unopened:
             self._forget(stream)
+        else:
+            self._put(Cancel(stream.id))
 
     def _stop_sending(self, stream: _Stream) -> None:
         """Drop what was not sent. The credit of a message cut in the middle comes back from the peer."""
         stream.queue.clear()
-        stream.message = None
+        stream.message, stream.offset = None, 0
+        stream.end = None
         stream.unsent = 0
 
     def _forget(self, stream: _Stream) -> None:
@@ -837,6 +879,7 @@ class Session:
             self._mine_open -= 1
         else:
             self._theirs_open -= 1
+        self._unschedule(stream)
         if stream.cost:
             self._give_back(stream.cost)
         self._note_drained()
@@ -852,30 +895,35 @@ class Session:
         if self._draining and not self._streams and self.state is State.OPEN:
             self._events.append(Drained())
 
-    def _close(self, reason: str, message: str, *, tell: bool) -> None:
+    def _close(self, reason: str, message: str, *, last: Sequence[bytes] = ()) -> None:
+        """The session is over; `last` are the frames that may still go out."""
         self.state = State.CLOSED
-        self._control = [encode(Goodbye(reason, message))] if tell else []
+        self._control = list(last)
         self._control_bytes = sum(map(len, self._control))
         self._rings.clear()
+        self._held = None
         self._starved.clear()
         self._deadlines.clear()
         streams, self._streams = self._streams, {}
         for stream in streams.values():
             if stream.mine:
                 if not (stream.over or stream.answered):
-                    error = TunnelClosed(sent=stream.sent, why=message)
+                    error = TunnelClosed(sent=stream.id not in self._unopened, why=message)
                     self._events.append(Failed(stream.id, error))
             else:
                 if not stream.over and not stream.answered:
                     self._events.append(Cancelled(stream.id))
                 self._events.append(Released(stream.id, delivered=False))
+        self._unopened.clear()
         self._events.append(Closed(reason, message))
 
     _HANDLERS: ClassVar[dict[tuple[State, type], Callable[["Session", Any, float], None]]] = {
         (State.GREETING, Hello): _on_hello,
         (State.GREETING, Goodbye): _on_goodbye,
+        (State.GREETING, NotUnderstood): _on_not_understood,
         (State.GREETING, UnknownFrame): _on_unknown,
         (State.DECIDING, Goodbye): _on_goodbye,
+        (State.DECIDING, NotUnderstood): _on_not_understood,
         (State.DECIDING, UnknownFrame): _on_unknown,
         (State.OPEN, Goodbye): _on_goodbye,
         (State.OPEN, Drain): _on_drain,

@@ -81,10 +81,8 @@ def listen_unix(path: Path, *, mode: int, gid: int | None = None, backlog: int =
         gid: the file's group; the process's own if None.
         backlog: connections that may wait to be accepted.
 
-    Raises:
-        ValueError: the path is too long.
-        OSError: somebody serves there, the path is something else than a socket, the directory is missing, or the system
-            refuses; the text says which and what to do.
+    Raises: ValueError: the path is too long. OSError: somebody serves there, the path is something else than a
+    socket, the directory is missing, or the system refuses; the text says which and what to do.
     """
     _check_length(str(path))
     if not path.parent.is_dir():
@@ -100,7 +98,7 @@ def listen_unix(path: Path, *, mode: int, gid: int | None = None, backlog: int =
     except BaseException:
         listener.close()
         raise
-    listener.setblocking(False)
+    listener.settimeout(0.0)
     return listener
 
 
@@ -145,7 +143,7 @@ def _remove_stale(path: Path) -> None:
 def _somebody_answers(path: Path) -> bool:
     """Whether anything but a refusal comes of connecting. A full queue is an answer as well."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.setblocking(False)
+        probe.settimeout(0.0)
         try:
             probe.connect(str(path))
         except (ConnectionRefusedError, FileNotFoundError):

@@ -49,6 +49,9 @@ MAX_FRAME_BYTES = 1_048_576
 _NOTSENT_CHUNKS = 2
 """Chunks that the kernel may hold unsent (TCP_NOTSENT_LOWAT): enough to keep it busy, little enough for a slow link."""
 
+_LATER_S = 0.01
+"""How long an acknowledgement may wait for company. Nobody waits for it, and a system call costs more than its bytes."""
+
 _BACKLOG = 4_096
 """Connections that the kernel holds while the hub is busy: after a restart all agents dial within seconds."""
 
@@ -78,8 +81,21 @@ class Peer:
 class WebSocket(asyncio.Protocol):
     """One WebSocket connection: bytes in to the link, the link's messages out."""
 
-    __slots__ = ("_core", "_limits", "_link", "_loop", "_make_link", "_on_end", "_on_made", "_opened", "_paused", "_reason",
-                 "_scheduled", "_transport")  # fmt: skip
+    __slots__ = (
+        "_core",
+        "_later",
+        "_limits",
+        "_link",
+        "_loop",
+        "_make_link",
+        "_on_end",
+        "_on_made",
+        "_opened",
+        "_paused",
+        "_reason",
+        "_scheduled",
+        "_transport",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -112,6 +128,7 @@ class WebSocket(asyncio.Protocol):
         )
         self._paused = False
         self._scheduled = False
+        self._later: asyncio.TimerHandle | None = None
         self._reason = ""
 
     # ---- asyncio's side ----------------------------------------------------------------------------------------------
@@ -160,15 +177,34 @@ class WebSocket(asyncio.Protocol):
     def resume_writing(self) -> None:
         """The socket has room again."""
         self._paused = False
-        self._flush()
+        self.flush()
 
     # ---- the link's side ---------------------------------------------------------------------------------------------
 
-    def wake(self) -> None:
-        """There may be something to send: it is pulled once, after everything that is due in this turn of the loop."""
+    def flush(self) -> None:
+        """Write what the link has, now. The loop still joins all writes of one turn in one system call."""
+        link = self._link
+        while not self._paused and link is not None and self._transport is not None:
+            data = link.pull()
+            if not data:
+                if link.over:
+                    self._close_soon()
+                return
+            if self._core.state is not State.OPEN:
+                return
+            self._core.send_binary(data)
+            self._write_core()
+
+    def flush_soon(self) -> None:
+        """Write after everything that is due in this turn of the loop."""
         if not self._scheduled and not self._paused:
             self._scheduled = True
-            self._loop.call_soon(self._flush)
+            self._loop.call_soon(self._flush_scheduled)
+
+    def flush_later(self) -> None:
+        """Write within `_LATER_S`, or with the next thing that is written."""
+        if self._later is None and not self._scheduled and not self._paused:
+            self._later = self._loop.call_later(_LATER_S, self._flush_scheduled)
 
     async def opened(self) -> Link:
         """Wait for the WebSocket handshake (a client's).
@@ -245,7 +281,7 @@ class WebSocket(asyncio.Protocol):
         elif error is None:
             self._link = self._make_link(self)
             self._opened.set_result(self._link)
-            self.wake()
+            self.flush_soon()
         else:
             self._opened.set_exception(error)
 
@@ -254,19 +290,12 @@ class WebSocket(asyncio.Protocol):
         if data and self._transport is not None and not self._transport.is_closing():
             self._transport.write(data)
 
-    def _flush(self) -> None:
+    def _flush_scheduled(self) -> None:
         self._scheduled = False
-        link = self._link
-        while not self._paused and link is not None and self._transport is not None:
-            data = link.pull()
-            if not data:
-                if link.over:
-                    self._close_soon()
-                return
-            if self._core.state is not State.OPEN:
-                return
-            self._core.send_binary(data)
-            self._write_core()
+        if self._later is not None:
+            self._later.cancel()
+            self._later = None
+        self.flush()
 
     def _close_soon(self) -> None:
         """Close the socket when what was written has left, but do not wait for a peer that does not read."""
@@ -379,7 +408,7 @@ class Listener:
     def _make_link(self, websocket: WebSocket) -> Link:
         loop = asyncio.get_running_loop()
         session = Session(self._hello, dialler=False, limits=self._limits, now=loop.time())
-        return Link(session, self._handler, loop=loop, wake=websocket.wake, peer_identity=websocket.peer())
+        return Link(session, self._handler, loop=loop, writer=websocket, peer_identity=websocket.peer())
 
     def _start_tls(self, raw: asyncio.Transport) -> None:
         task = asyncio.get_running_loop().create_task(self._handshake(raw), name="TLS handshake")
@@ -452,9 +481,7 @@ async def _dial(
 
     def make_link(websocket: WebSocket) -> Link:
         session = Session(hello, dialler=True, limits=limits, now=loop.time())
-        return Link(
-            session, _Greeting(handler, greeted), loop=loop, wake=websocket.wake, peer_identity=websocket.peer()
-        )
+        return Link(session, _Greeting(handler, greeted), loop=loop, writer=websocket, peer_identity=websocket.peer())
 
     uri = parse_uri(f"{'wss' if endpoint.tls else 'ws'}://{endpoint.host or 'localhost'}:{endpoint.port or 80}/")
     core = ClientProtocol(uri, subprotocols=[SUBPROTOCOL], max_size=MAX_FRAME_BYTES, logger=_QUIET)

@@ -1,6 +1,8 @@
-"""The version: what this software calls itself in a hello and in logs."""
+"""The version: what this software calls itself, in logs and in the hello of a session."""
 
 from importlib.metadata import PackageNotFoundError, version
+
+from common.messages import OLDEST_WIRE_VERSION, WIRE_VERSION, Hello
 
 try:
     VERSION = version("csi-bridge")
@@ -8,3 +10,21 @@ except PackageNotFoundError:  # run from a source tree that was never installed
     VERSION = "0+source"
 
 SOFTWARE = f"csi-bridge/{VERSION}"
+
+
+def introduce(role: str, name: str, *, instance: str, boot: int = 0) -> Hello:
+    """Our hello. Its limits are filled in by the session, which keeps them."""
+    return Hello(
+        version=WIRE_VERSION,
+        oldest=OLDEST_WIRE_VERSION,
+        role=role,
+        name=name,
+        instance=instance,
+        boot=boot,
+        software=SOFTWARE,
+        features=(),
+        max_message_bytes=0,
+        stream_window_bytes=0,
+        session_window_bytes=0,
+        max_streams=0,
+    )

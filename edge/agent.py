@@ -3,19 +3,19 @@
 Rules:
 
 * It dials the hub and is never dialled.
-* A call that changes something is an operation (`edge.operations`): it runs on when its caller is gone. Any other call is
-  passed through, and so is its cancel.
+* A call that changes something is an operation (`edge.operations`): it runs on when its caller is gone. Any other call
+  is passed through, and so is its cancel.
 * What the drivers say of themselves goes up at every connect and at every change.
 """
 
 import asyncio
 import contextlib
 import logging
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from common.accounting import Account, accounted
 from common.errors import (
     CallError,
     CallTimeout,
@@ -27,14 +27,13 @@ from common.errors import (
 )
 from common.httpd import HttpEndpoint
 from common.link import Link, Stream
-from common.logs import call_context, log_call
-from common.messages import OLDEST_WIRE_VERSION, WIRE_VERSION, Hello, Kind, Open, Priority
+from common.messages import Kind, Open, Priority
 from common.metrics import Metrics
 from common.reports import encode_reports
-from common.status import Code, Origin, Status
+from common.status import Origin, Status
 from common.tasks import supervised
 from common.uplink import Uplink
-from common.version import SOFTWARE
+from common.version import SOFTWARE, introduce
 from edge.drivers import Driver
 from edge.instance import next_boot
 from edge.operations import Operation, Operations, Result, identify
@@ -42,12 +41,6 @@ from edge.settings import AgentSettings
 from edge.status import StatusEndpoint
 
 log = logging.getLogger("csi_bridge.edge")
-
-
-@dataclass(slots=True)
-class _Sizes:
-    request: int = 0
-    response: int = 0
 
 
 @dataclass(slots=True)
@@ -103,38 +96,39 @@ class Agent:
         assert frame is not None
         if frame.kind != Kind.CALL:
             raise NotCarried(f"stream kind {frame.kind}", "an edge agent serves calls alone")
-        started = time.monotonic()
-        sizes = _Sizes()
-        self.metrics.calls_in_flight.inc()
-        status = Status(Code.CANCELLED, "the caller did not wait", self.origin)
-        try:
-            request = await stream.receive() or b""
-            sizes.request = len(request)
-            status = await self._call(stream, frame, request, sizes)
-        except CallError as error:
-            status = status_of(error, self.origin)
-            stream.end(status)
-        finally:
-            self.metrics.calls_in_flight.dec()
-            duration_s = time.monotonic() - started
-            self.metrics.observe_call(frame.subject, frame.method, status.code, duration_s)
-            with call_context(node=self.node, driver=frame.subject, method=frame.method, call_id=frame.call):
-                log_call(log, status, duration_s=duration_s, request_bytes=sizes.request, response_bytes=sizes.response)
+        with accounted(
+            self.metrics,
+            log,
+            origin=self.origin,
+            driver=frame.subject,
+            method=frame.method,
+            call_id=frame.call,
+            node=self.node,
+        ) as account:
+            try:
+                request = await stream.receive() or b""
+                account.request_bytes = len(request)
+                account.status = await self._call(stream, frame, request, account)
+            except CallError as error:
+                account.status = status_of(error, self.origin)
+                stream.end(account.status)
 
-    async def _call(self, stream: Stream, frame: Open, request: bytes, sizes: _Sizes) -> Status:
+    async def _call(self, stream: Stream, frame: Open, request: bytes, account: Account) -> Status:
         driver = self._find(frame.subject)
         operation = identify(frame.subject, frame.method, request)
         if operation is None:
-            return await self._pass_through(stream, driver, frame.method, request, sizes)
+            return await self._pass_through(stream, driver, frame.method, request, account)
         result = await self._within(
             stream.remaining_s(), self.operations.perform(operation, self._runner(driver, frame.method, request))
         )
-        sizes.response = len(result.body or b"")
+        account.response_bytes = len(result.body or b"")
         stream.on_released = self._release(operation)
         stream.end(result.status, result.body)
         return result.status
 
-    async def _pass_through(self, stream: Stream, driver: Driver, method: str, request: bytes, sizes: _Sizes) -> Status:
+    async def _pass_through(
+        self, stream: Stream, driver: Driver, method: str, request: bytes, account: Account
+    ) -> Status:
         """A call that changes nothing, or that nobody knows: as it is, message by message."""
         limit_s = self.operations.limit_s
         timeout_s = min(stream.remaining_s() or limit_s, limit_s)
@@ -147,7 +141,7 @@ class Agent:
                     if isinstance(item, Status):
                         stream.end(item)
                         return item
-                    sizes.response += len(item)
+                    account.response_bytes += len(item)
                     await stream.send(item)
         except TimeoutError:
             raise OperationLimit(driver.name, self.node, limit_s) from None
@@ -209,9 +203,7 @@ async def run(settings: AgentSettings, stopping: asyncio.Event) -> None:
         Driver(socket, settings.node, max_message_bytes=settings.max_message_bytes, changed=agent.tell)
         for socket in settings.driver
     ]
-    hello = Hello(
-        WIRE_VERSION, OLDEST_WIRE_VERSION, "edge", settings.node, instance.id, instance.boot, SOFTWARE, (), 0, 0, 0, 0
-    )
+    hello = introduce("edge", settings.node, instance=instance.id, boot=instance.boot)
     uplink = Uplink(settings.hub, lambda: hello, agent, limits=settings.limits(), tls=settings.tls(server=False))
     status = None
     if settings.status is not None:

@@ -24,8 +24,8 @@ class Instance:
 def next_boot(state_dir: Path) -> Instance:
     """Count one more start, on disk, before anything is told to the hub.
 
-    An unreadable file becomes a new identity: the hub then refuses it for as long as the old link lives, which says what
-    is wrong, and takes it afterwards.
+    An unreadable file becomes a new identity: the hub then refuses it for as long as the old link lives, which says
+    what is wrong, and takes it afterwards.
 
     Raises:
         SettingsError: the directory cannot be written.

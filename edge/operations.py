@@ -2,10 +2,11 @@
 
 Rules (contract RULE A10, A11):
 
-* An operation is not cancelled because its caller went away: CSI has no cancel, and the sidecar's retry wants its result.
+* An operation is not cancelled because its caller went away: CSI has no cancel, and the sidecar's retry wants its
+  result.
 * A call with the key and the arguments of a running operation joins it. The same key with other arguments is ABORTED.
-* A success that no caller has acknowledged is kept for the retry, until it was delivered, until something else happens to
-  the same object, or until it is old. Errors are never kept.
+* A success that no caller has acknowledged is kept for the retry, until it was delivered, until something else happens
+  to the same object, or until it is old. Errors are never kept.
 * An operation ends by itself after `limit_s`: a wedged driver must not wedge a name for ever.
 
 The table `_RULES` says what the key of each method is; a method that is not in it is no operation, but a plain call.

@@ -2,10 +2,10 @@
 
 Rules:
 
-* A status is the vendor's only if the vendor sent it, in trailers, on a connection that lived on. Everything else raises a
-  `VendorConnectionError` (design section 5).
-* The connection is dialled when first needed, and again when it died or when the socket's file is another one (the driver
-  restarted). It sends no keepalive pings: grpc-go punishes them.
+* A status is the vendor's only if the vendor sent it, in trailers, on a connection that lived on. Everything else
+  raises a `VendorConnectionError` (design section 5).
+* The connection is dialled when first needed, and again when it died or when the socket's file is another one (the
+  driver restarted). It sends no keepalive pings: grpc-go punishes them.
 * One dial at a time; after a failure the next waits up to a second, unless the socket's file changed meanwhile.
 """
 
@@ -170,9 +170,8 @@ class Channel:
         return protocol
 
     def _made(self) -> ClientConnection:
-        connection = ClientConnection(self.path)
+        connection = ClientConnection(self.path, self._connections.discard)
         self._connections.add(connection)
-        connection.on_closed = self._connections.discard
         return connection
 
     def _why(self, error: Exception, *, accepted: bool) -> str:

@@ -38,7 +38,7 @@ class Stream(Protocol):
     def cancel(self, call: "ClientCall") -> None:
         """Give the call up."""
 
-    async def believe(self, call: "ClientCall", status: Status) -> None:
+    async def believe(self, status: Status) -> None:
         """Raise `VendorStatusDoubtful` if a status is not the vendor's own."""
 
 
@@ -159,7 +159,7 @@ class ClientCall:
 
     async def _conclude(self) -> None:
         if self._status is None and self._received is not None and self._stream is not None:
-            await self._stream.believe(self, self._received)
+            await self._stream.believe(self._received)
             self._status = self._received
 
     def _wake(self) -> None:

@@ -31,13 +31,19 @@ DYING_CODES = frozenset({Code.CANCELLED, Code.UNKNOWN, Code.RESOURCE_EXHAUSTED, 
 class ClientConnection(Pump):
     """One connection, from the dial to its end."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, on_closed: Callable[["ClientConnection"], None]) -> None:
+        """Make one for the loop to connect.
+
+        Args:
+            path: the driver's socket.
+            on_closed: told once, when the connection is over.
+        """
         super().__init__(client=True)
         self.path = path
         self.ready: asyncio.Future[None] = self._loop.create_future()
         self.retired = False
         self.gone = asyncio.Event()
-        self.on_closed: Callable[[ClientConnection], None] = lambda _connection: None
+        self._on_closed = on_closed
         self._calls: dict[int, ClientCall] = {}
         self._queue: deque[asyncio.Future[None]] = deque()
         self._pings = _Pings()
@@ -122,11 +128,11 @@ class ClientConnection(Pump):
             self._http2.reset(call.stream_id, ErrorCode.CANCEL)
             self._flush()
 
-    async def believe(self, call: ClientCall, status: Status) -> None:
+    async def believe(self, status: Status) -> None:
         """Raise unless a status is the vendor's own.
 
-        A driver that is torn down answers what it has under way with one of `DYING_CODES` before its connection ends; one
-        that lives answers a PING.
+        A driver that is torn down answers what it has under way with one of `DYING_CODES` before its connection ends;
+        one that lives answers a PING.
 
         Raises:
             VendorStatusDoubtful: the text is a gRPC library's, or the connection did not outlive the call.
@@ -226,7 +232,7 @@ class ClientConnection(Pump):
         self._pings.lost()
         self._admit()
         self.gone.set()
-        self.on_closed(self)
+        self._on_closed(self)
 
     def _lost(self, why: Exception | None) -> VendorConnectionError:
         if isinstance(why, Http2Error):
@@ -241,8 +247,9 @@ class ClientConnection(Pump):
 class _Pings:
     """Who waits for which proof of life.
 
-    One PING is under way at a time, and a new one goes out only for a status that came after the last one did: grpc-go's
-    server counts pings that no frame of its own went before, and sends GOAWAY at the third (keepalive enforcement).
+    One PING is under way at a time, and a new one goes out only for a status that came after the last one did:
+    grpc-go's server counts pings that no frame of its own went before, and sends GOAWAY at the third (keepalive
+    enforcement).
     """
 
     def __init__(self) -> None:

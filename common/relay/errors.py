@@ -43,7 +43,10 @@ class MessageTooLarge(FramingError):
 
 
 class MessageCompressed(FramingError):
-    """A message says it is compressed. We offer no encoding, so no peer may compress (gRPC over HTTP/2, Compression)."""
+    """A message says it is compressed.
+
+    We offer no encoding, so no peer may compress (gRPC over HTTP/2, "Compression").
+    """
 
     def __init__(self) -> None:
         super().__init__("a message is compressed, and no compression was offered")

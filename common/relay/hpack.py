@@ -1,8 +1,8 @@
 """Header compression (HPACK, RFC 7541), as far as CSI Bridge needs it.
 
 Encoding uses the static table and plain literals alone and keeps no state, so blocks can be made once and used on every
-connection: bytes are cheap on a UNIX socket. Decoding must take whatever a peer sends, so it is jh2's, in Rust; jh2's public
-name for it is the same in Python, four times slower.
+connection: bytes are cheap on a UNIX socket. Decoding must take whatever a peer sends, so it is jh2's, in Rust; jh2's
+public name for it is the same in Python, four times slower.
 """
 
 from typing import TypeAlias
@@ -17,8 +17,8 @@ Header: TypeAlias = tuple[bytes, bytes]
 COMPRESSION_ERROR, ENHANCE_YOUR_CALM = 0x9, 0xB
 
 NO_DYNAMIC_TABLE = b"\x20"
-"""Dynamic table size update to 0, for the start of a connection's first block: no later limit of the peer's can be below
-what we use (RFC 7541, 4.2)."""
+"""Dynamic table size update to 0, for the start of a connection's first block: no later limit of the peer's can be
+below what we use (RFC 7541, 4.2)."""
 
 _INDEXED: dict[Header, bytes] = {
     (b":method", b"POST"): b"\x83",
@@ -87,7 +87,7 @@ class Decoder:
             return [(name, value) for name, value, _ in self._decoder.decode(block, raw=True)]
         except (KeyboardInterrupt, SystemExit):
             raise
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - some broken blocks make it panic
             if type(error).__name__ == "OversizedHeaderListError":
                 raise Http2Error("its header list is larger than the limit", ENHANCE_YOUR_CALM) from None
             raise Http2Error("its header block cannot be decoded", COMPRESSION_ERROR) from None

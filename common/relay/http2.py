@@ -2,8 +2,8 @@
 
 What gRPC uses of HTTP/2, and no more: no push, no priorities, no upgrade. Rules kept here:
 
-* Windows are given back by hand: the connection's at once, a stream's when its bytes were used, so that one stream whose
-  reader is slow never starves the others.
+* Windows are given back by hand: the connection's at once, a stream's when its bytes were used, so that one stream
+  whose reader is slow never starves the others.
 * A received GOAWAY is told to the owner and ends nothing: streams up to its last id finish (section 6.8).
 * A frame on a stream that is over is ignored, whoever ended it; it may have crossed our own RST_STREAM or trailers. Its
   headers are decoded and its bytes counted all the same.
@@ -12,16 +12,18 @@ What gRPC uses of HTTP/2, and no more: no push, no priorities, no upgrade. Rules
 
 import struct
 from collections.abc import Callable
-from typing import Protocol
+from typing import ClassVar
 
 from common.relay import frames
 from common.relay.errors import Http2Error
+from common.relay.frame_reader import FrameReader
 from common.relay.frames import FRAME_BYTES, MAX_WINDOW_BYTES, ErrorCode, Setting
-from common.relay.hpack import NO_DYNAMIC_TABLE, Decoder, Header
+from common.relay.hpack import NO_DYNAMIC_TABLE, Decoder
+from common.relay.listener import Listener
 
 STREAM_WINDOW_BYTES = 1 << 20
-"""How much a peer may send on one stream ahead of its reader. A reader that stalls costs at most this and one message of
-memory; a 4 MiB message waits for eight window updates, which cost microseconds on a UNIX socket."""
+"""How much a peer may send on one stream ahead of its reader. A reader that stalls costs at most this and one message
+of memory; a 4 MiB message waits for eight window updates, which cost microseconds on a UNIX socket."""
 
 CONNECTION_WINDOW_BYTES = 1 << 30
 """So large that only the streams' windows count: the bytes in memory are bounded by those."""
@@ -32,34 +34,8 @@ MAX_STREAMS = 16_384
 HEADER_LIST_BYTES = 256 << 10
 """Largest header list accepted. A driver's error message travels in it; grpc-go allows 16 MiB, C-core 16 KiB."""
 
-_FRAME = struct.Struct(">IBI")
 _WORD = struct.Struct(">I")
 _SETTING = struct.Struct(">HI")
-
-
-class Listener(Protocol):
-    """What a connection tells its owner, during `receive`."""
-
-    def headers_received(self, stream_id: int, headers: list[Header], *, ended: bool) -> None:
-        """A header block: a request's, a response's, or trailers (`ended`)."""
-
-    def body_received(self, stream_id: int, data: memoryview, flow_bytes: int, *, ended: bool) -> None:
-        """A DATA frame; `flow_bytes` is what it took from the stream's window. `data` is valid during the call."""
-
-    def stream_reset(self, stream_id: int, code: int) -> None:
-        """The peer gave a stream up, or broke it so that we did."""
-
-    def window_opened(self) -> None:
-        """More may be sent than before."""
-
-    def settings_received(self) -> None:
-        """The peer's settings came or changed."""
-
-    def ping_acknowledged(self, data: bytes) -> None:
-        """The answer to our ping."""
-
-    def goaway_received(self, last_stream_id: int, code: int, debug: bytes) -> None:
-        """The peer takes no new streams; those above `last_stream_id` were not processed."""
 
 
 class _Stream:
@@ -104,23 +80,8 @@ class Http2:
         self._unreturned = 0
         self._out: list[bytes | memoryview] = []
         self._patient = 0
-        self._rest = b""
-        self._preface = b"" if client else frames.PREFACE
-        self._settled = False
+        self._reader = FrameReader(b"" if client else frames.PREFACE)
         self._no_table_said = False
-        self._block: tuple[int, int, bytearray] | None = None
-        self._take_frame: dict[int, Callable[[int, int, memoryview], None]] = {
-            frames.DATA: self._data,
-            frames.HEADERS: self._headers,
-            frames.PRIORITY: self._priority,
-            frames.RST_STREAM: self._rst_stream,
-            frames.SETTINGS: self._settings,
-            frames.PUSH_PROMISE: self._push_promise,
-            frames.PING: self._ping,
-            frames.GOAWAY: self._goaway,
-            frames.WINDOW_UPDATE: self._window_update,
-            frames.CONTINUATION: self._continuation,
-        }
 
     # Sending.
 
@@ -157,7 +118,8 @@ class Http2:
     def patient(self) -> bool:
         """Whether all that is queued may wait some milliseconds for company: answers to pings.
 
-        grpc-go pings at every message to measure the bandwidth; a write of its own for each answer costs more than the call.
+        grpc-go pings at every message to measure the bandwidth; a write of its own for each answer costs more than
+        the call.
         """
         return self._patient == len(self._out)
 
@@ -247,59 +209,22 @@ class Http2:
             Http2Error: the peer broke the protocol. The GOAWAY that says so is queued; give no more bytes.
         """
         try:
-            self._receive(data)
+            for kind, flags, stream_id, payload, size in self._reader.read(data):
+                if kind == frames.DATA:
+                    self._data(flags, stream_id, payload, size)
+                elif (take := self._TAKE.get(kind)) is not None:  # unknown kinds are ignored (section 4.1)
+                    take(self, flags, stream_id, payload)
         except Http2Error as error:
             self.goaway(error.code)
             raise
 
-    def _receive(self, data: bytes) -> None:
-        if self._rest:
-            data = self._rest + data
-        at, end = 0, len(data)
-        if self._preface:
-            at = self._check_preface(data)
-        view = memoryview(data)
-        while end - at >= frames.HEADER_BYTES:
-            size_and_kind, flags, stream_id = _FRAME.unpack_from(data, at)
-            size, kind = size_and_kind >> 8, size_and_kind & 0xFF
-            if size > FRAME_BYTES or not self._settled:
-                self._check_frame(kind, flags, size, data)
-            if end - at < frames.HEADER_BYTES + size:
-                break
-            at += frames.HEADER_BYTES
-            if self._block is not None and kind != frames.CONTINUATION:
-                raise Http2Error("it sent another frame inside a header block")
-            take = self._take_frame.get(kind)
-            if take is not None:  # frames of unknown kinds are ignored (section 4.1)
-                take(flags, stream_id & 0x7FFFFFFF, view[at : at + size])
-            at += size
-        self._rest = data[at:] if at < end else b""
-
-    def _check_preface(self, data: bytes) -> int:
-        """Take what came of the client's preface; gives how much of `data` that was."""
-        got = min(len(data), len(self._preface))
-        if data[:got] != self._preface[:got]:
-            raise Http2Error(f"it began with {data[:24]!r}, not with the HTTP/2 preface")
-        self._preface = self._preface[got:]
-        return got
-
-    def _check_frame(self, kind: int, flags: int, size: int, data: bytes) -> None:
-        """Whether a frame may be as large as it is, and whether the first one is SETTINGS (section 3.4)."""
-        if not self._settled and (kind != frames.SETTINGS or flags & frames.ACK or size > FRAME_BYTES):
-            raise Http2Error(f"it began with {data[:24]!r}, not with HTTP/2 settings")
-        if size > FRAME_BYTES:
-            raise Http2Error(f"a frame of {size} bytes is larger than {FRAME_BYTES}", ErrorCode.FRAME_SIZE_ERROR)
-
-    def _data(self, flags: int, stream_id: int, payload: memoryview) -> None:
-        size = len(payload)
+    def _data(self, flags: int, stream_id: int, payload: memoryview, size: int) -> None:
         stream = self._streams.get(stream_id)
         self._receive_window -= size
         self._return_to_connection(size)
         if stream is None:
             self._check_not_idle(stream_id, "DATA")
             return
-        if flags & frames.PADDED:
-            payload = _unpadded(payload)
         if stream.remote_ended:
             self._break_stream(stream_id, ErrorCode.STREAM_CLOSED)
             return
@@ -323,39 +248,15 @@ class Http2:
 
     def _headers(self, flags: int, stream_id: int, payload: memoryview) -> None:
         if not stream_id & 1:
-            raise Http2Error(f"it sent headers on stream {stream_id}, which no client opens")
-        if flags & frames.PADDED:
-            payload = _unpadded(payload)
-        if flags & frames.PRIORITY_FLAG:
-            if len(payload) < 5:
-                raise Http2Error("a HEADERS frame is too short for its priority", ErrorCode.FRAME_SIZE_ERROR)
-            payload = payload[5:]
-        if flags & frames.END_HEADERS:
-            self._block_received(stream_id, flags, bytes(payload))
-        else:
-            self._block = (stream_id, flags, bytearray(payload))
-
-    def _continuation(self, flags: int, stream_id: int, payload: memoryview) -> None:
-        if self._block is None or self._block[0] != stream_id:
-            raise Http2Error("it sent a CONTINUATION that continues nothing")
-        _, first_flags, block = self._block
-        block += payload
-        # An empty one makes no progress: a stream of them would keep us busy for ever.
-        if len(block) > HEADER_LIST_BYTES or not payload:
-            raise Http2Error("a header block does not end", ErrorCode.ENHANCE_YOUR_CALM)
-        if flags & frames.END_HEADERS:
-            self._block = None
-            self._block_received(stream_id, first_flags, bytes(block))
-
-    def _block_received(self, stream_id: int, flags: int, block: bytes) -> None:
-        headers = self._decoder.decode(block)
-        ended = bool(flags & frames.END_STREAM)
-        stream = self._streams.get(stream_id)
-        if stream is None and (stream := self._peer_opened(stream_id)) is None:
+            raise Http2Error(f"it sent HEADERS on stream {stream_id}, which no client opens")
+        headers = self._decoder.decode(bytes(payload))
+        stream = self._streams.get(stream_id) or self._peer_opened(stream_id)
+        if stream is None:
             return
         if stream.remote_ended:
             self._break_stream(stream_id, ErrorCode.STREAM_CLOSED)
             return
+        ended = bool(flags & frames.END_STREAM)
         if ended:
             self._remote_end(stream_id, stream)
         self._listener.headers_received(stream_id, headers, ended=ended)
@@ -384,14 +285,10 @@ class Http2:
         if not stream_id & 1 or not opened:
             raise Http2Error(f"it sent {what} on stream {stream_id}, which is not open")
 
-    def _priority(self, flags: int, stream_id: int, payload: memoryview) -> None:
-        """Deprecated and ignored (section 5.3.2)."""
-
-    def _push_promise(self, flags: int, stream_id: int, payload: memoryview) -> None:
+    def _push_promise(self, _flags: int, _stream_id: int, _payload: memoryview) -> None:
         raise Http2Error("it sent a PUSH_PROMISE, which nobody allowed")
 
-    def _rst_stream(self, flags: int, stream_id: int, payload: memoryview) -> None:
-        _check_size("RST_STREAM", payload, 4)
+    def _rst_stream(self, _flags: int, stream_id: int, payload: memoryview) -> None:
         if self._streams.pop(stream_id, None) is None:
             self._check_not_idle(stream_id, "RST_STREAM")
             return
@@ -401,13 +298,11 @@ class Http2:
         if stream_id:
             raise Http2Error("it sent SETTINGS on a stream")
         if flags & frames.ACK:
-            _check_size("SETTINGS acknowledgement", payload, 0)
             return
         if len(payload) % 6:
             raise Http2Error("a SETTINGS frame has a broken size", ErrorCode.FRAME_SIZE_ERROR)
         for key, value in _SETTING.iter_unpack(payload):
             self._set(key, value)
-        self._settled = True
         self._out.append(frames.SETTINGS_ACK)
         self._listener.settings_received()
         self._listener.window_opened()
@@ -433,7 +328,6 @@ class Http2:
             raise Http2Error(f"its ENABLE_PUSH is {value}")
 
     def _ping(self, flags: int, stream_id: int, payload: memoryview) -> None:
-        _check_size("PING", payload, 8)
         if stream_id:
             raise Http2Error("it sent a PING on a stream")
         if flags & frames.ACK:
@@ -442,14 +336,13 @@ class Http2:
             self._out.append(frames.ping(bytes(payload), ack=True))
             self._patient += 1
 
-    def _goaway(self, flags: int, stream_id: int, payload: memoryview) -> None:
+    def _goaway(self, _flags: int, stream_id: int, payload: memoryview) -> None:
         if stream_id or len(payload) < 8:
             raise Http2Error("it sent a broken GOAWAY", ErrorCode.FRAME_SIZE_ERROR)
         last_stream_id, code = struct.unpack_from(">II", payload)
         self._listener.goaway_received(last_stream_id & 0x7FFFFFFF, code, bytes(payload[8:]))
 
-    def _window_update(self, flags: int, stream_id: int, payload: memoryview) -> None:
-        _check_size("WINDOW_UPDATE", payload, 4)
+    def _window_update(self, _flags: int, stream_id: int, payload: memoryview) -> None:
         increment = _WORD.unpack(payload)[0] & 0x7FFFFFFF
         if not stream_id:
             self._send_window += increment
@@ -465,14 +358,13 @@ class Http2:
                 return
         self._listener.window_opened()
 
-
-def _check_size(what: str, payload: memoryview, size: int) -> None:
-    if len(payload) != size:
-        raise Http2Error(f"a {what} has {len(payload)} bytes instead of {size}", ErrorCode.FRAME_SIZE_ERROR)
-
-
-def _unpadded(payload: memoryview) -> memoryview:
-    """The payload of a frame with the PADDED flag, without its padding (section 6.1)."""
-    if not payload or payload[0] >= len(payload):
-        raise Http2Error("a frame's padding is longer than the frame")
-    return payload[1 : len(payload) - payload[0]]
+    _TAKE: ClassVar[dict[int, Callable[["Http2", int, int, memoryview], None]]] = {
+        frames.HEADERS: _headers,
+        frames.RST_STREAM: _rst_stream,
+        frames.SETTINGS: _settings,
+        frames.PUSH_PROMISE: _push_promise,
+        frames.PING: _ping,
+        frames.GOAWAY: _goaway,
+        frames.WINDOW_UPDATE: _window_update,
+    }
+    """What takes which kind of frame; PRIORITY is deprecated and ignored (section 5.3.2)."""

@@ -1,8 +1,8 @@
 """The texts that gRPC server libraries give statuses of their own making: nothing in them is the driver's word.
 
-A library makes these when a message is too large or cannot be (de)serialised, before the driver's code saw the call or after
-it did the work. They come in real trailers, so only their text tells. Passed on as they are they would be final, and a
-volume that was created would be forgotten (design section 5).
+A library makes these when a message is too large or cannot be (de)serialised, before the driver's code saw the call
+or after it did the work. They come in real trailers, so only their text tells. Passed on as they are they would be
+final, and a volume that was created would be forgotten (design section 5).
 
 What is the driver's, though a library worded it, is not here: grpcio's "Exception calling application: …", C++'s
 "Unexpected error in RPC handling" and every library's UNIMPLEMENTED for a method that the driver lacks.
@@ -40,7 +40,7 @@ LIBRARY_TEXTS: tuple[tuple[int, str], ...] = (
     (Code.RESOURCE_EXHAUSTED, "SERVER: Sent message larger than max"),
     (Code.RESOURCE_EXHAUSTED, "Received message larger than max"),
     (Code.RESOURCE_EXHAUSTED, "Sent message larger than max"),
-    # grpcio: _server.py
+    # grpcio's own part (_server.py)
     (Code.INTERNAL, "Exception deserializing request!"),
     (Code.INTERNAL, "Failed to serialize response!"),
     (Code.UNKNOWN, "Error in service handler!"),

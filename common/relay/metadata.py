@@ -45,8 +45,8 @@ def is_grpc(content_type: bytes | None) -> bool:
 def request_block(method: str, timeout_s: float | None) -> bytes:
     """The header block of a call to a driver.
 
-    `:authority` is `localhost`, as grpc-go's UNIX resolver has it: strict servers refuse the percent-encoded socket path
-    that other clients send.
+    `:authority` is `localhost`, as grpc-go's UNIX resolver has it: strict servers refuse the percent-encoded socket
+    path that other clients send.
     """
     block = _method_block(method)
     return block if timeout_s is None else block + encode([(b"grpc-timeout", encode_timeout(timeout_s))])

@@ -1,7 +1,7 @@
 """The pump: carries one HTTP/2 connection over one socket, under asyncio or uvloop.
 
-Received bytes go to the HTTP/2 library at once; what it wants sent goes out in one write per turn of the loop, or at once
-where an answer is complete. Messages wait here, never in the transport, while a window or the socket is full.
+Received bytes go to the HTTP/2 library at once; what it wants sent goes out in one write per turn of the loop, or at
+once where an answer is complete. Messages wait here, never in the transport, while a window or the socket is full.
 """
 
 import asyncio
@@ -60,7 +60,7 @@ class Outgoing:
 class Pump(asyncio.Protocol):
     """One connection. The server's and the client's connections are this, with their own streams on top.
 
-    A subclass implements `closed` and the callbacks of `http2.Listener`; `window_opened` is here.
+    A subclass implements `closed` and the callbacks of `listener.Listener`; `window_opened` is here.
     """
 
     def __init__(self, *, client: bool) -> None:
@@ -80,25 +80,25 @@ class Pump(asyncio.Protocol):
         raise NotImplementedError
 
     def headers_received(self, stream_id: int, headers: list[Header], *, ended: bool) -> None:
-        """See `http2.Listener`."""
+        """See `listener.Listener`."""
         raise NotImplementedError
 
     def body_received(self, stream_id: int, data: memoryview, flow_bytes: int, *, ended: bool) -> None:
-        """See `http2.Listener`."""
+        """See `listener.Listener`."""
         raise NotImplementedError
 
     def stream_reset(self, stream_id: int, code: int) -> None:
-        """See `http2.Listener`."""
+        """See `listener.Listener`."""
         raise NotImplementedError
 
     def settings_received(self) -> None:
-        """See `http2.Listener`."""
+        """See `listener.Listener`."""
 
     def ping_acknowledged(self, data: bytes) -> None:
-        """See `http2.Listener`."""
+        """See `listener.Listener`."""
 
     def goaway_received(self, last_stream_id: int, code: int, debug: bytes) -> None:
-        """See `http2.Listener`."""
+        """See `listener.Listener`."""
 
     # asyncio's side.
 

@@ -2,8 +2,8 @@
 
 Rules kept here and in `server_connection` (contract A.1, RULE A1; design section 5):
 
-* While it runs it sends no GOAWAY to a client that keeps to HTTP/2, and closes no idle connection: each makes every sidecar
-  exit. `drain` lets the calls under way finish first.
+* While it runs it sends no GOAWAY to a client that keeps to HTTP/2, and closes no idle connection: each makes every
+  sidecar exit. `drain` lets the calls under way finish first.
 * No call ends with UNKNOWN or INTERNAL unless the handler said so: every failure of a handler goes through `on_error`.
 * Details are never sent (CSI spec, "Error Scheme").
 """
@@ -129,11 +129,11 @@ async def serve(
 
     Args:
         sock: bound; it is closed with the server.
-        handler: answers each call. Its task is cancelled when the client resets the stream, when its connection ends and
-            when its `grpc-timeout` passes.
+        handler: answers each call. Its task is cancelled when the client resets the stream, when its connection ends
+            and when its `grpc-timeout` passes.
         max_message_bytes: largest request message; larger ones are refused from their length prefix.
-        on_error: the status for a handler that raised, or that returned without one (None), and (with `ServerClosing`) for
-            calls cut or refused because the server stops.
+        on_error: the status for a handler that raised, or that returned without one (None), and (with
+            `ServerClosing`) for calls cut or refused because the server stops.
         too_large: the status for a request of that many bytes.
         on_deadline: the status when the deadline passed; DEADLINE_EXCEEDED with a plain text by default.
         origin: the hop named in statuses made here.

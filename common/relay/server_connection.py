@@ -41,8 +41,8 @@ class ServerSettings:
 
     Attributes:
         max_message_bytes: largest request message.
-        on_error: the status for a handler that raised (the exception) or returned without one (None), and for calls cut or
-            refused because the server stops (`ServerClosing`).
+        on_error: the status for a handler that raised (the exception) or returned without one (None), and for calls
+            cut or refused because the server stops (`ServerClosing`).
         too_large: the status for a request message of that many bytes.
         on_deadline: the status for a call whose deadline passed in its handler.
         origin: the hop named in the statuses made here.
@@ -182,7 +182,7 @@ class ServerConnection(Pump):
         if ended:
             self._request_ended(stream_id)
 
-    def stream_reset(self, stream_id: int, code: int) -> None:
+    def stream_reset(self, stream_id: int, _code: int) -> None:
         """The client gave the call up."""
         self._requests.pop(stream_id, None)
         self._drop_outgoing(stream_id)
@@ -257,7 +257,7 @@ class ServerConnection(Pump):
             await self._owner.handler(call)
         except asyncio.CancelledError:
             raise
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, the caller gets the owner's status
             call.finish(self._settings.on_error(error))
 
     def _over(self, running: _Running, task: asyncio.Task[None]) -> None:
@@ -313,7 +313,7 @@ class ServerConnection(Pump):
         return True
 
     def _finish_cut(self, call: ServerCall, block: bytes) -> None:
-        """End a call whose last `send` was cancelled: its message must go out whole before the trailers, or not at all."""
+        """End a call whose last `send` was cancelled: its message goes out whole before the trailers, or not at all."""
         if call.cancelled_by is CancelReason.DEADLINE:
             self._drop_outgoing(call.stream_id)
             self._http2.reset(call.stream_id, ErrorCode.CANCEL)

@@ -12,11 +12,14 @@ from contextlib import ExitStack
 import pytest
 
 from common.errors import SettingsError
-from common.httpd import MOST_CONNECTIONS, HttpEndpoint
+from common.httpd import CONNECTION_LIMIT_S, MOST_CONNECTIONS, HttpEndpoint
 from common.metrics import Metrics
 from common.parsers import HostPort
 
 ANY_PORT = HostPort("127.0.0.1", 0)
+
+SOON_S = CONNECTION_LIMIT_S / 2
+"""Before a silent connection would have ended by itself."""
 
 
 class Health:
@@ -104,7 +107,7 @@ def test_silent_clients_keep_nobody_out(endpoint: HttpEndpoint) -> None:
 
 def test_beyond_the_limit_the_oldest_connection_is_closed(endpoint: HttpEndpoint) -> None:
     with ExitStack() as silent:
-        oldest = silent.enter_context(socket.create_connection(endpoint.address, timeout=20))
+        oldest = silent.enter_context(socket.create_connection(endpoint.address, timeout=SOON_S))
         for _ in range(MOST_CONNECTIONS):
             silent.enter_context(socket.create_connection(endpoint.address))
         assert oldest.recv(1) == b""
@@ -129,7 +132,7 @@ def test_garbage_is_refused(endpoint: HttpEndpoint, sent: bytes) -> None:
 
 def test_closing_frees_the_port_and_cuts_the_connections(health: Health, metrics: Metrics) -> None:
     endpoint = HttpEndpoint(ANY_PORT, registry=metrics.registry, ready=health)
-    with socket.create_connection(endpoint.address, timeout=20) as silent:
+    with socket.create_connection(endpoint.address, timeout=SOON_S) as silent:
         ask(endpoint, "/healthz")  # the connection before this one has been accepted too
         endpoint.close()
         assert silent.recv(1) == b""

@@ -6,6 +6,7 @@ peer that cannot be had fails the test that wants it; without, the test is skipp
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
 from pathlib import Path
@@ -14,7 +15,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.peers import build
+from tests.peers.support.bridged import Bridge
+from tests.peers.support.claims import Claims
 from tests.peers.support.control_plane import ControlPlane
+from tests.peers.support.dirdriver import DirDriver, start_dirdriver
+from tests.peers.support import manifests
 from tests.peers.support.mock_driver import start_mock_driver
 from tests.peers.support.processes import Process, Supervisor
 from tests.peers.support.sanity import SanityReport, run_sanity
@@ -113,6 +118,39 @@ def mock_driver(supervisor: Supervisor, peer: Callable[[str], Path]) -> Callable
         return start_mock_driver(supervisor, peer("mockdriver"), socket, **settings)  # type: ignore[arg-type]  # passed on
 
     return start
+
+
+@pytest.fixture
+def dirdriver(supervisor: Supervisor, short_dir: Path) -> Callable[..., DirDriver]:
+    """Starts dirdriver in the test's short directory; takes the keyword arguments of `start_dirdriver`."""
+
+    def start(name: str = "dirdriver.csi", **settings: object) -> DirDriver:
+        return start_dirdriver(supervisor, short_dir, name=name, **settings)  # type: ignore[arg-type]  # passed on
+
+    return start
+
+
+@pytest.fixture
+def claims(control_plane: ControlPlane, namespace: str) -> Iterator[Claims]:
+    """Claims of a storage class, named as the driver is, which no other test has: `<namespace>.csi`."""
+    name = f"{namespace}.csi"
+    control_plane.api.create(manifests.storage_class(name, allowVolumeExpansion=True))
+    yield Claims(api=control_plane.api, namespace=namespace, storage_class=name)
+    control_plane.api.delete("StorageClass", name)
+
+
+@pytest.fixture
+def bridge(supervisor: Supervisor, short_dir: Path) -> Iterator[Callable[[Path, str], Bridge]]:
+    """Starts a bridge in front of a vendor's socket, given the driver's name: the one bridge of a test."""
+    with contextlib.ExitStack() as bridges:
+
+        def start(vendor: Path, driver: str) -> Bridge:
+            made = Bridge(supervisor, short_dir, driver=driver, vendor=vendor)
+            bridges.callback(made.stop)
+            made.start()
+            return made
+
+        yield start
 
 
 @pytest.fixture

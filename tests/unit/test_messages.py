@@ -306,7 +306,7 @@ junk = st.recursive(
 
 
 @given(st.integers(0, 14), st.lists(junk, max_size=14))
-@examples(1_000)
+@examples(400)
 def test_any_fields_are_a_frame_or_refused_with_the_one_error(number: int, values: list[Any]) -> None:
     with suppress(RemoteProtocolError):
         decode(packed(number, *values))

@@ -57,6 +57,7 @@ def test_a_ping_is_answered_with_its_number() -> None:
 
 def test_two_idle_ends_keep_each_other_alive() -> None:
     pair = SessionPair()
+    pair.hub.events(), pair.edge.events()
     for _ in range(100):
         pair.wait(5.0)
         pair.pump()

@@ -7,13 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from common.errors import TunnelClosed
 from common.messages import Chunk, Kind, Ping, Priority, decode, encode
-from common.session import Limits, Session
+from common.session import Failed, Limits, Opened, Session
 from tests.unit.wire.examples import examples
-from tests.unit.wire.pair import SMALL, SessionPair, open_session
+from tests.unit.wire.pair import SessionPair, open_session
 
 REAL = Limits()
-LARGE = replace(SMALL, max_message_bytes=4_194_304, stream_window_bytes=262_144, session_window_bytes=100_000_000, chunk_bytes=16_384, max_streams=64)  # fmt: skip
+LARGE = replace(REAL, max_streams=64)
 
 _LARGEST_CHUNK_HEAD = 16
 """A chunk's bytes beside its payload: array head, type, stream, left and length."""
@@ -69,7 +70,7 @@ def chunks_of(session: Session, most: int) -> Counter[int]:
 
 @pytest.mark.parametrize("busy", [(0, 1), (0, 2), (1, 2), (0, 1, 2)])
 def test_a_lower_priority_gets_a_turn_in_five(busy: tuple[int, ...]) -> None:
-    session = open_session(LARGE, **{"max_message_bytes": 4_194_304, "session_window_bytes": 100_000_000})
+    session = open_session(LARGE, max_message_bytes=4_194_304, session_window_bytes=100_000_000)
     numbers = []
     for priority in busy:
         number = session.open(1, now=0.0, priority=priority)
@@ -84,7 +85,7 @@ def test_a_lower_priority_gets_a_turn_in_five(busy: tuple[int, ...]) -> None:
 @given(st.data())
 @examples(100)
 def test_no_priority_is_starved_however_the_others_come_and_go(data: st.DataObject) -> None:
-    session = open_session(LARGE, **{"max_message_bytes": 4_194_304, "session_window_bytes": 1_000_000_000})
+    session = open_session(LARGE, max_message_bytes=4_194_304, session_window_bytes=1_000_000_000)
     lowest = session.open(1, now=0.0, priority=Priority.SYNC)
     session.send(lowest, bytes(4_194_304))
     pattern = data.draw(
@@ -110,7 +111,7 @@ def test_no_priority_is_starved_however_the_others_come_and_go(data: st.DataObje
 
 
 def test_a_priority_that_only_a_newer_peer_knows_is_the_lowest() -> None:
-    session = open_session(LARGE, **{"max_message_bytes": 4_194_304, "session_window_bytes": 100_000_000})
+    session = open_session(LARGE, max_message_bytes=4_194_304, session_window_bytes=100_000_000)
     strange = session.open(1, now=0.0, priority=99)
     session.send(strange, bytes(40_000))
     usual = session.open(1, now=0.0, priority=Priority.CALL)
@@ -120,7 +121,7 @@ def test_a_priority_that_only_a_newer_peer_knows_is_the_lowest() -> None:
 
 
 def test_control_frames_pass_everything_else() -> None:
-    session = open_session(LARGE, **{"max_message_bytes": 4_194_304, "session_window_bytes": 100_000_000})
+    session = open_session(LARGE, max_message_bytes=4_194_304, session_window_bytes=100_000_000)
     number = session.open(1, now=0.0)
     session.send(number, bytes(1_000_000))
     session.to_send()
@@ -136,7 +137,7 @@ def test_small_messages_of_many_streams_share_one_websocket_message() -> None:
 
 
 def test_one_websocket_message_holds_the_waiting_control_frames_and_about_one_chunk() -> None:
-    session = open_session(LARGE, **{"max_message_bytes": 4_194_304, "session_window_bytes": 100_000_000})
+    session = open_session(LARGE, max_message_bytes=4_194_304, session_window_bytes=100_000_000)
     for _ in range(8):
         session.send(session.open(1, now=0.0), bytes(20_000))
     session.receive(encode(Ping(2**40)) * 5_000, 0.0)  # 50 KB of pongs
@@ -169,3 +170,37 @@ def test_a_chunk_that_waits_for_the_next_websocket_message_can_be_cancelled() ->
     pair.pump()
     assert pair.edge.payloads(large) == []
     assert pair.edge.payloads(other) == [b"o" * 10]
+
+
+def test_opens_leave_in_the_order_of_their_ids_whatever_their_priorities() -> None:
+    pair = SessionPair(hub=LARGE, edge=LARGE)
+    priorities = [Priority.SYNC, Priority.CALL, Priority.SYNC, Priority.CONTROL, Priority.CALL]
+    numbers = [pair.hub.session.open(1, now=pair.now, priority=priority) for priority in priorities]
+    for number in numbers:
+        pair.hub.session.send(number, bytes(20_000))
+    pair.settle()
+    assert [event.stream for event in pair.edge.all(Opened)] == numbers
+    assert all(pair.edge.payloads(number) == [bytes(20_000)] for number in numbers)
+
+
+def test_an_open_that_left_with_another_streams_counts_as_sent() -> None:
+    pair = SessionPair()
+    older = pair.hub.session.open(1, now=pair.now, priority=Priority.SYNC)
+    pair.hub.session.send(older, b"sync")
+    for _ in range(3):
+        pair.call(b"x" * 100)
+    pair.hub.session.to_send()
+    pair.hub.session.lost("cut")
+    sent = {event.stream: event.error.sent for event in pair.hub.all(Failed) if isinstance(event.error, TunnelClosed)}
+    assert sent == {2: True, 4: True, 6: False, 8: False}
+
+
+def test_many_waiting_opens_of_a_lower_priority_do_not_make_one_huge_websocket_message() -> None:
+    pair = SessionPair(hub=LARGE, edge=LARGE)
+    for _ in range(63):
+        pair.hub.session.open(1, now=pair.now, priority=Priority.SYNC, subject="x" * 2_000)
+    call = pair.call()
+    sizes = [len(data) for data in pair.carry(pair.hub)]
+    assert max(sizes) <= 2 * REAL.chunk_bytes + 2_100
+    assert pair.edge.payloads(call) == [b"request"]
+    assert len(pair.edge.all(Opened)) == 64

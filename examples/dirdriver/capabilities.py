@@ -1,0 +1,75 @@
+"""A capability: what the driver tells the caller it can do. Data: each switch, and what it adds."""
+
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
+
+from common.csi import csi_pb2 as pb
+from examples.dirdriver.settings import Settings
+
+Plugin = pb.PluginCapability.Service.Type
+Controller = pb.ControllerServiceCapability.RPC.Type
+Node = pb.NodeServiceCapability.RPC.Type
+
+ALWAYS = ""
+"""The switch that cannot be turned off."""
+
+PLUGIN: Mapping[str, Sequence[Plugin]] = {
+    ALWAYS: (Plugin.CONTROLLER_SERVICE, Plugin.GROUP_CONTROLLER_SERVICE),
+    "topology": (Plugin.VOLUME_ACCESSIBILITY_CONSTRAINTS, Plugin.SNAPSHOT_ACCESSIBILITY_CONSTRAINTS),
+    "metadata": (Plugin.SNAPSHOT_METADATA_SERVICE,),
+}
+
+CONTROLLER: Mapping[str, Sequence[Controller]] = {
+    ALWAYS: (
+        Controller.CREATE_DELETE_VOLUME,
+        Controller.LIST_VOLUMES,
+        Controller.GET_VOLUME,
+        Controller.GET_CAPACITY,
+        Controller.CREATE_DELETE_SNAPSHOT,
+        Controller.LIST_SNAPSHOTS,
+        Controller.GET_SNAPSHOT,
+        Controller.CLONE_VOLUME,
+        Controller.EXPAND_VOLUME,
+        Controller.SINGLE_NODE_MULTI_WRITER,
+        Controller.GET_VOLUME_HEALTH,
+        Controller.LIST_VOLUME_HEALTH,
+    ),
+    "attach": (
+        Controller.PUBLISH_UNPUBLISH_VOLUME,
+        Controller.PUBLISH_READONLY,
+        Controller.LIST_VOLUMES_PUBLISHED_NODES,
+    ),
+    "modify": (Controller.MODIFY_VOLUME,),
+}
+
+NODE: Mapping[str, Sequence[Node]] = {
+    ALWAYS: (
+        Node.GET_VOLUME_STATS,
+        Node.EXPAND_VOLUME,
+        Node.SINGLE_NODE_MULTI_WRITER,
+        Node.GET_VOLUME_HEALTH,
+        Node.GET_STORAGE_HEALTH,
+    ),
+    "stage": (Node.STAGE_UNSTAGE_VOLUME,),
+}
+
+Type = TypeVar("Type")
+
+
+def switches(settings: Settings) -> frozenset[str]:
+    """The switches that are on."""
+    states = {
+        ALWAYS: True,
+        "attach": settings.attach,
+        "stage": settings.stage,
+        "topology": settings.topology,
+        "metadata": settings.metadata,
+        "modify": bool(settings.mutable_parameters),
+    }
+    return frozenset(name for name, on in states.items() if on)
+
+
+def chosen(table: Mapping[str, Sequence[Type]], settings: Settings) -> list[Type]:
+    """What the switches that are on add up to, in the order of the table."""
+    on = switches(settings)
+    return [capability for switch, capabilities in table.items() if switch in on for capability in capabilities]

@@ -1,0 +1,27 @@
+"""A command: an external program of the node (mount, losetup, mkfs …), run to its end."""
+
+import shutil
+import subprocess
+from collections.abc import Container
+
+from examples.dirdriver import errors
+
+
+def run(*command: str, tell: bool = True, accept: Container[int] = (0,)) -> str:
+    """Run a program and return its standard output.
+
+    Args:
+        command: program and arguments; no shell.
+        tell: whether an error may quote what the program said; False where arguments are sensitive.
+        accept: the exit codes that mean success.
+
+    Raises:
+        CsiError: FAILED_PRECONDITION if the program is not installed, INTERNAL if it fails.
+    """
+    if shutil.which(command[0]) is None:
+        raise errors.precondition(f"{command[0]} is not installed on this node")
+    done = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)  # noqa: S603  # no shell
+    if done.returncode not in accept:
+        said = " ".join(done.stderr.split()) if tell else ""
+        raise errors.internal(f"{command[0]} failed with exit code {done.returncode}: {said or 'see the kernel log'}")
+    return done.stdout

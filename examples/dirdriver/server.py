@@ -1,0 +1,129 @@
+"""The server: every service on one UNIX socket (CSI spec, Connectivity)."""
+
+import asyncio
+import contextlib
+import errno
+import logging
+import signal
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import grpc
+
+from common.csi.methods import METHODS, PREFIX
+from examples.dirdriver.attachments import Attachments
+from examples.dirdriver.call_log import CallLog
+from examples.dirdriver.calls import Calls, Routes
+from examples.dirdriver.driver import Driver
+from examples.dirdriver.faults import Faults
+from examples.dirdriver.groups import Groups
+from examples.dirdriver.health import ControllerHealth, NodeHealth
+from examples.dirdriver.identity import Identity
+from examples.dirdriver.metadata import Metadata
+from examples.dirdriver.node import Node
+from examples.dirdriver.publications import Publications
+from examples.dirdriver.settings import Settings, SettingsError
+from examples.dirdriver.snapshots import Snapshots
+from examples.dirdriver.stagings import Stagings
+from examples.dirdriver.volumes import Volumes
+
+log = logging.getLogger("dirdriver")
+
+STOP_GRACE_S = 5.0
+"""How long calls may go on after SIGTERM: below the 10 s that a container runtime waits before it kills."""
+
+
+class Part(Protocol):
+    """A part of a service."""
+
+    def routes(self) -> Routes:
+        """Its methods."""
+
+
+def services(driver: Driver) -> dict[str, Sequence[Part]]:
+    """Each service of csi.proto, and what it is made of."""
+    return {
+        "Identity": [Identity(driver)],
+        "Controller": [Volumes(driver), Attachments(driver), Snapshots(driver), ControllerHealth(driver)],
+        "GroupController": [Groups(driver)],
+        "SnapshotMetadata": [Metadata(driver)],
+        "Node": [Node(driver), Stagings(driver), Publications(driver), NodeHealth(driver)],
+    }
+
+
+def generic_handler(service: str, parts: Sequence[Part], calls: Calls) -> grpc.GenericRpcHandler:
+    """One service as gRPC wants it: bytes to messages, handlers with everything round them."""
+    handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
+    for part in parts:
+        for name, work in part.routes().items():
+            method = METHODS[f"{PREFIX}{service}/{name}"]
+            if method.streaming:
+                make, handler = grpc.unary_stream_rpc_method_handler, calls.stream(name, work)
+            else:
+                make, handler = grpc.unary_unary_rpc_method_handler, calls.unary(name, work)
+            handlers[name] = make(handler, method.request.FromString, method.response.SerializeToString)
+    return grpc.method_handlers_generic_handler(f"{PREFIX.strip('/')}{service}", handlers)
+
+
+async def serve(settings: Settings) -> None:
+    """Run the driver until SIGTERM or SIGINT; a second one ends it at once.
+
+    Raises:
+        SettingsError: something cannot be used; the message names the flag.
+    """
+    driver = Driver(settings)
+    try:
+        call_log = CallLog(settings.call_log)
+        faults = Faults(settings.faults, settings.fault_file or settings.state_dir / "faults")
+        calls = Calls(faults=faults, call_log=call_log)
+        server = grpc.aio.server()
+        server.add_generic_rpc_handlers(
+            [generic_handler(service, parts, calls) for service, parts in services(driver).items()]
+        )
+        free_socket(settings.socket_path)
+        server.add_insecure_port(f"unix:{settings.socket_path}")
+        await server.start()
+        log.info("%s listens on %s as node %s", settings.driver_name, settings.socket_path, settings.node_id)
+        await _stop_signal()
+        log.info("stopping; mounts and devices of pods stay")
+        await server.stop(STOP_GRACE_S)
+        if not await calls.close(patience_s=STOP_GRACE_S):
+            log.warning("some work did not end in time and is cut off; the next start puts it right")
+        call_log.close()
+    finally:
+        driver.close()
+
+
+def free_socket(path: Path) -> None:
+    """Remove the socket of a process that is gone.
+
+    Raises:
+        SettingsError: somebody answers on it, or it is no socket, or its directory does not exist.
+    """
+    if not path.parent.is_dir():
+        raise SettingsError("--endpoint", f"the directory {path.parent} does not exist")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(str(path))
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            if error.errno != errno.ECONNREFUSED or not path.is_socket():
+                raise SettingsError("--endpoint", f"{path} cannot be used: {error.strerror}") from error
+            path.unlink()
+            return
+    raise SettingsError("--endpoint", f"another process answers on {path}; stop it, or choose another path")
+
+
+async def _stop_signal() -> None:
+    loop = asyncio.get_running_loop()
+    stopped = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopped.set)
+    await stopped.wait()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.remove_signal_handler(number)
+        with contextlib.suppress(ValueError):
+            signal.signal(number, signal.SIG_DFL)

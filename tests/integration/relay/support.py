@@ -1,0 +1,205 @@
+"""What the relay's tests share: gRPC peers of grpcio's, a bare HTTP/2 peer made by hand, and our own two ends."""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from concurrent import futures
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from common.relay.client import Channel
+from common.relay.errors import VendorConnectionError
+from common.relay.frame_reader import FrameReader
+from common.relay.frames import PREFACE
+from common.relay.server import Handler, Server, ServerCall, serve
+from common.sockets import listen_unix
+from common.status import Code, Status
+
+MIB = 1 << 20
+UNLIMITED = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
+
+
+def wire(kind: int, flags: int, stream_id: int, payload: bytes = b"") -> bytes:
+    """One HTTP/2 frame, written by hand."""
+    return len(payload).to_bytes(3, "big") + bytes((kind, flags)) + stream_id.to_bytes(4, "big") + payload
+
+
+def fields(*pairs: tuple[str, str]) -> bytes:
+    """A header block of plain literals, written by hand (names and values below 127 bytes)."""
+    block = b"\x20"
+    for name, value in pairs:
+        for text in (name.encode(), value.encode()):
+            block += (b"\0" if text == name.encode() else b"") + bytes((len(text),)) + text
+    return block
+
+
+SETTINGS = wire(4, 0, 0)
+SETTINGS_ACK = wire(4, 1, 0)
+
+
+# grpcio's peers ---------------------------------------------------------------------------------------------------------
+
+Behaviour = Callable[[bytes, grpc.ServicerContext], Any]
+
+
+class Vendor(grpc.GenericRpcHandler):
+    """A vendor's driver on grpcio: methods by the last part of their path. A generator function makes a stream."""
+
+    def __init__(self, **methods: Behaviour) -> None:
+        self.methods = {"Echo": lambda request, _context: request} | methods
+        self.streams = {"Count"} | {name for name in methods if name.startswith("Stream")}
+
+    def service(self, details: grpc.HandlerCallDetails) -> "grpc.RpcMethodHandler[bytes, bytes] | None":
+        name = details.method.rpartition("/")[2]
+        if name not in self.methods:
+            return None
+        make = grpc.unary_stream_rpc_method_handler if name in self.streams else grpc.unary_unary_rpc_method_handler
+        return make(self.methods[name])
+
+
+@contextlib.contextmanager
+def vendor_at(path: Path, options: list[tuple[str, Any]] = UNLIMITED, **methods: Behaviour) -> Iterator[grpc.Server]:
+    """A vendor's driver on grpcio's synchronous server."""
+    server = grpc.server(futures.ThreadPoolExecutor(64), options=options)
+    server.add_generic_rpc_handlers([Vendor(**methods)])
+    server.add_insecure_port(f"unix://{path}")
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop(0).wait(5)
+
+
+@contextlib.asynccontextmanager
+async def sidecar_at(path: Path, options: list[tuple[str, Any]] = UNLIMITED) -> AsyncIterator[grpc.aio.Channel]:
+    """A sidecar on grpcio's asyncio client."""
+    async with grpc.aio.insecure_channel(f"unix://{path}", options=options) as channel:
+        yield channel
+
+
+# Our two ends -----------------------------------------------------------------------------------------------------------
+
+
+def on_error(error: BaseException | None) -> Status:
+    return Status(Code.UNAVAILABLE, f"on_error: {type(error).__name__}")
+
+
+def too_large(size: int) -> Status:
+    return Status(Code.UNAVAILABLE, f"too large: {size}")
+
+
+@contextlib.asynccontextmanager
+async def serving(path: Path, handler: Handler, *, max_message_bytes: int = 8 * MIB) -> AsyncIterator[Server]:
+    """Our server."""
+    server = await serve(
+        listen_unix(path, mode=0o600),
+        handler,
+        max_message_bytes=max_message_bytes,
+        on_error=on_error,
+        too_large=too_large,
+    )
+    try:
+        yield server
+    finally:
+        await server.close()
+
+
+@contextlib.asynccontextmanager
+async def channel_to(path: Path, **settings: Any) -> AsyncIterator[Channel]:
+    """Our client."""
+    channel = Channel(path, **({"max_message_bytes": 8 * MIB} | settings))
+    try:
+        yield channel
+    finally:
+        await channel.close()
+
+
+def forwarding(channel: Channel) -> Handler:
+    """A handler that passes everything on: the bridge without the link."""
+
+    async def handle(call: ServerCall) -> None:
+        async with channel.call(call.method, call.request, timeout_s=call.timeout_s) as onward:
+            try:
+                async for message in onward:
+                    await call.send(message)
+            except VendorConnectionError as error:
+                call.finish(Status(Code.UNAVAILABLE, str(error)))
+            else:
+                call.finish(onward.status)
+
+    return handle
+
+
+async def echo(call: ServerCall) -> None:
+    """A handler that answers what it was asked."""
+    await call.send(call.request)
+    call.finish(Status(Code.OK))
+
+
+# A peer made by hand ----------------------------------------------------------------------------------------------------
+
+
+class RawPeer:
+    """The far end of a socket, which reads frames and writes bytes."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, preface: bytes = b"") -> None:
+        self.reader, self.writer = reader, writer
+        self.frames: list[tuple[int, int, int, bytes]] = []
+        self._frame_reader = FrameReader(preface)
+
+    async def send(self, *parts: bytes) -> None:
+        self.writer.write(b"".join(parts))
+        await self.writer.drain()
+
+    async def frame(self, kind: int, *, ack: bool | None = None) -> tuple[int, int, int, bytes]:
+        """The next frame of a kind; others stay for later. Fails when the connection ends first."""
+        while True:
+            for at, found in enumerate(self.frames):
+                if found[0] == kind and (ack is None or bool(found[1] & 1) == ack):
+                    return self.frames.pop(at)
+            if not (data := await self.reader.read(65_536)):
+                raise EOFError(f"the connection ended before a frame of kind {kind}; there were {self.frames}")
+            self.frames += [(k, f, s, bytes(p)) for k, f, s, p, _ in self._frame_reader.read(data)]
+
+    async def rest(self) -> list[tuple[int, int, int, bytes]]:
+        """All frames until the connection ends."""
+        with contextlib.suppress(EOFError, ConnectionError):
+            await self.frame(-1)
+        return self.frames
+
+    def close(self) -> None:
+        self.writer.close()
+
+
+@contextlib.asynccontextmanager
+async def raw_sidecar_at(path: Path, *hello: bytes) -> AsyncIterator[RawPeer]:
+    """A sidecar that speaks bytes. Says hello like HTTP/2 if nothing else is given."""
+    reader, writer = await asyncio.open_unix_connection(str(path))
+    peer = RawPeer(reader, writer)
+    try:
+        await peer.send(*(hello or (PREFACE, SETTINGS)))
+        yield peer
+    finally:
+        writer.close()
+
+
+@contextlib.asynccontextmanager
+async def raw_vendor_at(path: Path, behave: Callable[[RawPeer], Awaitable[None]]) -> AsyncIterator[asyncio.Server]:
+    """A vendor that speaks bytes: `behave` has each connection, which ends when it returns."""
+
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError, EOFError):
+            await behave(RawPeer(reader, writer, PREFACE))
+        writer.close()
+
+    sock = socket.socket(socket.AF_UNIX)
+    sock.bind(str(path))
+    server = await asyncio.start_unix_server(connected, sock=sock)
+    try:
+        yield server
+    finally:
+        server.close()

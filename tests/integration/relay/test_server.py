@@ -1,0 +1,276 @@
+"""The gRPC server against real sidecars' libraries and against clients that break every rule."""
+
+import asyncio
+from pathlib import Path
+
+import grpc
+import grpc.aio
+import pytest
+
+from common.relay.server import CancelReason, ServerCall
+from common.status import Code, Status
+from tests.integration.relay.support import MIB, echo, serving, sidecar_at
+
+OK = Status(Code.OK)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "csi.sock"
+
+
+async def failure(call: grpc.aio.UnaryUnaryCall[bytes, bytes]) -> tuple[int, str]:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call
+    return caught.value.code().value[0], caught.value.details() or ""
+
+
+async def test_a_call_carries_method_request_timeout_and_answer(path: Path) -> None:
+    seen: list[ServerCall] = []
+
+    async def handler(call: ServerCall) -> None:
+        seen.append(call)
+        await echo(call)
+
+    async with serving(path, handler), sidecar_at(path) as sidecar:
+        assert await sidecar.unary_unary("/csi.v1.Identity/Probe")(b"request", timeout=30) == b"request"
+        assert await sidecar.unary_unary("/a.B/Imagined")(b"") == b""
+    assert [(call.method, call.request) for call in seen] == [
+        ("/csi.v1.Identity/Probe", b"request"),
+        ("/a.B/Imagined", b""),
+    ]
+    assert seen[0].timeout_s is not None
+    assert 25 < seen[0].timeout_s <= 30
+    assert seen[1].timeout_s is None
+
+
+async def test_grpcios_synchronous_client_is_served_as_well(path: Path) -> None:
+    def calls() -> list[bytes]:
+        with grpc.insecure_channel(f"unix://{path}") as sidecar:
+            return [sidecar.unary_unary("/a/B")(bytes([each])) for each in range(20)]
+
+    async with serving(path, echo):
+        assert await asyncio.to_thread(calls) == [bytes([each]) for each in range(20)]
+
+
+@pytest.mark.parametrize("message", ["plain", "50% é\n\tlines ", "", "x" * 5000])
+async def test_a_status_reaches_the_sidecar_unchanged(path: Path, message: str) -> None:
+    async def handler(call: ServerCall) -> None:
+        call.finish(Status(Code.INTERNAL, message))
+
+    async with serving(path, handler), sidecar_at(path) as sidecar:
+        assert await failure(sidecar.unary_unary("/a/B")(b"")) == (Code.INTERNAL, message)
+
+
+async def test_a_status_after_messages_ends_a_stream(path: Path) -> None:
+    async def handler(call: ServerCall) -> None:
+        for number in range(3):
+            await call.send(bytes([number]))
+        call.finish(Status(Code.ABORTED, "enough"))
+
+    async with serving(path, handler), sidecar_at(path) as sidecar:
+        stream = sidecar.unary_stream("/a/B")(b"")
+        with pytest.raises(grpc.aio.AioRpcError, match="enough"):
+            assert [message async for message in stream] == []
+        assert await stream.code() is grpc.StatusCode.ABORTED
+
+
+async def test_a_stream_without_messages_ends_well(path: Path) -> None:
+    async def handler(call: ServerCall) -> None:
+        assert call.finish(OK)
+
+    async with serving(path, handler), sidecar_at(path) as sidecar:
+        assert [message async for message in sidecar.unary_stream("/a/B")(b"")] == []
+
+
+async def test_a_message_longer_than_the_clients_header_limit_arrives_cut(path: Path) -> None:
+    async def handler(call: ServerCall) -> None:
+        call.finish(Status(Code.ABORTED, "x" * 100_000))
+
+    async with serving(path, handler), sidecar_at(path) as sidecar:
+        code, message = await failure(sidecar.unary_unary("/a/B")(b""))
+    assert code == Code.ABORTED
+    assert message.startswith("xxx")
+    assert message.endswith("x...")
+
+
+async def test_a_handler_that_raises_gives_the_owners_status(path: Path) -> None:
+    async def handler(call: ServerCall) -> None:
+        if call.method == "/a/Late":
+            await call.send(b"first")
+        raise KeyError("secret")
+
+    async with serving(path, handler), sidecar_at(path) as sidecar:
+        assert await failure(sidecar.unary_unary("/a/B")(b"")) == (Code.UNAVAILABLE, "on_error: KeyError")
+        assert await failure(sidecar.unary_unary("/a/Late")(b"")) == (Code.UNAVAILABLE, "on_error: KeyError")
+
+
+async def test_a_handler_that_ends_without_a_status_gives_the_owners(path: Path) -> None:
+    async def handler(_call: ServerCall) -> None:
+        pass
+
+    async with serving(path, handler), sidecar_at(path) as sidecar:
+        assert await failure(sidecar.unary_unary("/a/B")(b"")) == (Code.UNAVAILABLE, "on_error: NoneType")
+
+
+async def test_a_handler_that_cancels_itself_gives_the_owners_status(path: Path) -> None:
+    async def handler(_call: ServerCall) -> None:
+        raise asyncio.CancelledError
+
+    async with serving(path, handler), sidecar_at(path) as sidecar:
+        assert await failure(sidecar.unary_unary("/a/B")(b"")) == (Code.UNAVAILABLE, "on_error: CancelledError")
+
+
+async def test_only_the_first_finish_counts(path: Path) -> None:
+    results: list[bool] = []
+
+    async def handler(call: ServerCall) -> None:
+        results.append(call.finish(Status(Code.ABORTED, "first")))
+        results.append(call.finish(OK))
+        with pytest.raises(RuntimeError, match="after the status"):
+            await call.send(b"late")
+
+    async with serving(path, handler), sidecar_at(path) as sidecar:
+        assert await failure(sidecar.unary_unary("/a/B")(b"")) == (Code.ABORTED, "first")
+    assert results == [True, False]
+
+
+async def test_a_request_above_the_limit_is_refused_and_the_connection_lives(path: Path) -> None:
+    async with serving(path, echo, max_message_bytes=MIB) as server, sidecar_at(path) as sidecar:
+        method = sidecar.unary_unary("/a/B")
+        assert await failure(method(b"x" * (MIB + 1))) == (Code.UNAVAILABLE, f"too large: {MIB + 1}")
+        assert len(await method(b"x" * MIB)) == MIB
+        assert len(server.connections) == 1
+
+
+async def test_four_mebibytes_pass_each_way(path: Path) -> None:
+    request = bytes(range(256)) * (4 * MIB // 256)
+    async with serving(path, echo), sidecar_at(path) as sidecar:
+        assert await sidecar.unary_unary("/a/B")(request) == request
+
+
+class Held:
+    """A handler that waits, and notes how it was cancelled."""
+
+    def __init__(self) -> None:
+        self.began = asyncio.Event()
+        self.cancelled: asyncio.Future[CancelReason | None] = asyncio.get_running_loop().create_future()
+        self.finished: bool | None = None
+
+    async def __call__(self, call: ServerCall) -> None:
+        self.began.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            self.finished = call.finish(Status(Code.DEADLINE_EXCEEDED, "said the handler"))
+            self.cancelled.set_result(call.cancelled_by)
+            raise
+
+
+async def test_a_sidecar_that_cancels_has_the_handler_cancelled(path: Path) -> None:
+    handler = Held()
+    async with serving(path, handler) as server, sidecar_at(path) as sidecar:
+        call = sidecar.unary_unary("/a/B")(b"")
+        await handler.began.wait()
+        assert server.calls_in_flight == 1
+        call.cancel()
+        assert await handler.cancelled is CancelReason.CALLER_CANCELLED
+        assert handler.finished is False
+
+
+async def test_a_sidecar_that_goes_away_has_its_handlers_cancelled(path: Path) -> None:
+    handler = Held()
+    async with serving(path, handler) as server:
+        async with sidecar_at(path) as sidecar:
+            call = sidecar.unary_unary("/a/B")(b"")
+            await handler.began.wait()
+            await sidecar.close()
+        assert await handler.cancelled in {CancelReason.CALLER_LOST, CancelReason.CALLER_CANCELLED}
+        assert call.done()
+        assert server.calls_in_flight == 0
+
+
+async def test_a_deadline_cancels_the_handler_whose_words_are_used(path: Path) -> None:
+    handler = Held()
+    async with serving(path, handler), sidecar_at(path) as sidecar:
+        code, _ = await failure(sidecar.unary_unary("/a/B")(b"", timeout=0.05))
+        assert code == Code.DEADLINE_EXCEEDED
+        assert await handler.cancelled in {CancelReason.DEADLINE, CancelReason.CALLER_CANCELLED}
+
+
+async def test_300_calls_run_at_once_and_none_waits_for_another(path: Path) -> None:
+    release, running = asyncio.Event(), []
+
+    async def handler(call: ServerCall) -> None:
+        if call.method == "/a/Slow":
+            running.append(call)
+            await release.wait()
+        await echo(call)
+
+    async with serving(path, handler) as server, sidecar_at(path) as sidecar:
+        slow = [asyncio.ensure_future(sidecar.unary_unary("/a/Slow")(b"%d" % each)) for each in range(300)]
+        while len(running) < 300:
+            await asyncio.sleep(0)
+        assert await sidecar.unary_unary("/a/Quick")(b"now") == b"now"
+        assert server.calls_in_flight == 300
+        release.set()
+        assert await asyncio.gather(*slow) == [b"%d" % each for each in range(300)]
+
+
+async def test_a_slow_reader_slows_the_handler_and_not_the_memory(path: Path) -> None:
+    sent, read = 0, 0
+    most_ahead = 0
+
+    async def handler(call: ServerCall) -> None:
+        nonlocal sent, most_ahead
+        for _ in range(1000):
+            await call.send(b"x" * 100_000)
+            sent += 1
+            most_ahead = max(most_ahead, sent - read)
+        call.finish(OK)
+
+    async with serving(path, handler), sidecar_at(path) as sidecar:
+        stream = sidecar.unary_stream("/a/B")(b"")
+        async for message in stream:
+            assert len(message) == 100_000
+            read += 1
+            await asyncio.sleep(0)  # the handler may run ahead as far as it can
+    assert read == 1000
+    assert most_ahead < 100
+
+
+async def test_draining_ends_calls_first_and_the_connection_after_them(path: Path) -> None:
+    release = asyncio.Event()
+
+    async def handler(call: ServerCall) -> None:
+        await release.wait()
+        await echo(call)
+
+    async with serving(path, handler) as server, sidecar_at(path) as sidecar:
+        call = asyncio.ensure_future(sidecar.unary_unary("/a/B")(b"held"))
+        while not server.calls_in_flight:
+            await asyncio.sleep(0)
+        drained = asyncio.ensure_future(server.drain())
+        await asyncio.sleep(0)
+        assert await failure(sidecar.unary_unary("/a/B")(b"")) == (Code.UNAVAILABLE, "on_error: ServerClosing")
+        assert not path.exists()
+        assert not drained.done()
+        release.set()
+        assert await call == b"held"
+        await drained
+        assert not server.connections
+
+
+async def test_closing_answers_the_calls_under_way(path: Path) -> None:
+    began = asyncio.Event()
+
+    async def handler(_call: ServerCall) -> None:
+        began.set()
+        await asyncio.Event().wait()
+
+    async with serving(path, handler) as server, sidecar_at(path) as sidecar:
+        call = sidecar.unary_unary("/a/B")(b"")
+        await began.wait()
+        await server.close()
+        assert await failure(call) == (Code.UNAVAILABLE, "on_error: ServerClosing")
+        await server.close()

@@ -1,0 +1,84 @@
+"""The project's own example driver as a vendor's driver, with the records that show what was asked of it."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from examples.dirdriver.call_log import Call, read_calls
+from tests.peers.support import csi_client
+from tests.peers.support.processes import listens_on
+
+if TYPE_CHECKING:
+    from tests.peers.support.processes import Process, Supervisor
+
+_PROGRAM = Path(sys.executable).with_name("dirdriver")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DirDriver:
+    """One running dirdriver.
+
+    Attributes:
+        name: the driver's name.
+        socket: where it listens.
+        state: its state directory.
+        process: for tests that kill it.
+    """
+
+    name: str
+    socket: Path
+    state: Path
+    process: Process
+
+    @property
+    def volumes(self) -> list[str]:
+        """The ids of the volumes that it lists on its own socket."""
+        return csi_client.volume_ids(self.socket)
+
+    def calls(self, method: str) -> list[Call]:
+        """The calls of a method that reached it, in the order in which they began."""
+        return [call for call in read_calls(_call_log(self.state)) if call.method == method]
+
+    def directories(self) -> list[Path]:
+        """The directories that hold the volumes' data."""
+        return sorted(path for path in (self.state / "volumes").iterdir())
+
+    def set_faults(self, *faults: str) -> None:
+        """Misbehave like this from the next call on; without any, no more."""
+        new = self.state / "faults.new"
+        new.write_text("\n".join(faults))
+        new.replace(self.state / "faults")
+
+
+def start_dirdriver(
+    supervisor: Supervisor, directory: Path, *, name: str, node_id: str = "edge-1", flags: tuple[str, ...] = ()
+) -> DirDriver:
+    """Start a dirdriver with its socket and its state in a directory, and wait until it answers.
+
+    Args:
+        supervisor: who stops it.
+        directory: for its socket and state; its path must be short.
+        name: the driver's name.
+        node_id: what it calls its node.
+        flags: further flags of the program.
+    """
+    socket, state = directory / "vendor.sock", directory / "vendor"
+    state.mkdir()
+    command = [
+        _PROGRAM,
+        f"--endpoint=unix://{socket}",
+        f"--state-dir={state}",
+        f"--node-id={node_id}",
+        f"--drivername={name}",
+        f"--call-log={_call_log(state)}",
+        *flags,
+    ]
+    process = supervisor.start("dirdriver", command, ready=lambda: listens_on(socket))
+    return DirDriver(name=name, socket=socket, state=state, process=process)
+
+
+def _call_log(state: Path) -> Path:
+    return state / "calls.jsonl"

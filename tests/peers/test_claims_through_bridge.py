@@ -1,0 +1,139 @@
+"""A real claim: the stock provisioner calls the proxy driver, and the volume is at the edge."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.peers.support import manifests
+from tests.peers.support.waiting import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from tests.peers.support.bridged import Bridge
+    from tests.peers.support.claims import Claims
+    from tests.peers.support.control_plane import ControlPlane
+    from tests.peers.support.dirdriver import DirDriver
+    from tests.peers.support.sidecars import Sidecars
+
+_SOON = ("--retry-interval-start=500ms", "--retry-interval-max=1s")
+"""The provisioner's patience with a failure: its default grows to 5 minutes."""
+
+_NODE = "edge-1"
+
+
+@pytest.fixture
+def vendor(dirdriver: Callable[..., DirDriver], claims: Claims) -> DirDriver:
+    """A driver without topology, at the edge."""
+    return dirdriver(name=claims.storage_class, node_id=_NODE, flags=("--no-topology",))
+
+
+@pytest.fixture
+def tunnel(vendor: DirDriver, bridge: Callable[[Path, str], Bridge], sidecars: Sidecars) -> Bridge:
+    """The bridge in front of it, with a provisioner on the proxy driver's socket."""
+    tunnel = bridge(vendor.socket, vendor.name)
+    sidecars.start("csi-provisioner", tunnel.socket, *_SOON)
+    return tunnel
+
+
+@pytest.mark.usefixtures("tunnel")
+def test_a_claim_is_bound_to_a_directory_at_the_edge_which_goes_with_the_claim(
+    vendor: DirDriver, claims: Claims
+) -> None:
+    claims.ask("data")
+
+    volume = claims.wait_bound("data")
+
+    assert volume["spec"]["csi"]["driver"] == vendor.name
+    assert [directory.name for directory in vendor.directories()] == [volume["spec"]["csi"]["volumeHandle"]]
+    claims.let_go("data")
+    assert vendor.directories() == []
+
+
+def test_while_the_link_is_cut_a_claim_waits_with_an_event_that_names_the_node_and_the_cause(
+    vendor: DirDriver, tunnel: Bridge, claims: Claims
+) -> None:
+    tunnel.cut()
+    claims.ask("data")
+
+    failures = claims.wait_failed("data", times=3)
+
+    # One event, counted: a message that changes from retry to retry would make a new one each time.
+    assert len(failures) == 1
+    assert f"edge node {_NODE} is offline since" in failures[0]["message"]
+    assert claims.phase("data") == "Pending"
+    assert vendor.calls("CreateVolume") == []
+
+    tunnel.heal()
+    volume = claims.wait_bound("data")
+    assert vendor.volumes == [volume["spec"]["csi"]["volumeHandle"]]
+    claims.let_go("data")
+    assert vendor.volumes == []
+
+
+def test_a_link_cut_under_a_call_leaves_one_volume(vendor: DirDriver, tunnel: Bridge, claims: Claims) -> None:
+    vendor.set_faults("CreateVolume=delay:3s")
+    claims.ask("data")
+    wait_for(lambda: vendor.calls("CreateVolume"), what="CreateVolume at the edge", instead=tunnel.log_tails)
+
+    tunnel.cut()
+    failures = claims.wait_failed("data")
+    assert _NODE in failures[0]["message"]
+    tunnel.heal()
+
+    volume = claims.wait_bound("data")
+    assert vendor.volumes == [volume["spec"]["csi"]["volumeHandle"]]
+    # The retry joined the call that went on, or found its result kept.
+    assert [call.code for call in vendor.calls("CreateVolume")] == ["OK"]
+    claims.let_go("data")
+
+
+@pytest.fixture
+def placed(
+    dirdriver: Callable[..., DirDriver],
+    bridge: Callable[[Path, str], Bridge],
+    control_plane: ControlPlane,
+    claims: Claims,
+    sidecars: Sidecars,
+) -> Iterator[DirDriver]:
+    """A driver with topology behind a bridge with a provisioner, on a node that the cluster knows."""
+    api, driver = control_plane.api, dirdriver(name=claims.storage_class, node_id=_NODE)
+    key, node = f"topology.{driver.name}/node", f"{_NODE}-{claims.namespace}"
+    tunnel = bridge(driver.socket, driver.name)
+    # What the registration at the edge would write.
+    api.create(manifests.node(node))
+    api.patch("Node", node, {"metadata": {"labels": {key: _NODE}}})
+    api.create(manifests.csi_node(node, drivers={driver.name: _NODE}, topology_keys=[key]))
+    sidecars.start("csi-provisioner", tunnel.socket, *_SOON)
+    yield driver
+    api.delete("CSINode", node)
+    api.delete("Node", node)
+
+
+def test_with_topology_a_claim_is_bound_to_a_volume_of_the_node_and_says_so(placed: DirDriver, claims: Claims) -> None:
+    claims.ask("data")
+
+    volume = claims.wait_bound("data")
+
+    (term,) = volume["spec"]["nodeAffinity"]["required"]["nodeSelectorTerms"]
+    assert term["matchExpressions"] == [{"key": f"topology.{placed.name}/node", "operator": "In", "values": [_NODE]}]
+    assert placed.volumes == [volume["spec"]["csi"]["volumeHandle"]]
+    claims.let_go("data")
+
+
+def test_with_topology_a_claim_that_waits_for_its_pod_goes_to_the_node_that_the_scheduler_chose(
+    placed: DirDriver, claims: Claims, control_plane: ControlPlane
+) -> None:
+    api, name = control_plane.api, f"{placed.name}-wait"
+    api.create(manifests.storage_class(placed.name, name=name, wait_for_consumer=True))
+    waiting = claims.of_class(name)
+
+    waiting.ask("data", annotations={"volume.kubernetes.io/selected-node": f"{_NODE}-{claims.namespace}"})
+
+    volume = waiting.wait_bound("data")
+    assert placed.volumes == [volume["spec"]["csi"]["volumeHandle"]]
+    waiting.let_go("data")
+    api.delete("StorageClass", name)

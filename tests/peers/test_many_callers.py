@@ -1,0 +1,59 @@
+"""Go's gRPC, with more calls at once than all sidecars together can hold (contract A.10: about 265), on the bridge."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.peers.support import csi_client
+from tests.peers.support.processes import listens_on
+from tests.peers.support.waiting import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.peers.support.bridged import Bridge
+    from tests.peers.support.processes import Supervisor
+
+_CALLERS = 300
+_DRIVER = "load.csi-bridge.io"
+
+
+@pytest.fixture
+def tunnel(
+    short_dir: Path, supervisor: Supervisor, peer: Callable[[str], Path], bridge: Callable[[Path, str], Bridge]
+) -> Bridge:
+    """A bridge in front of a driver that takes 2 s for every call."""
+    vendor = short_dir / "vendor.sock"
+    command = [peer("loadgen"), "serve", f"--endpoint=unix://{vendor}", f"--name={_DRIVER}", "--delay=2s"]
+    supervisor.start("loadgen-serve", command, ready=lambda: listens_on(vendor))
+    return bridge(vendor, _DRIVER)
+
+
+def test_three_hundred_callers_at_once_are_all_answered_and_identity_does_not_wait_for_them(
+    tunnel: Bridge, peer: Callable[[str], Path]
+) -> None:
+    run = [peer("loadgen"), "run", f"--callers={_CALLERS}", f"--count={_CALLERS}", "--warm-up=1ms", "--timeout=30s"]
+    with subprocess.Popen([*run, f"--socket=bridge=unix://{tunnel.socket}"], stdout=subprocess.PIPE) as process:
+        wait_for(
+            lambda: set(tunnel.calls_in_flight().values()) == {_CALLERS},
+            what="moment with every call under way",
+            instead=tunnel.calls_in_flight,
+        )
+        assert csi_client.probe(tunnel.socket)
+        assert csi_client.identify_as_health_monitor(tunnel.socket) == _DRIVER
+        assert tunnel.calls_in_flight()["proxy"] == _CALLERS, "a call ended before Identity was answered"
+        report = json.loads(process.communicate(timeout=60)[0])
+
+    target = report["targets"]["bridge"]
+    assert target["errors"] == {}
+    assert target["calls"] == 2 * target["operations"]["count"] == 2 * _CALLERS
+    wait_for(
+        lambda: set(tunnel.calls_in_flight().values()) == {0},
+        what="end of every call at every hop",
+        instead=tunnel.calls_in_flight,
+    )

@@ -1,0 +1,302 @@
+"""One HTTP/2 connection, both ends of it ours: streams, windows, limits, and every rule a peer can break."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from common.relay import frames
+from common.relay.errors import Http2Error
+from common.relay.frames import ErrorCode, Setting
+from common.relay.hpack import Header, encode
+from common.relay.http2 import CONNECTION_WINDOW_BYTES, MAX_STREAMS, STREAM_WINDOW_BYTES, Http2
+
+BLOCK = encode([(b"a", b"b")])
+FIELDS = [(b"a", b"b")]
+
+
+def wire(kind: int, flags: int, stream_id: int, payload: bytes = b"") -> bytes:
+    return len(payload).to_bytes(3, "big") + bytes((kind, flags)) + stream_id.to_bytes(4, "big") + payload
+
+
+class Notes:
+    """A listener that writes down what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[object, ...]] = []
+
+    def headers_received(self, stream_id: int, headers: list[Header], *, ended: bool) -> None:
+        self.told.append(("headers", stream_id, headers, ended))
+
+    def body_received(self, stream_id: int, data: memoryview, flow_bytes: int, *, ended: bool) -> None:
+        self.told.append(("body", stream_id, bytes(data), flow_bytes, ended))
+
+    def stream_reset(self, stream_id: int, code: int) -> None:
+        self.told.append(("reset", stream_id, code))
+
+    def window_opened(self) -> None:
+        self.told.append(("window",))
+
+    def settings_received(self) -> None:
+        self.told.append(("settings",))
+
+    def ping_acknowledged(self, data: bytes) -> None:
+        self.told.append(("pong", data))
+
+    def goaway_received(self, last_stream_id: int, code: int, debug: bytes) -> None:
+        self.told.append(("goaway", last_stream_id, code, debug))
+
+    def take(self) -> list[tuple[object, ...]]:
+        told, self.told = self.told, []
+        return [each for each in told if each != ("window",)]
+
+
+class Pair:
+    """A client and a server, connected by hand."""
+
+    def __init__(self) -> None:
+        self.at_client, self.at_server = Notes(), Notes()
+        self.client, self.server = Http2(self.at_client, client=True), Http2(self.at_server, client=False)
+        self.client.start()
+        self.server.start()
+        self.carry()
+        assert self.at_client.take() == self.at_server.take() == [("settings",)]
+
+    def carry(self) -> None:
+        while (up := self.client.take()) + (down := self.server.take()):
+            if up:
+                self.server.receive(up)
+            if down:
+                self.client.receive(down)
+
+    def opened(self) -> int:
+        stream_id = self.client.open_stream(BLOCK)
+        self.carry()
+        assert self.at_server.take() == [("headers", stream_id, FIELDS, False)]
+        return stream_id
+
+
+def test_a_call_goes_there_and_back_and_leaves_nothing() -> None:
+    pair = Pair()
+    stream_id = pair.client.open_stream(BLOCK)
+    pair.client.send_data(stream_id, b"request", end=True)
+    pair.carry()
+    assert pair.at_server.take() == [("headers", 1, FIELDS, False), ("body", 1, b"request", 7, True)]
+    pair.server.send_headers(1, BLOCK, end=False)
+    pair.server.send_data(1, b"answer", end=False)
+    pair.server.send_headers(1, BLOCK, end=True)
+    pair.carry()
+    assert pair.at_client.take() == [
+        ("headers", 1, FIELDS, False),
+        ("body", 1, b"answer", 6, False),
+        ("headers", 1, FIELDS, True),
+    ]
+    assert not pair.client._streams
+    assert not pair.server._streams
+
+
+def test_a_stream_carries_no_more_than_its_window_until_the_reader_has_used_some() -> None:
+    pair = Pair()
+    stream_id = pair.opened()
+    sent = 0
+    while size := pair.client.sendable_bytes(stream_id):
+        pair.client.send_data(stream_id, b"x" * size, end=False)
+        sent += size
+    assert sent == STREAM_WINDOW_BYTES
+    pair.carry()
+    pair.server.consumed(stream_id, STREAM_WINDOW_BYTES // 2)
+    pair.carry()
+    assert pair.client._streams[stream_id].send_window == STREAM_WINDOW_BYTES // 2
+
+
+def test_a_stream_that_nobody_reads_leaves_the_window_of_another_alone() -> None:
+    pair = Pair()
+    stalled, other = pair.opened(), pair.opened()
+    while size := pair.client.sendable_bytes(stalled):
+        pair.client.send_data(stalled, b"x" * size, end=False)
+    pair.carry()
+    assert pair.client.sendable_bytes(other) == frames.FRAME_BYTES
+
+
+def test_the_connections_window_is_given_back_by_itself() -> None:
+    pair = Pair()
+    pair.server._unreturned = CONNECTION_WINDOW_BYTES // 2 - 1
+    before = pair.client._send_window
+    pair.client.send_data(pair.opened(), b"x", end=False)
+    pair.carry()
+    assert pair.client._send_window == before - 1 + CONNECTION_WINDOW_BYTES // 2
+
+
+def test_a_smaller_initial_window_makes_windows_negative_and_later_ones_small() -> None:
+    pair = Pair()
+    stream_id = pair.opened()
+    pair.client.send_data(stream_id, b"x" * 1000, end=False)
+    pair.client.receive(frames.settings({Setting.INITIAL_WINDOW_SIZE: 10}))
+    assert pair.client._streams[stream_id].send_window == 10 - 1000
+    assert pair.client.sendable_bytes(stream_id) == 0
+    assert pair.client.sendable_bytes(pair.client.open_stream(BLOCK)) == 10
+
+
+def test_a_peer_that_names_no_window_has_the_default_of_the_rfc() -> None:
+    client = Http2(Notes(), client=True)
+    client.start()
+    client.receive(frames.settings({}))
+    assert client.sendable_bytes(client.open_stream(BLOCK)) == frames.FRAME_BYTES
+    assert client._streams[1].send_window == 65_535
+
+
+def test_a_reset_tells_the_other_side_and_what_still_comes_is_ignored() -> None:
+    pair = Pair()
+    stream_id = pair.opened()
+    pair.server.send_headers(stream_id, BLOCK, end=False)
+    pair.server.send_data(stream_id, b"late", end=False)
+    pair.server.send_headers(stream_id, BLOCK, end=True)
+    pair.client.reset(stream_id, ErrorCode.CANCEL)
+    pair.carry()
+    assert pair.at_server.take() == [("reset", stream_id, ErrorCode.CANCEL)]
+    assert pair.at_client.take() == []
+    stream_id = pair.opened()
+    pair.server.send_headers(stream_id, encode([(b"new", b"entry")]), end=True)
+    pair.carry()
+    assert pair.at_client.take() == [("headers", stream_id, [(b"new", b"entry")], True)]
+
+
+def test_a_ping_is_answered_and_the_answer_may_wait_for_company() -> None:
+    pair = Pair()
+    pair.client.ping(b"12345678")
+    assert not pair.client.patient
+    pair.server.receive(pair.client.take())
+    assert pair.server.queued
+    assert pair.server.patient
+    pair.server.ping(b"87654321")
+    assert not pair.server.patient
+    pair.carry()
+    assert pair.at_client.take() == [("pong", b"12345678")]
+
+
+def test_goaway_is_told_and_streams_go_on() -> None:
+    pair = Pair()
+    stream_id = pair.opened()
+    pair.server.goaway(ErrorCode.NO_ERROR)
+    pair.server.send_headers(stream_id, BLOCK, end=True)
+    pair.carry()
+    assert pair.at_client.take() == [("goaway", stream_id, 0, b""), ("headers", stream_id, FIELDS, True)]
+
+
+def test_a_header_block_larger_than_a_frame_is_continued() -> None:
+    pair = Pair()
+    value = b"v" * 40_000
+    pair.client.open_stream(encode([(b"a", value)]))
+    pair.carry()
+    assert pair.at_server.take() == [("headers", 1, [(b"a", value)], False)]
+
+
+def test_streams_above_the_limit_are_refused_one_by_one() -> None:
+    pair = Pair()
+    for _ in range(MAX_STREAMS + 1):
+        pair.client.open_stream(BLOCK)
+    pair.carry()
+    assert pair.at_client.take() == [("reset", 2 * MAX_STREAMS + 1, ErrorCode.REFUSED_STREAM)]
+
+
+def test_the_peers_limits_are_known() -> None:
+    pair = Pair()
+    assert pair.client.peer_max_streams == MAX_STREAMS
+    pair.client.receive(frames.settings({Setting.MAX_CONCURRENT_STREAMS: 7, Setting.MAX_HEADER_LIST_SIZE: 9, 99: 1}))
+    assert (pair.client.peer_max_streams, pair.client.peer_header_list_bytes) == (7, 9)
+
+
+def test_a_client_knows_when_its_stream_ids_run_out() -> None:
+    pair = Pair()
+    pair.client._next_id = frames.MAX_STREAM_ID
+    assert not pair.client.exhausted
+    pair.client.open_stream(BLOCK)
+    assert pair.client.exhausted
+
+
+def test_unknown_frames_and_priorities_are_ignored() -> None:
+    pair = Pair()
+    pair.server.receive(wire(0xEE, 0xFF, 1, b"whatever") + wire(2, 0, 5, b"12345"))
+    assert pair.at_server.take() == []
+
+
+OPEN = wire(1, frames.END_HEADERS, 1, BLOCK)
+ENDED = wire(1, frames.END_HEADERS | frames.END_STREAM, 1, BLOCK)
+
+
+@pytest.mark.parametrize(
+    ("data", "code"),
+    [
+        pytest.param(wire(0, 0, 1, b"x"), ErrorCode.PROTOCOL_ERROR, id="DATA on a stream never opened"),
+        pytest.param(wire(0, 0, 0, b"x"), ErrorCode.PROTOCOL_ERROR, id="DATA on the connection"),
+        pytest.param(wire(1, 4, 0, BLOCK), ErrorCode.PROTOCOL_ERROR, id="HEADERS on the connection"),
+        pytest.param(wire(1, 4, 2, BLOCK), ErrorCode.PROTOCOL_ERROR, id="HEADERS on an even stream"),
+        pytest.param(wire(3, 0, 9, b"\0\0\0\0"), ErrorCode.PROTOCOL_ERROR, id="RST_STREAM on a stream never opened"),
+        pytest.param(wire(8, 0, 9, b"\0\0\0\1"), ErrorCode.PROTOCOL_ERROR, id="WINDOW_UPDATE on a stream never opened"),
+        pytest.param(wire(8, 0, 0, b"\0\0\0\0"), ErrorCode.FLOW_CONTROL_ERROR, id="an empty WINDOW_UPDATE"),
+        pytest.param(wire(8, 0, 0, b"\x7f\xff\xff\xff"), ErrorCode.FLOW_CONTROL_ERROR, id="a window above 2^31-1"),
+        pytest.param(wire(4, 0, 1), ErrorCode.PROTOCOL_ERROR, id="SETTINGS on a stream"),
+        pytest.param(wire(4, 0, 0, b"12345"), ErrorCode.FRAME_SIZE_ERROR, id="SETTINGS of a broken size"),
+        pytest.param(wire(4, 0, 0, b"\0\2\0\0\0\2"), ErrorCode.PROTOCOL_ERROR, id="ENABLE_PUSH of 2"),
+        pytest.param(wire(4, 0, 0, b"\0\4\x80\0\0\0"), ErrorCode.FLOW_CONTROL_ERROR, id="an initial window of 2^31"),
+        pytest.param(wire(4, 0, 0, b"\0\5\0\0\0\1"), ErrorCode.PROTOCOL_ERROR, id="a largest frame of one byte"),
+        pytest.param(wire(6, 0, 1, b"12345678"), ErrorCode.PROTOCOL_ERROR, id="PING on a stream"),
+        pytest.param(wire(7, 0, 0, b"1234567"), ErrorCode.FRAME_SIZE_ERROR, id="a GOAWAY of seven bytes"),
+        pytest.param(wire(5, 4, 1, b"\0\0\0\2"), ErrorCode.PROTOCOL_ERROR, id="PUSH_PROMISE"),
+        pytest.param(wire(1, 4, 1, b"\xff"), ErrorCode.COMPRESSION_ERROR, id="a broken header block"),
+    ],
+)
+def test_a_peer_that_breaks_a_rule_of_the_connection_gets_a_goaway(data: bytes, code: ErrorCode) -> None:
+    pair = Pair()
+    with pytest.raises(Http2Error) as caught:
+        pair.server.receive(data)
+    assert caught.value.code == code
+    pair.client.receive(pair.server.take())
+    assert ("goaway", caught.value.code) == pair.at_client.take()[-1][0:3:2]
+
+
+@pytest.mark.parametrize(
+    ("data", "code"),
+    [
+        pytest.param(ENDED + wire(0, 0, 1, b"x"), ErrorCode.STREAM_CLOSED, id="DATA after the end"),
+        pytest.param(ENDED + ENDED, ErrorCode.STREAM_CLOSED, id="HEADERS after the end"),
+        pytest.param(OPEN + wire(8, 0, 1, b"\0\0\0\0"), ErrorCode.PROTOCOL_ERROR, id="an empty WINDOW_UPDATE"),
+        pytest.param(
+            OPEN + wire(8, 0, 1, b"\x7f\xff\xff\xff"), ErrorCode.FLOW_CONTROL_ERROR, id="a window above 2^31-1"
+        ),
+        pytest.param(OPEN + 65 * wire(0, 0, 1, b"x" * 16_384), ErrorCode.FLOW_CONTROL_ERROR, id="more than the window"),
+    ],
+)
+def test_a_peer_that_breaks_a_rule_of_one_stream_loses_that_stream_alone(data: bytes, code: ErrorCode) -> None:
+    pair = Pair()
+    pair.server.receive(data)
+    assert pair.at_server.take()[-1] == ("reset", 1, code)
+    assert pair.server.take().endswith(wire(3, 0, 1, code.to_bytes(4, "big")))
+    pair.server.receive(wire(1, 5, 3, BLOCK))
+    assert pair.at_server.take() == [("headers", 3, FIELDS, True)]
+
+
+@given(st.binary(max_size=200))
+def test_no_bytes_make_a_connection_do_anything_but_take_or_refuse_them(data: bytes) -> None:
+    server = Http2(Notes(), client=False)
+    server.start()
+    try:
+        server.receive(frames.PREFACE + frames.settings({}) + data)
+    except Http2Error:
+        assert server.queued
+
+
+@given(
+    kinds=st.lists(
+        st.tuples(st.integers(0, 9), st.sampled_from([0, 1, 4, 5, 8, 32]), st.integers(0, 5), st.binary(max_size=12)),
+        max_size=12,
+    )
+)
+def test_no_frames_make_a_connection_do_anything_but_take_or_refuse_them(
+    kinds: list[tuple[int, int, int, bytes]],
+) -> None:
+    server = Http2(Notes(), client=False)
+    server.start()
+    try:
+        server.receive(frames.PREFACE + frames.settings({}) + OPEN + b"".join(wire(*each) for each in kinds))
+    except Http2Error:
+        assert server.queued
