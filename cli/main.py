@@ -85,6 +85,14 @@ def call(settings: CallSettings, method: str, request_json: str) -> None:
     )
 
 
+@cli.command(context_settings=CONTEXT_SETTINGS)
+def demo() -> None:
+    """Tell a volume's whole life on this machine: hub, proxy driver, agent, example driver, and a link that is cut."""
+    from cli.demo import story
+
+    sys.exit(story.run())
+
+
 def main() -> None:
     """The console script."""
     argv = sys.argv[1:]

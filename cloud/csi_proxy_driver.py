@@ -125,10 +125,13 @@ class ProxyDriver:
 
     def _open(self, call: ServerCall, call_id: str) -> Stream:
         assert self.uplink is not None
-        if self.uplink.link is None:
+        link = self.uplink.link
+        if link is None:
             raise HubUnreachable(str(self.uplink.endpoint), self.uplink.since)
+        if link.draining:
+            raise Draining("hub")
         try:
-            return self.uplink.link.open(
+            return link.open(
                 Kind.CALL,
                 call.request,
                 subject=self._driver,
@@ -147,6 +150,10 @@ class ProxyDriver:
         if error is not None and not isinstance(error, CallError):
             log.error("a call failed inside the proxy driver", exc_info=error)
         return status_of(error, self.origin)
+
+    def on_deadline(self, _call: ServerCall) -> Status:
+        """The status for a call whose time is up."""
+        return status_of(CallTimeout(f"driver {self._driver}"), self.origin)
 
     def too_large(self, size: int) -> Status:
         """The status for a request of so many bytes."""
@@ -225,6 +232,7 @@ async def run(settings: DriverSettings, stopping: asyncio.Event) -> None:
         max_message_bytes=settings.max_message_bytes,
         on_error=proxy.on_error,
         too_large=proxy.too_large,
+        on_deadline=proxy.on_deadline,
     )
     log.info("serving %s on %s", settings.drivername, settings.endpoint)
     try:

@@ -10,12 +10,21 @@ Rules:
 
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from cloud.store import Store, StoredNode
-from common.errors import CallTimeout, DriverMissing, HandshakeRefused, LinkLost, NodeOffline, NodeUnknown, TunnelClosed
+from common.errors import (
+    CallTimeout,
+    Draining,
+    DriverMissing,
+    HandshakeRefused,
+    LinkLost,
+    NodeOffline,
+    NodeUnknown,
+    TunnelClosed,
+)
 from common.link import Link
 from common.messages import Hello, Kind
 from common.reports import DriverReport
@@ -78,10 +87,16 @@ class Nodes:
         self._store = store
         self._changed = changed
         self._nodes: dict[str, _Node] = {}
+        self._by_driver: dict[str, set[str]] = {}
+        self._connected = 0
         started = time.time()
         for stored in store.nodes():
-            since = started if stored.connected else stored.since  # the hub died while it was connected
-            self._nodes[stored.name] = _Node(replace(stored, connected=False, since=since))
+            node = self._nodes[stored.name] = _Node(stored)
+            if stored.connected:  # the hub died first; written down, so that the time stays if it dies again
+                node.stored = replace(stored, connected=False, since=started)
+                store.save(node.stored)
+            for report in stored.reports:
+                self._by_driver.setdefault(report.driver, set()).add(stored.name)
 
     # ---- links come and go -------------------------------------------------------------------------------------------
 
@@ -99,6 +114,7 @@ class Nodes:
         node.stored = replace(node.stored, instance=hello.instance, boot=hello.boot, since=time.time(), connected=True)
         node.link = link
         node.conflict = ""
+        self._connected += 1
         self._store.save(node.stored)
 
     def disconnect(self, name: str, link: Link) -> bool:
@@ -107,6 +123,7 @@ class Nodes:
         if node is None or node.link is not link:
             return False
         node.link = None
+        self._connected -= 1
         node.stored = replace(node.stored, since=time.time(), connected=False)
         self._store.save(node.stored)
         return True
@@ -121,15 +138,18 @@ class Nodes:
         node.stored = replace(node.stored, reports=new)
         self._store.save(node.stored)
         for driver in {report.driver for report in (*old, *new) if report not in old or report not in new}:
+            names = self._by_driver.setdefault(driver, set())
+            if any(report.driver == driver for report in new):
+                names.add(name)
+            else:
+                names.discard(name)
             self._changed(driver)
 
     # ---- questions ---------------------------------------------------------------------------------------------------
 
-    def with_driver(self, driver: str) -> list[str]:
+    def with_driver(self, driver: str) -> Collection[str]:
         """The nodes that have reported a driver, connected or not."""
-        return [
-            name for name, node in self._nodes.items() if any(report.driver == driver for report in node.stored.reports)
-        ]
+        return self._by_driver.get(driver, frozenset())
 
     def find_report(self, driver: str, name: str) -> DriverReport | None:
         """What a node has reported of a driver."""
@@ -141,7 +161,7 @@ class Nodes:
     @property
     def connected(self) -> int:
         """How many nodes are connected."""
-        return sum(node.link is not None for node in self._nodes.values())
+        return self._connected
 
     def describe(self) -> list[dict[str, object]]:
         """Every node, for the operator."""
@@ -167,6 +187,7 @@ class Nodes:
         Raises:
             NodeUnknown: no such node has ever been here.
             NodeOffline: it is away; nothing was sent.
+            Draining: its agent is shutting down; nothing was sent.
             DriverMissing: its agent has no such driver; nothing was sent.
             Overloaded: too many calls are under way there; nothing was sent.
         """
@@ -175,6 +196,8 @@ class Nodes:
             raise NodeUnknown(name)
         if node.link is None:
             raise NodeOffline(name, node.stored.since)
+        if node.link.draining:
+            raise Draining(f"agent of edge node {name}")
         if not any(report.driver == call.driver for report in node.stored.reports):
             raise DriverMissing(call.driver, name)
         return NodeReply(name, node.link, call, since=lambda: node.stored.since)
@@ -196,6 +219,7 @@ class Nodes:
         if hello.boot < stored.boot:
             raise HandshakeRefused("stale", f"a later start of {hello.name} is connected (boot {stored.boot})")
         node.link = None  # before its end is heard: it is no longer the node's
+        self._connected -= 1
         old.goodbye("replaced", f"{hello.name} has connected again")
 
 

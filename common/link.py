@@ -236,7 +236,7 @@ class Link:
     """One session on the loop. Made by `common.transport`, which calls `received`, `pull` and `lost`."""
 
     __slots__ = ("__weakref__", "_closed", "_handler", "_streams", "_timer", "_timer_at",
-                 "context", "greeted", "loop", "peer_identity", "session", "writer")  # fmt: skip
+                 "context", "draining", "greeted", "loop", "peer_identity", "session", "writer")  # fmt: skip
 
     def __init__(
         self,
@@ -259,6 +259,8 @@ class Link:
         self.session = session
         self.loop = loop
         self.greeted = False
+        self.draining = False
+        """Whether the peer takes no new streams."""
         self.peer_identity = peer_identity
         self.context: Any = None
         """The handler's own note about this link."""
@@ -436,6 +438,7 @@ class Link:
             stream.writable()
 
     def _on_peer_draining(self, event: PeerDraining) -> None:
+        self.draining = True
         self._handler.draining(self, event.message)
 
     def _on_drained(self, _event: Drained) -> None:

@@ -91,7 +91,7 @@ def configure(*, log_format: str, level: str, verbosity: int = 0, stream: TextIO
 
 def _collect_less() -> None:
     """Spare each record what no line shows: half of its price (Python's logging how-to, "Optimization")."""
-    logging._srcfile = None  # type: ignore[attr-defined]  # noqa: SLF001  # the documented switch
+    logging._srcfile = None  # noqa: SLF001  # the documented switch
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     if hasattr(logging, "logAsyncioTasks"):  # from Python 3.12 on
         logging.logAsyncioTasks = False

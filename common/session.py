@@ -855,7 +855,7 @@ class Session:
         self._abandon(stream)
 
     def _abandon(self, stream: _Stream) -> None:
-        """The opener stops waiting: an end has come (ack it), nothing was sent (forget it), or an end must still come."""
+        """The opener stops waiting: an end has come (ack it), nothing was sent (forget it), or one must still come."""
         stream.over = True
         self._stop_sending(stream)
         if stream.answered:

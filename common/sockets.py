@@ -46,18 +46,25 @@ def _check_length(path: str) -> None:
 
 
 class UnixListener(socket.socket):
-    """A listening UNIX socket. Closing it removes its file, unless another socket has taken its place."""
+    """A listening UNIX socket. Closing it removes its file, unless another socket has taken its place.
+
+    uvloop closes sockets that were handed to it without asking them: whoever serves on it calls `remove_file` as well.
+    """
 
     path: Path
     _identity: tuple[int, int] | None = None
 
     def close(self) -> None:
-        """Stop listening; the file goes only if it is still ours."""
+        """Stop listening, and remove the file."""
+        self.remove_file()
+        super().close()
+
+    def remove_file(self) -> None:
+        """Remove the socket's file if it is still ours; new connections are refused from then on."""
         if self._identity is not None and self._identity == _identity_of(self.path):
             with contextlib.suppress(OSError):
                 self.path.unlink()
         self._identity = None
-        super().close()
 
     def bind_private(self, path: Path, *, mode: int, gid: int | None) -> None:
         """Bind with the mode in force from the first instant, whatever the umask.

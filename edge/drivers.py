@@ -17,9 +17,9 @@ from google.protobuf.message import DecodeError
 
 from common.csi.csi_pb2 import GetPluginInfoResponse
 from common.csi.methods import METHODS
-from common.errors import VendorBroken
+from common.errors import CallError, MessageTooLarge, VendorBroken
 from common.relay.client import Channel, ClientCall
-from common.relay.errors import VendorConnectionError
+from common.relay.errors import VendorAnswerTooLarge, VendorConnectionError
 from common.reports import GET_PLUGIN_INFO, NODE_GET_INFO, REPORTED_METHODS, Answer, DriverReport
 from common.status import Code, Status, code_name
 
@@ -73,11 +73,12 @@ class Driver:
 
         Raises:
             VendorBroken: there is no answer of the vendor's own.
+            MessageTooLarge: the answer is larger than we carry.
         """
         try:
             status, body = await self._channel.call(method, request, timeout_s=timeout_s).unary()
         except VendorConnectionError as error:
-            raise VendorBroken(self.name, self._node, str(error)) from error
+            raise self._blame(error) from error
         if body is not None:
             await self._check(method, body)
         return status, body
@@ -87,6 +88,7 @@ class Driver:
 
         Raises:
             VendorBroken: there is no status of the vendor's own.
+            MessageTooLarge: a message is larger than we carry.
         """
         call = self._channel.call(method, request, timeout_s=timeout_s)
         try:
@@ -98,9 +100,15 @@ class Driver:
             self._check_count(method, call, count)
             yield call.status
         except VendorConnectionError as error:
-            raise VendorBroken(self.name, self._node, str(error)) from error
+            raise self._blame(error) from error
         finally:
             call.cancel()
+
+    def _blame(self, error: VendorConnectionError) -> CallError:
+        if isinstance(error, VendorAnswerTooLarge):
+            what = f"driver {self.name} on edge node {self._node}: an answer"
+            return MessageTooLarge(error.size_bytes, error.limit_bytes, what)
+        return VendorBroken(self.name, self._node, str(error))
 
     def _check_count(self, method: str, call: ClientCall, count: int) -> None:
         known = METHODS.get(method)
@@ -140,7 +148,7 @@ class Driver:
     async def _ask(self) -> None:
         try:
             report = await self._identify()
-        except (VendorBroken, TimeoutError) as error:
+        except (CallError, TimeoutError) as error:
             trouble = str(error) or f"it did not answer within {_ASK_TIMEOUT_S:g} s"
             if trouble != self.trouble:
                 log.warning("the driver at %s cannot be asked: %s", self.socket, trouble)

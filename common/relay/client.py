@@ -26,7 +26,7 @@ LAST_BACKOFF_S = 1.0
 _OPEN_ATTEMPTS = 3
 """A driver may close a connection between our look at it and the call; not three times."""
 
-_Identity = tuple[int, int] | None
+_Identity = tuple[int, int, int] | None
 
 
 class Channel:
@@ -108,12 +108,15 @@ class Channel:
         return None
 
     def _stat(self) -> _Identity:
-        """Which file the socket is, or None if there is none. A kept connection outlives its file."""
+        """Which file the socket is, or None if there is none. A kept connection outlives its file.
+
+        The time is part of it because file systems give the number of a removed file to the next one.
+        """
         try:
             found = self._file.stat()
         except OSError:
             return None
-        return found.st_dev, found.st_ino
+        return found.st_dev, found.st_ino, found.st_ctime_ns
 
     async def _dialled(self) -> ClientConnection:
         """The connection of the dial under way, which all waiting calls share."""
@@ -166,12 +169,11 @@ class Channel:
         return connection
 
     async def _socket_connected(self) -> ClientConnection:
-        _, protocol = await asyncio.get_running_loop().create_unix_connection(self._made, self.path)
-        return protocol
-
-    def _made(self) -> ClientConnection:
-        connection = ClientConnection(self.path, self._connections.discard)
-        self._connections.add(connection)
+        _, connection = await asyncio.get_running_loop().create_unix_connection(
+            lambda: ClientConnection(self.path, self._connections.discard), self.path
+        )
+        if not connection.gone.is_set():
+            self._connections.add(connection)
         return connection
 
     def _why(self, error: Exception, *, accepted: bool) -> str:

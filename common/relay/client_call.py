@@ -12,11 +12,15 @@ from common.relay.errors import (
     VendorAnswerInvalid,
     VendorAnswerTooLarge,
     VendorConnectionError,
+    VendorStreamRefused,
 )
 from common.relay.framing import Deframer
 from common.relay.hpack import Header
 from common.relay.metadata import is_grpc, status_of
 from common.status import Status
+
+_PAUSES_S = (0.0, 0.01, 0.03, 0.1, 0.3)
+"""Before each new try of a call that the driver did not begin: it restarts, or its count of streams lags behind ours."""
 
 
 class Opener(Protocol):
@@ -66,6 +70,7 @@ class ClientCall:
         self._messages: deque[bytes] = deque()
         self._unread_flow_bytes = 0
         self._has_headers = False
+        self._refusals = 0
         self._ended = False
         self._received: Status | None = None
         self._status: Status | None = None
@@ -111,9 +116,10 @@ class ClientCall:
 
     def cancel(self) -> None:
         """Give the call up: the driver gets RST_STREAM (CANCEL). Nothing happens if it is over."""
-        if not self._ended:
+        if not self._ended or isinstance(self._error, VendorStreamRefused):
             if self._stream is not None:
                 self._stream.cancel(self)
+            self._ended = False
             self.fail(VendorConnectionError(self._opener.path, "the call was cancelled on our side", sent=True))
         self._messages.clear()
 
@@ -134,11 +140,22 @@ class ClientCall:
             if self._messages:
                 return self._take()
             if self._error is not None:
-                raise self._error
+                await self._begin_again(self._error)
             if self._ended:
                 await self._conclude()
                 return None
             await self._wait()
+
+    async def _begin_again(self, error: VendorConnectionError) -> None:
+        """Send a call once more that the driver refused to begin; any other error is the end."""
+        if not isinstance(error, VendorStreamRefused) or self._has_headers or self._refusals == len(_PAUSES_S):
+            raise error
+        await asyncio.sleep(_PAUSES_S[self._refusals])
+        self._refusals += 1
+        if self._error is not error:
+            raise self._error or error
+        self._ended, self._error = False, None
+        self._stream = await self._opener.open(self)
 
     def _take(self) -> bytes:
         message = self._messages.popleft()

@@ -10,6 +10,7 @@ from common.relay.errors import (
     VendorConnectionError,
     VendorConnectionLost,
     VendorStatusDoubtful,
+    VendorStreamRefused,
     VendorStreamReset,
     VendorUnreachable,
 )
@@ -199,7 +200,7 @@ class ClientConnection(Pump):
         if call is None:
             return
         if code == ErrorCode.REFUSED_STREAM:
-            call.fail(VendorConnectionLost(self.path, "the driver refused the stream before it began", sent=True))
+            call.fail(VendorStreamRefused(self.path, "the driver refused the call before it began (too many streams?)"))
         else:
             call.fail(VendorStreamReset(self.path, code, error_name(code)))
 
@@ -216,7 +217,7 @@ class ClientConnection(Pump):
         text += f", {debug[:80].decode('utf-8', 'replace')})" if debug else ")"
         for stream_id in [stream for stream in self._calls if stream > last_stream_id]:
             if (call := self._end(stream_id)) is not None:
-                call.fail(VendorConnectionLost(self.path, f"{text} and did not begin the call", sent=True))
+                call.fail(VendorStreamRefused(self.path, f"{text} and did not begin the call"))
         if not self.ready.done():
             self.ready.set_exception(VendorUnreachable(self.path, text))
         self._admit()

@@ -11,6 +11,7 @@
     └── VendorConnectionError        a call to the vendor's driver has no status of the vendor's
         ├── VendorUnreachable        no connection: nothing of the call left this process
         ├── VendorConnectionLost     the connection ended while the call was under way
+        ├── VendorStreamRefused      the driver said that it did not begin the call; tried again some times before
         ├── VendorStreamReset        the driver's HTTP/2 server gave the call up
         ├── VendorAnswerInvalid      the answer is not gRPC, or is cut short
         ├── VendorAnswerTooLarge     a message of the answer is above the limit
@@ -121,6 +122,13 @@ class VendorConnectionLost(VendorConnectionError):
 
     def __init__(self, path: str, why: str, *, sent: bool) -> None:
         super().__init__(path, why, sent=sent)
+
+
+class VendorStreamRefused(VendorConnectionError):
+    """The driver's HTTP/2 server said that the call did not begin there: it is safe to send it again (RFC 9113, 8.7)."""
+
+    def __init__(self, path: str, why: str) -> None:
+        super().__init__(path, why, sent=True)
 
 
 class VendorStreamReset(VendorConnectionError):

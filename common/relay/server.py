@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 from common.relay.server_call import CancelReason, ServerCall
 from common.relay.server_connection import Handler, ServerConnection, ServerSettings
+from common.sockets import UnixListener
 from common.status import Code, Origin, Status
 
 __all__ = ["CancelReason", "Handler", "Server", "ServerCall", "ServerSettings", "serve"]
@@ -55,8 +56,8 @@ class Server:
 
     def _stop_listening(self) -> None:
         self.draining = True
-        if self._socket is not None:
-            self._socket.close()  # before the loop's own: uvloop goes past `close`, which removes the socket's file
+        if isinstance(self._socket, UnixListener):
+            self._socket.remove_file()
         if self._listener is not None:
             self._listener.close()
 

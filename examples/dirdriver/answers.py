@@ -40,7 +40,7 @@ def snapshot_message(driver: Driver, snapshot: Snapshot) -> pb.Snapshot:
         creation_time=_timestamp(snapshot.created_ns),
         ready_to_use=True,
         group_snapshot_id=snapshot.group_id,
-        accessible_topology=_topology(driver, snapshot.node),
+        accessible_topology=_topology(driver, snapshot.node) if driver.settings.snapshot_topology else [],
     )
 
 

@@ -3,8 +3,8 @@
 from common.csi import csi_pb2 as pb
 from examples.dirdriver import access, errors, names
 from examples.dirdriver.calls import Routes
-from examples.dirdriver.driver import Driver
-from examples.dirdriver.records import Attachment, Node, Phase, Volume
+from examples.dirdriver.driver import Driver, ready_volume
+from examples.dirdriver.records import Attachment, Node, Volume
 from examples.dirdriver.state import Tables
 
 CONTEXT_KEY = "dirdriver/attached-to"
@@ -41,9 +41,7 @@ class Attachments:
             fingerprint=access.fingerprint(request.volume_capability),
         )
         with self._driver.state.writing() as tables:
-            volume = tables.volumes.get(volume_id=volume_id, phase=Phase.READY)
-            if volume is None:
-                raise errors.not_found(f"volume {volume_id} does not exist")
+            volume = ready_volume(tables, volume_id)
             node = tables.nodes.get(node_id=node_id)
             if node is None:
                 raise errors.not_found(

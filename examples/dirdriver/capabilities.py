@@ -15,7 +15,8 @@ ALWAYS = ""
 
 PLUGIN: Mapping[str, Sequence[Plugin]] = {
     ALWAYS: (Plugin.CONTROLLER_SERVICE, Plugin.GROUP_CONTROLLER_SERVICE),
-    "topology": (Plugin.VOLUME_ACCESSIBILITY_CONSTRAINTS, Plugin.SNAPSHOT_ACCESSIBILITY_CONSTRAINTS),
+    "topology": (Plugin.VOLUME_ACCESSIBILITY_CONSTRAINTS,),
+    "snapshot topology": (Plugin.SNAPSHOT_ACCESSIBILITY_CONSTRAINTS,),
     "metadata": (Plugin.SNAPSHOT_METADATA_SERVICE,),
 }
 
@@ -63,6 +64,7 @@ def switches(settings: Settings) -> frozenset[str]:
         "attach": settings.attach,
         "stage": settings.stage,
         "topology": settings.topology,
+        "snapshot topology": settings.topology and settings.snapshot_topology,
         "metadata": settings.metadata,
         "modify": bool(settings.mutable_parameters),
     }

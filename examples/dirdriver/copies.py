@@ -12,7 +12,10 @@ STEP_BYTES = 64 * 1024 * 1024
 
 
 def copy_image(source: Path, target: Path) -> None:
-    """Copy an image; holes stay holes. The filesystem below shares the blocks if it can (copy_file_range(2))."""
+    """Copy an image; holes stay holes. The filesystem below shares the blocks if it can (copy_file_range(2)).
+
+    Like everything here, the copy is not on the disk before the caller flushes it.
+    """
     with source.open("rb") as reading, target.open("wb") as writing:
         os.ftruncate(writing.fileno(), os.fstat(reading.fileno()).st_size)
         for extent in allocated(source):
@@ -23,7 +26,6 @@ def copy_image(source: Path, target: Path) -> None:
                 if not copied:  # the source became shorter under our hands
                     raise OSError(f"{source} ended early while it was copied")
                 position += copied
-        os.fsync(writing.fileno())
 
 
 def copy_tree(source: Path, target: Path) -> None:

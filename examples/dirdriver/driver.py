@@ -12,11 +12,13 @@ for good is told by its lock file, which the kernel frees when its process dies.
 import fcntl
 import logging
 import os
-from collections.abc import Iterator
+import sqlite3
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from examples.dirdriver import errors
 from examples.dirdriver.pool import Pool
-from examples.dirdriver.records import Node, Phase, Snapshot, Volume
+from examples.dirdriver.records import Group, Node, Phase, Snapshot, Volume
 from examples.dirdriver.settings import Settings, SettingsError
 from examples.dirdriver.state import State, Tables
 from examples.dirdriver.topology import topology_key
@@ -44,24 +46,27 @@ class Driver:
         self.settings = settings
         self.node = settings.node_id
         self.topology_key = topology_key(settings.driver_name)
-        root = settings.state_dir
         try:
-            (root / "nodes" / self.node).mkdir(parents=True, exist_ok=True)
-        except OSError as error:
+            self._lock = self._own_lock()
+            self.pool = Pool(settings.state_dir)
+            self.state = State(settings.state_dir / "state.db")
+            self._recover()
+            self._register()
+        except (OSError, sqlite3.Error) as error:
             raise SettingsError("--state-dir", f"cannot be used: {error}") from error
-        self._lock = _lock(self._lock_file(self.node))
-        if self._lock is None:
-            raise SettingsError("--node-id", f"another process runs as node {self.node!r} on this state directory")
-        self.pool = Pool(root)
-        self.state = State(root / "state.db")
-        self._recover()
-        self._register()
 
     def close(self) -> None:
         """Let go of the state directory. Mounts and devices belong to the pods: they stay."""
         self.state.close()
-        if self._lock is not None:
-            os.close(self._lock)
+        os.close(self._lock)
+
+    def _own_lock(self) -> int:
+        file = self._lock_file(self.node)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        lock = _lock(file)
+        if lock is None:
+            raise SettingsError("--node-id", f"another process runs as node {self.node!r} on this state directory")
+        return lock
 
     def _lock_file(self, node: str) -> Path:
         return self.settings.state_dir / "nodes" / node / "lock"
@@ -84,7 +89,33 @@ class Driver:
         capacity = record.capacity_bytes if record else self.settings.capacity_bytes
         return max(0, capacity - self.used_bytes(tables, node))
 
-    def abandoned(self, owner: str) -> bool:
+    def volume(self, volume_id: str) -> Volume:
+        """A volume that callers know of.
+
+        Raises:
+            CsiError: NOT_FOUND.
+        """
+        with self.state.reading() as tables:
+            return ready_volume(tables, volume_id)
+
+    def is_made(self, found: Volume | Snapshot | Group, forget: Callable[[], None]) -> bool:
+        """Whether what holds a name is READY. What was given up half made is forgotten, and the name is free.
+
+        Args:
+            found: what holds the name.
+            forget: removes it, data and record.
+
+        Raises:
+            CsiError: ABORTED while another node's process is making it. This process' calls take turns (`keys`).
+        """
+        if found.phase is Phase.READY:
+            return True
+        if not self._abandoned(found.owner):
+            raise errors.aborted(f"node {found.owner} is working on what has this name; try again")
+        forget()
+        return False
+
+    def _abandoned(self, owner: str) -> bool:
         """Whether nobody works on this owner's unfinished objects: ours are not running, another's process is dead."""
         if owner == self.node:
             return True
@@ -123,6 +154,18 @@ class Driver:
         )
         with self.state.writing() as tables:
             tables.nodes.put(node)
+
+
+def ready_volume(tables: Tables, volume_id: str) -> Volume:
+    """A volume that callers know of.
+
+    Raises:
+        CsiError: NOT_FOUND.
+    """
+    volume = tables.volumes.get(volume_id=volume_id, phase=Phase.READY)
+    if volume is None:
+        raise errors.not_found(f"volume {volume_id} does not exist")
+    return volume
 
 
 def _unfinished(tables: Tables, node: str) -> Iterator[Volume | Snapshot]:

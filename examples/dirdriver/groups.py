@@ -10,7 +10,7 @@ from common.csi import csi_pb2 as pb
 from examples.dirdriver import errors, names, snapshots
 from examples.dirdriver.answers import group_message
 from examples.dirdriver.calls import Routes
-from examples.dirdriver.driver import Driver
+from examples.dirdriver.driver import Driver, ready_volume
 from examples.dirdriver.records import Group, Phase, Snapshot, Volume, in_force
 
 log = logging.getLogger("dirdriver.groups")
@@ -48,8 +48,6 @@ class Groups:
         if not request.source_volume_ids:
             raise errors.invalid("source_volume_ids is missing: the CSI spec requires it")
         sources = json.dumps(sorted(set(request.source_volume_ids)))
-        if (found := self._named(name, sources)) is not None:
-            return pb.CreateVolumeGroupSnapshotResponse(group_snapshot=self._message(found))
         group = Group(
             group_id=names.new_id("group"),
             name=name,
@@ -59,11 +57,15 @@ class Groups:
             created_ns=time.time_ns(),
         )
         with driver.state.writing() as tables:
-            volumes = [snapshots.source_volume(tables, volume_id) for volume_id in json.loads(sources)]
-            members = [snapshots.planned(driver, volume, name, group_id=group.group_id) for volume in volumes]
-            tables.groups.put(group)
-            for member in members:
-                tables.snapshots.put(member)
+            found = in_force(tables.groups.all(name=name))
+            if found is None:
+                volumes = [ready_volume(tables, volume_id) for volume_id in json.loads(sources)]
+                members = [snapshots.planned(driver, volume, name, group_id=group.group_id) for volume in volumes]
+                tables.groups.put(group)
+                for member in members:
+                    tables.snapshots.put(member)
+        if found is not None:
+            return self._known(found, sources) or self.create(request)
         self._take(group, list(zip(volumes, members, strict=True)))
         log.info("created %s of %d volumes", group.group_id, len(volumes))
         return pb.CreateVolumeGroupSnapshotResponse(group_snapshot=self._message(group))
@@ -81,19 +83,13 @@ class Groups:
                 tables.snapshots.put(replace(member, phase=Phase.READY))
             tables.groups.put(replace(group, phase=Phase.READY))
 
-    def _named(self, name: str, sources: str) -> Group | None:
-        with self._driver.state.reading() as tables:
-            found = in_force(tables.groups.all(name=name))
-        if found is None:
-            return None
+    def _known(self, found: Group, sources: str) -> pb.CreateVolumeGroupSnapshotResponse | None:
+        """The answer that is there already; None if it was only half made, and is gone now."""
         if found.sources != sources:
             raise errors.already_exists(f"a group snapshot of this name exists as {found.group_id}, of other volumes")
-        if found.phase is Phase.READY:
-            return found
-        if not self._driver.abandoned(found.owner):
-            raise errors.aborted(f"node {found.owner} is working on the group snapshot of this name; try again")
-        self._forget(found)
-        return None
+        if not self._driver.is_made(found, lambda: self._forget(found)):
+            return None
+        return pb.CreateVolumeGroupSnapshotResponse(group_snapshot=self._message(found))
 
     def _forget(self, group: Group) -> None:
         """Remove a group: its members' data, their records, its own. Can be repeated after a crash in the middle."""

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from common.csi import csi_pb2 as pb
-from examples.dirdriver import errors, local, names, paging
+from examples.dirdriver import local, names, paging
 from examples.dirdriver.access import Layout
 from examples.dirdriver.calls import Routes
 from examples.dirdriver.driver import Driver
@@ -32,7 +32,7 @@ class ControllerHealth:
 
     def get(self, request: pb.ControllerGetVolumeHealthRequest) -> pb.ControllerGetVolumeHealthResponse:
         """One volume's health."""
-        volume = find_volume(self._driver, names.require("volume_id", request.volume_id))
+        volume = self._driver.volume(names.require("volume_id", request.volume_id))
         return pb.ControllerGetVolumeHealthResponse(volume_health=_health(volume, data_faults(self._driver, volume)))
 
     def list(self, request: pb.ControllerListVolumeHealthRequest) -> pb.ControllerListVolumeHealthResponse:
@@ -59,7 +59,7 @@ class NodeHealth:
 
     def get_volume(self, request: pb.NodeGetVolumeHealthRequest) -> pb.NodeGetVolumeHealthResponse:
         """One volume's health as this node sees it: its data, and whether its mounts are where they should be."""
-        volume = find_volume(self._driver, names.require("volume_id", request.volume_id))
+        volume = self._driver.volume(names.require("volume_id", request.volume_id))
         found = [*data_faults(self._driver, volume), *self._mount_faults(volume)]
         return pb.NodeGetVolumeHealthResponse(volume_health=_health(volume, found))
 
@@ -90,19 +90,6 @@ class NodeHealth:
             message="the filesystem of the state directory is nearly full",
         )
         return pb.NodeGetStorageHealthResponse(backend_health=[full] if low else [])
-
-
-def find_volume(driver: Driver, volume_id: str) -> Volume:
-    """A volume that callers know of.
-
-    Raises:
-        CsiError: NOT_FOUND.
-    """
-    with driver.state.reading() as tables:
-        volume = tables.volumes.get(volume_id=volume_id, phase=Phase.READY)
-    if volume is None:
-        raise errors.not_found(f"volume {volume_id} does not exist")
-    return volume
 
 
 def data_faults(driver: Driver, volume: Volume) -> Iterator[Entry]:

@@ -48,6 +48,9 @@ class Size(click.ParamType[int]):
 @click.option("--attach/--no-attach", default=True, help="Whether volumes are attached before a node uses them.")
 @click.option("--stage/--no-stage", default=True, help="Whether volumes are staged before they are published.")
 @click.option("--topology/--no-topology", default=True, help="Whether a volume lives on one node.")
+@click.option(
+    "--snapshot-topology/--no-snapshot-topology", default=True, help="Whether a snapshot says where it lives, too."
+)
 @click.option("--metadata/--no-metadata", default=True, help="Whether SnapshotMetadata is served.")
 @click.option("--mutable-parameter", multiple=True, help="A name that ControllerModifyVolume accepts (repeatable).")
 @click.option(

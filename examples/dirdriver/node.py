@@ -7,7 +7,6 @@ from examples.dirdriver import capabilities, errors, local, mounts, names, sizes
 from examples.dirdriver.access import Layout
 from examples.dirdriver.calls import Routes
 from examples.dirdriver.driver import Driver
-from examples.dirdriver.health import find_volume
 from examples.dirdriver.records import Staging, Volume
 from examples.dirdriver.topology import topology_of
 from examples.dirdriver.usage import usage_of
@@ -50,7 +49,7 @@ class Node:
         volume_id = names.require("volume_id", request.volume_id)
         if not request.volume_path:
             raise errors.invalid("volume_path is missing: the CSI spec requires it")
-        volume = find_volume(self._driver, volume_id)
+        volume = self._driver.volume(volume_id)
         path = Path(request.volume_path)
         if not self._is_at(volume, path) or (volume.layout is not Layout.BLOCK and mounts.mounted_at(path) is None):
             raise errors.not_found(f"volume {volume_id} is neither staged nor published at volume_path")
@@ -62,7 +61,7 @@ class Node:
         volume_id = names.require("volume_id", request.volume_id)
         if not request.volume_path:
             raise errors.invalid("volume_path is missing: the CSI spec requires it")
-        volume = find_volume(driver, volume_id)
+        volume = driver.volume(volume_id)
         staging = self._staging(volume)
         # The kubelet names a block volume's device or its own link to it: any path will do.
         if staging is None or not (volume.layout is Layout.BLOCK or self._is_at(volume, Path(request.volume_path))):

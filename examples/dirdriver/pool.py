@@ -13,6 +13,7 @@ import shutil
 from pathlib import Path
 
 from examples.dirdriver.access import Layout
+from examples.dirdriver.commands import run
 from examples.dirdriver.copies import copy_image, copy_tree
 from examples.dirdriver.images import create_image
 from examples.dirdriver.records import Content, Snapshot, Volume
@@ -45,7 +46,7 @@ class Pool:
         """Make the data of a new volume or snapshot: empty, or a copy. Nothing of it may exist yet.
 
         Raises:
-            OSError: it could not be made; `remove` clears what is there.
+            OSError: it could not be made; `remove` clears what is there. So does a CsiError.
         """
         data = self.data(content)
         data.parent.mkdir()
@@ -55,6 +56,7 @@ class Pool:
         if source is not None:
             copy = copy_tree if content.layout is Layout.DIRECTORY else copy_image
             copy(self.data(source), data)
+            run("sync", "--file-system", str(data.parent))  # one flush for a whole tree, not one a file
         if content.layout is not Layout.DIRECTORY and isinstance(content, Volume):
             create_image(data, content.size_bytes)
         for folder in (data.parent, data.parent.parent):

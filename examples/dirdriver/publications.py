@@ -11,7 +11,6 @@ from examples.dirdriver import access, errors, local, mounts, names, stagings
 from examples.dirdriver.access import Layout, Use
 from examples.dirdriver.calls import Routes
 from examples.dirdriver.driver import Driver
-from examples.dirdriver.health import find_volume
 from examples.dirdriver.inline import inline_volume, is_inline
 from examples.dirdriver.records import Publication, Volume
 from examples.dirdriver.state import Tables
@@ -42,9 +41,13 @@ class Publications:
             mounts.require_mount_right("publish a volume")
             volume = inline_volume(self._driver, request)
         else:
-            volume = find_volume(self._driver, volume_id)
+            volume = self._driver.volume(volume_id)
         access.check_capability(request.volume_capability, volume.layout, volume.fs_type)
-        self._publish(volume, self._staged(volume, request), request)
+        try:
+            self._publish(volume, self._staged(volume, request), request)
+        except BaseException:
+            self._tidy(volume)
+            raise
         return pb.NodePublishVolumeResponse()
 
     def _staged(self, volume: Volume, request: pb.NodePublishVolumeRequest) -> Path:
@@ -89,7 +92,7 @@ class Publications:
             self._mount(volume, staged, wanted, capability.mount)
         except BaseException:
             if not known:
-                self._unpublish(volume, wanted)
+                self._undo(wanted, volume)
             raise
 
     def _mount(self, volume: Volume, staged: Path, wanted: Publication, mount: pb.VolumeCapability.MountVolume) -> None:
@@ -116,35 +119,37 @@ class Publications:
         with driver.state.reading() as tables:
             volume = tables.volumes.get(volume_id=volume_id)
             publication = tables.publications.get(node_id=driver.node, target=target, volume_id=volume_id)
-        if volume is not None and publication is not None:
-            self._unpublish(volume, publication)
-        elif volume is not None and volume.ephemeral:
-            self._end(volume)  # a crash came between its making and its publication
+        if publication is not None:
+            self._undo(publication, volume)
+        if volume is not None:
+            self._tidy(volume)
         return pb.NodeUnpublishVolumeResponse()
 
-    def _unpublish(self, volume: Volume, publication: Publication) -> None:
-        """Undo a publication, and with the last one whatever the caller does not undo itself. The record goes last."""
+    def _undo(self, publication: Publication, volume: Volume | None) -> None:
+        """Undo a publication, whatever of it was done; the record goes last."""
         driver = self._driver
         target = Path(publication.target)
         mounts.unmount(target)
         _remove(target)
         with driver.state.reading() as tables:
-            left = tables.publications.all(volume_id=volume.volume_id, node_id=driver.node)
-        left.remove(publication)
-        if not any(other.readonly for other in left):
+            left = tables.publications.all(volume_id=publication.volume_id, node_id=driver.node)
+        if volume is not None and not any(other.readonly for other in left if other.target != publication.target):
             local.drop_readonly(driver, volume)
-        if not left and self._stages_itself(volume):
-            self._end(volume)
         with driver.state.writing() as tables:
             tables.publications.delete(node_id=driver.node, target=publication.target)
 
-    def _end(self, volume: Volume) -> None:
-        """Take down what this driver staged by itself; an inline volume ends with it."""
-        path = self._driver.staging_path(volume.volume_id)
-        stagings.take_down(self._driver, volume, path)
+    def _tidy(self, volume: Volume) -> None:
+        """Take down what this driver staged by itself when no publication needs it; an inline volume ends with that."""
+        driver = self._driver
+        with driver.state.reading() as tables:
+            needed = tables.publications.get(volume_id=volume.volume_id, node_id=driver.node)
+        if needed is not None or not self._stages_itself(volume):
+            return
+        path = driver.staging_path(volume.volume_id)
+        stagings.take_down(driver, volume, path)
         _remove(path)
         if volume.ephemeral:
-            self._driver.forget(volume)
+            driver.forget(volume)
 
 
 def _arguments(capability: pb.VolumeCapability, staged: Path, *, readonly: bool) -> str:

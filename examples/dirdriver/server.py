@@ -21,6 +21,7 @@ from examples.dirdriver.faults import Faults
 from examples.dirdriver.groups import Groups
 from examples.dirdriver.health import ControllerHealth, NodeHealth
 from examples.dirdriver.identity import Identity
+from examples.dirdriver.inventory import Inventory
 from examples.dirdriver.metadata import Metadata
 from examples.dirdriver.node import Node
 from examples.dirdriver.publications import Publications
@@ -46,7 +47,13 @@ def services(driver: Driver) -> dict[str, Sequence[Part]]:
     """Each service of csi.proto, and what it is made of."""
     return {
         "Identity": [Identity(driver)],
-        "Controller": [Volumes(driver), Attachments(driver), Snapshots(driver), ControllerHealth(driver)],
+        "Controller": [
+            Inventory(driver),
+            Volumes(driver),
+            Attachments(driver),
+            Snapshots(driver),
+            ControllerHealth(driver),
+        ],
         "GroupController": [Groups(driver)],
         "SnapshotMetadata": [Metadata(driver)],
         "Node": [Node(driver), Stagings(driver), Publications(driver), NodeHealth(driver)],
@@ -75,15 +82,14 @@ async def serve(settings: Settings) -> None:
     """
     driver = Driver(settings)
     try:
-        call_log = CallLog(settings.call_log)
+        call_log = _open_call_log(settings)
         faults = Faults(settings.faults, settings.fault_file or settings.state_dir / "faults")
         calls = Calls(faults=faults, call_log=call_log)
         server = grpc.aio.server()
         server.add_generic_rpc_handlers(
             [generic_handler(service, parts, calls) for service, parts in services(driver).items()]
         )
-        free_socket(settings.socket_path)
-        server.add_insecure_port(f"unix:{settings.socket_path}")
+        _listen(server, settings.socket_path)
         await server.start()
         log.info("%s listens on %s as node %s", settings.driver_name, settings.socket_path, settings.node_id)
         await _stop_signal()
@@ -94,6 +100,21 @@ async def serve(settings: Settings) -> None:
         call_log.close()
     finally:
         driver.close()
+
+
+def _open_call_log(settings: Settings) -> CallLog:
+    try:
+        return CallLog(settings.call_log)
+    except OSError as error:
+        raise SettingsError("--call-log", f"cannot be written: {error}") from error
+
+
+def _listen(server: grpc.aio.Server, path: Path) -> None:
+    free_socket(path)
+    try:
+        server.add_insecure_port(f"unix:{path}")
+    except RuntimeError as error:  # grpcio's only word for every failure to bind
+        raise SettingsError("--endpoint", f"cannot listen on {path}; may this user write there?") from error
 
 
 def free_socket(path: Path) -> None:

@@ -41,6 +41,7 @@ class Settings:
         attach: whether ControllerPublishVolume is needed before a node can use a volume.
         stage: whether NodeStageVolume is needed before NodePublishVolume.
         topology: whether a volume lives on one node, and says so.
+        snapshot_topology: whether a snapshot says where it lives, too (alpha in CSI 1.13); nothing without `topology`.
         metadata: whether SnapshotMetadata is served.
         mutable_parameters: names that ControllerModifyVolume accepts; none turns it off.
         metadata_ranges: ranges that every snapshot pretends to have; 0 tells the truth.
@@ -61,6 +62,7 @@ class Settings:
     attach: bool = True
     stage: bool = True
     topology: bool = True
+    snapshot_topology: bool = True
     metadata: bool = True
     mutable_parameters: tuple[str, ...] = ()
     metadata_ranges: int = 0

@@ -12,7 +12,7 @@ from common.csi import csi_pb2 as pb
 from examples.dirdriver import errors, local, names, paging, topology
 from examples.dirdriver.answers import snapshot_message
 from examples.dirdriver.calls import Routes
-from examples.dirdriver.driver import Driver
+from examples.dirdriver.driver import Driver, ready_volume
 from examples.dirdriver.records import Phase, Snapshot, Volume, in_force
 from examples.dirdriver.state import Tables
 
@@ -41,35 +41,31 @@ class Snapshots:
         source_id = names.require("source_volume_id", request.source_volume_id)
         name = names.require_name(request.name, limits=limits)
         names.check_map("parameters", request.parameters, limits=limits)
-        if (found := self._named(name, source_id)) is not None:
-            return pb.CreateSnapshotResponse(snapshot=snapshot_message(driver, found))
         with driver.state.writing() as tables:
-            volume = source_volume(tables, source_id)
-            self._check_place(request.accessibility_requirements, volume)
-            snapshot = planned(driver, volume, name)
-            tables.snapshots.put(snapshot)
+            found = in_force(tables.snapshots.all(name=name, group_id=""))
+            if found is None:
+                volume = ready_volume(tables, source_id)
+                self._check_place(request.accessibility_requirements, volume)
+                snapshot = planned(driver, volume, name)
+                tables.snapshots.put(snapshot)
+        if found is not None:
+            return self._known(found, source_id) or self.create(request)
         take(driver, volume, snapshot)
         with driver.state.writing() as tables:
             tables.snapshots.put(replace(snapshot, phase=Phase.READY))
         log.info("created %s of %s", snapshot.snapshot_id, source_id)
         return pb.CreateSnapshotResponse(snapshot=snapshot_message(driver, snapshot))
 
-    def _named(self, name: str, source_id: str) -> Snapshot | None:
-        with self._driver.state.reading() as tables:
-            found = in_force(tables.snapshots.all(name=name, group_id=""))
-        if found is None:
-            return None
+    def _known(self, found: Snapshot, source_id: str) -> pb.CreateSnapshotResponse | None:
+        """The answer that is there already; None if it was only half made, and is gone now."""
         if found.source_volume_id != source_id:
             raise errors.already_exists(f"a snapshot of this name exists as {found.snapshot_id}, of another volume")
-        if found.phase is Phase.READY:
-            return found
-        if not self._driver.abandoned(found.owner):
-            raise errors.aborted(f"node {found.owner} is working on the snapshot of this name; try again")
-        self._driver.forget(found)
-        return None
+        if not self._driver.is_made(found, lambda: self._driver.forget(found)):
+            return None
+        return pb.CreateSnapshotResponse(snapshot=snapshot_message(self._driver, found))
 
     def _check_place(self, wanted: pb.TopologyRequirement, volume: Volume) -> None:
-        if self._driver.settings.topology:
+        if self._driver.settings.topology and self._driver.settings.snapshot_topology:
             topology.place(
                 wanted, self._driver.topology_key, [volume.node], has_room=lambda _node: True, what="snapshot"
             )
@@ -111,18 +107,6 @@ class Snapshots:
         with self._driver.state.reading() as tables:
             snapshot = ready_snapshot(tables, snapshot_id)
         return pb.GetSnapshotResponse(snapshot=snapshot_message(self._driver, snapshot))
-
-
-def source_volume(tables: Tables, volume_id: str) -> Volume:
-    """The volume to take a snapshot of.
-
-    Raises:
-        CsiError: NOT_FOUND.
-    """
-    volume = tables.volumes.get(volume_id=volume_id, phase=Phase.READY)
-    if volume is None:
-        raise errors.not_found(f"source volume {volume_id} does not exist")
-    return volume
 
 
 def ready_snapshot(tables: Tables, snapshot_id: str) -> Snapshot:

@@ -10,7 +10,6 @@ from common.csi import csi_pb2 as pb
 from examples.dirdriver import access, errors, local, names
 from examples.dirdriver.calls import Routes
 from examples.dirdriver.driver import Driver
-from examples.dirdriver.health import find_volume
 from examples.dirdriver.records import Staging, Volume
 from examples.dirdriver.state import Tables
 
@@ -33,7 +32,7 @@ class Stagings:
         path = names.require_path("staging_target_path", request.staging_target_path)
         if not request.HasField("volume_capability"):
             raise errors.invalid("volume_capability is missing: the CSI spec requires it")
-        volume = find_volume(self._driver, volume_id)
+        volume = self._driver.volume(volume_id)
         if not Path(path).is_dir():
             raise errors.precondition("staging_target_path is not a directory; the caller makes it (CSI spec)")
         bring_up(self._driver, volume, Path(path), request.volume_capability)

@@ -1,15 +1,13 @@
-"""The Controller service's volumes: create, delete, list, capacity, validate, expand, modify."""
+"""The Controller service's volumes: create, delete, expand, modify."""
 
 import logging
 from dataclasses import replace
 
-from google.protobuf.wrappers_pb2 import Int64Value
-
 from common.csi import csi_pb2 as pb
-from examples.dirdriver import access, capabilities, errors, names, paging, sizes, topology, wishes
+from examples.dirdriver import access, errors, names, sizes, topology, wishes
 from examples.dirdriver.answers import volume_message
 from examples.dirdriver.calls import Routes
-from examples.dirdriver.driver import Driver
+from examples.dirdriver.driver import Driver, ready_volume
 from examples.dirdriver.records import Content, Phase, Snapshot, Volume, in_force
 from examples.dirdriver.state import Tables
 from examples.dirdriver.wishes import Wish
@@ -18,7 +16,7 @@ log = logging.getLogger("dirdriver.volumes")
 
 
 class Volumes:
-    """The part of csi.v1.Controller that is about volumes."""
+    """The part of csi.v1.Controller that changes volumes."""
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
@@ -26,25 +24,12 @@ class Volumes:
     def routes(self) -> Routes:
         """The methods of this part; ControllerModifyVolume only if some parameter can be modified."""
         routes: Routes = {
-            "ControllerGetCapabilities": self.get_capabilities,
             "CreateVolume": self.create,
             "DeleteVolume": self.delete,
-            "ValidateVolumeCapabilities": self.validate,
-            "ListVolumes": self.list,
-            "ControllerGetVolume": self.get,
-            "GetCapacity": self.get_capacity,
             "ControllerExpandVolume": self.expand,
         }
         modify = {"ControllerModifyVolume": self.modify} if self._driver.settings.mutable_parameters else {}
         return {**routes, **modify}
-
-    def get_capabilities(self, _request: pb.ControllerGetCapabilitiesRequest) -> pb.ControllerGetCapabilitiesResponse:
-        """What the switches add up to."""
-        rpc = pb.ControllerServiceCapability.RPC
-        chosen = capabilities.chosen(capabilities.CONTROLLER, self._driver.settings)
-        return pb.ControllerGetCapabilitiesResponse(
-            capabilities=[pb.ControllerServiceCapability(rpc=rpc(type=kind)) for kind in chosen]
-        )
 
     def create(self, request: pb.CreateVolumeRequest) -> pb.CreateVolumeResponse:
         """Make a volume, empty or as a copy; one that has the name already is the answer if it grants the request.
@@ -54,12 +39,14 @@ class Volumes:
         """
         driver = self._driver
         wish = wishes.parse_wish(request, driver.settings)
-        if (found := self._named(wish)) is not None:
-            return pb.CreateVolumeResponse(volume=volume_message(driver, found))
         with driver.state.writing() as tables:
-            source = _find_source(tables, wish)
-            volume = self._plan(tables, wish, source)
-            tables.volumes.put(volume)
+            found = in_force(tables.volumes.all(name=wish.name, ephemeral=False))
+            if found is None:
+                source = _find_source(tables, wish)
+                volume = self._plan(tables, wish, source)
+                tables.volumes.put(volume)
+        if found is not None:
+            return self._known(found, wish) or self.create(request)
         try:
             driver.pool.make(volume, source)
         except BaseException:
@@ -70,18 +57,12 @@ class Volumes:
         log.info("created %s", volume.volume_id)
         return pb.CreateVolumeResponse(volume=volume_message(driver, volume))
 
-    def _named(self, wish: Wish) -> Volume | None:
-        with self._driver.state.reading() as tables:
-            found = in_force(tables.volumes.all(name=wish.name, ephemeral=False))
-        if found is None:
+    def _known(self, found: Volume, wish: Wish) -> pb.CreateVolumeResponse | None:
+        """The answer that is there already; None if it was only half made, and is gone now."""
+        if not self._driver.is_made(found, lambda: self._driver.forget(found)):
             return None
-        if found.phase is Phase.READY:
-            wishes.check_granted(wish, found, self._driver.topology_key)
-            return found
-        if not self._driver.abandoned(found.owner):
-            raise errors.aborted(f"node {found.owner} is working on the volume of this name; try again")
-        self._driver.forget(found)
-        return None
+        wishes.check_granted(wish, found, self._driver.topology_key)
+        return pb.CreateVolumeResponse(volume=volume_message(self._driver, found))
 
     def _plan(self, tables: Tables, wish: Wish, source: Content | None) -> Volume:
         """The volume to be made: its size and its place."""
@@ -129,78 +110,13 @@ class Volumes:
         log.info("deleted %s", volume_id)
         return pb.DeleteVolumeResponse()
 
-    def validate(self, request: pb.ValidateVolumeCapabilitiesRequest) -> pb.ValidateVolumeCapabilitiesResponse:
-        """Confirm what the volume can do, or say in `message` why it cannot."""
-        volume_id = names.require("volume_id", request.volume_id)
-        if not request.volume_capabilities:
-            raise errors.invalid("volume_capabilities is missing: the CSI spec requires it")
-        volume = self._volume(volume_id)
-        for capability in request.volume_capabilities:
-            if reason := access.unfit(capability, volume.layout, volume.fs_type):
-                return pb.ValidateVolumeCapabilitiesResponse(message=reason)
-        confirmed = pb.ValidateVolumeCapabilitiesResponse.Confirmed(
-            volume_context=request.volume_context,
-            volume_capabilities=request.volume_capabilities,
-            parameters=request.parameters,
-            mutable_parameters=request.mutable_parameters,
-        )
-        return pb.ValidateVolumeCapabilitiesResponse(confirmed=confirmed)
-
-    def list(self, request: pb.ListVolumesRequest) -> pb.ListVolumesResponse:
-        """A page of all volumes; inline ones are their pod's affair and are not listed."""
-        length = paging.page_length(request.max_entries)
-        after = paging.start_after(request.starting_token)
-        with self._driver.state.reading() as tables:
-            found = tables.volumes.page(after, length + 1, phase=Phase.READY, ephemeral=False)
-            page, token = paging.cut(found, length)
-            entries = [
-                pb.ListVolumesResponse.Entry(
-                    volume=volume_message(self._driver, volume),
-                    status=pb.ListVolumesResponse.VolumeStatus(published_node_ids=_nodes_of(tables, volume.volume_id)),
-                )
-                for volume in page
-            ]
-        return pb.ListVolumesResponse(entries=entries, next_token=token)
-
-    def get(self, request: pb.ControllerGetVolumeRequest) -> pb.ControllerGetVolumeResponse:
-        """One volume and the nodes it is published to."""
-        volume = self._volume(names.require("volume_id", request.volume_id))
-        with self._driver.state.reading() as tables:
-            nodes = _nodes_of(tables, volume.volume_id)
-        return pb.ControllerGetVolumeResponse(
-            volume=volume_message(self._driver, volume),
-            status=pb.ControllerGetVolumeResponse.VolumeStatus(published_node_ids=nodes),
-        )
-
-    def get_capacity(self, request: pb.GetCapacityRequest) -> pb.GetCapacityResponse:
-        """What is free on a node, or without a topology on the node with most of it; 0 where nothing can be made."""
-        driver = self._driver
-        with driver.state.reading() as tables:
-            nodes = driver.nodes(tables)
-            if driver.settings.topology and request.HasField("accessible_topology"):
-                nodes = [n for n in nodes if topology.matches(request.accessible_topology, driver.topology_key, n)]
-            free = max((driver.free_bytes(tables, node) for node in nodes), default=0)
-        if request.volume_capabilities and not self._can_make(request):
-            free = 0
-        return pb.GetCapacityResponse(
-            available_capacity=free,
-            maximum_volume_size=Int64Value(value=min(free, driver.settings.largest_volume_bytes)),
-            minimum_volume_size=Int64Value(value=sizes.SMALLEST_BYTES),
-        )
-
-    def _can_make(self, request: pb.GetCapacityRequest) -> bool:
-        layout = access.layout_of(request.volume_capabilities, filesystem=self._driver.settings.filesystem)
-        fs_type = access.fs_type_of(request.volume_capabilities, layout)
-        known = not fs_type or fs_type in access.FS_TYPES
-        return known and not any(access.unfit(item, layout, fs_type) for item in request.volume_capabilities)
-
     def expand(self, request: pb.ControllerExpandVolumeRequest) -> pb.ControllerExpandVolumeResponse:
         """Grow a volume; OK if it is large enough already. What is on a loop device must grow on the node as well."""
         volume_id = names.require("volume_id", request.volume_id)
         if not request.HasField("capacity_range"):
             raise errors.invalid("capacity_range is missing: the CSI spec requires it")
         with self._driver.state.writing() as tables:
-            volume = self._current(tables, volume_id)
+            volume = ready_volume(tables, volume_id)
             if request.HasField("volume_capability"):
                 access.check_capability(request.volume_capability, volume.layout, volume.fs_type)
             size = max(volume.size_bytes, self._grown_size(volume, request.capacity_range))
@@ -224,22 +140,11 @@ class Volumes:
     def modify(self, request: pb.ControllerModifyVolumeRequest) -> pb.ControllerModifyVolumeResponse:
         """Take mutable parameters; all of them or none."""
         volume_id = names.require("volume_id", request.volume_id)
-        self._volume(volume_id)
-        wishes.check_mutable(request.mutable_parameters, self._driver.settings)
         with self._driver.state.writing() as tables:
-            volume = self._current(tables, volume_id)
+            volume = ready_volume(tables, volume_id)
+            wishes.check_mutable(request.mutable_parameters, self._driver.settings)
             tables.volumes.put(replace(volume, mutable_parameters=wishes.canonical(request.mutable_parameters)))
         return pb.ControllerModifyVolumeResponse()
-
-    def _volume(self, volume_id: str) -> Volume:
-        with self._driver.state.reading() as tables:
-            return self._current(tables, volume_id)
-
-    def _current(self, tables: Tables, volume_id: str) -> Volume:
-        volume = tables.volumes.get(volume_id=volume_id, phase=Phase.READY)
-        if volume is None:
-            raise errors.not_found(f"volume {volume_id} does not exist")
-        return volume
 
 
 def _find_source(tables: Tables, wish: Wish) -> Content | None:
@@ -257,8 +162,8 @@ def _find_source(tables: Tables, wish: Wish) -> Content | None:
 
 
 def _check_unused(tables: Tables, volume_id: str) -> None:
-    if nodes := _nodes_of(tables, volume_id):
-        raise errors.precondition(f"volume {volume_id} is published to node {nodes[0]}; unpublish it first")
+    if (attachment := tables.attachments.get(volume_id=volume_id)) is not None:
+        raise errors.precondition(f"volume {volume_id} is published to node {attachment.node_id}; unpublish it first")
     for table in (tables.stagings, tables.publications):
         if (use := table.get(volume_id=volume_id)) is not None:
             raise errors.precondition(
@@ -267,7 +172,3 @@ def _check_unused(tables: Tables, volume_id: str) -> None:
     copies = tables.volumes.get(source_kind="volume", source_id=volume_id, phase=Phase.CREATING)
     if copies or tables.snapshots.get(source_volume_id=volume_id, phase=Phase.CREATING):
         raise errors.aborted(f"volume {volume_id} is being copied; try again")
-
-
-def _nodes_of(tables: Tables, volume_id: str) -> list[str]:
-    return sorted(attachment.node_id for attachment in tables.attachments.all(volume_id=volume_id))

@@ -6,7 +6,6 @@ peer that cannot be had fails the test that wants it; without, the test is skipp
 
 from __future__ import annotations
 
-import contextlib
 import os
 import tempfile
 from pathlib import Path
@@ -15,15 +14,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.peers import build
-from tests.peers.support.bridged import Bridge
+from tests.peers.support import manifests
 from tests.peers.support.claims import Claims
 from tests.peers.support.control_plane import ControlPlane
 from tests.peers.support.dirdriver import DirDriver, start_dirdriver
-from tests.peers.support import manifests
 from tests.peers.support.mock_driver import start_mock_driver
 from tests.peers.support.processes import Process, Supervisor
 from tests.peers.support.sanity import SanityReport, run_sanity
 from tests.peers.support.sidecars import Sidecars
+from tests.peers.support.tunnel import Tunnel
+from tests.support.bridge import Bridge
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -140,17 +140,10 @@ def claims(control_plane: ControlPlane, namespace: str) -> Iterator[Claims]:
 
 
 @pytest.fixture
-def bridge(supervisor: Supervisor, short_dir: Path) -> Iterator[Callable[[Path, str], Bridge]]:
+def tunnel_to(short_dir: Path, supervisor: Supervisor) -> Iterator[Callable[[Path, str], Tunnel]]:
     """Starts a bridge in front of a vendor's socket, given the driver's name: the one bridge of a test."""
-    with contextlib.ExitStack() as bridges:
-
-        def start(vendor: Path, driver: str) -> Bridge:
-            made = Bridge(supervisor, short_dir, driver=driver, vendor=vendor)
-            bridges.callback(made.stop)
-            made.start()
-            return made
-
-        yield start
+    with Bridge(short_dir, supervisor.directory) as bridge:
+        yield lambda vendor, driver: Tunnel(bridge, driver=driver, vendor=vendor)
 
 
 @pytest.fixture

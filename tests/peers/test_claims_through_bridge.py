@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from tests.peers.support.bridged import Bridge
     from tests.peers.support.claims import Claims
     from tests.peers.support.control_plane import ControlPlane
     from tests.peers.support.dirdriver import DirDriver
     from tests.peers.support.sidecars import Sidecars
+    from tests.peers.support.tunnel import Tunnel
 
 _SOON = ("--retry-interval-start=500ms", "--retry-interval-max=1s")
 """The provisioner's patience with a failure: its default grows to 5 minutes."""
@@ -32,9 +32,9 @@ def vendor(dirdriver: Callable[..., DirDriver], claims: Claims) -> DirDriver:
 
 
 @pytest.fixture
-def tunnel(vendor: DirDriver, bridge: Callable[[Path, str], Bridge], sidecars: Sidecars) -> Bridge:
+def tunnel(vendor: DirDriver, tunnel_to: Callable[[Path, str], Tunnel], sidecars: Sidecars) -> Tunnel:
     """The bridge in front of it, with a provisioner on the proxy driver's socket."""
-    tunnel = bridge(vendor.socket, vendor.name)
+    tunnel = tunnel_to(vendor.socket, vendor.name)
     sidecars.start("csi-provisioner", tunnel.socket, *_SOON)
     return tunnel
 
@@ -54,7 +54,7 @@ def test_a_claim_is_bound_to_a_directory_at_the_edge_which_goes_with_the_claim(
 
 
 def test_while_the_link_is_cut_a_claim_waits_with_an_event_that_names_the_node_and_the_cause(
-    vendor: DirDriver, tunnel: Bridge, claims: Claims
+    vendor: DirDriver, tunnel: Tunnel, claims: Claims
 ) -> None:
     tunnel.cut()
     claims.ask("data")
@@ -74,7 +74,7 @@ def test_while_the_link_is_cut_a_claim_waits_with_an_event_that_names_the_node_a
     assert vendor.volumes == []
 
 
-def test_a_link_cut_under_a_call_leaves_one_volume(vendor: DirDriver, tunnel: Bridge, claims: Claims) -> None:
+def test_a_link_cut_under_a_call_leaves_one_volume(vendor: DirDriver, tunnel: Tunnel, claims: Claims) -> None:
     vendor.set_faults("CreateVolume=delay:3s")
     claims.ask("data")
     wait_for(lambda: vendor.calls("CreateVolume"), what="CreateVolume at the edge", instead=tunnel.log_tails)
@@ -94,7 +94,7 @@ def test_a_link_cut_under_a_call_leaves_one_volume(vendor: DirDriver, tunnel: Br
 @pytest.fixture
 def placed(
     dirdriver: Callable[..., DirDriver],
-    bridge: Callable[[Path, str], Bridge],
+    tunnel_to: Callable[[Path, str], Tunnel],
     control_plane: ControlPlane,
     claims: Claims,
     sidecars: Sidecars,
@@ -102,7 +102,7 @@ def placed(
     """A driver with topology behind a bridge with a provisioner, on a node that the cluster knows."""
     api, driver = control_plane.api, dirdriver(name=claims.storage_class, node_id=_NODE)
     key, node = f"topology.{driver.name}/node", f"{_NODE}-{claims.namespace}"
-    tunnel = bridge(driver.socket, driver.name)
+    tunnel = tunnel_to(driver.socket, driver.name)
     # What the registration at the edge would write.
     api.create(manifests.node(node))
     api.patch("Node", node, {"metadata": {"labels": {key: _NODE}}})

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.messages import Chunk, Credit, Kind, Open, encode
+from common.messages import Cancel, Chunk, Credit, Kind, Open, encode
 from common.session import MESSAGE_OVERHEAD_BYTES, Message
 from tests.unit.wire.examples import examples
 from tests.unit.wire.pair import OK, SMALL, SessionPair, assert_books_agree, open_session, sent_frames
@@ -106,6 +106,13 @@ def test_a_message_consumed_after_its_stream_is_over_still_counts() -> None:
     pair.settle()
     assert pair.hub.session._credit == 4_000
     assert_books_agree(pair)
+
+
+def test_a_stream_that_its_opener_gave_up_gets_no_credit_of_its_own_any_more() -> None:
+    session = open_session()
+    session.receive(encode(Open(1, 1, 1, "", "", "", "", 0)) + encode(Chunk(1, 0, b"x" * 999)) + encode(Cancel(1)), 0.0)
+    session.consumed(1, 999)
+    assert [frame for frame in sent_frames(session) if isinstance(frame, Credit)] == [Credit(0, 999 + COST)]
 
 
 def test_nothing_is_given_back_to_a_session_that_is_over() -> None:

@@ -110,6 +110,8 @@ def test_an_acceptor_may_end_while_the_request_is_still_under_way() -> None:
     number = pair.call(b"x" * 1_000)
     pair.carry(pair.hub, most=2)
     pair.edge.session.end(number, Status(Code.UNIMPLEMENTED, "no", "edge"))
+    pair.carry(pair.edge)
+    assert pair.hub.session.to_send() == b"", "the rest of the request was sent though nobody reads it"
     pair.settle()
     assert pair.hub.one(Ended).status.code == Code.UNIMPLEMENTED
     assert pair.edge.payloads(number) == []

@@ -41,7 +41,7 @@ SETTINGS = wire(4, 0, 0)
 SETTINGS_ACK = wire(4, 1, 0)
 
 
-# grpcio's peers ---------------------------------------------------------------------------------------------------------
+# grpcio's peers -----------------------------------------------------------------------------------------------------
 
 Behaviour = Callable[[bytes, grpc.ServicerContext], Any]
 
@@ -81,7 +81,7 @@ async def sidecar_at(path: Path, options: list[tuple[str, Any]] = UNLIMITED) -> 
         yield channel
 
 
-# Our two ends -----------------------------------------------------------------------------------------------------------
+# Our two ends -------------------------------------------------------------------------------------------------------
 
 
 def on_error(error: BaseException | None) -> Status:
@@ -140,7 +140,7 @@ async def echo(call: ServerCall) -> None:
     call.finish(Status(Code.OK))
 
 
-# A peer made by hand ----------------------------------------------------------------------------------------------------
+# A peer made by hand ------------------------------------------------------------------------------------------------
 
 
 class RawPeer:

@@ -37,9 +37,7 @@ class Claims:
 
     def ask(self, name: str, *, size_bytes: int = manifests.GIB, annotations: dict[str, str] | None = None) -> None:
         """Create a claim."""
-        claim = manifests.claim(
-            name, namespace=self.namespace, storage_class=self.storage_class, size_bytes=size_bytes
-        )
+        claim = manifests.claim(name, namespace=self.namespace, storage_class=self.storage_class, size_bytes=size_bytes)
         claim["metadata"]["annotations"] = annotations or {}
         self.api.create(claim)
 
@@ -83,6 +81,11 @@ class Claims:
             what=f"failure to provision claim {name}, {times} times",
             instead=lambda: "\n".join(self.api.events(name, namespace=self.namespace)),
         )
+
+    def grow(self, name: str, size_bytes: int) -> None:
+        """Ask for more room."""
+        wanted = {"spec": {"resources": {"requests": {"storage": str(size_bytes)}}}}
+        self.api.patch(_KIND, name, wanted, namespace=self.namespace)
 
     def let_go(self, name: str) -> None:
         """Delete a bound claim and wait until its volume is gone from the cluster, which waits for the driver."""

@@ -35,7 +35,7 @@ class DirDriver:
 
     @property
     def volumes(self) -> list[str]:
-        """The ids of the volumes that it lists on its own socket."""
+        """The ids of the volumes that it lists on its own socket, sorted."""
         return csi_client.volume_ids(self.socket)
 
     def calls(self, method: str) -> list[Call]:

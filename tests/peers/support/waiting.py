@@ -17,6 +17,11 @@ class NeverCameError(AssertionError):
     """What was waited for did not come in time; the message says what, and what there was instead."""
 
 
+def let_pass(seconds: float) -> None:
+    """Let some time pass, where a test wants to strike at a moment that nothing announces."""
+    time.sleep(seconds)
+
+
 def wait_for(
     look: Callable[[], T | None],
     *,

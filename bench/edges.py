@@ -1,0 +1,126 @@
+"""Edges: many idle agents in one process, for measuring what a hub pays for each.
+
+Every edge is a real session over a real WebSocket, without drivers. With TLS each edge has a certificate of its own.
+
+    python bench/edges.py --hub ws://127.0.0.1:7001 --count 2000
+
+Prints a line of JSON when all are up, and another for each line on standard input; ends at its end.
+"""
+
+import argparse
+import asyncio
+import json
+import secrets
+import sys
+import time
+from pathlib import Path
+
+import uvloop
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from common.endpoint import Endpoint, hub_endpoint  # noqa: E402  # a script outside the package
+from common.errors import DialError, HandshakeRefused, NotCarried  # noqa: E402
+from common.link import Link, Stream  # noqa: E402
+from common.session import Limits  # noqa: E402
+from common.status import Origin  # noqa: E402
+from common.tls import TlsFiles, TlsIdentity  # noqa: E402
+from common.transport import dial  # noqa: E402
+from common.uplink import Uplink  # noqa: E402
+from common.version import introduce  # noqa: E402
+
+
+class Idle:
+    """An edge that only stays connected (`common.link.LinkHandler`)."""
+
+    origin = Origin.EDGE
+
+    def __init__(self) -> None:
+        self.up = 0
+
+    def greeted(self, _link: Link) -> None:
+        """One more is up."""
+        self.up += 1
+
+    async def serve(self, _stream: Stream) -> None:
+        """No calls come to idle edges."""
+        raise NotCarried("a call", "an idle edge of a bench has no drivers")
+
+    def draining(self, link: Link, message: str) -> None:
+        """Nothing to do."""
+
+    def refused(self, link: Link, reason: str, message: str) -> None:
+        """Nothing to do."""
+
+    def closed(self, _link: Link, _reason: str, _message: str) -> None:
+        """One less is up."""
+        self.up -= 1
+
+
+async def dial_all(hub: Endpoint, count: int, idle: Idle, tls: list[TlsIdentity], at_once: int) -> dict[str, object]:
+    """Dial all edges, so many at a time; each dials again until it is up, as an agent would, but without waiting."""
+    limits = Limits(hello_timeout_s=20, keepalive_s=60)
+    gate = asyncio.Semaphore(at_once)
+    retries = 0
+
+    async def one(number: int) -> None:
+        nonlocal retries
+        hello = introduce("edge", f"e{number}", instance=secrets.token_hex(8), boot=1)
+        async with gate:
+            while True:
+                try:
+                    context = tls[number % len(tls)].context() if tls else None
+                    links.append(await dial(hub, hello, idle, limits=limits, tls=context))
+                except (DialError, HandshakeRefused) as error:
+                    if not retries:
+                        print(error, file=sys.stderr, flush=True)
+                    retries += 1
+                    await asyncio.sleep(0.2)
+                else:
+                    return
+
+    links: list[Link] = []
+    started = time.monotonic()
+    await asyncio.gather(*(one(number) for number in range(count)))
+    return {"up": idle.up, "seconds": round(time.monotonic() - started, 3), "retries": retries}
+
+
+async def keep_all(hub: Endpoint, count: int, idle: Idle) -> list[asyncio.Task[object]]:
+    """All edges as uplinks, with the agents' own redial and back-off."""
+    limits = Limits(hello_timeout_s=10, keepalive_s=60)
+    tasks = []
+    for number in range(count):
+        hello = introduce("edge", f"e{number}", instance=secrets.token_hex(8), boot=1)
+        uplink = Uplink(hub, lambda hello=hello: hello, idle, limits=limits)
+        tasks.append(asyncio.create_task(uplink.run()))
+    return tasks
+
+
+async def main() -> None:
+    """Dial, report, and stay until standard input ends."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--hub", type=hub_endpoint, required=True)
+    parser.add_argument("--count", type=int, required=True)
+    parser.add_argument("--at-once", type=int, default=20_000)
+    parser.add_argument("--uplinks", action="store_true", help="redial and back off as agents do")
+    parser.add_argument("--tls", nargs=3, action="append", default=[], metavar=("CA", "CERT", "KEY"))
+    options = parser.parse_args()
+    tls = [TlsIdentity(TlsFiles(*map(Path, files)), server=False) for files in options.tls]
+    idle = Idle()
+    tasks = []
+    if options.uplinks:
+        tasks = await keep_all(options.hub, options.count, idle)
+        print(json.dumps({"up": idle.up}), flush=True)
+    else:
+        print(json.dumps(await dial_all(options.hub, options.count, idle, tls, options.at_once)), flush=True)
+    reader = asyncio.StreamReader()
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    while await reader.readline():
+        print(json.dumps({"up": idle.up}), flush=True)
+    for task in tasks:
+        task.cancel()
+
+
+if __name__ == "__main__":
+    uvloop.run(main())

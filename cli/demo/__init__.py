@@ -1,0 +1,4 @@
+"""The demo: a volume's whole life on this machine, told on the terminal.
+
+`story.py` is the plot, `stage.py` the processes and the cable between them, `teller.py` the voice.
+"""

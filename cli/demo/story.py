@@ -1,0 +1,230 @@
+"""The story: one volume's life through the bridge, with a cut link in the middle of it."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import grpc
+
+from cli.demo.stage import DRIVER, NODE, DemoError, Stage, stage
+from cli.demo.teller import Teller
+from common.csi import csi_pb2 as csi
+from common.csi.csi_pb2_grpc import ControllerStub, IdentityStub, NodeStub
+
+_MIB = 1_048_576
+_FILE_TEXT = "written at the edge\n"
+
+
+def run() -> int:
+    """Tell it. Returns the exit code: 0, 1 if something failed, 130 after Ctrl-C."""
+    teller = Teller()
+    try:
+        asyncio.run(_until_told(teller))
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        teller.line("stopped; everything that was started is gone")
+        return 130
+    except DemoError as error:
+        teller.failed(str(error))
+        return 1
+    return 0
+
+
+async def _until_told(teller: Teller) -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+    teller.title("CSI Bridge: a vendor's CSI driver, at an edge that the cloud cannot reach")
+    async with (
+        stage() as set_up,
+        grpc.aio.insecure_channel(set_up.sidecar_socket, options=_OPTIONS) as cloud,
+        grpc.aio.insecure_channel(set_up.vendor_socket, options=_OPTIONS) as edge,
+    ):
+        await _Story(teller, set_up, cloud, edge).tell()
+    teller.line("All processes are stopped, and nothing is left behind.\n")
+
+
+_OPTIONS = [("grpc.default_authority", "localhost")]
+
+
+class _Story:
+    """The plot. `cloud` is what a sidecar sees, `edge` what the kubelet sees."""
+
+    def __init__(self, teller: Teller, set_up: Stage, cloud: grpc.aio.Channel, edge: grpc.aio.Channel) -> None:
+        self._teller = teller
+        self._stage = set_up
+        self._controller = ControllerStub(cloud)
+        self._identity = IdentityStub(cloud)
+        self._node = NodeStub(edge)
+        self._target = set_up.directory / "pod" / "data"
+
+    async def tell(self) -> None:
+        await self._begin()
+        volume = await self._create()
+        await self._use(volume)
+        second = await self._cut()
+        await self._delete([volume, second])
+
+    async def _begin(self) -> None:
+        self._teller.act("Everything starts, in any order")
+        with self._teller.waiting("hub, proxy driver, edge agent and the example driver find each other"):
+            await self._stage.until(self._ready, "the first answer through the bridge")
+        info = await self._identity.GetPluginInfo(csi.GetPluginInfoRequest())
+        self._teller.good(f"the cloud's socket answers as {info.name} {info.vendor_version}, which runs on {NODE}")
+
+    async def _ready(self) -> bool:
+        try:
+            answer = await self._identity.Probe(csi.ProbeRequest(), timeout=2)
+            if not answer.ready.value:
+                return False
+            await self._controller.GetCapacity(csi.GetCapacityRequest(), timeout=2)
+        except grpc.RpcError:
+            return False
+        return True
+
+    async def _create(self) -> csi.Volume:
+        self._teller.act("A sidecar in the cloud calls CreateVolume on its local socket")
+        answer = await self._controller.CreateVolume(_wanted("pvc-demo-1"), timeout=30)
+        volume: csi.Volume = answer.volume
+        self._teller.good(f"volume {volume.volume_id}, {volume.capacity_bytes // _MIB} MiB")
+        self._show_directory(volume)
+        return volume
+
+    def _show_directory(self, volume: csi.Volume) -> None:
+        found = [path for path in self._stage.volumes.rglob("*") if volume.volume_id in path.name]
+        if not found:
+            raise DemoError(f"there is no directory for volume {volume.volume_id} at the edge")
+        self._teller.good(f"at the edge there is {found[0].relative_to(self._stage.directory)}/")
+
+    async def _use(self, volume: csi.Volume) -> None:
+        self._teller.act("At the edge a pod's volume is published, written and read")
+        if os.geteuid() != 0:
+            self._teller.left_out("mounting needs root")
+            return
+        self._target.parent.mkdir()
+        staging = self._stage.directory / "staging"
+        staging.mkdir()
+        with contextlib.ExitStack() as undo:
+            undo.callback(_unmount, self._target)
+            undo.callback(_unmount, staging)
+            try:
+                await self._publish(volume, staging)
+            except grpc.aio.AioRpcError as error:
+                self._teller.left_out(f"mounting does not work here: {error.details()}")
+                return
+            (self._target / "hello").write_text(_FILE_TEXT)
+            text = (self._target / "hello").read_text()
+            if text != _FILE_TEXT:
+                raise DemoError("what was read is not what was written")
+            self._teller.good(f"published, written, and read back: {text.strip()!r}")
+            await self._unpublish(volume, staging)
+        self._teller.good("unpublished")
+
+    async def _publish(self, volume: csi.Volume, staging: Path) -> None:
+        context = await self._controller.ControllerPublishVolume(
+            csi.ControllerPublishVolumeRequest(volume_id=volume.volume_id, node_id=NODE, volume_capability=_CAPABILITY)
+        )
+        await self._node.NodeStageVolume(
+            csi.NodeStageVolumeRequest(
+                volume_id=volume.volume_id,
+                staging_target_path=str(staging),
+                volume_capability=_CAPABILITY,
+                publish_context=context.publish_context,
+                volume_context=volume.volume_context,
+            )
+        )
+        await self._node.NodePublishVolume(
+            csi.NodePublishVolumeRequest(
+                volume_id=volume.volume_id,
+                target_path=str(self._target),
+                staging_target_path=str(staging),
+                volume_capability=_CAPABILITY,
+                publish_context=context.publish_context,
+                volume_context=volume.volume_context,
+            )
+        )
+
+    async def _unpublish(self, volume: csi.Volume, staging: Path) -> None:
+        await self._node.NodeUnpublishVolume(
+            csi.NodeUnpublishVolumeRequest(volume_id=volume.volume_id, target_path=str(self._target))
+        )
+        await self._node.NodeUnstageVolume(
+            csi.NodeUnstageVolumeRequest(volume_id=volume.volume_id, staging_target_path=str(staging))
+        )
+        await self._controller.ControllerUnpublishVolume(
+            csi.ControllerUnpublishVolumeRequest(volume_id=volume.volume_id, node_id=NODE)
+        )
+
+    async def _cut(self) -> csi.Volume:
+        self._teller.act("A slow CreateVolume is under way, and the link is cut")
+        self._stage.faults.write_text("CreateVolume=delay:8s\n")
+        request = _wanted("pvc-demo-2")
+        first = asyncio.ensure_future(self._controller.CreateVolume(request, timeout=30))
+        await asyncio.sleep(1.0)
+        self._stage.cable.cut()
+        self._teller.away(f"the call ends: {await _refusal(first)}")
+        await self._stage.until(self._is_offline, "the hub noticing that the node is away")
+        self._teller.away(f"a retry hears: {await _refusal(self._controller.CreateVolume(request, timeout=30))}")
+        self._teller.act("The link is back, and the same call joins the work that went on")
+        self._stage.cable.mend()
+        with self._teller.waiting("the agent dials again; the sidecar retries"):
+            answer = await self._retry(request)
+        self._teller.good(f"volume {answer.volume.volume_id}: made once, at the edge, while nobody was listening")
+        self._stage.faults.write_text("")
+        return answer.volume
+
+    async def _is_offline(self) -> bool:
+        text = await _refusal(self._controller.GetCapacity(csi.GetCapacityRequest(), timeout=5))
+        return "is offline since" in text
+
+    async def _retry(self, request: csi.CreateVolumeRequest) -> csi.CreateVolumeResponse:
+        give_up = time.monotonic() + 60
+        while True:
+            try:
+                answer: csi.CreateVolumeResponse = await self._controller.CreateVolume(request, timeout=30)
+            except grpc.aio.AioRpcError as error:
+                if time.monotonic() > give_up:
+                    raise DemoError(f"the retry never got through: {error.details()}") from error
+                await asyncio.sleep(0.5)
+            else:
+                return answer
+
+    async def _delete(self, volumes: list[csi.Volume]) -> None:
+        self._teller.act("The sidecar deletes both volumes")
+        for volume in volumes:
+            await self._controller.DeleteVolume(csi.DeleteVolumeRequest(volume_id=volume.volume_id), timeout=30)
+        left = list(self._stage.volumes.iterdir())
+        if left:
+            raise DemoError(f"the edge still holds {', '.join(path.name for path in left)}")
+        self._teller.good(f"{DRIVER} holds no volume any more\n")
+
+
+_CAPABILITY = csi.VolumeCapability(
+    mount=csi.VolumeCapability.MountVolume(),
+    access_mode=csi.VolumeCapability.AccessMode(mode=csi.VolumeCapability.AccessMode.SINGLE_NODE_WRITER),
+)
+
+
+def _wanted(name: str) -> csi.CreateVolumeRequest:
+    return csi.CreateVolumeRequest(
+        name=name, capacity_range=csi.CapacityRange(required_bytes=16 * _MIB), volume_capabilities=[_CAPABILITY]
+    )
+
+
+async def _refusal(call: object) -> str:
+    """The status of a call that should fail, as a sidecar prints it; empty if it succeeded."""
+    try:
+        await call  # type: ignore[misc]  # grpcio's calls are awaitable, but not typed so
+    except grpc.aio.AioRpcError as error:
+        return f"{error.code().name}: {error.details()}"
+    return ""
+
+
+def _unmount(path: Path) -> None:
+    """For a demo that was stopped in the middle."""
+    if path.is_mount():
+        subprocess.run(["umount", str(path)], check=False)  # noqa: S603, S607  # the system's own

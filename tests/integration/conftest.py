@@ -1,0 +1,81 @@
+"""Fixtures of the integration tests: a bridge of one's own, or one that the tests of a module share."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.support.bridge import Agent, Bridge, Proxy
+from tests.support.sidecar import Sidecar
+from tests.support.vendor import Vendor
+
+
+@dataclass
+class World:
+    """One vendor at one edge node, and one sidecar in the cloud, with a bridge between them that works."""
+
+    bridge: Bridge
+    vendor: Vendor
+    agent: Agent
+    proxy: Proxy
+    sidecar: Sidecar
+
+
+@pytest.fixture
+def short_dir() -> Iterator[Path]:
+    """A temporary directory with a path short enough for UNIX sockets (107 bytes), unlike pytest's own."""
+    with tempfile.TemporaryDirectory(prefix="csi-") as directory:
+        yield Path(directory)
+
+
+@pytest.fixture
+def bridge(short_dir: Path, tmp_path: Path) -> Iterator[Bridge]:
+    """A bridge without members, for one test."""
+    with Bridge(short_dir, tmp_path) as bridge:
+        yield bridge
+
+
+@pytest.fixture
+def vendor(short_dir: Path) -> Iterator[Vendor]:
+    """A vendor's driver, for one test."""
+    with Vendor(short_dir / "vendor.sock") as vendor:
+        yield vendor
+
+
+@pytest.fixture
+def world(bridge: Bridge, vendor: Vendor) -> World:
+    """A whole bridge, for one test."""
+    return build(bridge, vendor)
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """A whole bridge that the tests of a module share: they leave it working."""
+    with (
+        tempfile.TemporaryDirectory(prefix="csi-") as name,
+        Vendor(Path(name) / "vendor.sock") as vendor,
+        Bridge(Path(name), tmp_path_factory.mktemp("logs")) as bridge,
+    ):
+        yield build(bridge, vendor)
+
+
+@pytest.fixture
+def name(request: pytest.FixtureRequest) -> str:
+    """A volume's name that no other test uses."""
+    return str(request.node.name)
+
+
+def build(bridge: Bridge, vendor: Vendor, *, agent_flags: tuple[str, ...] = ()) -> World:
+    """Start one of everything, and wait until calls go through."""
+    bridge.start_hub()
+    agent = bridge.start_agent("n1", vendor.socket, flags=agent_flags)
+    proxy = bridge.start_proxy(vendor.identity.name)
+    sidecar = proxy.sidecar()
+    bridge.wait_routed(sidecar)
+    return World(bridge, vendor, agent, proxy, sidecar)
+
+

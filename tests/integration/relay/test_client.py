@@ -1,0 +1,342 @@
+"""The gRPC client against real drivers' libraries: bytes there and back, statuses unchanged, cancels, restarts."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import grpc
+import grpc.aio
+import pytest
+
+from common.relay.errors import (
+    VendorAnswerTooLarge,
+    VendorConnectionError,
+    VendorConnectionLost,
+    VendorStatusDoubtful,
+    VendorUnreachable,
+)
+from common.status import Code, Status
+from tests.integration.relay.support import MIB, Vendor, channel_to, forwarding, serving, sidecar_at, vendor_at
+
+VENDOR_PROCESS = Path(__file__).with_name("vendor_process.py")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "vendor.sock"
+
+
+async def test_a_unary_call_gives_status_and_message(path: Path) -> None:
+    with vendor_at(path):
+        async with channel_to(path) as channel:
+            assert await channel.call("/a.B/Echo", b"request").unary() == (Status(Code.OK), b"request")
+            assert await channel.call("/a.B/Echo", b"").unary() == (Status(Code.OK), b"")
+
+
+async def test_grpcios_asyncio_server_is_called_as_well(path: Path) -> None:
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers([Vendor()])
+    server.add_insecure_port(f"unix://{path}")
+    await server.start()
+    async with channel_to(path) as channel:
+        assert await channel.call("/a.B/Echo", b"request").unary() == (Status(Code.OK), b"request")
+    await server.stop(0)
+
+
+@pytest.mark.parametrize("code", [code for code in grpc.StatusCode if code is not grpc.StatusCode.OK])
+async def test_every_status_of_the_vendors_comes_back_unchanged(path: Path, code: grpc.StatusCode) -> None:
+    def refuse(_request: bytes, context: grpc.ServicerContext) -> bytes:
+        context.abort(code, "50% é\n of it ")
+
+    with vendor_at(path, Refuse=refuse):
+        async with channel_to(path) as channel:
+            assert await channel.call("/a/Refuse", b"").unary() == (Status(code.value[0], "50% é\n of it "), None)
+
+
+async def test_an_exception_of_the_vendors_is_the_vendors_word(path: Path) -> None:
+    def crash(_request: bytes, _context: grpc.ServicerContext) -> bytes:
+        raise ValueError("disk 3 is gone")
+
+    with vendor_at(path, Crash=crash):
+        async with channel_to(path) as channel:
+            status, _ = await channel.call("/a/Crash", b"").unary()
+    assert status == Status(Code.UNKNOWN, "Exception calling application: disk 3 is gone")
+
+
+async def test_a_method_that_the_vendor_lacks_is_unimplemented(path: Path) -> None:
+    with vendor_at(path):
+        async with channel_to(path) as channel:
+            status, _ = await channel.call("/csi.v1.Controller/Imagined", b"").unary()
+    assert status.code == Code.UNIMPLEMENTED
+
+
+async def test_a_request_too_large_for_the_vendors_library_is_not_the_vendors_word(path: Path) -> None:
+    with vendor_at(path, options=[]):
+        async with channel_to(path) as channel:
+            with pytest.raises(VendorStatusDoubtful, match="larger than max") as caught:
+                await channel.call("/a/Echo", b"x" * (5 * MIB)).unary()
+            assert caught.value.code == Code.RESOURCE_EXHAUSTED
+            assert await channel.call("/a/Echo", b"still up").unary() == (Status(Code.OK), b"still up")
+
+
+async def test_a_request_that_the_vendors_library_cannot_read_is_not_the_vendors_word(path: Path) -> None:
+    class Picky(grpc.GenericRpcHandler):
+        def service(self, _details: grpc.HandlerCallDetails) -> "grpc.RpcMethodHandler[bytes, bytes]":
+            return grpc.unary_unary_rpc_method_handler(lambda _request, _context: b"", request_deserializer=int)
+
+    with vendor_at(path) as server:
+        server.add_generic_rpc_handlers([Picky()])
+        async with channel_to(path) as channel:
+            with pytest.raises(VendorStatusDoubtful, match="Exception deserializing request!"):
+                await channel.call("/a/Other", b"no number").unary()
+
+
+async def test_four_mebibytes_pass_each_way(path: Path) -> None:
+    request = bytes(range(256)) * (4 * MIB // 256)
+    with vendor_at(path):
+        async with channel_to(path) as channel:
+            assert await channel.call("/a/Echo", request).unary() == (Status(Code.OK), request)
+
+
+async def test_an_answer_above_the_limit_is_refused_and_names_its_size(path: Path) -> None:
+    with vendor_at(path, Big=lambda _request, _context: b"x" * 2000):
+        async with channel_to(path, max_message_bytes=1000) as channel:
+            with pytest.raises(VendorAnswerTooLarge, match="2000 bytes is larger than the limit of 1000"):
+                await channel.call("/a/Big", b"").unary()
+            assert (await channel.call("/a/Echo", b"still up").unary())[1] == b"still up"
+
+
+async def test_a_stream_gives_its_messages_and_then_its_status(path: Path) -> None:
+    def stream(_request: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
+        yield from (bytes([each]) for each in range(100))
+        context.abort(grpc.StatusCode.ABORTED, "enough")
+
+    with vendor_at(path, Stream=stream):
+        async with channel_to(path) as channel:
+            call = channel.call("/a/Stream", b"")
+            with pytest.raises(RuntimeError, match="before"):
+                assert call.status
+            assert [message async for message in call] == [bytes([each]) for each in range(100)]
+            assert call.status == Status(Code.ABORTED, "enough")
+
+
+async def test_a_slow_reader_slows_the_vendor(path: Path) -> None:
+    made = 0
+
+    def stream(_request: bytes, _context: grpc.ServicerContext) -> Iterator[bytes]:
+        nonlocal made
+        for made in range(1, 1001):  # noqa: B007 - the test reads it
+            yield b"x" * 100_000
+
+    most_ahead = read = 0
+    with vendor_at(path, Stream=stream):
+        async with channel_to(path) as channel:
+            async for message in channel.call("/a/Stream", b""):
+                assert len(message) == 100_000
+                read += 1
+                if read in {1, 500}:
+                    await asyncio.sleep(0.2)  # the vendor runs ahead as far as it is let
+                most_ahead = max(most_ahead, made - read)
+    assert read == 1000
+    assert most_ahead * 100_000 < 4 * MIB
+
+
+async def test_the_vendor_is_told_how_much_time_there_is(path: Path) -> None:
+    left: list[float] = []
+
+    def look(_request: bytes, context: grpc.ServicerContext) -> bytes:
+        left.append(context.time_remaining())
+        return b""
+
+    with vendor_at(path, Look=look):
+        async with channel_to(path) as channel:
+            await channel.call("/a/Look", b"", timeout_s=20).unary()
+    assert 15 < left[0] <= 20
+
+
+async def test_cancelling_the_task_cancels_the_call_at_the_vendor(path: Path) -> None:
+    began, cancelled = threading.Event(), threading.Event()
+
+    def hold(_request: bytes, context: grpc.ServicerContext) -> bytes:
+        context.add_callback(cancelled.set)
+        began.set()
+        cancelled.wait(20)
+        return b""
+
+    with vendor_at(path, Hold=hold):
+        async with channel_to(path) as channel:
+            task = asyncio.ensure_future(channel.call("/a/Hold", b"").unary())
+            await asyncio.to_thread(began.wait, 20)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert await asyncio.to_thread(cancelled.wait, 20)
+            assert (await channel.call("/a/Echo", b"still up").unary())[1] == b"still up"
+
+
+async def test_leaving_a_stream_early_cancels_it_at_the_vendor(path: Path) -> None:
+    cancelled = threading.Event()
+
+    def stream(_request: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
+        context.add_callback(cancelled.set)
+        while context.is_active():
+            yield b"x"
+
+    with vendor_at(path, Stream=stream):
+        async with channel_to(path) as channel:
+            async with channel.call("/a/Stream", b"") as call:
+                assert await anext(call) == b"x"
+            assert await asyncio.to_thread(cancelled.wait, 20)
+            with pytest.raises(VendorConnectionError, match="cancelled on our side"):
+                await anext(call)
+
+
+async def test_300_calls_run_at_once(path: Path) -> None:
+    with vendor_at(path):
+        async with channel_to(path) as channel:
+            calls = [channel.call("/a/Echo", b"%d" % each).unary() for each in range(300)]
+            answers = await asyncio.gather(*calls)
+    assert [body for _, body in answers] == [b"%d" % each for each in range(300)]
+
+
+async def test_the_vendors_limit_of_streams_is_kept_by_waiting(path: Path) -> None:
+    at_once = most = 0
+    lock = threading.Lock()
+
+    def count(request: bytes, _context: grpc.ServicerContext) -> bytes:
+        nonlocal at_once, most
+        with lock:
+            at_once += 1
+            most = max(most, at_once)
+        time.sleep(0.005)
+        with lock:
+            at_once -= 1
+        return request
+
+    with vendor_at(path, options=[("grpc.max_concurrent_streams", 2)], Work=count):
+        async with channel_to(path) as channel:
+            waiting = asyncio.ensure_future(channel.call("/a/Work", b"").unary())
+            calls = [asyncio.ensure_future(channel.call("/a/Work", b"%d" % each).unary()) for each in range(20)]
+            await waiting
+            calls[7].cancel()
+            answers = await asyncio.gather(*calls, return_exceptions=True)
+    assert [each[1] for each in answers if isinstance(each, tuple)] == [b"%d" % each for each in range(20) if each != 7]
+    assert most <= 2
+
+
+async def test_60_internal_errors_at_once_are_believed_and_the_connection_survives_the_pings(path: Path) -> None:
+    def refuse(_request: bytes, context: grpc.ServicerContext) -> bytes:
+        context.abort(grpc.StatusCode.INTERNAL, "no")
+
+    with vendor_at(path, Refuse=refuse):
+        async with channel_to(path) as channel:
+            for _ in range(5):
+                answers = await asyncio.gather(*[channel.call("/a/Refuse", b"").unary() for _ in range(60)])
+                assert answers == [(Status(Code.INTERNAL, "no"), None)] * 60
+            assert len(channel._connections) == 1
+
+
+async def test_a_driver_that_restarts_is_called_on_its_new_socket(path: Path) -> None:
+    async with channel_to(path) as channel:
+        for number in range(3):
+            with vendor_at(path, Who=lambda _request, _context, number=number: b"%d" % number):  # type: ignore[misc]
+                assert (await channel.call("/a/Who", b"").unary())[1] == b"%d" % number
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)  # noqa: PTH108 - what drivers do
+
+
+async def test_calls_under_way_end_on_the_old_socket_while_new_ones_go_to_the_new(path: Path, tmp_path: Path) -> None:
+    release, began = threading.Event(), threading.Event()
+
+    def hold(_request: bytes, _context: grpc.ServicerContext) -> bytes:
+        began.set()
+        release.wait(20)
+        return b"old"
+
+    with vendor_at(path, Who=hold):
+        async with channel_to(path) as channel:
+            old = asyncio.ensure_future(channel.call("/a/Who", b"").unary())
+            await asyncio.to_thread(began.wait, 20)
+            with vendor_at(tmp_path / "new", Who=lambda _request, _context: b"new"):
+                os.rename(tmp_path / "new", path)  # noqa: PTH104 - a driver takes over
+                assert (await channel.call("/a/Who", b"").unary())[1] == b"new"
+                assert len(channel._connections) == 2
+                release.set()
+                assert (await old)[1] == b"old"
+                assert (await channel.call("/a/Who", b"").unary())[1] == b"new"
+                assert len(channel._connections) == 1
+
+
+async def test_a_driver_that_is_not_there_is_an_error_that_says_so(path: Path) -> None:
+    async with channel_to(path) as channel:
+        with pytest.raises(
+            VendorUnreachable, match=r"cannot connect to unix:///.*vendor.sock: no such socket"
+        ) as caught:
+            await channel.call("/a/Echo", b"").unary()
+        assert caught.value.sent is False
+        with vendor_at(path):
+            assert (await channel.call("/a/Echo", b"up now").unary())[1] == b"up now"
+
+
+@pytest.fixture
+async def killable(path: Path) -> AsyncIterator[asyncio.subprocess.Process]:
+    process = await started(path)
+    yield process
+    with contextlib.suppress(ProcessLookupError):
+        process.kill()
+    await process.wait()
+
+
+async def started(path: Path) -> asyncio.subprocess.Process:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, VENDOR_PROCESS, path, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL
+    )
+    assert process.stdout is not None
+    assert await process.stdout.readline() == b"serving\n"
+    return process
+
+
+async def test_a_driver_killed_in_the_middle_of_calls_never_gives_a_status(
+    path: Path, killable: asyncio.subprocess.Process
+) -> None:
+    async with channel_to(path) as channel:
+        held = [asyncio.ensure_future(channel.call("/a/Hold", b"").unary()) for _ in range(5)]
+        streams = [asyncio.ensure_future(drain(channel.call("/a/Trickle", b""))) for _ in range(2)]
+        assert killable.stdout is not None
+        for _ in held:
+            await killable.stdout.readline()
+        killable.send_signal(signal.SIGKILL)
+        for result in await asyncio.gather(*held, *streams, return_exceptions=True):
+            assert isinstance(result, VendorConnectionLost)
+            assert "closed the connection during the call" in str(result)
+            assert result.sent is True
+
+
+async def drain(call: object) -> int:
+    return len([message async for message in call])  # type: ignore[attr-defined]
+
+
+async def test_everything_passes_through_both_ends_unchanged(path: Path, tmp_path: Path) -> None:
+    def refuse(_request: bytes, context: grpc.ServicerContext) -> bytes:
+        context.abort(grpc.StatusCode.FAILED_PRECONDITION, "é%")
+
+    def stream(_request: bytes, _context: grpc.ServicerContext) -> Iterator[bytes]:
+        yield from (b"%d" % each for each in range(1000))
+
+    front = tmp_path / "csi.sock"
+    with vendor_at(path, Refuse=refuse, Stream=stream):
+        async with channel_to(path) as channel, serving(front, forwarding(channel)), sidecar_at(front) as sidecar:
+            assert await sidecar.unary_unary("/a/Echo")(b"x" * 4 * MIB) == b"x" * 4 * MIB
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await sidecar.unary_unary("/a/Refuse")(b"")
+            assert (caught.value.code(), caught.value.details()) == (grpc.StatusCode.FAILED_PRECONDITION, "é%")
+            got = [message async for message in sidecar.unary_stream("/a/Stream")(b"")]
+            assert got == [b"%d" % each for each in range(1000)]
+            answers = await asyncio.gather(*[sidecar.unary_unary("/a/Echo")(b"%d" % each) for each in range(300)])
+            assert answers == [b"%d" % each for each in range(300)]

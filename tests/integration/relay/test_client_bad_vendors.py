@@ -1,0 +1,426 @@
+"""The gRPC client against drivers that break the rules, die, or never answer: no status is ever made up."""
+
+import asyncio
+import os
+import socket
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from common.relay.client import Channel
+from common.relay.errors import (
+    VendorAnswerInvalid,
+    VendorConnectionError,
+    VendorConnectionLost,
+    VendorStatusDoubtful,
+    VendorStreamRefused,
+    VendorStreamReset,
+    VendorUnreachable,
+)
+from common.relay.hpack import Decoder
+from common.status import Code, Status
+from tests.integration.relay.support import (
+    MIB,
+    SETTINGS,
+    RawPeer,
+    channel_to,
+    fields,
+    raw_vendor_at,
+    vendor_at,
+    wire,
+)
+
+HEADERS = wire(1, 4, 1, fields((":status", "200"), ("content-type", "application/grpc")))
+MESSAGE = wire(0, 0, 1, b"\0\0\0\0\2hi")
+
+
+def trailers(code: object, message: str = "", stream: int = 1) -> bytes:
+    return wire(1, 5, stream, fields(("grpc-status", str(code)), ("grpc-message", message)))
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "vendor.sock"
+
+
+def answering(*frames: bytes, hold: bool = True) -> Callable[[RawPeer], Awaitable[None]]:
+    """A vendor that answers the first request with these bytes, and then answers pings or closes."""
+
+    async def behave(peer: RawPeer) -> None:
+        await peer.send(SETTINGS)
+        await peer.frame(0)
+        await peer.send(*frames)
+        while hold:
+            await peer.send(wire(6, 1, 0, (await peer.frame(6, ack=False))[3]))
+
+    return behave
+
+
+async def outcome(channel: Channel) -> tuple[Status, bytes | None] | VendorConnectionError:
+    try:
+        return await asyncio.wait_for(channel.call("/a/B", b"request").unary(), 30)
+    except VendorConnectionError as error:
+        return error
+
+
+@pytest.mark.parametrize(
+    ("frames", "kind", "text"),
+    [
+        pytest.param((wire(1, 5, 1, fields((":status", "503"))),), VendorAnswerInvalid, "HTTP status 503", id="503"),
+        pytest.param(
+            (wire(1, 4, 1, fields((":status", "200"), ("content-type", "text/html"))),),
+            VendorAnswerInvalid,
+            "content-type text/html",
+            id="HTML",
+        ),
+        pytest.param((wire(1, 4, 1, fields((":status", "200"))),), VendorAnswerInvalid, "no content-type", id="no type"),
+        pytest.param((wire(1, 4, 1, fields(("x", "y"))),), VendorAnswerInvalid, "HTTP status", id="no HTTP status"),
+        pytest.param((HEADERS, HEADERS), VendorAnswerInvalid, "headers twice", id="headers twice"),
+        pytest.param((MESSAGE,), VendorAnswerInvalid, "before response headers", id="data first"),
+        pytest.param((HEADERS, MESSAGE, wire(0, 1, 1)), VendorAnswerInvalid, "without trailers", id="no trailers"),
+        pytest.param(
+            (HEADERS, MESSAGE, wire(1, 5, 1, fields(("x", "y")))), VendorAnswerInvalid, "no grpc-status", id="no status"
+        ),
+        pytest.param((HEADERS, MESSAGE, trailers("ok")), VendorAnswerInvalid, "grpc-status b'ok'", id="a status in words"),
+        pytest.param((HEADERS, trailers(0)), VendorAnswerInvalid, "OK without a message", id="OK without a message"),
+        pytest.param((HEADERS, MESSAGE, MESSAGE, trailers(0)), VendorAnswerInvalid, "more than one", id="two messages"),
+        pytest.param((HEADERS, wire(0, 0, 1, b"\0\0\0\0\2h"), trailers(0)), VendorAnswerInvalid, "cut short", id="cut"),
+        pytest.param((HEADERS, wire(0, 0, 1, b"\1\0\0\0\2hi")), VendorAnswerInvalid, "compressed", id="compressed"),
+        pytest.param((wire(3, 0, 1, b"\0\0\0\2"),), VendorStreamReset, "INTERNAL_ERROR", id="reset: internal error"),
+        pytest.param((HEADERS, wire(3, 0, 1, b"\0\0\0\x08")), VendorStreamReset, "CANCEL", id="reset: cancel"),
+        pytest.param((HEADERS, MESSAGE, wire(3, 0, 1, b"\0\0\0\0")), VendorStreamReset, "NO_ERROR", id="reset: no error"),
+        pytest.param((wire(3, 0, 1, b"\0\0\x10\0"),), VendorStreamReset, "4096", id="reset: an unknown code"),
+        pytest.param((wire(0, 0, 9, b"x"),), VendorConnectionLost, "broke HTTP/2", id="data on a stream never opened"),
+        pytest.param((b"garbage that is no frame at all",), VendorConnectionLost, "broke HTTP/2", id="garbage"),
+        pytest.param((wire(5, 4, 1, b"\0\0\0\2"),), VendorConnectionLost, "PUSH_PROMISE", id="a push"),
+        pytest.param((wire(1, 4, 1, b"\xff"),), VendorConnectionLost, "header block", id="a broken header block"),
+    ],
+)  # fmt: skip
+async def test_an_answer_that_is_not_grpcs_is_an_error_that_says_why(
+    path: Path, frames: tuple[bytes, ...], kind: type[VendorConnectionError], text: str
+) -> None:
+    async with raw_vendor_at(path, answering(*frames)), channel_to(path) as channel:
+        result = await outcome(channel)
+    assert type(result) is kind
+    assert text in str(result)
+    assert result.sent is True
+
+
+@pytest.mark.parametrize(
+    ("frames", "result"),
+    [
+        pytest.param((HEADERS, MESSAGE, trailers(0)), (Status(0), b"hi"), id="OK"),
+        pytest.param((HEADERS, MESSAGE, trailers(5, "gone")), (Status(5, "gone"), None), id="a status after a message"),
+        pytest.param((HEADERS, wire(0, 0, 1, b"\0\0\0"), trailers(5, "gone")), (Status(5, "gone"), None), id="cut short"),
+        pytest.param(
+            (wire(1, 4, 1, fields((":status", "100"))), HEADERS, MESSAGE, trailers(0)), (Status(0), b"hi"), id="100 first"
+        ),
+        pytest.param((HEADERS, MESSAGE, trailers(77, "odd")), (Status(77, "odd"), None), id="a code nobody knows"),
+        pytest.param(
+            (
+                wire(
+                    1,
+                    5,
+                    1,
+                    fields((":status", "200"), ("content-type", "application/grpc"), ("grpc-status", "14"), ("grpc-message", " x%0A")),
+                ),
+            ),
+            (Status(14, " x\n"), None),
+            id="trailers alone",
+        ),
+    ],
+)  # fmt: skip
+async def test_an_answer_of_grpcs_is_taken_as_it_is(
+    path: Path, frames: tuple[bytes, ...], result: tuple[Status, bytes | None]
+) -> None:
+    async with raw_vendor_at(path, answering(*frames)), channel_to(path) as channel:
+        assert await outcome(channel) == result
+
+
+@pytest.mark.parametrize("code", [Code.CANCELLED, Code.UNKNOWN, Code.RESOURCE_EXHAUSTED, Code.INTERNAL])
+async def test_a_status_of_a_dying_driver_is_believed_if_the_connection_lives_on(path: Path, code: Code) -> None:
+    async with raw_vendor_at(path, answering(HEADERS, trailers(code, "why"))), channel_to(path) as channel:
+        assert await outcome(channel) == (Status(code, "why"), None)
+
+
+@pytest.mark.parametrize("code", [Code.CANCELLED, Code.UNKNOWN, Code.RESOURCE_EXHAUSTED, Code.INTERNAL])
+async def test_a_status_of_a_dying_driver_is_doubted_if_the_connection_ends(path: Path, code: Code) -> None:
+    behave = answering(HEADERS, trailers(code, "why"), hold=False)
+    async with raw_vendor_at(path, behave), channel_to(path) as channel:
+        result = await outcome(channel)
+    assert isinstance(result, VendorStatusDoubtful)
+    assert (result.code, result.message) == (code, "why")
+    assert f"the driver answered {code.name} and its connection ended" in str(result)
+
+
+async def test_a_status_of_a_driver_that_answers_no_ping_is_doubted(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("common.relay.client_connection.PROOF_OF_LIFE_S", 0.05)
+
+    async def behave(peer: RawPeer) -> None:
+        await answering(HEADERS, trailers(13, "why"), hold=False)(peer)
+        await peer.rest()
+
+    async with raw_vendor_at(path, behave), channel_to(path) as channel:
+        assert isinstance(await outcome(channel), VendorStatusDoubtful)
+
+
+@pytest.mark.parametrize("code", [Code.NOT_FOUND, Code.UNAVAILABLE, Code.FAILED_PRECONDITION, Code.UNIMPLEMENTED])
+async def test_any_other_status_needs_no_proof_of_life(path: Path, code: Code) -> None:
+    behave = answering(HEADERS, trailers(code, "why"), hold=False)
+    async with raw_vendor_at(path, behave), channel_to(path) as channel:
+        assert await outcome(channel) == (Status(code, "why"), None)
+
+
+async def test_one_ping_proves_life_for_many_statuses_and_each_follows_a_status(path: Path) -> None:
+    pings = 0
+
+    async def behave(peer: RawPeer) -> None:
+        nonlocal pings
+        await peer.send(SETTINGS)
+        for _ in range(20):
+            await peer.frame(0)
+        for number in range(20):
+            stream = 2 * number + 1
+            headers = fields((":status", "200"), ("content-type", "application/grpc"))
+            await peer.send(wire(1, 4, stream, headers), trailers(13, "no", stream))
+        while True:
+            _, _, _, data = await peer.frame(6, ack=False)
+            pings += 1
+            await peer.send(wire(6, 1, 0, data))
+
+    async with raw_vendor_at(path, behave), channel_to(path) as channel:
+        results = await asyncio.gather(*[outcome(channel) for _ in range(20)])
+    assert results == [(Status(13, "no"), None)] * 20
+    assert pings <= 2
+
+
+@pytest.mark.parametrize(
+    ("hello", "text"),
+    [
+        pytest.param(b"HTTP/1.1 400 Bad Request\r\n\r\n", "does not speak HTTP/2", id="HTTP/1.1"),
+        pytest.param(b"\0" * 100, "does not speak HTTP/2", id="zeros"),
+        pytest.param(b"SSH-2.0-OpenSSH_9.6\r\n", "does not speak HTTP/2", id="ssh"),
+        pytest.param(b"", "closed the connection before", id="nothing"),
+        pytest.param(SETTINGS[:5], "closed the connection before", id="half of the settings"),
+        pytest.param(wire(7, 0, 0, b"\0\0\0\0\0\0\0\x0bbusy"), "does not speak HTTP/2", id="GOAWAY first"),
+    ],
+)
+async def test_what_is_not_a_grpc_server_is_unreachable_and_nothing_was_sent(
+    path: Path, hello: bytes, text: str
+) -> None:
+    async def behave(peer: RawPeer) -> None:
+        await peer.send(hello)
+
+    async with raw_vendor_at(path, behave), channel_to(path) as channel:
+        result = await outcome(channel)
+    assert isinstance(result, VendorUnreachable)
+    assert result.sent is False
+    assert str(result).startswith(f"cannot connect to unix://{path}: ")
+    assert text in str(result)
+
+
+async def test_a_server_that_accepts_and_says_nothing_fails_within_the_connect_timeout(path: Path) -> None:
+    async def behave(peer: RawPeer) -> None:
+        await peer.rest()
+
+    async with raw_vendor_at(path, behave), channel_to(path, connect_timeout_s=0.05) as channel:
+        result = await outcome(channel)
+        assert isinstance(result, VendorUnreachable)
+        assert "accepted the connection but sent no HTTP/2 settings within 0.05 s" in str(result)
+        assert not channel._connections
+
+
+async def test_a_process_that_does_not_accept_fails_within_the_connect_timeout(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen()
+        async with channel_to(path, connect_timeout_s=0.05) as channel:
+            assert isinstance(await outcome(channel), VendorUnreachable)
+
+
+async def test_a_socket_that_nobody_listens_on_is_refused(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(path))
+        async with channel_to(path) as channel:
+            result = await outcome(channel)
+    assert isinstance(result, VendorUnreachable)
+    assert "connection refused (is the driver running?)" in str(result)
+
+
+async def test_a_file_that_is_no_socket_is_named(path: Path) -> None:
+    path.write_text("")
+    async with channel_to(path) as channel:
+        result = await outcome(channel)
+    assert isinstance(result, VendorUnreachable)
+    assert "connection refused" in str(result) or "not a socket" in str(result)
+
+
+async def test_a_path_too_long_for_a_socket_is_an_error_that_says_so(tmp_path: Path) -> None:
+    async with channel_to(tmp_path / ("x" * 200)) as channel:
+        result = await outcome(channel)
+    assert isinstance(result, VendorUnreachable)
+    assert "too long" in str(result)
+
+
+async def test_300_calls_to_a_dead_driver_share_its_refusal(path: Path) -> None:
+    accepted = 0
+
+    async def behave(_peer: RawPeer) -> None:
+        nonlocal accepted
+        accepted += 1
+
+    async with raw_vendor_at(path, behave), channel_to(path) as channel:
+        results = await asyncio.gather(*[outcome(channel) for _ in range(300)])
+        results += await asyncio.gather(*[outcome(channel) for _ in range(300)])
+    assert all(isinstance(result, VendorUnreachable) for result in results)
+    assert accepted <= 3
+
+
+async def test_back_off_ends_at_once_when_the_socket_is_another_one(path: Path) -> None:
+    async with channel_to(path) as channel:
+        for _ in range(3):
+            assert isinstance(await outcome(channel), VendorUnreachable)
+        channel._retry_at_s += 1000.0
+        with vendor_at(path):
+            assert (await channel.call("/a/Echo", b"up").unary())[1] == b"up"
+
+
+async def test_a_goaway_lets_calls_under_way_end_and_sends_new_ones_elsewhere(path: Path) -> None:
+    connections = 0
+    first_request, second_done = asyncio.Event(), asyncio.Event()
+
+    async def behave(peer: RawPeer) -> None:
+        nonlocal connections
+        connections += 1
+        await peer.send(SETTINGS)
+        await peer.frame(0)
+        if connections == 1:
+            await peer.send(wire(7, 0, 0, b"\0\0\0\1\0\0\0\0"))
+            first_request.set()
+            await second_done.wait()
+        await peer.send(HEADERS, MESSAGE, trailers(0))
+        await peer.rest()
+
+    async with raw_vendor_at(path, behave), channel_to(path) as channel:
+        first = asyncio.ensure_future(outcome(channel))
+        await first_request.wait()
+        while channel.connected:
+            await asyncio.sleep(0)
+        assert await outcome(channel) == (Status(0), b"hi")
+        second_done.set()
+        assert await first == (Status(0), b"hi")
+    assert connections == 2
+
+
+async def test_a_call_that_a_goaway_excludes_is_sent_again_on_a_new_connection(path: Path) -> None:
+    requests: list[bytes] = []
+
+    async def behave(peer: RawPeer) -> None:
+        await peer.send(SETTINGS)
+        requests.append((await peer.frame(0))[3])
+        if len(requests) == 1:
+            await peer.send(wire(7, 0, 0, b"\0\0\0\0\0\0\0\0"))
+        else:
+            await peer.send(HEADERS, MESSAGE, trailers(0))
+        await peer.rest()
+
+    async with raw_vendor_at(path, behave), channel_to(path) as channel:
+        assert await outcome(channel) == (Status(0), b"hi")
+    assert requests == [b"\0\0\0\0\7request"] * 2
+
+
+async def test_a_call_that_is_always_refused_ends_in_an_error(path: Path) -> None:
+    tries = 0
+
+    async def behave(peer: RawPeer) -> None:
+        nonlocal tries
+        await peer.send(SETTINGS)
+        while True:
+            stream = (await peer.frame(0))[2]
+            tries += 1
+            await peer.send(wire(3, 0, stream, b"\0\0\0\7"))
+
+    async with raw_vendor_at(path, behave), channel_to(path) as channel:
+        assert isinstance(await outcome(channel), VendorStreamRefused)
+    assert tries == 6
+
+
+async def test_a_request_says_what_grpc_wants(path: Path) -> None:
+    seen: list[dict[bytes, bytes]] = []
+
+    async def behave(peer: RawPeer) -> None:
+        await peer.send(SETTINGS)
+        seen.append(dict(Decoder(1 << 16).decode((await peer.frame(1))[3])))
+        await peer.send(HEADERS, MESSAGE, trailers(0))
+        await peer.rest()
+
+    async with raw_vendor_at(path, behave), channel_to(path) as channel:
+        await channel.call("/a/B", b"", timeout_s=600).unary()
+    assert seen[0][b":authority"] == b"localhost"
+    assert seen[0][b"grpc-timeout"] == b"600000m"
+    assert seen[0][b"content-type"] == b"application/grpc"
+
+
+async def test_a_driver_that_stops_reading_holds_one_message_per_call_and_no_more(path: Path) -> None:
+    release = asyncio.Event()
+
+    async def behave(peer: RawPeer) -> None:
+        await peer.send(SETTINGS)
+        await release.wait()
+
+    async with raw_vendor_at(path, behave), channel_to(path) as channel:
+        calls = [asyncio.ensure_future(channel.call("/a/B", b"x" * MIB).unary()) for _ in range(4)]
+        await asyncio.sleep(0.1)
+        (connection,) = channel._connections
+        assert sum(len(each.view) for each in connection._outgoing.values()) <= 4 * (MIB + 5)
+        assert connection._transport is not None
+        assert connection._transport.get_write_buffer_size() < MIB
+        calls.pop().cancel()
+        await asyncio.sleep(0)
+        release.set()
+        for result in await asyncio.gather(*calls, return_exceptions=True):
+            assert isinstance(result, VendorConnectionLost)
+
+
+async def test_an_answer_before_the_request_was_read_ends_the_call(path: Path) -> None:
+    async def behave(peer: RawPeer) -> None:
+        await peer.send(SETTINGS)
+        await peer.frame(1)
+        await peer.send(HEADERS, trailers(9, "not in this state"))
+        assert (await peer.frame(3))[2:] == (1, b"\0\0\0\x08")
+        await peer.rest()
+
+    async with raw_vendor_at(path, behave), channel_to(path) as channel:
+        status, _ = await channel.call("/a/B", b"x" * MIB).unary()
+        assert status == Status(9, "not in this state")
+        (connection,) = channel._connections
+        assert not connection._outgoing
+
+
+async def test_closing_the_channel_fails_what_is_under_way_and_refuses_what_comes(path: Path) -> None:
+    async with raw_vendor_at(path, answering()), channel_to(path) as channel:
+        under_way = asyncio.ensure_future(outcome(channel))
+        while not channel.connected:
+            await asyncio.sleep(0)
+        await channel.close()
+        result = await under_way
+        assert isinstance(result, VendorConnectionLost | VendorUnreachable)
+        assert "channel is closed" in str(await outcome(channel))
+
+
+async def test_1000_reconnects_leave_no_descriptor_and_no_task(path: Path) -> None:
+    async def behave(peer: RawPeer) -> None:
+        await answering(HEADERS, MESSAGE, trailers(0), hold=False)(peer)
+
+    async with raw_vendor_at(path, behave), channel_to(path) as channel:
+        before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - counting
+        for _ in range(1000):
+            assert await outcome(channel) == (Status(0), b"hi")
+            while channel.connected:
+                await asyncio.sleep(0)
+        assert len(channel._connections) <= 1
+        assert len(os.listdir("/proc/self/fd")) <= before + 4  # noqa: PTH208 - counting
+    assert len(asyncio.all_tasks()) <= 3

@@ -1,0 +1,403 @@
+"""The error table (design, section 5), row by row: the situation for real, and code and message at the sidecar's end.
+
+Each message is asked for twice: it must not change from one retry to the next (contract RULE A14).
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from common.status import Code, Origin, Status
+from tests.integration.conftest import build
+from tests.peers.support.waiting import wait_for
+from tests.support.requests import create, create_of_bytes
+from tests.support.sidecar import told_at_the_deadline
+from tests.support.vendor import Vendor
+from tests.support.answers import volume
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from google.protobuf.message import Message
+
+    from tests.integration.conftest import World
+    from tests.support.bridge import Bridge
+    from tests.support.sidecar import Sidecar
+
+LIMIT = 4 << 20
+
+LINK_LOST = (
+    Code.UNAVAILABLE,
+    "the link to edge node n1 was lost with the call under way; the operation goes on there and a retry joins it",
+)
+
+
+def refused_twice(sidecar: Sidecar, method: str, request: Message | bytes | None = None) -> tuple[Code, str]:
+    """The refusal of a call and of its retry, which must be the same."""
+    first, second = (sidecar.call(method, request).refusal for _ in range(2))
+    assert first == second
+    return first
+
+
+# -------------------- the vendor --------------------
+
+
+@pytest.mark.parametrize("code", [code for code in Code if code is not Code.OK], ids=lambda code: code.name)
+def test_a_vendors_status_passes_unchanged(shared: World, code: Code, name: str) -> None:
+    shared.vendor.refuse("CreateVolume", code, "no: 100 % of größe is used\n(pool 7)")
+    outcome = shared.sidecar.call("CreateVolume", create(name))
+    shared.vendor.as_usual("CreateVolume")
+    assert outcome.refusal == (code, "no: 100 % of größe is used\n(pool 7)")
+
+
+def test_a_vendor_that_is_not_there_is_unavailable_and_named(world: World, name: str) -> None:
+    world.vendor.stop()
+    assert refused_twice(world.sidecar, "CreateVolume", create(name)) == (
+        Code.UNAVAILABLE,
+        f"driver vendor.test on edge node n1: cannot connect to unix://{world.vendor.socket}: no such socket "
+        "(is the driver running?); look at the driver's log there",
+    )
+    world.vendor.start()
+    assert world.sidecar.call("CreateVolume", create(name)).ok
+
+
+def test_a_method_that_nobody_knows_reaches_the_vendor_and_its_unimplemented_comes_back(shared: World) -> None:
+    unimplemented = (Code.UNIMPLEMENTED, "Method not found!")  # grpcio's own words for a method a server lacks
+    assert refused_twice(shared.sidecar, "/csi.v1.Controller/Imagined", b"\x0a\x01x") == unimplemented
+
+
+def test_a_method_that_only_the_vendor_knows_is_carried_as_bytes(shared: World) -> None:
+    shared.vendor.on("/csi.v1.Controller/Invented", lambda call: b"echo " + call.data)
+    assert shared.sidecar.call("/csi.v1.Controller/Invented", b"\x0a\x01x").answer == b"echo \x0a\x01x"
+
+
+def test_a_driver_past_the_operation_limit_is_cancelled_and_its_name_is_free_again(
+    bridge: Bridge, vendor: Vendor, name: str
+) -> None:
+    world = build(bridge, vendor, agent_flags=("--operation-limit=1s",))
+    gate = vendor.hold("CreateVolume")
+    assert refused_twice(world.sidecar, "CreateVolume", create(name)) == (
+        Code.DEADLINE_EXCEEDED,
+        "driver vendor.test on edge node n1 did not finish within --operation-limit (1 s) and the call to it was "
+        "cancelled; look at the driver's log",
+    )
+    first, second = vendor.calls("CreateVolume")
+    wait_for(lambda: first.cancelled and second.cancelled, what="cancel at the vendor")
+    gate.set()
+    assert world.sidecar.call("CreateVolume", create(name)).ok
+    assert len(vendor.calls("CreateVolume")) == 3
+
+
+def test_a_read_past_the_operation_limit_is_cancelled_too(bridge: Bridge, vendor: Vendor) -> None:
+    world = build(bridge, vendor, agent_flags=("--operation-limit=1s",))
+    vendor.hold("ListVolumes")
+    assert refused_twice(world.sidecar, "ListVolumes") == (
+        Code.DEADLINE_EXCEEDED,
+        "driver vendor.test on edge node n1 did not finish within --operation-limit (1 s) and the call to it was "
+        "cancelled; look at the driver's log",
+    )
+    wait_for(lambda: all(call.cancelled for call in vendor.calls("ListVolumes")), what="cancel at the vendor")
+
+
+# -------------------- the caller --------------------
+
+
+def test_a_callers_deadline_is_deadline_exceeded_in_the_bridges_words(shared: World, name: str) -> None:
+    gate = shared.vendor.hold("CreateVolume")
+    told = [
+        told_at_the_deadline(shared.sidecar.socket, "CreateVolume", create(name), timeout_s=0.3) for _ in range(2)
+    ]
+    gate.set()
+    shared.vendor.as_usual("CreateVolume")
+    message = "driver vendor.test has not answered in the caller's time; the operation goes on and a retry joins it"
+    assert told == [Status(Code.DEADLINE_EXCEEDED, message, Origin.VENDOR)] * 2
+    assert shared.sidecar.call("CreateVolume", create(name)).answer == volume(name)
+
+
+def test_the_same_name_with_other_arguments_is_aborted_while_the_first_runs(shared: World, name: str) -> None:
+    gate = shared.vendor.hold("CreateVolume")
+    before = len(shared.vendor.calls("CreateVolume"))
+    first = shared.sidecar.start("CreateVolume", create(name))
+    shared.vendor.wait_for_call("CreateVolume", before + 1)
+    refusal = refused_twice(shared.sidecar, "CreateVolume", create(name, parameters={"size": "other"}))
+    gate.set()
+    shared.vendor.as_usual("CreateVolume")
+    assert refusal == (
+        Code.ABORTED,
+        f"CreateVolume {name} is already under way with other arguments at driver vendor.test on edge node n1; retry "
+        "when it has ended",
+    )
+    assert first.outcome().ok
+
+
+@pytest.mark.parametrize("method", ["NodeGetInfo", "NodePublishVolume", "/csi.v1.Node/Imagined"])
+def test_the_node_service_is_not_served_in_the_cloud(shared: World, method: str) -> None:
+    path = method if method.startswith("/") else f"/csi.v1.Node/{method}"
+    assert refused_twice(shared.sidecar, method, b"") == (
+        Code.UNIMPLEMENTED,
+        f"{path} is not served here: this socket serves the CSI controller side; nodes are served at the edge",
+    )
+
+
+def test_what_is_not_csi_is_not_served(shared: World) -> None:
+    assert refused_twice(shared.sidecar, "/grpc.health.v1.Health/Check", b"") == (
+        Code.UNIMPLEMENTED,
+        "/grpc.health.v1.Health/Check is not served here: this socket serves the CSI controller side; nodes are served "
+        "at the edge",
+    )
+
+
+# -------------------- the node and its link --------------------
+
+
+def test_a_killed_agent_makes_the_node_offline_since_a_time_that_does_not_change(world: World, name: str) -> None:
+    world.agent.kill()
+    world.bridge.hub.wait_logged("edge n1 is gone")
+    code, message = refused_twice(world.sidecar, "CreateVolume", create(name))
+    assert code is Code.UNAVAILABLE
+    assert re.fullmatch(
+        r"edge node n1 is offline since \d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ; look at the log of its csi-bridge edge agent and "
+        r"at the network between it and the hub",
+        message,
+    )
+    for _ in range(2):  # killed and restarted, killed again: the node left when it left
+        world.bridge.hub.kill()
+        world.bridge.wait_linked(world.proxy, linked=False)
+        world.bridge.hub.start()
+        world.bridge.wait_linked(world.proxy)
+        assert world.sidecar.call("CreateVolume", create(name)).refusal == (code, message)
+
+
+def test_a_node_that_was_connected_when_the_hub_died_is_offline_since_the_first_restart(
+    world: World, name: str
+) -> None:
+    world.bridge.hub.kill()
+    world.agent.kill()
+    world.bridge.wait_linked(world.proxy, linked=False)
+    seen = set()
+    for _ in range(2):
+        world.bridge.hub.start()
+        world.bridge.wait_linked(world.proxy)
+        seen.add(world.sidecar.call("CreateVolume", create(name)).refusal)
+        world.bridge.hub.kill()
+        world.bridge.wait_linked(world.proxy, linked=False)
+        time.sleep(1.0)  # the message tells whole seconds
+    ((code, message),) = seen
+    assert code is Code.UNAVAILABLE
+    assert message.startswith("edge node n1 is offline since ")
+
+
+def test_an_agent_killed_with_the_call_under_way_is_a_lost_link(world: World, name: str) -> None:
+    world.vendor.hold("CreateVolume")
+    call = world.sidecar.start("CreateVolume", create(name))
+    world.vendor.wait_for_call("CreateVolume")
+    world.agent.kill()
+    assert call.outcome().refusal == LINK_LOST
+
+
+@pytest.mark.parametrize("fault", ["cut", "stall", "rebind"])
+def test_a_link_lost_with_the_call_under_way_is_unavailable_and_the_retry_joins(
+    bridge: Bridge, vendor: Vendor, name: str, fault: str
+) -> None:
+    hub = bridge.start_hub("--keepalive=500ms")
+    link = bridge.start_link()
+    agent = bridge.start_agent("n1", vendor.socket, through=link.address, flags=["--keepalive=500ms"])
+    sidecar = bridge.start_proxy("vendor.test").sidecar()
+    bridge.wait_routed(sidecar)
+    gate = vendor.hold("CreateVolume")
+    call = sidecar.start("CreateVolume", create(name))
+    vendor.wait_for_call("CreateVolume")
+    link.command(fault)
+    assert call.outcome().refusal == LINK_LOST
+    link.command("heal")
+    hub.wait_logged("edge n1 is connected", times=2)
+    retry = sidecar.start("CreateVolume", create(name))
+    wait_for(lambda: agent.status()["operations"] == [f"CreateVolume {name}"], what="operation")
+    gate.set()
+    assert retry.outcome().answer == volume(name)
+    assert len(vendor.calls("CreateVolume")) == 1
+
+
+# -------------------- the route --------------------
+
+
+def test_without_any_node_there_is_no_route(bridge: Bridge, name: str) -> None:
+    bridge.start_hub()
+    proxy = bridge.start_proxy("vendor.test")
+    bridge.wait_linked(proxy)
+    assert refused_twice(proxy.sidecar(), "CreateVolume", create(name)) == (
+        Code.UNAVAILABLE,
+        "no edge node has reported driver vendor.test to the hub yet; check that an agent is connected and that its "
+        "--driver names the driver's socket",
+    )
+
+
+def test_two_nodes_with_the_driver_are_named_and_a_pinned_proxy_chooses(
+    world: World, short_dir: Path, name: str
+) -> None:
+    with Vendor(short_dir / "second.sock") as second:
+        world.bridge.start_agent("n2", second.socket)
+        expected = (
+            Code.UNAVAILABLE,
+            "driver vendor.test runs on several edge nodes (n1, n2) and the call names none; set --nodeid on the proxy "
+            "driver",
+        )
+        wait_for(lambda: world.sidecar.call("CreateVolume", create(name)).refusal == expected, what="second candidate")
+        assert refused_twice(world.sidecar, "CreateVolume", create(name)) == expected
+
+        pinned = world.bridge.start_proxy("vendor.test", node="n2").sidecar()
+        world.bridge.wait_routed(pinned)
+        before = len(world.vendor.calls("CreateVolume"))
+        assert pinned.call("CreateVolume", create(name)).ok
+        assert len(second.calls("CreateVolume")) == 1
+        assert len(world.vendor.calls("CreateVolume")) == before
+
+
+def test_a_node_that_nobody_has_heard_of_is_named(shared: World, name: str) -> None:
+    proxy = shared.bridge.start_proxy("vendor.test", node="n9")
+    shared.bridge.wait_linked(proxy)
+    assert refused_twice(proxy.sidecar(), "CreateVolume", create(name)) == (
+        Code.UNAVAILABLE,
+        "edge node n9 has never connected to this hub; compare --nodeid of the proxy driver with --node of the edge "
+        "agent, and look at the agent's log",
+    )
+
+
+def test_a_node_without_the_driver_is_named(shared: World, name: str) -> None:
+    proxy = shared.bridge.start_proxy("absent.test", node="n1")
+    shared.bridge.wait_linked(proxy)
+    assert refused_twice(proxy.sidecar(), "CreateVolume", create(name)) == (
+        Code.UNAVAILABLE,
+        "edge node n1 is connected but has no driver absent.test; check that the driver runs there and that the agent's "
+        "--driver names its socket",
+    )
+
+
+# -------------------- the hub --------------------
+
+
+def test_without_a_hub_the_message_names_where_it_should_be(world: World, name: str) -> None:
+    world.bridge.hub.kill()
+    world.bridge.wait_linked(world.proxy, linked=False)
+    code, message = refused_twice(world.sidecar, "CreateVolume", create(name))
+    assert code is Code.UNAVAILABLE
+    where = re.escape(f"unix://{world.bridge.hub.uds}")
+    assert re.fullmatch(
+        rf"the proxy driver has no link to the hub at {where} since \d{{4}}-\d\d-\d\dT\d\d:\d\d:\d\dZ; look at the hub's "
+        r"log",
+        message,
+    )
+
+
+def test_a_hub_killed_with_the_call_under_way_is_a_lost_link_and_the_retry_joins(world: World, name: str) -> None:
+    gate = world.vendor.hold("CreateVolume")
+    call = world.sidecar.start("CreateVolume", create(name))
+    world.vendor.wait_for_call("CreateVolume")
+    world.bridge.hub.kill()
+    assert call.outcome().refusal == (
+        Code.UNAVAILABLE,
+        "the link to the hub was lost with the call under way; the operation goes on there and a retry joins it",
+    )
+    world.bridge.hub.start()
+    gate.set()
+    world.bridge.wait_routed(world.sidecar)
+    assert world.sidecar.call("CreateVolume", create(name)).answer == volume(name)
+    assert len(world.vendor.calls("CreateVolume")) == 1
+
+
+def test_a_hub_that_drains_takes_no_new_call_and_finishes_the_old(world: World, name: str) -> None:
+    gate = world.vendor.hold("CreateVolume")
+    call = world.sidecar.start("CreateVolume", create(name))
+    world.vendor.wait_for_call("CreateVolume")
+    world.bridge.hub.ask_to_stop()
+    world.proxy.wait_logged("the hub is draining")
+    assert refused_twice(world.sidecar, "CreateVolume", create(f"{name}-2")) == (
+        Code.UNAVAILABLE,
+        "the hub is shutting down and takes no new calls; a retry will find its successor",
+    )
+    gate.set()
+    assert call.outcome().answer == volume(name)
+    assert world.bridge.hub.process.wait_exit() == 0
+
+
+def test_an_agent_that_drains_takes_no_new_call_and_finishes_the_old(world: World, name: str) -> None:
+    gate = world.vendor.hold("CreateVolume")
+    call = world.sidecar.start("CreateVolume", create(name))
+    world.vendor.wait_for_call("CreateVolume")
+    world.agent.ask_to_stop()
+    world.bridge.hub.wait_logged("edge n1 is draining")
+    assert refused_twice(world.sidecar, "CreateVolume", create(f"{name}-2")) == (
+        Code.UNAVAILABLE,
+        "the agent of edge node n1 is shutting down and takes no new calls; a retry will find its successor",
+    )
+    gate.set()
+    assert call.outcome().answer == volume(name)
+    assert world.agent.process.wait_exit() == 0
+
+
+def test_a_proxy_that_drains_takes_no_new_call_and_finishes_the_old(world: World, name: str) -> None:
+    gate = world.vendor.hold("CreateVolume")
+    call = world.sidecar.start("CreateVolume", create(name))
+    world.vendor.wait_for_call("CreateVolume")
+    world.proxy.ask_to_stop()
+    world.proxy.wait_logged("stopping: calls under way")
+    assert refused_twice(world.sidecar, "CreateVolume", create(f"{name}-2")) == (
+        Code.UNAVAILABLE,
+        "the proxy driver is shutting down and takes no new calls; a retry will find its successor",
+    )
+    gate.set()
+    assert call.outcome().answer == volume(name)
+    assert world.proxy.process.wait_exit() == 0
+    assert not world.proxy.socket.exists()
+
+
+# -------------------- too much --------------------
+
+
+@pytest.mark.parametrize("hop", ["hub", "agent"])
+def test_too_many_calls_at_once_are_unavailable_with_the_limit_and_its_flag(
+    bridge: Bridge, vendor: Vendor, name: str, hop: str
+) -> None:
+    few = "--max-calls=4"
+    bridge.start_hub(*([few] if hop == "hub" else []))
+    bridge.start_agent("n1", vendor.socket, flags=[few] if hop == "agent" else [])
+    sidecar = bridge.start_proxy("vendor.test").sidecar()
+    bridge.wait_routed(sidecar)
+    gate = vendor.hold("CreateVolume")
+    calls = [sidecar.start("CreateVolume", create(f"{name}-{number}")) for number in range(6)]
+    refused = (
+        Code.UNAVAILABLE,
+        "the link has 4 calls under way, which is its limit (--max-calls); retry later or raise it",
+    )
+    wait_for(lambda: any(call.done for call in calls), what="refusal")
+    assert refused_twice(sidecar, "ListVolumes") == refused
+    gate.set()
+    outcomes = [call.outcome() for call in calls]
+    assert {outcome.refusal for outcome in outcomes} == {(Code.OK, ""), refused}
+    assert len(vendor.calls("CreateVolume")) == sum(outcome.ok for outcome in outcomes)
+
+
+def test_a_request_above_the_limit_is_refused_with_the_limit_and_its_flag(shared: World, name: str) -> None:
+    before = len(shared.vendor.calls("CreateVolume"))
+    assert refused_twice(shared.sidecar, "CreateVolume", create_of_bytes(name, LIMIT + 1)) == (
+        Code.UNAVAILABLE,
+        "a request of 4194305 bytes is larger than the limit of 4194304 bytes; raise --max-message on hub, driver and "
+        "agent",
+    )
+    assert len(shared.vendor.calls("CreateVolume")) == before
+    assert shared.sidecar.call("CreateVolume", create_of_bytes(name, LIMIT)).answer == volume(name)
+
+
+def test_an_answer_above_the_limit_is_refused_with_the_limit_and_its_flag(shared: World, name: str) -> None:
+    shared.vendor.on("CreateVolume", lambda _: create_of_bytes(name, LIMIT + 1).SerializeToString())
+    refusal = refused_twice(shared.sidecar, "CreateVolume", create(name))
+    shared.vendor.as_usual("CreateVolume")
+    assert refusal == (
+        Code.UNAVAILABLE,
+        "driver vendor.test on edge node n1: an answer of 4194305 bytes is larger than the limit of 4194304 bytes; raise "
+        "--max-message on hub, driver and agent",
+    )

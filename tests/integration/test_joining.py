@@ -1,0 +1,292 @@
+"""An operation at the edge runs once: retries join it, callers that leave do not stop it, and a lost answer is kept.
+
+(Contract RULE A10 and A11.) What is no operation is passed through, and so is its cancel.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from common.csi import csi_pb2
+from common.status import Code
+from tests.peers.support.waiting import wait_for
+from tests.support.answers import volume
+from tests.support.bridge import Agent, Bridge, Proxy
+from tests.support.requests import create, delete
+from tests.support.vendor import Vendor, VendorCall
+
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
+
+    from tests.lab.remote import RemoteLink
+    from tests.support.sidecar import Pending, Sidecar
+
+
+@dataclass
+class Edge:
+    """A bridge with a link that can be cut, and an agent that logs whether it joined a call to an operation."""
+
+    bridge: Bridge
+    vendor: Vendor
+    link: RemoteLink
+    agent: Agent
+    proxy: Proxy
+    sidecar: Sidecar
+
+    def lose_the_answer(self, method: str, request: Message) -> None:
+        """Make a call whose link is cut while the vendor works, and have the vendor finish it."""
+        ups = len(self.bridge.hub.logged("edge n1 is connected"))
+        number = len(self.vendor.calls(method)) + 1
+        gate = self.vendor.hold(method)
+        call = self.sidecar.start(method, request)
+        self.vendor.wait_for_call(method, number)
+        self.link.command("cut")
+        assert call.outcome().code is Code.UNAVAILABLE
+        self.link.command("heal")
+        gate.set()
+        self.vendor.as_usual(method)
+        self.bridge.hub.wait_logged("edge n1 is connected", times=ups + 1)
+        wait_for(lambda: not self.agent.status()["operations"], what="end of the operation")
+
+    def started(self, method: str, request: Message) -> Pending:
+        """A call that the vendor is at."""
+        number = len(self.vendor.calls(method)) + 1
+        call = self.sidecar.start(method, request)
+        self.vendor.wait_for_call(method, number)
+        return call
+
+
+@pytest.fixture(scope="module")
+def edge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Edge]:
+    with (
+        tempfile.TemporaryDirectory(prefix="csi-") as name,
+        Vendor(Path(name) / "vendor.sock") as vendor,
+        Bridge(Path(name), tmp_path_factory.mktemp("logs")) as bridge,
+    ):
+        bridge.start_hub()
+        link = bridge.start_link()
+        agent = bridge.start_agent("n1", vendor.socket, through=link.address, flags=["--log-level=debug"])
+        proxy = bridge.start_proxy("vendor.test")
+        sidecar = proxy.sidecar()
+        bridge.wait_routed(sidecar)
+        yield Edge(bridge, vendor, link, agent, proxy, sidecar)
+
+
+@pytest.fixture
+def calls(edge: Edge) -> Callable[[str], int]:
+    """Counts the vendor's calls of a method since the test began."""
+    before = {method: len(edge.vendor.calls(method)) for method in ("CreateVolume", "ControllerPublishVolume")}
+    return lambda method: len(edge.vendor.calls(method)) - before[method]
+
+
+# -------------------- joining --------------------
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ({}, {}),
+        ({"secrets": {"password": "old"}}, {"secrets": {"password": "new", "user": "me"}}),
+        ({"parameters": {"a": "1", "b": "2"}}, {"parameters": {"b": "2", "a": "1"}}),
+    ],
+    ids=["equal", "other-secrets", "other-order"],
+)
+def test_a_retry_joins_the_operation_that_runs(
+    edge: Edge, calls: Callable[[str], int], name: str, first: dict[str, object], second: dict[str, object]
+) -> None:
+    gate = edge.vendor.hold("CreateVolume")
+    callers = [edge.started("CreateVolume", create(name, **first))]
+    callers += [edge.sidecar.start("CreateVolume", create(name, **second)) for _ in range(2)]
+    edge.agent.wait_logged(f"a retry joins CreateVolume {name}", times=2)
+    gate.set()
+    edge.vendor.as_usual("CreateVolume")
+    assert [caller.outcome().answer for caller in callers] == [volume(name)] * 3
+    assert calls("CreateVolume") == 1
+
+
+def test_a_failure_reaches_everyone_who_joined_and_is_not_kept(
+    edge: Edge, calls: Callable[[str], int], name: str
+) -> None:
+    gate = edge.vendor.gate()
+
+    def fail(call: VendorCall) -> csi_pb2.CreateVolumeResponse:
+        call.wait(gate)
+        edge.vendor.refuse("CreateVolume", Code.OUT_OF_RANGE, "no room")
+        raise AssertionError("the driver's own bug")
+
+    edge.vendor.on("CreateVolume", fail)
+    callers = [edge.started("CreateVolume", create(name)), edge.sidecar.start("CreateVolume", create(name))]
+    edge.agent.wait_logged(f"a retry joins CreateVolume {name}")
+    gate.set()
+    refusals = [caller.outcome().refusal for caller in callers]
+    assert refusals == [(Code.UNKNOWN, "Exception calling application: the driver's own bug")] * 2
+    assert edge.sidecar.call("CreateVolume", create(name)).refusal == (Code.OUT_OF_RANGE, "no room")
+    edge.vendor.as_usual("CreateVolume")
+    assert calls("CreateVolume") == 2
+
+
+def test_operations_on_one_volume_with_other_keys_run_side_by_side(edge: Edge, name: str) -> None:
+    gate = edge.vendor.hold("ControllerPublishVolume")
+    publish = csi_pb2.ControllerPublishVolumeRequest(volume_id=name, node_id="a")
+    callers = [edge.started("ControllerPublishVolume", publish)]
+    publish.node_id = "b"
+    callers.append(edge.started("ControllerPublishVolume", publish))
+    gate.set()
+    edge.vendor.as_usual("ControllerPublishVolume")
+    assert all(caller.outcome().ok for caller in callers)
+
+
+# -------------------- callers that leave --------------------
+
+
+def test_a_callers_deadline_does_not_cancel_the_operation_and_its_retry_joins(
+    edge: Edge, calls: Callable[[str], int], name: str
+) -> None:
+    gate = edge.vendor.hold("CreateVolume")
+    assert edge.sidecar.call("CreateVolume", create(name), timeout_s=0.3).code is Code.DEADLINE_EXCEEDED
+    retry = edge.sidecar.start("CreateVolume", create(name))
+    edge.agent.wait_logged(f"a retry joins CreateVolume {name}")
+    gate.set()
+    edge.vendor.as_usual("CreateVolume")
+    assert retry.outcome().answer == volume(name)
+    assert calls("CreateVolume") == 1
+
+
+@pytest.mark.parametrize("leave", ["cancel", "hang-up"])
+def test_a_caller_that_leaves_does_not_cancel_the_operation_and_the_result_waits_for_the_retry(
+    edge: Edge, calls: Callable[[str], int], name: str, leave: str
+) -> None:
+    gate = edge.vendor.hold("CreateVolume")
+    left = len(edge.bridge.hub.logged("the caller did not wait"))
+    with edge.proxy.sidecar() as sidecar:
+        call = sidecar.start("CreateVolume", create(name))
+        wait_for(lambda: calls("CreateVolume") == 1, what="call at the vendor")
+        if leave == "cancel":
+            call.cancel()
+            assert call.outcome().code is Code.CANCELLED
+    edge.bridge.hub.wait_logged("the caller did not wait", times=left + 1)
+    gate.set()
+    edge.vendor.as_usual("CreateVolume")
+    wait_for(lambda: not edge.agent.status()["operations"], what="end of the operation")
+    assert not edge.vendor.calls("CreateVolume")[-1].cancelled
+    assert edge.sidecar.call("CreateVolume", create(name)).answer == volume(name)
+    assert calls("CreateVolume") == 1
+
+
+@pytest.mark.parametrize("leave", ["cancel", "deadline"])
+@pytest.mark.parametrize("method", ["ListVolumes", "ValidateVolumeCapabilities", "/csi.v1.Controller/Invented"])
+def test_a_read_or_an_unknown_method_is_cancelled_at_the_vendor_when_its_caller_leaves(
+    edge: Edge, method: str, leave: str
+) -> None:
+    gate = edge.vendor.gate()
+    edge.vendor.on(method, lambda call: call.wait(gate) or b"")
+    number = len(edge.vendor.calls(method)) + 1
+    request = b"" if method.startswith("/") else None
+    call = edge.sidecar.start(method, request, timeout_s=0.5 if leave == "deadline" else None)
+    at_vendor = edge.vendor.wait_for_call(method, number)
+    if leave == "cancel":
+        call.cancel()
+    wait_for(lambda: at_vendor.cancelled, what="cancel at the vendor")
+    gate.set()
+    edge.vendor.as_usual(method)
+
+
+def test_a_stream_is_cancelled_at_the_vendor_when_its_caller_leaves(edge: Edge) -> None:
+    gate = edge.vendor.gate()
+
+    def script(call: VendorCall) -> Iterator[csi_pb2.GetMetadataAllocatedResponse]:
+        yield csi_pb2.GetMetadataAllocatedResponse(volume_capacity_bytes=1)
+        call.wait(gate)
+
+    edge.vendor.on("GetMetadataAllocated", script)
+    stream = edge.sidecar.stream("GetMetadataAllocated")
+    assert next(stream).volume_capacity_bytes == 1
+    stream.cancel()
+    wait_for(lambda: edge.vendor.calls("GetMetadataAllocated")[0].cancelled, what="cancel at the vendor")
+    gate.set()
+    edge.vendor.as_usual("GetMetadataAllocated")
+
+
+def test_a_read_is_cancelled_at_the_vendor_when_the_link_is_lost(edge: Edge) -> None:
+    gate = edge.vendor.hold("ListVolumes")
+    call = edge.started("ListVolumes", csi_pb2.ListVolumesRequest())
+    at_vendor = edge.vendor.calls("ListVolumes")[-1]
+    ups = len(edge.bridge.hub.logged("edge n1 is connected"))
+    edge.link.command("cut")
+    assert call.outcome().code is Code.UNAVAILABLE
+    wait_for(lambda: at_vendor.cancelled, what="cancel at the vendor")
+    edge.link.command("heal")
+    gate.set()
+    edge.vendor.as_usual("ListVolumes")
+    edge.bridge.hub.wait_logged("edge n1 is connected", times=ups + 1)
+
+
+# -------------------- kept answers --------------------
+
+
+def test_an_answer_lost_with_the_link_is_replayed_to_the_retry_and_only_once(
+    edge: Edge, calls: Callable[[str], int], name: str
+) -> None:
+    edge.lose_the_answer("CreateVolume", create(name))
+    assert edge.sidecar.call("CreateVolume", create(name)).answer == volume(name)
+    assert calls("CreateVolume") == 1
+    assert edge.sidecar.call("CreateVolume", create(name)).answer == volume(name)
+    assert calls("CreateVolume") == 2
+
+
+def test_an_answer_that_was_delivered_is_not_kept(edge: Edge, calls: Callable[[str], int], name: str) -> None:
+    for number in (1, 2):
+        assert edge.sidecar.call("CreateVolume", create(name)).ok
+        assert calls("CreateVolume") == number
+
+
+def test_a_kept_answer_is_dropped_when_the_volume_is_deleted(
+    edge: Edge, calls: Callable[[str], int], name: str
+) -> None:
+    edge.lose_the_answer("CreateVolume", create(name))
+    assert edge.sidecar.call("DeleteVolume", delete(name)).ok
+    assert edge.sidecar.call("CreateVolume", create(name)).ok
+    assert calls("CreateVolume") == 2
+
+
+def test_a_kept_answer_is_dropped_when_something_else_happens_to_the_volume(
+    edge: Edge, calls: Callable[[str], int], name: str
+) -> None:
+    publish = csi_pb2.ControllerPublishVolumeRequest(volume_id=name, node_id="a")
+    edge.lose_the_answer("ControllerPublishVolume", publish)
+    unpublish = csi_pb2.ControllerUnpublishVolumeRequest(volume_id=name, node_id="a")
+    assert edge.sidecar.call("ControllerUnpublishVolume", unpublish).ok
+    assert edge.sidecar.call("ControllerPublishVolume", publish).ok
+    assert calls("ControllerPublishVolume") == 2
+
+
+def test_a_kept_answer_is_for_equal_arguments_only(edge: Edge, calls: Callable[[str], int], name: str) -> None:
+    edge.lose_the_answer("CreateVolume", create(name))
+    assert edge.sidecar.call("CreateVolume", create(name, parameters={"size": "other"})).ok
+    assert calls("CreateVolume") == 2
+
+
+def test_a_failure_that_was_lost_with_the_link_is_not_kept(edge: Edge, calls: Callable[[str], int], name: str) -> None:
+    ups = len(edge.bridge.hub.logged("edge n1 is connected"))
+    gate = edge.vendor.gate()
+
+    def script(call: VendorCall) -> csi_pb2.CreateVolumeResponse:
+        call.wait(gate)
+        raise AssertionError("the driver's own bug")
+
+    edge.vendor.on("CreateVolume", script)
+    call = edge.started("CreateVolume", create(name))
+    edge.link.command("cut")
+    assert call.outcome().code is Code.UNAVAILABLE
+    edge.link.command("heal")
+    gate.set()
+    edge.vendor.as_usual("CreateVolume")
+    edge.bridge.hub.wait_logged("edge n1 is connected", times=ups + 1)
+    assert edge.sidecar.call("CreateVolume", create(name)).answer == volume(name)
+    assert calls("CreateVolume") == 2

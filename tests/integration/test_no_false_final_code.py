@@ -1,0 +1,262 @@
+"""A final code reaches the sidecar only if the vendor sent it; whatever else happens is UNAVAILABLE and names the driver.
+
+Sidecars take all but a few codes as proof that nothing exists at the driver (contract A, NF4 and NF5): an invented one
+leaks a volume.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+from jh2.errors import ErrorCodes
+
+from common.status import Code
+from tests.support.answers import volume
+from tests.support.nursery import ITS_CODES, ITS_WORDS, Nursery
+from tests.support.requests import create
+from tests.support.wire_vendor import Wire, WireVendor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.support.bridge import Bridge
+    from tests.support.sidecar import Sidecar
+
+_KILLS = 200
+_CALLERS = 8
+
+_GRPC = (("content-type", "application/grpc"),)
+
+Broken = tuple["Callable[[Wire], None]", str]
+
+
+@pytest.fixture(scope="module")
+def broken(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[WireVendor, Sidecar]]:
+    """A vendor that can break gRPC's rules, and a sidecar with a bridge between them."""
+    import tempfile
+    from pathlib import Path
+
+    from tests.support.bridge import Bridge
+
+    with (
+        tempfile.TemporaryDirectory(prefix="csi-") as name,
+        WireVendor(Path(name) / "vendor.sock") as vendor,
+        Bridge(Path(name), tmp_path_factory.mktemp("logs")) as bridge,
+    ):
+        bridge.start_hub()
+        bridge.start_agent("n1", vendor.socket)
+        sidecar = bridge.start_proxy("vendor.test").sidecar()
+        bridge.wait_routed(sidecar)
+        yield vendor, sidecar
+
+
+def _reset_midway(wire: Wire) -> None:
+    wire.headers()
+    wire.message(b"x" * 10, claims=100)
+    wire.reset(ErrorCodes.INTERNAL_ERROR)
+
+
+def _hang_up_midway(wire: Wire) -> None:
+    wire.headers()
+    wire.message(b"x" * 10, claims=100)
+    wire.hang_up()
+
+
+def _end_without_trailers(wire: Wire) -> None:
+    wire.headers()
+    wire.message(volume("v").SerializeToString(), end=True)
+
+
+def _end_with_headers_alone(wire: Wire) -> None:
+    wire.headers(end=True)
+
+
+def _trailers_without_status(wire: Wire) -> None:
+    wire.headers()
+    wire.message(volume("v").SerializeToString())
+    wire.trailers(("x-nothing", "here"))
+
+
+def _status_that_is_no_number(wire: Wire) -> None:
+    wire.headers()
+    wire.trailers(("grpc-status", "INTERNAL"))
+
+
+def _html(wire: Wire) -> None:
+    wire.headers(content_type="text/html")
+    wire.data(b"<h1>It works!</h1>", end=True)
+
+
+def _html_with_a_status(wire: Wire) -> None:
+    wire.headers(content_type="text/html")
+    wire.trailers(("grpc-status", "5"), ("grpc-message", "gone"))
+
+
+def _http_error(wire: Wire) -> None:
+    wire.headers(status="404", end=True)
+
+
+def _two_messages(wire: Wire) -> None:
+    wire.headers()
+    wire.message(volume("v").SerializeToString())
+    wire.message(volume("w").SerializeToString())
+    wire.trailers(("grpc-status", "0"))
+
+
+def _no_message(wire: Wire) -> None:
+    wire.headers()
+    wire.trailers(("grpc-status", "0"))
+
+
+def _cut_message(wire: Wire) -> None:
+    wire.headers()
+    wire.message(b"x" * 10, claims=100)
+    wire.trailers(("grpc-status", "0"))
+
+
+def _compressed_message(wire: Wire) -> None:
+    wire.headers()
+    wire.message(volume("v").SerializeToString(), compressed=True)
+    wire.trailers(("grpc-status", "0"))
+
+
+def _garbage_message(wire: Wire) -> None:
+    wire.answer(b"\xff\xff\xff this is no protobuf")
+
+
+def _garbage_bytes(wire: Wire) -> None:
+    wire.raw(b"HTTP/1.1 500 Internal Server Error\r\n\r\n" * 4)
+
+
+def _goaway_before_the_call(wire: Wire) -> None:
+    wire.goaway(ErrorCodes.NO_ERROR, 0)
+    wire.hang_up()
+
+
+def _library_words(code: Code, message: str) -> Callable[[Wire], None]:
+    return lambda wire: wire.trailers(
+        (":status", "200"), *_GRPC, ("grpc-status", str(int(code))), ("grpc-message", message)
+    )
+
+
+def _status_and_hang_up(code: Code) -> Callable[[Wire], None]:
+    def script(wire: Wire) -> None:
+        _library_words(code, "Stream removed")(wire)
+        wire.hang_up()
+
+    return script
+
+
+BROKEN = {
+    **{
+        f"reset with {code.name}": lambda wire, code=code: wire.reset(code)
+        for code in (
+            ErrorCodes.NO_ERROR,
+            ErrorCodes.INTERNAL_ERROR,
+            ErrorCodes.CANCEL,
+            ErrorCodes.REFUSED_STREAM,
+            ErrorCodes.ENHANCE_YOUR_CALM,
+        )
+    },
+    "reset in the middle of a message": _reset_midway,
+    "connection closed": Wire.hang_up,
+    "connection closed in the middle of a message": _hang_up_midway,
+    "no trailers": _end_without_trailers,
+    "nothing but headers": _end_with_headers_alone,
+    "trailers without a status": _trailers_without_status,
+    "a status that is no number": _status_that_is_no_number,
+    "a page of HTML": _html,
+    "a page of HTML with a gRPC status": _html_with_a_status,
+    "HTTP 404": _http_error,
+    "two messages": _two_messages,
+    "OK without a message": _no_message,
+    "OK after a cut message": _cut_message,
+    "a compressed message": _compressed_message,
+    "a message that does not parse": _garbage_message,
+    "bytes that are no HTTP/2": _garbage_bytes,
+    "GOAWAY before the call": _goaway_before_the_call,
+    "the size limit of grpc-go": _library_words(
+        Code.RESOURCE_EXHAUSTED, "grpc: received message larger than max (5000000 vs. 4194304)"
+    ),
+    "the size limit of grpcio": _library_words(
+        Code.RESOURCE_EXHAUSTED, "SERVER: Received message larger than max (5000000 vs. 4194304)"
+    ),
+    **{
+        f"{code.name} from a driver that dies": _status_and_hang_up(code)
+        for code in (Code.UNKNOWN, Code.INTERNAL, Code.CANCELLED, Code.RESOURCE_EXHAUSTED)
+    },
+}
+
+
+@pytest.mark.parametrize("what", BROKEN)
+def test_what_is_no_answer_of_the_vendors_is_unavailable_and_names_the_driver(
+    broken: tuple[WireVendor, Sidecar], what: str, name: str
+) -> None:
+    vendor, sidecar = broken
+    vendor.on("CreateVolume", BROKEN[what])
+    first, second = (sidecar.call("CreateVolume", create(name)).refusal for _ in range(2))
+    vendor.as_usual("CreateVolume")
+    code, message = first
+    assert code is Code.UNAVAILABLE, message
+    assert message.startswith("driver vendor.test on edge node n1: ")
+    assert message.endswith("; look at the driver's log there")
+    assert first == second
+    assert sidecar.call("CreateVolume", create(name)).answer == volume(name)
+
+
+@pytest.mark.parametrize("code", [Code.UNKNOWN, Code.INTERNAL, Code.CANCELLED, Code.RESOURCE_EXHAUSTED])
+def test_a_dying_drivers_code_is_believed_if_the_driver_lives(
+    broken: tuple[WireVendor, Sidecar], code: Code, name: str
+) -> None:
+    vendor, sidecar = broken
+    vendor.on("CreateVolume", _library_words(code, "the pool is degraded"))
+    refusal = sidecar.call("CreateVolume", create(name)).refusal
+    vendor.as_usual("CreateVolume")
+    assert refusal == (code, "the pool is degraded")
+
+
+def test_a_vendor_killed_at_any_moment_sends_no_final_code_of_ours(bridge: Bridge, short_dir: Path) -> None:
+    bridge.start_hub()
+    with Nursery(short_dir / "vendor.sock") as nursery:
+        nursery.start()
+        bridge.start_agent("n1", nursery.socket, flags=["--log-level=error"])
+        proxy = bridge.start_proxy("vendor.test")
+        bridge.wait_routed(proxy.sidecar())
+        ended = threading.Event()
+        seen: list[Counter[tuple[Code, str]]] = [Counter() for _ in range(_CALLERS)]
+        callers = [
+            threading.Thread(target=_call_until, args=(ended, proxy.sidecar(), number, seen[number]))
+            for number in range(_CALLERS)
+        ]
+        for caller in callers:
+            caller.start()
+        for _ in range(_KILLS):
+            time.sleep(random.uniform(0, 0.05))
+            nursery.kill()
+            nursery.start()
+        ended.set()
+        for caller in callers:
+            caller.join()
+        bridge.wait_routed(proxy.sidecar())
+
+    told = sum(seen, Counter())
+    final = {refusal for refusal in told if refusal[0] not in {Code.OK, Code.UNAVAILABLE}}
+    assert {message for _, message in final} == {ITS_WORDS}
+    assert {code for code, _ in final} <= set(ITS_CODES)
+    assert all(message.startswith("driver vendor.test on") for code, message in told if code is Code.UNAVAILABLE)
+    assert told[Code.OK, ""] > 0
+    assert any(code is Code.UNAVAILABLE for code, _ in told), "no call was under way at any of the kills"
+
+
+def _call_until(ended: threading.Event, sidecar: Sidecar, caller: int, seen: Counter[tuple[Code, str]]) -> None:
+    number = 0
+    while not ended.is_set():
+        number += 1
+        seen[sidecar.call("CreateVolume", create(f"v-{caller}-{number}")).refusal] += 1

@@ -1,0 +1,247 @@
+"""Streams and large messages: whole or visibly broken, and never in the way of other calls."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from common.csi import csi_pb2
+from common.status import Code
+from tests.peers.support.waiting import wait_for
+from tests.support.answers import volume
+from tests.support.requests import create, create_of_bytes
+from tests.support.vendor import Refusal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.integration.conftest import World
+    from tests.support.bridge import Bridge
+    from tests.support.vendor import Vendor, VendorCall
+
+MIB = 1 << 20
+
+_RANGES = 200_000
+_RANGES_PER_MESSAGE = 1_000
+_BLOCK_BYTES = 4_096
+
+_BIG_MESSAGE_BYTES = 250_000
+_BIG_MESSAGES = 400
+
+
+def _messages() -> Iterator[csi_pb2.GetMetadataAllocatedResponse]:
+    for first in range(0, _RANGES, _RANGES_PER_MESSAGE):
+        numbers = range(first, first + _RANGES_PER_MESSAGE)
+        yield csi_pb2.GetMetadataAllocatedResponse(
+            block_metadata_type="FIXED_LENGTH",
+            block_metadata=[
+                csi_pb2.BlockMetadata(byte_offset=number * _BLOCK_BYTES, size_bytes=_BLOCK_BYTES) for number in numbers
+            ],
+        )
+
+
+def _big(_call: VendorCall) -> Iterator[bytes]:
+    """100 MB, made once: a message of one unknown, very long field."""
+    message = csi_pb2.GetMetadataAllocatedResponse(volume_capacity_bytes=1).SerializeToString()
+    filler = b"\x7a" + _varint(_BIG_MESSAGE_BYTES) + bytes(_BIG_MESSAGE_BYTES)  # field 15, length-delimited
+    for _ in range(_BIG_MESSAGES):
+        yield message + filler
+
+
+def _varint(number: int) -> bytes:
+    out = b""
+    while number > 127:
+        out += bytes([number & 127 | 128])
+        number >>= 7
+    return out + bytes([number])
+
+
+# -------------------- streams --------------------
+
+
+def test_two_hundred_thousand_ranges_arrive_whole_and_in_order(shared: World) -> None:
+    shared.vendor.on("GetMetadataAllocated", lambda _: _messages())
+    request = csi_pb2.GetMetadataAllocatedRequest(snapshot_id="s", max_results=_RANGES)
+    stream = shared.sidecar.stream("GetMetadataAllocated", request)
+    offsets = [block.byte_offset for message in stream for block in message.block_metadata]
+    assert offsets == [number * _BLOCK_BYTES for number in range(_RANGES)]
+    assert stream.outcome().refusal == (Code.OK, "")
+    assert shared.vendor.calls("GetMetadataAllocated")[-1].request == request
+
+
+def test_a_stream_of_nothing_ends_cleanly(shared: World) -> None:
+    shared.vendor.on("GetMetadataDelta", lambda _: iter(()))
+    outcome = shared.sidecar.stream("GetMetadataDelta").outcome()
+    assert (outcome.refusal, outcome.count) == ((Code.OK, ""), 0)
+
+
+def test_a_vendors_refusal_after_some_messages_passes_unchanged(shared: World) -> None:
+    def script(_call: VendorCall) -> Iterator[csi_pb2.GetMetadataAllocatedResponse]:
+        yield csi_pb2.GetMetadataAllocatedResponse(volume_capacity_bytes=1)
+        raise Refusal(Code.OUT_OF_RANGE, "starting_offset is behind the end")
+
+    shared.vendor.on("GetMetadataAllocated", script)
+    outcome = shared.sidecar.stream("GetMetadataAllocated").outcome()
+    assert outcome.refusal == (Code.OUT_OF_RANGE, "starting_offset is behind the end")
+    assert outcome.count == 1
+
+
+@pytest.mark.parametrize("breaks", ["link", "agent", "hub", "vendor"])
+def test_a_stream_that_breaks_in_the_middle_is_unavailable_and_never_a_clean_end(
+    bridge: Bridge, vendor: Vendor, breaks: str
+) -> None:
+    hub = bridge.start_hub()
+    link = bridge.start_link()
+    agent = bridge.start_agent("n1", vendor.socket, through=link.address)
+    sidecar = bridge.start_proxy("vendor.test").sidecar()
+    bridge.wait_routed(sidecar)
+    gate = vendor.gate()
+
+    def script(call: VendorCall) -> Iterator[csi_pb2.GetMetadataAllocatedResponse]:
+        messages = list(_messages())
+        yield from messages[:100]
+        call.wait(gate)
+        yield from messages[100:]
+
+    vendor.on("GetMetadataAllocated", script)
+    stream = sidecar.stream("GetMetadataAllocated")
+    for _ in range(50):
+        next(stream)
+    if breaks == "link":
+        link.command("cut")
+    elif breaks == "vendor":
+        vendor.stop()
+    else:
+        (agent if breaks == "agent" else hub).kill()
+    outcome = stream.outcome()
+    assert outcome.code is Code.UNAVAILABLE, outcome
+    assert outcome.count < _RANGES // _RANGES_PER_MESSAGE
+
+
+def test_a_call_beside_a_stream_of_100_mb_ends_before_the_stream(shared: World, name: str) -> None:
+    shared.vendor.on("GetMetadataAllocated", _big)
+    stream = shared.sidecar.stream("GetMetadataAllocated")
+    received: list[int] = []
+    reader = threading.Thread(target=lambda: received.extend(len(m.SerializeToString()) for m in stream))
+    reader.start()
+    wait_for(lambda: len(received) > 0, what="first message of the stream")
+    assert shared.sidecar.call("CreateVolume", create(name)).ok
+    at_the_calls_end = len(received)
+    reader.join()
+    assert stream.outcome().refusal == (Code.OK, "")
+    assert len(received) == _BIG_MESSAGES
+    assert sum(received) > 100_000_000
+    assert at_the_calls_end < _BIG_MESSAGES
+
+
+def test_a_stream_that_nobody_reads_is_in_nobodys_way(shared: World, name: str) -> None:
+    shared.vendor.on("GetMetadataAllocated", _big)
+    streams = [shared.sidecar.stream("GetMetadataAllocated") for _ in range(4)]
+    for stream in streams:
+        next(stream)
+    for number in range(20):
+        assert shared.sidecar.call("CreateVolume", create(f"{name}-{number}")).ok
+    for stream in streams:
+        stream.cancel()
+
+
+# -------------------- sizes --------------------
+
+
+def test_a_create_volume_of_3_mb_passes_and_so_does_an_answer(shared: World, name: str) -> None:
+    request = create_of_bytes(name, 3_000_000)
+    answer = volume(name)
+    answer.volume.volume_context["filler"] = "y" * 3_000_000
+    shared.vendor.on("CreateVolume", lambda call: answer if call.request == request else volume("wrong"))
+    outcome = shared.sidecar.call("CreateVolume", request)
+    shared.vendor.as_usual("CreateVolume")
+    assert outcome.answer == answer
+
+
+def test_a_create_volume_of_5_mb_is_refused_with_the_limit_and_the_flag(shared: World, name: str) -> None:
+    code, message = shared.sidecar.call("CreateVolume", create_of_bytes(name, 5_000_000)).refusal
+    assert code is Code.UNAVAILABLE
+    assert "5000000 bytes" in message
+    assert "4194304 bytes" in message
+    assert "--max-message " in message
+
+
+def test_with_a_higher_limit_requests_pass_and_an_answer_that_no_sidecar_takes_is_still_unavailable(
+    bridge: Bridge, vendor: Vendor, name: str
+) -> None:
+    flag = "--max-message=8MiB"
+    bridge.start_hub(flag)
+    bridge.start_agent("n1", vendor.socket, flags=[flag])
+    sidecar = bridge.start_proxy("vendor.test", flag).sidecar()
+    bridge.wait_routed(sidecar)
+    assert sidecar.call("CreateVolume", create_of_bytes(name, 5_000_000)).answer == volume(name)
+    answer = volume(name)
+    answer.volume.volume_context["filler"] = "y" * 5_000_000
+    vendor.on("CreateVolume", lambda _: answer)
+    assert sidecar.call("CreateVolume", create(name)).refusal == (
+        Code.UNAVAILABLE,
+        f"an answer of {answer.ByteSize()} bytes is larger than the limit of 4194304 bytes; no stock sidecar takes a "
+        "larger one",
+    )
+
+
+def test_an_agent_with_a_lower_limit_than_its_hub_is_told_apart(bridge: Bridge, vendor: Vendor, name: str) -> None:
+    bridge.start_hub()
+    bridge.start_agent("n1", vendor.socket, flags=["--max-message=1MiB"])
+    sidecar = bridge.start_proxy("vendor.test").sidecar()
+    bridge.wait_routed(sidecar)
+    assert sidecar.call("CreateVolume", create_of_bytes(name, 2 * MIB)).refusal == (
+        Code.UNAVAILABLE,
+        "a CSI message of 2097152 bytes is larger than the limit of 1048576 bytes; raise --max-message on hub, driver "
+        "and agent",
+    )
+    assert sidecar.call("CreateVolume", create_of_bytes(name, MIB)).answer == volume(name)
+
+
+# -------------------- a slow link --------------------
+
+
+def _large_message_on_a_slow_link(
+    bridge: Bridge, vendor: Vendor, *, size: int, rate: str, keepalive: str, way: str, patience_s: float
+) -> None:
+    flag = f"--keepalive={keepalive}"
+    hub = bridge.start_hub(flag)
+    link = bridge.start_link(rate=rate)
+    bridge.start_agent("n1", vendor.socket, through=link.address, flags=[flag])
+    sidecar = bridge.start_proxy("vendor.test").sidecar()
+    bridge.wait_routed(sidecar)
+    sent = link.command("stats")
+    answer = volume("large")
+    if way == "answer":
+        answer.volume.volume_context["filler"] = "y" * (size - 1_000)
+        vendor.on("CreateVolume", lambda _: answer)
+    large = sidecar.start("CreateVolume", create_of_bytes("large", size) if way == "request" else create("large"))
+    counter = "bytes_down" if way == "request" else "bytes_up"
+    wait_for(lambda: link.command("stats")[counter] > sent[counter] + size / 10, what="tenth of it", timeout_s=patience_s)
+    assert sidecar.call("GetCapacity", timeout_s=patience_s).ok
+    assert not large.done
+    assert large.outcome(patience_s=patience_s).answer == answer
+    assert len(hub.logged("edge n1 is connected")) == 1, "the link did not stay up"
+    assert link.command("stats")["accepted"] == 1
+
+
+@pytest.mark.parametrize("way", ["request", "answer"])
+def test_a_large_message_on_a_slow_link_passes_and_another_call_is_answered_meanwhile(
+    bridge: Bridge, vendor: Vendor, way: str
+) -> None:
+    # 64 kbit/s, 4 MiB and 10 s, sixteen times as fast and an eighth of the message: 4 s.
+    _large_message_on_a_slow_link(
+        bridge, vendor, size=MIB // 2, rate="1024kbit", keepalive="625ms", way=way, patience_s=60
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1_500)
+def test_4_mib_at_64_kbit_per_second_pass_and_another_call_is_answered_meanwhile(
+    bridge: Bridge, vendor: Vendor
+) -> None:
+    _large_message_on_a_slow_link(
+        bridge, vendor, size=4 * MIB, rate="64kbit", keepalive="10s", way="request", patience_s=1_200
+    )

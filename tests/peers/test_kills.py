@@ -1,0 +1,124 @@
+"""kill -9, at any moment: behind the proxy driver nobody notices; of the proxy driver itself, nothing is lost."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.peers.support.waiting import let_pass, wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.peers.support.claims import Claims
+    from tests.peers.support.dirdriver import DirDriver
+    from tests.peers.support.processes import Process
+    from tests.peers.support.sidecars import Sidecars
+    from tests.peers.support.tunnel import Tunnel
+
+_SOON = ("--retry-interval-start=500ms", "--retry-interval-max=1s")
+"""The provisioner's patience with a failure: its default grows to 5 minutes."""
+
+_SLOW = "CreateVolume=delay:2s"
+
+_KILLS = 6
+
+_SEED = 1126
+"""The kills come at the same moments in each run; what they hit differs all the same."""
+
+_NAMES = [f"data-{number}" for number in range(5)]
+
+
+@pytest.fixture
+def vendor(dirdriver: Callable[..., DirDriver], claims: Claims) -> DirDriver:
+    """A driver that takes its time."""
+    return dirdriver(claims.storage_class, flags=("--no-topology", f"--fault={_SLOW}"))
+
+
+@pytest.fixture
+def tunnel(vendor: DirDriver, tunnel_to: Callable[[Path, str], Tunnel]) -> Tunnel:
+    return tunnel_to(vendor.socket, vendor.name)
+
+
+@pytest.fixture
+def under_way(vendor: DirDriver, tunnel: Tunnel, claims: Claims, sidecars: Sidecars) -> Process:
+    """A stock provisioner with several CreateVolumes under way at the edge."""
+    provisioner = sidecars.start("csi-provisioner", tunnel.socket, *_SOON)
+    for name in _NAMES:
+        claims.ask(name)
+    wait_for(lambda: vendor.calls("CreateVolume"), what="CreateVolume at the edge", instead=tunnel.log_tails)
+    return provisioner
+
+
+@pytest.mark.parametrize("victim", ["hub", "agent"])
+def test_a_killed_hub_or_agent_costs_no_sidecar_and_no_volume(
+    victim: str, under_way: Process, vendor: DirDriver, tunnel: Tunnel, claims: Claims
+) -> None:
+    process: Process = getattr(tunnel, victim)
+
+    process.kill()
+    process.start()
+
+    _assert_one_volume_each(claims, vendor)
+    assert under_way.running, under_way.log_tail()
+    _assert_quiet_and_clean(tunnel)
+
+
+@pytest.mark.timeout(240)
+def test_hub_and_agent_may_be_killed_again_and_again_at_any_moment(
+    under_way: Process, vendor: DirDriver, tunnel: Tunnel, claims: Claims
+) -> None:
+    dice = random.Random(_SEED)
+    for _ in range(_KILLS):
+        victim = dice.choice([tunnel.hub, tunnel.agent])
+        victim.kill()
+        let_pass(dice.uniform(0, 0.5))
+        victim.start()
+        # From "not yet connected again" to "in the middle of a call".
+        let_pass(dice.uniform(0, 2))
+
+    _assert_one_volume_each(claims, vendor)
+    assert under_way.running, under_way.log_tail()
+    _assert_quiet_and_clean(tunnel)
+
+
+def test_after_a_killed_proxy_driver_the_sidecars_are_started_again_and_every_claim_is_bound(
+    under_way: Process, vendor: DirDriver, tunnel: Tunnel, claims: Claims
+) -> None:
+    tunnel.proxy.kill()
+
+    # Its own rule: a second connection may be to another driver, whose capabilities it has not read (contract A.1).
+    assert under_way.wait_exit() == 1
+    assert "Lost connection to CSI driver" in under_way.output()
+    assert tunnel.socket.exists(), "a killed process leaves its socket: the next one must get over it"
+
+    # As the kubelet would.
+    tunnel.proxy.start()
+    under_way.start()
+
+    _assert_one_volume_each(claims, vendor)
+    assert under_way.running, under_way.log_tail()
+    _assert_quiet_and_clean(tunnel)
+
+
+def _assert_one_volume_each(claims: Claims, vendor: DirDriver) -> None:
+    """Every claim is bound, and its volume is one of as many at the edge; with the claims they go."""
+    handles = [claims.wait_bound(name)["spec"]["csi"]["volumeHandle"] for name in _NAMES]
+    assert vendor.volumes == sorted(handles)
+    for name in _NAMES:
+        claims.let_go(name)
+    assert vendor.volumes == []
+
+
+def _assert_quiet_and_clean(tunnel: Tunnel) -> None:
+    """No call and no operation is left anywhere; each process ends when it is asked to, and takes its sockets along."""
+    wait_for(
+        lambda: set(tunnel.calls_in_flight().values()) == {0} and tunnel.agent.status()["operations"] == [],
+        what="end of every call at every hop",
+        instead=tunnel.log_tails,
+    )
+    assert tunnel.stop() == {"proxy": 0, "agent": 0, "hub": 0}
+    assert tunnel.leftovers() == []

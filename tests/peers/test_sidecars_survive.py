@@ -1,0 +1,159 @@
+"""Stock sidecars on the proxy driver's socket: they start without a link, and never notice what happens behind it."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.peers.support import csi_client, manifests
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from tests.peers.support.claims import Claims
+    from tests.peers.support.control_plane import ControlPlane
+    from tests.peers.support.dirdriver import DirDriver
+    from tests.peers.support.processes import Process
+    from tests.peers.support.sidecars import Sidecars
+    from tests.peers.support.tunnel import Tunnel
+
+_STORM_S = 60.0
+"""How long the link and the processes behind the proxy driver are tormented."""
+
+_CHECK_INTERVAL_S = 0.2
+"""How often the tests' own livenessprobe and health-monitor ask: far oftener than the real ones."""
+
+_SOON = ("--retry-interval-start=500ms", "--retry-interval-max=2s")
+"""The sidecars' patience with a failure: their default grows to 5 minutes."""
+
+
+@pytest.fixture
+def vendor(dirdriver: Callable[..., DirDriver], claims: Claims) -> DirDriver:
+    return dirdriver(claims.storage_class, flags=("--no-topology",))
+
+
+@pytest.fixture
+def cached(vendor: DirDriver, tunnel_to: Callable[[Path, str], Tunnel]) -> Tunnel:
+    """A bridge of which only the proxy driver runs, started again since: all it knows is in its file."""
+    tunnel = tunnel_to(vendor.socket, vendor.name)
+    for process in (tunnel.agent, tunnel.hub, tunnel.proxy):
+        process.kill()
+    tunnel.proxy.start()
+    tunnel.wait_until_known()
+    return tunnel
+
+
+def test_without_a_link_livenessprobe_and_health_monitor_get_their_answers(cached: Tunnel, vendor: DirDriver) -> None:
+    with _checked(cached.socket, rounds=20):
+        assert csi_client.is_ready(csi_client.probe(cached.socket))
+        name = csi_client.identify(cached.socket)[1].answer.name
+    assert name == vendor.name
+
+
+@pytest.mark.timeout(300)
+def test_stock_sidecars_start_without_a_link_and_outlive_cuts_and_killed_hubs_and_agents(
+    cached: Tunnel, sidecars: Sidecars, claims: Claims, control_plane: ControlPlane
+) -> None:
+    sidecars.install_snapshot_kinds()
+    names = ["csi-provisioner", "csi-attacher", "csi-resizer", "csi-snapshotter"]
+    stock = [sidecars.start(name, cached.socket, *_SOON) for name in names]
+    sidecars.start_snapshot_controller()
+
+    cached.hub.start()
+    cached.agent.start()
+    cached.wait_until_up()
+    with _checked(cached.socket):
+        _storm(cached, stock, claims)
+
+    _assert_running(stock)
+    cached.wait_until_up()
+    _live_a_volumes_life(claims, control_plane)
+
+
+def _storm(tunnel: Tunnel, stock: list[Process], claims: Claims) -> None:
+    """A cut, a killed hub, a killed agent, and again; each time a claim is asked for while nothing works."""
+    strikes = [
+        (tunnel.cut, tunnel.heal),
+        (tunnel.hub.kill, tunnel.hub.start),
+        (tunnel.agent.kill, tunnel.agent.start),
+    ]
+    end = time.monotonic() + _STORM_S
+    for number, (strike, repair) in enumerate(itertools.cycle(strikes)):
+        name = f"storm-{number}"
+        strike()
+        claims.ask(name)
+        claims.wait_failed(name)
+        _assert_running(stock)
+        repair()
+        claims.wait_bound(name)
+        claims.let_go(name)
+        if time.monotonic() > end:
+            return
+
+
+def _assert_running(stock: list[Process]) -> None:
+    ended = [sidecar for sidecar in stock if not sidecar.running]
+    assert not ended, "\n".join(sidecar.log_tail() for sidecar in ended)
+
+
+@contextmanager
+def _checked(socket: Path, *, rounds: int = 0) -> Iterator[None]:
+    """Ask as livenessprobe and health-monitor do, all the while, and at least so often; every answer must be right."""
+    over = threading.Event()
+    wrong: list[object] = []
+
+    def check() -> None:
+        for number in itertools.count(1):
+            outcomes = [csi_client.probe(socket), *csi_client.identify(socket)]
+            wrong.extend(outcome.refusal for outcome in outcomes if not outcome.ok)
+            if number >= rounds and over.wait(_CHECK_INTERVAL_S):
+                return
+
+    checker = threading.Thread(target=check, name="livenessprobe and health-monitor")
+    checker.start()
+    try:
+        yield
+    finally:
+        over.set()
+        checker.join()
+    assert wrong == []
+
+
+def _live_a_volumes_life(claims: Claims, control_plane: ControlPlane) -> None:
+    """Each sidecar does what it is there for."""
+    api, namespace, driver = control_plane.api, claims.namespace, claims.storage_class
+    claims.ask("data")
+    volume = claims.wait_bound("data")["metadata"]["name"]
+
+    node = f"node-{namespace}"
+    api.create(manifests.node(node))
+    api.create(manifests.csi_node(node, drivers={driver: "edge-1"}))
+    api.create(manifests.volume_attachment(node, driver=driver, node=node, volume=volume))
+    api.wait_until("VolumeAttachment", node, lambda it: it.get("status", {}).get("attached", False), what="attached")
+    api.delete("VolumeAttachment", node)
+    api.wait_gone("VolumeAttachment", node)
+    api.delete("CSINode", node)
+    api.delete("Node", node)
+
+    claims.grow("data", 2 * manifests.GIB)
+    api.wait_until("PersistentVolume", volume, lambda it: it["spec"]["capacity"]["storage"] == "2Gi", what="of 2 GiB")
+
+    api.create(manifests.snapshot_class(driver))
+    api.create(manifests.snapshot("s", namespace=namespace, snapshot_class=driver, claim="data"))
+    ready = api.wait_until(
+        "VolumeSnapshot",
+        "s",
+        lambda it: it.get("status", {}).get("readyToUse", False),
+        what="ready",
+        namespace=namespace,
+    )
+    api.delete("VolumeSnapshot", "s", namespace=namespace)
+    api.wait_gone("VolumeSnapshotContent", ready["status"]["boundVolumeSnapshotContentName"])
+    api.delete("VolumeSnapshotClass", driver)
+    claims.let_go("data")

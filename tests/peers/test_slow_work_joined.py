@@ -1,0 +1,34 @@
+"""A driver that takes longer than the provisioner waits: the retries join the work instead of doing it again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.peers.support.claims import Claims
+    from tests.peers.support.dirdriver import DirDriver
+    from tests.peers.support.sidecars import Sidecars
+    from tests.peers.support.tunnel import Tunnel
+
+
+def test_a_volume_that_takes_25_s_to_make_is_made_once_under_a_time_out_of_10_s(
+    dirdriver: Callable[..., DirDriver],
+    tunnel_to: Callable[[Path, str], Tunnel],
+    claims: Claims,
+    sidecars: Sidecars,
+) -> None:
+    # Contract A.10: attempts at 0 to 10, 11 to 21 and 23 to 33 s; the third one gets the answer.
+    vendor = dirdriver(claims.storage_class, flags=("--no-topology", "--fault=CreateVolume=delay:25s"))
+    sidecars.start("csi-provisioner", tunnel_to(vendor.socket, vendor.name).socket, "--timeout=10s")
+    claims.ask("data")
+
+    failures = claims.wait_failed("data", times=2)
+    volume = claims.wait_bound("data")
+
+    assert ["DeadlineExceeded" in failure["message"] for failure in failures] == [True] * len(failures)
+    assert [call.code for call in vendor.calls("CreateVolume")] == ["OK"]
+    assert vendor.volumes == [volume["spec"]["csi"]["volumeHandle"]]
+    claims.let_go("data")

@@ -1,0 +1,318 @@
+"""A bridge for tests: hub, proxy drivers and edge agents as child processes of the real command, on one machine.
+
+    with Bridge(short_dir, tmp_path) as bridge:
+        bridge.start_hub()
+        bridge.start_agent("n1", vendor.socket)
+        sidecar = bridge.start_proxy("vendor.test")
+        bridge.wait_routed(sidecar)
+
+Times are short, ports are free ones, state and sockets live in a directory whose path fits a UNIX socket. Every member
+can be killed, stopped and started again; its state and its addresses stay.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import socket
+import sys
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from tests.lab.remote import RemoteLink
+from tests.peers.support.ports import free_ports
+from tests.peers.support.processes import Process, listens_on
+from tests.peers.support.waiting import wait_for
+from tests.support.sidecar import Sidecar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+_PROGRAM = Path(sys.executable).with_name("csi-bridge")
+
+_TIMES = ("--keepalive=3s", "--hello-timeout=5s", "--drain-timeout=20s", "--log-format=json")
+"""A dead link is known within 6 s, unless a test says otherwise: on a busy machine a process may not run for a while."""
+
+_REDIAL_LIMIT_S = 60.0
+"""A dial comes at least every 30 s (`common.uplink`), and the machine may be busy."""
+
+
+class Member:
+    """One process of the bridge.
+
+    Attributes:
+        process: it, in all its lives.
+    """
+
+    def __init__(self, name: str, command: Sequence[object], logs: Path, *, ready: Callable[[], bool]) -> None:
+        self.process = Process(name, command, log=logs / f"{name}.log")
+        self._ready = ready
+
+    def start(self) -> None:
+        """Start it, again if it ran before, and wait until it serves."""
+        self.process.start()
+        self.process.wait_until(self._ready, what="being ready")
+
+    def kill(self) -> None:
+        """End it with SIGKILL."""
+        self.process.kill()
+
+    def ask_to_stop(self) -> None:
+        """Send SIGTERM."""
+        self.process.signal(signal.SIGTERM)
+
+    def stop(self) -> None:
+        """Ask it to stop and wait; it is killed if it does not."""
+        self.process.stop()
+
+    def logged(self, message: str) -> list[dict[str, Any]]:
+        """The log lines whose message, or status of a call, contains a text; of all its lives."""
+        return [line for line in self.lines() if message in line["msg"] or message in line.get("status", "")]
+
+    def lines(self) -> list[dict[str, Any]]:
+        """Its log lines. A line that is no JSON is a mistake of the process's."""
+        return [json.loads(line) for line in self.process.output().splitlines()]
+
+    def wait_logged(self, message: str, *, times: int = 1) -> None:
+        """Wait until a message was logged so often."""
+        wait_for(
+            lambda: len(self.logged(message)) >= times,
+            what=f"log line {message!r} of {self.process.name}",
+            timeout_s=_REDIAL_LIMIT_S,
+            instead=self.process.log_tail,
+        )
+
+
+class Hub(Member):
+    """The hub.
+
+    Attributes:
+        uds: its UNIX socket.
+        address: where agents dial, `host:port`.
+    """
+
+    def __init__(self, directory: Path, logs: Path, flags: Sequence[str]) -> None:
+        (port,) = free_ports(1)
+        self.uds = directory / "hub.sock"
+        self.address = f"127.0.0.1:{port}"
+        command = [
+            _PROGRAM,
+            "hub",
+            f"--uds=unix://{self.uds}",
+            f"--listen={self.address}",
+            "--insecure",
+            f"--state-dir={directory / 'hub'}",
+            *_TIMES,
+            *flags,
+        ]
+        super().__init__("hub", command, logs, ready=lambda: listens_on(self.uds) and listens_on(port))
+
+
+class Agent(Member):
+    """An edge agent.
+
+    Attributes:
+        node: its node's name.
+    """
+
+    def __init__(
+        self, node: str, hub: str, sockets: Sequence[Path], directory: Path, logs: Path, flags: Sequence[str]
+    ) -> None:
+        self.node = node
+        self._status = directory / f"{node}.sock"
+        command = [
+            _PROGRAM,
+            "edge",
+            "run",
+            f"--node={node}",
+            f"--hub=ws://{hub}",
+            "--insecure",
+            *(f"--driver=unix://{path}" for path in sockets),
+            f"--state-dir={directory / node}",
+            f"--status=unix://{self._status}",
+            *_TIMES,
+            *flags,
+        ]
+        super().__init__(f"agent-{node}-{directory.name}", command, logs, ready=lambda: listens_on(self._status))
+
+    def status(self) -> dict[str, Any]:
+        """What it says of itself on its status socket."""
+        with contextlib.closing(_UnixConnection(self._status)) as connection:
+            connection.request("GET", "/status")
+            state: dict[str, Any] = json.loads(connection.getresponse().read())
+        return state
+
+    def wait_connected(self, connected: bool = True) -> None:
+        """Wait until its link to the hub is up, or down."""
+        wait_for(
+            lambda: self.status()["connected"] is connected,
+            what=f"link of {self.node}" if connected else f"end of the link of {self.node}",
+            timeout_s=_REDIAL_LIMIT_S,
+            instead=self.process.log_tail,
+        )
+
+
+class Proxy(Member):
+    """A proxy driver.
+
+    Attributes:
+        socket: its CSI socket.
+        state_dir: where it keeps its cache.
+    """
+
+    def __init__(
+        self, driver: str, hub: str, node: str | None, directory: Path, logs: Path, flags: Sequence[str]
+    ) -> None:
+        directory.mkdir()
+        self.socket = directory / "csi.sock"
+        self.state_dir = directory / "state"
+        command = [
+            _PROGRAM,
+            "driver",
+            f"--drivername={driver}",
+            f"--endpoint=unix://{self.socket}",
+            f"--hub-endpoint={hub}",
+            f"--state-dir={self.state_dir}",
+            *([f"--nodeid={node}"] if node else []),
+            *_TIMES,
+            *flags,
+        ]
+        super().__init__(f"proxy-{directory.name}", command, logs, ready=lambda: listens_on(self.socket))
+        self._sidecars: list[Sidecar] = []
+
+    @property
+    def linked(self) -> bool:
+        """Whether the last it logged of its link to the hub is that it is up."""
+        said = self.logged("link to the hub at")
+        return bool(said) and " is up " in said[-1]["msg"]
+
+    def sidecar(self) -> Sidecar:
+        """A new connection to its CSI socket; the bridge closes it."""
+        sidecar = Sidecar(self.socket)
+        self._sidecars.append(sidecar)
+        return sidecar
+
+    def hang_up(self) -> None:
+        """Close the connections of its sidecars."""
+        for sidecar in self._sidecars:
+            sidecar.close()
+
+
+class Bridge:
+    """The members, and the links between them.
+
+    Attributes:
+        hub: the hub, once it was started.
+        links: the lab links that agents dial through.
+    """
+
+    hub: Hub
+
+    def __init__(self, directory: Path, logs: Path) -> None:
+        """A bridge without members.
+
+        Args:
+            directory: for sockets and state, with a short path.
+            logs: for the members' logs.
+        """
+        self._directory, self._logs = directory, logs
+        self.members: list[Member] = []
+        self.links: list[RemoteLink] = []
+        self._proxies: list[Proxy] = []
+
+    def start_hub(self, *flags: str) -> Hub:
+        """Start the hub."""
+        self.hub = Hub(self._directory, self._logs, flags)
+        self._start(self.hub)
+        return self.hub
+
+    def start_agent(self, node: str, *sockets: Path, flags: Sequence[str] = (), through: str | None = None) -> Agent:
+        """Start an agent with the vendors' sockets; `through` is the address of a lab link to the hub."""
+        agent = Agent(node, through or self.hub.address, sockets, self._directory, self._logs, flags)
+        self._start(agent)
+        return agent
+
+    def start_rival(self, node: str, *sockets: Path) -> Agent:
+        """Start another machine's agent under a name that is taken: it has a state directory of its own."""
+        directory = self._directory / "rival"
+        directory.mkdir()
+        agent = Agent(node, self.hub.address, sockets, directory, self._logs, ())
+        self._start(agent)
+        return agent
+
+    def start_proxy(self, driver: str, *flags: str, node: str | None = None) -> Proxy:
+        """Start a proxy driver."""
+        directory = self._directory / f"p{len(self._proxies)}"
+        proxy = Proxy(driver, f"unix://{self.hub.uds}", node, directory, self._logs, flags)
+        self._proxies.append(proxy)
+        self._start(proxy)
+        return proxy
+
+    def start_link(self, *, delay: str = "0s", rate: str = "none") -> RemoteLink:
+        """Start a lab link in front of the hub."""
+        link = RemoteLink(to=self.hub.address, delay=delay, rate=rate)
+        self.links.append(link)
+        return link
+
+    def wait_routed(self, sidecar: Sidecar) -> None:
+        """Wait until a call of this sidecar's is answered by the vendor."""
+        said: list[object] = []
+
+        def look() -> bool:
+            outcome = sidecar.call("GetCapacity")
+            said[:] = [outcome.refusal]
+            return outcome.ok
+
+        wait_for(
+            look,
+            what="answer of the vendor's through the bridge",
+            timeout_s=_REDIAL_LIMIT_S,
+            instead=lambda: f"{said}\n{self.log_tails()}",
+        )
+
+    def wait_linked(self, proxy: Proxy, *, linked: bool = True) -> None:
+        """Wait until a proxy driver has a link to the hub, or none."""
+        wait_for(
+            lambda: proxy.linked is linked,
+            what=f"link of {proxy.process.name}" if linked else f"end of the link of {proxy.process.name}",
+            timeout_s=_REDIAL_LIMIT_S,
+            instead=proxy.process.log_tail,
+        )
+
+    def log_tails(self) -> str:
+        """The ends of all logs."""
+        return "\n".join(member.process.log_tail() for member in self.members)
+
+    def stop(self) -> None:
+        """Stop everything, the last one first."""
+        for proxy in self._proxies:
+            proxy.hang_up()
+        for member in reversed(self.members):
+            member.kill()
+        for link in self.links:
+            link.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _start(self, member: Member) -> None:
+        self.members.append(member)
+        member.start()
+
+
+class _UnixConnection(HTTPConnection):
+    """HTTP over a UNIX socket."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__("edge", timeout=10.0)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(str(self._path))

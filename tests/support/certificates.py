@@ -1,0 +1,89 @@
+"""A certificate authority of a test's own, and certificates for every role of the bridge."""
+
+import datetime
+import ipaddress
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+
+@dataclass(frozen=True, slots=True)
+class Pem:
+    """Three PEM files, as `--tls-ca`, `--tls-cert` and `--tls-key` take them."""
+
+    ca: Path
+    cert: Path
+    key: Path
+
+    @property
+    def flags(self) -> list[str]:
+        """The command line's three flags."""
+        return ["--tls-ca", str(self.ca), "--tls-cert", str(self.cert), "--tls-key", str(self.key)]
+
+
+class Authority:
+    """Signs certificates into a directory."""
+
+    def __init__(self, directory: Path, *, name: str = "csi-bridge test CA") -> None:
+        self.directory = directory
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        certificate = (
+            self._builder(self._name, self._key)
+            .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+            .sign(self._key, hashes.SHA256())
+        )
+        self.path = directory / f"{name.replace(' ', '-')}.pem"
+        self.path.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+
+    def hub(self) -> Pem:
+        """A hub on this machine."""
+        return self.issue("csi-bridge:hub", "csi-bridge:hubs", file="hub")
+
+    def edge(self, node: str) -> Pem:
+        """The agent of a node."""
+        return self.issue(f"system:node:{node}", "system:nodes", file=f"edge-{node}")
+
+    def driver(self, name: str) -> Pem:
+        """A proxy driver on another host."""
+        return self.issue(f"csi-bridge:driver:{name}", "csi-bridge:drivers", file=f"driver-{name}")
+
+    def issue(self, common_name: str, organization: str, *, file: str) -> Pem:
+        """Any certificate, valid for 127.0.0.1 and localhost, for an hour."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        subject = x509.Name(
+            [
+                x509.NameAttribute(NameOID.ORGANIZATION_NAME, organization),
+                x509.NameAttribute(NameOID.COMMON_NAME, common_name),
+            ]
+        )
+        names = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+        certificate = (
+            self._builder(subject, key)
+            .add_extension(x509.SubjectAlternativeName(names), critical=False)
+            .sign(self._key, hashes.SHA256())
+        )
+        found = Pem(self.path, self.directory / f"{file}.crt", self.directory / f"{file}.key")
+        found.cert.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+        found.key.write_bytes(
+            key.private_bytes(
+                serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+            )
+        )
+        return found
+
+    def _builder(self, subject: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
+        now = datetime.datetime.now(datetime.UTC)
+        return (
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .issuer_name(self._name)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - datetime.timedelta(minutes=5))
+            .not_valid_after(now + datetime.timedelta(hours=1))
+        )

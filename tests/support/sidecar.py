@@ -1,0 +1,189 @@
+"""A sidecar: a client of csi.sock as the stock ones are, on a real gRPC library with its default limits.
+
+Of a call it tells what a sidecar decides by: the code, the message, the answer. `Outcome.refusal` is the first two.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+import grpc
+
+from common.csi.methods import METHODS
+from common.relay.client import Channel
+from common.status import Code, Status
+from tests.support.answers import path_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from google.protobuf.message import Message
+
+PATIENCE_S = 30.0
+"""The deadline of a call that a test expects to be answered; only a failing test waits so long."""
+
+_OPTIONS = [
+    ("grpc.default_authority", "localhost"),
+    # Without its own subchannel pool grpcio would hand out a connection that an earlier channel made.
+    ("grpc.use_local_subchannel_pool", 1),
+    # csi-lib-utils waits a second between its dials (contract A.1); tests have less time.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 200),
+]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a call ended.
+
+    Attributes:
+        code: the status code.
+        message: the status message.
+        answer: the response, or the last one of a stream; bytes for a method that csi.proto does not know.
+        count: how many responses there were.
+    """
+
+    code: Code
+    message: str
+    answer: Any = None
+    count: int = 0
+
+    @property
+    def ok(self) -> bool:
+        """Whether the call succeeded."""
+        return self.code is Code.OK
+
+    @property
+    def refusal(self) -> tuple[Code, str]:
+        """What a sidecar shows to the user."""
+        return self.code, self.message
+
+
+class Pending:
+    """A call under way."""
+
+    def __init__(self, call: Any) -> None:
+        self._call = call
+
+    @property
+    def done(self) -> bool:
+        """Whether it has ended."""
+        return bool(self._call.done())
+
+    def cancel(self) -> None:
+        """Give it up, as a sidecar that exits."""
+        self._call.cancel()
+
+    def when_done(self, tell: Any) -> None:
+        """Call `tell()` at its end, in a thread of gRPC's."""
+        self._call.add_done_callback(lambda _: tell())
+
+    def outcome(self, *, patience_s: float = PATIENCE_S) -> Outcome:
+        """Wait for its end.
+
+        Raises:
+            grpc.FutureTimeoutError: it did not come within `patience_s`.
+        """
+        with contextlib.suppress(grpc.FutureCancelledError):
+            self._call.exception(patience_s)
+        code = _code(self._call)
+        answer = self._call.result() if code is Code.OK else None
+        return _outcome(self._call, answer, int(answer is not None))
+
+
+class Stream:
+    """A streaming call: iterate over it, or take the `outcome()` of the rest."""
+
+    def __init__(self, call: Any) -> None:
+        self._call = call
+        self._count = 0
+        self._last: Any = None
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Any:
+        self._last = next(self._call)
+        self._count += 1
+        return self._last
+
+    def cancel(self) -> None:
+        """Give it up."""
+        self._call.cancel()
+
+    def outcome(self) -> Outcome:
+        """Read to the end."""
+        with contextlib.suppress(grpc.RpcError):
+            for _ in self:
+                pass
+        return _outcome(self._call, self._last, self._count)
+
+
+class Sidecar:
+    """One connection to a csi.sock, kept as the stock sidecars keep theirs."""
+
+    def __init__(self, socket: Path) -> None:
+        self.socket = socket
+        self._channel = grpc.insecure_channel(f"unix://{socket}", _OPTIONS)
+
+    def call(self, method: str, request: Message | bytes | None = None, *, timeout_s: float | None = None) -> Outcome:
+        """Make a unary call and wait for its end."""
+        return self.start(method, request, timeout_s=timeout_s or PATIENCE_S).outcome()
+
+    def start(self, method: str, request: Message | bytes | None = None, *, timeout_s: float | None = None) -> Pending:
+        """Begin a unary call; without `timeout_s` it has no deadline."""
+        path = path_of(method)
+        known = METHODS.get(path)
+        call = self._channel.unary_unary(path, response_deserializer=known.response.FromString if known else None)
+        return Pending(call.future(_request(path, request), timeout=timeout_s))
+
+    def stream(self, method: str, request: Message | bytes | None = None) -> Stream:
+        """Begin a streaming call."""
+        path = path_of(method)
+        call = self._channel.unary_stream(path, response_deserializer=METHODS[path].response.FromString)
+        return Stream(call(_request(path, request), timeout=2 * PATIENCE_S))
+
+    def close(self) -> None:
+        """Close the connection; calls under way are cancelled."""
+        self._channel.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def told_at_the_deadline(socket: Path, method: str, request: Message, *, timeout_s: float) -> Status:
+    """What the server says when a call's time is up. A gRPC library's client would not wait to hear it."""
+
+    async def ask() -> Status:
+        channel = Channel(socket, max_message_bytes=4 << 20)
+        try:
+            status, _ = await channel.call(path_of(method), _request("", request), timeout_s=timeout_s).unary()
+        finally:
+            await channel.close()
+        return status
+
+    return asyncio.run(ask())
+
+
+def _request(path: str, request: Message | bytes | None) -> bytes:
+    if isinstance(request, bytes):
+        return request
+    message = METHODS[path].request() if request is None else request
+    return bytes(message.SerializeToString())
+
+
+def _code(call: Any) -> Code:
+    return Code(call.code().value[0])
+
+
+def _outcome(call: Any, answer: Any, count: int) -> Outcome:
+    names = {name for name, _ in call.trailing_metadata() or ()}
+    assert "grpc-status-details-bin" not in names, "details must be empty (CSI spec, Error Scheme)"
+    return Outcome(_code(call), call.details() or "", answer, count)

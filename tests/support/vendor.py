@@ -1,0 +1,235 @@
+"""A vendor's CSI driver, in this process, on a real gRPC server, that does what a test tells it.
+
+    with Vendor(directory / "vendor.sock") as vendor:
+        gate = vendor.gate()
+        vendor.on("CreateVolume", lambda call: call.wait(gate) or volume(call.request.name))
+
+A script gets the `VendorCall` and returns the response (a message, or bytes as they shall be sent), yields responses
+for a streaming method, or raises `Refusal`. What no script covers is answered as a working driver would.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Self
+
+import grpc
+from google.protobuf.message import Message
+
+from common.csi.methods import METHODS
+from tests.peers.support.waiting import wait_for
+from tests.support.answers import Identity, answer_of, path_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from common.status import Code
+
+_THREADS = 400
+"""Above what the sidecars together hold in flight (contract A: 265); a thread is made when one is needed."""
+
+_UNLIMITED = -1
+
+
+class Refusal(Exception):
+    """Raised in a script: the driver answers with this code and text."""
+
+    def __init__(self, code: Code, message: str) -> None:
+        super().__init__(message)
+        self.code, self.message = code, message
+
+
+class VendorCall:
+    """A call as the driver sees it.
+
+    Attributes:
+        method: its path.
+        data: the request's bytes.
+        over: set when the caller cancelled, or its connection ended, or the call was answered.
+        answered: whether the script came to its end.
+        timeout_s: what the caller gave it, or None.
+    """
+
+    def __init__(self, method: str, data: bytes, context: grpc.ServicerContext) -> None:
+        self.method, self.data = method, data
+        self.over = threading.Event()
+        self.answered = False
+        self.timeout_s = context.time_remaining()
+        if not context.add_callback(self.over.set):
+            self.over.set()
+
+    @property
+    def request(self) -> Any:
+        """The request, parsed."""
+        return METHODS[self.method].request.FromString(self.data)
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the caller was gone before the script had come to its end."""
+        return self.over.is_set() and not self.answered
+
+    def wait(self, event: threading.Event) -> None:
+        """Go on when a test says so (`Vendor.gate`)."""
+        event.wait()
+
+
+Answer = Message | bytes
+Script = Callable[[VendorCall], Answer | Iterable[Answer]]
+
+
+class Vendor(grpc.GenericRpcHandler):  # type: ignore[misc]  # types-grpcio calls it Any
+    """A driver on a UNIX socket.
+
+    Attributes:
+        socket: where it listens.
+        identity: who it says it is; change it and restart the driver to have it asked again.
+        lacks: methods that it does not have: the gRPC library says UNIMPLEMENTED.
+    """
+
+    def __init__(self, socket: Path, *, name: str = "vendor.test") -> None:
+        self.socket = socket
+        self.identity = Identity(name)
+        self.lacks: set[str] = set()
+        self._scripts: dict[str, Script] = {}
+        self._calls: dict[str, list[VendorCall]] = defaultdict(list)
+        self._gates: list[threading.Event] = []
+        self._server: grpc.Server | None = None
+
+    # -------------------- what a test tells it --------------------
+
+    def on(self, method: str, script: Script) -> None:
+        """From now on, answer a method (by name, or any path) with a script."""
+        self._scripts[path_of(method)] = script
+
+    def as_usual(self, method: str) -> None:
+        """Answer a method as a working driver again."""
+        del self._scripts[path_of(method)]
+
+    def refuse(self, method: str, code: Code, message: str) -> None:
+        """From now on, answer a method with a status."""
+
+        def script(_call: VendorCall) -> Answer:
+            raise Refusal(code, message)
+
+        self.on(method, script)
+
+    def hold(self, method: str) -> threading.Event:
+        """From now on, answer a method as usual, but not before the event is set. The driver's end sets it."""
+        gate = self.gate()
+
+        def script(call: VendorCall) -> Answer:
+            call.wait(gate)
+            return answer_of(self.identity, call.method, call.data)
+
+        self.on(method, script)
+        return gate
+
+    def gate(self) -> threading.Event:
+        """An event that the driver's end sets, so that no thread waits for it for ever."""
+        gate = threading.Event()
+        self._gates.append(gate)
+        return gate
+
+    # -------------------- what a test asks it --------------------
+
+    def calls(self, method: str) -> list[VendorCall]:
+        """The calls of a method so far, oldest first."""
+        return list(self._calls[path_of(method)])
+
+    def wait_for_call(self, method: str, number: int = 1) -> VendorCall:
+        """The `number`th call of a method, as soon as it is there."""
+        found = self._calls[path_of(method)]
+        wait_for(lambda: len(found) >= number, what=f"call {number} of {method} at the vendor")
+        return found[number - 1]
+
+    # -------------------- its life --------------------
+
+    def start(self) -> None:
+        """Listen. A socket file that is there is replaced: the agent sees a new inode, as after a real restart."""
+        self.socket.unlink(missing_ok=True)
+        options = [
+            ("grpc.max_receive_message_length", _UNLIMITED),
+            ("grpc.max_send_message_length", _UNLIMITED),
+        ]
+        self._server = grpc.server(ThreadPoolExecutor(_THREADS), options=options)
+        self._server.add_generic_rpc_handlers((self,))
+        self._server.add_insecure_port(f"unix://{self.socket}")
+        self._server.start()
+
+    def stop(self) -> None:
+        """Stop at once; calls under way are cut."""
+        if self._server is not None:
+            stopped = self._server.stop(grace=None)
+            for gate in self._gates:
+                gate.set()
+            stopped.wait()
+            self._server = None
+
+    def restart(self) -> None:
+        """Stop, and start again on a new socket file."""
+        self.stop()
+        self.start()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    # -------------------- gRPC's side --------------------
+
+    def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
+        """Find who answers a method."""
+        method = details.method
+        known = METHODS.get(method)
+        scripted = method in self._scripts
+        if method in {path_of(name) for name in self.lacks} or not (known or scripted):
+            self._calls[method]  # noqa: B018  # a defaultdict: a method that was never called has an empty list
+            return None
+        if known is not None and known.streaming:
+            return grpc.unary_stream_rpc_method_handler(lambda data, context: self._stream(method, data, context))
+        return grpc.unary_unary_rpc_method_handler(lambda data, context: self._unary(method, data, context))
+
+    def _unary(self, method: str, data: bytes, context: grpc.ServicerContext) -> bytes:
+        call = self._note(method, data, context)
+        script = self._scripts.get(method)
+        try:
+            answer = answer_of(self.identity, method, data) if script is None else script(call)
+        except Refusal as refusal:
+            call.answered = True
+            _refuse(context, refusal)
+        call.answered = True
+        assert isinstance(answer, Message | bytes)
+        return _bytes(answer)
+
+    def _stream(self, method: str, data: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
+        call = self._note(method, data, context)
+        script = self._scripts.get(method)
+        if script is not None:
+            try:
+                answers = script(call)
+                assert not isinstance(answers, Message | bytes)
+                for answer in answers:
+                    yield _bytes(answer)
+            except Refusal as refusal:
+                call.answered = True
+                _refuse(context, refusal)
+        call.answered = True
+
+    def _note(self, method: str, data: bytes, context: grpc.ServicerContext) -> VendorCall:
+        call = VendorCall(method, data, context)
+        self._calls[method].append(call)
+        return call
+
+
+def _refuse(context: grpc.ServicerContext, refusal: Refusal) -> None:
+    code = next(code for code in grpc.StatusCode if code.value[0] == refusal.code)
+    context.abort(code, refusal.message)
+
+
+def _bytes(answer: Answer) -> bytes:
+    return answer if isinstance(answer, bytes) else answer.SerializeToString()

@@ -1,0 +1,64 @@
+"""What each switch adds to the capabilities."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from examples.dirdriver import capabilities
+from examples.dirdriver.capabilities import Controller, Node, Plugin
+from examples.dirdriver.settings import Settings
+
+
+def settings(**switches: Any) -> Settings:
+    return Settings(endpoint="unix:///s", state_dir=Path("/s"), node_id="n1", **switches)
+
+
+EVERYTHING = settings(mutable_parameters=("q",))
+
+
+def test_with_every_switch_on_every_capability_of_the_spec_is_there_but_the_mount_group() -> None:
+    plugin = capabilities.chosen(capabilities.PLUGIN, EVERYTHING)
+    controller = capabilities.chosen(capabilities.CONTROLLER, EVERYTHING)
+    node = capabilities.chosen(capabilities.NODE, EVERYTHING)
+
+    assert {*plugin, Plugin.UNKNOWN} == set(Plugin.values())
+    assert {*controller, Controller.UNKNOWN} == set(Controller.values())
+    assert {*node, Node.UNKNOWN, Node.VOLUME_MOUNT_GROUP} == set(Node.values())
+
+
+@pytest.mark.parametrize(
+    ("switches", "gone"),
+    [
+        ({"attach": False}, {Controller.PUBLISH_UNPUBLISH_VOLUME, Controller.PUBLISH_READONLY, 10}),
+        ({"mutable_parameters": ()}, {Controller.MODIFY_VOLUME}),
+        ({"stage": False}, set()),
+    ],
+)
+def test_a_switch_takes_its_controller_capabilities_along(switches: dict[str, Any], gone: set[int]) -> None:
+    all_on = set(capabilities.chosen(capabilities.CONTROLLER, EVERYTHING))
+
+    left = set(capabilities.chosen(capabilities.CONTROLLER, settings(**{"mutable_parameters": ("q",)} | switches)))
+
+    assert all_on - left == gone
+
+
+def test_without_staging_the_node_has_no_staging_capability() -> None:
+    assert Node.STAGE_UNSTAGE_VOLUME not in capabilities.chosen(capabilities.NODE, settings(stage=False))
+
+
+def test_without_topology_a_snapshot_has_none_either() -> None:
+    chosen = capabilities.chosen(capabilities.PLUGIN, settings(topology=False))
+
+    assert set(chosen) == {
+        Plugin.CONTROLLER_SERVICE,
+        Plugin.GROUP_CONTROLLER_SERVICE,
+        Plugin.SNAPSHOT_METADATA_SERVICE,
+    }
+
+
+def test_the_topology_of_snapshots_can_be_left_out_alone() -> None:
+    chosen = capabilities.chosen(capabilities.PLUGIN, settings(snapshot_topology=False))
+
+    assert Plugin.VOLUME_ACCESSIBILITY_CONSTRAINTS in chosen
+    assert Plugin.SNAPSHOT_ACCESSIBILITY_CONSTRAINTS not in chosen

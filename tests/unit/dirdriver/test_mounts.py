@@ -1,0 +1,41 @@
+"""The mount table and the loop devices, as the kernel's files tell of them."""
+
+from pathlib import Path
+
+from examples.dirdriver import loops
+from examples.dirdriver.mounts import parse_mountinfo
+
+MOUNTINFO = """\
+22 1 254:0 / / rw,relatime - ext4 /dev/root rw
+91 22 254:0 /state/volumes/vol-1/data /pods/with\\040space/mount ro,noexec shared:3 - ext4 /dev/root rw
+92 22 0:6 /loop3 /pods/block rw - devtmpfs none rw
+93 22 7:3 / /pods/back\\134slash rw,relatime - xfs /dev/loop3 rw,nouuid
+"""
+
+
+def test_each_line_of_mountinfo_is_a_mount() -> None:
+    root, bound, block, device = parse_mountinfo(MOUNTINFO)
+
+    assert root.path == "/"
+    assert (bound.path, bound.root) == ("/pods/with space/mount", "/state/volumes/vol-1/data")
+    assert bound.options == {"ro", "noexec"}
+    assert (block.root, block.source) == ("/loop3", "none")
+    assert (device.path, device.source) == ("/pods/back\\slash", "/dev/loop3")
+
+
+def loop(sysfs: Path, name: str, backing: str, *, readonly: bool) -> None:
+    folder = sysfs / name / "loop"
+    folder.mkdir(parents=True)
+    (folder / "backing_file").write_text(backing + "\n")
+    (folder.parent / "ro").write_text(f"{int(readonly)}\n")
+
+
+def test_the_devices_of_an_image_are_found_with_their_kind(tmp_path: Path) -> None:
+    loop(tmp_path, "loop0", "/state/volumes/a/image", readonly=False)
+    loop(tmp_path, "loop1", "/state/volumes/b/image", readonly=False)
+    loop(tmp_path, "loop12", "/state/volumes/a/image", readonly=True)
+    (tmp_path / "loop2").mkdir()  # free
+
+    found = set(loops.devices(Path("/state/volumes/a/image"), sysfs=tmp_path))
+
+    assert found == {(Path("/dev/loop0"), False), (Path("/dev/loop12"), True)}

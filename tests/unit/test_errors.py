@@ -1,0 +1,264 @@
+"""The error table: what each situation is called, which code it gets, and what its text tells a person to do."""
+
+import inspect
+from collections.abc import Callable
+
+import pytest
+
+from common import errors
+from common.errors import (
+    CODES,
+    BridgeError,
+    CallError,
+    CallTimeout,
+    DialError,
+    Draining,
+    DriverMissing,
+    HandshakeRefused,
+    HubUnreachable,
+    LinkError,
+    LinkLost,
+    LocalProtocolError,
+    MessageTooLarge,
+    NodeOffline,
+    NodeUnknown,
+    NoRoute,
+    NotCarried,
+    NothingKnown,
+    OperationConflict,
+    OperationLimit,
+    Overloaded,
+    ProtocolError,
+    RemoteProtocolError,
+    SettingsError,
+    TunnelClosed,
+    VendorBroken,
+    status_of,
+    timestamp,
+)
+from common.status import Code, Origin, Status
+
+SINCE_S = 1_795_252_323.9
+"""2026-11-21T09:12:03Z and most of a second."""
+
+TABLE: dict[type[CallError], tuple[Callable[[], CallError], Code, str]] = {
+    NodeOffline: (
+        lambda: NodeOffline("n7", SINCE_S),
+        Code.UNAVAILABLE,
+        (
+            "edge node n7 is offline since 2026-11-21T09:12:03Z; look at the log of its csi-bridge edge agent and at "
+            "the network between it and the hub"
+        ),
+    ),
+    NodeUnknown: (
+        lambda: NodeUnknown("n7"),
+        Code.UNAVAILABLE,
+        (
+            "edge node n7 has never connected to this hub; compare --nodeid of the proxy driver with --node of the "
+            "edge agent, and look at the agent's log"
+        ),
+    ),
+    DriverMissing: (
+        lambda: DriverMissing("dir.csi", "n7"),
+        Code.UNAVAILABLE,
+        (
+            "edge node n7 is connected but has no driver dir.csi; check that the driver runs there and that the "
+            "agent's --driver names its socket"
+        ),
+    ),
+    NoRoute: (
+        lambda: NoRoute("dir.csi", ("n7", "n8")),
+        Code.UNAVAILABLE,
+        "driver dir.csi runs on several edge nodes (n7, n8) and the call names none; set --nodeid on the proxy driver",
+    ),
+    HubUnreachable: (
+        lambda: HubUnreachable("wss://hub:7443", SINCE_S),
+        Code.UNAVAILABLE,
+        "the proxy driver has no link to the hub at wss://hub:7443 since 2026-11-21T09:12:03Z; look at the hub's log",
+    ),
+    LinkLost: (
+        lambda: LinkLost("edge node n7", "nothing was heard for 20 s"),
+        Code.UNAVAILABLE,
+        "the link to edge node n7 was lost with the call under way; the operation goes on there and a retry joins it",
+    ),
+    Draining: (
+        lambda: Draining("hub"),
+        Code.UNAVAILABLE,
+        "the hub is shutting down and takes no new calls; a retry will find its successor",
+    ),
+    CallTimeout: (
+        lambda: CallTimeout("edge node n7"),
+        Code.DEADLINE_EXCEEDED,
+        "edge node n7 has not answered in the caller's time; the operation goes on and a retry joins it",
+    ),
+    OperationLimit: (
+        lambda: OperationLimit("dir.csi", "n7", 600.0),
+        Code.DEADLINE_EXCEEDED,
+        (
+            "driver dir.csi on edge node n7 did not finish within --operation-limit (600 s) and the call to it was "
+            "cancelled; look at the driver's log"
+        ),
+    ),
+    OperationConflict: (
+        lambda: OperationConflict("dir.csi", "n7", "CreateVolume pvc-1"),
+        Code.ABORTED,
+        (
+            "CreateVolume pvc-1 is already under way with other arguments at driver dir.csi on edge node n7; retry "
+            "when it has ended"
+        ),
+    ),
+    MessageTooLarge: (
+        lambda: MessageTooLarge(5_000_000, 4_194_304, "a CSI message"),
+        Code.UNAVAILABLE,
+        (
+            "a CSI message of 5000000 bytes is larger than the limit of 4194304 bytes; raise --max-message on hub, "
+            "driver and agent"
+        ),
+    ),
+    Overloaded: (
+        lambda: Overloaded("hub", 1_024, "--max-calls"),
+        Code.UNAVAILABLE,
+        "the hub has 1024 calls under way, which is its limit (--max-calls); retry later or raise it",
+    ),
+    VendorBroken: (
+        lambda: VendorBroken("dir.csi", "n7", "the driver reset the stream"),
+        Code.UNAVAILABLE,
+        "driver dir.csi on edge node n7: the driver reset the stream; look at the driver's log there",
+    ),
+    NothingKnown: (
+        lambda: NothingKnown("dir.csi", "no agent has reported it"),
+        Code.UNAVAILABLE,
+        "nothing is known of driver dir.csi yet: no agent has reported it",
+    ),
+    NotCarried: (
+        lambda: NotCarried("/csi.v1.Node/NodeStageVolume", "a kubelet asks the driver itself"),
+        Code.UNIMPLEMENTED,
+        "/csi.v1.Node/NodeStageVolume is not served here: a kubelet asks the driver itself",
+    ),
+}
+"""Every row of the table: how it is made, its code, and its text, which users see in events."""
+
+ROWS = [pytest.param(*row, id=error.__name__) for error, row in TABLE.items()]
+
+
+def errors_below(parent: type[BaseException]) -> set[type[BaseException]]:
+    return {
+        found
+        for _, found in inspect.getmembers(errors, inspect.isclass)
+        if issubclass(found, parent) and found is not parent
+    }
+
+
+def test_every_call_error_has_a_code_and_a_row_here() -> None:
+    assert errors_below(CallError) == set(CODES) == set(TABLE)
+
+
+@pytest.mark.parametrize(("make", "code", "text"), ROWS)
+def test_a_call_error_becomes_this_status(make: Callable[[], CallError], code: Code, text: str) -> None:
+    for origin in Origin:
+        assert status_of(make(), origin) == Status(code, text, origin)
+
+
+@pytest.mark.parametrize(("make", "code", "text"), ROWS)
+def test_a_call_errors_text_is_the_same_on_a_retry(make: Callable[[], CallError], code: Code, text: str) -> None:
+    assert str(make()) == str(make()) == text
+
+
+def test_the_only_final_code_says_that_nothing_can_have_run() -> None:
+    """A final code lets a sidecar forget a volume that exists (contract.md, A)."""
+    not_final = {Code.UNAVAILABLE, Code.DEADLINE_EXCEEDED, Code.ABORTED}
+    assert {error for error, code in CODES.items() if code not in not_final} == {NotCarried}
+    assert CODES[NotCarried] is Code.UNIMPLEMENTED
+
+
+def test_a_lost_link_says_the_same_whatever_the_cause_because_a_changing_text_makes_new_events() -> None:
+    assert str(LinkLost("edge node n7", "cable cut")) == str(LinkLost("edge node n7", "nothing was heard for 20 s"))
+
+
+def test_no_route_without_candidates_says_where_to_look() -> None:
+    assert str(NoRoute("dir.csi")) == (
+        "no edge node has reported driver dir.csi to the hub yet; check that an agent is connected and that its "
+        "--driver names the driver's socket"
+    )
+
+
+def test_a_message_that_no_flag_can_make_fit_has_its_own_remedy() -> None:
+    text = str(MessageTooLarge(5_000_000, 4_194_304, "an answer", "no sidecar takes more; ask the driver's vendor"))
+    assert text.endswith("; no sidecar takes more; ask the driver's vendor")
+
+
+def test_a_timeout_without_a_name_speaks_of_the_peer() -> None:
+    assert str(CallTimeout()).startswith("the peer has not answered in the caller's time")
+
+
+@pytest.mark.parametrize(
+    ("origin", "hop"),
+    [(Origin.VENDOR, "driver"), (Origin.EDGE, "edge agent"), (Origin.HUB, "hub"), (Origin.PROXY, "proxy driver")],
+)
+@pytest.mark.parametrize(
+    "error",
+    [
+        None,
+        ValueError("s3cr3t"),
+        TunnelClosed(sent=True, why="s3cr3t"),
+        RemoteProtocolError("s3cr3t"),
+        SettingsError("KEY", "s3cr3t", "no"),
+        KeyboardInterrupt("s3cr3t"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_a_surprise_is_unavailable_and_names_the_hop_and_no_detail(
+    error: BaseException | None, origin: Origin, hop: str
+) -> None:
+    assert status_of(error, origin) == Status(
+        Code.UNAVAILABLE, f"an internal error in the {hop}; its log has the details", origin
+    )
+
+
+def test_a_call_error_that_the_table_does_not_name_is_unavailable() -> None:
+    class Newer(CallError):
+        """Of a later version."""
+
+    assert status_of(Newer("new"), Origin.HUB) == Status(Code.UNAVAILABLE, "new", Origin.HUB)
+
+
+@pytest.mark.parametrize(
+    ("error", "parents"),
+    [
+        (SettingsError, (BridgeError,)),
+        (LocalProtocolError, (ProtocolError, BridgeError)),
+        (RemoteProtocolError, (ProtocolError, BridgeError)),
+        (DialError, (LinkError, BridgeError)),
+        (HandshakeRefused, (LinkError, BridgeError)),
+        (TunnelClosed, (LinkError, BridgeError)),
+        *((error, (CallError, BridgeError)) for error in TABLE),
+    ],
+)
+def test_errors_are_sorted_by_blame(error: type[BridgeError], parents: tuple[type[BridgeError], ...]) -> None:
+    assert issubclass(error, parents)
+    assert error.__mro__[1] is parents[0]
+
+
+def test_errors_about_links_say_what_and_why() -> None:
+    assert str(DialError("wss://hub:7443", "connection refused")) == "cannot reach wss://hub:7443: connection refused"
+    assert str(TunnelClosed(sent=True, why="peer went away")) == "the session ended: peer went away"
+    refused = HandshakeRefused("name-taken", "node n7 is connected already")
+    assert (refused.reason, str(refused)) == ("name-taken", "node n7 is connected already")
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("7x", "KEEPALIVE=7x: not a time"),
+        (7, "KEEPALIVE=7: not a time"),
+        ("", "KEEPALIVE: not a time"),
+        (None, "KEEPALIVE: not a time"),
+    ],
+)
+def test_a_settings_error_names_the_variable_and_its_value(value: object, text: str) -> None:
+    assert str(SettingsError("KEEPALIVE", value, "not a time")) == text
+
+
+def test_a_timestamp_is_absolute_utc_to_the_second() -> None:
+    assert timestamp(0.0) == "1970-01-01T00:00:00Z"
+    assert timestamp(SINCE_S) == "2026-11-21T09:12:03Z"
