@@ -13,6 +13,7 @@ import json
 import secrets
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import uvloop
@@ -29,6 +30,18 @@ from common.tls import TlsFiles, TlsIdentity  # noqa: E402
 from common.transport import dial  # noqa: E402
 from common.uplink import Uplink  # noqa: E402
 from common.version import introduce  # noqa: E402
+
+Identity = Callable[[int], TlsIdentity] | None
+
+
+def _identity(ca: Path, directory: Path) -> Identity:
+    """Each edge's certificate, as the test's authority names the files."""
+
+    def identity(number: int) -> TlsIdentity:
+        name = directory / f"edge-e{number}"
+        return TlsIdentity(TlsFiles(ca, name.with_suffix(".crt"), name.with_suffix(".key")), server=False)
+
+    return identity
 
 
 class Idle:
@@ -58,7 +71,7 @@ class Idle:
         self.up -= 1
 
 
-async def dial_all(hub: Endpoint, count: int, idle: Idle, tls: list[TlsIdentity], at_once: int) -> dict[str, object]:
+async def dial_all(hub: Endpoint, count: int, idle: Idle, tls: Identity, at_once: int) -> dict[str, object]:
     """Dial all edges, so many at a time; each dials again until it is up, as an agent would, but without waiting."""
     limits = Limits(hello_timeout_s=20, keepalive_s=60)
     gate = asyncio.Semaphore(at_once)
@@ -70,7 +83,7 @@ async def dial_all(hub: Endpoint, count: int, idle: Idle, tls: list[TlsIdentity]
         async with gate:
             while True:
                 try:
-                    context = tls[number % len(tls)].context() if tls else None
+                    context = tls(number).context() if tls is not None else None
                     links.append(await dial(hub, hello, idle, limits=limits, tls=context))
                 except (DialError, HandshakeRefused) as error:
                     if not retries:
@@ -104,9 +117,11 @@ async def main() -> None:
     parser.add_argument("--count", type=int, required=True)
     parser.add_argument("--at-once", type=int, default=20_000)
     parser.add_argument("--uplinks", action="store_true", help="redial and back off as agents do")
-    parser.add_argument("--tls", nargs=3, action="append", default=[], metavar=("CA", "CERT", "KEY"))
+    parser.add_argument(
+        "--tls", nargs=2, metavar=("CA", "DIR"), help="DIR holds edge-eN.crt and edge-eN.key of each edge"
+    )
     options = parser.parse_args()
-    tls = [TlsIdentity(TlsFiles(*map(Path, files)), server=False) for files in options.tls]
+    tls = _identity(*map(Path, options.tls)) if options.tls else None
     idle = Idle()
     tasks = []
     if options.uplinks:

@@ -15,7 +15,7 @@ from common.csi.methods import METHODS, Method, is_csi
 from common.endpoint import Endpoint
 from common.errors import BridgeError, NotCarried
 from common.link import Link, Stream
-from common.messages import Kind
+from common.messages import Kind, Reason
 from common.redact import redacted
 from common.session import Limits
 from common.status import Origin, Status, code_name
@@ -63,12 +63,15 @@ def encode_request(path: str, text: str) -> bytes:
     """The request's bytes from JSON; `@FILE` reads a file, `-` standard input.
 
     Raises:
-        click.BadParameter: it is not JSON of the method's request.
+        click.BadParameter: it cannot be read, or is not JSON of the method's request.
     """
-    if text == "-":
-        text = sys.stdin.read()
-    elif text.startswith("@"):
-        text = Path(text[1:]).read_text()
+    try:
+        if text == "-":
+            text = sys.stdin.read()
+        elif text.startswith("@"):
+            text = Path(text[1:]).read_text()
+    except (OSError, ValueError) as error:  # not there, or not UTF-8
+        raise click.BadParameter(f"cannot read the request: {error}") from error
     method = METHODS.get(path)
     if method is None:
         if text.strip() not in {"", "{}"}:
@@ -105,7 +108,7 @@ async def call(endpoint: Endpoint, *, driver: str, node: str, path: str, request
         stream.acknowledge(delivered=True)
         return stream.status
     finally:
-        link.goodbye("done", "the call is finished")
+        link.goodbye(Reason.DONE, "the call is finished")
         await link.wait_closed()
 
 

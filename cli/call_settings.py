@@ -19,3 +19,8 @@ class CallSettings(Settings):
     driver: str = setting(REQUIRED, parse=words, help="The driver's name.")
     node: str | None = setting(None, parse=words, help="The edge node; needed once the driver runs on several.")
     timeout_s: float = setting("60s", parse=duration, help="How long to wait for the answer.")
+
+    def __post_init__(self) -> None:
+        """Check that the hub is on this host."""
+        if self.hub.path is None:
+            raise self.wrong("hub", "operators come by the hub's UNIX socket alone: unix:///PATH")

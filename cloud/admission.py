@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from common.errors import HandshakeRefused
-from common.messages import Hello
+from common.messages import Hello, Reason
 from common.transport import Peer
 
 
@@ -53,14 +53,14 @@ def admit(hello: Hello, peer: Peer, *, insecure: bool) -> Role:
     try:
         role = Role(hello.role)
     except ValueError:
-        raise HandshakeRefused("role", f"a hub does not know the role {hello.role!r}") from None
+        raise HandshakeRefused(Reason.ROLE, f"a hub does not know the role {hello.role!r}") from None
     if role is not Role.OPERATOR and not (hello.name and len(hello.name) <= _LONGEST_NAME and hello.name.isprintable()):
-        raise HandshakeRefused("name", f"the {role} gave no usable name ({len(hello.name)} characters)")
+        raise HandshakeRefused(Reason.NAME, f"the {role} gave no usable name ({len(hello.name)} characters)")
     if peer.local:
         if role is Role.EDGE:
-            raise HandshakeRefused("role", "an edge agent comes over the network, not by the hub's UNIX socket")
+            raise HandshakeRefused(Reason.ROLE, "an edge agent comes over the network, not by the hub's UNIX socket")
     elif role is Role.OPERATOR:
-        raise HandshakeRefused("role", "operators come by the hub's UNIX socket alone")
+        raise HandshakeRefused(Reason.ROLE, "operators come by the hub's UNIX socket alone")
     elif not insecure:
         _check_certificate(role, hello.name, peer)
     return role
@@ -70,7 +70,7 @@ def _check_certificate(role: Role, name: str, peer: Peer) -> None:
     wanted = SUBJECTS[role]
     if peer.common_name != wanted.common_name + name or wanted.organization not in peer.organizations:
         raise HandshakeRefused(
-            "certificate",
+            Reason.CERTIFICATE,
             f"the hello says {role} {name}, the certificate CN={peer.common_name} O={','.join(peer.organizations)}; "
             f"CN={wanted.common_name}{name} O={wanted.organization} is needed",
         )

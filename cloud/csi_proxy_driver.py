@@ -215,7 +215,12 @@ async def run(settings: DriverSettings, stopping: asyncio.Event) -> None:
     proxy = ProxyDriver(settings, cache, metrics)
     hello = introduce("driver", settings.drivername, instance=secrets.token_hex(8))
     uplink = Uplink(
-        settings.hub_endpoint, lambda: hello, proxy, limits=settings.limits(), tls=settings.tls(server=False)
+        settings.hub_endpoint,
+        lambda: hello,
+        proxy,
+        limits=settings.limits(),
+        tls=settings.tls(server=False),
+        on_redial=metrics.redials.inc,
     )
     proxy.uplink = uplink
     sock = settings.listen_unix("endpoint", mode=settings.endpoint_mode)

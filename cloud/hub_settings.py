@@ -9,6 +9,9 @@ from common.link_settings import LinkSettings
 from common.parsers import HostPort, bounded, count, host_port, path, unix_path, words
 from common.settings import setting
 
+_LARGEST_GID = 2**32 - 2
+"""`gid_t` has 32 bits, and its highest value means "leave it" (chown(2))."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class HubSettings(LinkSettings):
@@ -53,6 +56,8 @@ class HubSettings(LinkSettings):
                 raise self.wrong("insecure", f"is for loopback addresses, and {self.listen.host} is none")
         if self.uds_group is not None and not self.uds_allow_uid:
             raise self.wrong("uds_group", "needs at least one --uds-allow-uid")
+        if self.uds_allow_uid and self.uds_group is None:
+            raise self.wrong("uds_allow_uid", "needs --uds-group: without it nobody but the hub's own user may connect")
 
     def uds_gid(self) -> int | None:
         """The group's number.
@@ -63,6 +68,9 @@ class HubSettings(LinkSettings):
         if self.uds_group is None:
             return None
         try:
-            return int(self.uds_group) if self.uds_group.isdigit() else grp.getgrnam(self.uds_group).gr_gid
+            gid = int(self.uds_group) if self.uds_group.isdecimal() else grp.getgrnam(self.uds_group).gr_gid
         except KeyError:
             raise self.wrong("uds_group", "there is no such group here") from None
+        if gid > _LARGEST_GID:
+            raise self.wrong("uds_group", f"a group's number is at most {_LARGEST_GID}")
+        return gid

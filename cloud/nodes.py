@@ -26,7 +26,7 @@ from common.errors import (
     TunnelClosed,
 )
 from common.link import Link
-from common.messages import Hello, Kind
+from common.messages import Hello, Kind, Reason
 from common.reports import DriverReport
 from common.status import Status
 
@@ -212,15 +212,15 @@ class Nodes:
                 "two machines call themselves %s: %s stays, %s is refused", hello.name, stored.instance, hello.instance
             )
             raise HandshakeRefused(
-                "conflict",
+                Reason.CONFLICT,
                 f"another machine is connected as {hello.name} (instance {stored.instance}, this one {hello.instance})"
                 f"; give each --node a name of its own",
             )
         if hello.boot < stored.boot:
-            raise HandshakeRefused("stale", f"a later start of {hello.name} is connected (boot {stored.boot})")
+            raise HandshakeRefused(Reason.STALE, f"a later start of {hello.name} is connected (boot {stored.boot})")
         node.link = None  # before its end is heard: it is no longer the node's
         self._connected -= 1
-        old.goodbye("replaced", f"{hello.name} has connected again")
+        old.goodbye(Reason.REPLACED, f"{hello.name} has connected again")
 
 
 class NodeReply:

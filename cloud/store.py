@@ -8,6 +8,7 @@ a write that fails (a full disk) is logged and counted, and the hub goes on.
 import asyncio
 import logging
 import sqlite3
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -28,6 +29,9 @@ CREATE TABLE IF NOT EXISTS nodes (
 ) STRICT, WITHOUT ROWID
 """
 
+_SELECT = "SELECT name, instance, boot, since, connected, reports FROM nodes"
+
+_Row = tuple[str, str, int, float, int, bytes]
 Write = Callable[[sqlite3.Connection], object]
 
 
@@ -53,19 +57,21 @@ class Store:
             SettingsError: the directory cannot be used, or the file is a newer hub's.
         """
         self._path = state_dir / "hub.db"
+        self._rows: list[_Row] = []
         try:
             state_dir.mkdir(parents=True, exist_ok=True)
             self._database = self._open()
         except (OSError, sqlite3.Error) as error:
             raise SettingsError("--state-dir", str(state_dir), f"cannot be written: {error}") from error
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="hub-store")
+        self._lock = threading.Lock()
         self._waiting: list[Write] = []
         self.failures = 0
-        """Writes that were lost, for /readyz."""
+        """Writes that were lost; the operator's status shows them."""
 
     def nodes(self) -> list[StoredNode]:
-        """Every node, at start."""
-        rows = self._database.execute("SELECT name, instance, boot, since, connected, reports FROM nodes").fetchall()
+        """Every node that was on disk. To be asked once, at start."""
+        rows, self._rows = self._rows, []
         found = []
         for name, instance, boot, since, connected, reports in rows:
             try:
@@ -89,13 +95,16 @@ class Store:
         self._database.close()
 
     def _submit(self, write: Write) -> None:
-        self._waiting.append(write)
-        if len(self._waiting) == 1:
+        with self._lock:
+            self._waiting.append(write)
+            first = len(self._waiting) == 1
+        if first:
             self._thread.submit(self._write_waiting)
 
     def _write_waiting(self) -> None:
         """In the store's thread: everything that waits, in one transaction."""
-        writes, self._waiting = self._waiting, []
+        with self._lock:
+            writes, self._waiting = self._waiting, []
         if not writes:
             return
         try:
@@ -131,6 +140,8 @@ class Store:
             database.execute(_SCHEMA)
             database.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
             database.commit()
+            # All pages are read here, where a damaged one can still be helped, and not in nodes().
+            self._rows = database.execute(_SELECT).fetchall()
         except BaseException:
             database.close()
             raise

@@ -24,7 +24,7 @@ from common.accounting import Account, accounted
 from common.errors import CallError, Draining, HandshakeRefused, NotCarried, status_of
 from common.httpd import HttpEndpoint
 from common.link import Link, Stream
-from common.messages import Hello, Kind, Open
+from common.messages import Hello, Kind, Open, Reason
 from common.metrics import Metrics
 from common.reports import decode_reports, encode_reports
 from common.status import Code, Origin, Status
@@ -42,6 +42,7 @@ class Hub:
     def __init__(self, store: Store, metrics: Metrics, *, insecure: bool) -> None:
         """A hub without listeners: see `run`."""
         self.nodes = Nodes(store, changed=self._report_changed)
+        self._store = store
         self._metrics = metrics
         self._insecure = insecure
         self._links: set[Link] = set()
@@ -77,7 +78,7 @@ class Hub:
 
     def _admit(self, link: Link) -> Role:
         if self._draining:
-            raise HandshakeRefused("draining", "the hub is shutting down")
+            raise HandshakeRefused(Reason.DRAINING, "the hub is shutting down")
         role = admit(link.peer, link.peer_identity, insecure=self._insecure)
         if role is Role.EDGE:
             self.nodes.connect(link.peer, link)
@@ -91,10 +92,10 @@ class Hub:
     def closed(self, link: Link, reason: str, message: str) -> None:
         """A link is gone."""
         self._links.discard(link)
-        role = link.context
-        if role is None:
-            return
         self._metrics.link_down(reason)
+        role = link.context
+        if role is None:  # refused, which was logged
+            return
         if role is Role.EDGE:
             self.nodes.disconnect(link.peer.name, link)
             self._metrics.connected_nodes.set(self.nodes.connected)
@@ -204,6 +205,7 @@ class Hub:
             "software": SOFTWARE,
             "nodes": self.nodes.describe(),
             "drivers": sorted(link.peer.name for link in self._links if link.context is Role.DRIVER),
+            "lost_writes": self._store.failures,
         }
         stream.end(Status(Code.OK, origin=self.origin), json.dumps(state).encode())
 
@@ -229,7 +231,7 @@ async def run(settings: HubSettings, stopping: asyncio.Event) -> None:
     """
     metrics = Metrics()
     store = Store(settings.state_dir)
-    hub = Hub(store, metrics, insecure=settings.insecure)
+    hub = Hub(store, metrics, insecure=settings.tls_cert is None)
     hello = introduce("hub", settings.name, instance="hub")
     listeners = _listeners(settings, hub, hello)
     http = HttpEndpoint(settings.http, registry=metrics.registry, ready=lambda: (True, "")) if settings.http else None

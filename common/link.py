@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any, ClassVar, Protocol
 
 from common.errors import CallError, CallTimeout, HandshakeRefused, LinkError, TunnelClosed, status_of
-from common.messages import Hello, Kind, Open, Priority
+from common.messages import Hello, Kind, Open, Priority, Reason
 from common.session import (
     Cancelled,
     Closed,
@@ -359,7 +359,8 @@ class Link:
         """One WebSocket message came in."""
         self.session.receive(data, self.loop.time())
         self.pump()
-        self.writer.flush_soon()
+        if self.session.has_output or self.over:
+            self.writer.flush_soon()
 
     def lost(self, message: str) -> None:
         """The transport is gone."""
@@ -442,7 +443,7 @@ class Link:
         self._handler.draining(self, event.message)
 
     def _on_drained(self, _event: Drained) -> None:
-        self.session.goodbye("drained", "shutting down, and every call is finished")
+        self.session.goodbye(Reason.DRAINED, "shutting down, and every call is finished")
 
     def _on_closed(self, event: Closed) -> None:
         waiting, self._closed = self._closed, (event.reason, event.message)

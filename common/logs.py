@@ -9,6 +9,7 @@ Rules:
 * A line is a line: control characters in a message are escaped, so that a vendor's text cannot forge another one.
 """
 
+import functools
 import json
 import logging
 import sys
@@ -61,7 +62,10 @@ def log_call(
     }
     if not status.ok:
         fields |= {"origin": str(status.origin), "status": status.message}
-    logger.info("call finished", extra={"fields": fields})
+    # What logger.info() would do, without its look for the caller's file and line, which no line of ours shows.
+    record = logging.LogRecord(logger.name, logging.INFO, "", 0, "call finished", None, None)
+    record.fields = fields
+    logger.handle(record)
 
 
 def configure(*, log_format: str, level: str, verbosity: int = 0, stream: TextIO | None = None) -> logging.Handler:
@@ -140,7 +144,7 @@ class JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             line["exc"] = self.formatException(record.exc_info)
-        return json.dumps(line, ensure_ascii=False, separators=(",", ":"), default=str)
+        return _encode_json(line)
 
 
 class TextFormatter(logging.Formatter):
@@ -163,8 +167,15 @@ def _fields(record: logging.LogRecord) -> dict[str, Any]:
 
 def _timestamp(created: float) -> str:
     seconds = int(created)
-    day_and_time = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
-    return f"{day_and_time}.{int((created - seconds) * 1000):03d}Z"
+    return f"{_day_and_time(seconds)}.{int((created - seconds) * 1000):03d}Z"
+
+
+@functools.lru_cache(maxsize=8)
+def _day_and_time(seconds: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
+
+
+_encode_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=str).encode
 
 
 def _shortened(text: str) -> str:

@@ -17,7 +17,7 @@ Rules:
 
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass, fields
-from enum import IntEnum
+from enum import IntEnum, StrEnum
 from typing import Any, ClassVar, get_type_hints
 
 import msgpack
@@ -58,6 +58,42 @@ class Priority(IntEnum):
     SYNC = 2
 
 
+class Reason(StrEnum):
+    """Why a session ended: the word in a `Goodbye`, in `session.Closed` and in the metric of ended sessions.
+
+    A closed set. A peer's other word (a newer peer's) is passed on as it came and counted as `other`.
+    """
+
+    LINK_LOST = "link-lost"
+    """The connection broke, or ended without a goodbye."""
+    PEER_SILENT = "peer-silent"
+    """Nothing came for twice the keepalive interval."""
+    HELLO_TIMEOUT = "hello-timeout"
+    """Connected, and then no hello."""
+    PROTOCOL_ERROR = "protocol-error"
+    """The peer broke the rules of the wire, or speaks none of our versions."""
+    REPLACED = "replaced"
+    """The same peer came back over a new connection."""
+    DRAINED = "drained"
+    """A side shut down, with every call finished."""
+    STOPPED = "stopped"
+    """A side shut down."""
+    DONE = "done"
+    """An operator has its answer."""
+    ROLE = "role"
+    """The hello was refused: not a role for this way in."""
+    NAME = "name"
+    """The hello was refused: no usable name."""
+    CERTIFICATE = "certificate"
+    """The hello was refused: it says something else than the certificate."""
+    CONFLICT = "conflict"
+    """The hello was refused: another machine of that name is connected."""
+    STALE = "stale"
+    """The hello was refused: a later start of the same machine is connected."""
+    DRAINING = "draining"
+    """The hello was refused: the hub is shutting down."""
+
+
 @dataclass(frozen=True, slots=True)
 class Hello:
     """The first frame of each side. The dialler's says who it is; the acceptor's answer says welcome.
@@ -94,7 +130,7 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class Goodbye:
-    """The last frame: the sender ends the session. `reason` is a word of a closed set, `message` is for people."""
+    """The last frame: the sender ends the session. `reason` is a `Reason`, `message` is for people."""
 
     type: ClassVar[int] = 1
     reason: str

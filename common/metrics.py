@@ -14,6 +14,7 @@ from typing import Final
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
 from common.csi.methods import METHODS
+from common.messages import Reason
 from common.status import Code
 
 CALL_BUCKETS_S: Final = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 25, 50, 120, 300, 600)
@@ -28,18 +29,8 @@ _GO_NAMES: Final = {int(code): code.name.title().replace("_", "") for code in Co
 """How Go prints a code (grpc/codes, String), which is what csi-lib-utils puts into its label."""
 
 
-LINK_DOWN_REASONS: Final = (
-    "link-lost",  # the connection broke, or ended without a goodbye
-    "peer-silent",  # nothing came for twice the keepalive interval
-    "hello-timeout",  # connected, and then no hello
-    "protocol-error",  # the peer broke the rules of the wire
-    "replaced",  # the same peer came back over a new connection
-    "drained",  # the peer shut down, every call finished
-    "stopped",  # the peer shut down
-    *("role", "name", "certificate", "conflict", "stale", "draining"),  # the hello was refused
-    OTHER,
-)
-"""The label `reason`: the words with which a session ends (`session.Closed.reason`)."""
+LINK_DOWN_REASONS: Final = (*(str(reason) for reason in Reason), OTHER)
+"""The label `reason`: the words with which a session ends, and one for a newer peer's."""
 
 
 class Metrics:
@@ -50,9 +41,7 @@ class Metrics:
         connected_nodes: edge nodes with a session to this hub.
         calls_in_flight: calls taken and not yet answered.
         link_ups: sessions begun.
-        redials: attempts to dial again after the first.
-        received_bytes: bytes read from links, with their framing.
-        sent_bytes: bytes written to links, with their framing.
+        redials: dials that failed and are tried again.
     """
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
@@ -71,10 +60,7 @@ class Metrics:
         self.calls_in_flight = self._gauge("csi_bridge_calls_in_flight", "Calls taken and not yet answered.")
         self.link_ups = self._counter("csi_bridge_link_ups_total", "Sessions begun.")
         link_downs = self._counter("csi_bridge_link_downs_total", "Sessions ended, by reason.", "reason")
-        self.redials = self._counter("csi_bridge_redials_total", "Attempts to dial again after the first.")
-        link_bytes = self._counter("csi_bridge_bytes_total", "Bytes on links with their framing.", "direction")
-        self.received_bytes = link_bytes.labels("in")
-        self.sent_bytes = link_bytes.labels("out")
+        self.redials = self._counter("csi_bridge_redials_total", "Dials that failed and are tried again.")
         # Made now, so that each series starts at 0 and its first event is an increase.
         self._downs = {reason: link_downs.labels(reason) for reason in LINK_DOWN_REASONS}
 

@@ -27,6 +27,10 @@ REPORTED_METHODS = (
 """What an agent asks of each driver. All take an empty request and none changes anything (CSI spec)."""
 
 
+_LARGEST_CODE = 2**31 - 1
+"""A gRPC code is a small number; what is larger is none."""
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     """A driver's own answer to one method: a gRPC code, its message, and the response's bytes if the code is OK."""
@@ -64,7 +68,7 @@ def decode_reports(data: bytes) -> list[DriverReport]:
     """
     try:
         return [_from_json(item) for item in json.loads(data)]
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ValueError(f"not a list of driver reports ({type(error).__name__})") from error
 
 
@@ -78,10 +82,16 @@ def _to_json(report: DriverReport) -> dict[str, Any]:
 
 def _from_json(item: dict[str, Any]) -> DriverReport:
     answers = {
-        _text(method): Answer(int(answer["code"]), _text(answer["message"]), base64.b64decode(answer["body"]))
+        _text(method): Answer(_code(answer["code"]), _text(answer["message"]), base64.b64decode(answer["body"]))
         for method, answer in item["answers"].items()
     }
     return DriverReport(_text(item["driver"]), _text(item["node"]), answers)
+
+
+def _code(value: object) -> int:
+    if type(value) is not int or not 0 <= value <= _LARGEST_CODE:
+        raise TypeError(value)
+    return value
 
 
 def _text(value: object) -> str:

@@ -64,6 +64,7 @@ from common.messages import (
     Ping,
     Pong,
     Priority,
+    Reason,
     UnknownFrame,
     decode,
     encode,
@@ -190,7 +191,7 @@ class Drained:
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """The session is over; always the last event. `reason` is a word of a closed set, `message` is for people."""
+    """The session is over; always the last event. `reason` is a `Reason` or a newer peer's, `message` is for people."""
 
     reason: str
     message: str
@@ -474,6 +475,11 @@ class Session:
             self._close(reason, message, last=[*self._control, encode(Goodbye(reason, message))])
 
     @property
+    def has_output(self) -> bool:
+        """Whether `to_send()` may have something now."""
+        return bool(self._control) or any(self._rings.values())
+
+    @property
     def open_streams(self) -> int:
         """Streams of either side that are not yet released."""
         return len(self._streams)
@@ -489,7 +495,7 @@ class Session:
             for frame in decode(data):
                 self._handle(frame, now)
         except RemoteProtocolError as error:
-            self._close("protocol-error", str(error), last=[encode(Goodbye("protocol-error", str(error)))])
+            self._close(Reason.PROTOCOL_ERROR, str(error), last=[encode(Goodbye(Reason.PROTOCOL_ERROR, str(error)))])
 
     def _handle(self, frame: Frame | UnknownFrame, now: float) -> None:
         if self.state is State.CLOSED:  # by an earlier frame of the same message
@@ -507,7 +513,7 @@ class Session:
     def lost(self, message: str) -> None:
         """The transport is gone."""
         if self.state is not State.CLOSED:
-            self._close("link-lost", message)
+            self._close(Reason.LINK_LOST, message)
 
     def next_tick(self) -> float | None:
         """When `tick()` is due, in this side's clock; None when the session is over."""
@@ -525,13 +531,13 @@ class Session:
         if self.state is not State.OPEN:
             if now >= self._greet_by:
                 what = "hello" if self.state is State.GREETING else "answer to the hello"
-                self.goodbye("hello-timeout", f"no {what} within {self._limits.hello_timeout_s:g} s")
+                self.goodbye(Reason.HELLO_TIMEOUT, f"no {what} within {self._limits.hello_timeout_s:g} s")
             return
         while self._deadlines and self._deadlines[0][0] <= now:
             self._expire(heapq.heappop(self._deadlines)[1], now)
         # The sums of next_tick(), not differences: rounding must not make a tick at that time come in vain.
         if now >= self._heard + self._limits.keepalive_s * 2:
-            self._close("peer-silent", f"nothing was heard for {2 * self._limits.keepalive_s:g} s")
+            self._close(Reason.PEER_SILENT, f"nothing was heard for {2 * self._limits.keepalive_s:g} s")
         elif now >= self._heard + self._limits.keepalive_s and not self._pinged:
             self._pinged = True
             self._pings += 1

@@ -1,4 +1,4 @@
-"""UNIX socket endpoints: their text, listening on them safely, and who is at the other end."""
+"""A UNIX socket: listening on it safely, and who is at the other end."""
 
 import contextlib
 import errno
@@ -11,38 +11,15 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-MAX_PATH_BYTES = 107
-"""Longest path that fits `sockaddr_un` with its closing zero (unix(7))."""
+from common.parsers import LONGEST_SOCKET_PATH_BYTES
 
 _LOCK_WAIT_S = 2.0
 """How long another process may be in the middle of listening in the same directory."""
 
 
-def parse_endpoint(text: str) -> Path:
-    """The socket path of an endpoint: `unix:///run/x.sock`, `unix:/run/x.sock` or `/run/x.sock`.
-
-    Raises:
-        ValueError: it is empty, relative, of another scheme, or too long for a UNIX socket.
-    """
-    path = text
-    if text.startswith("unix:"):
-        path = text.removeprefix("unix:")
-        path = path.removeprefix("//") if path.startswith("//") else path
-    elif "://" in text:
-        raise ValueError(f"{text!r} is not a UNIX socket: only unix:///absolute/path and plain paths are")
-    if not path:
-        raise ValueError(f"{text!r} names no socket: expected unix:///absolute/path")
-    if not path.startswith("/"):
-        raise ValueError(f"{text!r} is not an absolute path: write unix:///absolute/path (three slashes)")
-    if "\0" in path:
-        raise ValueError(f"{text!r} contains a zero byte")
-    _check_length(path)
-    return Path(path)
-
-
 def _check_length(path: str) -> None:
-    if (size := len(os.fsencode(path))) > MAX_PATH_BYTES:
-        raise ValueError(f"{path} is {size} bytes long; the path of a UNIX socket may have {MAX_PATH_BYTES} at most")
+    if (size := len(os.fsencode(path))) > LONGEST_SOCKET_PATH_BYTES:
+        raise ValueError(f"{path} is {size} bytes long; a UNIX socket's may have {LONGEST_SOCKET_PATH_BYTES} at most")
 
 
 class UnixListener(socket.socket):

@@ -6,6 +6,8 @@ a node or a driver of the bridge, so it must never be the cluster's client CA.
 
 import logging
 import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +23,10 @@ class TlsFiles:
     key: Path
 
 
+_Stamp = tuple[int, int, int] | None
+"""What changes when a file does: inode, time and size; None while it is missing."""
+
+
 class TlsIdentity:
     """The contexts for the files' present content. A change that cannot be read is logged, and the old one kept."""
 
@@ -32,31 +38,61 @@ class TlsIdentity:
         """
         self._files = files
         self._server = server
-        self._seen = self._stamp()
+        self._seen = self._stamps()
         self._context = self._load()
 
     def context(self) -> ssl.SSLContext:
         """The context for a new connection."""
-        try:
-            stamp = self._stamp()
-            if stamp != self._seen:
+        stamps = self._stamps()
+        if stamps != self._seen:
+            self._seen = stamps  # also of files that cannot be used: they are tried, and blamed, once
+            try:
                 self._context = self._load()
-                self._seen = stamp
+            except OSError as error:
+                log.error("the TLS files changed and cannot be used, so the old ones stay in use: %s", error)  # noqa: TRY400  # the sentence says it all
+            else:
                 log.info("the TLS files changed; new connections use %s", self._files.cert)
-        except OSError as error:
-            log.error("the TLS files changed and cannot be used, so the old ones stay in use: %s", error)  # noqa: TRY400  # the sentence says it all
         return self._context
 
-    def _stamp(self) -> tuple[tuple[int, int, int], ...]:
-        found = [path.stat() for path in (self._files.ca, self._files.cert, self._files.key)]
-        return tuple((stat.st_ino, stat.st_mtime_ns, stat.st_size) for stat in found)
+    def _stamps(self) -> tuple[_Stamp, ...]:
+        return tuple(_stamp(path) for path in (self._files.ca, self._files.cert, self._files.key))
 
     def _load(self) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if self._server else ssl.PROTOCOL_TLS_CLIENT)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         context.verify_mode = ssl.CERT_REQUIRED
-        context.load_verify_locations(self._files.ca)
-        context.load_cert_chain(self._files.cert, self._files.key)
+        with _blaming(self._files.ca):
+            context.load_verify_locations(self._files.ca)
+        with _blaming(self._files.cert, self._files.key):
+            # A password, so that a key which needs one is an error and not a question on the terminal.
+            context.load_cert_chain(self._files.cert, self._files.key, password="")
         if self._server:
             context.num_tickets = 0  # sessions last for days: nothing is resumed, and a ticket costs memory
         return context
+
+
+def _stamp(path: Path) -> _Stamp:
+    try:
+        stat = path.stat()
+    except OSError:
+        return None
+    return stat.st_ino, stat.st_mtime_ns, stat.st_size
+
+
+@contextmanager
+def _blaming(*files: Path) -> Iterator[None]:
+    """OpenSSL does not say which file it means."""
+    try:
+        for file in files:
+            file.open("rb").close()
+        yield
+    except ssl.SSLError as error:
+        why = _REASONS.get(error.reason or "", "it is no PEM file of that kind")
+        raise ssl.SSLError(error.errno, f"{' with '.join(map(str, files))}: {why} ({error.reason or error})") from error
+
+
+_REASONS = {
+    "KEY_VALUES_MISMATCH": "the key is not that certificate's",
+    "BAD_DECRYPT": "the key is encrypted; it must have no password",
+    "BAD_PASSWORD_READ": "the key is encrypted; it must have no password",
+}

@@ -33,7 +33,7 @@ from websockets.uri import parse_uri
 from common.endpoint import Endpoint
 from common.errors import DialError, HandshakeRefused, SettingsError
 from common.link import Link, LinkHandler
-from common.messages import Hello
+from common.messages import Hello, Reason
 from common.parsers import HostPort
 from common.session import Limits, Session
 from common.sockets import peer_credentials
@@ -542,7 +542,7 @@ class _Greeting:
 
     def refused(self, _link: Link, reason: str, message: str) -> None:
         if not self._greeted.done():
-            lost = reason == "link-lost"
+            lost = reason == Reason.LINK_LOST
             self._greeted.set_exception(ConnectionError(message) if lost else HandshakeRefused(reason, message))
 
 

@@ -9,14 +9,13 @@ import logging
 import random
 import time
 from collections.abc import Callable
-from typing import NoReturn
 
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_random_exponential
 
 from common.endpoint import Endpoint
 from common.errors import DialError, HandshakeRefused
 from common.link import Link, LinkHandler, Stream
-from common.messages import Hello
+from common.messages import Hello, Reason
 from common.session import Limits
 from common.tls import TlsIdentity
 from common.transport import dial
@@ -41,6 +40,7 @@ class Uplink:
         *,
         limits: Limits,
         tls: TlsIdentity | None = None,
+        on_redial: Callable[[], None] = lambda: None,
     ) -> None:
         """An uplink, not yet dialled.
 
@@ -50,6 +50,7 @@ class Uplink:
             handler: what to do with the links.
             limits: of each session.
             tls: our certificate, for `wss://`.
+            on_redial: called when a dial has failed and will be tried again.
         """
         self.endpoint = endpoint
         self.link: Link | None = None
@@ -61,21 +62,24 @@ class Uplink:
         self._handler = handler
         self._limits = limits
         self._tls = tls
+        self._on_redial = on_redial
+        self._draining = False
         self.origin = handler.origin
 
-    async def run(self) -> NoReturn:
-        """Dial, stay, dial again. Ends only by being cancelled, which closes the link with a goodbye."""
+    async def run(self) -> None:
+        """Dial, stay, dial again, until `drain()`. Being cancelled closes the link with a goodbye."""
         try:
-            while True:
+            while not self._draining:
                 link = await self._dial_until_up()
                 _, self.why = await link.wait_closed()
                 await asyncio.sleep(random.uniform(0, FIRST_REDIAL_S))  # noqa: S311  # jitter, not a secret
         finally:
             if self.link is not None:
-                self.link.goodbye("stopped", "the process stops")
+                self.link.goodbye(Reason.STOPPED, "the process stops")
 
     async def drain(self, message: str) -> None:
-        """Let the calls under way finish, then let the link close."""
+        """Let the calls under way finish, then let the link close. No other link is made."""
+        self._draining = True
         if self.link is not None:
             link = self.link
             self._handler.draining(link, message)
@@ -95,6 +99,7 @@ class Uplink:
         return await dial(self.endpoint, self._hello(), self, limits=self._limits, tls=tls)
 
     def _note_failure(self, state: RetryCallState) -> None:
+        self._on_redial()
         error = state.outcome.exception() if state.outcome is not None else None
         if str(error) != self.why:
             self.why = str(error)
@@ -104,6 +109,9 @@ class Uplink:
 
     def greeted(self, link: Link) -> None:
         """The hub welcomed us."""
+        if self._draining:
+            link.goodbye(Reason.STOPPED, "the process stops")
+            return
         self.link, self.since, self.why = link, time.time(), ""
         log.info("link to the hub at %s is up (%s)", self.endpoint, link.peer.software)
         self._handler.greeted(link)

@@ -204,7 +204,14 @@ async def run(settings: AgentSettings, stopping: asyncio.Event) -> None:
         for socket in settings.driver
     ]
     hello = introduce("edge", settings.node, instance=instance.id, boot=instance.boot)
-    uplink = Uplink(settings.hub, lambda: hello, agent, limits=settings.limits(), tls=settings.tls(server=False))
+    uplink = Uplink(
+        settings.hub,
+        lambda: hello,
+        agent,
+        limits=settings.limits(),
+        tls=settings.tls(server=False),
+        on_redial=metrics.redials.inc,
+    )
     status = None
     if settings.status is not None:
         status = StatusEndpoint(settings.listen_unix("status", mode=0o600), lambda: describe(agent, uplink))

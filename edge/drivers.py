@@ -133,11 +133,11 @@ class Driver:
     async def watch(self) -> None:
         """Ask it for its name and capabilities, now, after each restart, and from time to time. Never ends."""
         while True:
-            seen = self._inode()
+            seen = self._file()
             await self._ask()
             wait_s = _ASK_AGAIN_S if not self.trouble else _LOOK_S
             waited_s = 0.0
-            while waited_s < wait_s and self._inode() == seen:
+            while waited_s < wait_s and self._file() == seen:
                 await asyncio.sleep(_LOOK_S)
                 waited_s += _LOOK_S
 
@@ -180,9 +180,10 @@ class Driver:
             raise VendorBroken(str(self.socket), self._node, "it gives no name")
         return DriverReport(name, self._node, answers)
 
-    def _inode(self) -> tuple[int, int] | None:
+    def _file(self) -> tuple[int, int, int] | None:
+        """Which file the socket is, or None. A new socket may get the inode number of the one just removed."""
         try:
             stat = self.socket.stat()
         except OSError:
             return None
-        return stat.st_dev, stat.st_ino
+        return stat.st_dev, stat.st_ino, stat.st_mtime_ns

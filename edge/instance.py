@@ -5,12 +5,21 @@ refuses another instance of the same name while the first one lives.
 """
 
 import json
+import logging
 import os
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from common.errors import SettingsError
+
+log = logging.getLogger("csi_bridge.edge.instance")
+
+_MOST_BOOTS = 2**53
+"""What every reader of JSON still counts exactly, and far below what fits the wire."""
+
+_LONGEST_ID = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +52,26 @@ def next_boot(state_dir: Path) -> Instance:
 
 def _read(path: Path) -> Instance | None:
     try:
-        found = json.loads(path.read_text())
-        return Instance(str(found["id"]), int(found["boot"]))
-    except (OSError, ValueError, TypeError, KeyError):
+        return _instance(json.loads(path.read_bytes()))
+    except FileNotFoundError:
         return None
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+        log.warning(
+            "%s is unreadable (%s): this agent gets a new identity, which the hub refuses for as long as a link of the "
+            "old one lives",
+            path,
+            (error.strerror if isinstance(error, OSError) else None) or type(error).__name__,
+        )
+        return None
+
+
+def _instance(found: Any) -> Instance:
+    instance, boot = found["id"], found["boot"]
+    if not (isinstance(instance, str) and instance.isprintable() and 0 < len(instance) <= _LONGEST_ID):
+        raise ValueError("id")
+    if type(boot) is not int or not 0 <= boot < _MOST_BOOTS:
+        raise ValueError("boot")
+    return Instance(instance, boot)
 
 
 def _write(path: Path, text: str) -> None:

@@ -177,6 +177,7 @@ class Operations:
 
     def _finished(self, operation: Operation, task: asyncio.Task[Result]) -> None:
         self._running.pop(operation.key, None)
+        self._forget_kept_about({operation.about} - {""})  # also after an error: something may have happened
         if task.cancelled() or task.exception() is not None:  # retrieved here: perhaps nobody waits any more
             return
         result = task.result()
@@ -187,6 +188,7 @@ class Operations:
         objects = {operation.about, _made(operation.key[1], result.body)} - {""}
         self._forget_kept_about(objects)
         now = asyncio.get_running_loop().time()
+        self._kept.pop(operation.key, None)  # so that the newest one stands last
         self._kept[operation.key] = _Kept(operation, result, frozenset(objects), now + _KEPT_S)
         while len(self._kept) > _MOST_KEPT or next(iter(self._kept.values())).until < now:
             self._kept.popitem(last=False)

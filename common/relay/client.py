@@ -11,8 +11,10 @@ Rules:
 
 import asyncio
 import errno
+import os
 from pathlib import Path
 
+from common.parsers import LONGEST_SOCKET_PATH_BYTES
 from common.relay.client_call import ClientCall
 from common.relay.client_connection import ClientConnection
 from common.relay.errors import VendorUnreachable
@@ -154,6 +156,10 @@ class Channel:
 
     async def _connect(self) -> ClientConnection | VendorUnreachable:
         self._dialled_identity = self._stat()
+        if len(os.fsencode(self.path)) > LONGEST_SOCKET_PATH_BYTES:
+            return VendorUnreachable(
+                self.path, f"its path is too long: a UNIX socket's has {LONGEST_SOCKET_PATH_BYTES} bytes at most"
+            )
         connection: ClientConnection | None = None
         usable = False
         try:
@@ -185,7 +191,7 @@ class Channel:
             return f"{what} within {self._connect_timeout_s:g} s"
         if isinstance(error, OSError) and error.errno in _DIAL_ERRORS:
             return _DIAL_ERRORS[error.errno]
-        return str(error)
+        return str(error) or type(error).__name__
 
 
 _DIAL_ERRORS = {
@@ -193,5 +199,6 @@ _DIAL_ERRORS = {
     errno.ENOENT: "no such socket (is the driver running?)",
     errno.EACCES: "permission denied (may this user use the socket and its directories?)",
     errno.ENOTSOCK: "it is not a socket",
+    errno.ECONNRESET: "it closed the connection at once (does the driver crash?)",
     errno.EAGAIN: "its queue of new connections is full (does the driver hang?)",
 }

@@ -20,7 +20,7 @@ from common.relay.metadata import is_grpc, status_of
 from common.status import Status
 
 _PAUSES_S = (0.0, 0.01, 0.03, 0.1, 0.3)
-"""Before each new try of a call that the driver did not begin: it restarts, or its count of streams lags behind ours."""
+"""Before each new try of a call that the driver did not begin: it restarts, or counts its streams later than we."""
 
 
 class Opener(Protocol):

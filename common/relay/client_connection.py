@@ -44,6 +44,7 @@ class ClientConnection(Pump):
         self.ready: asyncio.Future[None] = self._loop.create_future()
         self.retired = False
         self.gone = asyncio.Event()
+        self._shut = False
         self._on_closed = on_closed
         self._calls: dict[int, ClientCall] = {}
         self._queue: deque[asyncio.Future[None]] = deque()
@@ -67,7 +68,7 @@ class ClientConnection(Pump):
 
     def shut(self) -> None:
         """Close now; calls under way fail."""
-        self.retired = True
+        self.retired = self._shut = True
         if self._transport is not None:
             self._transport.close()
 
@@ -109,7 +110,7 @@ class ClientConnection(Pump):
         if call is not None:
             self._drop_outgoing(stream_id)
             self._admit()
-            self._close_if_idle()
+            self._loop.call_soon(self._close_if_idle)  # after the call, which may want a proof of life, has woken
         return call
 
     def _close_if_idle(self) -> None:
@@ -155,6 +156,8 @@ class ClientConnection(Pump):
             async with asyncio.timeout(PROOF_OF_LIFE_S):
                 return await asyncio.shield(answer)
         except TimeoutError:
+            if self.retired and not self._calls:
+                self.shut()
             return False
 
     def _ping_if_due(self) -> None:
@@ -238,8 +241,8 @@ class ClientConnection(Pump):
     def _lost(self, why: Exception | None) -> VendorConnectionError:
         if isinstance(why, Http2Error):
             text = f"the driver broke HTTP/2 during the call: {why}"
-        elif self.retired and why is None:
-            text = "the connection to the driver was closed during the call"
+        elif self._shut:
+            text = "the connection to the driver was closed on our side during the call"
         else:
             text = "the driver closed the connection during the call (did it stop or crash?)"
         return VendorConnectionLost(self.path, text, sent=True)

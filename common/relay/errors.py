@@ -125,7 +125,7 @@ class VendorConnectionLost(VendorConnectionError):
 
 
 class VendorStreamRefused(VendorConnectionError):
-    """The driver's HTTP/2 server said that the call did not begin there: it is safe to send it again (RFC 9113, 8.7)."""
+    """The driver's HTTP/2 server said that the call did not begin: it is safe to send it again (RFC 9113, 8.7)."""
 
     def __init__(self, path: str, why: str) -> None:
         super().__init__(path, why, sent=True)

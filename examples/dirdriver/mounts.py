@@ -78,6 +78,16 @@ def require_mount_right(purpose: str) -> None:
         raise errors.precondition(f"the driver may not {purpose}: run it as root (it needs CAP_SYS_ADMIN)")
 
 
+def require_free(path: Path, field: str) -> None:
+    """Refuse a path where something is mounted that is not ours: we would undo it with our own mount later.
+
+    Raises:
+        CsiError: FAILED_PRECONDITION naming the request's field.
+    """
+    if mounted_at(path) is not None:
+        raise errors.precondition(f"something else is mounted at {field}; unmount it, or choose another path")
+
+
 def bind(source: Path, target: Path, *, flags: Iterable[str] = ()) -> None:
     """Mount a file or directory at a second place. Done already: only the flags are set, as after a crash before that.
 

@@ -44,7 +44,7 @@ class Publications:
             volume = self._driver.volume(volume_id)
         access.check_capability(request.volume_capability, volume.layout, volume.fs_type)
         try:
-            self._publish(volume, self._staged(volume, request), request)
+            self._publish(volume, self._staged(volume, request), target, request)
         except BaseException:
             self._tidy(volume)
             raise
@@ -73,20 +73,22 @@ class Publications:
     def _stages_itself(self, volume: Volume) -> bool:
         return volume.ephemeral or not self._driver.settings.stage
 
-    def _publish(self, volume: Volume, staged: Path, request: pb.NodePublishVolumeRequest) -> None:
+    def _publish(self, volume: Volume, staged: Path, target: Path, request: pb.NodePublishVolumeRequest) -> None:
         driver = self._driver
         capability = request.volume_capability
         with driver.state.writing() as tables:
             attached = tables.attachments.get(volume_id=volume.volume_id, node_id=driver.node)
             wanted = Publication(
                 node_id=driver.node,
-                target=request.target_path.rstrip("/"),
+                target=str(target),
                 volume_id=volume.volume_id,
                 mode=capability.access_mode.mode,
                 readonly=request.readonly or (attached is not None and attached.readonly),
                 arguments=_arguments(capability, staged, readonly=request.readonly),
             )
             known = _check_others(tables, wanted)
+            if not known:
+                mounts.require_free(Path(wanted.target), "target_path")
             tables.publications.put(wanted)
         try:
             self._mount(volume, staged, wanted, capability.mount)

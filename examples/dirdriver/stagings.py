@@ -7,7 +7,7 @@ from the kernel. So any call can be repeated, or undone, after a crash between t
 from pathlib import Path
 
 from common.csi import csi_pb2 as pb
-from examples.dirdriver import access, errors, local, names
+from examples.dirdriver import access, errors, local, mounts, names
 from examples.dirdriver.calls import Routes
 from examples.dirdriver.driver import Driver
 from examples.dirdriver.records import Staging, Volume
@@ -72,6 +72,8 @@ def bring_up(driver: Driver, volume: Volume, path: Path, capability: pb.VolumeCa
     with driver.state.writing() as tables:
         check_right(driver, tables, volume)
         known = _check_others(tables, wanted)
+        if not known:
+            mounts.require_free(path, "staging_target_path")
         tables.stagings.put(wanted)
     try:
         local.bring_up(driver, volume, path, capability.mount.mount_flags)

@@ -1,7 +1,5 @@
 """Fixtures of the integration tests: a bridge of one's own, or one that the tests of a module share."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -77,5 +75,3 @@ def build(bridge: Bridge, vendor: Vendor, *, agent_flags: tuple[str, ...] = ()) 
     sidecar = proxy.sidecar()
     bridge.wait_routed(sidecar)
     return World(bridge, vendor, agent, proxy, sidecar)
-
-

@@ -3,30 +3,22 @@
 Each message is asked for twice: it must not change from one retry to the next (contract RULE A14).
 """
 
-from __future__ import annotations
-
 import re
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
+from google.protobuf.message import Message
 
 from common.status import Code, Origin, Status
-from tests.integration.conftest import build
+from tests.integration.conftest import World, build
 from tests.peers.support.waiting import wait_for
-from tests.support.requests import create, create_of_bytes
-from tests.support.sidecar import told_at_the_deadline
-from tests.support.vendor import Vendor
 from tests.support.answers import volume
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from google.protobuf.message import Message
-
-    from tests.integration.conftest import World
-    from tests.support.bridge import Bridge
-    from tests.support.sidecar import Sidecar
+from tests.support.bridge import Bridge
+from tests.support.local_bridge import LocalBridge
+from tests.support.requests import create, create_of_bytes
+from tests.support.sidecar import Sidecar, told_at_the_deadline
+from tests.support.vendor import Vendor
 
 LIMIT = 4 << 20
 
@@ -108,9 +100,7 @@ def test_a_read_past_the_operation_limit_is_cancelled_too(bridge: Bridge, vendor
 
 def test_a_callers_deadline_is_deadline_exceeded_in_the_bridges_words(shared: World, name: str) -> None:
     gate = shared.vendor.hold("CreateVolume")
-    told = [
-        told_at_the_deadline(shared.sidecar.socket, "CreateVolume", create(name), timeout_s=0.3) for _ in range(2)
-    ]
+    told = [told_at_the_deadline(shared.sidecar.socket, "CreateVolume", create(name), timeout_s=0.3) for _ in range(2)]
     gate.set()
     shared.vendor.as_usual("CreateVolume")
     message = "driver vendor.test has not answered in the caller's time; the operation goes on and a retry joins it"
@@ -401,3 +391,42 @@ def test_an_answer_above_the_limit_is_refused_with_the_limit_and_its_flag(shared
         "driver vendor.test on edge node n1: an answer of 4194305 bytes is larger than the limit of 4194304 bytes; raise "
         "--max-message on hub, driver and agent",
     )
+
+
+# -------------------- our own mistakes --------------------
+
+
+@pytest.mark.parametrize(
+    ("where", "hop"),
+    [
+        ("cloud.csi_proxy_driver.ProxyDriver._open", "proxy driver"),
+        ("cloud.identity_cache.IdentityCache.answer", "proxy driver"),
+        ("cloud.nodes.Nodes.call", "hub"),
+        ("cloud.uds_hub.route", "hub"),
+        ("edge.drivers.Driver.unary", "edge agent"),
+        ("edge.drivers.Driver.stream", "edge agent"),
+        ("edge.agent.identify", "edge agent"),
+    ],
+)
+async def test_an_exception_that_nobody_foresaw_is_unavailable_and_its_traceback_is_in_the_log(
+    short_dir: Path,
+    vendor: Vendor,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    where: str,
+    hop: str,
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("the password is swordfish")
+
+    methods = {"IdentityCache": "GetPluginInfo", "Driver.stream": "ListVolumes"}
+    method = next((method for part, method in methods.items() if part in where), "CreateVolume")
+    async with LocalBridge(short_dir, vendor.socket) as bridge:
+        with monkeypatch.context() as patch:
+            patch.setattr(where, fail)
+            told = [await bridge.call(method, create("v").SerializeToString()) for _ in range(2)]
+        assert (await bridge.call(method, create("v").SerializeToString())).ok
+    assert [(status.code, status.message) for status in told] == [
+        (Code.UNAVAILABLE, f"an internal error in the {hop}; its log has the details")
+    ] * 2
+    assert "RuntimeError: the password is swordfish" in caplog.text

@@ -3,29 +3,23 @@
 (Contract RULE A10 and A11.) What is no operation is passed through, and so is its cancel.
 """
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+from google.protobuf.message import Message
 
 from common.csi import csi_pb2
 from common.status import Code
+from tests.lab.remote import RemoteLink
 from tests.peers.support.waiting import wait_for
 from tests.support.answers import volume
 from tests.support.bridge import Agent, Bridge, Proxy
 from tests.support.requests import create, delete
+from tests.support.sidecar import Pending, Sidecar
 from tests.support.vendor import Vendor, VendorCall
-
-if TYPE_CHECKING:
-    from google.protobuf.message import Message
-
-    from tests.lab.remote import RemoteLink
-    from tests.support.sidecar import Pending, Sidecar
 
 
 @dataclass
@@ -185,7 +179,12 @@ def test_a_read_or_an_unknown_method_is_cancelled_at_the_vendor_when_its_caller_
     edge: Edge, method: str, leave: str
 ) -> None:
     gate = edge.vendor.gate()
-    edge.vendor.on(method, lambda call: call.wait(gate) or b"")
+
+    def script(call: VendorCall) -> bytes:
+        call.wait(gate)
+        return b""
+
+    edge.vendor.on(method, script)
     number = len(edge.vendor.calls(method)) + 1
     request = b"" if method.startswith("/") else None
     call = edge.sidecar.start(method, request, timeout_s=0.5 if leave == "deadline" else None)

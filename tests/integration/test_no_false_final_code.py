@@ -1,50 +1,37 @@
-"""A final code reaches the sidecar only if the vendor sent it; whatever else happens is UNAVAILABLE and names the driver.
+"""A final code reaches the sidecar only if the vendor sent it; all else is UNAVAILABLE and names the driver.
 
 Sidecars take all but a few codes as proof that nothing exists at the driver (contract A, NF4 and NF5): an invented one
 leaks a volume.
 """
 
-from __future__ import annotations
-
 import random
+import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from jh2.errors import ErrorCodes
 
 from common.status import Code
 from tests.support.answers import volume
+from tests.support.bridge import Bridge
 from tests.support.nursery import ITS_CODES, ITS_WORDS, Nursery
 from tests.support.requests import create
+from tests.support.sidecar import Sidecar
 from tests.support.wire_vendor import Wire, WireVendor
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from tests.support.bridge import Bridge
-    from tests.support.sidecar import Sidecar
 
 _KILLS = 200
 _CALLERS = 8
 
 _GRPC = (("content-type", "application/grpc"),)
 
-Broken = tuple["Callable[[Wire], None]", str]
-
 
 @pytest.fixture(scope="module")
 def broken(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[WireVendor, Sidecar]]:
     """A vendor that can break gRPC's rules, and a sidecar with a bridge between them."""
-    import tempfile
-    from pathlib import Path
-
-    from tests.support.bridge import Bridge
-
     with (
         tempfile.TemporaryDirectory(prefix="csi-") as name,
         WireVendor(Path(name) / "vendor.sock") as vendor,
@@ -55,6 +42,10 @@ def broken(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[WireVendo
         sidecar = bridge.start_proxy("vendor.test").sidecar()
         bridge.wait_routed(sidecar)
         yield vendor, sidecar
+
+
+def _reset(code: int) -> Callable[[Wire], None]:
+    return lambda wire: wire.reset(code)
 
 
 def _reset_midway(wire: Wire) -> None:
@@ -154,9 +145,9 @@ def _status_and_hang_up(code: Code) -> Callable[[Wire], None]:
     return script
 
 
-BROKEN = {
+BROKEN: dict[str, Callable[[Wire], None]] = {
     **{
-        f"reset with {code.name}": lambda wire, code=code: wire.reset(code)
+        f"reset with {code.name}": _reset(code)
         for code in (
             ErrorCodes.NO_ERROR,
             ErrorCodes.INTERNAL_ERROR,

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _SNAPSHOT_TOPOLOGY = (
     "CreateSnapshot [Controller Server] should succeed when creating a snapshot with accessibility requirements"
 )
-"""csi-sanity 5.6.0 compares the topology that it sent with the one that came back as Go structs, private fields and all:
+"""csi-sanity 5.6.0 compares the topology that it sent with the one that came back as Go structs, private fields too;
 the sent one has its cached size, the received one has none, so no driver that reports a topology passes."""
 
 _ALL_ON = ("--mutable-parameter=iops", "--max-volumes-per-node=4")
@@ -72,7 +72,7 @@ def test_a_topology_of_snapshots_fails_the_one_spec_that_compares_cached_sizes(
         ("--no-topology",),
         ("--no-attach", "--no-stage", "--no-topology", "--no-metadata"),
     ],
-    ids=lambda flags: " ".join(flags),
+    ids=["no-attach", "no-stage", "no-topology", "none"],
 )
 def test_with_switches_off_their_specs_are_skipped_and_the_others_pass(
     run: Callable[..., SanityReport], flags: tuple[str, ...]

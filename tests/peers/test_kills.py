@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tests.peers.support.processes import Process
     from tests.peers.support.sidecars import Sidecars
     from tests.peers.support.tunnel import Tunnel
+    from tests.support.bridge import Member
 
 _SOON = ("--retry-interval-start=500ms", "--retry-interval-max=1s")
 """The provisioner's patience with a failure: its default grows to 5 minutes."""
@@ -57,10 +58,10 @@ def under_way(vendor: DirDriver, tunnel: Tunnel, claims: Claims, sidecars: Sidec
 def test_a_killed_hub_or_agent_costs_no_sidecar_and_no_volume(
     victim: str, under_way: Process, vendor: DirDriver, tunnel: Tunnel, claims: Claims
 ) -> None:
-    process: Process = getattr(tunnel, victim)
+    member: Member = getattr(tunnel, victim)
 
-    process.kill()
-    process.start()
+    member.kill()
+    member.start()
 
     _assert_one_volume_each(claims, vendor)
     assert under_way.running, under_way.log_tail()

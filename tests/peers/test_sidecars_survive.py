@@ -77,11 +77,12 @@ def test_stock_sidecars_start_without_a_link_and_outlive_cuts_and_killed_hubs_an
 
 
 def _storm(tunnel: Tunnel, stock: list[Process], claims: Claims) -> None:
-    """A cut, a killed hub, a killed agent, and again; each time a claim is asked for while nothing works."""
+    """A cut, a killed hub, a killed agent, a silent link, and again; each time a claim is asked for meanwhile."""
     strikes = [
         (tunnel.cut, tunnel.heal),
         (tunnel.hub.kill, tunnel.hub.start),
         (tunnel.agent.kill, tunnel.agent.start),
+        (tunnel.silence, tunnel.heal),
     ]
     end = time.monotonic() + _STORM_S
     for number, (strike, repair) in enumerate(itertools.cycle(strikes)):

@@ -1,15 +1,12 @@
-"""An answer: what a working CSI driver with volumes in its head would say to a request. Knows no gRPC and keeps no state."""
-
-from __future__ import annotations
+"""An answer: what a working CSI driver would say to a request. Knows no gRPC and keeps no state."""
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from google.protobuf.message import Message
 
 from common.csi import csi_pb2
 from common.csi.methods import METHODS
-
-if TYPE_CHECKING:
-    from google.protobuf.message import Message
 
 _GIB = 1 << 30
 
@@ -59,7 +56,7 @@ def volume(name: str) -> csi_pb2.CreateVolumeResponse:
 
 
 def _capability(name: str) -> csi_pb2.ControllerServiceCapability:
-    return csi_pb2.ControllerServiceCapability(rpc=_RPC(type=_RPC.Type.Value(name)))
+    return csi_pb2.ControllerServiceCapability(rpc=_RPC(type=name))
 
 
 def _plugin_capabilities(_identity: Identity, _request: Any) -> Message:

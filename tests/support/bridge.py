@@ -10,16 +10,15 @@ Times are short, ports are free ones, state and sockets live in a directory whos
 can be killed, stopped and started again; its state and its addresses stay.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import signal
 import socket
 import sys
+from collections.abc import Callable, Sequence
 from http.client import HTTPConnection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from tests.lab.remote import RemoteLink
 from tests.peers.support.ports import free_ports
@@ -27,13 +26,10 @@ from tests.peers.support.processes import Process, listens_on
 from tests.peers.support.waiting import wait_for
 from tests.support.sidecar import Sidecar
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
 _PROGRAM = Path(sys.executable).with_name("csi-bridge")
 
 _TIMES = ("--keepalive=3s", "--hello-timeout=5s", "--drain-timeout=20s", "--log-format=json")
-"""A dead link is known within 6 s, unless a test says otherwise: on a busy machine a process may not run for a while."""
+"""A dead link is known within 6 s unless a test says otherwise: on a busy machine a process may not run for a while."""
 
 _REDIAL_LIMIT_S = 60.0
 """A dial comes at least every 30 s (`common.uplink`), and the machine may be busy."""
@@ -75,12 +71,12 @@ class Member:
         """Its log lines. A line that is no JSON is a mistake of the process's."""
         return [json.loads(line) for line in self.process.output().splitlines()]
 
-    def wait_logged(self, message: str, *, times: int = 1) -> None:
+    def wait_logged(self, message: str, *, times: int = 1, timeout_s: float = _REDIAL_LIMIT_S) -> None:
         """Wait until a message was logged so often."""
         wait_for(
             lambda: len(self.logged(message)) >= times,
             what=f"log line {message!r} of {self.process.name}",
-            timeout_s=_REDIAL_LIMIT_S,
+            timeout_s=timeout_s,
             instead=self.process.log_tail,
         )
 
@@ -159,7 +155,7 @@ class Proxy(Member):
 
     Attributes:
         socket: its CSI socket.
-        state_dir: where it keeps its cache.
+        cache: the file that it keeps the driver's Identity in.
     """
 
     def __init__(
@@ -167,14 +163,14 @@ class Proxy(Member):
     ) -> None:
         directory.mkdir()
         self.socket = directory / "csi.sock"
-        self.state_dir = directory / "state"
+        self.cache = directory / "state" / f"identity-{driver}.json"
         command = [
             _PROGRAM,
             "driver",
             f"--drivername={driver}",
             f"--endpoint=unix://{self.socket}",
             f"--hub-endpoint={hub}",
-            f"--state-dir={self.state_dir}",
+            f"--state-dir={self.cache.parent}",
             *([f"--nodeid={node}"] if node else []),
             *_TIMES,
             *flags,
@@ -237,18 +233,32 @@ class Bridge:
     def start_rival(self, node: str, *sockets: Path) -> Agent:
         """Start another machine's agent under a name that is taken: it has a state directory of its own."""
         directory = self._directory / "rival"
-        directory.mkdir()
+        directory.mkdir(exist_ok=True)
         agent = Agent(node, self.hub.address, sockets, directory, self._logs, ())
         self._start(agent)
         return agent
 
-    def start_proxy(self, driver: str, *flags: str, node: str | None = None) -> Proxy:
-        """Start a proxy driver."""
+    def start_proxy(self, driver: str, *flags: str, node: str | None = None, cache: bytes | None = None) -> Proxy:
+        """Start a proxy driver; `cache` is what its last life left in its state directory."""
         directory = self._directory / f"p{len(self._proxies)}"
         proxy = Proxy(driver, f"unix://{self.hub.uds}", node, directory, self._logs, flags)
         self._proxies.append(proxy)
+        if cache is not None:
+            proxy.cache.parent.mkdir()
+            proxy.cache.write_bytes(cache)
         self._start(proxy)
         return proxy
+
+    def start_double(self, proxy: Proxy) -> Member:
+        """Start a second process with the flags of a proxy driver."""
+        double = Member(
+            f"{proxy.process.name}-double{len(self.members)}",
+            proxy.process.command,
+            self._logs,
+            ready=lambda: any(line["msg"].startswith("serving ") for line in double.lines()),
+        )
+        self._start(double)
+        return double
 
     def start_link(self, *, delay: str = "0s", rate: str = "none") -> RemoteLink:
         """Start a lab link in front of the hub."""

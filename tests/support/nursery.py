@@ -8,8 +8,6 @@ A process that has everything imported forks one child per life, before it has m
 driver answers CreateVolume after a moment that differs from call to call, with success or with a word of its own.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import random

@@ -1,7 +1,5 @@
 """A request: the CSI requests that the tests make over and over, with what the spec requires and no more."""
 
-from __future__ import annotations
-
 from common.csi import csi_pb2
 
 

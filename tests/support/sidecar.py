@@ -3,24 +3,19 @@
 Of a call it tells what a sidecar decides by: the code, the message, the answer. `Outcome.refusal` is the first two.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from pathlib import Path
+from typing import Any, Self
 
 import grpc
+from google.protobuf.message import Message
 
 from common.csi.methods import METHODS
 from common.relay.client import Channel
 from common.status import Code, Status
 from tests.support.answers import path_of
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from google.protobuf.message import Message
 
 PATIENCE_S = 30.0
 """The deadline of a call that a test expects to be answered; only a failing test waits so long."""
@@ -138,13 +133,13 @@ class Sidecar:
         """Begin a unary call; without `timeout_s` it has no deadline."""
         path = path_of(method)
         known = METHODS.get(path)
-        call = self._channel.unary_unary(path, response_deserializer=known.response.FromString if known else None)
+        call: Any = self._channel.unary_unary(path, response_deserializer=known.response.FromString if known else None)
         return Pending(call.future(_request(path, request), timeout=timeout_s))
 
     def stream(self, method: str, request: Message | bytes | None = None) -> Stream:
         """Begin a streaming call."""
         path = path_of(method)
-        call = self._channel.unary_stream(path, response_deserializer=METHODS[path].response.FromString)
+        call: Any = self._channel.unary_stream(path, response_deserializer=METHODS[path].response.FromString)
         return Stream(call(_request(path, request), timeout=2 * PATIENCE_S))
 
     def close(self) -> None:

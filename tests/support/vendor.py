@@ -1,32 +1,28 @@
 """A vendor's CSI driver, in this process, on a real gRPC server, that does what a test tells it.
 
     with Vendor(directory / "vendor.sock") as vendor:
-        gate = vendor.gate()
-        vendor.on("CreateVolume", lambda call: call.wait(gate) or volume(call.request.name))
+        gate = vendor.hold("CreateVolume")
+        ...  # start calls, wait for them with vendor.wait_for_call("CreateVolume")
+        gate.set()
 
 A script gets the `VendorCall` and returns the response (a message, or bytes as they shall be sent), yields responses
 for a streaming method, or raises `Refusal`. What no script covers is answered as a working driver would.
 """
 
-from __future__ import annotations
-
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Self
+from pathlib import Path
+from typing import Any, Self
 
 import grpc
 from google.protobuf.message import Message
 
 from common.csi.methods import METHODS
+from common.status import Code
 from tests.peers.support.waiting import wait_for
 from tests.support.answers import Identity, answer_of, path_of
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from common.status import Code
 
 _THREADS = 400
 """Above what the sidecars together hold in flight (contract A: 265); a thread is made when one is needed."""
@@ -80,7 +76,7 @@ Answer = Message | bytes
 Script = Callable[[VendorCall], Answer | Iterable[Answer]]
 
 
-class Vendor(grpc.GenericRpcHandler):  # type: ignore[misc]  # types-grpcio calls it Any
+class Vendor(grpc.GenericRpcHandler):
     """A driver on a UNIX socket.
 
     Attributes:
@@ -182,13 +178,12 @@ class Vendor(grpc.GenericRpcHandler):  # type: ignore[misc]  # types-grpcio call
 
     # -------------------- gRPC's side --------------------
 
-    def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
+    def service(self, details: grpc.HandlerCallDetails) -> "grpc.RpcMethodHandler[bytes, bytes] | None":
         """Find who answers a method."""
         method = details.method
         known = METHODS.get(method)
         scripted = method in self._scripts
         if method in {path_of(name) for name in self.lacks} or not (known or scripted):
-            self._calls[method]  # noqa: B018  # a defaultdict: a method that was never called has an empty list
             return None
         if known is not None and known.streaming:
             return grpc.unary_stream_rpc_method_handler(lambda data, context: self._stream(method, data, context))

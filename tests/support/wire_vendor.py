@@ -7,15 +7,14 @@ What no script covers is answered as a working driver would, so that the bridge 
 `jh2`, in a thread for each connection.
 """
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import struct
 import threading
 from collections import defaultdict
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Self
+from pathlib import Path
+from typing import Self
 
 from jh2.config import H2Configuration
 from jh2.connection import H2Connection
@@ -24,9 +23,6 @@ from jh2.exceptions import ProtocolError
 
 from common.csi.methods import METHODS
 from tests.support.answers import Identity, answer_of, path_of
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _HEADERS = [(":status", "200"), ("content-type", "application/grpc")]
 
@@ -49,7 +45,9 @@ class Wire:
         self._http2.send_headers(self._stream, list(fields.items()), end_stream=end)
         self._flush()
 
-    def message(self, payload: bytes, *, compressed: bool = False, claims: int | None = None, end: bool = False) -> None:
+    def message(
+        self, payload: bytes, *, compressed: bool = False, claims: int | None = None, end: bool = False
+    ) -> None:
         """A length-prefixed message; `claims` is a length that is not its own."""
         length = len(payload) if claims is None else claims
         self.data(struct.pack(">BI", compressed, length) + payload, end=end)
@@ -145,7 +143,9 @@ class WireVendor:
             threading.Thread(target=self._serve, args=(sock,), name="wire connection", daemon=True).start()
 
     def _serve(self, sock: socket.socket) -> None:
-        http2 = H2Connection(H2Configuration(client_side=False, header_encoding="utf-8", validate_outbound_headers=False))
+        http2 = H2Connection(
+            H2Configuration(client_side=False, header_encoding="utf-8", validate_outbound_headers=False)
+        )
         paths: dict[int, str] = {}
         bodies: dict[int, bytes] = defaultdict(bytes)
         http2.initiate_connection()

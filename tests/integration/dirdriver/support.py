@@ -47,20 +47,20 @@ cannot_grow_ext4 = pytest.mark.skipif(has_capability(24), reason="shows what hap
 
 
 def mount(
-    mode: int = Mode.SINGLE_NODE_WRITER, *, fs_type: str = "", flags: tuple[str, ...] = ()
+    mode: Any = Mode.SINGLE_NODE_WRITER, *, fs_type: str = "", flags: tuple[str, ...] = ()
 ) -> pb.VolumeCapability:
     """A capability for a filesystem."""
     return pb.VolumeCapability(
         mount=pb.VolumeCapability.MountVolume(fs_type=fs_type, mount_flags=flags),
-        access_mode=pb.VolumeCapability.AccessMode(mode=Mode.ValueType(mode)),
+        access_mode=pb.VolumeCapability.AccessMode(mode=mode),
     )
 
 
-def block(mode: int = Mode.SINGLE_NODE_WRITER) -> pb.VolumeCapability:
+def block(mode: Any = Mode.SINGLE_NODE_WRITER) -> pb.VolumeCapability:
     """A capability for a raw device."""
     return pb.VolumeCapability(
         block=pb.VolumeCapability.BlockVolume(),
-        access_mode=pb.VolumeCapability.AccessMode(mode=Mode.ValueType(mode)),
+        access_mode=pb.VolumeCapability.AccessMode(mode=mode),
     )
 
 
@@ -74,7 +74,8 @@ def refused(code: str, text: str = "") -> Iterator[None]:
     """The body's call ends with this code, and with this in its message."""
     with pytest.raises(grpc.RpcError) as failure:
         yield
-    assert (failure.value.code().name, text in failure.value.details()) == (code, True), failure.value.details()
+    told = failure.value.details() or ""
+    assert (failure.value.code().name, text in told) == (code, True), told
 
 
 class Running:
@@ -145,10 +146,12 @@ class Running:
         """Begin a call: a future, or for a stream an iterator."""
         assert self._channel is not None
         known = _BY_NAME[method]
-        make = self._channel.unary_stream if known.streaming else self._channel.unary_unary
-        stub = make(known.path, known.request.SerializeToString, known.response.FromString)
-        start = stub if known.streaming else stub.future
-        return start(known.request(**fields), timeout=timeout, wait_for_ready=wait_for_ready)
+        codec = known.request.SerializeToString, known.response.FromString
+        request = known.request(**fields)
+        options: dict[str, Any] = {"timeout": timeout, "wait_for_ready": wait_for_ready}
+        if known.streaming:
+            return self._channel.unary_stream(known.path, *codec)(request, **options)
+        return self._channel.unary_unary(known.path, *codec).future(request, **options)
 
     def create(self, name: str, *capabilities: pb.VolumeCapability, **fields: Any) -> pb.Volume:
         """A volume; a directory of 1 MiB unless told otherwise."""

@@ -3,6 +3,7 @@
 import errno
 import os
 import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -135,6 +136,25 @@ def test_unpublish_of_another_volumes_target_leaves_it_alone(driver: Running, po
     assert str(pod / "target") in mounts_below(driver.root)
 
 
+def test_a_path_where_something_else_is_mounted_is_refused_and_left_alone(driver: Running, pod: Path) -> None:
+    volume = driver.attached("a")
+    for name in ("foreign", "staging"):
+        (pod / name).mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", pod / "foreign"], check=True)
+    driver.stage(volume, pod / "staging")
+
+    with refused("FAILED_PRECONDITION", "something else is mounted at target_path"):
+        driver.publish(volume, pod / "staging", pod / "foreign", readonly=True)
+    driver.unpublish(volume, pod / "foreign")
+    driver.unstage(volume, pod / "staging")
+    with refused("FAILED_PRECONDITION", "something else is mounted at staging_target_path"):
+        driver.stage(volume, pod / "foreign")
+    driver.unstage(volume, pod / "foreign")
+
+    assert mounts_below(driver.root) == [str(pod / "foreign")]
+    write(pod / "foreign" / "file", "still writable")
+
+
 def test_a_target_path_below_a_link_is_found_again(driver: Running, pod: Path) -> None:
     (pod / "real").mkdir()
     (pod / "link").symlink_to("real")
@@ -229,7 +249,7 @@ def test_a_mount_that_somebody_took_away_is_told_as_inaccessible_and_mended_by_s
 ) -> None:
     volume = driver.attached("a")
     driver.stage(volume, pod / "staging")
-    os.system(f"umount {pod / 'staging'}")  # a reboot does the same
+    subprocess.run(["umount", pod / "staging"], check=True)  # a reboot does the same
 
     [status] = driver.call("NodeGetVolumeHealth", volume_id=volume.volume_id).volume_health.health_statuses
     assert (status.status, status.reason) == (pb.INACCESSIBLE, "MountMissing")

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from common.csi import csi_pb2 as pb
 from tests.integration.dirdriver.support import MIB, Mode, Running, ended, mount, needs_mounts, refused, size, write
@@ -102,7 +103,7 @@ def test_what_a_dead_node_left_half_made_is_taken_over_by_another(start: Callabl
 
 def test_two_nodes_that_create_the_same_name_at_once_make_one_volume(start: Callable[..., Running]) -> None:
     nodes = start(), start(node="n2")
-    wanted = {"volume_capabilities": [mount()], "capacity_range": size(MIB)}
+    wanted: dict[str, Any] = {"volume_capabilities": [mount()], "capacity_range": size(MIB)}
     for number in range(30):
         calls = [driver.begin("CreateVolume", name=f"v{number}", **wanted) for driver in nodes]
         ends = {call.code().name for call in calls}

@@ -1,6 +1,7 @@
 """Volumes through the driver's socket. Needs no root."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -260,7 +261,7 @@ def test_a_volume_in_use_is_not_deleted(driver: Running) -> None:
 
 def test_an_attachment_is_repeated_with_the_same_arguments_only(driver: Running) -> None:
     volume = driver.create("a")
-    attach = {"volume_id": volume.volume_id, "node_id": "n1", "volume_capability": mount()}
+    attach: dict[str, Any] = {"volume_id": volume.volume_id, "node_id": "n1", "volume_capability": mount()}
 
     assert driver.call("ControllerPublishVolume", **attach) == driver.call("ControllerPublishVolume", **attach)
     with refused("ALREADY_EXISTS"):

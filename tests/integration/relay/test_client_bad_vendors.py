@@ -27,11 +27,24 @@ from tests.integration.relay.support import (
     channel_to,
     fields,
     raw_vendor_at,
+    until,
     vendor_at,
     wire,
 )
 
 HEADERS = wire(1, 4, 1, fields((":status", "200"), ("content-type", "application/grpc")))
+HTML = wire(1, 4, 1, fields((":status", "200"), ("content-type", "text/html")))
+NO_TYPE = wire(1, 4, 1, fields((":status", "200")))
+NO_STATUS = wire(1, 5, 1, fields(("x", "y")))
+CONTINUE = wire(1, 4, 1, fields((":status", "100")))
+ALONE = wire(
+    1,
+    5,
+    1,
+    fields((":status", "200"), ("content-type", "application/grpc"), ("grpc-status", "14"), ("grpc-message", " x%0A")),
+)
+CUT = wire(0, 0, 1, b"\0\0\0\0\2h")
+COMPRESSED = wire(0, 0, 1, b"\1\0\0\0\2hi")
 MESSAGE = wire(0, 0, 1, b"\0\0\0\0\2hi")
 
 
@@ -67,38 +80,33 @@ async def outcome(channel: Channel) -> tuple[Status, bytes | None] | VendorConne
 @pytest.mark.parametrize(
     ("frames", "kind", "text"),
     [
-        pytest.param((wire(1, 5, 1, fields((":status", "503"))),), VendorAnswerInvalid, "HTTP status 503", id="503"),
+        pytest.param([wire(1, 5, 1, fields((":status", "503")))], VendorAnswerInvalid, "HTTP status 503", id="503"),
+        pytest.param([HTML], VendorAnswerInvalid, "content-type text/html", id="HTML"),
+        pytest.param([NO_TYPE], VendorAnswerInvalid, "no content-type", id="no type"),
+        pytest.param([wire(1, 4, 1, fields(("x", "y")))], VendorAnswerInvalid, "HTTP status", id="no HTTP status"),
+        pytest.param([HEADERS, HEADERS], VendorAnswerInvalid, "headers twice", id="headers twice"),
+        pytest.param([MESSAGE], VendorAnswerInvalid, "before response headers", id="data first"),
+        pytest.param([HEADERS, MESSAGE, wire(0, 1, 1)], VendorAnswerInvalid, "without trailers", id="no trailers"),
+        pytest.param([HEADERS, MESSAGE, NO_STATUS], VendorAnswerInvalid, "no grpc-status", id="no status"),
+        pytest.param([HEADERS, MESSAGE, trailers("ok")], VendorAnswerInvalid, "grpc-status b'ok'", id="words"),
+        pytest.param([HEADERS, trailers(0)], VendorAnswerInvalid, "OK without a message", id="OK without a message"),
+        pytest.param([HEADERS, MESSAGE, MESSAGE, trailers(0)], VendorAnswerInvalid, "more than one", id="two messages"),
+        pytest.param([HEADERS, CUT, trailers(0)], VendorAnswerInvalid, "cut short", id="cut short"),
+        pytest.param([HEADERS, COMPRESSED], VendorAnswerInvalid, "compressed", id="compressed"),
+        pytest.param([wire(3, 0, 1, b"\0\0\0\2")], VendorStreamReset, "INTERNAL_ERROR", id="reset: internal error"),
+        pytest.param([HEADERS, wire(3, 0, 1, b"\0\0\0\x08")], VendorStreamReset, "CANCEL", id="reset: cancel"),
         pytest.param(
-            (wire(1, 4, 1, fields((":status", "200"), ("content-type", "text/html"))),),
-            VendorAnswerInvalid,
-            "content-type text/html",
-            id="HTML",
+            [HEADERS, MESSAGE, wire(3, 0, 1, b"\0\0\0\0")], VendorStreamReset, "NO_ERROR", id="reset: no error"
         ),
-        pytest.param((wire(1, 4, 1, fields((":status", "200"))),), VendorAnswerInvalid, "no content-type", id="no type"),
-        pytest.param((wire(1, 4, 1, fields(("x", "y"))),), VendorAnswerInvalid, "HTTP status", id="no HTTP status"),
-        pytest.param((HEADERS, HEADERS), VendorAnswerInvalid, "headers twice", id="headers twice"),
-        pytest.param((MESSAGE,), VendorAnswerInvalid, "before response headers", id="data first"),
-        pytest.param((HEADERS, MESSAGE, wire(0, 1, 1)), VendorAnswerInvalid, "without trailers", id="no trailers"),
-        pytest.param(
-            (HEADERS, MESSAGE, wire(1, 5, 1, fields(("x", "y")))), VendorAnswerInvalid, "no grpc-status", id="no status"
-        ),
-        pytest.param((HEADERS, MESSAGE, trailers("ok")), VendorAnswerInvalid, "grpc-status b'ok'", id="a status in words"),
-        pytest.param((HEADERS, trailers(0)), VendorAnswerInvalid, "OK without a message", id="OK without a message"),
-        pytest.param((HEADERS, MESSAGE, MESSAGE, trailers(0)), VendorAnswerInvalid, "more than one", id="two messages"),
-        pytest.param((HEADERS, wire(0, 0, 1, b"\0\0\0\0\2h"), trailers(0)), VendorAnswerInvalid, "cut short", id="cut"),
-        pytest.param((HEADERS, wire(0, 0, 1, b"\1\0\0\0\2hi")), VendorAnswerInvalid, "compressed", id="compressed"),
-        pytest.param((wire(3, 0, 1, b"\0\0\0\2"),), VendorStreamReset, "INTERNAL_ERROR", id="reset: internal error"),
-        pytest.param((HEADERS, wire(3, 0, 1, b"\0\0\0\x08")), VendorStreamReset, "CANCEL", id="reset: cancel"),
-        pytest.param((HEADERS, MESSAGE, wire(3, 0, 1, b"\0\0\0\0")), VendorStreamReset, "NO_ERROR", id="reset: no error"),
-        pytest.param((wire(3, 0, 1, b"\0\0\x10\0"),), VendorStreamReset, "4096", id="reset: an unknown code"),
-        pytest.param((wire(0, 0, 9, b"x"),), VendorConnectionLost, "broke HTTP/2", id="data on a stream never opened"),
-        pytest.param((b"garbage that is no frame at all",), VendorConnectionLost, "broke HTTP/2", id="garbage"),
-        pytest.param((wire(5, 4, 1, b"\0\0\0\2"),), VendorConnectionLost, "PUSH_PROMISE", id="a push"),
-        pytest.param((wire(1, 4, 1, b"\xff"),), VendorConnectionLost, "header block", id="a broken header block"),
+        pytest.param([wire(3, 0, 1, b"\0\0\x10\0")], VendorStreamReset, "4096", id="reset: an unknown code"),
+        pytest.param([wire(0, 0, 9, b"x")], VendorConnectionLost, "broke HTTP/2", id="data on a stream never opened"),
+        pytest.param([b"garbage that is no frame at all"], VendorConnectionLost, "broke HTTP/2", id="garbage"),
+        pytest.param([wire(5, 4, 1, b"\0\0\0\2")], VendorConnectionLost, "PUSH_PROMISE", id="a push"),
+        pytest.param([wire(1, 4, 1, b"\xff")], VendorConnectionLost, "header block", id="a broken header block"),
     ],
-)  # fmt: skip
+)
 async def test_an_answer_that_is_not_grpcs_is_an_error_that_says_why(
-    path: Path, frames: tuple[bytes, ...], kind: type[VendorConnectionError], text: str
+    path: Path, frames: list[bytes], kind: type[VendorConnectionError], text: str
 ) -> None:
     async with raw_vendor_at(path, answering(*frames)), channel_to(path) as channel:
         result = await outcome(channel)
@@ -110,29 +118,18 @@ async def test_an_answer_that_is_not_grpcs_is_an_error_that_says_why(
 @pytest.mark.parametrize(
     ("frames", "result"),
     [
-        pytest.param((HEADERS, MESSAGE, trailers(0)), (Status(0), b"hi"), id="OK"),
-        pytest.param((HEADERS, MESSAGE, trailers(5, "gone")), (Status(5, "gone"), None), id="a status after a message"),
-        pytest.param((HEADERS, wire(0, 0, 1, b"\0\0\0"), trailers(5, "gone")), (Status(5, "gone"), None), id="cut short"),
+        pytest.param([HEADERS, MESSAGE, trailers(0)], (Status(0), b"hi"), id="OK"),
+        pytest.param([HEADERS, MESSAGE, trailers(5, "gone")], (Status(5, "gone"), None), id="a status after a message"),
         pytest.param(
-            (wire(1, 4, 1, fields((":status", "100"))), HEADERS, MESSAGE, trailers(0)), (Status(0), b"hi"), id="100 first"
+            [HEADERS, CUT, trailers(5, "gone")], (Status(5, "gone"), None), id="a status after half a message"
         ),
-        pytest.param((HEADERS, MESSAGE, trailers(77, "odd")), (Status(77, "odd"), None), id="a code nobody knows"),
-        pytest.param(
-            (
-                wire(
-                    1,
-                    5,
-                    1,
-                    fields((":status", "200"), ("content-type", "application/grpc"), ("grpc-status", "14"), ("grpc-message", " x%0A")),
-                ),
-            ),
-            (Status(14, " x\n"), None),
-            id="trailers alone",
-        ),
+        pytest.param([CONTINUE, HEADERS, MESSAGE, trailers(0)], (Status(0), b"hi"), id="100 first"),
+        pytest.param([HEADERS, MESSAGE, trailers(77, "odd")], (Status(77, "odd"), None), id="a code nobody knows"),
+        pytest.param([ALONE], (Status(14, " x\n"), None), id="trailers alone"),
     ],
-)  # fmt: skip
+)
 async def test_an_answer_of_grpcs_is_taken_as_it_is(
-    path: Path, frames: tuple[bytes, ...], result: tuple[Status, bytes | None]
+    path: Path, frames: list[bytes], result: tuple[Status, bytes | None]
 ) -> None:
     async with raw_vendor_at(path, answering(*frames)), channel_to(path) as channel:
         assert await outcome(channel) == result
@@ -165,6 +162,26 @@ async def test_a_status_of_a_driver_that_answers_no_ping_is_doubted(
 
     async with raw_vendor_at(path, behave), channel_to(path) as channel:
         assert isinstance(await outcome(channel), VendorStatusDoubtful)
+
+
+async def test_a_status_on_a_connection_about_to_close_is_believed_if_the_driver_lives(path: Path) -> None:
+    answer = asyncio.Event()
+
+    async def behave(peer: RawPeer) -> None:
+        await peer.send(SETTINGS)
+        await peer.frame(0)
+        await peer.send(wire(7, 0, 0, b"\0\0\0\1\0\0\0\0"))
+        await answer.wait()
+        await peer.send(HEADERS, trailers(13, "why"))
+        await peer.send(wire(6, 1, 0, (await peer.frame(6, ack=False))[3]))
+        await peer.rest()
+
+    async with raw_vendor_at(path, behave), channel_to(path) as channel:
+        call = asyncio.ensure_future(outcome(channel))
+        await until(lambda: channel._connections and not channel.connected)
+        answer.set()
+        assert await call == (Status(13, "why"), None)
+        await until(lambda: not channel._connections)
 
 
 @pytest.mark.parametrize("code", [Code.NOT_FOUND, Code.UNAVAILABLE, Code.FAILED_PRECONDITION, Code.UNIMPLEMENTED])
@@ -251,7 +268,7 @@ async def test_a_socket_that_nobody_listens_on_is_refused(path: Path) -> None:
 
 
 async def test_a_file_that_is_no_socket_is_named(path: Path) -> None:
-    path.write_text("")
+    path.touch()  # noqa: ASYNC240 - nothing else runs
     async with channel_to(path) as channel:
         result = await outcome(channel)
     assert isinstance(result, VendorUnreachable)
@@ -307,8 +324,7 @@ async def test_a_goaway_lets_calls_under_way_end_and_sends_new_ones_elsewhere(pa
     async with raw_vendor_at(path, behave), channel_to(path) as channel:
         first = asyncio.ensure_future(outcome(channel))
         await first_request.wait()
-        while channel.connected:
-            await asyncio.sleep(0)
+        await until(lambda: not channel.connected)
         assert await outcome(channel) == (Status(0), b"hi")
         second_done.set()
         assert await first == (Status(0), b"hi")
@@ -403,8 +419,7 @@ async def test_an_answer_before_the_request_was_read_ends_the_call(path: Path) -
 async def test_closing_the_channel_fails_what_is_under_way_and_refuses_what_comes(path: Path) -> None:
     async with raw_vendor_at(path, answering()), channel_to(path) as channel:
         under_way = asyncio.ensure_future(outcome(channel))
-        while not channel.connected:
-            await asyncio.sleep(0)
+        await until(lambda: channel.connected)
         await channel.close()
         result = await under_way
         assert isinstance(result, VendorConnectionLost | VendorUnreachable)
@@ -419,8 +434,7 @@ async def test_1000_reconnects_leave_no_descriptor_and_no_task(path: Path) -> No
         before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - counting
         for _ in range(1000):
             assert await outcome(channel) == (Status(0), b"hi")
-            while channel.connected:
-                await asyncio.sleep(0)
+            await until(lambda: not channel.connected)
         assert len(channel._connections) <= 1
         assert len(os.listdir("/proc/self/fd")) <= before + 4  # noqa: PTH208 - counting
     assert len(asyncio.all_tasks()) <= 3

@@ -6,8 +6,11 @@ done here with the same limits.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import TYPE_CHECKING
+
+import grpc
 
 from common.status import Code
 from tests.support.sidecar import Outcome, Sidecar
@@ -18,16 +21,39 @@ if TYPE_CHECKING:
 PROBE_TIMEOUT_S = 3.0
 """livenessprobe's ``--probe-timeout``: for the connection and the call together (contract A.7)."""
 
+_DIAL_TIMEOUT_S = 15.0
+"""external-health-monitor's patience with its connection and its first Probe (contract A.8)."""
+
 SEQUENCE_TIMEOUT_S = 1.0
 """external-health-monitor's context for all of its Identity and capability calls together (contract A.8)."""
+
+_OPTIONS = [
+    ("grpc.default_authority", "localhost"),
+    # Without its own subchannel pool grpcio would hand out a connection that an earlier channel made.
+    ("grpc.use_local_subchannel_pool", 1),
+]
 
 _SEQUENCE = ("GetPluginInfo", "GetPluginCapabilities", *["ControllerGetCapabilities"] * 3)
 
 
+class _Dialler(Sidecar):
+    """A new connection, made as csi-lib-utils makes it: it waits for the driver (contract A.1), then calls.
+
+    The other one's short back-off is also grpcio's limit for a connection attempt, which a busy machine can exceed.
+    """
+
+    def __init__(self, socket: Path, *, timeout_s: float) -> None:
+        self.socket = socket
+        self._channel = grpc.insecure_channel(f"unix://{socket}", _OPTIONS)
+        with contextlib.suppress(grpc.FutureTimeoutError):  # the calls will say why
+            grpc.channel_ready_future(self._channel).result(timeout_s)
+
+
 def probe(socket: Path) -> Outcome:
     """What livenessprobe does at each of the kubelet's checks: a new connection and one Probe, within 3 s."""
-    with Sidecar(socket) as sidecar:
-        return sidecar.call("Probe", timeout_s=PROBE_TIMEOUT_S)
+    end = time.monotonic() + PROBE_TIMEOUT_S
+    with _Dialler(socket, timeout_s=PROBE_TIMEOUT_S) as sidecar:
+        return sidecar.call("Probe", timeout_s=max(0.001, end - time.monotonic()))
 
 
 def is_ready(outcome: Outcome) -> bool:
@@ -37,8 +63,8 @@ def is_ready(outcome: Outcome) -> bool:
 
 def identify(socket: Path) -> list[Outcome]:
     """What external-health-monitor does at its start: a Probe, then five calls in a context of one second."""
-    with Sidecar(socket) as sidecar:
-        outcomes = [sidecar.call("Probe", timeout_s=15)]
+    with _Dialler(socket, timeout_s=_DIAL_TIMEOUT_S) as sidecar:
+        outcomes = [sidecar.call("Probe", timeout_s=_DIAL_TIMEOUT_S)]
         deadline = time.monotonic() + SEQUENCE_TIMEOUT_S
         for method in _SEQUENCE:
             left_s = max(0.001, deadline - time.monotonic())
@@ -48,7 +74,7 @@ def identify(socket: Path) -> list[Outcome]:
 
 def vendor_answers(socket: Path) -> bool:
     """Whether a call that no cache answers comes back with a word of the vendor's own."""
-    with Sidecar(socket) as sidecar:
+    with _Dialler(socket, timeout_s=PROBE_TIMEOUT_S) as sidecar:
         # Without a volume id every driver refuses it (CSI spec); the bridge itself would say one of the other two.
         outcome = sidecar.call("ValidateVolumeCapabilities", timeout_s=PROBE_TIMEOUT_S)
     return outcome.code not in {Code.UNAVAILABLE, Code.DEADLINE_EXCEEDED}
@@ -56,7 +82,7 @@ def vendor_answers(socket: Path) -> bool:
 
 def volume_ids(socket: Path) -> list[str]:
     """The volumes that a driver lists, on its own socket or through the bridge, sorted."""
-    with Sidecar(socket) as sidecar:
+    with _Dialler(socket, timeout_s=_DIAL_TIMEOUT_S) as sidecar:
         outcome = sidecar.call("ListVolumes")
     assert outcome.ok, outcome.refusal
     return sorted(entry.volume.volume_id for entry in outcome.answer.entries)

@@ -51,6 +51,10 @@ class Tunnel:
         self._link.command("cut")
         self.agent.wait_connected(False)
 
+    def silence(self) -> None:
+        """Lose the agent's connection without telling either end, as a NAT that forgot it; a new one gets through."""
+        self._link.command("rebind")
+
     def heal(self) -> None:
         """Let the agent through again. It dials when it is due, so this does not wait: `wait_until_up` does."""
         self._link.command("heal")

@@ -1,5 +1,7 @@
 """Layouts, capabilities and the table of NodePublishVolume."""
 
+from typing import Any
+
 import grpc
 import pytest
 
@@ -10,18 +12,18 @@ from examples.dirdriver.errors import CsiError
 
 
 def capability(
-    mode: int = Mode.SINGLE_NODE_WRITER, *, fs_type: str = "", flags: tuple[str, ...] = ()
+    mode: Any = Mode.SINGLE_NODE_WRITER, *, fs_type: str = "", flags: tuple[str, ...] = ()
 ) -> pb.VolumeCapability:
     return pb.VolumeCapability(
         mount=pb.VolumeCapability.MountVolume(fs_type=fs_type, mount_flags=flags),
-        access_mode=pb.VolumeCapability.AccessMode(mode=Mode.ValueType(mode)),
+        access_mode=pb.VolumeCapability.AccessMode(mode=mode),
     )
 
 
-def block(mode: int = Mode.SINGLE_NODE_WRITER) -> pb.VolumeCapability:
+def block(mode: Any = Mode.SINGLE_NODE_WRITER) -> pb.VolumeCapability:
     return pb.VolumeCapability(
         block=pb.VolumeCapability.BlockVolume(),
-        access_mode=pb.VolumeCapability.AccessMode(mode=Mode.ValueType(mode)),
+        access_mode=pb.VolumeCapability.AccessMode(mode=mode),
     )
 
 

@@ -19,7 +19,8 @@ async def until_idle() -> None:
 
 
 async def test_a_second_call_with_the_key_waits_for_the_first_and_another_key_does_not() -> None:
-    keys, story, end, never = Keys(), [], asyncio.Event(), asyncio.Event()
+    keys, end, never = Keys(), asyncio.Event(), asyncio.Event()
+    story: list[str] = []
     async with asyncio.TaskGroup() as group:
         first = group.create_task(hold(keys, "CreateVolume", pb.CreateVolumeRequest(name="a"), story, "a1", end))
         await until_idle()
@@ -36,7 +37,8 @@ async def test_a_second_call_with_the_key_waits_for_the_first_and_another_key_do
 
 
 async def test_different_methods_on_one_volume_share_its_key() -> None:
-    keys, story, end = Keys(), [], asyncio.Event()
+    keys, end = Keys(), asyncio.Event()
+    story: list[str] = []
     async with asyncio.TaskGroup() as group:
         group.create_task(hold(keys, "NodeStageVolume", pb.NodeStageVolumeRequest(volume_id="v"), story, "stage", end))
         await until_idle()
@@ -49,7 +51,8 @@ async def test_different_methods_on_one_volume_share_its_key() -> None:
 
 
 async def test_a_cancelled_wait_passes_the_turn_on() -> None:
-    keys, story, end = Keys(), [], asyncio.Event()
+    keys, end = Keys(), asyncio.Event()
+    story: list[str] = []
     request = pb.DeleteVolumeRequest(volume_id="v")
     async with asyncio.TaskGroup() as group:
         group.create_task(hold(keys, "DeleteVolume", request, story, "first", end))
@@ -64,7 +67,8 @@ async def test_a_cancelled_wait_passes_the_turn_on() -> None:
 
 
 async def test_reads_wait_for_nobody() -> None:
-    keys, story, never = Keys(), [], asyncio.Event()
+    keys, never = Keys(), asyncio.Event()
+    story: list[str] = []
     reads = [
         asyncio.create_task(hold(keys, "ListVolumes", pb.ListVolumesRequest(), story, str(number), never))
         for number in range(3)

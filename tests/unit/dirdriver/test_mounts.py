@@ -6,8 +6,8 @@ from examples.dirdriver import loops
 from examples.dirdriver.mounts import parse_mountinfo
 
 MOUNTINFO = """\
-22 1 254:0 / / rw,relatime - ext4 /dev/root rw
-91 22 254:0 /state/volumes/vol-1/data /pods/with\\040space/mount ro,noexec shared:3 - ext4 /dev/root rw
+22 1 254:0 / / rw,relatime - ext4 /dev/vda rw
+91 22 254:0 /state/volumes/vol-1/data /pods/with\\040space/mount ro,noexec shared:3 - ext4 /dev/vda rw
 92 22 0:6 /loop3 /pods/block rw - devtmpfs none rw
 93 22 7:3 / /pods/back\\134slash rw,relatime - xfs /dev/loop3 rw,nouuid
 """

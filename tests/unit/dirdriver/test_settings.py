@@ -9,7 +9,8 @@ from examples.dirdriver.settings import Settings, SettingsError
 
 
 def settings(**fields: Any) -> Settings:
-    return Settings(**{"endpoint": "unix:///run/csi.sock", "state_dir": Path("/s"), "node_id": "n1"} | fields)
+    needed: dict[str, Any] = {"endpoint": "unix:///run/csi.sock", "state_dir": Path("/s"), "node_id": "n1"}
+    return Settings(**needed | fields)
 
 
 @pytest.mark.parametrize("endpoint", ["unix:///run/csi.sock", "unix:/run/csi.sock", "/run/csi.sock"])

@@ -30,7 +30,7 @@ def request(*, fs_type: str = "", **fields: Any) -> pb.CreateVolumeRequest:
 
 
 def volume(**fields: Any) -> Volume:
-    made = {
+    made: dict[str, Any] = {
         "volume_id": "vol-1",
         "name": "pvc-1",
         "phase": Phase.READY,

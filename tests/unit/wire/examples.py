@@ -5,16 +5,20 @@
 
 import os
 
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 _FACTOR = int(os.environ.get("CSI_BRIDGE_EXAMPLES", "1"))
 
 
-def examples(number: int, *, steps: int = 50) -> settings:
-    """Settings for so many examples, each of at most so many steps. No deadline: the machine may be busy."""
+def examples(number: int, *, steps: int = 50, shrink: bool = True) -> settings:
+    """Settings for so many examples, each of at most so many steps. No deadline: the machine may be busy.
+
+    `shrink`: whether a smaller example would tell more than the one that failed; of a random seed it would not.
+    """
     return settings(
         max_examples=number * _FACTOR,
         stateful_step_count=steps,
+        phases=[Phase.generate, Phase.shrink] if shrink else [Phase.generate],
         derandomize=_FACTOR == 1,
         database=None,
         deadline=None,

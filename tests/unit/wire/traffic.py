@@ -389,7 +389,8 @@ class Traffic:
         for call in self.calls.values():  # one more may be open by now: its open crossed the drain
             assert not call.alive if call.opener == party.name else call.opened == (call.released is not None)
 
-    def _on_closed(self, party: Party, _event: Closed) -> None:
+    def _on_closed(self, party: Party, event: Closed) -> None:
+        assert event.reason in {"model", "link-lost", "peer-silent"}, event
         party.closed = True
         party.held.clear()
 

@@ -1,0 +1,313 @@
+"""A figure: one thing that is measured, with its target, and how it is measured."""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from common.status import Code
+from tests.peers.support.waiting import wait_for
+from tests.support.bridge import Bridge, Hub
+from tests.support.certificates import Authority
+from tests.support.sidecar import Outcome
+
+DRIVER = "load.csi-bridge.io"
+EDGES = Path(__file__).with_name("edges.py")
+
+_IDLE_EDGES = 2_000
+_HERD = 10_000
+_QUIET = ("--log-level=warning", "--keepalive=60s")
+"""For figures about many links: what a link costs, not what a log line or a ping does."""
+
+
+@dataclass
+class Figure:
+    """One row of the table.
+
+    Attributes:
+        name: what is measured, for people.
+        measured: the number with its unit.
+        target: what it should be; empty if it is only told.
+        met: whether it is.
+        details: everything behind it.
+    """
+
+    name: str
+    measured: str
+    target: str = ""
+    met: bool | None = None
+    details: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def verdict(self) -> str:
+        """`ok`, `missed`, or nothing for what has no target."""
+        return "" if self.met is None else "ok" if self.met else "missed"
+
+
+# ---- one call ------------------------------------------------------------------------------------------------------
+
+
+def calls(directory: Path, loadgen: Path) -> list[Figure]:
+    """What the bridge adds to a call, and how much of the direct rate is left."""
+    with _chain(directory, loadgen, "instant") as chain:
+        one = chain.load("--scenario=create-delete", "--callers=1", "--duration=10s")
+        cpu = chain.cpu_us_per_call(one["targets"]["bridge"]["calls"])
+    with _chain(directory, loadgen, "slower", "--delay=350us") as chain:
+        real = chain.load("--scenario=create-delete", "--callers=1", "--duration=8s")
+        many = chain.load("--scenario=create-delete", "--callers=16", "--duration=8s")
+    return [
+        _added(one, "p50", limit_us=800),
+        _added(one, "p99", limit_us=2000),
+        _slower(real),
+        _rate(many),
+        Figure("CPU a call: proxy / hub / agent", " / ".join(f"{us:.0f}" for us in cpu.values()) + " us", details=cpu),
+    ]
+
+
+def _added(result: dict[str, Any], percentile: str, *, limit_us: float) -> Figure:
+    direct, bridge = (result["targets"][name]["latency_us"][percentile] for name in ("direct", "bridge"))
+    added_us = bridge - direct
+    measured = f"{added_us / 1000:.2f} ms (direct {direct / 1000:.2f}, bridge {bridge / 1000:.2f})"
+    return Figure(
+        f"added {percentile}, one caller", measured, f"<= {limit_us / 1000:g} ms", added_us <= limit_us, result
+    )
+
+
+def _slower(result: dict[str, Any]) -> Figure:
+    direct, bridge = (result["targets"][name]["operations"]["latency_us"]["p50"] for name in ("direct", "bridge"))
+    ratio = bridge / direct
+    measured = f"{ratio:.2f} x direct ({direct / 1000:.2f} -> {bridge / 1000:.2f} ms)"
+    return Figure("Create + Delete, one caller, 0.35 ms driver", measured, "<= 2.5 x", ratio <= 2.5, result)
+
+
+def _rate(result: dict[str, Any]) -> Figure:
+    direct, bridge = (result["targets"][name]["operations"]["per_second"] for name in ("direct", "bridge"))
+    ratio = bridge / direct
+    measured = f"{ratio:.2f} x direct ({bridge:.0f} of {direct:.0f} pairs/s)"
+    return Figure("Create + Delete, 16 callers, 0.35 ms driver", measured, ">= 0.35 x", ratio >= 0.35, result)
+
+
+def identity(directory: Path, loadgen: Path) -> list[Figure]:
+    """Identity calls, answered from the proxy driver's cache."""
+    with _chain(directory, loadgen, "instant") as chain:
+        result = chain.load("--scenario=identity", "--callers=16", "--duration=5s", direct=False)
+    rate = result["targets"]["bridge"]["calls_per_second"]
+    return [Figure("cached Identity calls", f"{rate:.0f}/s", ">= 5000/s", rate >= 5000, result)]
+
+
+def agent_size(directory: Path, loadgen: Path) -> list[Figure]:
+    """The agent's resident memory after some thousand calls."""
+    with _chain(directory, loadgen, "instant") as chain:
+        chain.load("--scenario=create-delete", "--callers=16", "--count=3000", direct=False)
+        sizes = {name: process.memory_info().rss / 1_048_576 for name, process in chain.processes.items()}
+    agent = sizes["agent"]
+    rest = f" (hub {sizes['hub']:.0f}, proxy driver {sizes['proxy']:.0f})"
+    return [Figure("edge agent, resident", f"{agent:.0f} MB{rest}", "<= 45 MB", agent <= 45, sizes)]
+
+
+def round_trips(directory: Path, loadgen: Path) -> list[Figure]:
+    """Round trips of a call on a link of 200 ms."""
+    with _chain(directory, loadgen, "far", delay="100ms") as chain:
+        result = chain.load("--scenario=validate", "--callers=1", "--count=20", direct=False)
+    p50_ms = result["targets"]["bridge"]["latency_us"]["p50"] / 1000
+    trips = p50_ms / 200
+    measured = f"{trips:.2f} ({p50_ms:.0f} ms a call on a link of 200 ms)"
+    return [Figure("round trips a call", measured, "1", trips < 1.5, result)]
+
+
+# ---- many edges ----------------------------------------------------------------------------------------------------
+
+
+def idle_edges(directory: Path, _loadgen: Path) -> list[Figure]:
+    """What the hub holds for each idle edge."""
+    found = []
+    for name, limit_kb in (("plain", 20), ("mTLS", 60)):
+        with _hub(directory, name) as (hub, edges):
+            before = _rss(hub)
+            edges.up(_IDLE_EDGES, at_once=200)
+            time.sleep(2)  # what the handshakes needed goes back
+            per_edge_kb = (_rss(hub) - before) / _IDLE_EDGES / 1024
+        figure = f"hub memory an idle edge, {_IDLE_EDGES:,} edges, {name}"
+        found.append(Figure(figure, f"{per_edge_kb:.1f} KB", f"<= {limit_kb} KB", per_edge_kb <= limit_kb))
+    return found
+
+
+def herd(directory: Path, _loadgen: Path) -> list[Figure]:
+    """Ten thousand edges that dial at once, and ten thousand agents whose hub restarts."""
+    found = []
+    for name, limit_s in (("plain", 15.0), ("mTLS", None)):
+        with _hub(directory, name) as (hub, edges):
+            began_s = hub.process_cpu_s()
+            told = edges.up(_HERD, at_once=1_000)
+            cpu_s = hub.process_cpu_s() - began_s
+        measured = f"{told['seconds']:.1f} s ({cpu_s:.1f} s of the hub's CPU, {told['retries']} dialled again)"
+        target, met = ("", None) if limit_s is None else (f"<= {limit_s:g} s", told["seconds"] <= limit_s)
+        found.append(Figure(f"{_HERD:,} edges dial at once, {name}", measured, target, met, told))
+    with _hub(directory, "restart") as (hub, edges):
+        edges.keep(_HERD)
+        hub.kill()
+        began = time.monotonic()
+        hub.start()
+        edges.wait_up(_HERD)
+        took_s = time.monotonic() - began
+    found.append(Figure(f"{_HERD:,} agents after kill -9 of their hub, with back-off", f"all back in {took_s:.0f} s"))
+    return found
+
+
+# ---- what is measured ----------------------------------------------------------------------------------------------
+
+
+class _Chain:
+    """Load on a driver that answers at once, directly and through a bridge."""
+
+    def __init__(self, loadgen: Path, vendor: Path, bridge: Path, processes: dict[str, psutil.Process]) -> None:
+        self.processes = processes
+        self._loadgen = loadgen
+        self._sockets = {"direct": vendor, "bridge": bridge}
+        self._cpu_s: dict[str, float] = {}
+
+    def load(self, *flags: str, direct: bool = True) -> dict[str, Any]:
+        """Run the load generator; both sockets take turns unless `direct` is off."""
+        targets = self._sockets if direct else {"bridge": self._sockets["bridge"]}
+        sockets = [f"--socket={name}=unix://{path}" for name, path in targets.items()]
+        self._cpu_s = self._cpu()
+        done = subprocess.run([self._loadgen, "run", *sockets, *flags], check=True, capture_output=True, text=True)
+        result: dict[str, Any] = json.loads(done.stdout)
+        return result
+
+    def cpu_us_per_call(self, calls: int) -> dict[str, float]:
+        """CPU time of each process a call, over the last `load`; its warm-up counts too, so it is a little high."""
+        now = self._cpu()
+        return {name: (now[name] - self._cpu_s[name]) / calls * 1e6 for name in now}
+
+    def _cpu(self) -> dict[str, float]:
+        return {name: sum(process.cpu_times()[:2]) for name, process in self.processes.items()}
+
+
+@contextmanager
+def _chain(directory: Path, loadgen: Path, name: str, *flags: str, delay: str = "") -> Iterator[_Chain]:
+    here = directory / name
+    here.mkdir()
+    vendor = here / "v.sock"
+    serve = [str(loadgen), "serve", f"--endpoint=unix://{vendor}", f"--name={DRIVER}", *flags]
+    driver = subprocess.Popen(serve, stderr=subprocess.DEVNULL)
+    try:
+        wait_for(vendor.exists, what="the load generator's driver")
+        with Bridge(here, here) as bridge:
+            hub = bridge.start_hub()
+            link = bridge.start_link(delay=delay) if delay else None
+            agent = bridge.start_agent("n1", vendor, through=link.address if link is not None else None)
+            proxy = bridge.start_proxy(DRIVER)
+            with proxy.sidecar() as sidecar:
+                wait_for(lambda: _vendor_answers(sidecar.call("GetCapacity")), what="answer through the bridge")
+            processes = {"proxy": proxy, "hub": hub, "agent": agent}
+            chain = _Chain(
+                loadgen,
+                vendor,
+                proxy.socket,
+                {name: psutil.Process(each.process.pid) for name, each in processes.items()},
+            )
+            yield chain
+    finally:
+        driver.terminate()
+        driver.wait()
+
+
+def _vendor_answers(outcome: Outcome) -> bool:
+    return outcome.ok or outcome.refusal[0] == Code.UNIMPLEMENTED
+
+
+class _Edges:
+    """Simulated edges, in a process of their own."""
+
+    def __init__(self, hub: str, authority: Authority | None) -> None:
+        self._hub = hub
+        self._authority = authority
+        self._process: subprocess.Popen[str] | None = None
+
+    def up(self, count: int, *, at_once: int) -> dict[str, Any]:
+        """Dial so many, `at_once` at a time, and tell how long it took."""
+        flags = [f"--at-once={at_once}"]
+        if self._authority is not None:
+            for number in range(count):
+                self._authority.edge(f"e{number}")
+            flags += ["--tls", str(self._authority.path), str(self._authority.directory)]
+        return self._start(count, *flags)
+
+    def keep(self, count: int) -> None:
+        """Keep so many up, as agents would."""
+        self._start(count, "--uplinks")
+        self.wait_up(count)
+
+    def wait_up(self, count: int) -> None:
+        """Wait until so many are up."""
+        wait_for(lambda: self._ask()["up"] == count, what=f"{count} edges up", timeout_s=300)
+
+    def close(self) -> None:
+        """Close them all."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def _start(self, count: int, *flags: str) -> dict[str, Any]:
+        command = [sys.executable, str(EDGES), f"--hub={self._hub}", f"--count={count}", *flags]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        return self._read()
+
+    def _ask(self) -> dict[str, Any]:
+        assert self._process is not None
+        assert self._process.stdin is not None
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+        return self._read()
+
+    def _read(self) -> dict[str, Any]:
+        assert self._process is not None
+        assert self._process.stdout is not None
+        told: dict[str, Any] = json.loads(self._process.stdout.readline())
+        return told
+
+
+class _BenchHub:
+    """A hub and its CPU time."""
+
+    def __init__(self, hub: Hub) -> None:
+        self.hub = hub
+
+    def process_cpu_s(self) -> float:
+        """User and system time so far."""
+        return float(sum(psutil.Process(self.hub.process.pid).cpu_times()[:2]))
+
+    def kill(self) -> None:
+        """kill -9."""
+        self.hub.kill()
+
+    def start(self) -> None:
+        """Start it again."""
+        self.hub.start()
+
+
+@contextmanager
+def _hub(directory: Path, name: str) -> Iterator[tuple[_BenchHub, _Edges]]:
+    here = directory / name
+    here.mkdir()
+    with Bridge(here, here) as bridge:
+        authority = Authority(here) if name == "mTLS" else None
+        flags = authority.hub().flags if authority is not None else []
+        hub = bridge.start_hub(*flags, *_QUIET)
+        edges = _Edges(f"{'wss' if authority is not None else 'ws'}://{hub.address}", authority)
+        try:
+            yield _BenchHub(hub), edges
+        finally:
+            edges.close()
+
+
+def _rss(hub: _BenchHub) -> int:
+    return int(psutil.Process(hub.hub.process.pid).memory_info().rss)

@@ -1,0 +1,160 @@
+"""Identity and capabilities: from a cache, within milliseconds, whatever the link does; and what they say never flaps.
+
+Sidecars ask once at their start, exit if they get no answer, and decide by it for as long as they run (contract A.1,
+RULE A2, A7, A8, D1).
+"""
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from common.csi import csi_pb2
+from common.reports import REPORTED_METHODS
+from common.status import Code
+from tests.integration.conftest import World
+from tests.peers.support.waiting import wait_for
+from tests.support.answers import answer_of
+from tests.support.bridge import Bridge, Proxy
+from tests.support.sidecar import Sidecar
+from tests.support.vendor import Vendor
+
+CACHED = [path.rpartition("/")[2] for path in REPORTED_METHODS if not path.endswith("NodeGetInfo")]
+
+NOTHING_KNOWN = (
+    Code.UNAVAILABLE,
+    "nothing is known of driver vendor.test yet: no edge node has reported it since this proxy driver was installed",
+)
+
+
+def answers_like(sidecar: Sidecar, vendor: Vendor) -> bool:
+    """Whether a sidecar is told of the driver what the driver says of itself."""
+    paths = {path.rpartition("/")[2]: path for path in REPORTED_METHODS}
+    return all(sidecar.call(name).answer == answer_of(vendor.identity, paths[name], b"") for name in CACHED)
+
+
+def is_ready(sidecar: Sidecar) -> bool:
+    """What Probe says."""
+    outcome = sidecar.call("Probe")
+    assert outcome.ok
+    return bool(outcome.answer.ready.value)
+
+
+def _holds(path: Path, content: bytes) -> bool:
+    return path.read_bytes() == content
+
+
+def answers_as_unknown(sidecar: Sidecar) -> bool:
+    """Whether a sidecar is told what is told of a driver that nobody has heard of."""
+    info = csi_pb2.GetPluginInfoResponse(name="vendor.test", vendor_version="unknown")
+    others = [name for name in CACHED if name != "GetPluginInfo"]
+    return (
+        not is_ready(sidecar)
+        and sidecar.call("GetPluginInfo").answer == info
+        and all(sidecar.call(name).refusal == NOTHING_KNOWN for name in others)
+    )
+
+
+def test_the_vendors_identity_is_told_through_every_outage_and_restart(world: World) -> None:
+    assert answers_like(world.sidecar, world.vendor)
+    world.agent.kill()
+    assert answers_like(world.sidecar, world.vendor)
+    world.bridge.hub.kill()
+    world.vendor.stop()
+    assert answers_like(world.sidecar, world.vendor)
+    world.proxy.kill()
+    world.proxy.start()
+    restarted = world.proxy.sidecar()
+    assert answers_like(restarted, world.vendor)
+    assert is_ready(restarted)
+
+
+def test_a_driver_that_nobody_has_heard_of_has_a_name_and_is_not_ready_until_it_is_heard_of(
+    bridge: Bridge, vendor: Vendor
+) -> None:
+    bridge.start_hub()
+    sidecar = bridge.start_proxy("vendor.test").sidecar()
+    assert answers_as_unknown(sidecar)
+    bridge.start_agent("n1", vendor.socket)
+    wait_for(lambda: is_ready(sidecar), what="Probe that is ready")
+    assert answers_like(sidecar, vendor)
+
+
+def test_without_a_hub_a_new_proxy_answers_as_well(world: World) -> None:
+    world.bridge.hub.kill()
+    assert answers_as_unknown(world.bridge.start_proxy("vendor.test").sidecar())
+
+
+def test_a_new_proxy_is_told_by_the_hub_of_a_driver_whose_node_is_away(world: World) -> None:
+    world.agent.kill()
+    world.bridge.hub.kill()  # and the hub knows it from its disk
+    world.bridge.hub.start()
+    sidecar = world.bridge.start_proxy("vendor.test").sidecar()
+    wait_for(lambda: is_ready(sidecar), what="Probe that is ready")
+    assert answers_like(sidecar, world.vendor)
+
+
+def test_a_corrupt_cache_is_as_none_and_is_filled_again(world: World) -> None:
+    whole = world.proxy.cache.read_bytes()
+    contents = (b"", b"\x00\xff garbage", b"[]", b"[{}]", b'{"driver": 1}', b"null", whole[: len(whole) // 2])
+    world.bridge.hub.kill()
+    proxies = [world.bridge.start_proxy("vendor.test", cache=content) for content in contents]
+    for proxy in proxies:
+        assert answers_as_unknown(proxy.sidecar()), proxy.cache.read_bytes()
+        assert proxy.logged("ignored"), proxy.cache.read_bytes()
+    world.bridge.hub.start()
+    for proxy in proxies:
+        wait_for(partial(is_ready, proxy.sidecar()), what="Probe that is ready")
+        assert answers_like(proxy.sidecar(), world.vendor)
+        wait_for(partial(_holds, proxy.cache, whole), what="cache as it was")
+
+
+def test_a_change_is_logged_and_stored_and_published_at_the_proxys_next_start(world: World) -> None:
+    old = world.sidecar.call("ControllerGetCapabilities").answer
+    world.vendor.identity.capabilities = ["CREATE_DELETE_VOLUME", "PUBLISH_UNPUBLISH_VOLUME"]
+    world.vendor.restart()
+    world.proxy.wait_logged("has changed its Identity or capabilities", timeout_s=20.0)
+    assert world.sidecar.call("ControllerGetCapabilities").answer == old
+    with world.proxy.sidecar() as later:
+        assert later.call("ControllerGetCapabilities").answer == old
+    world.bridge.hub.kill()
+    world.proxy.kill()
+    world.proxy.start()
+    assert answers_like(world.proxy.sidecar(), world.vendor)
+
+
+def test_what_the_vendor_does_not_have_is_unimplemented_from_the_cache_too(bridge: Bridge, vendor: Vendor) -> None:
+    vendor.lacks |= {"NodeGetCapabilities", "GroupControllerGetCapabilities"}
+    hub = bridge.start_hub()
+    bridge.start_agent("n1", vendor.socket)
+    sidecar = bridge.start_proxy("vendor.test").sidecar()
+    wait_for(lambda: is_ready(sidecar), what="Probe that is ready")
+    hub.kill()
+    for method in vendor.lacks:
+        assert sidecar.call(method).refusal == (Code.UNIMPLEMENTED, "Method not found!")
+
+
+@pytest.mark.parametrize("size", [5_000_000, 1_000_000], ids=["refused", "carried"])
+def test_a_vendor_with_an_enormous_name_tag_does_not_stop_the_agent(bridge: Bridge, vendor: Vendor, size: int) -> None:
+    bridge.start_hub()
+    enormous = csi_pb2.GetPluginInfoResponse(name="vendor.test", manifest={"filler": "x" * size})
+    vendor.on("GetPluginInfo", lambda _: enormous)
+    agent = bridge.start_agent("n1", vendor.socket)
+    vendor.wait_for_call("GetPluginInfo", 2 if size > 4 << 20 else 1)
+    agent.wait_connected()
+    vendor.as_usual("GetPluginInfo")
+    vendor.restart()
+    sidecar = bridge.start_proxy("vendor.test").sidecar()
+    bridge.wait_routed(sidecar)
+
+
+def test_a_vendor_that_changes_its_name_is_found_under_the_new_one(world: World) -> None:
+    world.vendor.identity.name = "renamed.test"
+    world.vendor.restart()
+    renamed: Proxy = world.bridge.start_proxy("renamed.test")
+    sidecar = renamed.sidecar()
+    world.bridge.wait_routed(sidecar)
+    assert sidecar.call("GetPluginInfo").answer.name == "renamed.test"
+    assert world.sidecar.call("GetPluginInfo").answer.name == "vendor.test"
+    assert world.sidecar.call("GetCapacity").refusal[0] is Code.UNAVAILABLE
+    assert world.agent.logged("was vendor.test and now calls itself renamed.test")

@@ -1,0 +1,196 @@
+"""Processes that die, come back, meet their doubles, and stop in order."""
+
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+
+from common.status import Code
+from tests.integration.conftest import World
+from tests.support.answers import volume
+from tests.support.bridge import Bridge, Member
+from tests.support.operator import hub_state, node_state
+from tests.support.requests import create
+from tests.support.vendor import Vendor
+
+
+def member(world: World, which: str) -> Member:
+    return {"hub": world.bridge.hub, "agent": world.agent, "proxy": world.proxy}[which]
+
+
+# -------------------- kill -9 --------------------
+
+
+def test_after_kill_9_of_any_process_and_its_restart_calls_work_again(world: World, name: str) -> None:
+    for which in ("agent", "hub", "proxy"):
+        killed = member(world, which)
+        killed.kill()
+        killed.start()
+        world.bridge.wait_routed(world.sidecar)
+        assert world.sidecar.call("CreateVolume", create(f"{name}-{which}")).ok
+
+
+def test_a_killed_proxys_socket_is_taken_over_and_a_serving_ones_is_not(world: World) -> None:
+    with pytest.raises(AssertionError, match="another process is serving there"):
+        world.bridge.start_double(world.proxy)
+    assert world.sidecar.call("GetCapacity").ok
+    world.proxy.kill()
+    assert world.proxy.socket.exists()
+    world.bridge.start_double(world.proxy)
+    world.bridge.wait_routed(world.sidecar)
+
+
+# -------------------- doubles --------------------
+
+
+def test_an_agent_that_comes_back_replaces_its_own_half_dead_link(bridge: Bridge, vendor: Vendor, name: str) -> None:
+    hub = bridge.start_hub("--keepalive=5m")  # the hub itself does not find out during the test
+    link = bridge.start_link()
+    agent = bridge.start_agent("n1", vendor.socket, through=link.address)
+    sidecar = bridge.start_proxy("vendor.test").sidecar()
+    bridge.wait_routed(sidecar)
+    vendor.hold("CreateVolume")
+    call = sidecar.start("CreateVolume", create(name))
+    vendor.wait_for_call("CreateVolume")
+    before = node_state(hub.uds, "n1")
+    link.command("rebind")
+    agent.kill()
+    vendor.as_usual("CreateVolume")
+    agent.start()
+    assert call.outcome().refusal == (
+        Code.UNAVAILABLE,
+        "the link to edge node n1 was lost with the call under way; the operation goes on there and a retry joins it",
+    )
+    bridge.wait_routed(sidecar)
+    after = node_state(hub.uds, "n1")
+    assert (after["instance"], after["boot"]) == (before["instance"], before["boot"] + 1)
+    assert [line["msg"] for line in hub.logged("edge n1 is gone")] == ["edge n1 is gone: n1 has connected again"]
+    assert sidecar.call("CreateVolume", create(name)).answer == volume(name)
+
+
+def test_another_machine_of_the_same_name_is_refused_and_visible_while_the_first_lives(
+    world: World, vendor: Vendor, name: str
+) -> None:
+    hub = world.bridge.hub
+    mine = node_state(hub.uds, "n1")
+    rival = world.bridge.start_rival("n1", vendor.socket)
+    rival.wait_logged("no link to the hub: another machine is connected as n1")
+    why = rival.status()["why"]
+    assert f"instance {mine['instance']}" in why
+    assert "give each --node a name of its own" in why
+    assert hub.logged("two machines call themselves n1")
+    state = node_state(hub.uds, "n1")
+    assert state["conflict"].endswith("also calls itself n1")
+    assert (state["connected"], state["instance"], state["boot"]) == (True, mine["instance"], mine["boot"])
+    assert world.sidecar.call("CreateVolume", create(name)).ok
+
+    world.agent.kill()
+    rival.wait_connected()
+    world.bridge.wait_routed(world.sidecar)
+    state = node_state(hub.uds, "n1")
+    assert state["instance"] != mine["instance"]
+    assert state["conflict"] == ""
+
+
+def test_a_copy_of_an_earlier_start_is_refused_while_the_later_one_lives(
+    world: World, vendor: Vendor, short_dir: Path
+) -> None:
+    copy = short_dir / "rival" / "n1"
+    shutil.copytree(short_dir / "n1", copy)
+    for _ in range(2):
+        world.agent.kill()
+        world.agent.start()
+    world.bridge.wait_routed(world.sidecar)
+    rival = world.bridge.start_rival("n1", vendor.socket)
+    rival.wait_logged("no link to the hub: a later start of n1 is connected")
+    assert world.sidecar.call("GetCapacity").ok
+
+
+def test_several_proxies_of_one_driver_serve_side_by_side(world: World, name: str) -> None:
+    second = world.bridge.start_proxy("vendor.test").sidecar()
+    world.bridge.wait_routed(second)
+    assert hub_state(world.bridge.hub.uds)["drivers"] == ["vendor.test", "vendor.test"]
+    gate = world.vendor.hold("CreateVolume")
+    calls = [sidecar.start("CreateVolume", create(name)) for sidecar in (world.sidecar, second)]
+    world.vendor.wait_for_call("CreateVolume")
+    gate.set()
+    assert [call.outcome().answer for call in calls] == [volume(name)] * 2
+
+
+# -------------------- SIGTERM --------------------
+
+
+def test_each_process_stops_on_sigterm_and_leaves_no_socket(world: World, short_dir: Path) -> None:
+    for which in ("proxy", "agent", "hub"):
+        stopped = member(world, which)
+        stopped.ask_to_stop()
+        assert stopped.process.wait_exit() == 0, stopped.process.log_tail()
+        assert stopped.lines()[-1]["msg"].endswith("has stopped")
+    assert [path for path in short_dir.rglob("*.sock") if path != world.vendor.socket] == []
+
+
+@pytest.mark.parametrize("which", ["hub", "agent", "proxy"])
+def test_a_second_sigterm_stops_at_once_and_calls_under_way_are_unavailable(
+    world: World, which: str, name: str
+) -> None:
+    gate = world.vendor.hold("CreateVolume")
+    call = world.sidecar.start("CreateVolume", create(name))
+    world.vendor.wait_for_call("CreateVolume")
+    stopped = member(world, which)
+    stopped.ask_to_stop()
+    stopped.wait_logged("stopping: calls under way")
+    assert not call.done
+    stopped.ask_to_stop()
+    assert stopped.process.wait_exit() == 1, stopped.process.log_tail()
+    assert stopped.lines()[-1]["msg"].endswith("was stopped before it had drained")
+    assert call.outcome().code is Code.UNAVAILABLE
+    gate.set()
+
+
+@pytest.mark.parametrize("which", ["hub", "agent", "proxy"])
+def test_a_drain_that_takes_too_long_ends_the_process_all_the_same(
+    bridge: Bridge, vendor: Vendor, which: str, name: str
+) -> None:
+    flags = {member: ["--drain-timeout=200ms"] if member == which else [] for member in ("hub", "agent", "proxy")}
+    hub = bridge.start_hub(*flags["hub"])
+    agent = bridge.start_agent("n1", vendor.socket, flags=flags["agent"])
+    proxy = bridge.start_proxy("vendor.test", *flags["proxy"])
+    sidecar = proxy.sidecar()
+    bridge.wait_routed(sidecar)
+    vendor.hold("CreateVolume")
+    call = sidecar.start("CreateVolume", create(name))
+    vendor.wait_for_call("CreateVolume")
+    stopped = {"hub": hub, "agent": agent, "proxy": proxy}[which]
+    stopped.ask_to_stop()
+    assert stopped.process.wait_exit() == 0, stopped.process.log_tail()
+    assert call.outcome().code is Code.UNAVAILABLE
+
+
+def test_an_agent_that_drains_finishes_an_operation_whose_caller_has_gone_and_dials_no_more(
+    world: World, name: str
+) -> None:
+    gate = world.vendor.hold("CreateVolume")
+    assert world.sidecar.call("CreateVolume", create(name), timeout_s=0.3).code is Code.DEADLINE_EXCEEDED
+    at_vendor = world.vendor.calls("CreateVolume")[0]
+    world.agent.ask_to_stop()
+    world.bridge.hub.wait_logged("edge n1 is gone")
+    time.sleep(1.5)  # a dial would come within a second
+    assert len(world.bridge.hub.logged("edge n1 is connected")) == 1
+    gate.set()
+    assert world.agent.process.wait_exit() == 0
+    assert not at_vendor.cancelled
+
+
+def test_sigterm_of_everything_at_once_finishes_the_call_under_way(world: World, name: str) -> None:
+    gate = world.vendor.hold("CreateVolume")
+    call = world.sidecar.start("CreateVolume", create(name))
+    world.vendor.wait_for_call("CreateVolume")
+    members = [member(world, which) for which in ("hub", "agent", "proxy")]
+    for stopped in members:
+        stopped.ask_to_stop()
+    for stopped in members:
+        stopped.wait_logged("stopping: calls under way")
+    gate.set()
+    assert call.outcome().answer == volume(name)
+    assert [stopped.process.wait_exit() for stopped in members] == [0, 0, 0]

@@ -1,0 +1,119 @@
+"""Reconnects leave nothing behind: no task, no file descriptor, no thread, however many there were."""
+
+import asyncio
+import gc
+import threading
+from collections import Counter
+from pathlib import Path
+
+import psutil
+import pytest
+
+from common.endpoint import Endpoint
+from common.link import Link, Stream
+from common.messages import Kind
+from common.session import Limits
+from common.status import Origin
+from common.transport import dial
+from common.version import introduce
+from tests.peers.support.waiting import wait_for
+from tests.support.bridge import Bridge
+from tests.support.local_bridge import LocalBridge
+from tests.support.requests import create
+from tests.support.vendor import Vendor
+
+_WARM_UP = 5
+
+often = pytest.mark.parametrize("times", [100, pytest.param(1_000, marks=[pytest.mark.slow, pytest.mark.timeout(600)])])
+
+
+def _held() -> tuple[Counter[str], int, int]:
+    """The tasks by kind of name, the file descriptors and the threads of this process."""
+    gc.collect()
+    tasks = Counter(task.get_name().rstrip("0123456789") for task in asyncio.all_tasks())
+    return tasks, len(list(Path("/proc/self/fd").iterdir())), threading.active_count()
+
+
+async def _settled() -> tuple[Counter[str], int, int]:
+    """What is held once nothing moves any more."""
+    last = _held()
+    for _ in range(50):
+        await asyncio.sleep(0.05)
+        now = _held()
+        if now == last:
+            return now
+        last = now
+    raise AssertionError(f"nothing settles: {last}")
+
+
+@often
+async def test_reconnects_of_agent_and_proxy_leave_tasks_and_descriptors_as_they_were(
+    short_dir: Path, vendor: Vendor, times: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("common.uplink.FIRST_REDIAL_S", 0.001)
+    async with LocalBridge(short_dir, vendor.socket) as bridge:
+
+        async def reconnect(number: int) -> None:
+            call = asyncio.create_task(
+                bridge.call("CreateVolume", create(f"v-{number}").SerializeToString(), timeout_s=10.0)
+            )
+            await asyncio.sleep(0)
+            await bridge.cut()
+            await call
+            await bridge.wait_routed()
+
+        for number in range(_WARM_UP):
+            await reconnect(number)
+        before = await _settled()
+        accepted = [link.stats.accepted for link in bridge.links]
+        for number in range(times):
+            await reconnect(_WARM_UP + number)
+        after = await _settled()
+        assert all(link.stats.accepted >= count + times for link, count in zip(bridge.links, accepted, strict=True))
+        assert after == before
+
+
+class _Visitor:
+    """A link's handler of an agent that only comes and goes."""
+
+    origin = Origin.EDGE
+
+    def greeted(self, link: Link) -> None: ...
+    def draining(self, link: Link, message: str) -> None: ...
+    def refused(self, link: Link, reason: str, message: str) -> None: ...
+    def closed(self, link: Link, reason: str, message: str) -> None: ...
+    async def serve(self, stream: Stream) -> None: ...
+
+
+@often
+def test_links_that_come_and_go_leave_the_hubs_descriptors_and_threads_as_they_were(bridge: Bridge, times: int) -> None:
+    hub = bridge.start_hub()
+    host, port = hub.address.split(":")
+    process = psutil.Process(hub.process.pid)
+
+    async def visit(number: int) -> None:
+        hello = introduce("edge", f"n{number % 10}", instance=f"i{number % 10}", boot=number)
+        endpoint = Endpoint(f"ws://{hub.address}", host=host, port=int(port))
+        link = await dial(endpoint, hello, _Visitor(), limits=Limits())
+        link.open(Kind.REPORT)
+        if number % 2:
+            link.goodbye("done", "just looking")
+        else:
+            link.writer.abort("gone without a word")  # type: ignore[attr-defined]  # it is a WebSocket here
+        await link.wait_closed()
+
+    async def visits(numbers: range) -> None:
+        for number in numbers:
+            await visit(number)
+        await asyncio.sleep(0.05)  # the transports close behind their links
+
+    asyncio.run(visits(range(_WARM_UP)))
+    hub.wait_logged(" is gone: ", times=_WARM_UP)
+    before = process.num_fds(), process.num_threads()
+    asyncio.run(visits(range(_WARM_UP, _WARM_UP + times)))
+    wait_for(
+        lambda: (process.num_fds(), process.num_threads()) <= before,
+        what=f"end of what was there beyond {before}",
+        instead=lambda: (process.num_fds(), process.num_threads()),
+    )
+    assert len(hub.logged(" is gone: ")) == _WARM_UP + times

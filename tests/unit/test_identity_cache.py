@@ -1,0 +1,171 @@
+"""What a proxy driver answers of Identity and capabilities, before, during and after what it hears from the hub."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cloud.identity_cache import CACHED_METHODS, IdentityCache
+from common.csi.csi_pb2 import GetPluginInfoResponse
+from common.errors import NothingKnown, SettingsError
+from common.reports import GET_PLUGIN_INFO, NODE_GET_INFO, Answer, DriverReport, encode_reports
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+DRIVER = "d.example"
+CAPABILITIES = "/csi.v1.Controller/ControllerGetCapabilities"
+
+
+def report(*, version: str = "1", driver: str = DRIVER, node: str = "n1", node_id: bytes = b"\n\x01x") -> DriverReport:
+    answers = {method: Answer(0, body=b"") for method in CACHED_METHODS}
+    answers[GET_PLUGIN_INFO] = Answer(
+        0, body=GetPluginInfoResponse(name=driver, vendor_version=version).SerializeToString()
+    )
+    answers[CAPABILITIES] = Answer(12, "no controller here")
+    answers[NODE_GET_INFO] = Answer(0, body=node_id)
+    return DriverReport(driver, node, answers)
+
+
+def version_of(cache: IdentityCache) -> str:
+    return GetPluginInfoResponse.FromString(cache.answer(GET_PLUGIN_INFO).body).vendor_version
+
+
+def messages(caplog: pytest.LogCaptureFixture, level: int = logging.WARNING) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelno >= level]
+
+
+# -------------------- nothing known --------------------
+
+
+def test_before_anything_is_known_the_name_is_given_all_the_same(tmp_path: Path) -> None:
+    cache = IdentityCache(tmp_path, DRIVER)
+    answer = GetPluginInfoResponse.FromString(cache.answer(GET_PLUGIN_INFO).body)
+    assert (answer.name, answer.vendor_version) == (DRIVER, "unknown")
+    assert not cache.known
+
+
+@pytest.mark.parametrize("method", sorted(CACHED_METHODS - {GET_PLUGIN_INFO}))
+def test_before_anything_is_known_the_rest_is_an_error_that_names_the_driver(tmp_path: Path, method: str) -> None:
+    with pytest.raises(NothingKnown, match="nothing is known of driver d.example yet"):
+        IdentityCache(tmp_path, DRIVER).answer(method)
+
+
+# -------------------- hearing from the hub --------------------
+
+
+def test_the_first_report_is_published_at_once_in_the_vendors_bytes(tmp_path: Path) -> None:
+    cache = IdentityCache(tmp_path, DRIVER)
+    cache.update(report())
+    assert cache.known
+    assert cache.answer(GET_PLUGIN_INFO) == report().answers[GET_PLUGIN_INFO]
+    assert cache.answer(CAPABILITIES) == Answer(12, "no controller here")
+
+
+def test_what_was_heard_is_published_at_the_next_start(tmp_path: Path) -> None:
+    IdentityCache(tmp_path, DRIVER).update(report())
+    cache = IdentityCache(tmp_path, DRIVER)
+    assert cache.known
+    assert version_of(cache) == "1"
+
+
+def test_a_change_is_stored_and_logged_and_published_at_the_next_start(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    cache = IdentityCache(tmp_path, DRIVER)
+    cache.update(report(version="1"))
+    cache.update(report(version="2"))
+    assert version_of(cache) == "1"
+    (said,) = messages(caplog)
+    assert "driver d.example on node n1 has changed its Identity or capabilities" in said
+    assert version_of(IdentityCache(tmp_path, DRIVER)) == "2"
+
+
+def test_the_same_change_heard_again_is_not_logged_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    cache = IdentityCache(tmp_path, DRIVER)
+    for version in ("1", "2", "2", "2"):
+        cache.update(report(version=version))
+    assert len(messages(caplog)) == 1
+
+
+def test_a_change_of_the_node_alone_is_no_change_for_sidecars(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    cache = IdentityCache(tmp_path, DRIVER)
+    cache.update(report())
+    cache.update(report(node="n2", node_id=b"\n\x01y"))
+    assert messages(caplog) == []
+
+
+def test_a_report_of_another_driver_is_ignored(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    cache = IdentityCache(tmp_path, DRIVER)
+    cache.update(report(driver="other.example"))
+    assert not cache.known
+    assert messages(caplog) == ["an unusable report of driver other.example from node n1 is ignored"]
+
+
+@pytest.mark.parametrize("missing", sorted(CACHED_METHODS))
+def test_a_report_that_lacks_an_answer_is_ignored(tmp_path: Path, missing: str) -> None:
+    whole = report()
+    cache = IdentityCache(tmp_path, DRIVER)
+    cache.update(replace(whole, answers={key: value for key, value in whole.answers.items() if key != missing}))
+    assert not cache.known
+
+
+# -------------------- the file --------------------
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\x00\xff",
+        b"[]",
+        b"{}",
+        b"[{}]",
+        b"[" * 100_000,
+        encode_reports([report()])[:-5],
+        encode_reports([report(driver="other.example")]),
+        encode_reports([replace(report(), answers={})]),
+    ],
+    ids=lambda content: repr(content[:20]),
+)
+def test_a_corrupt_cache_is_ignored_and_named_until_the_hub_tells_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, content: bytes
+) -> None:
+    path = tmp_path / "identity-d.example.json"
+    path.write_bytes(content)
+    cache = IdentityCache(tmp_path, DRIVER)
+    assert not cache.known
+    (said,) = messages(caplog)
+    assert said.startswith(f"{path} is ")
+    assert "ignored" in said
+    cache.update(report())
+    assert IdentityCache(tmp_path, DRIVER).known
+
+
+def test_a_write_that_fails_is_logged_and_the_answers_stay(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    cache = IdentityCache(tmp_path, DRIVER)
+    (tmp_path / "identity-d.example.new").mkdir()
+    cache.update(report())
+    assert cache.known
+    (said,) = messages(caplog, logging.ERROR)
+    assert said.startswith(f"cannot write {tmp_path / 'identity-d.example.json'}; sidecars need the link")
+
+
+def test_a_start_leaves_nothing_behind_in_the_directory(tmp_path: Path) -> None:
+    IdentityCache(tmp_path, DRIVER)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_drivers_name_does_not_lead_out_of_the_directory(tmp_path: Path) -> None:
+    odd = "../../etc/d"
+    IdentityCache(tmp_path / "state", odd).update(report(driver=odd))
+    assert [path.name for path in (tmp_path / "state").iterdir()] == ["identity-.._.._etc_d.json"]
+
+
+def test_a_directory_that_is_a_file_is_the_operators_mistake(tmp_path: Path) -> None:
+    (tmp_path / "state").touch()
+    with pytest.raises(SettingsError, match=r"--state-dir=.*: cannot be written: "):
+        IdentityCache(tmp_path / "state", DRIVER)

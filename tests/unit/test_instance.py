@@ -1,0 +1,93 @@
+"""The identity of an agent's machine: made once, counted at each start, and never trusted blindly."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import TYPE_CHECKING
+
+import pytest
+
+from common.errors import SettingsError
+from edge.instance import Instance, next_boot
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_the_first_start_makes_an_identity_and_its_directory(tmp_path: Path) -> None:
+    found = next_boot(tmp_path / "a" / "b")
+    assert found.boot == 1
+    assert len(found.id) == 16
+    assert json.loads((tmp_path / "a" / "b" / "instance.json").read_text()) == {"id": found.id, "boot": 1}
+
+
+def test_each_start_counts_one_more_and_keeps_the_identity(tmp_path: Path) -> None:
+    first = next_boot(tmp_path)
+    assert next_boot(tmp_path) == Instance(first.id, 2)
+    assert next_boot(tmp_path) == Instance(first.id, 3)
+
+
+def test_two_machines_have_two_identities(tmp_path: Path) -> None:
+    assert next_boot(tmp_path / "one").id != next_boot(tmp_path / "other").id
+
+
+def test_a_start_leaves_no_other_file_behind(tmp_path: Path) -> None:
+    next_boot(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["instance.json"]
+
+
+def test_a_file_half_written_by_an_earlier_start_does_no_harm(tmp_path: Path) -> None:
+    first = next_boot(tmp_path)
+    (tmp_path / "instance.new").write_text('{"id": "')
+    assert next_boot(tmp_path) == Instance(first.id, 2)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\x00\xff\xfe",
+        b"{",
+        b"7",
+        b"[]",
+        b"{}",
+        b'{"id": "i"}',
+        b'{"id": null, "boot": 1}',
+        b'{"id": "", "boot": 1}',
+        b'{"id": "a\\nb", "boot": 1}',
+        b'{"id": "' + b"i" * 65 + b'", "boot": 1}',
+        b'{"id": "i", "boot": "1"}',
+        b'{"id": "i", "boot": true}',
+        b'{"id": "i", "boot": -1}',
+        b'{"id": "i", "boot": 1e999}',
+        b'{"id": "i", "boot": 99999999999999999999}',
+        b"[" * 100_000,
+    ],
+    ids=lambda content: repr(content[:30]),
+)
+def test_a_file_that_cannot_be_right_becomes_a_new_identity_and_is_logged(
+    tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "instance.json"
+    path.write_bytes(content)
+    found = next_boot(tmp_path)
+    assert found.boot == 1
+    assert found.id not in {"", "i"}
+    assert next_boot(tmp_path) == Instance(found.id, 2)
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING
+    assert str(path) in record.getMessage()
+    assert "new identity" in record.getMessage()
+
+
+def test_a_directory_that_is_a_file_is_the_operators_mistake(tmp_path: Path) -> None:
+    (tmp_path / "state").touch()
+    with pytest.raises(SettingsError, match=r"--state-dir=.*: cannot be written: "):
+        next_boot(tmp_path / "state")
+
+
+def test_a_directory_in_the_files_place_is_the_operators_mistake(tmp_path: Path) -> None:
+    (tmp_path / "instance.json").mkdir()
+    with pytest.raises(SettingsError, match="--state-dir="):
+        next_boot(tmp_path)

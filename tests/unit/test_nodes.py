@@ -1,0 +1,432 @@
+"""The nodes that a hub knows: coming, going, two of one name, and the calls to them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cloud.nodes import Call, Nodes
+from cloud.store import Store
+from common.errors import (
+    CallTimeout,
+    Draining,
+    DriverMissing,
+    HandshakeRefused,
+    LinkLost,
+    NodeOffline,
+    NodeUnknown,
+    Overloaded,
+    timestamp,
+)
+from common.messages import Hello, Reason
+from common.reports import GET_PLUGIN_INFO, Answer, DriverReport
+from common.session import Limits
+from common.status import Code, Status
+from common.version import introduce
+from tests.support.linked import Peer, cut, link_pair, settle
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+    from pathlib import Path
+
+    from common.link import Link, Stream
+
+DRIVER = "d.example"
+CREATE = "/csi.v1.Controller/CreateVolume"
+
+
+def hello(name: str = "n1", *, instance: str = "i-1", boot: int = 1) -> Hello:
+    return introduce("edge", name, instance=instance, boot=boot)
+
+
+def report(driver: str = DRIVER, node: str = "n1", *, version: bytes = b"1") -> DriverReport:
+    return DriverReport(driver, node, {GET_PLUGIN_INFO: Answer(0, body=version)})
+
+
+def call(*, timeout_s: float | None = None, driver: str = DRIVER) -> Call:
+    return Call(driver, CREATE, b"request", "c-1", timeout_s)
+
+
+class World:
+    """A hub's nodes, its store, and what was told of changes."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.store = Store(directory)
+        self.changes: list[str] = []
+        self.nodes = Nodes(self.store, changed=self.changes.append)
+        self._ends: list[Link] = []
+        self._closed = False
+
+    async def links(self, serve: Callable[[Stream], Awaitable[None]] | None = None, **limits: int) -> tuple[Link, Link]:
+        """A hub's link and the agent's, up."""
+        at_hub, at_agent = link_pair(Peer(), Peer(serve, accepts=False), limits=Limits(**limits))
+        await settle()
+        self._ends += [at_hub, at_agent]
+        return at_hub, at_agent
+
+    async def connected(
+        self, serve: Callable[[Stream], Awaitable[None]] | None = None, **limits: int
+    ) -> tuple[Link, Link]:
+        """Node n1, connected, with the driver."""
+        links = await self.links(serve, **limits)
+        self.nodes.connect(hello(), links[0])
+        self.nodes.report("n1", [report()])
+        return links
+
+    async def restart(self, *, killed: bool = False) -> World:
+        """The hub that starts after this one; `killed`: this one had no time to say goodbye to its nodes."""
+        if not killed:
+            for name in [str(node["node"]) for node in self.nodes.describe()]:
+                link = self.nodes._nodes[name].link
+                if link is not None:
+                    self.nodes.disconnect(name, link)
+        await self.close()
+        return World(self.directory)
+
+    async def close(self) -> None:
+        """End the links, and the store. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        cut(*(link for link in self._ends if not link.over))
+        await settle()
+        await self.store.close()
+
+    def described(self, name: str = "n1") -> dict[str, object]:
+        return next(node for node in self.nodes.describe() if node["node"] == name)
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    world = World(tmp_path)
+    yield world
+    await world.close()
+
+
+# -------------------- coming and going --------------------
+
+
+async def test_a_node_that_connects_is_known(world: World) -> None:
+    await world.connected()
+    described = world.described()
+    assert described["connected"] is True
+    assert (described["instance"], described["boot"], described["conflict"]) == ("i-1", 1, "")
+    assert described["drivers"] == [DRIVER]
+    assert world.nodes.connected == 1
+
+
+async def test_a_node_that_leaves_stays_known_with_the_time_it_left(world: World) -> None:
+    at_hub, _ = await world.connected()
+    assert world.nodes.disconnect("n1", at_hub)
+    assert world.described()["connected"] is False
+    assert world.nodes.connected == 0
+    since = world.described()["since"]
+    assert isinstance(since, float)
+    with pytest.raises(NodeOffline, match=f"edge node n1 is offline since {timestamp(since)}"):
+        world.nodes.call("n1", call())
+
+
+async def test_what_is_told_of_a_node_away_is_the_same_from_retry_to_retry(world: World) -> None:
+    at_hub, _ = await world.connected()
+    world.nodes.disconnect("n1", at_hub)
+    said = set()
+    for _ in range(2):
+        with pytest.raises(NodeOffline) as error:
+            world.nodes.call("n1", call())
+        said.add(str(error.value))
+    assert len(said) == 1
+
+
+async def test_the_end_of_a_link_that_was_never_a_nodes_changes_nothing(world: World) -> None:
+    await world.connected()
+    other, _ = await world.links()
+    assert not world.nodes.disconnect("n1", other)
+    assert not world.nodes.disconnect("nobody", other)
+    assert world.nodes.connected == 1
+
+
+# -------------------- one name, one machine --------------------
+
+
+@pytest.mark.parametrize("boot", [1, 2])
+async def test_the_same_machine_replaces_its_half_dead_link(world: World, boot: int) -> None:
+    old, old_at_agent = await world.connected()
+    new, _ = await world.links()
+    world.nodes.connect(hello(boot=boot), new)
+    await settle()
+    assert await old_at_agent.wait_closed() == (Reason.REPLACED, "n1 has connected again")
+    assert not world.nodes.disconnect("n1", old)
+    assert world.nodes.connected == 1
+    assert world.described()["boot"] == boot
+
+
+async def test_after_a_replacement_calls_go_over_the_new_link(world: World) -> None:
+    async def old_one(stream: Stream) -> None:
+        raise AssertionError("a call over the old link")
+
+    await world.connected(old_one)
+    new, _ = await world.links()
+    world.nodes.connect(hello(), new)
+    reply = world.nodes.call("n1", call())
+    assert [message async for message in reply] == []
+    assert reply.status == Status(Code.OK)
+
+
+async def test_an_earlier_start_of_the_same_machine_is_refused(world: World) -> None:
+    first, _ = await world.links()
+    world.nodes.connect(hello(boot=5), first)
+    second, _ = await world.links()
+    with pytest.raises(HandshakeRefused, match=r"a later start of n1 is connected \(boot 5\)") as refusal:
+        world.nodes.connect(hello(boot=4), second)
+    assert refusal.value.reason == Reason.STALE
+    assert not first.over
+    assert world.described()["boot"] == 5
+
+
+async def test_another_machine_of_the_name_is_refused_while_the_first_lives_and_the_conflict_is_shown(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, _ = await world.connected()
+    second, _ = await world.links()
+    with pytest.raises(HandshakeRefused) as refusal:
+        world.nodes.connect(hello(instance="i-2", boot=9), second)
+    assert refusal.value.reason == Reason.CONFLICT
+    assert str(refusal.value) == (
+        "another machine is connected as n1 (instance i-1, this one i-2); give each --node a name of its own"
+    )
+    assert world.described()["conflict"] == "another machine (instance i-2) also calls itself n1"
+    assert "two machines call themselves n1: i-1 stays, i-2 is refused" in caplog.messages
+    assert not first.over
+    assert world.nodes.connected == 1
+
+
+async def test_another_machine_is_taken_once_the_first_is_gone_and_the_conflict_is_over(world: World) -> None:
+    first, _ = await world.connected()
+    second, _ = await world.links()
+    with pytest.raises(HandshakeRefused):
+        world.nodes.connect(hello(instance="i-2"), second)
+    world.nodes.disconnect("n1", first)
+    world.nodes.connect(hello(instance="i-2"), second)
+    assert (world.described()["instance"], world.described()["conflict"]) == ("i-2", "")
+
+
+async def test_a_machine_set_back_to_an_earlier_start_is_taken_once_it_is_gone(world: World) -> None:
+    first, _ = await world.links()
+    world.nodes.connect(hello(boot=5), first)
+    world.nodes.disconnect("n1", first)
+    second, _ = await world.links()
+    world.nodes.connect(hello(boot=1), second)
+    assert world.described()["boot"] == 1
+
+
+# -------------------- reports --------------------
+
+
+async def test_a_report_makes_the_node_a_candidate_and_is_told(world: World) -> None:
+    await world.connected()
+    assert set(world.nodes.with_driver(DRIVER)) == {"n1"}
+    assert world.nodes.find_report(DRIVER, "n1") == report()
+    assert world.changes == [DRIVER]
+
+
+async def test_the_same_report_again_is_no_change(world: World) -> None:
+    await world.connected()
+    world.nodes.report("n1", [report()])
+    assert world.changes == [DRIVER]
+
+
+async def test_of_several_drivers_only_those_that_changed_are_told(world: World) -> None:
+    await world.connected()
+    world.changes.clear()
+    world.nodes.report("n1", [report(), report("e.example")])
+    assert world.changes == ["e.example"]
+    world.nodes.report("n1", [report(version=b"2"), report("e.example")])
+    assert world.changes == ["e.example", DRIVER]
+
+
+async def test_a_driver_that_is_gone_leaves_no_candidate(world: World) -> None:
+    await world.connected()
+    world.nodes.report("n1", [])
+    assert not world.nodes.with_driver(DRIVER)
+    assert world.nodes.find_report(DRIVER, "n1") is None
+    assert world.changes == [DRIVER, DRIVER]
+
+
+async def test_what_a_node_says_of_other_nodes_is_dropped(world: World) -> None:
+    await world.connected()
+    world.nodes.report("n1", [report(), report("e.example", node="n2")])
+    assert world.described()["drivers"] == [DRIVER]
+    assert not world.nodes.with_driver("e.example")
+
+
+async def test_nobody_has_reported_a_driver_that_nobody_knows(world: World) -> None:
+    assert not world.nodes.with_driver(DRIVER)
+    assert world.nodes.find_report(DRIVER, "n1") is None
+
+
+# -------------------- a restart of the hub --------------------
+
+
+async def test_a_restarted_hub_knows_its_nodes_and_their_drivers(world: World) -> None:
+    await world.connected()
+    before = world.described()
+    again = await world.restart()
+    assert again.described()["since"] >= before["since"]  # type: ignore[operator]  # both are times
+    assert set(again.nodes.with_driver(DRIVER)) == {"n1"}
+    assert again.nodes.find_report(DRIVER, "n1") == report()
+    assert again.nodes.connected == 0
+    await again.close()
+
+
+async def test_a_node_that_was_away_before_the_restart_keeps_the_time_it_left(world: World) -> None:
+    at_hub, _ = await world.connected()
+    world.nodes.disconnect("n1", at_hub)
+    since = world.described()["since"]
+    again = await world.restart()
+    assert again.described()["since"] == since
+    await again.close()
+
+
+async def test_after_a_killed_hub_a_node_is_away_since_the_first_start_and_stays_so(world: World) -> None:
+    await world.connected()
+    again = await world.restart(killed=True)
+    since = again.described()["since"]
+    assert again.described()["connected"] is False
+    third = await again.restart(killed=True)
+    assert third.described()["since"] == since
+    await third.close()
+
+
+# -------------------- calls --------------------
+
+
+async def test_a_call_reaches_the_agent_with_all_that_it_needs(world: World) -> None:
+    seen = []
+
+    async def serve(stream: Stream) -> None:
+        seen.append((stream.opened, await stream.receive()))
+        await stream.send(b"one")
+        stream.end(Status(Code.NOT_FOUND, "no"), b"two")
+
+    await world.connected(serve)
+    reply = world.nodes.call("n1", call(timeout_s=9.0))
+    assert [message async for message in reply] == [b"one", b"two"]
+    assert reply.status == Status(Code.NOT_FOUND, "no")
+    ((opened, request),) = seen
+    assert (opened.subject, opened.method, opened.node, opened.call) == (DRIVER, CREATE, "n1", "c-1")
+    assert opened.timeout_ms == 9_000
+    assert request == b"request"
+
+
+async def test_a_call_to_a_node_that_was_never_here_says_what_to_compare(world: World) -> None:
+    with pytest.raises(NodeUnknown, match="edge node n9 has never connected to this hub; compare --nodeid"):
+        world.nodes.call("n9", call())
+
+
+async def test_a_call_to_a_driver_that_the_node_lacks_names_both(world: World) -> None:
+    await world.connected()
+    with pytest.raises(DriverMissing, match="edge node n1 is connected but has no driver e.example"):
+        world.nodes.call("n1", call(driver="e.example"))
+
+
+async def test_a_call_to_a_draining_agent_is_refused(world: World) -> None:
+    _, at_agent = await world.connected(lambda stream: asyncio.Event().wait())  # type: ignore[arg-type,return-value]  # never ends
+    world.nodes.call("n1", call())
+    await settle()
+    at_agent.drain("bye")
+    await settle()
+    with pytest.raises(Draining, match="the agent of edge node n1 is shutting down"):
+        world.nodes.call("n1", call())
+
+
+async def test_a_call_to_a_link_that_just_ended_is_a_call_to_a_node_away(world: World) -> None:
+    at_hub, _ = await world.connected()
+    cut(at_hub)
+    with pytest.raises(NodeOffline, match="edge node n1 is offline since"):
+        world.nodes.call("n1", call())
+
+
+async def test_too_many_calls_to_one_node_are_refused_with_the_flag(world: World) -> None:
+    await world.connected(lambda stream: asyncio.Event().wait(), max_streams=2)  # type: ignore[arg-type,return-value]  # never ends
+    for _ in range(2):
+        world.nodes.call("n1", call())
+    with pytest.raises(Overloaded, match="--max-calls"):
+        world.nodes.call("n1", call())
+
+
+async def read(reply: object) -> list[bytes]:
+    return [message async for message in reply]  # type: ignore[attr-defined]  # a cloud.nodes.Reply
+
+
+async def test_a_link_lost_with_the_call_under_way_names_the_node(world: World) -> None:
+    begun = asyncio.Event()
+
+    async def serve(stream: Stream) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    at_hub, _ = await world.connected(serve)
+    reading = asyncio.ensure_future(read(world.nodes.call("n1", call())))
+    await begun.wait()
+    cut(at_hub)
+    with pytest.raises(LinkLost, match="the link to edge node n1 was lost with the call under way"):
+        await reading
+
+
+async def test_a_link_lost_before_anything_was_sent_is_a_node_away(world: World) -> None:
+    at_hub, _ = await world.connected()
+    reply = world.nodes.call("n1", call())
+    cut(at_hub)  # before the loop's next turn, in which the call would have left
+    with pytest.raises(NodeOffline, match="edge node n1 is offline since"):
+        await read(reply)
+
+
+async def test_a_callers_time_that_is_up_names_the_node(world: World) -> None:
+    at_hub, _ = await world.connected(lambda stream: asyncio.Event().wait())  # type: ignore[arg-type,return-value]  # never ends
+    reply = world.nodes.call("n1", call(timeout_s=60.0))
+    reading = asyncio.ensure_future(read(reply))
+    await settle()
+    at_hub.session.tick(at_hub.loop.time() + 61.0)
+    at_hub.pump()
+    with pytest.raises(CallTimeout, match="edge node n1 has not answered in the caller's time"):
+        await reading
+
+
+@pytest.mark.parametrize("delivered", [True, False])
+async def test_the_agent_hears_whether_its_answer_was_delivered(world: World, delivered: bool) -> None:
+    heard = []
+
+    async def serve(stream: Stream) -> None:
+        stream.on_released = heard.append
+        stream.end(Status(Code.OK))
+
+    await world.connected(serve)
+    reply = world.nodes.call("n1", call())
+    await read(reply)
+    assert heard == []
+    reply.acknowledge(delivered=delivered)
+    await settle()
+    assert heard == [delivered]
+
+
+async def test_a_cancel_reaches_the_agent(world: World) -> None:
+    begun, ended = asyncio.Event(), asyncio.Event()
+
+    async def serve(stream: Stream) -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    await world.connected(serve)
+    reply = world.nodes.call("n1", call())
+    await begun.wait()
+    assert world.described()["streams"] == 1
+    reply.cancel()
+    await ended.wait()
+    await settle()
+    assert world.described()["streams"] == 0

@@ -1,0 +1,498 @@
+"""An operation runs once, however often it is asked for: keys, joins, conflicts, kept results and the limit.
+
+The rules are those at the head of `edge/operations.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from common.csi import csi_pb2
+from common.csi.methods import METHODS
+from common.errors import OperationConflict, OperationLimit, VendorBroken
+from common.status import Code, Status
+from edge import operations as module
+from edge.operations import _RULES, Operation, Operations, Result, identify
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from google.protobuf.message import Message
+
+DRIVER = "d.example"
+CONTROLLER = "/csi.v1.Controller/"
+CREATE, DELETE = CONTROLLER + "CreateVolume", CONTROLLER + "DeleteVolume"
+PUBLISH, UNPUBLISH = CONTROLLER + "ControllerPublishVolume", CONTROLLER + "ControllerUnpublishVolume"
+
+OK = Status(Code.OK)
+
+
+def of(method: str, request: Message, *, driver: str = DRIVER) -> Operation:
+    found = identify(driver, method, request.SerializeToString())
+    assert found is not None
+    return found
+
+
+def create(name: str = "pvc-1", **fields: Any) -> Operation:
+    return of(CREATE, csi_pb2.CreateVolumeRequest(name=name, **fields))
+
+
+def delete(volume: str = "v1") -> Operation:
+    return of(DELETE, csi_pb2.DeleteVolumeRequest(volume_id=volume))
+
+
+def publish(volume: str = "v1", node: str = "n1") -> Operation:
+    return of(PUBLISH, csi_pb2.ControllerPublishVolumeRequest(volume_id=volume, node_id=node))
+
+
+def unpublish(volume: str = "v1", node: str = "n1") -> Operation:
+    return of(UNPUBLISH, csi_pb2.ControllerUnpublishVolumeRequest(volume_id=volume, node_id=node))
+
+
+def made(volume: str = "v1") -> Result:
+    return Result(OK, csi_pb2.CreateVolumeResponse(volume={"volume_id": volume}).SerializeToString())
+
+
+class Vendor:
+    """A vendor: counts what it is asked, and answers when and what a test says."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.cancelled = 0
+        self._answers: list[asyncio.Future[Result]] = []
+
+    async def run(self) -> Result:
+        """One call."""
+        self.calls += 1
+        answer: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        self._answers.append(answer)
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+
+    def answer(self, result: Result | Exception) -> None:
+        """Answer the oldest call."""
+        future = self._answers.pop(0)
+        if isinstance(result, Exception):
+            future.set_exception(result)
+        else:
+            future.set_result(result)
+
+
+class Clock:
+    """The loop's clock, moved by hand."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._real = loop.time
+        self._ahead_s = 0.0
+
+    def __call__(self) -> float:
+        return self._real() + self._ahead_s
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass."""
+        self._ahead_s += seconds
+
+
+@pytest.fixture
+async def operations() -> Operations:
+    return Operations(600.0, "n1")
+
+
+@pytest.fixture
+def vendor() -> Vendor:
+    return Vendor()
+
+
+@pytest.fixture
+async def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    loop = asyncio.get_running_loop()
+    clock = Clock(loop)
+    monkeypatch.setattr(loop, "time", clock)
+    return clock
+
+
+async def settle() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+async def begin(operations: Operations, operation: Operation, vendor: Vendor) -> asyncio.Task[Result]:
+    """A caller that waits."""
+    task = asyncio.get_running_loop().create_task(operations.perform(operation, vendor.run))
+    await settle()
+    return task
+
+
+async def finish(operations: Operations, operation: Operation, vendor: Vendor, result: Result | Exception) -> None:
+    """An operation that begins and ends, and whose answer no caller has acknowledged."""
+    task = await begin(operations, operation, vendor)
+    vendor.answer(result)
+    await asyncio.gather(task, return_exceptions=True)
+    await settle()
+
+
+async def is_kept(operations: Operations, operation: Operation) -> bool:
+    """Whether a retry gets a result without the vendor."""
+    vendor = Vendor()
+    task = await begin(operations, operation, vendor)
+    if vendor.calls:
+        vendor.answer(Result(Status(Code.INTERNAL, "probe")))
+    await task
+    await settle()
+    return not vendor.calls
+
+
+# -------------------- what is an operation --------------------
+
+
+def with_key(method: str) -> Message:
+    """A request of the method with every field of its key set."""
+    request = METHODS[method].request()
+    for path in _RULES[method].key:
+        inner: Any = request
+        *parents, last = path.split(".")
+        for parent in parents:
+            inner = getattr(inner, parent)
+        if last == "mutable_parameters":
+            inner.mutable_parameters["iops"] = "3"
+        else:
+            setattr(inner, last, 7 if last == "required_bytes" else f"the {last}")
+    return request
+
+
+@pytest.mark.parametrize("method", _RULES)
+def test_a_call_of_the_table_is_an_operation_with_its_drivers_and_its_keys_values(method: str) -> None:
+    operation = of(method, with_key(method))
+    assert operation.key[:2] == (DRIVER, method)
+    assert len(operation.key) == 2 + len(_RULES[method].key)
+    assert all(operation.key)
+    assert operation.about == ("" if not _RULES[method].about else f"the {_RULES[method].about}")
+
+
+@pytest.mark.parametrize("method", _RULES)
+def test_the_fields_of_the_table_are_in_the_contract(method: str) -> None:
+    rule = _RULES[method]
+    assert not rule.about or rule.about in rule.key
+    message: Any = METHODS[method].response.DESCRIPTOR
+    for name in filter(None, rule.makes.split(".")):
+        message = message.fields_by_name[name].message_type
+    assert message is None or not rule.makes
+
+
+@pytest.mark.parametrize("method", sorted(set(METHODS) - set(_RULES)))
+def test_any_other_method_of_the_contract_is_a_plain_call(method: str) -> None:
+    name = method.rpartition("/")[2]
+    assert not name.startswith(("Create", "Delete", "ControllerPublish", "NodePublish", "NodeStage"))
+    assert identify(DRIVER, method, b"") is None
+
+
+def test_a_method_that_nobody_knows_is_a_plain_call() -> None:
+    assert identify(DRIVER, CONTROLLER + "Imagined", b"\n\x01x") is None
+
+
+@pytest.mark.parametrize("request_bytes", [b"", b"\xff\xff\xff", b"\n\xff"])
+def test_a_request_without_a_key_is_left_to_the_vendor_to_refuse(request_bytes: bytes) -> None:
+    assert identify(DRIVER, CREATE, request_bytes) is None
+
+
+def test_the_same_name_at_another_driver_is_another_operation() -> None:
+    request = csi_pb2.CreateVolumeRequest(name="pvc-1")
+    assert of(CREATE, request).key != of(CREATE, request, driver="e.example").key
+
+
+def test_a_volume_published_to_another_node_is_another_operation() -> None:
+    assert publish(node="n1").key != publish(node="n2").key
+    assert publish(node="n1").key != unpublish(node="n1").key
+
+
+def test_an_expansion_to_another_size_is_another_operation() -> None:
+    def expand(size: int) -> Operation:
+        request = csi_pb2.ControllerExpandVolumeRequest(volume_id="v1", capacity_range={"required_bytes": size})
+        return of(CONTROLLER + "ControllerExpandVolume", request)
+
+    assert expand(1).key != expand(2).key
+
+
+def test_secrets_make_no_difference_to_the_arguments_and_all_else_does() -> None:
+    assert create(secrets={"a": "1"}).arguments == create(secrets={"a": "2"}).arguments
+    assert create(parameters={"a": "1"}).arguments != create(parameters={"a": "2"}).arguments
+    assert create(capacity_range={"required_bytes": 1}).arguments != create().arguments
+
+
+def test_an_operation_is_named_by_its_method_and_key_for_people() -> None:
+    assert str(create()) == "CreateVolume pvc-1"
+    assert str(publish()) == "ControllerPublishVolume v1 n1"
+
+
+# -------------------- running and joining --------------------
+
+
+async def test_a_new_operation_runs_and_its_result_is_the_vendors(operations: Operations, vendor: Vendor) -> None:
+    task = await begin(operations, create(), vendor)
+    assert operations.under_way == ["CreateVolume pvc-1"]
+    vendor.answer(made())
+    assert await task == made()
+    await settle()
+    assert operations.under_way == []
+
+
+async def test_a_retry_joins_what_runs_and_both_get_the_result(operations: Operations, vendor: Vendor) -> None:
+    first = await begin(operations, create(), vendor)
+    second = await begin(operations, create(secrets={"rotated": "yes"}), vendor)
+    vendor.answer(made())
+    assert await first == await second == made()
+    assert vendor.calls == 1
+
+
+async def test_an_error_reaches_every_caller_that_waits(operations: Operations, vendor: Vendor) -> None:
+    tasks = [await begin(operations, create(), vendor) for _ in range(2)]
+    vendor.answer(VendorBroken(DRIVER, "n1", "it died"))
+    for task in tasks:
+        with pytest.raises(VendorBroken):
+            await task
+    assert vendor.calls == 1
+
+
+async def test_operations_with_other_keys_run_side_by_side(operations: Operations, vendor: Vendor) -> None:
+    tasks = [await begin(operations, create(f"pvc-{number}"), vendor) for number in range(3)]
+    assert vendor.calls == 3
+    for number in range(3):
+        vendor.answer(made(f"v{number}"))
+    assert await asyncio.gather(*tasks) == [made(f"v{number}") for number in range(3)]
+
+
+async def test_the_same_key_with_other_arguments_is_a_conflict_that_names_it(
+    operations: Operations, vendor: Vendor
+) -> None:
+    first = await begin(operations, create(), vendor)
+    with pytest.raises(OperationConflict, match="CreateVolume pvc-1 is already under way with other arguments") as error:
+        await operations.perform(create(parameters={"tier": "fast"}), vendor.run)
+    assert "fast" not in str(error.value)
+    vendor.answer(made())
+    assert await first == made()
+    assert vendor.calls == 1
+
+
+async def test_a_caller_that_leaves_does_not_stop_the_operation_and_its_retry_joins(
+    operations: Operations, vendor: Vendor
+) -> None:
+    first = await begin(operations, create(), vendor)
+    first.cancel()
+    await asyncio.gather(first, return_exceptions=True)
+    assert vendor.cancelled == 0
+    retry = await begin(operations, create(), vendor)
+    vendor.answer(made())
+    assert await retry == made()
+    assert vendor.calls == 1
+
+
+async def test_one_caller_that_leaves_does_not_trouble_another(operations: Operations, vendor: Vendor) -> None:
+    first = await begin(operations, create(), vendor)
+    second = await begin(operations, create(), vendor)
+    first.cancel()
+    await settle()
+    vendor.answer(made())
+    assert await second == made()
+
+
+async def test_an_error_that_nobody_waits_for_is_not_lost_in_the_loop(operations: Operations, vendor: Vendor) -> None:
+    """asyncio would say "exception was never retrieved", and a warning fails the test run."""
+    task = await begin(operations, create(), vendor)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    vendor.answer(VendorBroken(DRIVER, "n1", "it died"))
+    await settle()
+    assert operations.under_way == []
+
+
+# -------------------- the limit --------------------
+
+
+@pytest.fixture
+def no_time() -> Iterator[Operations]:
+    yield Operations(0.0, "n1")
+
+
+async def test_past_its_limit_an_operation_is_cancelled_and_every_caller_told(
+    no_time: Operations, vendor: Vendor
+) -> None:
+    tasks = [await begin(no_time, create(), vendor) for _ in range(2)]
+    for task in tasks:
+        with pytest.raises(OperationLimit, match=r"did not finish within --operation-limit \(0 s\)"):
+            await task
+    await settle()
+    assert vendor.cancelled == vendor.calls
+    assert no_time.under_way == []
+
+
+async def test_after_the_limit_the_key_is_free_and_a_retry_is_a_new_call(no_time: Operations, vendor: Vendor) -> None:
+    with pytest.raises(OperationLimit):
+        await no_time.perform(create(), vendor.run)
+    await settle()
+    no_time.limit_s = 600.0
+    retry = await begin(no_time, create(parameters={"other": "arguments"}), vendor)
+    vendor._answers[-1].set_result(made())
+    assert await retry == made()
+
+
+# -------------------- kept results --------------------
+
+
+async def test_a_success_that_nobody_acknowledged_is_kept_for_the_retry(operations: Operations, vendor: Vendor) -> None:
+    await finish(operations, create(), vendor, made())
+    assert await operations.perform(create(secrets={"rotated": "yes"}), vendor.run) == made()
+    assert vendor.calls == 1
+
+
+async def test_a_success_whose_caller_left_is_kept_as_well(operations: Operations, vendor: Vendor) -> None:
+    task = await begin(operations, create(), vendor)
+    task.cancel()
+    vendor.answer(made())
+    await settle()
+    assert await is_kept(operations, create())
+
+
+async def test_a_delivered_success_is_not_kept(operations: Operations, vendor: Vendor) -> None:
+    await finish(operations, create(), vendor, made())
+    operations.delivered(create())
+    assert not await is_kept(operations, create())
+
+
+async def test_what_is_delivered_twice_or_was_never_kept_is_no_error(operations: Operations) -> None:
+    operations.delivered(create())
+    operations.delivered(create())
+
+
+@pytest.mark.parametrize("error", [Result(Status(Code.INTERNAL, "no")), VendorBroken(DRIVER, "n1", "it died")])
+async def test_an_error_is_never_kept(operations: Operations, vendor: Vendor, error: Result | Exception) -> None:
+    await finish(operations, create(), vendor, error)
+    assert not await is_kept(operations, create())
+
+
+async def test_a_kept_success_is_for_equal_arguments_only(operations: Operations, vendor: Vendor) -> None:
+    await finish(operations, create(), vendor, made())
+    assert not await is_kept(operations, create(parameters={"tier": "fast"}))
+
+
+async def test_other_arguments_refused_by_the_vendor_leave_the_kept_success(
+    operations: Operations, vendor: Vendor
+) -> None:
+    await finish(operations, create(), vendor, made())
+    await finish(operations, create(parameters={"a": "b"}), vendor, Result(Status(Code.ALREADY_EXISTS, "no")))
+    assert await is_kept(operations, create())
+
+
+async def test_a_created_volume_is_not_told_again_once_its_delete_began(operations: Operations, vendor: Vendor) -> None:
+    await finish(operations, create(), vendor, made())
+    deleting = await begin(operations, delete(), vendor)
+    assert not await is_kept(operations, create())
+    vendor.answer(Result(OK, b""))
+    await deleting
+
+
+async def test_a_kept_delete_is_forgotten_when_the_id_is_made_again(operations: Operations, vendor: Vendor) -> None:
+    await finish(operations, delete(), vendor, Result(OK, b""))
+    await finish(operations, create(), vendor, made())
+    assert not await is_kept(operations, delete())
+
+
+async def test_a_kept_publish_is_forgotten_when_the_volume_is_unpublished(
+    operations: Operations, vendor: Vendor
+) -> None:
+    await finish(operations, publish(), vendor, Result(OK, b""))
+    await finish(operations, unpublish(), vendor, Result(OK, b""))
+    assert not await is_kept(operations, publish())
+
+
+@pytest.mark.parametrize("end", [Result(OK, b""), Result(Status(Code.INTERNAL)), VendorBroken(DRIVER, "n1", "died")])
+async def test_a_success_kept_while_something_else_happens_to_the_object_is_forgotten_at_its_end(
+    operations: Operations, vendor: Vendor, end: Result | Exception
+) -> None:
+    """Unpublish begins, publish succeeds meanwhile, unpublish ends: nobody knows whether it is published."""
+    unpublisher, publisher = Vendor(), vendor
+    unpublishing = await begin(operations, unpublish(), unpublisher)
+    await finish(operations, publish(), publisher, Result(OK, b""))
+    unpublisher.answer(end)
+    await asyncio.gather(unpublishing, return_exceptions=True)
+    await settle()
+    assert not await is_kept(operations, publish())
+
+
+async def test_what_happens_to_other_objects_forgets_nothing(operations: Operations, vendor: Vendor) -> None:
+    await finish(operations, create("pvc-1"), vendor, made("v1"))
+    await finish(operations, create("pvc-2"), vendor, made("v2"))
+    await finish(operations, delete("v2"), vendor, Result(OK, b""))
+    assert await is_kept(operations, create("pvc-1"))
+    assert await is_kept(operations, delete("v2"))
+
+
+async def test_a_success_is_not_kept_for_ever(operations: Operations, vendor: Vendor, clock: Clock) -> None:
+    await finish(operations, create(), vendor, made())
+    clock.advance(module._KEPT_S - 60)
+    assert await is_kept(operations, create())
+    clock.advance(120)
+    assert not await is_kept(operations, create())
+
+
+async def test_the_old_ones_leave_the_memory_when_a_new_one_comes(
+    operations: Operations, vendor: Vendor, clock: Clock
+) -> None:
+    for number in range(5):
+        await finish(operations, create(f"old-{number}"), vendor, made(f"old-{number}"))
+    clock.advance(module._KEPT_S + 60)
+    await finish(operations, create("new"), vendor, made("new"))
+    assert [str(kept.operation) for kept in operations._kept.values()] == ["CreateVolume new"]
+
+
+async def test_a_success_that_is_kept_anew_is_the_newest(operations: Operations, vendor: Vendor, clock: Clock) -> None:
+    await finish(operations, create("a"), vendor, made("a"))
+    await finish(operations, create("b"), vendor, made("b"))
+    clock.advance(60)
+    await finish(operations, create("a", parameters={"other": "arguments"}), vendor, made("a2"))
+    assert [str(kept.operation) for kept in operations._kept.values()] == ["CreateVolume b", "CreateVolume a"]
+
+
+async def test_beyond_the_limit_the_oldest_success_goes(
+    operations: Operations, vendor: Vendor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_MOST_KEPT", 3)
+    for number in range(4):
+        await finish(operations, create(f"pvc-{number}"), vendor, made(f"v{number}"))
+    assert [await is_kept(operations, create(f"pvc-{number}")) for number in (3, 2, 1, 0)] == [True, True, True, False]
+
+
+async def test_a_success_without_a_body_is_kept_too(operations: Operations, vendor: Vendor) -> None:
+    await finish(operations, delete(), vendor, Result(OK, b""))
+    assert await is_kept(operations, delete())
+
+
+async def test_an_operation_is_one_by_its_key_alone(operations: Operations, vendor: Vendor) -> None:
+    await finish(operations, create(), vendor, made())
+    assert await is_kept(operations, replace(create(), about="something"))
+
+
+# -------------------- draining --------------------
+
+
+async def test_draining_waits_for_all_that_runs(operations: Operations, vendor: Vendor) -> None:
+    tasks = [await begin(operations, create(f"pvc-{number}"), vendor) for number in range(2)]
+    draining = asyncio.get_running_loop().create_task(operations.drain())
+    await settle()
+    vendor.answer(made("v0"))
+    await settle()
+    assert not draining.done()
+    vendor.answer(made("v1"))
+    await draining
+    assert operations.under_way == []
+    await asyncio.gather(*tasks)
+
+
+async def test_draining_with_nothing_under_way_ends_at_once(operations: Operations) -> None:
+    await operations.drain()

@@ -1,0 +1,98 @@
+"""What an agent says of a driver, as JSON and back, and what is no report."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from common.reports import (
+    GET_PLUGIN_INFO,
+    NODE_GET_INFO,
+    REPORTED_METHODS,
+    Answer,
+    DriverReport,
+    decode_reports,
+    encode_reports,
+)
+
+REPORT = DriverReport(
+    "d.example",
+    "n1",
+    {GET_PLUGIN_INFO: Answer(0, body=b"\n\td.example\xff"), NODE_GET_INFO: Answer(12, "no Node service: größe")},
+)
+
+GOLDEN = (
+    b'[{"answers":{"/csi.v1.Identity/GetPluginInfo":{"body":"CglkLmV4YW1wbGX/","code":0,"message":""},'
+    b'"/csi.v1.Node/NodeGetInfo":{"body":"","code":12,"message":"no Node service: gr\\u00f6\\u00dfe"}},'
+    b'"driver":"d.example","node":"n1"}]'
+)
+"""The bytes on the wire and on disk: a change of them is a change for agents and hubs of different ages."""
+
+
+def test_a_report_is_written_in_these_bytes() -> None:
+    assert encode_reports([REPORT]) == GOLDEN
+
+
+def test_a_report_is_read_as_it_was_written() -> None:
+    assert decode_reports(GOLDEN) == [REPORT]
+
+
+def test_no_drivers_is_a_report_too() -> None:
+    assert decode_reports(encode_reports([])) == []
+
+
+def test_what_is_not_known_of_a_newer_peer_is_left_out() -> None:
+    newer = json.loads(GOLDEN)
+    newer[0]["health"] = "good"
+    newer[0]["answers"][GET_PLUGIN_INFO]["took_s"] = 1
+    assert decode_reports(json.dumps(newer).encode()) == [REPORT]
+
+
+def broken(change: Any) -> bytes:
+    items = json.loads(GOLDEN)
+    change(items[0])
+    return json.dumps(items).encode()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\xff\xfe",
+        b"no JSON",
+        b"7",
+        b"null",
+        b'["d"]',
+        b"[[]]",
+        b"[null]",
+        b"[{}]",
+        GOLDEN[:-1],
+        GOLDEN + b"x",
+        b"[" * 100_000,
+        broken(lambda item: item.pop("driver")),
+        broken(lambda item: item.update(driver=7)),
+        broken(lambda item: item.update(node=None)),
+        broken(lambda item: item.update(answers=[])),
+        broken(lambda item: item["answers"].update(x=None)),
+        broken(lambda item: item["answers"][GET_PLUGIN_INFO].update(code="0")),
+        broken(lambda item: item["answers"][GET_PLUGIN_INFO].update(code=True)),
+        broken(lambda item: item["answers"][GET_PLUGIN_INFO].update(code=-1)),
+        broken(lambda item: item["answers"][GET_PLUGIN_INFO].update(code=2**40)),
+        broken(lambda item: item["answers"][GET_PLUGIN_INFO].update(code=float("inf"))),
+        broken(lambda item: item["answers"][GET_PLUGIN_INFO].update(message=None)),
+        broken(lambda item: item["answers"][GET_PLUGIN_INFO].update(body="C")),
+        broken(lambda item: item["answers"][GET_PLUGIN_INFO].update(body="ü")),
+        broken(lambda item: item["answers"][GET_PLUGIN_INFO].update(body=7)),
+    ],
+    ids=lambda data: repr(data[:20]),
+)
+def test_what_is_no_report_is_a_value_error_in_words(data: bytes) -> None:
+    with pytest.raises(ValueError, match="not a list of driver reports"):
+        decode_reports(data)
+
+
+def test_every_reported_method_changes_nothing_and_asks_nothing() -> None:
+    for method in REPORTED_METHODS:
+        assert "Get" in method

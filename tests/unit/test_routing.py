@@ -1,0 +1,31 @@
+"""Which node a call is for."""
+
+from __future__ import annotations
+
+import pytest
+
+from cloud.routing import route
+from common.errors import NoRoute
+
+
+@pytest.mark.parametrize("candidates", [(), ("n1",), ("n1", "n2")])
+def test_the_node_that_the_caller_names_wins(candidates: tuple[str, ...]) -> None:
+    assert route("d", "n7", candidates) == "n7"
+
+
+def test_the_only_node_that_runs_the_driver_is_taken() -> None:
+    assert route("d", "", {"n1"}) == "n1"
+
+
+def test_of_several_nodes_none_is_guessed_and_all_are_named_in_order() -> None:
+    with pytest.raises(NoRoute) as error:
+        route("d", "", {"n2", "n10", "n1"})
+    assert error.value.candidates == ("n1", "n10", "n2")
+    assert "n1, n10, n2" in str(error.value)
+    assert "set --nodeid" in str(error.value)
+
+
+def test_a_driver_that_no_node_has_reported_is_named() -> None:
+    with pytest.raises(NoRoute) as error:
+        route("d.example", "", ())
+    assert "no edge node has reported driver d.example" in str(error.value)

@@ -1,0 +1,109 @@
+"""Long-lived tasks: their ends are logged, and the failure of one is the failure of their owner."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+
+from common.tasks import supervised
+
+
+async def forever() -> None:
+    await asyncio.Event().wait()
+
+
+async def test_tasks_end_with_their_block(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    ended = []
+
+    async def work() -> None:
+        try:
+            await forever()
+        finally:
+            ended.append("work")
+
+    async with supervised() as tasks:
+        tasks.start(work(), name="work")
+        await asyncio.sleep(0)
+    assert ended == ["work"]
+    assert "task work was stopped" in caplog.messages
+
+
+async def test_a_task_that_fails_ends_the_block_with_its_error_and_stops_the_others(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    ended = []
+
+    async def other() -> None:
+        try:
+            await forever()
+        finally:
+            ended.append("other")
+
+    async def fail() -> None:
+        raise ValueError("it broke")
+
+    with pytest.raises(ValueError, match="it broke"):
+        async with supervised() as tasks:
+            tasks.start(other(), name="other")
+            tasks.start(fail(), name="fail")
+            await forever()
+    assert ended == ["other"]
+    assert "task fail failed" in caplog.messages
+
+
+async def test_of_two_failures_the_first_is_raised_and_both_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+    async def fail(text: str) -> None:
+        raise ValueError(text)
+
+    with pytest.raises(ValueError, match="first"):
+        async with supervised() as tasks:
+            tasks.start(fail("first"), name="one")
+            tasks.start(fail("second"), name="two")
+            await forever()
+    assert caplog.messages == ["task one failed", "task two failed"]
+
+
+async def test_a_task_that_ends_by_itself_is_logged_and_ends_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+
+    async def short() -> None:
+        return None
+
+    async with supervised() as tasks:
+        tasks.start(short(), name="short")
+        for _ in range(5):
+            await asyncio.sleep(0)
+    assert caplog.messages == ["task short ended"]
+
+
+async def test_an_error_of_the_block_itself_stops_the_tasks() -> None:
+    ended = []
+
+    async def work() -> None:
+        try:
+            await forever()
+        finally:
+            ended.append("work")
+
+    with pytest.raises(KeyError):
+        async with supervised() as tasks:
+            tasks.start(work(), name="work")
+            await asyncio.sleep(0)
+            raise KeyError("mine")
+    assert ended == ["work"]
+
+
+async def test_an_owner_that_is_cancelled_is_cancelled() -> None:
+    async def own() -> None:
+        async with supervised() as tasks:
+            tasks.start(forever(), name="work")
+            await forever()
+
+    owner = asyncio.get_running_loop().create_task(own())
+    await asyncio.sleep(0)
+    owner.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await owner
