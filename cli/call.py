@@ -12,14 +12,14 @@ import click
 from google.protobuf import json_format
 
 from common.csi.methods import METHODS, Method, is_csi
+from common.dial import dial
 from common.endpoint import Endpoint
 from common.errors import BridgeError, NotCarried
+from common.limits import Limits
 from common.link import Link, Stream
 from common.messages import Kind, Reason
 from common.redact import redacted
-from common.session import Limits
 from common.status import Origin, Status, code_name
-from common.transport import dial
 from common.version import introduce
 
 

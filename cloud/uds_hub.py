@@ -24,11 +24,11 @@ from common.accounting import Account, accounted
 from common.errors import CallError, Draining, HandshakeRefused, NotCarried, status_of
 from common.httpd import HttpEndpoint
 from common.link import Link, Stream
+from common.listener import Listener, listen_tcp
 from common.messages import Hello, Kind, Open, Reason
 from common.metrics import Metrics
 from common.reports import decode_reports, encode_reports
 from common.status import Code, Origin, Status
-from common.transport import Listener, listen_tcp
 from common.version import SOFTWARE, introduce
 
 log = logging.getLogger("csi_bridge.hub")

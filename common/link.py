@@ -18,8 +18,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any, ClassVar, Protocol
 
 from common.errors import CallError, CallTimeout, HandshakeRefused, LinkError, TunnelClosed, status_of
-from common.messages import Hello, Kind, Open, Priority, Reason
-from common.session import (
+from common.events import (
     Cancelled,
     Closed,
     Drained,
@@ -31,10 +30,11 @@ from common.session import (
     Opened,
     PeerDraining,
     Released,
-    Session,
     Welcomed,
     Writable,
 )
+from common.messages import Hello, Kind, Open, Priority, Reason
+from common.session import Session
 from common.status import Code, Origin, Status
 
 log = logging.getLogger("csi_bridge.link")

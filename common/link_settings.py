@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from common.endpoint import Endpoint, is_loopback
+from common.limits import MESSAGE_OVERHEAD_BYTES, Limits
 from common.parsers import bounded, count, duration, path, size, switch
-from common.session import MESSAGE_OVERHEAD_BYTES, Limits
 from common.settings import ProcessSettings, setting
 from common.sockets import UnixListener, listen_unix
 from common.tls import TlsFiles, TlsIdentity

@@ -23,21 +23,16 @@ The life of a stream, the same for a CSI call, a report and a watch:
   waits any more; what it ends or sends after that is dropped.
 * `TunnelClosed.sent` is False only if no frame of the stream was handed to the transport.
 
-Sending: the transport pulls one WebSocket message at a time with `to_send()`, when the socket has room. A message holds
-the waiting control frames and about one chunk. Streams of one priority take turns, one chunk a turn; a lower priority
-gets one turn in `_TURNS`. A chunk that does not fit behind what other streams put into the message opens the next one.
-So no stream waits for another longer than one chunk of it.
+Sending: the transport pulls one WebSocket message at a time with `to_send()`, when the socket has room. `common.outbox`
+decides what is in it, so that no stream waits for another longer than one chunk of it.
 
-Credit: a message is covered as a whole before its first chunk leaves, so that half-sent messages cannot block each
-other. A stream may begin a message while its credit is above zero (it may overdraw by that one message), the session
-only while its credit covers the message. The receiver gives credit back when the message was consumed. That bounds
-what a peer can make us hold: the session window, and on one stream its window and one message.
+Credit: the receiver gives a message's credit back when the message was consumed. That bounds what a peer can make us
+hold: the session window, and on one stream its window and one message.
 """
 
 import heapq
-from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum, auto
 from typing import Any, ClassVar
 
@@ -49,6 +44,22 @@ from common.errors import (
     RemoteProtocolError,
     TunnelClosed,
 )
+from common.events import (
+    Cancelled,
+    Closed,
+    Drained,
+    Ended,
+    Event,
+    Failed,
+    HelloReceived,
+    Message,
+    Opened,
+    PeerDraining,
+    Released,
+    Welcomed,
+    Writable,
+)
+from common.limits import MESSAGE_OVERHEAD_BYTES, Limits
 from common.messages import (
     Ack,
     Cancel,
@@ -68,149 +79,13 @@ from common.messages import (
     UnknownFrame,
     decode,
     encode,
-    encode_chunk,
 )
+from common.outbox import Outbox
 from common.status import Code, Status
-
-MESSAGE_OVERHEAD_BYTES = 64
-"""What a message costs of the credit beside its bytes, so that a flood of empty messages is bounded too."""
-
-_TURNS = 4
-"""A waiting lower priority gets one turn after so many turns of a higher one."""
+from common.stream_books import Stream
 
 _MAX_CONTROL_BYTES = 1_048_576
 """Answers (pongs, ends, credits) waiting for a peer that makes us write them but does not read."""
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What a session allows itself and its peer. All sizes in bytes, all times in seconds.
-
-    Attributes:
-        chunk_bytes: the largest piece of a message. 16 KiB is 2 s on a 64 kbit/s link, a fifth of the keepalive.
-        max_message_bytes: the largest message accepted: gRPC's own default of 4 MiB.
-        stream_window_bytes: unconsumed bytes on one stream before its sender must wait.
-        session_window_bytes: the same for all streams together.
-        max_streams: the peer's streams that are open or not yet acknowledged.
-        keepalive_s: silence after which a ping is sent; after twice as much the peer is taken for dead.
-        hello_timeout_s: how long the peer may take to say hello.
-    """
-
-    chunk_bytes: int = 16_384
-    max_message_bytes: int = 4 * 1_048_576
-    stream_window_bytes: int = 262_144
-    session_window_bytes: int = 64 * 1_048_576
-    max_streams: int = 1_024
-    keepalive_s: float = 10.0
-    hello_timeout_s: float = 10.0
-
-
-# ---- events ----------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class HelloReceived:
-    """The acceptor heard the dialler's hello: answer with `accept()` or `refuse()`."""
-
-    hello: Hello
-
-
-@dataclass(frozen=True, slots=True)
-class Welcomed:
-    """The dialler was accepted: streams may be opened."""
-
-    hello: Hello
-
-
-@dataclass(frozen=True, slots=True)
-class Opened:
-    """The peer opened a stream. `deadline` is in this side's clock, or None."""
-
-    stream: int
-    frame: Open
-    deadline: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class Message:
-    """A whole message. Call `consumed(stream, len(payload))` when it needs no memory here any more."""
-
-    stream: int
-    payload: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """A stream of ours ended with the acceptor's status. Answer with `acknowledge()`."""
-
-    stream: int
-    status: Status
-
-
-@dataclass(frozen=True, slots=True)
-class Failed:
-    """A stream of ours ended without the acceptor's status. Nothing is left to do for it."""
-
-    stream: int
-    error: TunnelClosed | CallTimeout
-
-
-@dataclass(frozen=True, slots=True)
-class Cancelled:
-    """The opener of a stream no longer waits, or the link is gone."""
-
-    stream: int
-
-
-@dataclass(frozen=True, slots=True)
-class Released:
-    """An accepted stream is over. `delivered`: the answer reached the caller, so its result need not be kept."""
-
-    stream: int
-    delivered: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Writable:
-    """Every message given to `send()` for this stream was handed to the transport."""
-
-    stream: int
-
-
-@dataclass(frozen=True, slots=True)
-class PeerDraining:
-    """The peer takes no new streams and will end the session when the open ones are finished."""
-
-    message: str
-
-
-@dataclass(frozen=True, slots=True)
-class Drained:
-    """We are draining and no stream is left: say `goodbye()`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Closed:
-    """The session is over; always the last event. `reason` is a `Reason` or a newer peer's, `message` is for people."""
-
-    reason: str
-    message: str
-
-
-Event = (
-    HelloReceived
-    | Welcomed
-    | Opened
-    | Message
-    | Ended
-    | Failed
-    | Cancelled
-    | Released
-    | Writable
-    | PeerDraining
-    | Drained
-    | Closed
-)
 
 
 class State(Enum):
@@ -222,37 +97,6 @@ class State(Enum):
     CLOSED = auto()
 
 
-class _Stream:
-    """One stream's books. `mine`: opened by this side."""
-
-    __slots__ = (
-        "answered", "cost", "credit", "deadline", "end", "granted", "id", "left", "message", "mine", "offset", "over",
-        "owed", "parts", "priority", "queue", "queued", "unsent",
-    )  # fmt: skip
-
-    def __init__(self, number: int, *, mine: bool, priority: int, credit: int, granted: int) -> None:
-        self.id = number
-        self.mine = mine
-        self.priority = priority
-        self.deadline: float | None = None
-        self.over = False  # the application here hears no more of it
-        self.answered = False  # the End was queued (accepted) or received (mine)
-        # Sending.
-        self.credit = credit  # what the peer still takes
-        self.queue: deque[memoryview] = deque()  # whole messages
-        self.message: memoryview | None = None  # the one being cut into chunks
-        self.offset = 0
-        self.unsent = 0  # messages queued and not wholly handed to the transport
-        self.end: bytes | None = None  # the End, to leave after the last message
-        self.queued = False  # waits for its turn
-        # Receiving.
-        self.granted = granted  # what we still take
-        self.owed = 0  # consumed, not yet given back
-        self.parts: bytearray | None = None  # one buffer, because a peer may send tiny pieces
-        self.left = 0
-        self.cost = 0
-
-
 class Session:
     """One side of a session. See the module's head for the rules.
 
@@ -261,9 +105,6 @@ class Session:
     """
 
     __slots__ = (
-        "_control",
-        "_control_bytes",
-        "_credit",
         "_deadlines",
         "_dialler",
         "_draining",
@@ -271,21 +112,17 @@ class Session:
         "_granted",
         "_greet_by",
         "_heard",
-        "_held",
         "_last_peer_stream",
         "_limits",
         "_mine_open",
         "_next_stream",
+        "_outbox",
         "_owed",
         "_peer_draining",
         "_pinged",
         "_pings",
-        "_rings",
-        "_starved",
         "_streams",
         "_theirs_open",
-        "_turns",
-        "_unopened",
         "hello",
         "peer",
         "state",
@@ -318,20 +155,13 @@ class Session:
         self._draining = False
         self._peer_draining = False
         self._events: list[Event] = []
-        self._control: list[bytes] = []
-        self._control_bytes = 0
-        self._streams: dict[int, _Stream] = {}
+        self._outbox = Outbox(limits.chunk_bytes)
+        self._streams: dict[int, Stream] = {}
         self._mine_open = 0
         self._theirs_open = 0
         self._next_stream = 1 if dialler else 2
         self._last_peer_stream = 0
-        self._unopened: dict[int, bytes] = {}  # encoded opens, oldest first; no frame of these streams was sent
-        self._rings: dict[int, deque[_Stream]] = {}
-        self._held: _Stream | None = None  # had its turn, but its chunk did not fit: goes first in the next message
-        self._turns = 0
-        self._starved: dict[int, _Stream] = {}
         self._deadlines: list[tuple[float, int]] = []
-        self._credit = 0
         self._granted = limits.session_window_bytes
         self._owed = 0
         if dialler:
@@ -381,7 +211,7 @@ class Session:
             raise Overloaded("link", self.peer.max_streams, "--max-calls")
         number = self._next_stream
         self._next_stream += 2
-        stream = _Stream(
+        stream = Stream(
             number,
             mine=True,
             priority=priority,
@@ -395,8 +225,7 @@ class Session:
             timeout_ms = max(1, round(timeout_s * 1000))
             stream.deadline = now + timeout_s
             self._watch(stream.deadline, number)
-        self._unopened[number] = encode(Open(number, kind, priority, subject, method, node, call, timeout_ms))
-        self._schedule(stream)
+        self._outbox.put_open(stream, Open(number, kind, priority, subject, method, node, call, timeout_ms))
         return number
 
     def send(self, number: int, payload: bytes) -> None:
@@ -412,7 +241,7 @@ class Session:
             raise MessageTooLarge(len(payload), self.peer.max_message_bytes, "a CSI message")
         stream.queue.append(memoryview(payload))
         stream.unsent += 1
-        self._schedule(stream)
+        self._outbox.schedule(stream)
 
     def unsent(self, number: int) -> int:
         """How many messages of the stream wait for the transport; a good sender waits for `Writable` at one."""
@@ -429,7 +258,7 @@ class Session:
         stream.answered = True
         # Not one of the control frames, even with nothing before it: an Ack must be seen to come before the End left.
         stream.end = encode(End(number, status.code, status.message, status.origin))
-        self._schedule(stream)
+        self._outbox.schedule(stream)
 
     def cancel(self, number: int) -> None:
         """Stop waiting for a stream of ours. No event follows for it."""
@@ -472,12 +301,12 @@ class Session:
     def goodbye(self, reason: str, message: str) -> None:
         """End the session with a word to the peer, after the control frames that wait: its last acks are among them."""
         if self.state is not State.CLOSED:
-            self._close(reason, message, last=[*self._control, encode(Goodbye(reason, message))])
+            self._close(reason, message, last=[Goodbye(reason, message)], after_control=True)
 
     @property
     def has_output(self) -> bool:
         """Whether `to_send()` may have something now."""
-        return bool(self._control) or any(self._rings.values())
+        return self._outbox.has_output
 
     @property
     def open_streams(self) -> int:
@@ -495,7 +324,7 @@ class Session:
             for frame in decode(data):
                 self._handle(frame, now)
         except RemoteProtocolError as error:
-            self._close(Reason.PROTOCOL_ERROR, str(error), last=[encode(Goodbye(Reason.PROTOCOL_ERROR, str(error)))])
+            self._close(Reason.PROTOCOL_ERROR, str(error), last=[Goodbye(Reason.PROTOCOL_ERROR, str(error))])
 
     def _handle(self, frame: Frame | UnknownFrame, now: float) -> None:
         if self.state is State.CLOSED:  # by an earlier frame of the same message
@@ -545,146 +374,15 @@ class Session:
 
     def to_send(self) -> bytes:
         """The next WebSocket message, or b"" when there is nothing to send now."""
-        out: list[bytes] = []
-        size = 0
-        control = self._control
-        if control:
-            if self._control_bytes <= self._limits.chunk_bytes:
-                self._control, out = [], control
-                size, self._control_bytes = self._control_bytes, 0
-            else:
-                size = self._some_control(out)
-        room = 2 * self._limits.chunk_bytes  # whoever goes first may add a chunk to its other frames
-        while size < self._limits.chunk_bytes:
-            stream = self._next_turn()
-            if stream is None:
-                break
-            added = self._take_turn(stream, out, room)
-            if self._held is not None:
-                break
-            if added:
-                size += added
-                room = self._limits.chunk_bytes - size
-        return b"".join(out)
-
-    # ---- sending -----------------------------------------------------------------------------------------------------
+        data = self._outbox.next_message()
+        if self._outbox.emptied:
+            emptied, self._outbox.emptied = self._outbox.emptied, []
+            self._events += [Writable(stream.id) for stream in emptied if not stream.over]
+        return data
 
     def _put(self, frame: Frame) -> None:
-        if self.state is State.CLOSED:  # credit of a message that was consumed too late
-            return
-        data = encode(frame)
-        self._control.append(data)
-        self._control_bytes += len(data)
-
-    def _some_control(self, out: list[bytes]) -> int:
-        size = count = 0
-        for data in self._control:
-            out.append(data)
-            size += len(data)
-            count += 1
-            if size >= self._limits.chunk_bytes:
-                break
-        del self._control[:count]
-        self._control_bytes -= size
-        return size
-
-    def _schedule(self, stream: _Stream) -> None:
-        if not stream.queued:
-            stream.queued = True
-            self._ring(stream).append(stream)
-
-    def _ring(self, stream: _Stream) -> deque[_Stream]:
-        return self._rings.setdefault(min(stream.priority, Priority.SYNC), deque())
-
-    def _unschedule(self, stream: _Stream) -> None:
-        """Keep nothing of a stream that is gone, even if the link stalls and no turn comes for long."""
-        self._unopened.pop(stream.id, None)
-        self._starved.pop(stream.id, None)
-        if stream is self._held:
-            self._held = None
-        elif stream.queued:
-            self._ring(stream).remove(stream)
-
-    def _next_turn(self) -> _Stream | None:
-        if self._held is not None:
-            stream, self._held = self._held, None
-            stream.queued = False
-            return stream
-        waiting = [ring for _, ring in sorted(self._rings.items()) if ring]
-        if not waiting:
-            return None
-        ring = waiting[0]
-        if len(waiting) > 1:
-            self._turns += 1
-            if self._turns % (_TURNS + 1) == 0:
-                ring = waiting[1 + self._turns // (_TURNS + 1) % (len(waiting) - 1)]
-        stream = ring.popleft()
-        stream.queued = False
-        return stream
-
-    def _take_turn(self, stream: _Stream, out: list[bytes], room: int) -> int:
-        """One turn: the stream's open, one chunk and its end, as far as `room` goes. Returns the bytes added."""
-        size = self._send_opens(stream.id, out, room)
-        if stream.id in self._unopened or size + self._piece_bytes(stream) > room:
-            self._held, stream.queued = stream, True
-            return size
-        if stream.message is None and stream.queue:
-            if not self._cover(stream, len(stream.queue[0])):
-                return size
-            stream.message = stream.queue.popleft()
-        if stream.message is not None:
-            out.append(self._cut(stream))
-            size += len(out[-1])
-        if stream.message is not None or stream.queue:
-            self._schedule(stream)
-        elif stream.end is not None:
-            out.append(stream.end)
-            size += len(stream.end)
-            stream.end = None
-        return size
-
-    def _send_opens(self, number: int, out: list[bytes], room: int) -> int:
-        """Send a stream's open if it waits, after those of all older streams, of which `room` may not hold all.
-
-        On the wire ids only grow, whatever the priorities.
-        """
-        size = 0
-        while number in self._unopened and (not size or size < room):
-            older = next(iter(self._unopened))
-            out.append(self._unopened.pop(older))
-            size += len(out[-1])
-        return size
-
-    def _piece_bytes(self, stream: _Stream) -> int:
-        """The size of the chunk that is next."""
-        if stream.message is not None:
-            return min(len(stream.message) - stream.offset, self._limits.chunk_bytes)
-        return min(len(stream.queue[0]), self._limits.chunk_bytes) if stream.queue else 0
-
-    def _cut(self, stream: _Stream) -> bytes:
-        message = stream.message
-        assert message is not None
-        piece = message[stream.offset : stream.offset + self._limits.chunk_bytes]
-        stream.offset += len(piece)
-        left = len(message) - stream.offset
-        if not left:
-            stream.message, stream.offset = None, 0
-            stream.unsent -= 1
-            if not stream.unsent and not stream.over:
-                self._events.append(Writable(stream.id))
-        return encode_chunk(stream.id, left, piece)
-
-    def _cover(self, stream: _Stream, size: int) -> bool:
-        """Take the credit for a whole message, or leave the stream waiting for credit."""
-        cost = size + MESSAGE_OVERHEAD_BYTES
-        if stream.credit <= 0:
-            return False
-        if self._credit < cost:
-            self._starved[stream.id] = stream
-            return False
-        stream.credit -= cost
-        self._credit -= cost
-        return True
+        if self.state is not State.CLOSED:  # credit of a message that was consumed too late
+            self._outbox.put(frame)
 
     # ---- receiving ---------------------------------------------------------------------------------------------------
 
@@ -701,7 +399,7 @@ class Session:
         if not (frame.stream_window_bytes and frame.max_streams):
             raise RemoteProtocolError("Hello: it allows no stream, or nothing on one")
         self.peer = frame
-        self._credit = frame.session_window_bytes
+        self._outbox.credit = frame.session_window_bytes
         if self._dialler:
             self.state = State.OPEN
             self._events.append(Welcomed(frame))
@@ -736,7 +434,7 @@ class Session:
         assert self.peer is not None
         self._last_peer_stream = frame.stream
         self._theirs_open += 1
-        self._streams[frame.stream] = _Stream(
+        self._streams[frame.stream] = Stream(
             frame.stream,
             mine=False,
             priority=frame.priority,
@@ -768,7 +466,7 @@ class Session:
             whole, stream.parts = bytes(stream.parts), None
             self._deliver(stream, whole)
 
-    def _begin_message(self, stream: _Stream, size: int) -> None:
+    def _begin_message(self, stream: Stream, size: int) -> None:
         if size > self._limits.max_message_bytes:
             raise RemoteProtocolError(f"Chunk: a message of {size} bytes; {self._limits.max_message_bytes} were agreed")
         cost = size + MESSAGE_OVERHEAD_BYTES
@@ -778,7 +476,7 @@ class Session:
         self._granted -= cost
         stream.cost = cost
 
-    def _deliver(self, stream: _Stream, payload: bytes) -> None:
+    def _deliver(self, stream: Stream, payload: bytes) -> None:
         cost, stream.cost = stream.cost, 0
         if stream.over or (stream.answered and not stream.mine):
             self._give_back(cost)
@@ -787,16 +485,13 @@ class Session:
 
     def _on_credit(self, frame: Credit, _now: float) -> None:
         if frame.stream == 0:
-            self._credit += frame.amount
-            starved, self._starved = self._starved, {}
-            for stream in starved.values():
-                self._schedule(stream)
+            self._outbox.grant(frame.amount)
             return
         credited = self._streams.get(frame.stream)
         if credited is not None:  # an accepted stream may be over here while its credit was under way
             credited.credit += frame.amount
             if credited.queue or credited.message is not None:
-                self._schedule(credited)
+                self._outbox.schedule(credited)
 
     def _on_end(self, frame: End, _now: float) -> None:
         stream = self._known(frame.stream, "End")
@@ -833,15 +528,15 @@ class Session:
         self._events.append(Released(stream.id, frame.delivered))
         self._forget(stream)
 
-    def _known(self, number: int, what: str) -> _Stream:
+    def _known(self, number: int, what: str) -> Stream:
         stream = self._streams.get(number)
-        if stream is None or number in self._unopened:  # an answer to what was not asked yet is a forgery
+        if stream is None or number in self._outbox.unopened:  # an answer to what was not asked yet is a forgery
             raise RemoteProtocolError(f"{what}: stream {number} is not open")
         return stream
 
     def _answer(self, frame: Frame) -> None:
         self._put(frame)
-        if self._control_bytes > _MAX_CONTROL_BYTES:
+        if self._outbox.control_bytes > _MAX_CONTROL_BYTES:
             raise RemoteProtocolError("it asks for answers and does not read them")
 
     # ---- ends --------------------------------------------------------------------------------------------------------
@@ -860,32 +555,32 @@ class Session:
         self._events.append(Failed(number, CallTimeout()))
         self._abandon(stream)
 
-    def _abandon(self, stream: _Stream) -> None:
+    def _abandon(self, stream: Stream) -> None:
         """The opener stops waiting: an end has come (ack it), nothing was sent (forget it), or one must still come."""
         stream.over = True
         self._stop_sending(stream)
         if stream.answered:
             self._put(Ack(stream.id, delivered=False))
             self._forget(stream)
-        elif stream.id in self._unopened:
+        elif stream.id in self._outbox.unopened:
             self._forget(stream)
         else:
             self._put(Cancel(stream.id))
 
-    def _stop_sending(self, stream: _Stream) -> None:
+    def _stop_sending(self, stream: Stream) -> None:
         """Drop what was not sent. The credit of a message cut in the middle comes back from the peer."""
         stream.queue.clear()
         stream.message, stream.offset = None, 0
         stream.end = None
         stream.unsent = 0
 
-    def _forget(self, stream: _Stream) -> None:
+    def _forget(self, stream: Stream) -> None:
         del self._streams[stream.id]
         if stream.mine:
             self._mine_open -= 1
         else:
             self._theirs_open -= 1
-        self._unschedule(stream)
+        self._outbox.forget(stream)
         if stream.cost:
             self._give_back(stream.cost)
         self._note_drained()
@@ -901,26 +596,21 @@ class Session:
         if self._draining and not self._streams and self.state is State.OPEN:
             self._events.append(Drained())
 
-    def _close(self, reason: str, message: str, *, last: Sequence[bytes] = ()) -> None:
-        """The session is over; `last` are the frames that may still go out."""
+    def _close(self, reason: str, message: str, *, last: Sequence[Frame] = (), after_control: bool = False) -> None:
+        """The session is over; `last`, and perhaps the control frames that wait, may still go out."""
         self.state = State.CLOSED
-        self._control = list(last)
-        self._control_bytes = sum(map(len, self._control))
-        self._rings.clear()
-        self._held = None
-        self._starved.clear()
         self._deadlines.clear()
         streams, self._streams = self._streams, {}
         for stream in streams.values():
             if stream.mine:
                 if not (stream.over or stream.answered):
-                    error = TunnelClosed(sent=stream.id not in self._unopened, why=message)
+                    error = TunnelClosed(sent=stream.id not in self._outbox.unopened, why=message)
                     self._events.append(Failed(stream.id, error))
             else:
                 if not stream.over and not stream.answered:
                     self._events.append(Cancelled(stream.id))
                 self._events.append(Released(stream.id, delivered=False))
-        self._unopened.clear()
+        self._outbox.close(last, after_control=after_control)
         self._events.append(Closed(reason, message))
 
     _HANDLERS: ClassVar[dict[tuple[State, type], Callable[["Session", Any, float], None]]] = {

@@ -4,6 +4,7 @@ TLS 1.3 and a certificate from both sides, always (design, section 9). The CA is
 a node or a driver of the bridge, so it must never be the cluster's client CA.
 """
 
+import errno
 import logging
 import ssl
 from collections.abc import Iterator
@@ -64,11 +65,14 @@ class TlsIdentity:
         with _blaming(self._files.ca):
             context.load_verify_locations(self._files.ca)
         with _blaming(self._files.cert, self._files.key):
-            # A password, so that a key which needs one is an error and not a question on the terminal.
-            context.load_cert_chain(self._files.cert, self._files.key, password="")
+            context.load_cert_chain(self._files.cert, self._files.key, password=self._refuse_password)
         if self._server:
             context.num_tickets = 0  # sessions last for days: nothing is resumed, and a ticket costs memory
         return context
+
+    def _refuse_password(self) -> str:
+        """Asked for only if the key needs one; without this function OpenSSL would ask on the terminal, and wait."""
+        raise OSError(errno.EINVAL, f"{self._files.key}: the key is encrypted; it must have no password")
 
 
 def _stamp(path: Path) -> _Stamp:
@@ -87,12 +91,6 @@ def _blaming(*files: Path) -> Iterator[None]:
             file.open("rb").close()
         yield
     except ssl.SSLError as error:
-        why = _REASONS.get(error.reason or "", "it is no PEM file of that kind")
+        mismatch = error.reason == "KEY_VALUES_MISMATCH"
+        why = "the key is not that certificate's" if mismatch else "it is no PEM file of that kind"
         raise ssl.SSLError(error.errno, f"{' with '.join(map(str, files))}: {why} ({error.reason or error})") from error
-
-
-_REASONS = {
-    "KEY_VALUES_MISMATCH": "the key is not that certificate's",
-    "BAD_DECRYPT": "the key is encrypted; it must have no password",
-    "BAD_PASSWORD_READ": "the key is encrypted; it must have no password",
-}

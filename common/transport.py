@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from websockets.client import ClientProtocol
-from websockets.exceptions import InvalidHandshake, InvalidStatus
+from websockets.exceptions import InvalidStatus
 from websockets.frames import Frame, Opcode
 from websockets.http11 import Request, Response
 from websockets.protocol import State
@@ -31,16 +31,13 @@ from websockets.typing import Subprotocol
 from websockets.uri import parse_uri
 
 from common.endpoint import Endpoint
-from common.errors import DialError, HandshakeRefused, SettingsError
-from common.link import Link, LinkHandler
-from common.messages import Hello, Reason
-from common.parsers import HostPort
-from common.session import Limits, Session
+from common.limits import Limits
+from common.link import Link
 from common.sockets import peer_credentials
 
 log = logging.getLogger("csi_bridge.transport")
 
-SUBPROTOCOL = Subprotocol("csi-bridge")
+_SUBPROTOCOL = Subprotocol("csi-bridge")
 """Named in the WebSocket handshake, so that a foreign server or client is told apart before any frame."""
 
 MAX_FRAME_BYTES = 1_048_576
@@ -51,13 +48,10 @@ _NOTSENT_CHUNKS = 1
 
 _WRITE_BUFFER_BYTES = 1
 """Above it we make no more frames: what the kernel did not take at once, the rest of one chunk, is all that waits here.
-Measured at 64 kbit/s: with three or four chunks in all a pong comes after 10 s, when the peer is already taken for dead."""
+Measured at 64 kbit/s: with three or four chunks in all a pong comes after 10 s, when the peer is taken for dead."""
 
 _LATER_S = 0.01
-"""How long an acknowledgement may wait for company. Nobody waits for it, and a system call costs more than its bytes."""
-
-_BACKLOG = 4_096
-"""Connections that the kernel holds while the hub is busy: after a restart all agents dial within seconds."""
+"""How long an acknowledgement may wait for company: nobody waits for it, and a system call is dear."""
 
 _QUIET = logging.getLogger("csi_bridge.websockets")
 _QUIET.setLevel(logging.ERROR)  # the library's own log of every frame and handshake: ours says what a person needs
@@ -140,7 +134,7 @@ class WebSocket(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The socket is connected (and TLS agreed): a client asks for the upgrade."""
         self._transport = cast("asyncio.Transport", transport)
-        _tune(transport, self._limits)
+        tune(transport, self._limits)
         if self._on_made is not None:
             self._on_made(self)
         if isinstance(self._core, ClientProtocol):
@@ -165,7 +159,7 @@ class WebSocket(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The socket is closed."""
-        why = self._reason or (_why(exc) if exc else "the peer closed the connection")
+        why = self._reason or (in_words(exc) if exc else "the peer closed the connection")
         self._transport = None
         if self._link is not None:
             self._link.lost(why)
@@ -210,12 +204,31 @@ class WebSocket(asyncio.Protocol):
         if self._later is None and not self._scheduled and not self._paused:
             self._later = self._loop.call_later(_LATER_S, self._flush_scheduled)
 
+    @classmethod
+    def dialling(cls, endpoint: Endpoint, limits: Limits, make_link: Callable[["WebSocket"], Link]) -> "WebSocket":
+        """The dialler's side."""
+        uri = parse_uri(f"{'wss' if endpoint.tls else 'ws'}://{endpoint.host or 'localhost'}:{endpoint.port or 80}/")
+        core = ClientProtocol(uri, subprotocols=[_SUBPROTOCOL], max_size=MAX_FRAME_BYTES, logger=_QUIET)
+        return cls(core, limits, make_link)
+
+    @classmethod
+    def accepting(
+        cls,
+        limits: Limits,
+        make_link: Callable[["WebSocket"], Link],
+        *,
+        on_made: Callable[["WebSocket"], None],
+        on_end: Callable[["WebSocket"], None],
+    ) -> "WebSocket":
+        """The acceptor's side."""
+        core = ServerProtocol(subprotocols=[_SUBPROTOCOL], max_size=MAX_FRAME_BYTES, logger=_QUIET)
+        return cls(core, limits, make_link, on_made=on_made, on_end=on_end)
+
     async def opened(self) -> Link:
         """Wait for the WebSocket handshake (a client's).
 
         Raises:
-            InvalidHandshake: something answered that is no hub.
-            ConnectionError: the connection ended first.
+            ConnectionError: something answered that is no hub, or the connection ended first.
         """
         assert self._opened is not None
         return await self._opened
@@ -271,8 +284,8 @@ class WebSocket(asyncio.Protocol):
     def _on_request(self, request: Request) -> None:
         assert isinstance(self._core, ServerProtocol)
         response = self._core.accept(request)
-        if response.status_code == 101 and self._core.subprotocol != SUBPROTOCOL:
-            response = self._core.reject(400, f"This is a CSI Bridge hub: it speaks the subprotocol {SUBPROTOCOL}.\n")
+        if response.status_code == 101 and self._core.subprotocol != _SUBPROTOCOL:
+            response = self._core.reject(400, f"This is a CSI Bridge hub: it speaks the subprotocol {_SUBPROTOCOL}.\n")
         self._core.send_response(response)
         if response.status_code == 101:
             self._link = self._make_link(self)
@@ -289,7 +302,7 @@ class WebSocket(asyncio.Protocol):
             self._opened.set_result(self._link)
             self.flush_soon()
         else:
-            self._opened.set_exception(error)
+            self._opened.set_exception(ConnectionError(_no_hub(error)))
 
     def _write_core(self) -> None:
         data = b"".join(self._core.data_to_send())
@@ -315,238 +328,22 @@ class WebSocket(asyncio.Protocol):
             self.abort("it sent no WebSocket handshake")
 
 
-class _Raw(asyncio.Protocol):
+class RawTcp(asyncio.Protocol):
     """A TCP connection before TLS: it reads nothing, so that TLS sees the first byte."""
 
     def __init__(self, on_made: Callable[[asyncio.Transport], None] | None = None) -> None:
         self._on_made = on_made
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The socket is connected; the TLS handshake reads on."""
         self._transport = cast("asyncio.Transport", transport)
         self._transport.pause_reading()
         if self._on_made is not None:
             self._on_made(self._transport)
 
 
-class Listener:
-    """A listening socket that makes a link of every connection. For a UNIX socket, plain TCP, or TCP with TLS.
-
-    The TLS context is asked for per connection, so that a certificate renewed on disk is used from the next one on.
-    """
-
-    def __init__(
-        self,
-        sock: socket.socket,
-        hello: Hello,
-        handler: LinkHandler,
-        *,
-        limits: Limits,
-        tls: Callable[[], ssl.SSLContext] | None = None,
-        allow_uids: frozenset[int] | None = None,
-        max_connections: int = 20_000,
-    ) -> None:
-        """A listener on a bound, listening socket, which it owns from now on.
-
-        Args:
-            sock: TCP or UNIX.
-            hello: what the acceptor answers with.
-            handler: decides on each hello and serves the streams.
-            limits: of each session.
-            tls: the current server context; None for plain.
-            allow_uids: on a UNIX socket, who may connect; None for anyone whom the file mode lets in.
-            max_connections: more are closed at once.
-        """
-        self._sock = sock
-        self._hello = hello
-        self._handler = handler
-        self._limits = limits
-        self._tls = tls
-        self._allow_uids = allow_uids
-        self._max_connections = max_connections
-        self._server: asyncio.Server | None = None
-        self._websockets: set[WebSocket] = set()
-        self._handshakes: set[asyncio.Task[None]] = set()
-
-    @property
-    def address(self) -> str:
-        """Where it listens, for people and tests: a path, or `host:port`."""
-        name = self._sock.getsockname()
-        return name if isinstance(name, str) else f"{name[0]}:{name[1]}"
-
-    async def start(self) -> None:
-        """Take connections."""
-        loop = asyncio.get_running_loop()
-        factory = self._make if self._tls is None else lambda: _Raw(self._start_tls)
-        if self._sock.family == socket.AF_UNIX:
-            self._server = await loop.create_unix_server(factory, sock=self._sock)
-        else:
-            self._server = await loop.create_server(factory, sock=self._sock)
-
-    def stop_accepting(self) -> None:
-        """Take no more connections; those there are go on."""
-        if self._server is not None:
-            self._server.close()
-
-    async def close(self) -> None:
-        """Close the socket and every connection."""
-        self.stop_accepting()
-        for task in self._handshakes:
-            task.cancel()
-        for websocket in list(self._websockets):
-            websocket.abort("the listener was closed")
-        await asyncio.gather(*self._handshakes, return_exceptions=True)
-        self._sock.close()
-
-    def _make(self) -> WebSocket:
-        core = ServerProtocol(subprotocols=[SUBPROTOCOL], max_size=MAX_FRAME_BYTES, logger=_QUIET)
-        return WebSocket(core, self._limits, self._make_link, on_made=self._admit, on_end=self._websockets.discard)
-
-    def _admit(self, websocket: WebSocket) -> None:
-        self._websockets.add(websocket)
-        peer = websocket.peer()
-        if len(self._websockets) > self._max_connections:
-            log.warning("%s was turned away: %d connections is the limit", peer.address, self._max_connections)
-            websocket.abort("too many connections")
-        elif peer.uid is not None and self._allow_uids is not None and peer.uid not in self._allow_uids:
-            log.warning("%s was turned away: its uid is not on --uds-allow-uid", peer.address)
-            websocket.abort("this uid may not connect")
-
-    def _make_link(self, websocket: WebSocket) -> Link:
-        loop = asyncio.get_running_loop()
-        session = Session(self._hello, dialler=False, limits=self._limits, now=loop.time())
-        return Link(session, self._handler, loop=loop, writer=websocket, peer_identity=websocket.peer())
-
-    def _start_tls(self, raw: asyncio.Transport) -> None:
-        task = asyncio.get_running_loop().create_task(self._handshake(raw), name="TLS handshake")
-        self._handshakes.add(task)
-        task.add_done_callback(self._handshakes.discard)
-
-    async def _handshake(self, raw: asyncio.Transport) -> None:
-        assert self._tls is not None
-        loop = asyncio.get_running_loop()
-        address = raw.get_extra_info("peername")
-        if len(self._websockets) + len(self._handshakes) > self._max_connections:
-            log.warning("%s was turned away: %d connections is the limit", address, self._max_connections)
-            raw.abort()
-            return
-        _tune(raw, self._limits)
-        websocket = self._make()
-        try:
-            secure = await loop.start_tls(
-                raw, websocket, self._tls(), server_side=True, ssl_handshake_timeout=self._limits.hello_timeout_s
-            )
-        except OSError as error:  # SSLError and a lost connection are both OSErrors
-            log.warning("the TLS handshake with %s failed: %s", address, _why(error))
-            raw.abort()
-            return
-        except BaseException:
-            raw.abort()
-            raise
-        assert secure is not None
-        websocket.connection_made(secure)
-
-
-def listen_tcp(address: HostPort) -> socket.socket:
-    """A listening TCP socket.
-
-    Raises:
-        SettingsError: nothing can listen there.
-    """
-    try:
-        family = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
-        return socket.create_server((address.host, address.port), family=family, backlog=_BACKLOG)
-    except OSError as error:
-        raise SettingsError("--listen", str(address), f"cannot listen there: {error.strerror or error}") from error
-
-
-async def dial(
-    endpoint: Endpoint, hello: Hello, handler: LinkHandler, *, limits: Limits, tls: ssl.SSLContext | None = None
-) -> Link:
-    """Make one link: connect, TLS, WebSocket, hello. The whole has the hello's time.
-
-    Raises:
-        DialError: nobody answers there, or not as a hub does.
-        HandshakeRefused: the hub refused our hello.
-    """
-    try:
-        async with asyncio.timeout(limits.hello_timeout_s):
-            return await _dial(endpoint, hello, handler, limits, tls)
-    except TimeoutError:
-        raise DialError(str(endpoint), f"no answer within {limits.hello_timeout_s:g} s") from None
-    except InvalidStatus as error:
-        raise DialError(str(endpoint), f"what listens there is no hub: HTTP {error.response.status_code}") from error
-    except (InvalidHandshake, ssl.SSLError, OSError) as error:
-        raise DialError(str(endpoint), _why(error)) from error
-
-
-async def _dial(
-    endpoint: Endpoint, hello: Hello, handler: LinkHandler, limits: Limits, tls: ssl.SSLContext | None
-) -> Link:
-    loop = asyncio.get_running_loop()
-    greeted: asyncio.Future[None] = loop.create_future()
-
-    def make_link(websocket: WebSocket) -> Link:
-        session = Session(hello, dialler=True, limits=limits, now=loop.time())
-        return Link(session, _Greeting(handler, greeted), loop=loop, writer=websocket, peer_identity=websocket.peer())
-
-    uri = parse_uri(f"{'wss' if endpoint.tls else 'ws'}://{endpoint.host or 'localhost'}:{endpoint.port or 80}/")
-    core = ClientProtocol(uri, subprotocols=[SUBPROTOCOL], max_size=MAX_FRAME_BYTES, logger=_QUIET)
-    websocket = WebSocket(core, limits, make_link)
-    try:
-        await _connect(endpoint, websocket, limits, tls)
-        link = await websocket.opened()
-        await greeted
-    except BaseException:
-        greeted.cancel()
-        websocket.abort("the dial was given up")
-        raise
-    return link
-
-
-async def _connect(endpoint: Endpoint, websocket: WebSocket, limits: Limits, tls: ssl.SSLContext | None) -> None:
-    loop = asyncio.get_running_loop()
-    if endpoint.path is not None:
-        await loop.create_unix_connection(lambda: websocket, str(endpoint.path))
-    elif not endpoint.tls:
-        await loop.create_connection(lambda: websocket, endpoint.host, endpoint.port)
-    else:
-        assert tls is not None
-        raw, _ = await loop.create_connection(_Raw, endpoint.host, endpoint.port)
-        _tune(raw, limits)
-        try:
-            secure = await loop.start_tls(raw, websocket, tls, server_hostname=endpoint.host)
-        except BaseException:
-            raw.abort()
-            raise
-        assert secure is not None
-        websocket.connection_made(secure)  # start_tls() leaves that to its caller
-
-
-class _Greeting:
-    """A dialler's handler: it hears how the hello was answered, and passes the rest on."""
-
-    __slots__ = ("_greeted", "_handler", "closed", "draining", "origin", "serve")
-
-    def __init__(self, handler: LinkHandler, greeted: asyncio.Future[None]) -> None:
-        self._handler = handler
-        self._greeted = greeted
-        self.origin = handler.origin
-        self.serve = handler.serve
-        self.draining = handler.draining
-        self.closed = handler.closed
-
-    def greeted(self, link: Link) -> None:
-        if not self._greeted.done():
-            self._greeted.set_result(None)
-            self._handler.greeted(link)
-
-    def refused(self, _link: Link, reason: str, message: str) -> None:
-        if not self._greeted.done():
-            lost = reason == Reason.LINK_LOST
-            self._greeted.set_exception(ConnectionError(message) if lost else HandshakeRefused(reason, message))
-
-
-def _tune(transport: asyncio.BaseTransport, limits: Limits) -> None:
+def tune(transport: asyncio.BaseTransport, limits: Limits) -> None:
+    """Let a TCP connection hold little below the session (see the head)."""
     sock = transport.get_extra_info("socket")
     with contextlib.suppress(OSError):  # a socket that just closed: its own error comes by the protocol
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -554,7 +351,7 @@ def _tune(transport: asyncio.BaseTransport, limits: Limits) -> None:
     cast("asyncio.Transport", transport).set_write_buffer_limits(high=_WRITE_BUFFER_BYTES, low=0)
 
 
-def _why(error: BaseException) -> str:
+def in_words(error: BaseException) -> str:
     """A foreign error in the words of this project."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not trusted: {error.verify_message}"
@@ -563,6 +360,11 @@ def _why(error: BaseException) -> str:
     if isinstance(error, OSError) and error.errno:
         return f"{errno.errorcode.get(error.errno, '')} {error.strerror}".strip()
     return str(error) or type(error).__name__
+
+
+def _no_hub(error: Exception) -> str:
+    answer = f"HTTP {error.response.status_code}" if isinstance(error, InvalidStatus) else str(error)
+    return f"what listens there is no hub: {answer}"
 
 
 def _close_reason(core: ClientProtocol | ServerProtocol) -> str:

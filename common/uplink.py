@@ -12,13 +12,13 @@ from collections.abc import Callable
 
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_random_exponential
 
+from common.dial import dial
 from common.endpoint import Endpoint
 from common.errors import DialError, HandshakeRefused
+from common.limits import Limits
 from common.link import Link, LinkHandler, Stream
 from common.messages import Hello, Reason
-from common.session import Limits
 from common.tls import TlsIdentity
-from common.transport import dial
 
 log = logging.getLogger("csi_bridge.uplink")
 

@@ -17,7 +17,7 @@ from tests.support.answers import volume
 from tests.support.bridge import Bridge
 from tests.support.local_bridge import LocalBridge
 from tests.support.requests import create, create_of_bytes
-from tests.support.sidecar import Sidecar, told_at_the_deadline
+from tests.support.sidecar import Sidecar, refused, told_at_the_deadline
 from tests.support.vendor import Vendor
 
 LIMIT = 4 << 20
@@ -48,7 +48,7 @@ def test_a_vendors_status_passes_unchanged(shared: World, code: Code, name: str)
 
 def test_a_vendor_that_is_not_there_is_unavailable_and_named(world: World, name: str) -> None:
     world.vendor.stop()
-    assert refused_twice(world.sidecar, "CreateVolume", create(name)) == (
+    assert refused_twice(world.sidecar, "CreateVolume", create(name)) == refused(
         Code.UNAVAILABLE,
         f"driver vendor.test on edge node n1: cannot connect to unix://{world.vendor.socket}: no such socket "
         "(is the driver running?); look at the driver's log there",
@@ -72,7 +72,7 @@ def test_a_driver_past_the_operation_limit_is_cancelled_and_its_name_is_free_aga
 ) -> None:
     world = build(bridge, vendor, agent_flags=("--operation-limit=1s",))
     gate = vendor.hold("CreateVolume")
-    assert refused_twice(world.sidecar, "CreateVolume", create(name)) == (
+    assert refused_twice(world.sidecar, "CreateVolume", create(name)) == refused(
         Code.DEADLINE_EXCEEDED,
         "driver vendor.test on edge node n1 did not finish within --operation-limit (1 s) and the call to it was "
         "cancelled; look at the driver's log",
@@ -87,7 +87,7 @@ def test_a_driver_past_the_operation_limit_is_cancelled_and_its_name_is_free_aga
 def test_a_read_past_the_operation_limit_is_cancelled_too(bridge: Bridge, vendor: Vendor) -> None:
     world = build(bridge, vendor, agent_flags=("--operation-limit=1s",))
     vendor.hold("ListVolumes")
-    assert refused_twice(world.sidecar, "ListVolumes") == (
+    assert refused_twice(world.sidecar, "ListVolumes") == refused(
         Code.DEADLINE_EXCEEDED,
         "driver vendor.test on edge node n1 did not finish within --operation-limit (1 s) and the call to it was "
         "cancelled; look at the driver's log",
@@ -116,7 +116,7 @@ def test_the_same_name_with_other_arguments_is_aborted_while_the_first_runs(shar
     refusal = refused_twice(shared.sidecar, "CreateVolume", create(name, parameters={"size": "other"}))
     gate.set()
     shared.vendor.as_usual("CreateVolume")
-    assert refusal == (
+    assert refusal == refused(
         Code.ABORTED,
         f"CreateVolume {name} is already under way with other arguments at driver vendor.test on edge node n1; retry "
         "when it has ended",
@@ -134,7 +134,7 @@ def test_the_node_service_is_not_served_in_the_cloud(shared: World, method: str)
 
 
 def test_what_is_not_csi_is_not_served(shared: World) -> None:
-    assert refused_twice(shared.sidecar, "/grpc.health.v1.Health/Check", b"") == (
+    assert refused_twice(shared.sidecar, "/grpc.health.v1.Health/Check", b"") == refused(
         Code.UNIMPLEMENTED,
         "/grpc.health.v1.Health/Check is not served here: this socket serves the CSI controller side; nodes are served "
         "at the edge",
@@ -150,8 +150,8 @@ def test_a_killed_agent_makes_the_node_offline_since_a_time_that_does_not_change
     code, message = refused_twice(world.sidecar, "CreateVolume", create(name))
     assert code is Code.UNAVAILABLE
     assert re.fullmatch(
-        r"edge node n1 is offline since \d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ; look at the log of its csi-bridge edge agent and "
-        r"at the network between it and the hub",
+        r"edge node n1 is offline since \d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ; look at the log of its csi-bridge edge agent "
+        r"and at the network between it and the hub",
         message,
     )
     for _ in range(2):  # killed and restarted, killed again: the node left when it left
@@ -219,7 +219,7 @@ def test_without_any_node_there_is_no_route(bridge: Bridge, name: str) -> None:
     bridge.start_hub()
     proxy = bridge.start_proxy("vendor.test")
     bridge.wait_linked(proxy)
-    assert refused_twice(proxy.sidecar(), "CreateVolume", create(name)) == (
+    assert refused_twice(proxy.sidecar(), "CreateVolume", create(name)) == refused(
         Code.UNAVAILABLE,
         "no edge node has reported driver vendor.test to the hub yet; check that an agent is connected and that its "
         "--driver names the driver's socket",
@@ -231,7 +231,7 @@ def test_two_nodes_with_the_driver_are_named_and_a_pinned_proxy_chooses(
 ) -> None:
     with Vendor(short_dir / "second.sock") as second:
         world.bridge.start_agent("n2", second.socket)
-        expected = (
+        expected = refused(
             Code.UNAVAILABLE,
             "driver vendor.test runs on several edge nodes (n1, n2) and the call names none; set --nodeid on the proxy "
             "driver",
@@ -250,7 +250,7 @@ def test_two_nodes_with_the_driver_are_named_and_a_pinned_proxy_chooses(
 def test_a_node_that_nobody_has_heard_of_is_named(shared: World, name: str) -> None:
     proxy = shared.bridge.start_proxy("vendor.test", node="n9")
     shared.bridge.wait_linked(proxy)
-    assert refused_twice(proxy.sidecar(), "CreateVolume", create(name)) == (
+    assert refused_twice(proxy.sidecar(), "CreateVolume", create(name)) == refused(
         Code.UNAVAILABLE,
         "edge node n9 has never connected to this hub; compare --nodeid of the proxy driver with --node of the edge "
         "agent, and look at the agent's log",
@@ -260,10 +260,10 @@ def test_a_node_that_nobody_has_heard_of_is_named(shared: World, name: str) -> N
 def test_a_node_without_the_driver_is_named(shared: World, name: str) -> None:
     proxy = shared.bridge.start_proxy("absent.test", node="n1")
     shared.bridge.wait_linked(proxy)
-    assert refused_twice(proxy.sidecar(), "CreateVolume", create(name)) == (
+    assert refused_twice(proxy.sidecar(), "CreateVolume", create(name)) == refused(
         Code.UNAVAILABLE,
-        "edge node n1 is connected but has no driver absent.test; check that the driver runs there and that the agent's "
-        "--driver names its socket",
+        "edge node n1 is connected but has no driver absent.test; check that the driver runs there and that the "
+        "agent's --driver names its socket",
     )
 
 
@@ -277,8 +277,8 @@ def test_without_a_hub_the_message_names_where_it_should_be(world: World, name: 
     assert code is Code.UNAVAILABLE
     where = re.escape(f"unix://{world.bridge.hub.uds}")
     assert re.fullmatch(
-        rf"the proxy driver has no link to the hub at {where} since \d{{4}}-\d\d-\d\dT\d\d:\d\d:\d\dZ; look at the hub's "
-        r"log",
+        rf"the proxy driver has no link to the hub at {where} since \d{{4}}-\d\d-\d\dT\d\d:\d\d:\d\dZ; look at the "
+        r"hub's log",
         message,
     )
 
@@ -359,21 +359,20 @@ def test_too_many_calls_at_once_are_unavailable_with_the_limit_and_its_flag(
     bridge.wait_routed(sidecar)
     gate = vendor.hold("CreateVolume")
     calls = [sidecar.start("CreateVolume", create(f"{name}-{number}")) for number in range(6)]
-    refused = (
-        Code.UNAVAILABLE,
-        "the link has 4 calls under way, which is its limit (--max-calls); retry later or raise it",
+    too_many = refused(
+        Code.UNAVAILABLE, "the link has 4 calls under way, which is its limit (--max-calls); retry later or raise it"
     )
     wait_for(lambda: any(call.done for call in calls), what="refusal")
-    assert refused_twice(sidecar, "ListVolumes") == refused
+    assert refused_twice(sidecar, "ListVolumes") == too_many
     gate.set()
     outcomes = [call.outcome() for call in calls]
-    assert {outcome.refusal for outcome in outcomes} == {(Code.OK, ""), refused}
+    assert {outcome.refusal for outcome in outcomes} == {(Code.OK, ""), too_many}
     assert len(vendor.calls("CreateVolume")) == sum(outcome.ok for outcome in outcomes)
 
 
 def test_a_request_above_the_limit_is_refused_with_the_limit_and_its_flag(shared: World, name: str) -> None:
     before = len(shared.vendor.calls("CreateVolume"))
-    assert refused_twice(shared.sidecar, "CreateVolume", create_of_bytes(name, LIMIT + 1)) == (
+    assert refused_twice(shared.sidecar, "CreateVolume", create_of_bytes(name, LIMIT + 1)) == refused(
         Code.UNAVAILABLE,
         "a request of 4194305 bytes is larger than the limit of 4194304 bytes; raise --max-message on hub, driver and "
         "agent",
@@ -386,10 +385,10 @@ def test_an_answer_above_the_limit_is_refused_with_the_limit_and_its_flag(shared
     shared.vendor.on("CreateVolume", lambda _: create_of_bytes(name, LIMIT + 1).SerializeToString())
     refusal = refused_twice(shared.sidecar, "CreateVolume", create(name))
     shared.vendor.as_usual("CreateVolume")
-    assert refusal == (
+    assert refusal == refused(
         Code.UNAVAILABLE,
-        "driver vendor.test on edge node n1: an answer of 4194305 bytes is larger than the limit of 4194304 bytes; raise "
-        "--max-message on hub, driver and agent",
+        "driver vendor.test on edge node n1: an answer of 4194305 bytes is larger than the limit of 4194304 bytes; "
+        "raise --max-message on hub, driver and agent",
     )
 
 

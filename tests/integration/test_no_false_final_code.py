@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from jh2.errors import ErrorCodes
+from jh2.errors import ErrorCodes  # type: ignore[import-untyped]
 
 from common.status import Code
 from tests.support.answers import volume

@@ -9,12 +9,12 @@ from pathlib import Path
 import psutil
 import pytest
 
+from common.dial import dial
 from common.endpoint import Endpoint
+from common.limits import Limits
 from common.link import Link, Stream
 from common.messages import Kind
-from common.session import Limits
 from common.status import Origin
-from common.transport import dial
 from common.version import introduce
 from tests.peers.support.waiting import wait_for
 from tests.support.bridge import Bridge

@@ -12,6 +12,7 @@ from tests.peers.support.waiting import wait_for
 from tests.support.answers import volume
 from tests.support.bridge import Bridge
 from tests.support.requests import create, create_of_bytes
+from tests.support.sidecar import refused
 from tests.support.vendor import Refusal, Vendor, VendorCall
 
 MIB = 1 << 20
@@ -173,7 +174,7 @@ def test_with_a_higher_limit_requests_pass_and_an_answer_that_no_sidecar_takes_i
     answer = volume(name)
     answer.volume.volume_context["filler"] = "y" * 5_000_000
     vendor.on("CreateVolume", lambda _: answer)
-    assert sidecar.call("CreateVolume", create(name)).refusal == (
+    assert sidecar.call("CreateVolume", create(name)).refusal == refused(
         Code.UNAVAILABLE,
         f"an answer of {answer.ByteSize()} bytes is larger than the limit of 4194304 bytes; no stock sidecar takes a "
         "larger one",
@@ -185,7 +186,7 @@ def test_an_agent_with_a_lower_limit_than_its_hub_is_told_apart(bridge: Bridge, 
     bridge.start_agent("n1", vendor.socket, flags=["--max-message=1MiB"])
     sidecar = bridge.start_proxy("vendor.test").sidecar()
     bridge.wait_routed(sidecar)
-    assert sidecar.call("CreateVolume", create_of_bytes(name, 2 * MIB)).refusal == (
+    assert sidecar.call("CreateVolume", create_of_bytes(name, 2 * MIB)).refusal == refused(
         Code.UNAVAILABLE,
         "a CSI message of 2097152 bytes is larger than the limit of 1048576 bytes; raise --max-message on hub, driver "
         "and agent",

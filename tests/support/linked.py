@@ -4,9 +4,10 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from common.limits import Limits
 from common.link import Link, LinkHandler, Stream
 from common.messages import Hello
-from common.session import Limits, Session
+from common.session import Session
 from common.status import Code, Origin, Status
 from common.version import introduce
 

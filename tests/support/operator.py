@@ -5,12 +5,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+from common.dial import dial
 from common.endpoint import Endpoint
+from common.limits import Limits
 from common.link import Link, Stream
 from common.messages import Kind
-from common.session import Limits
 from common.status import Origin
-from common.transport import dial
 from common.version import introduce
 
 

@@ -58,6 +58,11 @@ class Outcome:
         return self.code, self.message
 
 
+def refused(code: Code, message: str) -> tuple[Code, str]:
+    """An `Outcome.refusal` to compare with."""
+    return code, message
+
+
 class Pending:
     """A call under way."""
 

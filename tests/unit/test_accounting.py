@@ -67,8 +67,12 @@ async def test_a_caller_that_did_not_wait_is_counted_as_cancelled(metrics: Metri
 
 
 async def test_an_error_passes_through_and_the_status_set_before_counts(metrics: Metrics) -> None:
-    with pytest.raises(ValueError, match="mine"), account(metrics) as noted:
-        noted.status = Status(Code.UNAVAILABLE, "gone", Origin.HUB)
-        raise ValueError("mine")
+    def fail() -> None:
+        with account(metrics) as noted:
+            noted.status = Status(Code.UNAVAILABLE, "gone", Origin.HUB)
+            raise ValueError("mine")
+
+    with pytest.raises(ValueError, match="mine"):
+        fail()
     await asyncio.sleep(0)
     assert counted(metrics, "Unavailable") == 1

@@ -50,7 +50,7 @@ def test_before_anything_is_known_the_name_is_given_all_the_same(tmp_path: Path)
 
 @pytest.mark.parametrize("method", sorted(CACHED_METHODS - {GET_PLUGIN_INFO}))
 def test_before_anything_is_known_the_rest_is_an_error_that_names_the_driver(tmp_path: Path, method: str) -> None:
-    with pytest.raises(NothingKnown, match="nothing is known of driver d.example yet"):
+    with pytest.raises(NothingKnown, match=r"nothing is known of driver d.example yet"):
         IdentityCache(tmp_path, DRIVER).answer(method)
 
 

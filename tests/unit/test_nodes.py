@@ -20,9 +20,9 @@ from common.errors import (
     Overloaded,
     timestamp,
 )
+from common.limits import Limits
 from common.messages import Hello, Reason
 from common.reports import GET_PLUGIN_INFO, Answer, DriverReport
-from common.session import Limits
 from common.status import Code, Status
 from common.version import introduce
 from tests.support.linked import Peer, cut, link_pair, settle
@@ -316,6 +316,7 @@ async def test_a_call_reaches_the_agent_with_all_that_it_needs(world: World) -> 
     assert [message async for message in reply] == [b"one", b"two"]
     assert reply.status == Status(Code.NOT_FOUND, "no")
     ((opened, request),) = seen
+    assert opened is not None
     assert (opened.subject, opened.method, opened.node, opened.call) == (DRIVER, CREATE, "n1", "c-1")
     assert opened.timeout_ms == 9_000
     assert request == b"request"
@@ -328,7 +329,7 @@ async def test_a_call_to_a_node_that_was_never_here_says_what_to_compare(world: 
 
 async def test_a_call_to_a_driver_that_the_node_lacks_names_both(world: World) -> None:
     await world.connected()
-    with pytest.raises(DriverMissing, match="edge node n1 is connected but has no driver e.example"):
+    with pytest.raises(DriverMissing, match=r"edge node n1 is connected but has no driver e.example"):
         world.nodes.call("n1", call(driver="e.example"))
 
 
@@ -397,7 +398,7 @@ async def test_a_callers_time_that_is_up_names_the_node(world: World) -> None:
 
 @pytest.mark.parametrize("delivered", [True, False])
 async def test_the_agent_hears_whether_its_answer_was_delivered(world: World, delivered: bool) -> None:
-    heard = []
+    heard: list[bool] = []
 
     async def serve(stream: Stream) -> None:
         stream.on_released = heard.append

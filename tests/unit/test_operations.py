@@ -19,8 +19,6 @@ from edge import operations as module
 from edge.operations import _RULES, Operation, Operations, Result, identify
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from google.protobuf.message import Message
 
 DRIVER = "d.example"
@@ -272,7 +270,9 @@ async def test_the_same_key_with_other_arguments_is_a_conflict_that_names_it(
     operations: Operations, vendor: Vendor
 ) -> None:
     first = await begin(operations, create(), vendor)
-    with pytest.raises(OperationConflict, match="CreateVolume pvc-1 is already under way with other arguments") as error:
+    with pytest.raises(
+        OperationConflict, match="CreateVolume pvc-1 is already under way with other arguments"
+    ) as error:
         await operations.perform(create(parameters={"tier": "fast"}), vendor.run)
     assert "fast" not in str(error.value)
     vendor.answer(made())
@@ -316,8 +316,8 @@ async def test_an_error_that_nobody_waits_for_is_not_lost_in_the_loop(operations
 
 
 @pytest.fixture
-def no_time() -> Iterator[Operations]:
-    yield Operations(0.0, "n1")
+def no_time() -> Operations:
+    return Operations(0.0, "n1")
 
 
 async def test_past_its_limit_an_operation_is_cancelled_and_every_caller_told(

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from common.events import Closed, Event, Message, Opened, Released
 from common.messages import Ack, Cancel, Chunk, Credit, End, Frame, Goodbye, NotUnderstood, Open, Ping, decode, encode
-from common.session import Closed, Event, Message, Opened, Released, Session, State
+from common.session import Session, State
 from common.status import Code, Status
 from tests.unit.wire.examples import examples
 from tests.unit.wire.pair import OK, SMALL, dialled_session, hello_of, open_session, sent_frames
@@ -242,7 +243,7 @@ def test_a_flood_of_frames_from_a_peer_that_never_reads_is_bounded(frame: Frame 
     data = (b"\x92\x63\x00" if isinstance(frame, str) else encode(frame)) * 1_000
     for _ in range(1_000):
         session.receive(data, 0.0)
-        assert session._control_bytes <= 1_048_576 + 16
+        assert session._outbox.control_bytes <= 1_048_576 + 16
     if isinstance(frame, NotUnderstood):
         assert session.state is State.OPEN
     else:
@@ -255,7 +256,7 @@ def test_streams_opened_and_given_up_by_a_peer_that_never_reads_are_bounded() ->
     while session.state is State.OPEN and stream < 400_000:
         session.receive(frames(opening(stream), Cancel(stream), Ack(stream, delivered=False)), 0.0)
         stream += 2
-        assert session._control_bytes <= 1_048_576 + 16
+        assert session._outbox.control_bytes <= 1_048_576 + 16
         session.events()
     assert session.state is State.CLOSED
 

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from common.events import Message
+from common.limits import MESSAGE_OVERHEAD_BYTES
 from common.messages import Cancel, Chunk, Credit, Kind, Open, encode
-from common.session import MESSAGE_OVERHEAD_BYTES, Message
 from tests.unit.wire.examples import examples
 from tests.unit.wire.pair import OK, SMALL, SessionPair, assert_books_agree, open_session, sent_frames
 
@@ -102,9 +103,9 @@ def test_a_message_consumed_after_its_stream_is_over_still_counts() -> None:
     pair.hub.session.acknowledge(number, delivered=True)
     pair.pump()
     assert pair.hub.session.open_streams == pair.edge.session.open_streams == 0
-    assert pair.hub.session._credit == 4_000 - 1_000 - COST
+    assert pair.hub.session._outbox.credit == 4_000 - 1_000 - COST
     pair.settle()
-    assert pair.hub.session._credit == 4_000
+    assert pair.hub.session._outbox.credit == 4_000
     assert_books_agree(pair)
 
 

@@ -3,6 +3,8 @@
 import pytest
 
 from common.errors import LocalProtocolError, TunnelClosed
+from common.events import Closed, HelloReceived, Welcomed
+from common.limits import Limits
 from common.messages import (
     Ack,
     Cancel,
@@ -20,7 +22,7 @@ from common.messages import (
     decode,
     encode,
 )
-from common.session import Closed, HelloReceived, Limits, Session, State, Welcomed
+from common.session import Session, State
 from tests.unit.wire.pair import SMALL, SessionPair, hello_of, open_session, sent_frames
 
 UNKNOWN = b"\x92\x63\x00"

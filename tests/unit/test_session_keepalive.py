@@ -4,8 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from common.events import Closed
+from common.limits import Limits
 from common.messages import Ping, Pong, encode
-from common.session import Closed, Limits, Session, State
+from common.session import Session, State
 from tests.unit.wire.examples import examples
 from tests.unit.wire.pair import SMALL, SessionPair, dialled_session, hello_of, open_session, sent_frames
 

@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
+from common.events import Message
+from common.limits import Limits
 from common.messages import Chunk, Open, encode
-from common.session import Limits, Message, Session
+from common.session import Session
 from tests.unit.wire.pair import OK, SMALL, SessionPair, hello_of, open_session
 
 
@@ -109,13 +111,13 @@ def test_streams_that_end_while_they_wait_for_the_sessions_credit_leave_nothing_
     for _ in range(50):
         number = pair.call(b"y" * 1_000)
         pair.pump()
-        assert number in pair.hub.session._starved
+        assert number in pair.hub.session._outbox.starved
         pair.edge.session.end(number, OK)
         pair.pump()
         pair.hub.session.acknowledge(number, delivered=True)
         pair.pump()
     assert pair.hub.session.open_streams == len(full)
-    assert not pair.hub.session._starved
+    assert not pair.hub.session._outbox.starved
 
 
 def test_a_message_in_tiny_pieces_holds_little_more_than_its_bytes() -> None:

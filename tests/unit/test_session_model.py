@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
-from common.session import Event, Limits
+from common.events import Event
+from common.limits import Limits
 from tests.unit.wire.examples import examples
 from tests.unit.wire.traffic import Call, Traffic
 

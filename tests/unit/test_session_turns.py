@@ -8,8 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.errors import TunnelClosed
+from common.events import Failed, Opened
+from common.limits import Limits
 from common.messages import Chunk, Kind, Ping, Priority, decode, encode
-from common.session import Failed, Limits, Opened, Session
+from common.session import Session
 from tests.unit.wire.examples import examples
 from tests.unit.wire.pair import SessionPair, open_session
 

@@ -6,13 +6,16 @@ import logging
 import sqlite3
 import threading
 from contextlib import closing
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from cloud.store import SCHEMA_VERSION, Store, StoredNode
 from common.errors import SettingsError
 from common.reports import GET_PLUGIN_INFO, Answer, DriverReport
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 REPORT = DriverReport("d.example", "n1", {GET_PLUGIN_INFO: Answer(0, body=b"\n\x01d")})
 N1 = StoredNode("n1", "i-1", 3, 1_700_000_000.25, connected=True, reports=(REPORT,))
@@ -129,13 +132,13 @@ async def test_reports_that_nobody_can_read_are_dropped_and_the_node_stays(
 
 def test_a_directory_that_is_a_file_is_the_operators_mistake(tmp_path: Path) -> None:
     (tmp_path / "state").touch()
-    with pytest.raises(SettingsError, match="--state-dir=.*cannot be written"):
+    with pytest.raises(SettingsError, match=r"--state-dir=.*cannot be written"):
         Store(tmp_path / "state")
 
 
 def test_a_directory_in_the_databases_place_is_the_operators_mistake(tmp_path: Path) -> None:
     (tmp_path / "hub.db").mkdir()
-    with pytest.raises(SettingsError, match="--state-dir=.*cannot be written: unable to open database file"):
+    with pytest.raises(SettingsError, match=r"--state-dir=.*cannot be written: unable to open database file"):
         Store(tmp_path)
 
 
@@ -169,10 +172,15 @@ async def run_writes(store: Store) -> None:
 async def test_writes_that_wait_together_are_one_transaction(tmp_path: Path) -> None:
     store = Store(tmp_path)
     begun: list[bool] = []
+
+    def write(database: sqlite3.Connection) -> None:
+        begun.append(database.in_transaction)
+        database.execute("DELETE FROM nodes")
+
     gate = threading.Event()
     store._thread.submit(gate.wait)
     for _ in range(3):
-        store._submit(lambda database: begun.append(database.in_transaction) or database.execute("DELETE FROM nodes"))
+        store._submit(write)
     gate.set()
     await store.close()
     assert begun == [False, True, True]

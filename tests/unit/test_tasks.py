@@ -45,11 +45,14 @@ async def test_a_task_that_fails_ends_the_block_with_its_error_and_stops_the_oth
     async def fail() -> None:
         raise ValueError("it broke")
 
-    with pytest.raises(ValueError, match="it broke"):
+    async def own() -> None:
         async with supervised() as tasks:
             tasks.start(other(), name="other")
             tasks.start(fail(), name="fail")
             await forever()
+
+    with pytest.raises(ValueError, match="it broke"):
+        await own()
     assert ended == ["other"]
     assert "task fail failed" in caplog.messages
 
@@ -58,11 +61,14 @@ async def test_of_two_failures_the_first_is_raised_and_both_are_logged(caplog: p
     async def fail(text: str) -> None:
         raise ValueError(text)
 
-    with pytest.raises(ValueError, match="first"):
+    async def own() -> None:
         async with supervised() as tasks:
             tasks.start(fail("first"), name="one")
             tasks.start(fail("second"), name="two")
             await forever()
+
+    with pytest.raises(ValueError, match="first"):
+        await own()
     assert caplog.messages == ["task one failed", "task two failed"]
 
 
@@ -88,11 +94,14 @@ async def test_an_error_of_the_block_itself_stops_the_tasks() -> None:
         finally:
             ended.append("work")
 
-    with pytest.raises(KeyError):
+    async def own() -> None:
         async with supervised() as tasks:
             tasks.start(work(), name="work")
             await asyncio.sleep(0)
             raise KeyError("mine")
+
+    with pytest.raises(KeyError):
+        await own()
     assert ended == ["work"]
 
 

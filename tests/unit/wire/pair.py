@@ -6,8 +6,10 @@ The edge dials, so its streams have odd ids; the hub accepts and opens calls, wi
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from common.events import Closed, Event, HelloReceived, Message
+from common.limits import Limits
 from common.messages import WIRE_VERSION, Frame, Hello, Kind, UnknownFrame, decode, encode
-from common.session import Closed, Event, HelloReceived, Limits, Message, Session, State
+from common.session import Session, State
 from common.status import Code, Status
 
 SMALL = Limits(
@@ -162,7 +164,7 @@ def assert_books_agree(pair: SessionPair) -> None:
         sender, receiver = side.session, pair.other(side).session
         assert sender.state is State.OPEN, side.closed
         assert sender.open_streams == receiver.open_streams == 0
-        assert sender._credit == receiver._granted, "the two ends count differently"
+        assert sender._outbox.credit == receiver._granted, "the two ends count differently"
         assert receiver._granted + receiver._owed == receiver._limits.session_window_bytes, "credit leaked"
         assert receiver._owed * 4 < receiver._limits.session_window_bytes, "credit was not given back"
         assert sender._mine_open == sender._theirs_open == 0

@@ -9,9 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from common.errors import CallTimeout, MessageTooLarge, Overloaded, TunnelClosed
-from common.messages import Kind
-from common.session import (
-    MESSAGE_OVERHEAD_BYTES,
+from common.events import (
     Cancelled,
     Closed,
     Drained,
@@ -19,16 +17,16 @@ from common.session import (
     Event,
     Failed,
     HelloReceived,
-    Limits,
     Message,
     Opened,
     PeerDraining,
     Released,
-    Session,
-    State,
     Welcomed,
     Writable,
 )
+from common.limits import MESSAGE_OVERHEAD_BYTES, Limits
+from common.messages import Kind
+from common.session import Session, State
 from common.status import Code, Status
 from tests.unit.wire.pair import hello_of
 
@@ -298,12 +296,12 @@ class Traffic:
             window = receiver._limits.session_window_bytes
             assert not sender._streams
             assert sender._mine_open == sender._theirs_open == 0
-            assert sender._credit == receiver._granted == window - receiver._owed, "credit leaked"
+            assert sender._outbox.credit == receiver._granted == window - receiver._owed, "credit leaked"
             assert receiver._owed * 4 < window, "credit was not given back"
-            assert not sender._unopened
-            assert not sender._starved
-            assert sender._held is None
-            assert not any(sender._rings.values())
+            assert not sender._outbox.unopened
+            assert not sender._outbox.starved
+            assert sender._outbox.held is None
+            assert not any(sender._outbox.rings.values())
 
     def _check_finished(self, call: Call) -> None:
         assert call.given_up + (call.ended is not None) + (call.failed is not None) == 1, "not exactly one end"

@@ -1,0 +1,95 @@
+"""A dial: one attempt to make a link: connect, TLS, WebSocket, hello."""
+
+import asyncio
+import ssl
+
+from common.endpoint import Endpoint
+from common.errors import DialError, HandshakeRefused
+from common.limits import Limits
+from common.link import Link, LinkHandler
+from common.messages import Hello, Reason
+from common.session import Session
+from common.transport import RawTcp, WebSocket, in_words, tune
+
+
+async def dial(
+    endpoint: Endpoint, hello: Hello, handler: LinkHandler, *, limits: Limits, tls: ssl.SSLContext | None = None
+) -> Link:
+    """Make one link: connect, TLS, WebSocket, hello. The whole has the hello's time.
+
+    Raises:
+        DialError: nobody answers there, or not as a hub does.
+        HandshakeRefused: the hub refused our hello.
+    """
+    try:
+        async with asyncio.timeout(limits.hello_timeout_s):
+            return await _dial(endpoint, hello, handler, limits, tls)
+    except TimeoutError:
+        raise DialError(str(endpoint), f"no answer within {limits.hello_timeout_s:g} s") from None
+    except OSError as error:  # a TLS error is one, too
+        raise DialError(str(endpoint), in_words(error)) from error
+
+
+async def _dial(
+    endpoint: Endpoint, hello: Hello, handler: LinkHandler, limits: Limits, tls: ssl.SSLContext | None
+) -> Link:
+    loop = asyncio.get_running_loop()
+    greeted: asyncio.Future[None] = loop.create_future()
+
+    def make_link(websocket: WebSocket) -> Link:
+        session = Session(hello, dialler=True, limits=limits, now=loop.time())
+        return Link(session, _Greeting(handler, greeted), loop=loop, writer=websocket, peer_identity=websocket.peer())
+
+    websocket = WebSocket.dialling(endpoint, limits, make_link)
+    try:
+        await _connect(endpoint, websocket, limits, tls)
+        link = await websocket.opened()
+        await greeted
+    except BaseException:
+        greeted.cancel()
+        websocket.abort("the dial was given up")
+        raise
+    return link
+
+
+async def _connect(endpoint: Endpoint, websocket: WebSocket, limits: Limits, tls: ssl.SSLContext | None) -> None:
+    loop = asyncio.get_running_loop()
+    if endpoint.path is not None:
+        await loop.create_unix_connection(lambda: websocket, str(endpoint.path))
+    elif not endpoint.tls:
+        await loop.create_connection(lambda: websocket, endpoint.host, endpoint.port)
+    else:
+        assert tls is not None
+        raw, _ = await loop.create_connection(RawTcp, endpoint.host, endpoint.port)
+        tune(raw, limits)
+        try:
+            secure = await loop.start_tls(raw, websocket, tls, server_hostname=endpoint.host)
+        except BaseException:
+            raw.abort()
+            raise
+        assert secure is not None
+        websocket.connection_made(secure)  # start_tls() leaves that to its caller
+
+
+class _Greeting:
+    """A dialler's handler: it hears how the hello was answered, and passes the rest on."""
+
+    __slots__ = ("_greeted", "_handler", "closed", "draining", "origin", "serve")
+
+    def __init__(self, handler: LinkHandler, greeted: asyncio.Future[None]) -> None:
+        self._handler = handler
+        self._greeted = greeted
+        self.origin = handler.origin
+        self.serve = handler.serve
+        self.draining = handler.draining
+        self.closed = handler.closed
+
+    def greeted(self, link: Link) -> None:
+        if not self._greeted.done():
+            self._greeted.set_result(None)
+            self._handler.greeted(link)
+
+    def refused(self, _link: Link, reason: str, message: str) -> None:
+        if not self._greeted.done():
+            lost = reason == Reason.LINK_LOST
+            self._greeted.set_exception(ConnectionError(message) if lost else HandshakeRefused(reason, message))

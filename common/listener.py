@@ -1,0 +1,150 @@
+"""A listener: a socket on which every connection becomes a link. UNIX, plain TCP, or TCP with TLS."""
+
+import asyncio
+import logging
+import socket
+import ssl
+from collections.abc import Callable
+
+from common.errors import SettingsError
+from common.limits import Limits
+from common.link import Link, LinkHandler
+from common.messages import Hello
+from common.parsers import HostPort
+from common.session import Session
+from common.transport import RawTcp, WebSocket, in_words, tune
+
+log = logging.getLogger("csi_bridge.listener")
+
+_BACKLOG = 4_096
+"""Connections that the kernel holds while the hub is busy: after a restart all agents dial within seconds."""
+
+
+class Listener:
+    """A listening socket that makes a link of every connection. For a UNIX socket, plain TCP, or TCP with TLS.
+
+    The TLS context is asked for per connection, so that a certificate renewed on disk is used from the next one on.
+    """
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        hello: Hello,
+        handler: LinkHandler,
+        *,
+        limits: Limits,
+        tls: Callable[[], ssl.SSLContext] | None = None,
+        allow_uids: frozenset[int] | None = None,
+        max_connections: int = 20_000,
+    ) -> None:
+        """A listener on a bound, listening socket, which it owns from now on.
+
+        Args:
+            sock: TCP or UNIX.
+            hello: what the acceptor answers with.
+            handler: decides on each hello and serves the streams.
+            limits: of each session.
+            tls: the current server context; None for plain.
+            allow_uids: on a UNIX socket, who may connect; None for anyone whom the file mode lets in.
+            max_connections: more are closed at once.
+        """
+        self._sock = sock
+        self._hello = hello
+        self._handler = handler
+        self._limits = limits
+        self._tls = tls
+        self._allow_uids = allow_uids
+        self._max_connections = max_connections
+        self._server: asyncio.Server | None = None
+        self._websockets: set[WebSocket] = set()
+        self._handshakes: set[asyncio.Task[None]] = set()
+
+    @property
+    def address(self) -> str:
+        """Where it listens, for people and tests: a path, or `host:port`."""
+        name = self._sock.getsockname()
+        return name if isinstance(name, str) else f"{name[0]}:{name[1]}"
+
+    async def start(self) -> None:
+        """Take connections."""
+        loop = asyncio.get_running_loop()
+        factory = self._make if self._tls is None else lambda: RawTcp(self._start_tls)
+        if self._sock.family == socket.AF_UNIX:
+            self._server = await loop.create_unix_server(factory, sock=self._sock)
+        else:
+            self._server = await loop.create_server(factory, sock=self._sock)
+
+    def stop_accepting(self) -> None:
+        """Take no more connections; those there are go on."""
+        if self._server is not None:
+            self._server.close()
+
+    async def close(self) -> None:
+        """Close the socket and every connection."""
+        self.stop_accepting()
+        for task in self._handshakes:
+            task.cancel()
+        for websocket in list(self._websockets):
+            websocket.abort("the listener was closed")
+        await asyncio.gather(*self._handshakes, return_exceptions=True)
+        self._sock.close()
+
+    def _make(self) -> WebSocket:
+        return WebSocket.accepting(self._limits, self._make_link, on_made=self._admit, on_end=self._websockets.discard)
+
+    def _admit(self, websocket: WebSocket) -> None:
+        self._websockets.add(websocket)
+        peer = websocket.peer()
+        if len(self._websockets) > self._max_connections:
+            log.warning("%s was turned away: %d connections is the limit", peer.address, self._max_connections)
+            websocket.abort("too many connections")
+        elif peer.uid is not None and self._allow_uids is not None and peer.uid not in self._allow_uids:
+            log.warning("%s was turned away: its uid is not on --uds-allow-uid", peer.address)
+            websocket.abort("this uid may not connect")
+
+    def _make_link(self, websocket: WebSocket) -> Link:
+        loop = asyncio.get_running_loop()
+        session = Session(self._hello, dialler=False, limits=self._limits, now=loop.time())
+        return Link(session, self._handler, loop=loop, writer=websocket, peer_identity=websocket.peer())
+
+    def _start_tls(self, raw: asyncio.Transport) -> None:
+        task = asyncio.get_running_loop().create_task(self._handshake(raw), name="TLS handshake")
+        self._handshakes.add(task)
+        task.add_done_callback(self._handshakes.discard)
+
+    async def _handshake(self, raw: asyncio.Transport) -> None:
+        assert self._tls is not None
+        loop = asyncio.get_running_loop()
+        address = raw.get_extra_info("peername")
+        if len(self._websockets) + len(self._handshakes) > self._max_connections:
+            log.warning("%s was turned away: %d connections is the limit", address, self._max_connections)
+            raw.abort()
+            return
+        tune(raw, self._limits)
+        websocket = self._make()
+        try:
+            secure = await loop.start_tls(
+                raw, websocket, self._tls(), server_side=True, ssl_handshake_timeout=self._limits.hello_timeout_s
+            )
+        except OSError as error:  # SSLError and a lost connection are both OSErrors
+            log.warning("the TLS handshake with %s failed: %s", address, in_words(error))
+            raw.abort()
+            return
+        except BaseException:
+            raw.abort()
+            raise
+        assert secure is not None
+        websocket.connection_made(secure)
+
+
+def listen_tcp(address: HostPort) -> socket.socket:
+    """A listening TCP socket.
+
+    Raises:
+        SettingsError: nothing can listen there.
+    """
+    try:
+        family = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
+        return socket.create_server((address.host, address.port), family=family, backlog=_BACKLOG)
+    except OSError as error:
+        raise SettingsError("--listen", str(address), f"cannot listen there: {error.strerror or error}") from error

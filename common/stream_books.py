@@ -1,0 +1,34 @@
+"""A stream's books: what a session notes of one stream, sending and receiving."""
+
+from collections import deque
+
+
+class Stream:
+    """The books of one stream, for both halves of a session. `mine`: opened by this side."""
+
+    __slots__ = (
+        "answered", "cost", "credit", "deadline", "end", "granted", "id", "left", "message", "mine", "offset", "over",
+        "owed", "parts", "priority", "queue", "queued", "unsent",
+    )  # fmt: skip
+
+    def __init__(self, number: int, *, mine: bool, priority: int, credit: int, granted: int) -> None:
+        self.id = number
+        self.mine = mine
+        self.priority = priority
+        self.deadline: float | None = None
+        self.over = False  # the application here hears no more of it
+        self.answered = False  # the End was queued (accepted) or received (mine)
+        # Sending.
+        self.credit = credit  # what the peer still takes
+        self.queue: deque[memoryview] = deque()  # whole messages
+        self.message: memoryview | None = None  # the one being cut into chunks
+        self.offset = 0
+        self.unsent = 0  # messages queued and not wholly handed to the transport
+        self.end: bytes | None = None  # the End, to leave after the last message
+        self.queued = False  # waits for its turn
+        # Receiving.
+        self.granted = granted  # what we still take
+        self.owed = 0  # consumed, not yet given back
+        self.parts: bytearray | None = None  # one buffer, because a peer may send tiny pieces
+        self.left = 0
+        self.cost = 0

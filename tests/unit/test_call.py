@@ -1,0 +1,132 @@
+"""A call by hand: how its method is found, its JSON becomes bytes, and its answer JSON without secrets."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import TYPE_CHECKING
+
+import click
+import pytest
+
+from cli.call import encode_request, find_method, show
+from cli.call_settings import CallSettings
+from common.csi import csi_pb2
+from common.csi.methods import METHODS
+from common.errors import SettingsError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CREATE = "/csi.v1.Controller/CreateVolume"
+PUBLISH = "/csi.v1.Controller/ControllerPublishVolume"
+
+
+# -------------------- the method --------------------
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_method_is_found_by_its_name_with_its_service_and_by_its_path(method: str) -> None:
+    name = method.rpartition("/")[2]
+    assert find_method(method) == method
+    assert find_method(method.removeprefix("/csi.v1.")) == method
+    assert find_method(name) == method
+
+
+def test_a_path_that_csi_does_not_know_is_sent_as_it_is() -> None:
+    assert find_method("/csi.v1.Controller/Imagined") == "/csi.v1.Controller/Imagined"
+
+
+@pytest.mark.parametrize("name", ["", "Createvolume", "Volume", "Node/CreateVolume", "/csi.v0.Controller/CreateVolume"])
+def test_what_is_no_method_says_how_to_write_one(name: str) -> None:
+    with pytest.raises(click.BadParameter, match=r"no CSI method is called .*; a whole path, /csi\.v1"):
+        find_method(name)
+
+
+# -------------------- JSON in --------------------
+
+
+@pytest.mark.parametrize("text", ["{}", "", " {} "])
+def test_an_empty_request_is_no_bytes(text: str) -> None:
+    assert encode_request(CREATE, text) == b""
+    assert encode_request("/csi.v1.Controller/Imagined", text) == b""
+
+
+@pytest.mark.parametrize("field", ["capacity_range", "capacityRange"])
+def test_json_becomes_the_requests_bytes_in_both_spellings(field: str) -> None:
+    text = json.dumps({"name": "pvc-1", field: {"required_bytes": "1073741824"}, "secrets": {"a": "b"}})
+    wanted = csi_pb2.CreateVolumeRequest(name="pvc-1", capacity_range={"required_bytes": 1 << 30}, secrets={"a": "b"})
+    assert csi_pb2.CreateVolumeRequest.FromString(encode_request(CREATE, text)) == wanted
+
+
+def test_a_request_is_read_from_a_file(tmp_path: Path) -> None:
+    (tmp_path / "request.json").write_text('{"name": "größe"}')
+    assert encode_request(CREATE, f"@{tmp_path / 'request.json'}") == b"\n\x07gr\xc3\xb6\xc3\x9fe"
+
+
+def test_a_request_is_read_from_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO('{"name": "a"}'))
+    assert encode_request(CREATE, "-") == b"\n\x01a"
+
+
+@pytest.mark.parametrize("text", ["{", "7", '{"nam": "a"}', '{"name": 7}', '{"capacity_range": "much"}', "name"])
+def test_what_is_no_request_names_the_message(text: str) -> None:
+    with pytest.raises(click.BadParameter, match="not a CreateVolumeRequest"):
+        encode_request(CREATE, text)
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(click.BadParameter, match=f"cannot read the request: .*{tmp_path / 'none'}"):
+        encode_request(CREATE, f"@{tmp_path / 'none'}")
+
+
+def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "request").write_bytes(b"\xff\xfe")
+    with pytest.raises(click.BadParameter, match="cannot read the request"):
+        encode_request(CREATE, f"@{tmp_path / 'request'}")
+
+
+def test_of_a_method_that_csi_does_not_know_only_an_empty_request_can_be_written() -> None:
+    with pytest.raises(click.BadParameter, match="only an empty request can be sent"):
+        encode_request("/csi.v1.Controller/Imagined", '{"a": 1}')
+
+
+# -------------------- JSON out --------------------
+
+
+def test_an_answer_is_shown_as_json_over_several_lines() -> None:
+    answer = csi_pb2.CreateVolumeResponse(volume={"volume_id": "v1", "capacity_bytes": 7}).SerializeToString()
+    shown = show(METHODS[CREATE], answer)
+    assert json.loads(shown) == {"volume": {"volume_id": "v1", "capacity_bytes": "7"}}
+    assert "\n" in shown
+
+
+def test_an_answer_is_shown_without_secrets() -> None:
+    answer = csi_pb2.ControllerPublishVolumeResponse(publish_context={"chap": "hunter2"}).SerializeToString()
+    assert "hunter2" not in show(METHODS[PUBLISH], answer)
+
+
+def test_each_message_of_a_stream_is_one_line() -> None:
+    method = METHODS["/csi.v1.SnapshotMetadata/GetMetadataAllocated"]
+    answer = csi_pb2.GetMetadataAllocatedResponse(volume_capacity_bytes=7).SerializeToString()
+    assert "\n" not in show(method, answer)
+
+
+def test_an_answer_that_nobody_can_read_is_shown_in_base64() -> None:
+    assert json.loads(show(None, b"\xff\x00")) == {"base64": "/wA="}
+
+
+# -------------------- its settings --------------------
+
+
+def test_the_driver_is_required() -> None:
+    with pytest.raises(SettingsError, match="CSI_BRIDGE_CALL_DRIVER or --driver: required"):
+        CallSettings.from_texts({})
+
+
+@pytest.mark.parametrize("hub", ["wss://hub:1", "ws://127.0.0.1:1"])
+def test_an_operator_comes_by_the_unix_socket_alone(hub: str) -> None:
+    with pytest.raises(
+        SettingsError, match=r"CSI_BRIDGE_CALL_HUB or --hub=.*: operators come by the hub's UNIX socket"
+    ):
+        CallSettings.from_texts({"driver": "d", "hub": hub})

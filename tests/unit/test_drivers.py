@@ -1,0 +1,268 @@
+"""What an agent asks a vendor's driver, and what it makes of the answers. The connection is a fake one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from common.csi import csi_pb2
+from common.errors import MessageTooLarge, VendorBroken
+from common.relay.errors import VendorAnswerTooLarge, VendorUnreachable
+from common.reports import GET_PLUGIN_INFO, NODE_GET_INFO, REPORTED_METHODS, Answer
+from common.status import Code, Status
+from edge.drivers import Driver
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+SOCKET = Path("/run/d/csi.sock")
+CAPACITY = "/csi.v1.Controller/GetCapacity"
+CAPABILITIES = "/csi.v1.Controller/ControllerGetCapabilities"
+OK = Status(Code.OK)
+
+
+class FakeCall:
+    """A call that answers what its channel was told."""
+
+    def __init__(self, status: Status, messages: list[bytes], error: Exception | None) -> None:
+        self.status = status
+        self.cancelled = False
+        self._messages, self._error = messages, error
+
+    async def unary(self) -> tuple[Status, bytes | None]:
+        if self._error is not None:
+            raise self._error
+        return self.status, self._messages[0] if self.status.ok else None
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for message in self._messages:
+            yield message
+        if self._error is not None:
+            raise self._error
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+class FakeChannel:
+    """A connection to a driver called d.example that has a controller and a node part."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.calls: list[FakeCall] = []
+        self.answers: dict[str, tuple[Status, list[bytes], Exception | None]] = {}
+        self.call_itself("d.example")
+
+    def call_itself(self, name: str) -> None:
+        info = csi_pb2.GetPluginInfoResponse(name=name, vendor_version="1").SerializeToString()
+        self.answer(GET_PLUGIN_INFO, info)
+
+    def answer(self, method: str, *messages: bytes) -> None:
+        self.answers[method] = (OK, list(messages), None)
+
+    def refuse(self, method: str, code: int, message: str = "") -> None:
+        self.answers[method] = (Status(code, message), [], None)
+
+    def fail(self, method: str, error: Exception, *messages: bytes) -> None:
+        self.answers[method] = (OK, list(messages), error)
+
+    def call(self, method: str, request: bytes, *, timeout_s: float | None = None) -> FakeCall:
+        self.asked.append(method)
+        self.calls.append(FakeCall(*self.answers.get(method, (OK, [b""], None))))
+        return self.calls[-1]
+
+
+class World:
+    def __init__(self) -> None:
+        self.changes = 0
+        self.channel = FakeChannel()
+        self.driver = Driver(SOCKET, "n1", max_message_bytes=1 << 20, changed=self._changed)
+        self.driver._channel = self.channel  # type: ignore[assignment]  # what Driver needs of a Channel
+
+    async def ask(self) -> None:
+        await self.driver._ask()
+
+    async def stream(self, method: str = CAPACITY) -> list[bytes | Status]:
+        return [item async for item in self.driver.stream(method, b"", timeout_s=1.0)]
+
+    def _changed(self) -> None:
+        self.changes += 1
+
+
+@pytest.fixture
+async def world() -> World:
+    return World()
+
+
+def unreachable() -> VendorUnreachable:
+    return VendorUnreachable(str(SOCKET), "no such socket")
+
+
+# -------------------- what it says of itself --------------------
+
+
+async def test_a_driver_nobody_has_asked_is_called_by_its_socket(world: World) -> None:
+    assert world.driver.name == str(SOCKET)
+    assert world.driver.trouble == "not asked yet"
+
+
+async def test_a_driver_is_asked_for_all_that_is_reported_and_known_by_its_own_name(world: World) -> None:
+    await world.ask()
+    assert world.channel.asked == list(REPORTED_METHODS)
+    assert world.driver.report is not None
+    assert (world.driver.report.driver, world.driver.report.node) == ("d.example", "n1")
+    assert world.driver.report.answers.keys() == set(REPORTED_METHODS)
+    assert (world.driver.name, world.driver.trouble, world.changes) == ("d.example", "", 1)
+
+
+async def test_the_same_answers_again_are_no_change(world: World) -> None:
+    await world.ask()
+    await world.ask()
+    assert world.changes == 1
+
+
+async def test_what_a_driver_does_not_implement_is_reported_in_its_own_words(world: World) -> None:
+    world.channel.refuse(CAPABILITIES, Code.UNIMPLEMENTED, "no controller")
+    await world.ask()
+    assert world.driver.report is not None
+    assert world.driver.report.answers[CAPABILITIES] == Answer(Code.UNIMPLEMENTED, "no controller")
+
+
+async def test_a_passing_trouble_is_no_report_and_logged_once(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    world.channel.refuse(CAPABILITIES, Code.UNAVAILABLE, "starting")
+    await world.ask()
+    await world.ask()
+    assert world.driver.report is None
+    assert world.changes == 0
+    (said,) = caplog.messages
+    assert said.startswith(f"the driver at {SOCKET} cannot be asked: driver {SOCKET} on edge node n1: it answered")
+    assert f"{CAPABILITIES} with UNAVAILABLE" in said
+
+
+async def test_a_node_that_cannot_tell_its_id_yet_can_have_controller_calls(world: World) -> None:
+    world.channel.refuse(NODE_GET_INFO, Code.UNAVAILABLE, "no metadata service")
+    await world.ask()
+    assert world.driver.report is not None
+    assert NODE_GET_INFO not in world.driver.report.answers
+
+
+@pytest.mark.parametrize("body", [b"", csi_pb2.GetPluginInfoResponse(vendor_version="1").SerializeToString()])
+async def test_a_driver_without_a_name_is_a_trouble(world: World, body: bytes) -> None:
+    world.channel.answer(GET_PLUGIN_INFO, body)
+    await world.ask()
+    assert world.driver.report is None
+    assert "it gives no name" in world.driver.trouble
+
+
+async def test_a_driver_that_does_not_say_who_it_is_is_a_trouble(world: World) -> None:
+    world.channel.refuse(GET_PLUGIN_INFO, Code.UNIMPLEMENTED)
+    await world.ask()
+    assert "it gives no name" in world.driver.trouble
+
+
+async def test_an_answer_that_does_not_parse_is_a_trouble(world: World) -> None:
+    world.channel.answer(CAPABILITIES, b"\xff\xff")
+    await world.ask()
+    assert f"its answer to {CAPABILITIES} does not parse" in world.driver.trouble
+
+
+async def test_what_a_driver_said_stays_true_while_it_is_away(world: World) -> None:
+    await world.ask()
+    world.channel.fail(GET_PLUGIN_INFO, unreachable())
+    await world.ask()
+    assert world.driver.name == "d.example"
+    assert "cannot connect to unix:///run/d/csi.sock: no such socket" in world.driver.trouble
+    assert world.changes == 1
+
+
+async def test_a_driver_that_comes_back_is_out_of_trouble_without_a_change(world: World) -> None:
+    await world.ask()
+    world.channel.fail(GET_PLUGIN_INFO, unreachable())
+    await world.ask()
+    world.channel.call_itself("d.example")
+    await world.ask()
+    assert (world.driver.trouble, world.changes) == ("", 1)
+
+
+async def test_a_driver_that_changes_its_name_is_told_and_logged(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    await world.ask()
+    world.channel.call_itself("e.example")
+    await world.ask()
+    assert (world.driver.name, world.changes) == ("e.example", 2)
+    assert f"the driver at {SOCKET} was d.example and now calls itself e.example" in caplog.messages
+
+
+# -------------------- calls --------------------
+
+
+async def test_an_answer_passes_as_it_is(world: World) -> None:
+    world.channel.answer(CAPACITY, b"\x08\x07")
+    assert await world.driver.unary(CAPACITY, b"", timeout_s=1.0) == (OK, b"\x08\x07")
+    assert await world.stream() == [b"\x08\x07", OK]
+
+
+async def test_a_refusal_passes_as_it_is(world: World) -> None:
+    world.channel.refuse(CAPACITY, 99, "my own code")
+    assert await world.driver.unary(CAPACITY, b"", timeout_s=1.0) == (Status(99, "my own code"), None)
+    assert await world.stream() == [Status(99, "my own code")]
+
+
+async def test_an_answer_to_a_method_that_nobody_knows_is_not_parsed(world: World) -> None:
+    imagined = "/csi.v1.Controller/Imagined"
+    world.channel.answer(imagined, b"\xff\xff", b"\xff")
+    assert await world.stream(imagined) == [b"\xff\xff", b"\xff", OK]
+
+
+async def test_a_broken_connection_blames_the_driver_by_name_and_node(world: World) -> None:
+    await world.ask()
+    world.channel.fail(CAPACITY, unreachable())
+    for made in (world.driver.unary(CAPACITY, b"", timeout_s=1.0), world.stream()):
+        with pytest.raises(
+            VendorBroken, match=r"driver d.example on edge node n1: cannot connect to unix:///run/d/csi"
+        ):
+            await made
+
+
+async def test_an_answer_too_large_names_size_limit_and_remedy(world: World) -> None:
+    await world.ask()
+    world.channel.fail(CAPACITY, VendorAnswerTooLarge(str(SOCKET), 5_000_000, 4_194_304))
+    with pytest.raises(
+        MessageTooLarge, match=r"driver d.example on edge node n1: an answer of 5000000 bytes is larger "
+    ):
+        await world.driver.unary(CAPACITY, b"", timeout_s=1.0)
+
+
+@pytest.mark.parametrize("size", [2, 300_000])
+async def test_an_answer_that_does_not_parse_is_no_answer_however_large(world: World, size: int) -> None:
+    world.channel.answer(CAPACITY, b"\xff" * size)
+    for made in (world.driver.unary(CAPACITY, b"", timeout_s=1.0), world.stream()):
+        with pytest.raises(VendorBroken, match=r"its answer to /csi.v1.Controller/GetCapacity does not parse"):
+            await made
+
+
+@pytest.mark.parametrize("messages", [(), (b"", b"")])
+async def test_a_unary_success_without_exactly_one_answer_is_broken(world: World, messages: tuple[bytes, ...]) -> None:
+    world.channel.answer(CAPACITY, *messages)
+    with pytest.raises(VendorBroken, match=f"with {len(messages)} messages instead of one"):
+        await world.stream()
+
+
+async def test_a_stream_may_have_any_number_of_answers(world: World) -> None:
+    method = "/csi.v1.SnapshotMetadata/GetMetadataAllocated"
+    world.channel.answer(method)
+    assert await world.stream(method) == [OK]
+    world.channel.answer(method, b"", b"", b"")
+    assert await world.stream(method) == [b"", b"", b"", OK]
+
+
+async def test_a_stream_that_is_closed_early_cancels_the_call(world: World) -> None:
+    world.channel.answer(CAPACITY, b"", b"")
+    answers = world.driver.stream(CAPACITY, b"", timeout_s=1.0)
+    assert await anext(answers) == b""
+    assert not world.channel.calls[0].cancelled
+    await answers.aclose()
+    assert world.channel.calls[0].cancelled

@@ -1,0 +1,148 @@
+"""A process's certificate: files that cannot be used are named, and a change on disk is taken up or survived."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import ssl
+from typing import TYPE_CHECKING
+
+import pytest
+from cryptography.hazmat.primitives import serialization
+
+from common.tls import TlsFiles, TlsIdentity
+from tests.support.certificates import Authority, Pem
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("ca"))
+
+
+@pytest.fixture
+def files(authority: Authority, tmp_path: Path) -> TlsFiles:
+    """A hub's files, as copies that a test may spoil."""
+    return copied(authority.hub(), tmp_path)
+
+
+def copied(pem: Pem, directory: Path) -> TlsFiles:
+    paths = [directory / name for name in ("ca.pem", "tls.crt", "tls.key")]
+    for source, target in zip((pem.ca, pem.cert, pem.key), paths, strict=True):
+        shutil.copy(source, target)
+    return TlsFiles(*paths)
+
+
+def renew(files: TlsFiles, pem: Pem) -> None:
+    """Put other files in their places, as a certificate manager does: new files, renamed."""
+    for source, target in ((pem.cert, files.cert), (pem.key, files.key)):
+        new = target.with_suffix(".tmp")
+        shutil.copy(source, new)
+        new.replace(target)
+
+
+@pytest.mark.parametrize("server", [True, False])
+def test_a_context_demands_tls_1_3_and_the_peers_certificate(files: TlsFiles, server: bool) -> None:
+    context = TlsIdentity(files, server=server).context()
+    assert context.minimum_version is ssl.TLSVersion.TLSv1_3
+    assert context.verify_mode is ssl.CERT_REQUIRED
+    assert context.check_hostname is not server
+
+
+def test_as_long_as_no_file_changes_the_context_stays(files: TlsFiles) -> None:
+    identity = TlsIdentity(files, server=True)
+    assert identity.context() is identity.context()
+
+
+# -------------------- files that cannot be used --------------------
+
+
+@pytest.mark.parametrize("which", ["ca", "cert", "key"])
+def test_a_missing_file_is_named(files: TlsFiles, which: str) -> None:
+    path: Path = getattr(files, which)
+    path.unlink()
+    with pytest.raises(FileNotFoundError, match=str(path)):
+        TlsIdentity(files, server=True)
+
+
+@pytest.mark.parametrize("content", [b"", b"no PEM", b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"])
+@pytest.mark.parametrize("which", ["ca", "cert", "key"])
+def test_a_file_that_is_no_pem_is_named(files: TlsFiles, which: str, content: bytes) -> None:
+    path: Path = getattr(files, which)
+    path.write_bytes(content)
+    with pytest.raises(ssl.SSLError, match=f"{path}.*it is no PEM file of that kind"):
+        TlsIdentity(files, server=True)
+
+
+def test_a_key_of_another_certificate_is_told_as_such(files: TlsFiles, authority: Authority) -> None:
+    shutil.copy(authority.edge("n1").key, files.key)
+    with pytest.raises(ssl.SSLError, match=f"{files.key}: the key is not that certificate's"):
+        TlsIdentity(files, server=True)
+
+
+def test_a_key_with_a_password_is_an_error_and_no_question_on_the_terminal(files: TlsFiles) -> None:
+    key = serialization.load_pem_private_key(files.key.read_bytes(), password=None)
+    files.key.write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.BestAvailableEncryption(b"secret"),
+        )
+    )
+    with pytest.raises(OSError, match=f"{files.key}: the key is encrypted; it must have no password"):
+        TlsIdentity(files, server=True)
+
+
+# -------------------- files that change --------------------
+
+
+def test_a_renewed_certificate_is_used_from_then_on(
+    files: TlsFiles, authority: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    identity = TlsIdentity(files, server=True)
+    old = identity.context()
+    renew(files, authority.issue("csi-bridge:hub", "csi-bridge:hubs", file="renewed"))
+    new = identity.context()
+    assert new is not old
+    assert identity.context() is new
+    assert caplog.messages == [f"the TLS files changed; new connections use {files.cert}"]
+
+
+def test_broken_new_files_keep_the_old_ones_in_use_and_are_blamed_once(
+    files: TlsFiles, caplog: pytest.LogCaptureFixture
+) -> None:
+    identity = TlsIdentity(files, server=True)
+    old = identity.context()
+    files.cert.write_text("half a certificate")
+    assert [identity.context() for _ in range(3)] == [old] * 3
+    (said,) = caplog.messages
+    assert said.startswith("the TLS files changed and cannot be used, so the old ones stay in use: ")
+    assert str(files.cert) in said
+
+
+@pytest.mark.parametrize("which", ["ca", "cert", "key"])
+def test_a_file_that_vanishes_keeps_the_old_ones_in_use(
+    files: TlsFiles, which: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    identity = TlsIdentity(files, server=True)
+    old = identity.context()
+    path: Path = getattr(files, which)
+    path.unlink()
+    assert [identity.context() for _ in range(2)] == [old] * 2
+    (said,) = caplog.messages
+    assert str(path) in said
+
+
+def test_a_renewal_seen_in_its_middle_is_completed(files: TlsFiles, authority: Authority) -> None:
+    identity = TlsIdentity(files, server=True)
+    old = identity.context()
+    renewed = authority.issue("csi-bridge:hub", "csi-bridge:hubs", file="halves")
+    shutil.copy(renewed.cert, files.cert)
+    assert identity.context() is old
+    shutil.copy(renewed.key, files.key)
+    os.utime(files.key, ns=(1, 1))  # a copy within the same tick of the clock still differs
+    assert identity.context() is not old
