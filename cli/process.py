@@ -4,6 +4,7 @@ The first SIGTERM or SIGINT drains, the second stops at once. Exit code 2 is a s
 """
 
 import asyncio
+import gc
 import logging
 import signal
 import sys
@@ -16,6 +17,9 @@ from common import logs
 from common.errors import SettingsError
 from common.settings import ProcessSettings, describe
 from common.version import SOFTWARE
+
+_GC_OBJECTS = 20_000
+"""New objects between two collections; measured, Python's default of 700 costs 5 % of a busy process."""
 
 S = TypeVar("S", bound=ProcessSettings)
 
@@ -38,6 +42,9 @@ def run(settings: S, main: Callable[[S, asyncio.Event], Awaitable[None]], *, nam
 
 
 async def _until_stopped(settings: S, main: Callable[[S, asyncio.Event], Awaitable[None]]) -> None:
+    # What is loaded stays: the collector need not look at it again, nor come after every 700 objects of a call.
+    gc.freeze()
+    gc.set_threshold(_GC_OBJECTS)
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
     task = asyncio.current_task()

@@ -18,7 +18,7 @@ from typing import NoReturn
 
 from cloud.driver_settings import DriverSettings
 from cloud.identity_cache import CACHED_METHODS, IdentityCache
-from common.accounting import Account, accounted
+from common.accounting import Account, Accounted
 from common.csi.csi_pb2 import ProbeResponse
 from common.csi.methods import is_csi
 from common.errors import (
@@ -87,7 +87,7 @@ class ProxyDriver:
 
     async def _forward_and_account(self, call: ServerCall) -> None:
         call_id = f"{random.getrandbits(64):016x}"  # a name for logs
-        with accounted(
+        with Accounted(
             self._metrics,
             log,
             origin=self.origin,
@@ -108,7 +108,7 @@ class ProxyDriver:
             raise NotCarried(call.method, "this socket serves the CSI controller side; nodes are served at the edge")
         stream = self._open(call, account.call_id)
         try:
-            async for message in stream:
+            while (message := await stream.receive()) is not None:
                 account.response_bytes += len(message)
                 _check_answer(message)
                 await call.send(message)

@@ -10,7 +10,7 @@ Rules:
 
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -53,12 +53,12 @@ class Call:
 
 
 class Reply(Protocol):
-    """What comes back: messages to iterate over, then a status to acknowledge. `common.link.Stream` is one."""
+    """What comes back: messages to receive, then a status to acknowledge. `common.link.Stream` is one."""
 
     status: Status | None
 
-    def __aiter__(self) -> AsyncIterator[bytes]:
-        """The answer's messages."""
+    async def receive(self) -> bytes | None:
+        """The answer's next message, or None after the last one."""
 
     def acknowledge(self, *, delivered: bool) -> None:
         """The answer reached the caller, or nobody took it."""
@@ -247,8 +247,8 @@ class NodeReply:
         """The node's status, after the last message."""
         return self._stream.status
 
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        """The answer's messages.
+    async def receive(self) -> bytes | None:
+        """The answer's next message, or None after the last one.
 
         Raises:
             NodeOffline: the node left before anything of the call was sent.
@@ -256,8 +256,7 @@ class NodeReply:
             CallTimeout: the caller's time is up.
         """
         try:
-            while (message := await self._stream.receive()) is not None:
-                yield message
+            return await self._stream.receive()
         except CallTimeout as error:
             raise CallTimeout(f"edge node {self._name}") from error
         except TunnelClosed as error:

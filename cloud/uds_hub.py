@@ -20,7 +20,7 @@ from cloud.hub_settings import HubSettings
 from cloud.nodes import Call, Nodes
 from cloud.routing import route
 from cloud.store import Store
-from common.accounting import Account, accounted
+from common.accounting import Account, Accounted
 from common.errors import CallError, Draining, HandshakeRefused, NotCarried, status_of
 from common.httpd import HttpEndpoint
 from common.link import Link, Stream
@@ -130,7 +130,7 @@ class Hub:
     async def _serve_call(self, stream: Stream) -> None:
         frame = stream.opened
         assert frame is not None
-        with accounted(
+        with Accounted(
             self._metrics,
             log,
             origin=self.origin,
@@ -159,7 +159,7 @@ class Hub:
         """Pass the answer on, message by message, at the caller's pace; its release goes back the same way."""
         reply = self.nodes.call(account.node, call)
         try:
-            async for message in reply:
+            while (message := await reply.receive()) is not None:
                 account.response_bytes += len(message)
                 await stream.send(message)
         except BaseException:

@@ -3,8 +3,6 @@
 import asyncio
 import logging
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from common.logs import call_context, log_call
@@ -36,20 +34,37 @@ class Account:
     began: float = field(default_factory=time.monotonic)
 
 
-@contextmanager
-def accounted(
-    metrics: Metrics, log: logging.Logger, *, origin: Origin, driver: str, method: str, call_id: str, node: str = ""
-) -> Iterator[Account]:
-    """Account for the call inside the block. An error passes through; the block sets `status` before."""
-    account = Account(driver, method, call_id, node, Status(Code.CANCELLED, "the caller did not wait", origin))
-    metrics.calls_in_flight.inc()
-    try:
-        yield account
-    finally:
-        metrics.calls_in_flight.dec()
-        duration_s = time.monotonic() - account.began
+class Accounted:
+    """`with Accounted(…) as account`: accounts for the call inside the block, which sets `status` before its end."""
+
+    __slots__ = ("_account", "_log", "_metrics")
+
+    def __init__(
+        self,
+        metrics: Metrics,
+        log: logging.Logger,
+        *,
+        origin: Origin,
+        driver: str,
+        method: str,
+        call_id: str,
+        node: str = "",
+    ) -> None:
+        """What is known when the call arrives; `origin` is the hop."""
+        self._metrics = metrics
+        self._log = log
+        unanswered = Status(Code.CANCELLED, "the caller did not wait", origin)
+        self._account = Account(driver, method, call_id, node, unanswered)
+
+    def __enter__(self) -> Account:
+        self._metrics.calls_in_flight.inc()
+        return self._account
+
+    def __exit__(self, *_error: object) -> None:
+        self._metrics.calls_in_flight.dec()
+        duration_s = time.monotonic() - self._account.began
         # Not now: the answer is about to leave, and formatting a line takes longer than sending it.
-        asyncio.get_running_loop().call_soon(_write, metrics, log, account, duration_s)
+        asyncio.get_running_loop().call_soon(_write, self._metrics, self._log, self._account, duration_s)
 
 
 def _write(metrics: Metrics, log: logging.Logger, account: Account, duration_s: float) -> None:

@@ -26,7 +26,7 @@ async def dial(
             return await _dial(endpoint, hello, handler, limits, tls)
     except TimeoutError:
         raise DialError(str(endpoint), f"no answer within {limits.hello_timeout_s:g} s") from None
-    except OSError as error:  # a TLS error is one, too
+    except (OSError, UnicodeError) as error:  # a TLS error is an OSError; a UnicodeError: the name cannot be a host's
         raise DialError(str(endpoint), in_words(error)) from error
 
 

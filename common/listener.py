@@ -115,7 +115,8 @@ class Listener:
     async def _handshake(self, raw: asyncio.Transport) -> None:
         assert self._tls is not None
         loop = asyncio.get_running_loop()
-        address = raw.get_extra_info("peername")
+        host, port, *_ = raw.get_extra_info("peername") or ("?", 0)
+        address = f"{host}:{port}"
         if len(self._websockets) + len(self._handshakes) > self._max_connections:
             log.warning("%s was turned away: %d connections is the limit", address, self._max_connections)
             raw.abort()
@@ -146,5 +147,5 @@ def listen_tcp(address: HostPort) -> socket.socket:
     try:
         family = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
         return socket.create_server((address.host, address.port), family=family, backlog=_BACKLOG)
-    except OSError as error:
-        raise SettingsError("--listen", str(address), f"cannot listen there: {error.strerror or error}") from error
+    except (OSError, UnicodeError) as error:  # a UnicodeError: the name cannot be a host's
+        raise SettingsError("--listen", str(address), f"cannot listen there: {in_words(error)}") from error

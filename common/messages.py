@@ -15,6 +15,7 @@ Rules:
 * Golden bytes of each frame are in tests/unit/test_messages.py: a change of the wire shows in the diff.
 """
 
+import operator
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass, fields
 from enum import IntEnum, StrEnum
@@ -264,22 +265,38 @@ _CLASSES: tuple[type[Frame], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class _Codec:
-    """How one frame class is checked: its field names and types in wire order, and how many must be there."""
+    """How one frame class is checked and read.
+
+    Attributes:
+        frame: the class.
+        names: its fields, in wire order.
+        types: their types; a tuple is one of strings.
+        numbers: which of them are numbers, as positions.
+        required: how many fields must be there.
+        values: reads all fields of a frame at once, as a tuple.
+    """
 
     frame: type[Frame]
     names: tuple[str, ...]
     types: tuple[type, ...]
+    numbers: tuple[int, ...]
     required: int
+    values: Callable[[Frame], tuple[Any, ...]]
 
 
 def _codec(frame: type[Frame]) -> _Codec:
     hints = get_type_hints(frame)
     found = [item for item in fields(frame) if item.name != "type"]
+    names = tuple(item.name for item in found)
+    types = tuple(tuple if hints[name] == tuple[str, ...] else hints[name] for name in names)
+    getter = operator.attrgetter(*names)
     return _Codec(
         frame=frame,
-        names=tuple(item.name for item in found),
-        types=tuple(tuple if hints[item.name] == tuple[str, ...] else hints[item.name] for item in found),
+        names=names,
+        types=types,
+        numbers=tuple(position for position, kind in enumerate(types) if kind is int),
         required=sum(item.default is MISSING for item in found),
+        values=getter if len(names) > 1 else lambda frame: (getter(frame),),
     )
 
 
@@ -294,8 +311,11 @@ def encode(frame: Frame) -> bytes:
     What is no Unicode in a string (a vendor's text with a lone surrogate) becomes a question mark: an answer that
     cannot be encoded would never end its call.
     """
-    codec = _CODECS[frame.type]
-    return _PACK((frame.type, *[_fit(getattr(frame, name)) for name in codec.names]))
+    values = _CODECS[frame.type].values(frame)
+    data = _PACK((frame.type, *values))
+    if len(data) <= MAX_TEXT_BYTES:  # so is every string in it: the ordinary case
+        return data
+    return _PACK((frame.type, *map(_fit, values)))
 
 
 def encode_chunk(stream: int, left: int, payload: bytes | memoryview) -> bytes:
@@ -341,6 +361,16 @@ def _frame(value: Any) -> Frame | UnknownFrame:
     if codec is None:
         return UnknownFrame(value[0])
     given = value[1 : len(codec.names) + 1]
+    if tuple(map(type, given)) == codec.types and tuple not in codec.types:  # the ordinary case, at C's speed
+        for position in codec.numbers:
+            if not 0 <= given[position] <= _UINT_MAX:
+                raise RemoteProtocolError(f"{codec.frame.__name__}: {codec.names[position]} is out of range")
+        return codec.frame(*given)
+    return _unusual(codec, given)
+
+
+def _unusual(codec: _Codec, given: tuple[Any, ...]) -> Frame:
+    """A frame with strings in a list, with optional fields left out, or with something wrong: field by field."""
     if len(given) < codec.required:
         raise RemoteProtocolError(f"{codec.frame.__name__}: {codec.names[len(given)]} is missing")
     for name, want, item in zip(codec.names, codec.types, given, strict=False):

@@ -29,12 +29,13 @@ class Outbox:
         starved: streams whose next message waits for the session's credit.
         emptied: streams whose last message was handed out since the session looked.
         rings: streams that wait for their turn, by priority.
+        waiting: how many they are.
         held: had its turn, but its chunk did not fit: goes first in the next message.
     """
 
     __slots__ = (
         "_chunk_bytes", "_control", "_turns", "control_bytes", "credit", "emptied", "held", "rings", "starved",
-        "unopened",
+        "unopened", "waiting",
     )  # fmt: skip
 
     def __init__(self, chunk_bytes: int) -> None:
@@ -48,12 +49,13 @@ class Outbox:
         self.starved: dict[int, Stream] = {}
         self.emptied: list[Stream] = []
         self.rings: dict[int, deque[Stream]] = {}
+        self.waiting = 0
         self.held: Stream | None = None
 
     @property
     def has_output(self) -> bool:
         """Whether `next_message()` may have something now."""
-        return bool(self._control) or self.held is not None or any(self.rings.values())
+        return bool(self._control) or self.waiting > 0 or self.held is not None
 
     def put(self, frame: Frame) -> None:
         """Queue a control frame."""
@@ -79,6 +81,7 @@ class Outbox:
         self._control = [*control, *map(encode, last)]
         self.control_bytes = sum(map(len, self._control))
         self.rings.clear()
+        self.waiting = 0
         self.held = None
         self.starved.clear()
         self.unopened.clear()
@@ -124,9 +127,14 @@ class Outbox:
         if not stream.queued:
             stream.queued = True
             self._ring(stream).append(stream)
+            self.waiting += 1
 
     def _ring(self, stream: Stream) -> deque[Stream]:
-        return self.rings.setdefault(min(stream.priority, Priority.SYNC), deque())
+        priority = min(stream.priority, Priority.SYNC)
+        ring = self.rings.get(priority)
+        if ring is None:
+            ring = self.rings[priority] = deque()
+        return ring
 
     def forget(self, stream: Stream) -> None:
         """Keep nothing of a stream that is gone, even if the link stalls and no turn comes for long."""
@@ -136,15 +144,16 @@ class Outbox:
             self.held = None
         elif stream.queued:
             self._ring(stream).remove(stream)
+            self.waiting -= 1
 
     def _next_turn(self) -> Stream | None:
         if self.held is not None:
             stream, self.held = self.held, None
             stream.queued = False
             return stream
-        waiting = [ring for _, ring in sorted(self.rings.items()) if ring]
-        if not waiting:
+        if not self.waiting:
             return None
+        waiting = [ring for _, ring in sorted(self.rings.items()) if ring]
         ring = waiting[0]
         if len(waiting) > 1:
             self._turns += 1
@@ -152,6 +161,7 @@ class Outbox:
                 ring = waiting[1 + self._turns // (_TURNS + 1) % (len(waiting) - 1)]
         stream = ring.popleft()
         stream.queued = False
+        self.waiting -= 1
         return stream
 
     def _take_turn(self, stream: Stream, out: list[bytes], room: int) -> int:

@@ -171,7 +171,9 @@ class Session:
 
     def events(self) -> list[Event]:
         """The events since the last call, oldest first."""
-        found, self._events = self._events, []
+        found = self._events
+        if found:
+            self._events = []
         return found
 
     def accept(self) -> None:

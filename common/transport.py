@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from websockets.client import ClientProtocol
-from websockets.exceptions import InvalidStatus
+from websockets.exceptions import InvalidHandshake, InvalidStatus
 from websockets.frames import Frame, Opcode
 from websockets.http11 import Request, Response
 from websockets.protocol import State
@@ -33,6 +33,7 @@ from websockets.uri import parse_uri
 from common.endpoint import Endpoint
 from common.limits import Limits
 from common.link import Link
+from common.parsers import HostPort
 from common.sockets import peer_credentials
 
 log = logging.getLogger("csi_bridge.transport")
@@ -52,6 +53,10 @@ Measured at 64 kbit/s: with three or four chunks in all a pong comes after 10 s,
 
 _LATER_S = 0.01
 """How long an acknowledgement may wait for company: nobody waits for it, and a system call is dear."""
+
+_MOST_UNREAD_BYTES = 262_144
+"""What may wait for a peer that does not read. Our frames stop long before it; only the library's own answers to a
+flood of WebSocket pings get so far."""
 
 _QUIET = logging.getLogger("csi_bridge.websockets")
 _QUIET.setLevel(logging.ERROR)  # the library's own log of every frame and handshake: ours says what a person needs
@@ -81,6 +86,7 @@ class WebSocket(asyncio.Protocol):
 
     __slots__ = (
         "_core",
+        "_ended",
         "_later",
         "_limits",
         "_link",
@@ -124,6 +130,7 @@ class WebSocket(asyncio.Protocol):
         self._opened: asyncio.Future[Link] | None = (
             self._loop.create_future() if isinstance(core, ClientProtocol) else None
         )
+        self._ended = False
         self._paused = False
         self._scheduled = False
         self._later: asyncio.TimerHandle | None = None
@@ -133,6 +140,8 @@ class WebSocket(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The socket is connected (and TLS agreed): a client asks for the upgrade."""
+        if self._ended:  # TLS told of the end first
+            return
         self._transport = cast("asyncio.Transport", transport)
         tune(transport, self._limits)
         if self._on_made is not None:
@@ -155,12 +164,14 @@ class WebSocket(asyncio.Protocol):
     def eof_received(self) -> None:
         """The peer sends no more."""
         self._core.receive_eof()
-        self._read_core()
+        if self._transport is not None:
+            self._read_core()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The socket is closed."""
         why = self._reason or (in_words(exc) if exc else "the peer closed the connection")
         self._transport = None
+        self._ended = True
         if self._link is not None:
             self._link.lost(why)
         if self._opened is not None and not self._opened.done():
@@ -183,7 +194,7 @@ class WebSocket(asyncio.Protocol):
         """Write what the link has, now. The loop still joins all writes of one turn in one system call."""
         link = self._link
         while not self._paused and link is not None and self._transport is not None:
-            data = link.pull()
+            data = link.pull() if link.session.has_output else b""
             if not data:
                 if link.over:
                     self._close_soon()
@@ -207,7 +218,8 @@ class WebSocket(asyncio.Protocol):
     @classmethod
     def dialling(cls, endpoint: Endpoint, limits: Limits, make_link: Callable[["WebSocket"], Link]) -> "WebSocket":
         """The dialler's side."""
-        uri = parse_uri(f"{'wss' if endpoint.tls else 'ws'}://{endpoint.host or 'localhost'}:{endpoint.port or 80}/")
+        address = HostPort(endpoint.host or "localhost", endpoint.port or 80)  # which brackets IPv6
+        uri = parse_uri(f"{'wss' if endpoint.tls else 'ws'}://{address}/")
         core = ClientProtocol(uri, subprotocols=[_SUBPROTOCOL], max_size=MAX_FRAME_BYTES, logger=_QUIET)
         return cls(core, limits, make_link)
 
@@ -271,7 +283,14 @@ class WebSocket(asyncio.Protocol):
         self._write_core()
         if self._core.state is State.CLOSED or self._core.close_expected():
             self._reason = self._reason or _close_reason(self._core)
+            self._tell_why_not_opened()
             self._close_soon()
+        elif self._paused:
+            self._check_that_it_reads()
+
+    def _check_that_it_reads(self) -> None:
+        if self._transport is not None and self._transport.get_write_buffer_size() > _MOST_UNREAD_BYTES:
+            self.abort("it asks for answers and does not read them")
 
     def _on_frame(self, frame: Frame) -> None:
         if frame.opcode is Opcode.BINARY and frame.fin and self._link is not None:
@@ -295,6 +314,8 @@ class WebSocket(asyncio.Protocol):
     def _on_response(self, _response: Response) -> None:
         assert self._opened is not None
         error = self._core.handshake_exc
+        if error is None and self._core.subprotocol != _SUBPROTOCOL:
+            error = InvalidHandshake("it does not speak the subprotocol of a CSI Bridge hub")
         if self._opened.done():  # the dial was given up meanwhile
             self.abort("the dial was given up")
         elif error is None:
@@ -325,7 +346,21 @@ class WebSocket(asyncio.Protocol):
     def _give_up_waiting(self) -> None:
         """A client that connected and never asked for the upgrade; a session has its own hello time."""
         if self._link is None:
-            self.abort("it sent no WebSocket handshake")
+            self._reason = self._reason or f"no WebSocket handshake within {self._limits.hello_timeout_s:g} s"
+            self._tell_why_not_opened()
+            self.abort(self._reason)
+
+    def _tell_why_not_opened(self) -> None:
+        """The handshake failed, and there is no link to tell of it: a client raises it, a server logs it."""
+        error = self._core.handshake_exc
+        left = _left_early(self._core)
+        if self._opened is not None:
+            if error is not None and not left and not self._opened.done():
+                self._opened.set_exception(ConnectionError(_no_hub(error)))
+        elif self._link is None and self._transport is not None and not self._transport.is_closing():
+            # Who says nothing and goes is a health check.
+            level = logging.DEBUG if left else logging.WARNING
+            log.log(level, "%s got no session: %s", self.peer().address, self._reason)
 
 
 class RawTcp(asyncio.Protocol):
@@ -371,6 +406,13 @@ def _close_reason(core: ClientProtocol | ServerProtocol) -> str:
     received = core.close_rcvd
     if received is not None and received.reason:
         return f"the peer closed the WebSocket: {received.reason}"
+    if core.handshake_exc is not None and not _left_early(core):
+        return f"it does not speak WebSocket: {core.handshake_exc}"
     if core.parser_exc is not None:
         return f"the peer broke the WebSocket protocol: {core.parser_exc}"
     return "the peer closed the connection"
+
+
+def _left_early(core: ClientProtocol | ServerProtocol) -> bool:
+    """Whether the peer closed the connection before its half of the WebSocket handshake was whole."""
+    return core.handshake_exc is not None and isinstance(core.handshake_exc.__cause__, EOFError)

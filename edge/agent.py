@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from common.accounting import Account, accounted
+from common.accounting import Account, Accounted
 from common.errors import (
     CallError,
     CallTimeout,
@@ -96,7 +96,7 @@ class Agent:
         assert frame is not None
         if frame.kind != Kind.CALL:
             raise NotCarried(f"stream kind {frame.kind}", "an edge agent serves calls alone")
-        with accounted(
+        with Accounted(
             self.metrics,
             log,
             origin=self.origin,

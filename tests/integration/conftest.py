@@ -1,6 +1,7 @@
 """Fixtures of the integration tests: a bridge of one's own, or one that the tests of a module share."""
 
 import tempfile
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.bridge import Agent, Bridge, Proxy
-from tests.support.sidecar import Sidecar
+from tests.support.requests import create
+from tests.support.sidecar import Pending, Sidecar
 from tests.support.vendor import Vendor
 
 
@@ -21,6 +23,14 @@ class World:
     agent: Agent
     proxy: Proxy
     sidecar: Sidecar
+
+    def held_create(self, name: str) -> tuple[threading.Event, Pending]:
+        """A CreateVolume that the vendor is at, and the event that lets it finish."""
+        number = len(self.vendor.calls("CreateVolume")) + 1
+        gate = self.vendor.hold("CreateVolume")
+        call = self.sidecar.start("CreateVolume", create(name))
+        self.vendor.wait_for_call("CreateVolume", number)
+        return gate, call
 
 
 @pytest.fixture
@@ -62,6 +72,17 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 
 @pytest.fixture
+def mended(shared: World) -> Iterator[World]:
+    """The shared bridge, for a test that stops agent or proxy driver: what stopped is started again after it."""
+    yield shared
+    shared.vendor.as_usual("CreateVolume")
+    for member in (shared.agent, shared.proxy):
+        if not member.process.running:
+            member.start()
+    shared.bridge.wait_routed(shared.sidecar)
+
+
+@pytest.fixture
 def name(request: pytest.FixtureRequest) -> str:
     """A volume's name that no other test uses."""
     return str(request.node.name)
@@ -70,8 +91,9 @@ def name(request: pytest.FixtureRequest) -> str:
 def build(bridge: Bridge, vendor: Vendor, *, agent_flags: tuple[str, ...] = ()) -> World:
     """Start one of everything, and wait until calls go through."""
     bridge.start_hub()
-    agent = bridge.start_agent("n1", vendor.socket, flags=agent_flags)
+    agent = bridge.start_agent("n1", vendor.socket, flags=agent_flags, wait=False)
     proxy = bridge.start_proxy(vendor.identity.name)
     sidecar = proxy.sidecar()
+    agent.wait_ready()
     bridge.wait_routed(sidecar)
     return World(bridge, vendor, agent, proxy, sidecar)

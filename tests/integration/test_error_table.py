@@ -46,15 +46,15 @@ def test_a_vendors_status_passes_unchanged(shared: World, code: Code, name: str)
     assert outcome.refusal == (code, "no: 100 % of größe is used\n(pool 7)")
 
 
-def test_a_vendor_that_is_not_there_is_unavailable_and_named(world: World, name: str) -> None:
-    world.vendor.stop()
-    assert refused_twice(world.sidecar, "CreateVolume", create(name)) == refused(
+def test_a_vendor_that_is_not_there_is_unavailable_and_named(shared: World, name: str) -> None:
+    shared.vendor.stop()
+    assert refused_twice(shared.sidecar, "CreateVolume", create(name)) == refused(
         Code.UNAVAILABLE,
-        f"driver vendor.test on edge node n1: cannot connect to unix://{world.vendor.socket}: no such socket "
+        f"driver vendor.test on edge node n1: cannot connect to unix://{shared.vendor.socket}: no such socket "
         "(is the driver running?); look at the driver's log there",
     )
-    world.vendor.start()
-    assert world.sidecar.call("CreateVolume", create(name)).ok
+    shared.vendor.start()
+    assert shared.sidecar.call("CreateVolume", create(name)).ok
 
 
 def test_a_method_that_nobody_knows_reaches_the_vendor_and_its_unimplemented_comes_back(shared: World) -> None:
@@ -71,28 +71,22 @@ def test_a_driver_past_the_operation_limit_is_cancelled_and_its_name_is_free_aga
     bridge: Bridge, vendor: Vendor, name: str
 ) -> None:
     world = build(bridge, vendor, agent_flags=("--operation-limit=1s",))
-    gate = vendor.hold("CreateVolume")
-    assert refused_twice(world.sidecar, "CreateVolume", create(name)) == refused(
+    gates = [vendor.hold(method) for method in ("CreateVolume", "ListVolumes")]
+    past_the_limit = refused(
         Code.DEADLINE_EXCEEDED,
         "driver vendor.test on edge node n1 did not finish within --operation-limit (1 s) and the call to it was "
         "cancelled; look at the driver's log",
     )
-    first, second = vendor.calls("CreateVolume")
-    wait_for(lambda: first.cancelled and second.cancelled, what="cancel at the vendor")
-    gate.set()
+    reads = [world.sidecar.start("ListVolumes") for _ in range(2)]
+    assert refused_twice(world.sidecar, "CreateVolume", create(name)) == past_the_limit
+    assert [read.outcome().refusal for read in reads] == [past_the_limit] * 2
+    at_vendor = [*vendor.calls("CreateVolume"), *vendor.calls("ListVolumes")]
+    assert len(at_vendor) == 4
+    wait_for(lambda: all(call.cancelled for call in at_vendor), what="cancel of each call at the vendor")
+    for gate in gates:
+        gate.set()
     assert world.sidecar.call("CreateVolume", create(name)).ok
     assert len(vendor.calls("CreateVolume")) == 3
-
-
-def test_a_read_past_the_operation_limit_is_cancelled_too(bridge: Bridge, vendor: Vendor) -> None:
-    world = build(bridge, vendor, agent_flags=("--operation-limit=1s",))
-    vendor.hold("ListVolumes")
-    assert refused_twice(world.sidecar, "ListVolumes") == refused(
-        Code.DEADLINE_EXCEEDED,
-        "driver vendor.test on edge node n1 did not finish within --operation-limit (1 s) and the call to it was "
-        "cancelled; look at the driver's log",
-    )
-    wait_for(lambda: all(call.cancelled for call in vendor.calls("ListVolumes")), what="cancel at the vendor")
 
 
 # -------------------- the caller --------------------
@@ -181,11 +175,9 @@ def test_a_node_that_was_connected_when_the_hub_died_is_offline_since_the_first_
     assert message.startswith("edge node n1 is offline since ")
 
 
-def test_an_agent_killed_with_the_call_under_way_is_a_lost_link(world: World, name: str) -> None:
-    world.vendor.hold("CreateVolume")
-    call = world.sidecar.start("CreateVolume", create(name))
-    world.vendor.wait_for_call("CreateVolume")
-    world.agent.kill()
+def test_an_agent_killed_with_the_call_under_way_is_a_lost_link(mended: World, name: str) -> None:
+    _, call = mended.held_create(name)
+    mended.agent.kill()
     assert call.outcome().refusal == LINK_LOST
 
 
@@ -284,9 +276,7 @@ def test_without_a_hub_the_message_names_where_it_should_be(world: World, name: 
 
 
 def test_a_hub_killed_with_the_call_under_way_is_a_lost_link_and_the_retry_joins(world: World, name: str) -> None:
-    gate = world.vendor.hold("CreateVolume")
-    call = world.sidecar.start("CreateVolume", create(name))
-    world.vendor.wait_for_call("CreateVolume")
+    gate, call = world.held_create(name)
     world.bridge.hub.kill()
     assert call.outcome().refusal == (
         Code.UNAVAILABLE,
@@ -300,9 +290,7 @@ def test_a_hub_killed_with_the_call_under_way_is_a_lost_link_and_the_retry_joins
 
 
 def test_a_hub_that_drains_takes_no_new_call_and_finishes_the_old(world: World, name: str) -> None:
-    gate = world.vendor.hold("CreateVolume")
-    call = world.sidecar.start("CreateVolume", create(name))
-    world.vendor.wait_for_call("CreateVolume")
+    gate, call = world.held_create(name)
     world.bridge.hub.ask_to_stop()
     world.proxy.wait_logged("the hub is draining")
     assert refused_twice(world.sidecar, "CreateVolume", create(f"{name}-2")) == (
@@ -314,35 +302,31 @@ def test_a_hub_that_drains_takes_no_new_call_and_finishes_the_old(world: World, 
     assert world.bridge.hub.process.wait_exit() == 0
 
 
-def test_an_agent_that_drains_takes_no_new_call_and_finishes_the_old(world: World, name: str) -> None:
-    gate = world.vendor.hold("CreateVolume")
-    call = world.sidecar.start("CreateVolume", create(name))
-    world.vendor.wait_for_call("CreateVolume")
-    world.agent.ask_to_stop()
-    world.bridge.hub.wait_logged("edge n1 is draining")
-    assert refused_twice(world.sidecar, "CreateVolume", create(f"{name}-2")) == (
+def test_an_agent_that_drains_takes_no_new_call_and_finishes_the_old(mended: World, name: str) -> None:
+    gate, call = mended.held_create(name)
+    mended.agent.ask_to_stop()
+    mended.bridge.hub.wait_logged("edge n1 is draining")
+    assert refused_twice(mended.sidecar, "CreateVolume", create(f"{name}-2")) == (
         Code.UNAVAILABLE,
         "the agent of edge node n1 is shutting down and takes no new calls; a retry will find its successor",
     )
     gate.set()
     assert call.outcome().answer == volume(name)
-    assert world.agent.process.wait_exit() == 0
+    assert mended.agent.process.wait_exit() == 0
 
 
-def test_a_proxy_that_drains_takes_no_new_call_and_finishes_the_old(world: World, name: str) -> None:
-    gate = world.vendor.hold("CreateVolume")
-    call = world.sidecar.start("CreateVolume", create(name))
-    world.vendor.wait_for_call("CreateVolume")
-    world.proxy.ask_to_stop()
-    world.proxy.wait_logged("stopping: calls under way")
-    assert refused_twice(world.sidecar, "CreateVolume", create(f"{name}-2")) == (
+def test_a_proxy_that_drains_takes_no_new_call_and_finishes_the_old(mended: World, name: str) -> None:
+    gate, call = mended.held_create(name)
+    mended.proxy.ask_to_stop()
+    mended.proxy.wait_logged("stopping: calls under way")
+    assert refused_twice(mended.sidecar, "CreateVolume", create(f"{name}-2")) == (
         Code.UNAVAILABLE,
         "the proxy driver is shutting down and takes no new calls; a retry will find its successor",
     )
     gate.set()
     assert call.outcome().answer == volume(name)
-    assert world.proxy.process.wait_exit() == 0
-    assert not world.proxy.socket.exists()
+    assert mended.proxy.process.wait_exit() == 0
+    assert not mended.proxy.socket.exists()
 
 
 # -------------------- too much --------------------

@@ -229,7 +229,7 @@ def test_a_vendor_killed_at_any_moment_sends_no_final_code_of_ours(bridge: Bridg
         for caller in callers:
             caller.start()
         for _ in range(_KILLS):
-            time.sleep(random.uniform(0, 0.05))
+            time.sleep(random.uniform(0, 0.03))
             nursery.kill()
             nursery.start()
         ended.set()

@@ -134,9 +134,7 @@ def test_each_process_stops_on_sigterm_and_leaves_no_socket(world: World, short_
 def test_a_second_sigterm_stops_at_once_and_calls_under_way_are_unavailable(
     world: World, which: str, name: str
 ) -> None:
-    gate = world.vendor.hold("CreateVolume")
-    call = world.sidecar.start("CreateVolume", create(name))
-    world.vendor.wait_for_call("CreateVolume")
+    gate, call = world.held_create(name)
     stopped = member(world, which)
     stopped.ask_to_stop()
     stopped.wait_logged("stopping: calls under way")
@@ -183,9 +181,7 @@ def test_an_agent_that_drains_finishes_an_operation_whose_caller_has_gone_and_di
 
 
 def test_sigterm_of_everything_at_once_finishes_the_call_under_way(world: World, name: str) -> None:
-    gate = world.vendor.hold("CreateVolume")
-    call = world.sidecar.start("CreateVolume", create(name))
-    world.vendor.wait_for_call("CreateVolume")
+    gate, call = world.held_create(name)
     members = [member(world, which) for which in ("hub", "agent", "proxy")]
     for stopped in members:
         stopped.ask_to_stop()

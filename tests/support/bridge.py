@@ -46,9 +46,14 @@ class Member:
         self.process = Process(name, command, log=logs / f"{name}.log")
         self._ready = ready
 
-    def start(self) -> None:
+    def start(self, *, wait: bool = True) -> None:
         """Start it, again if it ran before, and wait until it serves."""
         self.process.start()
+        if wait:
+            self.wait_ready()
+
+    def wait_ready(self) -> None:
+        """Wait until it serves."""
         self.process.wait_until(self._ready, what="being ready")
 
     def kill(self) -> None:
@@ -224,10 +229,20 @@ class Bridge:
         self._start(self.hub)
         return self.hub
 
-    def start_agent(self, node: str, *sockets: Path, flags: Sequence[str] = (), through: str | None = None) -> Agent:
-        """Start an agent with the vendors' sockets; `through` is the address of a lab link to the hub."""
+    def start_agent(
+        self, node: str, *sockets: Path, flags: Sequence[str] = (), through: str | None = None, wait: bool = True
+    ) -> Agent:
+        """Start an agent with the vendors' sockets.
+
+        Args:
+            node: its node's name.
+            sockets: what its `--driver` flags name.
+            flags: further flags.
+            through: the address of a lab link to the hub.
+            wait: whether to wait until it serves; without, something else can start meanwhile.
+        """
         agent = Agent(node, through or self.hub.address, sockets, self._directory, self._logs, flags)
-        self._start(agent)
+        self._start(agent, wait=wait)
         return agent
 
     def start_rival(self, node: str, *sockets: Path) -> Agent:
@@ -310,9 +325,9 @@ class Bridge:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def _start(self, member: Member) -> None:
+    def _start(self, member: Member, *, wait: bool = True) -> None:
         self.members.append(member)
-        member.start()
+        member.start(wait=wait)
 
 
 class _UnixConnection(HTTPConnection):

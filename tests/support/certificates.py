@@ -1,6 +1,6 @@
 """A certificate authority of a test's own, and certificates for every role of the bridge."""
 
-import datetime
+import datetime as dt
 import ipaddress
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,8 +52,8 @@ class Authority:
         """A proxy driver on another host."""
         return self.issue(f"csi-bridge:driver:{name}", "csi-bridge:drivers", file=f"driver-{name}")
 
-    def issue(self, common_name: str, organization: str, *, file: str) -> Pem:
-        """Any certificate, valid for 127.0.0.1 and localhost, for an hour."""
+    def issue(self, common_name: str, organization: str, *, file: str, expired: bool = False) -> Pem:
+        """Any certificate, valid for 127.0.0.1 and localhost, for an hour, or until a minute ago."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name(
             [
@@ -63,7 +63,7 @@ class Authority:
         )
         names = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
         certificate = (
-            self._builder(subject, key)
+            self._builder(subject, key, valid=dt.timedelta(minutes=-1) if expired else dt.timedelta(hours=1))
             .add_extension(x509.SubjectAlternativeName(names), critical=False)
             .sign(self._key, hashes.SHA256())
         )
@@ -76,14 +76,20 @@ class Authority:
         )
         return found
 
-    def _builder(self, subject: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
-        now = datetime.datetime.now(datetime.UTC)
+    def _builder(
+        self,
+        subject: x509.Name,
+        key: ec.EllipticCurvePrivateKey,
+        *,
+        valid: dt.timedelta = dt.timedelta(hours=1),
+    ) -> x509.CertificateBuilder:
+        now = dt.datetime.now(dt.UTC)
         return (
             x509.CertificateBuilder()
             .subject_name(subject)
             .issuer_name(self._name)
             .public_key(key.public_key())
             .serial_number(x509.random_serial_number())
-            .not_valid_before(now - datetime.timedelta(minutes=5))
-            .not_valid_after(now + datetime.timedelta(hours=1))
+            .not_valid_before(now - dt.timedelta(minutes=5))
+            .not_valid_after(now + valid)
         )

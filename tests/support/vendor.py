@@ -102,7 +102,7 @@ class Vendor(grpc.GenericRpcHandler):
 
     def as_usual(self, method: str) -> None:
         """Answer a method as a working driver again."""
-        del self._scripts[path_of(method)]
+        self._scripts.pop(path_of(method), None)
 
     def refuse(self, method: str, code: Code, message: str) -> None:
         """From now on, answer a method with a status."""

@@ -4,18 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
 
 import pytest
 
-from common.accounting import accounted
+from common.accounting import Accounted
 from common.metrics import Metrics
 from common.status import Code, Origin, Status
-
-if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
-    from common.accounting import Account
 
 log = logging.getLogger("csi_bridge.test")
 
@@ -32,8 +26,8 @@ def _everything_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
 
 
-def account(metrics: Metrics) -> AbstractContextManager[Account]:
-    return accounted(metrics, log, origin=Origin.HUB, driver="d", method=CREATE, call_id="c-1")
+def account(metrics: Metrics) -> Accounted:
+    return Accounted(metrics, log, origin=Origin.HUB, driver="d", method=CREATE, call_id="c-1")
 
 
 def counted(metrics: Metrics, code: str) -> float | None:

@@ -1,0 +1,671 @@
+"""Strangers and broken peers at the hub's door: each is turned away in words, and the hub goes on serving others.
+
+After each test the hub must still answer an operator, and its log must hold no traceback.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import shutil
+import ssl
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import pytest
+
+from common.dial import dial
+from common.endpoint import hub_endpoint
+from common.errors import HandshakeRefused
+from common.limits import Limits
+from common.messages import Chunk, Credit, End, Goodbye, Hello, Kind, Open, Ping, Priority, Reason, encode
+from common.status import Code
+from tests.peers.support.waiting import wait_for
+from tests.support.bridge import Bridge, Hub
+from tests.support.certificates import Authority, Pem
+from tests.support.linked import Peer
+from tests.support.stranger import (
+    CONTINUATION,
+    PING,
+    TEXT,
+    Closed,
+    HungUp,
+    Stranger,
+    hello,
+    upgrade_request,
+    websocket_frame,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+CALL = Open(1, Kind.CALL, Priority.CALL, "d.example", "/csi.v1.Controller/CreateVolume", "", "c-1", 0)
+
+MOST_GROWTH_BYTES = 24 << 20
+"""How much larger the hub may be after a flood: the limits of a few links, and what the allocator keeps."""
+
+
+def status_of_hub(hub: Hub) -> dict[str, Any]:
+    """What the hub tells an operator, over a session of the ordinary kind: it serves."""
+
+    async def ask() -> bytes | None:
+        said = hello("operator", "operator")
+        link = await dial(hub_endpoint(f"unix://{hub.uds}"), said, Peer(accepts=False), limits=Limits())
+        stream = link.open(Kind.STATUS)
+        answer = await stream.receive()
+        assert await stream.receive() is None
+        stream.acknowledge(delivered=True)
+        link.goodbye(Reason.DONE, "that is all")
+        await link.wait_closed()
+        return answer
+
+    found: dict[str, Any] = json.loads(asyncio.run(ask()) or b"")
+    return found
+
+
+def serves_on(hub: Hub) -> None:
+    """The hub serves, and nothing happened in it that nobody foresaw."""
+    assert status_of_hub(hub)["software"].startswith("csi-bridge/")
+    assert [line for line in hub.lines() if "exc" in line or line["level"] == "error"] == []
+
+
+def resident_bytes(hub: Hub) -> int:
+    return int(psutil.Process(hub.process.pid).memory_info().rss)
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("ca"))
+
+
+@pytest.fixture(scope="module")
+def _plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hub]:
+    with (
+        tempfile.TemporaryDirectory(prefix="csi-") as name,
+        Bridge(Path(name), tmp_path_factory.mktemp("logs")) as bridge,
+    ):
+        yield bridge.start_hub("--hello-timeout=1s", "--keepalive=60s")
+
+
+@pytest.fixture
+def hub(_plain: Hub) -> Iterator[Hub]:
+    """A hub without TLS, that gives a hello one second. It must serve on afterwards."""
+    yield _plain
+    serves_on(_plain)
+
+
+@pytest.fixture(scope="module")
+def _secure(tmp_path_factory: pytest.TempPathFactory, authority: Authority) -> Iterator[Hub]:
+    with (
+        tempfile.TemporaryDirectory(prefix="csi-") as name,
+        Bridge(Path(name), tmp_path_factory.mktemp("logs")) as bridge,
+    ):
+        yield bridge.start_hub(*authority.hub().flags, "--hello-timeout=2s", "--keepalive=60s")
+
+
+@pytest.fixture
+def secure(_secure: Hub) -> Iterator[Hub]:
+    """A hub with TLS. It must serve on afterwards."""
+    yield _secure
+    serves_on(_secure)
+
+
+# -------------------- no HTTP --------------------
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x00\xff\xfe" * 1000 + b"\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",
+        b"SSH-2.0-OpenSSH_9.9\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    ],
+    ids=["garbage", "TLS", "ssh", "HTTP/2"],
+)
+def test_what_is_no_http_is_hung_up_on(hub: Hub, data: bytes) -> None:
+    with Stranger(hub.address) as stranger:
+        stranger.send(data)
+        stranger.read_to_end()
+        hub.wait_logged(f"{stranger.address} got no session: it does")
+
+
+def test_a_client_that_says_nothing_is_hung_up_on_after_the_hellos_time(hub: Hub) -> None:
+    with Stranger(hub.address) as stranger:
+        assert stranger.read_to_end() == b""
+        hub.wait_logged(f"{stranger.address} got no session: no WebSocket handshake within 1 s")
+
+
+def test_half_a_request_is_hung_up_on_after_the_hellos_time(hub: Hub) -> None:
+    with Stranger(hub.address) as stranger:
+        stranger.send(upgrade_request()[:-2])
+        assert stranger.read_to_end() == b""
+        hub.wait_logged(f"{stranger.address} got no session: no WebSocket handshake within 1 s")
+
+
+def test_a_client_that_connects_and_goes_is_no_news(hub: Hub) -> None:
+    """Load balancers do so every few seconds."""
+    with Stranger(hub.address) as stranger:
+        pass
+    with Stranger(hub.address) as later:
+        later.send(b"nonsense\r\n\r\n")
+        later.read_to_end()
+        hub.wait_logged(later.address)
+    assert hub.logged(stranger.address) == []
+
+
+# -------------------- HTTP, but no upgrade --------------------
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "status", "text"),
+    [
+        (b"GET / HTTP/1.1\r\nHost: hub\r\n\r\n", b"426", b"You need a WebSocket client"),
+        (b"GET /metrics HTTP/1.1\r\nHost: hub\r\n\r\n", b"426", b"You need a WebSocket client"),
+        (b"POST / HTTP/1.1\r\nHost: hub\r\nContent-Length: 0\r\n\r\n", b"405", b"Failed to open a WebSocket"),
+        (b"GET / HTTP/1.0\r\n\r\n", b"505", b"Failed to open a WebSocket"),
+        (b"GET /" + b"x" * 100_000 + b" HTTP/1.1\r\n\r\n", b"414", b"Failed to open a WebSocket"),
+        (b"GET / HTTP/1.1\r\nX: " + b"x" * 100_000 + b"\r\n\r\n", b"431", b"Failed to open a WebSocket"),
+        (upgrade_request(Sec_WebSocket_Key=""), b"400", b"Failed to open a WebSocket"),
+        (upgrade_request(Sec_WebSocket_Version="8"), b"400", b"Failed to open a WebSocket"),
+        (upgrade_request(""), b"400", b"This is a CSI Bridge hub: it speaks the subprotocol csi-bridge."),
+        (upgrade_request("chat"), b"400", b"This is a CSI Bridge hub: it speaks the subprotocol csi-bridge."),
+    ],
+    ids=["GET", "metrics", "POST", "HTTP/1.0", "long path", "long header", "no key", "version", "none", "chat"],
+)
+def test_what_is_no_upgrade_of_ours_is_told_so_in_http(
+    hub: Hub, request_bytes: bytes, status: bytes, text: bytes
+) -> None:
+    with Stranger(hub.address) as stranger:
+        stranger.send(request_bytes)
+        answer = stranger.read_to_end()
+        assert answer.startswith(b"HTTP/1.1 " + status + b" ")
+        assert text in answer
+        hub.wait_logged(f"{stranger.address} got no session: it d")
+
+
+# -------------------- WebSocket --------------------
+
+
+@pytest.mark.parametrize(
+    ("data", "code", "why"),
+    [
+        (websocket_frame(b"hello", opcode=TEXT), 1003, "text or fragmented"),
+        (websocket_frame(b"\x91", fin=False), 1003, "text or fragmented"),
+        (websocket_frame(b"x", opcode=CONTINUATION), 1002, "broke the WebSocket protocol"),
+        (websocket_frame(b"", size=1_048_577), 1009, "broke the WebSocket protocol"),
+        (websocket_frame(b"", size=2**62), 1009, "broke the WebSocket protocol"),
+        (websocket_frame(b"", opcode=0x3), 1002, "broke the WebSocket protocol"),
+        (b"\x82\x01x", 1002, "broke the WebSocket protocol"),
+        (websocket_frame(b"", opcode=0x8, size=126), 1002, "broke the WebSocket protocol"),
+    ],
+    ids=["text", "fragment", "continuation", "oversized", "huge", "reserved", "unmasked", "long control"],
+)
+@pytest.mark.parametrize("greeted", [False, True])
+def test_a_websocket_frame_that_is_not_ours_closes_the_websocket(
+    hub: Hub, data: bytes, code: int, why: str, greeted: bool
+) -> None:
+    with Stranger(hub.address) as stranger:
+        if greeted:
+            stranger.greet(hello("edge", f"n{stranger.address}"))
+        else:
+            stranger.upgrade()
+        stranger.send(data)
+        closed = stranger.receive()
+        assert isinstance(closed, Closed)
+        assert closed.code == code
+        where = f"edge n{stranger.address} is gone: " if greeted else f"no hello from {stranger.address}: "
+        hub.wait_logged(where)
+        assert why in hub.logged(where)[0]["msg"]
+
+
+# -------------------- session --------------------
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (b"\xc1", "is not msgpack"),
+        (encode(Ping(1))[:-1], "ends inside a frame"),
+        (encode(hello("edge", "n1"))[:40], "ends inside a frame"),
+        (b"\x00" * 20, "a frame is not an array"),
+        (b"\x91\x00", "Hello: version is missing"),
+        (b"\xdd\xff\xff\xff\xff", "is not msgpack"),
+        (encode(Ping(1)), "a Ping frame in state GREETING"),
+        (encode(CALL), "a Open frame in state GREETING"),
+        (encode(hello("edge", "n1", max_streams=0)), "it allows no stream"),
+        (encode(hello("edge", "n1", session_window_bytes=1)), "its session window is too small"),
+    ],
+    ids=["msgpack", "cut", "cut hello", "numbers", "short hello", "array", "ping", "open", "no streams", "window"],
+)
+def test_a_session_that_begins_wrongly_ends_with_a_goodbye_that_says_why(hub: Hub, data: bytes, why: str) -> None:
+    with Stranger(hub.address) as stranger:
+        stranger.upgrade()
+        stranger.websocket(data)
+        (goodbye,) = stranger.all_frames()
+        assert isinstance(goodbye, Goodbye)
+        assert goodbye.reason == Reason.PROTOCOL_ERROR
+        assert why in goodbye.message
+        hub.wait_logged(f"no hello from {stranger.address}: {goodbye.message}")
+
+
+def test_another_wire_version_is_told_to_both_ends(hub: Hub) -> None:
+    said = hello("edge", "n1", version=99, oldest=98)
+    wanted = (
+        r"edge n1 \(csi-bridge/\S+\) speaks wire version 99 \(oldest 98\), this side \(csi-bridge/\S+\) 1 \(oldest 1\);"
+        " upgrade the older"
+    )
+    with pytest.raises(HandshakeRefused, match=wanted) as refusal:
+        asyncio.run(dial(hub_endpoint(f"ws://{hub.address}"), said, Peer(accepts=False), limits=Limits()))
+    assert refusal.value.reason == Reason.PROTOCOL_ERROR
+    wait_for(lambda: any(re.search(wanted, line["msg"]) for line in hub.lines()), what="log line of the version")
+
+
+def test_a_hello_that_never_comes_is_said_goodbye_to(hub: Hub) -> None:
+    with Stranger(hub.address) as stranger:
+        stranger.upgrade()
+        assert stranger.all_frames() == [Goodbye(Reason.HELLO_TIMEOUT, "no hello within 1 s")]
+        hub.wait_logged(f"no hello from {stranger.address}: no hello within 1 s")
+
+
+def test_websocket_pings_are_no_hello(hub: Hub) -> None:
+    with Stranger(hub.address) as stranger:
+        stranger.upgrade()
+        stranger.websocket(b"", opcode=PING)
+        assert stranger.all_frames() == [Goodbye(Reason.HELLO_TIMEOUT, "no hello within 1 s")]
+
+
+@pytest.mark.parametrize(
+    ("frames", "why"),
+    [
+        ((CALL, CALL), "Open: stream id 1 is not a new one of the peer's"),
+        ((Open(2, Kind.REPORT, 0, "", "", "", "", 0),), "Open: stream id 2 is not a new one of the peer's"),
+        ((Chunk(7, 0, b"x"),), "Chunk: stream 7 is not open"),
+        ((End(2, 0, "", ""),), "End: stream 2 is not open"),
+        ((CALL, Chunk(1, 5 << 20, b"x")), "Chunk: a message of 5242881 bytes; 4194304 were agreed"),
+        ((CALL, Chunk(1, 10, b"x"), Chunk(1, 3, b"x")), "Chunk: 3 bytes left where 9 must be"),
+        ((hello("edge", "n1"),), "a Hello frame in state OPEN"),
+    ],
+    ids=["twice", "even id", "no stream", "end", "too large", "jump", "hello again"],
+)
+def test_a_peer_that_breaks_the_sessions_rules_is_said_goodbye_to(hub: Hub, frames: tuple[Any, ...], why: str) -> None:
+    with Stranger(hub.address) as stranger:
+        name = f"n{stranger.address}"
+        stranger.greet(hello("edge", name))
+        stranger.frames(*frames)
+        assert stranger.all_frames()[-1] == Goodbye(Reason.PROTOCOL_ERROR, why)
+        hub.wait_logged(f"edge {name} is gone: {why}")
+
+
+def test_a_peer_that_sends_more_than_its_credit_is_said_goodbye_to(hub: Hub) -> None:
+    """A message may begin while there is credit: the first one takes all of the stream's, the second one is too many."""
+    with Stranger(hub.address) as stranger:
+        name = f"d{stranger.address}"
+        stranger.greet(hello("driver", name))
+        stranger.frames(Open(1, Kind.WATCH, Priority.CONTROL, name, "", "", "", 0))
+        for left in range(15, -1, -1):
+            stranger.frames(Chunk(1, left * 65_536, bytes(65_536)))
+        stranger.frames(Chunk(1, 0, b"one more"))
+        why = "Chunk: a message that no credit covers"
+        assert stranger.all_frames()[-1] == Goodbye(Reason.PROTOCOL_ERROR, why)
+        hub.wait_logged(f"driver {name} is gone: {why}")
+
+
+def test_credit_out_of_nothing_does_no_harm(hub: Hub) -> None:
+    with Stranger(hub.address) as stranger:
+        stranger.greet(hello("edge", f"n{stranger.address}"))
+        stranger.frames(Credit(0, 2**62), Credit(0, 2**62), Credit(99, 2**62), Ping(7))
+        assert stranger.receive() != []
+
+
+def test_more_streams_than_agreed_are_said_goodbye_to(hub: Hub) -> None:
+    with Stranger(hub.address) as stranger:
+        name = f"d{stranger.address}"
+        welcome = stranger.greet(hello("driver", name))
+        watches = (
+            Open(number * 2 + 1, Kind.WATCH, Priority.CONTROL, name, "", "", "", 0)
+            for number in range(welcome.max_streams + 1)
+        )
+        stranger.frames(*watches)
+        why = f"Open: more than {welcome.max_streams} streams at once"
+        assert stranger.all_frames()[-1] == Goodbye(Reason.PROTOCOL_ERROR, why)
+        hub.wait_logged(f"driver {name} is gone: {why}")
+
+
+# -------------------- who may be what --------------------
+
+
+def refusal_of(to: str | Path, said: Hello, *, tls: ssl.SSLContext | None = None) -> Goodbye:
+    with Stranger(to, tls=tls) as stranger:
+        stranger.upgrade()
+        stranger.frames(said)
+        (goodbye,) = stranger.all_frames()
+        assert isinstance(goodbye, Goodbye)
+        return goodbye
+
+
+def test_an_operator_over_tcp_is_refused(hub: Hub) -> None:
+    refusal = refusal_of(hub.address, hello("operator", "over-tcp"))
+    assert refusal == Goodbye(Reason.ROLE, "operators come by the hub's UNIX socket alone")
+    hub.wait_logged("refused operator over-tcp from 127.0.0.1:")
+
+
+def test_an_edge_agent_over_the_unix_socket_is_refused(hub: Hub) -> None:
+    refusal = refusal_of(hub.uds, hello("edge", "over-uds"))
+    assert refusal == Goodbye(Reason.ROLE, "an edge agent comes over the network, not by the hub's UNIX socket")
+    hub.wait_logged(f"refused edge over-uds from pid {os.getpid()} uid {os.getuid()}")
+    assert "over-uds" not in {node["node"] for node in status_of_hub(hub)["nodes"]}
+
+
+@pytest.mark.parametrize("role", ["hub", "", "root\n{}"])
+def test_a_role_that_nobody_has_is_refused(hub: Hub, role: str) -> None:
+    refusal = refusal_of(hub.address, hello(role, "n1"))
+    assert refusal == Goodbye(Reason.ROLE, f"a hub does not know the role {role!r}")
+
+
+@pytest.mark.parametrize("name", ["", "n" * 300, "two\nlines"])
+def test_a_name_that_is_none_is_refused(hub: Hub, name: str) -> None:
+    assert refusal_of(hub.address, hello("edge", name)).reason == Reason.NAME
+
+
+def test_a_driver_that_calls_another_drivers_name_is_told_that_it_may_not(hub: Hub) -> None:
+    with Stranger(hub.address) as stranger:
+        stranger.greet(hello("driver", "mine.example"))
+        stranger.frames(CALL, Chunk(1, 0, b""))
+        answer = stranger.receive()
+        assert isinstance(answer, list)
+        end = next(frame for frame in answer if isinstance(frame, End))
+        assert end.code == Code.UNIMPLEMENTED
+        assert "proxy driver mine.example may not call d.example" in end.message
+
+
+@pytest.mark.parametrize(
+    ("role", "kind"),
+    [("edge", Kind.CALL), ("edge", Kind.WATCH), ("edge", Kind.STATUS), ("driver", Kind.REPORT), ("driver", Kind.STATUS)]
+    + [("driver", 99)],
+)
+def test_a_stream_that_is_not_the_roles_is_refused_and_the_link_stays(hub: Hub, role: str, kind: int) -> None:
+    with Stranger(hub.address) as stranger:
+        stranger.greet(hello(role, f"x{stranger.address}"))
+        stranger.frames(Open(1, kind, Priority.CALL, "", "", "", "", 0))
+        (end,) = _frames(stranger)
+        assert isinstance(end, End)
+        assert (end.code, end.message) == (
+            Code.UNIMPLEMENTED,
+            f"stream kind {int(kind)} is not served here: this hub does not serve it to the role {role}",
+        )
+        stranger.frames(Ping(1))
+        assert _frames(stranger) != []
+
+
+def test_a_watch_for_another_driver_tells_nothing_of_it(hub: Hub) -> None:
+    with Stranger(hub.address) as stranger:
+        stranger.greet(hello("driver", "mine.example"))
+        stranger.frames(Open(1, Kind.WATCH, Priority.CONTROL, "d.example", "", "", "", 0))
+        (end,) = _frames(stranger)
+        assert isinstance(end, End)
+        assert "proxy driver mine.example may not" in end.message
+
+
+def _frames(stranger: Stranger) -> list[Any]:
+    answer = stranger.receive()
+    assert isinstance(answer, list)
+    return answer
+
+
+# -------------------- floods --------------------
+
+
+@pytest.mark.parametrize("greeted", [False, True])
+def test_a_flood_of_websocket_pings_that_nobody_reads_is_cut_off(hub: Hub, greeted: bool) -> None:
+    before = resident_bytes(hub)
+    with Stranger(hub.address) as stranger:
+        if greeted:
+            stranger.greet(hello("edge", f"n{stranger.address}"))
+        else:
+            stranger.upgrade()
+        stranger.flood(websocket_frame(bytes(125), opcode=PING) * 500, most=200 << 20)
+        hub.wait_logged(f"n{stranger.address} is gone: it asks" if greeted else f"no hello from {stranger.address}")
+    assert resident_bytes(hub) - before < MOST_GROWTH_BYTES
+
+
+def test_a_flood_of_session_pings_that_nobody_reads_is_cut_off(hub: Hub) -> None:
+    before = resident_bytes(hub)
+    with Stranger(hub.address) as stranger:
+        name = f"n{stranger.address}"
+        stranger.greet(hello("edge", name))
+        stranger.flood(websocket_frame(encode(Ping(2**40)) * 1_000), most=400 << 20)
+        hub.wait_logged(f"edge {name} is gone: it asks for answers and does not read them")
+    assert resident_bytes(hub) - before < MOST_GROWTH_BYTES
+
+
+def test_others_are_served_while_somebody_floods(hub: Hub) -> None:
+    with Stranger(hub.address) as stranger:
+        stranger.greet(hello("edge", f"n{stranger.address}"))
+        for _ in range(20):
+            stranger.send(websocket_frame(encode(Ping(2**40)) * 100))
+            assert status_of_hub(hub)["software"]
+
+
+def test_a_peer_that_asks_on_and_on_without_reading_the_answers_is_bounded(hub: Hub) -> None:
+    """Calls that end at once, each with a message of some hundred bytes; the hub may hold only so many."""
+    before = resident_bytes(hub)
+    with Stranger(hub.address) as stranger:
+        name = f"d{stranger.address}"
+        stranger.greet(hello("driver", name))
+        number = 1
+        for _ in range(40):
+            opens = [
+                Open(number + 2 * index, Kind.REPORT, Priority.CALL, "s" * 60_000, "", "", "", 0) for index in range(10)
+            ]
+            number += 20
+            stranger.frames(*opens)
+        hub.wait_logged(name)
+    assert resident_bytes(hub) - before < MOST_GROWTH_BYTES + (64 << 20)
+
+
+# -------------------- limits of a hub of one's own --------------------
+
+
+@pytest.fixture
+def own(short_dir: Path, tmp_path: Path) -> Iterator[Callable[..., Hub]]:
+    """Starts a hub with flags of a test's own."""
+    with Bridge(short_dir, tmp_path) as bridge:
+
+        def start(*flags: str) -> Hub:
+            return bridge.start_hub(*flags)
+
+        yield start
+
+
+def test_beyond_the_limit_connections_are_turned_away_and_taken_again_when_one_leaves(own: Callable[..., Hub]) -> None:
+    hub = own("--max-connections=2")
+    wait_for(lambda: _gets_in(hub, "n0"), what="place: the probes of the start are gone")
+    first, second = Stranger(hub.address), Stranger(hub.address)
+    first.greet(hello("edge", "n1"))
+    second.greet(hello("edge", "n2"))
+    with Stranger(hub.address) as third, pytest.raises(HungUp):
+        third.upgrade()
+    hub.wait_logged("was turned away: 2 connections is the limit")
+    serves_on(hub)
+    first.close()
+    wait_for(lambda: _gets_in(hub, "n3"), what="place for another one")
+    second.close()
+
+
+def _gets_in(hub: Hub, name: str) -> bool:
+    with Stranger(hub.address) as stranger:
+        try:
+            stranger.greet(hello("edge", name))
+        except HungUp:
+            return False
+        return True
+
+
+def test_a_user_who_is_not_on_the_list_is_turned_away_in_the_log(own: Callable[..., Hub]) -> None:
+    hub = own(f"--uds-group={os.getgid()}", f"--uds-allow-uid={os.getuid() + 1}")
+    assert hub.uds.stat().st_mode & 0o777 == 0o660
+    with Stranger(hub.uds) as stranger, pytest.raises(HungUp):
+        stranger.upgrade()
+    hub.wait_logged(f"pid {os.getpid()} uid {os.getuid()} was turned away: its uid is not on --uds-allow-uid")
+    assert _gets_in(hub, "n1")
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be another user")
+def test_a_user_who_is_on_the_list_is_let_in_and_others_are_not(own: Callable[..., Hub]) -> None:
+    hub = own("--uds-group=0", "--uds-allow-uid=12345", f"--uds-allow-uid={os.getuid()}")
+    hub.uds.parent.chmod(0o711)
+    connect = "import socket,sys; s=socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]); print(len(s.recv(1)))"
+    for uid, turned_away in ((12345, False), (12346, True)):
+        process = subprocess.Popen(
+            ["setpriv", f"--reuid={uid}", "--regid=0", "--clear-groups", sys._base_executable, "-c", connect, hub.uds],
+            stdout=subprocess.PIPE,
+        )
+        process.communicate(timeout=60)
+        assert bool(hub.logged(f"uid {uid} was turned away")) is turned_away
+    serves_on(hub)
+
+
+# -------------------- TLS --------------------
+
+
+def client_of(authority: Authority, pem: Pem | None = None) -> ssl.SSLContext:
+    """A client's context that trusts the authority and shows a certificate, or none."""
+    context = ssl.create_default_context(cafile=authority.path)
+    if pem is not None:
+        context.load_cert_chain(pem.cert, pem.key)
+    return context
+
+
+def hung_up_on(hub: Hub, tls: ssl.SSLContext) -> str:
+    """Connect; TLS 1.3 tells a client of its refusal only when it reads. Returns who we were."""
+    with Stranger(hub.address, tls=tls) as stranger:
+        with pytest.raises((HungUp, ssl.SSLError)):
+            stranger.upgrade()
+        return stranger.address
+
+
+def test_with_the_right_certificate_a_node_gets_in(secure: Hub, authority: Authority) -> None:
+    with Stranger(secure.address, tls=client_of(authority, authority.edge("n1"))) as stranger:
+        stranger.greet(hello("edge", "n1"))
+        secure.wait_logged(f"edge n1 is connected from {stranger.address}")
+
+
+def test_with_the_right_certificate_a_proxy_driver_gets_in_and_may_call_its_own_driver_only(
+    secure: Hub, authority: Authority
+) -> None:
+    with Stranger(secure.address, tls=client_of(authority, authority.driver("mine.example"))) as stranger:
+        stranger.greet(hello("driver", "mine.example"))
+        stranger.frames(CALL, Chunk(1, 0, b""))
+        end = next(frame for frame in _frames(stranger) if isinstance(frame, End))
+        assert "may not call d.example" in end.message
+
+
+def test_a_client_without_a_certificate_is_hung_up_on(secure: Hub, authority: Authority) -> None:
+    address = hung_up_on(secure, client_of(authority))
+    secure.wait_logged(f"the TLS handshake with {address} failed: TLS failed: PEER_DID_NOT_RETURN_A_CERTIFICATE")
+
+
+def test_a_certificate_of_another_ca_is_hung_up_on(secure: Hub, authority: Authority, tmp_path: Path) -> None:
+    foreign = Authority(tmp_path, name="the cluster's client CA")
+    address = hung_up_on(secure, client_of(authority, foreign.edge("n1")))
+    secure.wait_logged(f"the TLS handshake with {address} failed: its certificate is not trusted: ")
+
+
+def test_an_expired_certificate_is_hung_up_on(secure: Hub, authority: Authority) -> None:
+    expired = authority.issue("system:node:n1", "system:nodes", file="expired", expired=True)
+    address = hung_up_on(secure, client_of(authority, expired))
+    secure.wait_logged(f"the TLS handshake with {address} failed: its certificate is not trusted: certificate has exp")
+
+
+def test_an_older_tls_is_hung_up_on(secure: Hub, authority: Authority) -> None:
+    context = client_of(authority, authority.edge("n1"))
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    with pytest.raises((ssl.SSLError, ConnectionError)):
+        Stranger(secure.address, tls=context)
+    secure.wait_logged("failed: TLS failed: UNSUPPORTED_PROTOCOL")
+
+
+def test_plain_bytes_to_a_tls_port_are_hung_up_on(secure: Hub) -> None:
+    with Stranger(secure.address) as stranger:
+        stranger.send(upgrade_request())
+        stranger.read_to_end()
+        secure.wait_logged(f"the TLS handshake with {stranger.address} failed: TLS failed: HTTP_REQUEST")
+
+
+def test_a_tls_handshake_that_never_comes_is_hung_up_on_after_the_hellos_time(secure: Hub) -> None:
+    with Stranger(secure.address) as stranger:
+        assert stranger.read_to_end() == b""
+        secure.wait_logged(f"the TLS handshake with {stranger.address} failed: ")
+
+
+@pytest.mark.parametrize(
+    ("said", "shown", "needed"),
+    [
+        (hello("edge", "n2"), "n1", "CN=system:node:n2 O=system:nodes is needed"),
+        (hello("driver", "n1"), "n1", "CN=csi-bridge:driver:n1 O=csi-bridge:drivers is needed"),
+    ],
+    ids=["another node", "another role"],
+)
+def test_a_hello_that_says_something_else_than_the_certificate_is_refused(
+    secure: Hub, authority: Authority, said: Hello, shown: str, needed: str
+) -> None:
+    refusal = refusal_of(secure.address, said, tls=client_of(authority, authority.edge(shown)))
+    assert refusal == Goodbye(
+        Reason.CERTIFICATE,
+        f"the hello says {said.role} {said.name}, the certificate CN=system:node:{shown} O=system:nodes; {needed}",
+    )
+    secure.wait_logged(f"refused {said.role} {said.name} from 127.0.0.1:")
+
+
+def test_a_driver_with_an_edges_hello_is_refused(secure: Hub, authority: Authority) -> None:
+    refusal = refusal_of(secure.address, hello("edge", "d"), tls=client_of(authority, authority.driver("d")))
+    assert refusal.reason == Reason.CERTIFICATE
+
+
+def test_an_operator_over_tls_is_refused_whatever_its_certificate(secure: Hub, authority: Authority) -> None:
+    admin = authority.issue("operator", "system:masters", file="admin")
+    assert refusal_of(secure.address, hello("operator", "o"), tls=client_of(authority, admin)).reason == Reason.ROLE
+
+
+def test_insecure_beside_tls_files_lets_nobody_in_without_its_certificate(secure: Hub, authority: Authority) -> None:
+    """The hub of these tests has both: the bridge's tests always say --insecure."""
+    assert "--insecure" in secure.process.command
+    refusal = refusal_of(secure.address, hello("edge", "n9"), tls=client_of(authority, authority.edge("n1")))
+    assert refusal.reason == Reason.CERTIFICATE
+
+
+def test_a_renewed_certificate_is_shown_to_new_connections_and_broken_files_keep_the_old_one(
+    own: Callable[..., Hub], authority: Authority, tmp_path: Path
+) -> None:
+    first = authority.hub()
+    pem = Pem(first.ca, tmp_path / "tls.crt", tmp_path / "tls.key")
+    shutil.copy(first.cert, pem.cert)
+    shutil.copy(first.key, pem.key)
+    hub = own(*pem.flags)
+    tls = client_of(authority, authority.edge("n1"))
+
+    def shown() -> bytes:
+        with Stranger(hub.address, tls=tls) as stranger:
+            return stranger.peer_certificate()
+
+    with Stranger(hub.address, tls=tls) as staying:
+        staying.greet(hello("edge", "n1"))
+        old = shown()
+        renewed = authority.issue("csi-bridge:hub", "csi-bridge:hubs", file="renewed")
+        for source, target in ((renewed.key, pem.key), (renewed.cert, pem.cert)):
+            source.replace(target)
+        new = shown()
+        assert new != old
+        hub.wait_logged(f"the TLS files changed; new connections use {pem.cert}")
+        pem.cert.write_text("half a certificate")
+        assert shown() == new
+        hub.wait_logged("the TLS files changed and cannot be used, so the old ones stay in use: ")
+        staying.frames(Ping(1))
+        assert _frames(staying) != []

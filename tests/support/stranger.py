@@ -1,0 +1,222 @@
+"""A stranger: a client of the hub on a bare socket, which can break every rule: of TLS, HTTP, WebSocket and session.
+
+with Stranger(hub.address) as stranger:
+    stranger.upgrade()
+    stranger.frames(hello("edge", "n1"))
+    assert stranger.receive() == [...]
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import dataclasses
+import os
+import socket
+import struct
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from common.messages import Frame, Hello, UnknownFrame, decode, encode
+from common.version import introduce
+
+if TYPE_CHECKING:
+    import ssl
+
+_PATIENCE_S = 60.0
+"""Only a failing test waits so long."""
+
+_FIN, _MASKED = 0x80, 0x80
+CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0x0, 0x1, 0x2, 0x8, 0x9, 0xA
+
+
+@dataclasses.dataclass(frozen=True)
+class Closed:
+    """The hub's WebSocket close frame."""
+
+    code: int
+    reason: str
+
+
+class HungUp(Exception):
+    """The hub closed the connection."""
+
+
+def hello(role: str, name: str, **changes: object) -> Hello:
+    """A hello with limits as a peer would have them, but for `changes`."""
+    usual = dataclasses.replace(
+        introduce(role, name, instance="i-1", boot=1),
+        max_message_bytes=4 << 20,
+        stream_window_bytes=1 << 18,
+        session_window_bytes=64 << 20,
+        max_streams=1024,
+    )
+    return dataclasses.replace(usual, **changes)  # type: ignore[arg-type]  # a test knows the fields
+
+
+class Stranger:
+    """One connection.
+
+    Attributes:
+        address: who we are in the hub's log.
+    """
+
+    def __init__(self, to: str | Path, *, tls: ssl.SSLContext | None = None) -> None:
+        self._buffer = b""
+        if isinstance(to, Path):
+            self._socket = socket.socket(socket.AF_UNIX)
+            self._socket.settimeout(_PATIENCE_S)
+            self._socket.connect(str(to))
+            self.address = f"pid {os.getpid()} uid {os.getuid()}"
+        else:
+            host, _, port = to.rpartition(":")
+            self._socket = socket.create_connection((host, int(port)), timeout=_PATIENCE_S)
+            self.address = "{}:{}".format(*self._socket.getsockname())
+        if tls is not None:
+            self._socket = tls.wrap_socket(self._socket, server_hostname="localhost")
+
+    # -------------------- bytes --------------------
+
+    def send(self, data: bytes) -> None:
+        """Send bytes as they are. A hub that has hung up is for `read_to_end()` to notice."""
+        with contextlib.suppress(ConnectionError):
+            self._socket.sendall(data)
+
+    def flood(self, data: bytes, *, most: int) -> int:
+        """Send until the hub hangs up, takes no more for a second, or has `most` bytes; returns how many it took."""
+        sent = 0
+        self._socket.settimeout(1.0)
+        with contextlib.suppress(OSError):
+            while sent < most:
+                sent += self._socket.send(data)
+        self._socket.settimeout(_PATIENCE_S)
+        return sent
+
+    def read_to_end(self) -> bytes:
+        """All that comes before the hub hangs up."""
+        found, self._buffer = self._buffer, b""
+        with contextlib.suppress(ConnectionError):
+            while data := self._socket.recv(65_536):
+                found += data
+        return found
+
+    def peer_certificate(self) -> bytes:
+        """The hub's certificate (DER)."""
+        certificate: bytes | None = self._socket.getpeercert(binary_form=True)  # type: ignore[attr-defined]  # with TLS
+        assert certificate is not None
+        return certificate
+
+    # -------------------- WebSocket --------------------
+
+    def upgrade(self, subprotocol: str = "csi-bridge") -> None:
+        """Become a WebSocket."""
+        self.send(upgrade_request(subprotocol))
+        while b"\r\n\r\n" not in self._buffer:
+            self._more()
+        head, _, self._buffer = self._buffer.partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 101 "), head
+
+    def websocket(self, payload: bytes, *, opcode: int = BINARY, fin: bool = True) -> None:
+        """Send one WebSocket frame."""
+        self.send(websocket_frame(payload, opcode=opcode, fin=fin))
+
+    # -------------------- session --------------------
+
+    def frames(self, *frames: Frame) -> None:
+        """Send frames of the session in one WebSocket message."""
+        self.websocket(b"".join(map(encode, frames)))
+
+    def receive(self) -> list[Frame | UnknownFrame] | Closed:
+        """The session's frames in the next WebSocket message, or the WebSocket's close.
+
+        Raises:
+            HungUp: the connection ended instead.
+        """
+        while True:
+            opcode, payload = self._next()
+            if opcode == BINARY:
+                return decode(payload)
+            if opcode == CLOSE:
+                return Closed(struct.unpack("!H", payload[:2])[0], payload[2:].decode())
+
+    def all_frames(self) -> list[Frame | UnknownFrame]:
+        """All frames until the hub closes."""
+        found: list[Frame | UnknownFrame] = []
+        with contextlib.suppress(HungUp):
+            while isinstance(some := self.receive(), list):
+                found += some
+        return found
+
+    def greet(self, said: Hello) -> Hello:
+        """Upgrade, say hello, and be let in."""
+        self.upgrade()
+        self.frames(said)
+        answer = self.receive()
+        assert isinstance(answer, list)
+        assert isinstance(answer[0], Hello), answer
+        return answer[0]
+
+    def close(self) -> None:
+        """Hang up."""
+        self._socket.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _next(self) -> tuple[int, bytes]:
+        self._need(2)
+        opcode, size = self._buffer[0] & 0x0F, self._buffer[1]
+        start = 2
+        if size == 126:
+            self._need(4)
+            start, (size,) = 4, struct.unpack("!H", self._buffer[2:4])
+        elif size == 127:
+            self._need(10)
+            start, (size,) = 10, struct.unpack("!Q", self._buffer[2:10])
+        self._need(start + size)
+        payload, self._buffer = self._buffer[start : start + size], self._buffer[start + size :]
+        return opcode, payload
+
+    def _need(self, size: int) -> None:
+        while len(self._buffer) < size:
+            self._more()
+
+    def _more(self) -> None:
+        try:
+            data = self._socket.recv(65_536)
+        except ConnectionError as error:
+            raise HungUp from error
+        if not data:
+            raise HungUp
+        self._buffer += data
+
+
+def websocket_frame(payload: bytes, *, opcode: int = BINARY, fin: bool = True, size: int | None = None) -> bytes:
+    """A client's WebSocket frame, masked with zeros; `size`: what it says of its length, where that is a lie."""
+    said = len(payload) if size is None else size
+    head = bytes([opcode | (_FIN if fin else 0)])
+    if said < 126:
+        head += bytes([_MASKED | said])
+    elif said < 65_536:
+        head += bytes([_MASKED | 126]) + struct.pack("!H", said)
+    else:
+        head += bytes([_MASKED | 127]) + struct.pack("!Q", said)
+    return head + bytes(4) + payload
+
+
+def upgrade_request(subprotocol: str = "csi-bridge", **changes: str) -> bytes:
+    """A WebSocket handshake; `changes`: other values of header fields, with underscores for dashes; empty: left out."""
+    fields = {
+        "Host": "hub",
+        "Upgrade": "websocket",
+        "Connection": "Upgrade",
+        "Sec-WebSocket-Key": base64.b64encode(bytes(16)).decode(),
+        "Sec-WebSocket-Version": "13",
+        "Sec-WebSocket-Protocol": subprotocol,
+        **{name.replace("_", "-"): value for name, value in changes.items()},
+    }
+    lines = ["GET / HTTP/1.1", *(f"{name}: {value}" for name, value in fields.items() if value), "", ""]
+    return "\r\n".join(lines).encode()
