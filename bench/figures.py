@@ -13,10 +13,10 @@ from typing import Any
 import psutil
 
 from common.status import Code
-from tests.peers.support.waiting import wait_for
 from tests.support.bridge import Bridge, Hub
 from tests.support.certificates import Authority
 from tests.support.sidecar import Outcome
+from tests.support.waiting import wait_for
 
 DRIVER = "load.csi-bridge.io"
 EDGES = Path(__file__).with_name("edges.py")

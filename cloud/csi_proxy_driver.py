@@ -223,7 +223,6 @@ async def run(settings: DriverSettings, stopping: asyncio.Event) -> None:
         on_redial=metrics.redials.inc,
     )
     proxy.uplink = uplink
-    sock = settings.listen_unix("endpoint", mode=settings.endpoint_mode)
     http = (
         HttpEndpoint(
             settings.http, registry=metrics.registry, ready=lambda: (cache.known, "the driver is not known yet")
@@ -231,6 +230,8 @@ async def run(settings: DriverSettings, stopping: asyncio.Event) -> None:
         if settings.http
         else None
     )
+    # Last, because it makes a file: what fails before it leaves none behind.
+    sock = settings.listen_unix("endpoint", mode=settings.endpoint_mode)
     server = await serve(
         sock,
         proxy.handle,

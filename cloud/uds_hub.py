@@ -153,7 +153,7 @@ class Hub:
     def _check_driver(self, stream: Stream, frame: Open) -> None:
         peer = stream.link.peer
         if stream.link.context is Role.DRIVER and frame.subject != peer.name:
-            raise NotCarried(frame.method, f"proxy driver {peer.name} may not call {frame.subject}")
+            raise NotCarried(frame.method or "a watch", f"proxy driver {peer.name} may not call {frame.subject}")
 
     async def _forward(self, stream: Stream, call: Call, account: Account) -> None:
         """Pass the answer on, message by message, at the caller's pace; its release goes back the same way."""
@@ -183,6 +183,7 @@ class Hub:
     async def _serve_watch(self, stream: Stream) -> None:
         """A proxy driver hears of the driver's Identity and capabilities, and of each change."""
         assert stream.opened is not None
+        self._check_driver(stream, stream.opened)
         driver, wanted = stream.opened.subject, stream.opened.node
         changed = asyncio.Event()
         watchers = self._watchers.setdefault(driver, set())
@@ -233,8 +234,8 @@ async def run(settings: HubSettings, stopping: asyncio.Event) -> None:
     store = Store(settings.state_dir)
     hub = Hub(store, metrics, insecure=settings.tls_cert is None)
     hello = introduce("hub", settings.name, instance="hub")
-    listeners = _listeners(settings, hub, hello)
     http = HttpEndpoint(settings.http, registry=metrics.registry, ready=lambda: (True, "")) if settings.http else None
+    listeners = _listeners(settings, hub, hello)
     try:
         for listener in listeners:
             await listener.start()
@@ -256,16 +257,7 @@ async def run(settings: HubSettings, stopping: asyncio.Event) -> None:
 
 def _listeners(settings: HubSettings, hub: Hub, hello: Hello) -> list[Listener]:
     limits = settings.limits()
-    allowed = frozenset(settings.uds_allow_uid) if settings.uds_group is not None else None
-    found = [
-        Listener(
-            settings.listen_unix("uds", mode=0o600 if settings.uds_group is None else 0o660, gid=settings.uds_gid()),
-            hello,
-            hub,
-            limits=limits,
-            allow_uids=allowed,
-        )
-    ]
+    found = []
     if settings.listen is not None:
         tls = settings.tls(server=True)
         found.append(
@@ -278,4 +270,8 @@ def _listeners(settings: HubSettings, hub: Hub, hello: Hello) -> list[Listener]:
                 max_connections=settings.max_connections,
             )
         )
+    # Last, because it makes a file: what fails before it leaves none behind.
+    sock = settings.listen_unix("uds", mode=0o600 if settings.uds_group is None else 0o660, gid=settings.uds_gid())
+    allowed = frozenset(settings.uds_allow_uid) if settings.uds_group is not None else None
+    found.append(Listener(sock, hello, hub, limits=limits, allow_uids=allowed))
     return found

@@ -60,14 +60,9 @@ async def _connect(endpoint: Endpoint, websocket: WebSocket, limits: Limits, tls
         await loop.create_connection(lambda: websocket, endpoint.host, endpoint.port)
     else:
         assert tls is not None
-        raw, _ = await loop.create_connection(RawTcp, endpoint.host, endpoint.port)
-        tune(raw, limits)
-        try:
-            secure = await loop.start_tls(raw, websocket, tls, server_hostname=endpoint.host)
-        except BaseException:
-            raw.abort()
-            raise
-        assert secure is not None
+        _, raw = await loop.create_connection(RawTcp, endpoint.host, endpoint.port)
+        tune(raw.transport, limits)
+        secure = await raw.secure(websocket, tls, server_hostname=endpoint.host)
         websocket.connection_made(secure)  # start_tls() leaves that to its caller
 
 

@@ -107,35 +107,31 @@ class Listener:
         session = Session(self._hello, dialler=False, limits=self._limits, now=loop.time())
         return Link(session, self._handler, loop=loop, writer=websocket, peer_identity=websocket.peer())
 
-    def _start_tls(self, raw: asyncio.Transport) -> None:
+    def _start_tls(self, raw: RawTcp) -> None:
         task = asyncio.get_running_loop().create_task(self._handshake(raw), name="TLS handshake")
         self._handshakes.add(task)
         task.add_done_callback(self._handshakes.discard)
 
-    async def _handshake(self, raw: asyncio.Transport) -> None:
+    async def _handshake(self, raw: RawTcp) -> None:
         assert self._tls is not None
-        loop = asyncio.get_running_loop()
-        host, port, *_ = raw.get_extra_info("peername") or ("?", 0)
+        host, port, *_ = raw.transport.get_extra_info("peername") or ("?", 0)
         address = f"{host}:{port}"
         if len(self._websockets) + len(self._handshakes) > self._max_connections:
             log.warning("%s was turned away: %d connections is the limit", address, self._max_connections)
-            raw.abort()
+            raw.transport.abort()
             return
-        tune(raw, self._limits)
+        tune(raw.transport, self._limits)
         websocket = self._make()
         try:
-            secure = await loop.start_tls(
-                raw, websocket, self._tls(), server_side=True, ssl_handshake_timeout=self._limits.hello_timeout_s
+            secure = await raw.secure(
+                websocket, self._tls(), server_side=True, ssl_handshake_timeout=self._limits.hello_timeout_s
             )
         except OSError as error:  # SSLError and a lost connection are both OSErrors
-            log.warning("the TLS handshake with %s failed: %s", address, in_words(error))
-            raw.abort()
-            return
-        except BaseException:
-            raw.abort()
-            raise
-        assert secure is not None
-        websocket.connection_made(secure)
+            # Who connects and goes is a health check.
+            level = logging.DEBUG if isinstance(error, ConnectionResetError) else logging.WARNING
+            log.log(level, "the TLS handshake with %s failed: %s", address, in_words(error))
+        else:
+            websocket.connection_made(secure)
 
 
 def listen_tcp(address: HostPort) -> socket.socket:

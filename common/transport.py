@@ -19,7 +19,7 @@ import socket
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 from websockets.client import ClientProtocol
 from websockets.exceptions import InvalidHandshake, InvalidStatus
@@ -44,8 +44,9 @@ _SUBPROTOCOL = Subprotocol("csi-bridge")
 MAX_FRAME_BYTES = 1_048_576
 """The largest WebSocket message accepted. A session's messages are about two chunks; this leaves a newer peer room."""
 
-_NOTSENT_CHUNKS = 1
-"""Chunks that the kernel may hold unsent (TCP_NOTSENT_LOWAT): enough to keep it busy, little enough for a slow link."""
+_NOTSENT_PART = 4
+"""The part of a chunk, one in so many, that the kernel may hold unsent (TCP_NOTSENT_LOWAT) before it takes more: enough
+to keep it busy, little enough for a slow link. With TLS, one chunk waits in the library as well."""
 
 _WRITE_BUFFER_BYTES = 1
 """Above it we make no more frames: what the kernel did not take at once, the rest of one chunk, is all that waits here.
@@ -303,8 +304,6 @@ class WebSocket(asyncio.Protocol):
     def _on_request(self, request: Request) -> None:
         assert isinstance(self._core, ServerProtocol)
         response = self._core.accept(request)
-        if response.status_code == 101 and self._core.subprotocol != _SUBPROTOCOL:
-            response = self._core.reject(400, f"This is a CSI Bridge hub: it speaks the subprotocol {_SUBPROTOCOL}.\n")
         self._core.send_response(response)
         if response.status_code == 101:
             self._link = self._make_link(self)
@@ -364,17 +363,58 @@ class WebSocket(asyncio.Protocol):
 
 
 class RawTcp(asyncio.Protocol):
-    """A TCP connection before TLS: it reads nothing, so that TLS sees the first byte."""
+    """A TCP connection before TLS.
 
-    def __init__(self, on_made: Callable[[asyncio.Transport], None] | None = None) -> None:
+    What the peer says before TLS is in place is kept and handed over: uvloop reads once after `connection_made`,
+    whatever that has paused (handles/basetransport.pyx), and a ClientHello lost so is a connection that hangs.
+    """
+
+    def __init__(self, on_made: Callable[["RawTcp"], None] | None = None) -> None:
+        self.transport: asyncio.Transport
         self._on_made = on_made
+        self._early = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The socket is connected; the TLS handshake reads on."""
-        self._transport = cast("asyncio.Transport", transport)
-        self._transport.pause_reading()
+        """The socket is connected."""
+        self.transport = cast("asyncio.Transport", transport)
+        self.transport.pause_reading()
         if self._on_made is not None:
-            self._on_made(self._transport)
+            self._on_made(self)
+
+    def data_received(self, data: bytes) -> None:
+        """The peer was quick."""
+        self._early += data
+        self.transport.pause_reading()
+
+    async def secure(self, protocol: asyncio.Protocol, tls: ssl.SSLContext, **how: Any) -> asyncio.Transport:
+        """Put TLS, and `protocol` on top, in our place; `how` is for `start_tls()`. Cancelling closes the connection.
+
+        Raises:
+            OSError: the handshake failed, and the connection is closed.
+        """
+        loop = asyncio.get_running_loop()
+        if self.transport.is_closing():
+            raise ConnectionResetError("the peer closed the connection")
+        handshake = loop.create_task(loop.start_tls(self.transport, protocol, tls, **how), name="TLS handshake")
+        try:
+            await asyncio.sleep(0)  # TLS has our place now, and its beginning is scheduled
+            loop.call_soon(self._hand_over)  # after that, and before the loop reads on
+            secure = await handshake
+        except BaseException:
+            handshake.cancel()
+            self.transport.abort()
+            raise
+        assert secure is not None
+        return secure
+
+    def _hand_over(self) -> None:
+        tls = cast("asyncio.BufferedProtocol", self.transport.get_protocol())  # uvloop's is one without the base class
+        while self._early:
+            buffer = memoryview(tls.get_buffer(len(self._early)))
+            piece = self._early[: len(buffer)]
+            buffer[: len(piece)] = piece
+            self._early = self._early[len(piece) :]
+            tls.buffer_updated(len(piece))
 
 
 def tune(transport: asyncio.BaseTransport, limits: Limits) -> None:
@@ -382,7 +422,7 @@ def tune(transport: asyncio.BaseTransport, limits: Limits) -> None:
     sock = transport.get_extra_info("socket")
     with contextlib.suppress(OSError):  # a socket that just closed: its own error comes by the protocol
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _NOTSENT_CHUNKS * limits.chunk_bytes)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, limits.chunk_bytes // _NOTSENT_PART)
     cast("asyncio.Transport", transport).set_write_buffer_limits(high=_WRITE_BUFFER_BYTES, low=0)
 
 

@@ -85,8 +85,12 @@ class Agent:
 
     def tell(self) -> None:
         """Send what the drivers say of themselves, if there is a link."""
-        if self._reports is not None:
+        if self._reports is None:
+            return
+        try:
             self._reports.queue(encode_reports(driver.report for driver in self.drivers if driver.report is not None))
+        except CallError as error:  # a driver with an absurdly long answer: the others' reports stay what they were
+            log.error("the hub cannot be told of the drivers here: %s", error)  # noqa: TRY400  # the sentence says it all
 
     # ---- calls -------------------------------------------------------------------------------------------------------
 
@@ -212,10 +216,10 @@ async def run(settings: AgentSettings, stopping: asyncio.Event) -> None:
         tls=settings.tls(server=False),
         on_redial=metrics.redials.inc,
     )
-    status = None
-    if settings.status is not None:
-        status = StatusEndpoint(settings.listen_unix("status", mode=0o600), lambda: describe(agent, uplink))
     http = HttpEndpoint(settings.http, registry=metrics.registry, ready=lambda: (True, "")) if settings.http else None
+    status = None
+    if settings.status is not None:  # last, because it makes a file: what fails before it leaves none behind
+        status = StatusEndpoint(settings.listen_unix("status", mode=0o600), lambda: describe(agent, uplink))
     try:
         async with supervised() as tasks:
             for driver in agent.drivers:

@@ -10,10 +10,12 @@ import json
 import os
 import re
 import shutil
+import signal
 import ssl
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +28,6 @@ from common.errors import HandshakeRefused
 from common.limits import Limits
 from common.messages import Chunk, Credit, End, Goodbye, Hello, Kind, Open, Ping, Priority, Reason, encode
 from common.status import Code
-from tests.peers.support.waiting import wait_for
 from tests.support.bridge import Bridge, Hub
 from tests.support.certificates import Authority, Pem
 from tests.support.linked import Peer
@@ -41,6 +42,7 @@ from tests.support.stranger import (
     upgrade_request,
     websocket_frame,
 )
+from tests.support.waiting import let_pass, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -174,8 +176,8 @@ def test_a_client_that_connects_and_goes_is_no_news(hub: Hub) -> None:
         (b"GET / HTTP/1.1\r\nX: " + b"x" * 100_000 + b"\r\n\r\n", b"431", b"Failed to open a WebSocket"),
         (upgrade_request(Sec_WebSocket_Key=""), b"400", b"Failed to open a WebSocket"),
         (upgrade_request(Sec_WebSocket_Version="8"), b"400", b"Failed to open a WebSocket"),
-        (upgrade_request(""), b"400", b"This is a CSI Bridge hub: it speaks the subprotocol csi-bridge."),
-        (upgrade_request("chat"), b"400", b"This is a CSI Bridge hub: it speaks the subprotocol csi-bridge."),
+        (upgrade_request(""), b"400", b"missing subprotocol"),
+        (upgrade_request("chat"), b"400", b"invalid subprotocol; expected one of csi-bridge"),
     ],
     ids=["GET", "metrics", "POST", "HTTP/1.0", "long path", "long header", "no key", "version", "none", "chat"],
 )
@@ -203,7 +205,7 @@ def test_what_is_no_upgrade_of_ours_is_told_so_in_http(
         (websocket_frame(b"", size=2**62), 1009, "broke the WebSocket protocol"),
         (websocket_frame(b"", opcode=0x3), 1002, "broke the WebSocket protocol"),
         (b"\x82\x01x", 1002, "broke the WebSocket protocol"),
-        (websocket_frame(b"", opcode=0x8, size=126), 1002, "broke the WebSocket protocol"),
+        (websocket_frame(bytes(126), opcode=PING), 1002, "broke the WebSocket protocol"),
     ],
     ids=["text", "fragment", "continuation", "oversized", "huge", "reserved", "unmasked", "long control"],
 )
@@ -304,7 +306,7 @@ def test_a_peer_that_breaks_the_sessions_rules_is_said_goodbye_to(hub: Hub, fram
 
 
 def test_a_peer_that_sends_more_than_its_credit_is_said_goodbye_to(hub: Hub) -> None:
-    """A message may begin while there is credit: the first one takes all of the stream's, the second one is too many."""
+    """A message may begin while there is credit: the first one takes all of its stream's, so the next is too many."""
     with Stranger(hub.address) as stranger:
         name = f"d{stranger.address}"
         stranger.greet(hello("driver", name))
@@ -387,8 +389,14 @@ def test_a_driver_that_calls_another_drivers_name_is_told_that_it_may_not(hub: H
 
 @pytest.mark.parametrize(
     ("role", "kind"),
-    [("edge", Kind.CALL), ("edge", Kind.WATCH), ("edge", Kind.STATUS), ("driver", Kind.REPORT), ("driver", Kind.STATUS)]
-    + [("driver", 99)],
+    [
+        ("edge", Kind.CALL),
+        ("edge", Kind.WATCH),
+        ("edge", Kind.STATUS),
+        ("driver", Kind.REPORT),
+        ("driver", Kind.STATUS),
+        ("driver", 99),
+    ],
 )
 def test_a_stream_that_is_not_the_roles_is_refused_and_the_link_stays(hub: Hub, role: str, kind: int) -> None:
     with Stranger(hub.address) as stranger:
@@ -519,12 +527,12 @@ def test_a_user_who_is_not_on_the_list_is_turned_away_in_the_log(own: Callable[.
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can be another user")
 def test_a_user_who_is_on_the_list_is_let_in_and_others_are_not(own: Callable[..., Hub]) -> None:
-    hub = own("--uds-group=0", "--uds-allow-uid=12345", f"--uds-allow-uid={os.getuid()}")
+    hub = own("--hello-timeout=500ms", "--uds-group=0", "--uds-allow-uid=12345", f"--uds-allow-uid={os.getuid()}")
     hub.uds.parent.chmod(0o711)
     connect = "import socket,sys; s=socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]); print(len(s.recv(1)))"
     for uid, turned_away in ((12345, False), (12346, True)):
         process = subprocess.Popen(
-            ["setpriv", f"--reuid={uid}", "--regid=0", "--clear-groups", sys._base_executable, "-c", connect, hub.uds],
+            ["setpriv", f"--reuid={uid}", "--regid=0", "--clear-groups", sys.executable, "-c", connect, hub.uds],
             stdout=subprocess.PIPE,
         )
         process.communicate(timeout=60)
@@ -565,6 +573,22 @@ def test_with_the_right_certificate_a_proxy_driver_gets_in_and_may_call_its_own_
         stranger.frames(CALL, Chunk(1, 0, b""))
         end = next(frame for frame in _frames(stranger) if isinstance(frame, End))
         assert "may not call d.example" in end.message
+
+
+def test_clients_that_spoke_before_the_hub_came_to_accept_them_get_in(secure: Hub, authority: Authority) -> None:
+    """Ten thousand agents after a restart do. A first flight that the hub drops is a handshake that hangs."""
+    tls = client_of(authority, authority.edge("n1"))
+
+    def come(_: int) -> bool:
+        with Stranger(secure.address, tls=tls) as stranger:
+            return stranger.greet(hello("edge", "n1")).role == "hub"
+
+    with ThreadPoolExecutor(20) as threads:
+        secure.process.signal(signal.SIGSTOP)
+        coming = [threads.submit(come, number) for number in range(20)]
+        let_pass(0.3)
+        secure.process.signal(signal.SIGCONT)
+        assert all(one.result() for one in coming)
 
 
 def test_a_client_without_a_certificate_is_hung_up_on(secure: Hub, authority: Authority) -> None:

@@ -142,6 +142,7 @@ def test_a_second_sigterm_stops_at_once_and_calls_under_way_are_unavailable(
     stopped.ask_to_stop()
     assert stopped.process.wait_exit() == 1, stopped.process.log_tail()
     assert stopped.lines()[-1]["msg"].endswith("was stopped before it had drained")
+    assert not {"hub": world.bridge.hub.uds, "agent": world.agent.socket, "proxy": world.proxy.socket}[which].exists()
     assert call.outcome().code is Code.UNAVAILABLE
     gate.set()
 

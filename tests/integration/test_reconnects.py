@@ -16,11 +16,11 @@ from common.link import Link, Stream
 from common.messages import Kind
 from common.status import Origin
 from common.version import introduce
-from tests.peers.support.waiting import wait_for
 from tests.support.bridge import Bridge
 from tests.support.local_bridge import LocalBridge
 from tests.support.requests import create
 from tests.support.vendor import Vendor
+from tests.support.waiting import wait_for
 
 _WARM_UP = 5
 

@@ -2,18 +2,20 @@
 
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from common.csi import csi_pb2
 from common.status import Code
 from tests.integration.conftest import World
-from tests.peers.support.waiting import wait_for
 from tests.support.answers import volume
 from tests.support.bridge import Bridge
+from tests.support.certificates import Authority
 from tests.support.requests import create, create_of_bytes
 from tests.support.sidecar import refused
 from tests.support.vendor import Refusal, Vendor, VendorCall
+from tests.support.waiting import wait_for
 
 MIB = 1 << 20
 
@@ -198,12 +200,20 @@ def test_an_agent_with_a_lower_limit_than_its_hub_is_told_apart(bridge: Bridge, 
 
 
 def _large_messages_both_ways(
-    bridge: Bridge, vendor: Vendor, *, size: int, rate: str, keepalive: str, patience_s: float
+    bridge: Bridge,
+    vendor: Vendor,
+    *,
+    size: int,
+    rate: str,
+    keepalive: str,
+    patience_s: float,
+    authority: Authority | None = None,
 ) -> None:
     flag = f"--keepalive={keepalive}"
-    hub = bridge.start_hub(flag)
+    hub = bridge.start_hub(flag, *(authority.hub().flags if authority else []))
     link = bridge.start_link(rate=rate)
-    bridge.start_agent("n1", vendor.socket, through=link.address, flags=[flag])
+    flags = [flag, f"--hub=wss://{link.address}", *authority.edge("n1").flags] if authority else [flag]
+    bridge.start_agent("n1", vendor.socket, through=link.address, flags=flags)
     sidecar = bridge.start_proxy("vendor.test").sidecar()
     bridge.wait_routed(sidecar)
     before = link.command("stats")
@@ -233,6 +243,10 @@ def test_large_messages_on_a_slow_link_pass_and_another_call_is_answered_meanwhi
 @pytest.mark.slow
 @pytest.mark.timeout(1_500)
 def test_4_mib_at_64_kbit_per_second_pass_and_another_call_is_answered_meanwhile(
-    bridge: Bridge, vendor: Vendor
+    bridge: Bridge, vendor: Vendor, tmp_path: Path
 ) -> None:
-    _large_messages_both_ways(bridge, vendor, size=4 * MIB, rate="64kbit", keepalive="10s", patience_s=1_200)
+    # With TLS, which holds back more than plain TCP does, so that a pong comes later.
+    authority = Authority(tmp_path)
+    _large_messages_both_ways(
+        bridge, vendor, size=4 * MIB, rate="64kbit", keepalive="10s", patience_s=1_200, authority=authority
+    )

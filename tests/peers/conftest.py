@@ -19,11 +19,11 @@ from tests.peers.support.claims import Claims
 from tests.peers.support.control_plane import ControlPlane
 from tests.peers.support.dirdriver import DirDriver, start_dirdriver
 from tests.peers.support.mock_driver import start_mock_driver
-from tests.peers.support.processes import Process, Supervisor
 from tests.peers.support.sanity import SanityReport, run_sanity
 from tests.peers.support.sidecars import Sidecars
 from tests.peers.support.tunnel import Tunnel
 from tests.support.bridge import Bridge
+from tests.support.processes import Process, Supervisor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

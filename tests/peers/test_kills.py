@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.peers.support.waiting import let_pass, wait_for
+from tests.support.waiting import let_pass, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
     from tests.peers.support.claims import Claims
     from tests.peers.support.dirdriver import DirDriver
-    from tests.peers.support.processes import Process
     from tests.peers.support.sidecars import Sidecars
     from tests.peers.support.tunnel import Tunnel
     from tests.support.bridge import Member
+    from tests.support.processes import Process
 
 _SOON = ("--retry-interval-start=500ms", "--retry-interval-max=1s")
 """The provisioner's patience with a failure: its default grows to 5 minutes."""

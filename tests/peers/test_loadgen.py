@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.peers.support.processes import listens_on
+from tests.support.processes import listens_on
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tests.peers.support.processes import Supervisor
+    from tests.support.processes import Supervisor
 
 _CREATE, _DELETE = "/csi.v1.Controller/CreateVolume", "/csi.v1.Controller/DeleteVolume"
 

@@ -10,15 +10,15 @@ import pytest
 
 from common.status import Code
 from tests.peers.support import csi_client
-from tests.peers.support.processes import listens_on
-from tests.peers.support.waiting import wait_for
+from tests.support.processes import listens_on
+from tests.support.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tests.peers.support.processes import Supervisor
     from tests.peers.support.tunnel import Tunnel
+    from tests.support.processes import Supervisor
 
 _CALLERS = 300
 _DRIVER = "load.csi-bridge.io"

@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.peers.support.processes import listens_on
+from tests.support.processes import listens_on
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from tests.peers.support.dirdriver import DirDriver
-    from tests.peers.support.processes import Process, Supervisor
     from tests.peers.support.sanity import SanityReport
     from tests.peers.support.tunnel import Tunnel
+    from tests.support.processes import Process, Supervisor
 
 _SIZE_BYTES = 16 << 20
 """Of csi-sanity's volumes: its own 10 GiB each are for drivers with more room."""

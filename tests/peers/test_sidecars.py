@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from tests.peers.support.control_plane import ControlPlane
     from tests.peers.support.kube_api import Object
-    from tests.peers.support.processes import Process
     from tests.peers.support.sidecars import Sidecars
+    from tests.support.processes import Process
 
 CLAIM = "PersistentVolumeClaim"
 

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from tests.peers.support.claims import Claims
     from tests.peers.support.control_plane import ControlPlane
     from tests.peers.support.dirdriver import DirDriver
-    from tests.peers.support.processes import Process
     from tests.peers.support.sidecars import Sidecars
     from tests.peers.support.tunnel import Tunnel
+    from tests.support.processes import Process
 
 _STORM_S = 60.0
 """How long the link and the processes behind the proxy driver are tormented."""

@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import Any, Self
 
 from tests.lab.remote import RemoteLink
-from tests.peers.support.ports import free_ports
-from tests.peers.support.processes import Process, listens_on
-from tests.peers.support.waiting import wait_for
+from tests.support.ports import free_ports
+from tests.support.processes import Process, listens_on
 from tests.support.sidecar import Sidecar
+from tests.support.waiting import wait_for
 
 _PROGRAM = Path(sys.executable).with_name("csi-bridge")
 
@@ -116,13 +116,14 @@ class Agent(Member):
 
     Attributes:
         node: its node's name.
+        socket: where it tells its state.
     """
 
     def __init__(
         self, node: str, hub: str, sockets: Sequence[Path], directory: Path, logs: Path, flags: Sequence[str]
     ) -> None:
         self.node = node
-        self._status = directory / f"{node}.sock"
+        self.socket = directory / f"{node}.sock"
         command = [
             _PROGRAM,
             "edge",
@@ -132,15 +133,15 @@ class Agent(Member):
             "--insecure",
             *(f"--driver=unix://{path}" for path in sockets),
             f"--state-dir={directory / node}",
-            f"--status=unix://{self._status}",
+            f"--status=unix://{self.socket}",
             *_TIMES,
             *flags,
         ]
-        super().__init__(f"agent-{node}-{directory.name}", command, logs, ready=lambda: listens_on(self._status))
+        super().__init__(f"agent-{node}-{directory.name}", command, logs, ready=lambda: listens_on(self.socket))
 
     def status(self) -> dict[str, Any]:
         """What it says of itself on its status socket."""
-        with contextlib.closing(_UnixConnection(self._status)) as connection:
+        with contextlib.closing(_UnixConnection(self.socket)) as connection:
             connection.request("GET", "/status")
             state: dict[str, Any] = json.loads(connection.getresponse().read())
         return state

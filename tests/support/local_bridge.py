@@ -21,8 +21,8 @@ from common.status import Status
 from edge import agent
 from edge.settings import AgentSettings
 from tests.lab.link import Link
-from tests.peers.support.ports import free_ports
 from tests.support.answers import path_of
+from tests.support.ports import free_ports
 
 _WAIT_S = 0.005
 

@@ -21,8 +21,8 @@ from google.protobuf.message import Message
 
 from common.csi.methods import METHODS
 from common.status import Code
-from tests.peers.support.waiting import wait_for
 from tests.support.answers import Identity, answer_of, path_of
+from tests.support.waiting import wait_for
 
 _THREADS = 400
 """Above what the sidecars together hold in flight (contract A: 265); a thread is made when one is needed."""

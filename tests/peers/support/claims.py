@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tests.peers.support import manifests
-from tests.peers.support.waiting import wait_for
+from tests.support.waiting import wait_for
 
 if TYPE_CHECKING:
     from tests.peers.support.kube_api import KubeApi, Object

@@ -19,14 +19,14 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from tests.peers.support.kube_api import KubeApi
-from tests.peers.support.ports import free_ports
-from tests.peers.support.processes import Supervisor, listens_on
+from tests.support.ports import free_ports
+from tests.support.processes import Supervisor, listens_on
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tests.peers.support.processes import Process
+    from tests.support.processes import Process
 
 _READY_LIMIT_S = 60.0
 

@@ -6,7 +6,6 @@ done here with the same limits.
 
 from __future__ import annotations
 
-import contextlib
 import time
 from typing import TYPE_CHECKING
 
@@ -37,23 +36,20 @@ _SEQUENCE = ("GetPluginInfo", "GetPluginCapabilities", *["ControllerGetCapabilit
 
 
 class _Dialler(Sidecar):
-    """A new connection, made as csi-lib-utils makes it: it waits for the driver (contract A.1), then calls.
+    """A new connection with the patience of csi-lib-utils' (contract A.1): its first call waits for it.
 
     The other one's short back-off is also grpcio's limit for a connection attempt, which a busy machine can exceed.
     """
 
-    def __init__(self, socket: Path, *, timeout_s: float) -> None:
+    def __init__(self, socket: Path) -> None:
         self.socket = socket
         self._channel = grpc.insecure_channel(f"unix://{socket}", _OPTIONS)
-        with contextlib.suppress(grpc.FutureTimeoutError):  # the calls will say why
-            grpc.channel_ready_future(self._channel).result(timeout_s)
 
 
 def probe(socket: Path) -> Outcome:
     """What livenessprobe does at each of the kubelet's checks: a new connection and one Probe, within 3 s."""
-    end = time.monotonic() + PROBE_TIMEOUT_S
-    with _Dialler(socket, timeout_s=PROBE_TIMEOUT_S) as sidecar:
-        return sidecar.call("Probe", timeout_s=max(0.001, end - time.monotonic()))
+    with _Dialler(socket) as sidecar:
+        return sidecar.call("Probe", timeout_s=PROBE_TIMEOUT_S)
 
 
 def is_ready(outcome: Outcome) -> bool:
@@ -63,7 +59,7 @@ def is_ready(outcome: Outcome) -> bool:
 
 def identify(socket: Path) -> list[Outcome]:
     """What external-health-monitor does at its start: a Probe, then five calls in a context of one second."""
-    with _Dialler(socket, timeout_s=_DIAL_TIMEOUT_S) as sidecar:
+    with _Dialler(socket) as sidecar:
         outcomes = [sidecar.call("Probe", timeout_s=_DIAL_TIMEOUT_S)]
         deadline = time.monotonic() + SEQUENCE_TIMEOUT_S
         for method in _SEQUENCE:
@@ -74,7 +70,7 @@ def identify(socket: Path) -> list[Outcome]:
 
 def vendor_answers(socket: Path) -> bool:
     """Whether a call that no cache answers comes back with a word of the vendor's own."""
-    with _Dialler(socket, timeout_s=PROBE_TIMEOUT_S) as sidecar:
+    with _Dialler(socket) as sidecar:
         # Without a volume id every driver refuses it (CSI spec); the bridge itself would say one of the other two.
         outcome = sidecar.call("ValidateVolumeCapabilities", timeout_s=PROBE_TIMEOUT_S)
     return outcome.code not in {Code.UNAVAILABLE, Code.DEADLINE_EXCEEDED}
@@ -82,7 +78,7 @@ def vendor_answers(socket: Path) -> bool:
 
 def volume_ids(socket: Path) -> list[str]:
     """The volumes that a driver lists, on its own socket or through the bridge, sorted."""
-    with _Dialler(socket, timeout_s=_DIAL_TIMEOUT_S) as sidecar:
+    with _Dialler(socket) as sidecar:
         outcome = sidecar.call("ListVolumes")
     assert outcome.ok, outcome.refusal
     return sorted(entry.volume.volume_id for entry in outcome.answer.entries)

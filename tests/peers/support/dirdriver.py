@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from examples.dirdriver.call_log import Call, read_calls
 from tests.peers.support import csi_client
-from tests.peers.support.processes import listens_on
+from tests.support.processes import listens_on
 
 if TYPE_CHECKING:
-    from tests.peers.support.processes import Process, Supervisor
+    from tests.support.processes import Process, Supervisor
 
 _PROGRAM = Path(sys.executable).with_name("dirdriver")
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from kubernetes import client, dynamic
 from kubernetes.dynamic.exceptions import ConflictError, NotFoundError
 
-from tests.peers.support.waiting import wait_for
+from tests.support.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.peers.support.processes import listens_on
+from tests.support.processes import listens_on
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.peers.support.processes import Process, Supervisor
+    from tests.support.processes import Process, Supervisor
 
 
 def start_mock_driver(

@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tests.peers.support.ports import free_ports
-from tests.peers.support.processes import listens_on
+from tests.support.ports import free_ports
+from tests.support.processes import listens_on
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from tests.peers.support.control_plane import ControlPlane
-    from tests.peers.support.processes import Process, Supervisor
+    from tests.support.processes import Process, Supervisor
 
 _NAMESPACES = {"snapshot-controller": "kube-system"}
 """Where a sidecar's published ServiceAccount lives, if not in ``default``."""

@@ -6,8 +6,8 @@ import urllib.request
 from typing import TYPE_CHECKING
 
 from tests.peers.support import csi_client
-from tests.peers.support.ports import free_ports
-from tests.peers.support.waiting import wait_for
+from tests.support.ports import free_ports
+from tests.support.waiting import wait_for
 
 if TYPE_CHECKING:
     from pathlib import Path

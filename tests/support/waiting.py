@@ -1,4 +1,4 @@
-"""Waiting for something another process does: the one place of the peer tests that sleeps."""
+"""Waiting for something another process does, by looking again and again."""
 
 from __future__ import annotations
 

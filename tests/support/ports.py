@@ -1,4 +1,4 @@
-"""Free TCP ports on loopback, for peers that are told where to listen."""
+"""Free TCP ports on loopback, for processes that are told where to listen."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Processes of the peers: started, watched, killed, started again, and stopped in reverse order.
+"""Processes of a test: started, watched, killed, started again, and stopped in reverse order.
 
 Rules:
 
@@ -16,7 +16,7 @@ import socket
 import subprocess
 from typing import TYPE_CHECKING, Self
 
-from tests.peers.support.waiting import wait_for
+from tests.support.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
