@@ -88,8 +88,7 @@ class IdentityCache:
                 report.driver,
                 report.node,
             )
-        if report != self._stored:
-            self._write(report)
+        if report != self._stored and self._write(report):
             self._stored = report
 
     def _differs(self, report: DriverReport) -> bool:
@@ -109,7 +108,7 @@ class IdentityCache:
             return None
         return report
 
-    def _write(self, report: DriverReport) -> None:
+    def _write(self, report: DriverReport) -> bool:
         new = self._path.with_suffix(".new")
         try:
             with new.open("wb") as file:
@@ -119,3 +118,5 @@ class IdentityCache:
             new.replace(self._path)
         except OSError as error:
             log.error("cannot write %s; sidecars need the link at their next start: %s", self._path, error)  # noqa: TRY400  # the sentence says it all
+            return False
+        return True

@@ -129,21 +129,23 @@ class Nodes:
         return True
 
     def report(self, name: str, reports: Iterable[DriverReport]) -> None:
-        """A node's agent told of all its drivers. What it says of other nodes is dropped."""
+        """A node's agent told of its drivers. What it says of other nodes is dropped.
+
+        A driver that it does not mention stays known: a restarted agent has not asked its drivers yet, and a call must
+        not go to another node because this one's driver is away.
+        """
         node = self._nodes[name]
-        new = tuple(report for report in reports if report.node == name)
         old = node.stored.reports
+        told = {report.driver: report for report in reports if report.node == name}
+        new = tuple({**{report.driver: report for report in old}, **told}.values())
         if new == old:
             return
         node.stored = replace(node.stored, reports=new)
         self._store.save(node.stored)
-        for driver in {report.driver for report in (*old, *new) if report not in old or report not in new}:
-            names = self._by_driver.setdefault(driver, set())
-            if any(report.driver == driver for report in new):
-                names.add(name)
-            else:
-                names.discard(name)
-            self._changed(driver)
+        for report in new:
+            if report not in old:
+                self._by_driver.setdefault(report.driver, set()).add(name)
+                self._changed(report.driver)
 
     # ---- questions ---------------------------------------------------------------------------------------------------
 

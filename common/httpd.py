@@ -63,8 +63,9 @@ class HttpEndpoint:
         """
         try:
             self._server = _Server(address)
-        except OSError as error:
-            raise SettingsError("--http", str(address), f"cannot listen there: {error.strerror or error}") from error
+        except (OSError, UnicodeError) as error:  # a name that is no host's fails in its encoding
+            why = (error.strerror if isinstance(error, OSError) else None) or str(error)
+            raise SettingsError("--http", str(address), f"cannot listen there: {why}") from error
         self._server.set_app(_application(registry, ready))
         host, port = self._server.server_address[:2]
         self.address = HostPort(str(host), int(port))

@@ -126,8 +126,8 @@ class Agent:
             stream.remaining_s(), self.operations.perform(operation, self._runner(driver, frame.method, request))
         )
         account.response_bytes = len(result.body or b"")
-        stream.on_released = self._release(operation)
         stream.end(result.status, result.body)
+        stream.on_released = self._release(operation, result)
         return result.status
 
     async def _pass_through(
@@ -164,10 +164,10 @@ class Agent:
         except TimeoutError:
             raise CallTimeout(f"edge node {self.node}") from None
 
-    def _release(self, operation: Operation) -> Callable[[bool], None]:
+    def _release(self, operation: Operation, result: Result) -> Callable[[bool], None]:
         def released(delivered: bool) -> None:  # noqa: FBT001  # the stream's own signature
             if delivered:
-                self.operations.delivered(operation)
+                self.operations.delivered(operation, result)
 
         return released
 

@@ -22,7 +22,7 @@ from typing import Any
 from google.protobuf.message import DecodeError, Message
 
 from common.csi.methods import METHODS
-from common.errors import OperationConflict, OperationLimit
+from common.errors import CallError, OperationConflict, OperationLimit
 from common.redact import digest
 from common.status import Status
 
@@ -106,6 +106,7 @@ class Result:
 class _Running:
     operation: Operation
     task: asyncio.Task[Result]
+    began: int
 
 
 @dataclass(slots=True)
@@ -129,6 +130,8 @@ class Operations:
     node: str
     _running: dict[tuple[str, ...], _Running] = field(default_factory=dict)
     _kept: OrderedDict[tuple[str, ...], _Kept] = field(default_factory=OrderedDict)
+    _steps: int = 0
+    _touched: dict[str, int] = field(default_factory=dict)  # by object: when an operation on it began or ended last
 
     @property
     def under_way(self) -> list[str]:
@@ -154,13 +157,16 @@ class Operations:
             log.debug("a retry gets the kept result of %s", operation)
             return kept
         task = asyncio.get_running_loop().create_task(self._run(operation, run), name=f"operation {operation}")
-        self._running[operation.key] = _Running(operation, task)
+        self._running[operation.key] = _Running(operation, task, self._steps)
+        self._touch(operation.about)
         task.add_done_callback(lambda task: self._finished(operation, task))
         return await asyncio.shield(task)
 
-    def delivered(self, operation: Operation) -> None:
-        """The result reached a caller: it need not be kept."""
-        self._kept.pop(operation.key, None)
+    def delivered(self, operation: Operation, result: Result) -> None:
+        """This result reached a caller: it need not be kept. A later one of the same key stays."""
+        kept = self._kept.get(operation.key)
+        if kept is not None and kept.result is result:
+            del self._kept[operation.key]
 
     async def drain(self) -> None:
         """Wait until no operation runs."""
@@ -168,7 +174,6 @@ class Operations:
             await asyncio.wait([running.task for running in self._running.values()])
 
     async def _run(self, operation: Operation, run: Callable[[], Awaitable[Result]]) -> Result:
-        self._forget_kept_about({operation.about} - {""})
         try:
             async with asyncio.timeout(self.limit_s):
                 return await run()
@@ -176,17 +181,35 @@ class Operations:
             raise OperationLimit(operation.key[0], self.node, self.limit_s) from None
 
     def _finished(self, operation: Operation, task: asyncio.Task[Result]) -> None:
-        self._running.pop(operation.key, None)
-        self._forget_kept_about({operation.about} - {""})  # also after an error: something may have happened
-        if task.cancelled() or task.exception() is not None:  # retrieved here: perhaps nobody waits any more
-            return
-        result = task.result()
-        if result.status.ok:
-            self._keep(operation, result)
+        running = self._running.pop(operation.key)
+        error = None if task.cancelled() else task.exception()  # retrieved here: perhaps nobody waits any more
+        if error is not None and not isinstance(error, CallError):
+            log.error("%s failed inside the agent", operation, exc_info=error)
+        if not task.cancelled() and error is None and task.result().status.ok:
+            self._keep(running, task.result())
+        else:
+            self._touch(operation.about)  # also after an error: something may have happened
+        oldest = min((other.began for other in self._running.values()), default=self._steps)
+        self._touched = {about: step for about, step in self._touched.items() if step > oldest}
 
-    def _keep(self, operation: Operation, result: Result) -> None:
+    def _touch(self, about: str) -> None:
+        """Something begins or ends to happen to an object: an older result no longer tells the truth about it."""
+        self._steps += 1
+        if about:
+            self._touched[about] = self._steps
+            self._forget_kept_about({about})
+
+    def _keep(self, running: _Running, result: Result) -> None:
+        """Keep a success, unless something else happened to its object while it was under way."""
+        operation = running.operation
         objects = {operation.about, _made(operation.key[1], result.body)} - {""}
-        self._forget_kept_about(objects)
+        own = running.began + 1  # the step of its own beginning
+        doubtful = any(self._touched.get(about, 0) > own for about in objects)
+        doubtful = doubtful or any(other.operation.about in objects for other in self._running.values())
+        for about in objects:
+            self._touch(about)
+        if doubtful:
+            return
         now = asyncio.get_running_loop().time()
         self._kept.pop(operation.key, None)  # so that the newest one stands last
         self._kept[operation.key] = _Kept(operation, result, frozenset(objects), now + _KEPT_S)

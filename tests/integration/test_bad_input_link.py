@@ -15,6 +15,7 @@ import ssl
 import subprocess
 import sys
 import tempfile
+import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,7 @@ from common.status import Code
 from tests.support.bridge import Bridge, Hub
 from tests.support.certificates import Authority, Pem
 from tests.support.linked import Peer
+from tests.support.ports import free_ports
 from tests.support.stranger import (
     CONTINUATION,
     PING,
@@ -514,6 +516,26 @@ def _gets_in(hub: Hub, name: str) -> bool:
         except HungUp:
             return False
         return True
+
+
+def test_every_end_is_counted_by_its_reason(own: Callable[..., Hub]) -> None:
+    (port,) = free_ports(1)
+    hub = own("--hello-timeout=500ms", f"--http=127.0.0.1:{port}")
+    refusal_of(hub.address, hello("operator", "o"))
+    refusal_of(hub.address, hello("edge", ""))
+    with Stranger(hub.address) as stranger:
+        stranger.upgrade()
+        stranger.all_frames()
+    with Stranger(hub.address) as stranger:
+        stranger.greet(hello("edge", "n1"))
+        stranger.frames(CALL, CALL)
+        stranger.all_frames()
+    hub.wait_logged("edge n1 is gone")
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
+        lines = answer.read().decode().splitlines()
+    for reason in (Reason.ROLE, Reason.NAME, Reason.HELLO_TIMEOUT, Reason.PROTOCOL_ERROR):
+        assert f'csi_bridge_link_downs_total{{reason="{reason}"}} 1.0' in lines
+    assert f'csi_bridge_link_downs_total{{reason="{Reason.REPLACED}"}} 0.0' in lines
 
 
 def test_a_user_who_is_not_on_the_list_is_turned_away_in_the_log(own: Callable[..., Hub]) -> None:

@@ -17,7 +17,9 @@ import struct
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from common.messages import Frame, Hello, UnknownFrame, decode, encode
+from common.csi.csi_pb2 import GetPluginInfoResponse
+from common.messages import Chunk, Frame, Hello, Kind, Open, Priority, UnknownFrame, decode, encode
+from common.reports import GET_PLUGIN_INFO, REPORTED_METHODS, Answer, DriverReport, encode_reports
 from common.version import introduce
 
 if TYPE_CHECKING:
@@ -155,6 +157,14 @@ class Stranger:
         assert isinstance(answer, list)
         assert isinstance(answer[0], Hello), answer
         return answer[0]
+
+    def report(self, node: str, driver: str, *, padding: int = 0) -> None:
+        """Tell of a driver that answers all that is asked of it, as an agent that has just been let in."""
+        info = GetPluginInfoResponse(name=driver, vendor_version="1", manifest={"padding": "x" * padding})
+        answers = {method: Answer(0) for method in REPORTED_METHODS}
+        answers[GET_PLUGIN_INFO] = Answer(0, body=info.SerializeToString())
+        message = encode_reports([DriverReport(driver, node, answers)])
+        self.frames(Open(1, Kind.REPORT, Priority.CONTROL, "", "", "", "", 0), Chunk(1, 0, message))
 
     def close(self) -> None:
         """Hang up."""

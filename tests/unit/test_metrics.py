@@ -4,6 +4,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from common.csi.methods import METHODS
+from common.messages import Reason
 from common.metrics import CALL_BUCKETS_S, MOST_DRIVERS, Metrics, go_code_name
 from common.status import Code
 
@@ -103,6 +104,12 @@ def test_the_links_are_counted() -> None:
     assert value("csi_bridge_link_downs_total", {"reason": "link-lost"}) == 0
     assert value("csi_bridge_connected_nodes") == 2
     assert value("csi_bridge_calls_in_flight") == 1
+
+
+def test_every_reason_of_the_wire_has_a_series_from_the_start() -> None:
+    value = Metrics().registry.get_sample_value
+    for reason in (*Reason, "other"):
+        assert value("csi_bridge_link_downs_total", {"reason": reason}) == 0
 
 
 def test_two_processes_in_one_test_do_not_meet() -> None:

@@ -360,14 +360,52 @@ async def test_a_success_whose_caller_left_is_kept_as_well(operations: Operation
 
 
 async def test_a_delivered_success_is_not_kept(operations: Operations, vendor: Vendor) -> None:
-    await finish(operations, create(), vendor, made())
-    operations.delivered(create())
+    result = made()
+    await finish(operations, create(), vendor, result)
+    operations.delivered(create(), result)
     assert not await is_kept(operations, create())
 
 
 async def test_what_is_delivered_twice_or_was_never_kept_is_no_error(operations: Operations) -> None:
-    operations.delivered(create())
-    operations.delivered(create())
+    operations.delivered(create(), made())
+    operations.delivered(create(), made())
+
+
+async def test_a_create_that_ends_after_a_delete_of_its_volume_is_not_kept(
+    operations: Operations, vendor: Vendor
+) -> None:
+    late = asyncio.ensure_future(operations.perform(create(), lambda: answer_when(deleted, made())))
+    deleted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    await settle()
+    await finish(operations, delete(), vendor, Result(Status(Code.OK), b""))
+    deleted.set_result(None)
+    await late
+    assert not await is_kept(operations, create())
+
+
+async def test_a_publish_that_ends_after_its_unpublish_is_not_kept(operations: Operations, vendor: Vendor) -> None:
+    late = asyncio.ensure_future(
+        operations.perform(publish(), lambda: answer_when(undone, Result(Status(Code.OK), b"")))
+    )
+    undone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    await settle()
+    await finish(operations, unpublish(), vendor, Result(Status(Code.OK), b""))
+    undone.set_result(None)
+    await late
+    assert not await is_kept(operations, publish())
+
+
+async def answer_when(ready: asyncio.Future[None], result: Result) -> Result:
+    await ready
+    return result
+
+
+async def test_what_is_delivered_late_does_not_drop_a_later_result_of_the_same_key(
+    operations: Operations, vendor: Vendor
+) -> None:
+    await finish(operations, create(), vendor, made())
+    operations.delivered(create(), made())
+    assert await is_kept(operations, create())
 
 
 @pytest.mark.parametrize("error", [Result(Status(Code.INTERNAL, "no")), VendorBroken(DRIVER, "n1", "it died")])

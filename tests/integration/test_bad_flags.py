@@ -1,0 +1,271 @@
+"""Every flag of every command with a wrong value: exit code 2, and a message that names the flag and its variable."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from click.testing import CliRunner
+
+from cli import main, process
+from cli.call_settings import CallSettings
+from cloud.driver_settings import DriverSettings
+from cloud.hub_settings import HubSettings
+from common.settings import Settings, Spec, specs
+from edge.settings import AgentSettings
+
+if TYPE_CHECKING:
+    from click.testing import Result
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command, its settings, and what must be given for it to start."""
+
+    words: tuple[str, ...]
+    settings: type[Settings]
+    needed: dict[str, str]
+    arguments: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return "-".join(self.words)
+
+
+COMMANDS = (
+    Command(("hub",), HubSettings, {}),
+    Command(("driver",), DriverSettings, {"--drivername": "d.example"}),
+    Command(("edge", "run"), AgentSettings, {"--node": "n1", "--hub": "unix:///run/hub.sock"}),
+    Command(("call",), CallSettings, {"--driver": "d.example"}, ("CreateVolume",)),
+)
+
+WRONG = {
+    "": ("maybe",),
+    "DURATION": ("soon", "-1s", "10 s", "1d", "", "100000000h"),
+    "SIZE": ("big", "-1", "1.5MiB", "4mib", "", "9" * 30),
+    "N": ("many", "-1", "1.5", "0x10", "", "9" * 30),
+    "HOST:PORT": (":80", "127.0.0.1", "127.0.0.1:70000", "host:", "[::1:80", "http://h:1", ""),
+    "unix:///PATH": ("run/x.sock", "tcp://h:1", "unix://x.sock", "unix:///" + "x" * 107, ""),
+    "ENDPOINT": ("http://h:1", "wss://h", "hub.sock", "unix:///" + "x" * 107, "wss://:1", ""),
+    "MODE": ("0999", "rw-rw----", "66", "07777", ""),
+    "PATH": ("", "a\0b"),
+    "TEXT": ("", "two\nlines", "a\x00b"),
+}
+"""By what stands for the value in `--help`. A closed set of words adds its own."""
+
+OUT_OF_BOUNDS = {
+    "max_message_bytes": ("1KiB", "65MiB"),
+    "chunk_bytes": ("1023", "257KiB"),
+    "session_window_bytes": ("1MB", "2GiB"),
+    "stream_window_bytes": ("1KiB", "65MiB"),
+    "max_calls": ("0", "100001"),
+    "max_connections": ("0", "1000001"),
+    "keepalive_s": ("99ms", "11m"),
+    "hello_timeout_s": ("0s", "601s"),
+    "operation_limit_s": ("999ms", "25h"),
+}
+"""What the parser reads and the bounds refuse."""
+
+
+def run(command: Command, *argv: str, **env: str) -> Result:
+    """Run a command with what it needs, unless `argv` has it."""
+    given = {flag: value for flag, value in command.needed.items() if not any(arg.startswith(flag) for arg in argv)}
+    words = [*command.words, *(f"{flag}={value}" for flag, value in given.items()), *argv, *command.arguments]
+    return CliRunner().invoke(main.cli, words, env=env, prog_name="csi-bridge")
+
+
+def values(spec: Spec) -> tuple[str, ...]:
+    if "|" in spec.metavar:
+        return ("purple", "", spec.metavar)
+    return WRONG[spec.metavar] + OUT_OF_BOUNDS.get(spec.name, ())
+
+
+CASES = [(command, spec, value) for command in COMMANDS for spec in specs(command.settings) for value in values(spec)]
+
+
+def name_of(case: object) -> str:
+    """A part of a test's id."""
+    return case.flag if isinstance(case, Spec) else str(case) if isinstance(case, Command) else repr(case)[:20]
+
+
+def is_named(spec: Spec, result: Result) -> bool:
+    """Whether the message names variable and flag, and ends with what is allowed."""
+    return f"Error: {spec.variable} or {spec.flag}" in result.output
+
+
+@pytest.mark.parametrize(("command", "spec", "value"), [case for case in CASES if case[1].metavar], ids=name_of)
+def test_a_flag_with_a_wrong_value_is_named_with_its_variable(command: Command, spec: Spec, value: str) -> None:
+    result = run(command, f"{spec.flag}={value}")
+    assert result.exit_code == 2
+    assert is_named(spec, result)
+
+
+@pytest.mark.parametrize(
+    ("command", "spec", "value"), [case for case in CASES if case[2] and "\0" not in case[2]], ids=name_of
+)
+def test_a_variable_with_a_wrong_value_is_named_with_its_flag(command: Command, spec: Spec, value: str) -> None:
+    if spec.repeatable and " " in value:
+        pytest.skip("a blank stands between two values")
+    flag = f"{spec.flag}="
+    bare = Command(command.words, command.settings, {k: v for k, v in command.needed.items() if f"{k}=" != flag},
+                   command.arguments)  # fmt: skip
+    result = run(bare, **{spec.variable: value})
+    assert result.exit_code == 2
+    assert is_named(spec, result)
+
+
+@pytest.mark.parametrize(
+    ("command", "spec"), [(command, spec) for command in COMMANDS for spec in specs(command.settings) if spec.required]
+)
+def test_a_required_setting_that_is_missing_is_named(command: Command, spec: Spec) -> None:
+    others = {flag: value for flag, value in command.needed.items() if flag != spec.flag}
+    result = run(Command(command.words, command.settings, others, command.arguments))
+    assert result.exit_code == 2
+    assert f"{spec.variable} or {spec.flag}: required" in result.output
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=str)
+@pytest.mark.parametrize("argv", [("--no-such-flag",), ("--drivrname=x",), ("extra", "words", "here")])
+def test_what_is_no_flag_ends_with_code_2(command: Command, argv: tuple[str, ...]) -> None:
+    assert run(command, *argv).exit_code == 2
+
+
+@pytest.mark.parametrize("argv", [["hubb"], ["edge", "walk"], ["--no-such-flag"]])
+def test_what_is_no_command_ends_with_code_2(argv: list[str]) -> None:
+    assert CliRunner().invoke(main.cli, argv).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("command", "argv", "said"),
+    [
+        (COMMANDS[0], ["--listen=127.0.0.1:1"], "CSI_BRIDGE_HUB_LISTEN or --listen=127.0.0.1:1: needs --tls-ca"),
+        (COMMANDS[0], ["--listen=0.0.0.0:1", "--insecure"], "CSI_BRIDGE_HUB_INSECURE or --insecure=true: is for loop"),
+        (COMMANDS[0], ["--uds-group=root"], "CSI_BRIDGE_HUB_UDS_GROUP or --uds-group=root: needs at least one"),
+        (COMMANDS[0], ["--tls-cert=/x"], "CSI_BRIDGE_HUB_TLS_CA or --tls-ca=unset: CA, certificate and key are n"),
+        (COMMANDS[0], ["--max-message=64MiB"], "CSI_BRIDGE_HUB_SESSION_WINDOW or --session-window=67108864: must be"),
+        (
+            COMMANDS[1],
+            ["--kubeedge-endpoint=wss://h:1"],
+            "HUB_ENDPOINT or --hub-endpoint=wss://h:1: wss:// needs --tls",
+        ),
+        (COMMANDS[1], ["--hub-endpoint=ws://10.0.0.1:1", "--insecure"], "plain ws:// is for loopback addresses"),
+        (COMMANDS[2], ["--hub=ws://127.0.0.1:1"], "CSI_BRIDGE_EDGE_HUB or --hub=ws://127.0.0.1:1: plain ws:// is for"),
+        (COMMANDS[2], ["--hub=wss://h:1"], "CSI_BRIDGE_EDGE_HUB or --hub=wss://h:1: wss:// needs --tls-ca"),
+        (COMMANDS[3], ["--hub=ws://127.0.0.1:1"], "CSI_BRIDGE_CALL_HUB or --hub=ws://127.0.0.1:1: operators come by"),
+    ],
+)
+def test_settings_that_do_not_fit_each_other_are_named(command: Command, argv: list[str], said: str) -> None:
+    result = run(command, *argv)
+    assert result.exit_code == 2
+    assert said in " ".join(result.output.split())
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["Createvolume"], "no CSI method is called Createvolume"),
+        (["CreateVolume", "{"], "not a CreateVolumeRequest"),
+        (["CreateVolume", "@/no/such/file"], "cannot read the request"),
+        (["/csi.v1.Controller/Imagined", '{"a": 1}'], "only an empty request can be sent"),
+    ],
+)
+def test_a_call_that_cannot_be_made_ends_with_code_2(argv: list[str], said: str) -> None:
+    result = CliRunner().invoke(main.cli, ["call", "--driver=d.example", *argv])
+    assert result.exit_code == 2
+    assert said in " ".join(result.output.split())
+
+
+# -------------------- KubeEdge's csidriver --------------------
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The settings that `csi-bridge` would have started a process with."""
+    found: list[Any] = []
+    monkeypatch.setattr(process, "run", lambda settings, _main, *, name: found.append(settings))
+    return found
+
+
+def csi_bridge(monkeypatch: pytest.MonkeyPatch, *argv: str) -> int:
+    """Run the console script; returns its exit code."""
+    monkeypatch.setattr(sys, "argv", ["csi-bridge", *argv])
+    with pytest.raises(SystemExit) as exit_:
+        main.main()
+    return int(exit_.value.code or 0)
+
+
+KUBEEDGE = {
+    "drivername": "d.example",
+    "endpoint": "unix:///csi/csi.sock",
+    "kubeedge-endpoint": "unix:///var/lib/kubeedge/kubeedge.sock",
+    "nodeid": "n1",
+    "v": "5",
+}
+
+
+@pytest.mark.parametrize("dashes", ["-", "--"])
+@pytest.mark.parametrize("between", ["=", " "])
+def test_the_flags_of_kubeedges_csidriver_start_the_proxy_driver(
+    monkeypatch: pytest.MonkeyPatch, started: list[Any], dashes: str, between: str
+) -> None:
+    argv = [word for name, value in KUBEEDGE.items() for word in f"{dashes}{name}{between}{value}".split(" ")]
+    assert csi_bridge(monkeypatch, "driver", *argv) == 0
+    (settings,) = started
+    assert (settings.drivername, settings.nodeid, settings.verbosity) == ("d.example", "n1", 5)
+    assert str(settings.hub_endpoint.path) == "/var/lib/kubeedge/kubeedge.sock"
+
+
+@pytest.mark.parametrize(
+    ("argv", "named"),
+    [
+        (["-endpoint=tcp://h:1"], "CSI_BRIDGE_DRIVER_ENDPOINT or --endpoint=tcp://h:1"),
+        (["-kubeedge-endpoint", "http://h:1"], "CSI_BRIDGE_DRIVER_HUB_ENDPOINT or --hub-endpoint=http://h:1"),
+        (["-v=many"], "CSI_BRIDGE_DRIVER_V or --v=many"),
+        (["-v", "-1"], "CSI_BRIDGE_DRIVER_V or --v=-1"),
+        (["-nodeid="], "CSI_BRIDGE_DRIVER_NODEID or --nodeid"),
+        (["-drivername"], "'--drivername' requires an argument"),
+        (["-alsologtostderr"], "No such option"),
+    ],
+)
+def test_a_wrong_value_in_gos_spelling_is_named_as_well(
+    monkeypatch: pytest.MonkeyPatch,
+    started: list[Any],
+    capsys: pytest.CaptureFixture[str],
+    argv: list[str],
+    named: str,
+) -> None:
+    assert csi_bridge(monkeypatch, "driver", "-drivername=d.example", *argv) == 2
+    assert named in capsys.readouterr().err
+    assert started == []
+
+
+# -------------------- help --------------------
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=str)
+@pytest.mark.parametrize("flag", ["--help", "-h"])
+def test_help_lists_every_flag_with_its_default_and_its_variable(command: Command, flag: str) -> None:
+    result = CliRunner().invoke(main.cli, [*command.words, flag])
+    assert result.exit_code == 0
+    text = squeezed(result.output)
+    for spec in specs(command.settings):
+        for name in (spec.flag, *spec.aliases):
+            assert name in text
+        assert squeezed(spec.help) in text
+        default = "required" if spec.required else f"default: {spec.default or 'unset'}"
+        unit = f"; unit: {spec.unit}" if spec.unit else ""
+        repeatable = "; repeatable" if spec.repeatable else ""
+        assert squeezed(f"[{default}{unit}{repeatable}; env: {spec.variable}]") in text
+
+
+def squeezed(text: str) -> str:
+    """Without blanks: lines are broken at hyphens, too."""
+    return "".join(text.split())
+
+
+@pytest.mark.parametrize("argv", [["--help"], ["edge", "--help"], ["demo", "--help"], ["--version"]])
+def test_help_needs_nothing_else(argv: list[str]) -> None:
+    result = CliRunner().invoke(main.cli, argv)
+    assert result.exit_code == 0
+    assert result.output

@@ -1,0 +1,431 @@
+"""Sockets, directories and files that are not as they should be: exit code 2 and a clear message, or serving on."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import sqlite3
+import subprocess
+import sys
+import urllib.request
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+import pytest
+
+from common.status import Code
+from tests.support.certificates import Authority
+from tests.support.ports import free_ports
+from tests.support.processes import Process, listens_on
+from tests.support.sidecar import Sidecar
+from tests.support.stranger import Stranger, hello
+from tests.support.waiting import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.support.bridge import Bridge
+
+PROGRAM = Path(sys.executable).with_name("csi-bridge")
+
+
+@dataclass(frozen=True)
+class Role:
+    """One of the three processes.
+
+    Attributes:
+        words: the command.
+        flags: what it needs, with `{}` for a directory of its own.
+        socket: the flag of the UNIX socket that it makes.
+        variable: that flag's variable.
+    """
+
+    words: tuple[str, ...]
+    flags: tuple[str, ...]
+    socket: str
+    variable: str
+
+    def __str__(self) -> str:
+        return self.words[0]
+
+    def command(self, directory: Path, *more: str) -> list[str]:
+        """The whole command line; of a flag given twice the last one counts."""
+        flags = (flag.format(directory) for flag in (*self.flags, "--state-dir={}/state", "--log-format=json"))
+        return [str(PROGRAM), *self.words, *flags, *more]
+
+
+HUB = Role(("hub",), ("--uds={}/it.sock",), "--uds", "CSI_BRIDGE_HUB_UDS")
+DRIVER = Role(
+    ("driver",),
+    ("--drivername=d.example", "--endpoint={}/it.sock", "--hub-endpoint={}/hub.sock"),
+    "--endpoint",
+    "CSI_BRIDGE_DRIVER_ENDPOINT",
+)
+EDGE = Role(
+    ("edge", "run"),
+    ("--node=n1", "--status={}/it.sock", "--hub=unix://{}/hub.sock"),
+    "--status",
+    "CSI_BRIDGE_EDGE_STATUS",
+)
+ROLES = pytest.mark.parametrize("role", [HUB, DRIVER, EDGE], ids=str)
+
+
+def refusal_of(role: Role, directory: Path, *flags: str) -> str:
+    """Start a process that must not start; returns why it says it does not. It leaves no socket behind."""
+    before = set(directory.glob("*.sock"))
+    ended = subprocess.run(
+        role.command(directory, *flags),
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        stdin=subprocess.DEVNULL,
+    )
+    assert ended.returncode == 2, ended
+    lines = [json.loads(line) for line in (ended.stdout + ended.stderr).splitlines()]
+    (said,) = [line for line in lines if line["level"] == "error"]
+    assert "exc" not in said
+    assert " cannot start: " in said["msg"]
+    assert set(directory.glob("*.sock")) == before
+    return str(said["msg"].partition(" cannot start: ")[2])
+
+
+class Serving:
+    """A process that serves in spite of all."""
+
+    def __init__(self, role: Role, directory: Path, logs: Path, *flags: str) -> None:
+        self.socket = directory / "it.sock"
+        self._process = Process(str(role), role.command(directory, *flags), log=logs / "log")
+
+    def __enter__(self) -> Self:
+        self._process.start()
+        self._process.wait_until(lambda: listens_on(self.socket), what="socket")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+
+    def wait_logged(self, text: str) -> None:
+        """Wait for a line of the log."""
+        wait_for(lambda: self.logged(text), what=f"log line {text!r}", instead=self._process.log_tail, timeout_s=60)
+
+    def logged(self, text: str) -> list[str]:
+        """The log's messages that contain a text. None may hold a traceback."""
+        lines = [json.loads(line) for line in self._process.output().splitlines()]
+        assert not [line for line in lines if "exc" in line]
+        return [line["msg"] for line in lines if text in line["msg"]]
+
+
+def stale(path: Path) -> None:
+    """What a killed process leaves."""
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(path))
+
+
+# -------------------- the socket that a process makes --------------------
+
+
+@ROLES
+def test_a_socket_in_a_directory_that_is_missing_is_named(short_dir: Path, role: Role) -> None:
+    path = short_dir / "none" / "x.sock"
+    assert refusal_of(role, short_dir, f"{role.socket}={path}") == (
+        f"{role.variable} or {role.socket}={path}: cannot listen on {path}: the directory {path.parent} does not exist "
+        "(create it first)"
+    )
+
+
+@pytest.mark.parametrize("kind", ["directory", "file"])
+def test_what_is_no_socket_in_the_sockets_place_is_left_alone(short_dir: Path, kind: str) -> None:
+    path = short_dir / "other"
+    path.mkdir() if kind == "directory" else path.write_text("precious")
+    said = refusal_of(HUB, short_dir, f"--uds={path}")
+    assert said.startswith(f"CSI_BRIDGE_HUB_UDS or --uds={path}: ")
+    assert said.endswith("it exists and is not a socket (remove it first)")
+    assert path.is_dir() or path.read_text() == "precious"
+
+
+@ROLES
+def test_a_socket_on_which_somebody_serves_is_left_alone(short_dir: Path, role: Role) -> None:
+    path = short_dir / "it.sock"
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind(str(path))
+        other.listen()
+        assert refusal_of(role, short_dir) == (
+            f"{role.variable} or {role.socket}={path}: cannot listen on {path}: another process is serving there"
+        )
+        assert listens_on(path)
+
+
+@ROLES
+def test_a_socket_that_a_killed_process_left_is_replaced(short_dir: Path, tmp_path: Path, role: Role) -> None:
+    stale(short_dir / "it.sock")
+    with Serving(role, short_dir, tmp_path):
+        pass
+
+
+# -------------------- ports and certificates --------------------
+
+
+@pytest.fixture
+def taken() -> Iterator[str]:
+    """An address on which somebody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        yield f"127.0.0.1:{other.getsockname()[1]}"
+
+
+@ROLES
+def test_an_http_address_that_is_taken_is_named_and_no_socket_stays_behind(
+    short_dir: Path, role: Role, taken: str
+) -> None:
+    assert refusal_of(role, short_dir, f"--http={taken}") == (
+        f"--http={taken}: cannot listen there: Address already in use"
+    )
+
+
+def test_a_hubs_address_that_is_taken_is_named_and_no_socket_stays_behind(short_dir: Path, taken: str) -> None:
+    said = refusal_of(HUB, short_dir, f"--listen={taken}", "--insecure")
+    assert said.startswith(f"--listen={taken}: cannot listen there: ")
+    assert "Address already in use" in said
+
+
+@pytest.mark.parametrize("host", ["a..b", "192.0.2.1"])
+def test_an_address_that_is_not_here_is_named(short_dir: Path, tmp_path: Path, host: str) -> None:
+    pem = Authority(tmp_path).hub()
+    assert refusal_of(HUB, short_dir, f"--listen={host}:1", *pem.flags).startswith(f"--listen={host}:1: cannot listen ")
+
+
+@ROLES
+def test_tls_files_that_are_missing_are_named(short_dir: Path, tmp_path: Path, role: Role) -> None:
+    pem = Authority(tmp_path).hub()
+    flags = [*pem.flags, "--listen=127.0.0.1:0"] if role is HUB else pem.flags
+    pem.key.unlink()
+    said = refusal_of(role, short_dir, *flags)
+    assert said.startswith(
+        f"{role.variable.rpartition('_')[0]}_TLS_CERT or --tls-cert={pem.cert}: the TLS files cannot"
+    )
+    assert str(pem.key) in said
+
+
+# -------------------- the state directory --------------------
+
+
+@contextlib.contextmanager
+def mounted(directory: Path, options: str) -> Iterator[Path]:
+    """A small file system of one's own."""
+    if os.getuid() != 0:
+        pytest.skip("only root can mount a file system")
+    directory.mkdir()
+    mount = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", options, "tmpfs", directory], check=False, capture_output=True, text=True
+    )
+    if mount.returncode:
+        pytest.skip(f"no file system can be mounted here: {mount.stderr.strip()}")
+    try:
+        yield directory
+    finally:
+        subprocess.run(["umount", "--lazy", directory], check=True)
+
+
+def fill(directory: Path) -> Path:
+    """Fill a file system to the last byte."""
+    ballast = directory / "ballast"
+    with contextlib.suppress(OSError), ballast.open("wb", buffering=0) as file:
+        while True:
+            file.write(bytes(4096))
+    return ballast
+
+
+@ROLES
+def test_a_state_directory_that_is_a_file_is_named(short_dir: Path, role: Role) -> None:
+    (short_dir / "state").touch()
+    assert refusal_of(role, short_dir).startswith(f"--state-dir={short_dir / 'state'}: cannot be written: ")
+
+
+@ROLES
+def test_a_state_directory_that_cannot_be_written_is_named(short_dir: Path, role: Role) -> None:
+    with mounted(short_dir / "state", "ro") as state:
+        assert refusal_of(role, short_dir).startswith(f"--state-dir={state}: cannot be written: ")
+
+
+@pytest.mark.parametrize("role", [HUB, EDGE], ids=str)
+def test_a_full_disk_at_the_start_is_named(short_dir: Path, role: Role) -> None:
+    with mounted(short_dir / "state", "size=64k") as state:
+        fill(state)
+        assert refusal_of(role, short_dir).startswith(f"--state-dir={state}: cannot be written: ")
+
+
+def test_a_full_disk_under_a_proxy_driver_costs_it_its_cache_alone(
+    short_dir: Path, tmp_path: Path, bridge: Bridge
+) -> None:
+    with mounted(short_dir / "full", "size=64k") as state:
+        fill(state)
+        hub = bridge.start_hub()
+        proxy = bridge.start_proxy("d.example", f"--state-dir={state}")
+        with Stranger(hub.address) as agent:
+            agent.greet(hello("edge", "n1"))
+            agent.report("n1", "d.example")
+            proxy.wait_logged("sidecars need the link at their next start: [Errno 28] No space left on device")
+            assert proxy.sidecar().call("GetPluginInfo").answer.vendor_version == "1"
+        proxy.kill()
+
+
+def test_a_disk_that_fills_up_leaves_the_hub_serving_and_later_writes_work(bridge: Bridge, short_dir: Path) -> None:
+    with mounted(short_dir / "small", "size=1m") as state:
+        hub = bridge.start_hub(f"--state-dir={state}")
+        ballast = fill(state)
+        for number in range(20):
+            with Stranger(hub.address) as agent:
+                agent.greet(hello("edge", f"lost-{number}", software="x" * 60_000))
+                agent.report(f"lost-{number}", "d.example", padding=20_000)
+        hub.wait_logged("cannot write ")
+        ballast.unlink()
+        with Stranger(hub.address) as agent:
+            agent.greet(hello("edge", "kept"))
+            hub.wait_logged("edge kept is connected")
+        hub.wait_logged("edge kept is gone")
+        hub.stop()
+        assert hub.process.exit_status == 0
+        with closing(sqlite3.connect(state / "hub.db")) as database:
+            assert ("kept",) in database.execute("SELECT name FROM nodes").fetchall()
+
+
+# -------------------- files of the state directory --------------------
+
+
+@pytest.mark.parametrize("content", [b"no database at all" * 100, b""], ids=["garbage", "empty"])
+def test_a_corrupt_database_leaves_the_hub_serving(short_dir: Path, tmp_path: Path, content: bytes) -> None:
+    (short_dir / "state").mkdir()
+    (short_dir / "state" / "hub.db").write_bytes(content)
+    with Serving(HUB, short_dir, tmp_path) as hub, Stranger(hub.socket) as operator:
+        operator.greet(hello("operator", "o"))
+        assert bool(hub.logged("is damaged")) is bool(content)
+
+
+def test_a_database_of_a_newer_hub_is_named_and_left_alone(short_dir: Path) -> None:
+    (short_dir / "state").mkdir()
+    path = short_dir / "state" / "hub.db"
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("PRAGMA user_version=7")
+    assert refusal_of(HUB, short_dir) == (
+        f"--state-dir={path}: was written by a newer hub (schema 7, this one knows 1)"
+    )
+
+
+def test_a_corrupt_cache_leaves_the_proxy_driver_serving(short_dir: Path, tmp_path: Path) -> None:
+    path = short_dir / "state" / "identity-d.example.json"
+    path.parent.mkdir()
+    path.write_bytes(b"\x00\xff")
+    with Serving(DRIVER, short_dir, tmp_path) as proxy, Sidecar(proxy.socket) as sidecar:
+        assert sidecar.call("GetPluginInfo").answer.vendor_version == "unknown"
+        assert proxy.logged(f"{path} is unreadable and ignored until the hub tells again")
+
+
+def test_a_corrupt_instance_leaves_the_agent_serving(short_dir: Path, tmp_path: Path) -> None:
+    path = short_dir / "state" / "instance.json"
+    path.parent.mkdir()
+    path.write_bytes(b'{"id": "i", "boot": 1e999}')
+    with Serving(EDGE, short_dir, tmp_path) as agent:
+        agent.wait_logged(f"{path} is unreadable (ValueError): this agent gets a new identity")
+    assert json.loads(path.read_text())["boot"] == 1
+
+
+# -------------------- the sockets that a process dials --------------------
+
+
+def put(kind: str, path: Path) -> None:
+    """Put something in the place of a socket."""
+    match kind:
+        case "missing":
+            pass
+        case "stale":
+            stale(path)
+        case "file":
+            path.write_text("no socket")
+        case "directory":
+            path.mkdir()
+
+
+DIALLED = pytest.mark.parametrize(
+    ("kind", "why"),
+    [
+        ("missing", "ENOENT No such file or directory"),
+        ("stale", "ECONNREFUSED Connection refused"),
+        ("file", "ECONNREFUSED Connection refused"),
+        ("directory", "ECONNREFUSED Connection refused"),
+    ],
+)
+
+
+@DIALLED
+def test_a_proxy_driver_serves_on_without_a_hub_and_says_what_is_wrong(
+    short_dir: Path, tmp_path: Path, kind: str, why: str
+) -> None:
+    path = short_dir / "hub.sock"
+    put(kind, path)
+    with Serving(DRIVER, short_dir, tmp_path) as proxy, Sidecar(proxy.socket) as sidecar:
+        proxy.wait_logged(f"no link to the hub: cannot reach {path}: {why}; dialling again until there is one")
+        assert sidecar.call("Probe").answer.ready.value is False
+        code, message = sidecar.call("GetCapacity").refusal
+        assert code is Code.UNAVAILABLE
+        assert f"the proxy driver has no link to the hub at {path} since " in message
+
+
+def test_dials_that_fail_are_counted(short_dir: Path, tmp_path: Path) -> None:
+    (port,) = free_ports(1)
+    with Serving(DRIVER, short_dir, tmp_path, f"--http=127.0.0.1:{port}") as proxy:
+        proxy.wait_logged("no link to the hub")
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
+            (line,) = [line for line in answer.read().decode().splitlines() if line.startswith("csi_bridge_redials_to")]
+    assert float(line.split()[1]) >= 1
+
+
+@DIALLED
+def test_a_call_by_hand_says_what_is_wrong(short_dir: Path, kind: str, why: str) -> None:
+    path = short_dir / "hub.sock"
+    put(kind, path)
+    ended = subprocess.run(
+        [PROGRAM, "call", "GetCapacity", "--driver=d.example", f"--hub={path}"],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert ended.stderr == f"csi-bridge: cannot reach {path}: {why}\n"
+
+
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [
+        ("missing", "no such socket"),
+        ("stale", "connection refused"),
+        ("file", ""),
+        ("directory", ""),
+    ],
+)
+def test_an_agent_serves_on_without_its_driver_and_says_what_is_wrong(
+    short_dir: Path, tmp_path: Path, kind: str, why: str
+) -> None:
+    path = short_dir / "vendor"
+    put(kind, path)
+    with Serving(EDGE, short_dir, tmp_path, f"--driver={path}") as agent:
+        agent.wait_logged(
+            f"the driver at {path} cannot be asked: driver {path} on edge node n1: cannot connect to unix:"
+        )
+        (said,) = agent.logged("cannot be asked")
+        assert why in said
+
+
+@pytest.mark.skipif(os.getuid() == 0, reason="root may connect to any socket")
+def test_a_socket_that_this_user_may_not_use_is_named(short_dir: Path, tmp_path: Path) -> None:
+    path = short_dir / "hub.sock"
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind(str(path))
+        other.listen()
+        path.chmod(0)
+        with Serving(DRIVER, short_dir, tmp_path) as proxy:
+            proxy.wait_logged(f"no link to the hub: cannot reach {path}: EACCES Permission denied")

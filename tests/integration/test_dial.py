@@ -1,0 +1,206 @@
+"""One dial at what is no hub, or a hub that says no: an error in words, soon, whatever answers there."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import socket
+import ssl
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from common.dial import dial
+from common.endpoint import hub_endpoint
+from common.errors import DialError, HandshakeRefused
+from common.limits import Limits
+from common.listener import Listener
+from common.messages import Reason
+from common.transport import WebSocket
+from common.version import introduce
+from tests.support.certificates import Authority
+from tests.support.linked import Peer, settle
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from common.link import Link
+
+LIMITS = Limits(hello_timeout_s=30.0)
+SOON = Limits(hello_timeout_s=0.3)
+HELLO = introduce("edge", "n1", instance="i", boot=1)
+
+
+async def dialled(text: str, *, limits: Limits = LIMITS, tls: ssl.SSLContext | None = None) -> Link:
+    return await dial(hub_endpoint(text), HELLO, Peer(accepts=False), limits=limits, tls=tls)
+
+
+async def refusal_of(text: str, *, limits: Limits = LIMITS, tls: ssl.SSLContext | None = None) -> str:
+    """Why a dial fails."""
+    with pytest.raises(DialError) as error:
+        await dialled(text, limits=limits, tls=tls)
+    assert str(error.value) == f"cannot reach {text}: {error.value.why}"
+    return error.value.why
+
+
+@asynccontextmanager
+async def server(answer: bytes, *, leaves: bool = True, reads: bool = True) -> AsyncIterator[str]:
+    """Something that listens, answers a request with these bytes, and leaves. Gives its address."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        request = await reader.readuntil(b"\r\n\r\n") if reads else b""
+        key = next((line[19:] for line in request.split(b"\r\n") if line.startswith(b"Sec-WebSocket-Key: ")), b"")
+        accept = base64.b64encode(hashlib.sha1(key + b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11").digest())
+        writer.write(answer.replace(b"ACCEPT", accept))
+        if not leaves:
+            await reader.read()
+        writer.close()
+
+    listening = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield f"127.0.0.1:{listening.sockets[0].getsockname()[1]}"
+    finally:
+        listening.close()
+        await settle()
+
+
+@asynccontextmanager
+async def hub(handler: Any, address: tuple[str, int] = ("127.0.0.1", 0), **how: Any) -> AsyncIterator[Listener]:
+    """A hub's listener."""
+    family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+    listening = socket.create_server(address, family=family)
+    listener = Listener(listening, introduce("hub", "hub", instance="h"), handler, limits=LIMITS, **how)
+    await listener.start()
+    try:
+        yield listener
+    finally:
+        await listener.close()
+        await settle()
+
+
+UPGRADED = (
+    b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: ACCEPT\r\n"
+)
+
+
+# -------------------- what is no hub --------------------
+
+
+async def test_a_port_on_which_nobody_listens_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+    assert (await refusal_of(f"ws://127.0.0.1:{port}")).startswith("ECONNREFUSED ")
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n", "what listens there is no hub: HTTP 404"),
+        (b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 0\r\n\r\n", "what listens there is no hub: HTTP 502"),
+        (b"SSH-2.0-OpenSSH_9.9\r\n", "what listens there is no hub: did not receive a valid HTTP response"),
+        (b"\x00\xff\r\n\r\n", "what listens there is no hub: did not receive a valid HTTP response"),
+        (UPGRADED + b"\r\n", "what listens there is no hub: it does not speak the subprotocol of a CSI Bridge hub"),
+        (
+            UPGRADED + b"Sec-WebSocket-Protocol: chat\r\n\r\n",
+            "what listens there is no hub: unsupported subprotocol: chat",
+        ),
+        (UPGRADED.replace(b"ACCEPT", b"forged") + b"\r\n", "what listens there is no hub: invalid Sec-WebSocket-Acc"),
+    ],
+    ids=["404", "502", "ssh", "garbage", "no subprotocol", "chat", "forged"],
+)
+@pytest.mark.parametrize("leaves", [True, False])
+async def test_what_answers_otherwise_than_a_hub_is_told_at_once(answer: bytes, why: str, leaves: bool) -> None:
+    async with server(answer, leaves=leaves) as address:
+        assert (await refusal_of(f"ws://{address}")).startswith(why)
+
+
+async def test_what_hangs_up_is_told_as_such() -> None:
+    async with server(b"") as address:
+        assert await refusal_of(f"ws://{address}") == "the peer closed the connection"
+
+
+async def test_what_upgrades_and_hangs_up_is_told_as_such() -> None:
+    async with server(UPGRADED + b"Sec-WebSocket-Protocol: csi-bridge\r\n\r\n") as address:
+        assert "the peer" in await refusal_of(f"ws://{address}")
+
+
+async def test_what_never_answers_is_given_up_after_the_hellos_time() -> None:
+    async with server(b"", leaves=False) as address:
+        assert await refusal_of(f"ws://{address}", limits=SOON) == "no answer within 0.3 s"
+
+
+async def test_what_upgrades_and_never_says_hello_is_given_up_after_the_hellos_time() -> None:
+    async with server(UPGRADED + b"Sec-WebSocket-Protocol: csi-bridge\r\n\r\n", leaves=False) as address:
+        assert await refusal_of(f"ws://{address}", limits=SOON) == "no answer within 0.3 s"
+
+
+@pytest.mark.parametrize("host", ["a..b", "x" * 64 + ".example"])
+async def test_a_name_that_cannot_be_a_hosts_is_an_error_in_words(host: str) -> None:
+    assert "idna" in await refusal_of(f"ws://{host}:1")
+
+
+# -------------------- hubs --------------------
+
+
+async def test_a_hub_on_ipv6_is_reached() -> None:
+    async with hub(Peer(), ("::1", 0)) as listener:
+        port = listener._sock.getsockname()[1]
+        link = await dialled(f"ws://[::1]:{port}")
+        link.goodbye(Reason.DONE, "that is all")
+        await link.wait_closed()
+
+
+async def test_a_hub_that_refuses_the_hello_is_heard() -> None:
+    class Refuses(Peer):
+        def greeted(self, link: Link) -> None:
+            link.refuse(HandshakeRefused(Reason.CONFLICT, "another machine is connected as n1"))
+
+    async with hub(Refuses()) as listener:
+        with pytest.raises(HandshakeRefused, match="another machine is connected as n1") as error:
+            await dialled(f"ws://{listener.address}")
+    assert error.value.reason == Reason.CONFLICT
+
+
+async def test_a_plain_server_dialled_with_tls_is_told_at_once(tmp_path: Path) -> None:
+    context = ssl.create_default_context(cafile=Authority(tmp_path).path)
+    async with server(b"220 mail.example ESMTP\r\n", reads=False) as address:
+        assert "TLS failed: WRONG_VERSION_NUMBER" in await refusal_of(f"wss://{address}", tls=context)
+
+
+async def test_a_hub_with_a_certificate_of_another_ca_is_not_trusted(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    pem = Authority(tmp_path / "a").hub()
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(pem.cert, pem.key)
+    ours = ssl.create_default_context(cafile=Authority(tmp_path / "b").path)
+    async with hub(Peer(), tls=lambda: tls) as listener:
+        assert "its certificate is not trusted: " in await refusal_of(f"wss://{listener.address}", tls=ours)
+
+
+# -------------------- the order in which asyncio may tell of things --------------------
+
+
+def a_web_socket(ended: list[WebSocket]) -> WebSocket:
+    def no_link(_: WebSocket) -> Link:
+        raise AssertionError("a link of a connection that is gone")
+
+    return WebSocket.accepting(LIMITS, no_link, on_made=lambda _: None, on_end=ended.append)
+
+
+async def test_a_connection_that_ended_before_it_was_made_is_not_made() -> None:
+    """TLS may lose its peer in the turn of the loop in which its handshake ends."""
+    ended: list[WebSocket] = []
+    websocket = a_web_socket(ended)
+    websocket.connection_lost(None)
+    websocket.connection_made(asyncio.Transport())  # which would raise at anything that is asked of it
+    assert ended == [websocket]
+
+
+async def test_an_end_of_input_before_the_connection_was_made_waits_for_it() -> None:
+    websocket = a_web_socket([])
+    websocket.data_received(b"GET / HTTP/1.1\r\n")
+    websocket.eof_received()
