@@ -6,43 +6,17 @@ import json
 import secrets
 import sys
 from pathlib import Path
-from typing import NoReturn
 
 import click
 from google.protobuf import json_format
 
+from cli.call_settings import CallSettings
+from cli.operator import connected
 from common.csi.methods import METHODS, Method, is_csi
-from common.dial import dial
-from common.endpoint import Endpoint
-from common.errors import BridgeError, NotCarried
-from common.limits import Limits
-from common.link import Link, Stream
-from common.messages import Kind, Reason
+from common.errors import BridgeError
+from common.messages import Kind
 from common.redact import redacted
-from common.status import Origin, Status, code_name
-from common.version import introduce
-
-
-class _Operator:
-    """An operator's end of a link (`common.link.LinkHandler`): it opens streams and serves none."""
-
-    origin = Origin.PROXY
-
-    def greeted(self, link: Link) -> None:
-        """The hub welcomed us."""
-
-    async def serve(self, _stream: Stream) -> NoReturn:
-        """The hub opens no streams to an operator."""
-        raise NotCarried("a stream", "an operator serves none")
-
-    def draining(self, link: Link, message: str) -> None:
-        """The hub is shutting down: the call under way is finished first."""
-
-    def refused(self, link: Link, reason: str, message: str) -> None:
-        """`dial()` raises it."""
-
-    def closed(self, link: Link, reason: str, message: str) -> None:
-        """The stream that waits raises it."""
+from common.status import Status, code_name
 
 
 def find_method(name: str) -> str:
@@ -90,34 +64,35 @@ def show(method: Method | None, message: bytes) -> str:
     return json.dumps(redacted(method.response.FromString(message)), indent=None if method.streaming else 2)
 
 
-async def call(endpoint: Endpoint, *, driver: str, node: str, path: str, request: bytes, timeout_s: float) -> Status:
+async def call(settings: CallSettings, path: str, request: bytes) -> Status:
     """Make the call, print each message of the answer, and return the status.
 
     Raises:
         BridgeError: there is no hub, or the link to it was lost.
     """
-    hello = introduce("operator", "operator", instance=secrets.token_hex(8))
-    link = await dial(endpoint, hello, _Operator(), limits=Limits())
-    try:
+    async with connected(settings.hub, limits=settings.limits()) as link:
         stream = link.open(
-            Kind.CALL, request, subject=driver, method=path, node=node, call=secrets.token_hex(8), timeout_s=timeout_s
+            Kind.CALL,
+            request,
+            subject=settings.driver,
+            method=path,
+            node=settings.node or "",
+            call=secrets.token_hex(8),
+            timeout_s=settings.timeout_s,
         )
         async for message in stream:
             click.echo(show(METHODS.get(path), message))
         assert stream.status is not None
         stream.acknowledge(delivered=True)
         return stream.status
-    finally:
-        link.goodbye(Reason.DONE, "the call is finished")
-        await link.wait_closed()
 
 
-def run(endpoint: Endpoint, *, driver: str, node: str, name: str, text: str, timeout_s: float) -> int:
+def run(settings: CallSettings, *, name: str, text: str) -> int:
     """The command: 0 on OK, 1 on any other status, with the status on standard error."""
     path = find_method(name)
     request = encode_request(path, text)
     try:
-        status = asyncio.run(call(endpoint, driver=driver, node=node, path=path, request=request, timeout_s=timeout_s))
+        status = asyncio.run(call(settings, path, request))
     except BridgeError as error:
         click.echo(f"csi-bridge: {error}", err=True)
         return 1

@@ -7,6 +7,7 @@ import click
 from cli.call_settings import CallSettings
 from cli.goflags import from_go
 from cli.options import CONTEXT_SETTINGS, settings_options
+from cli.status_settings import StatusSettings
 from cloud.driver_settings import DriverSettings
 from cloud.hub_settings import HubSettings
 from common.settings import specs
@@ -73,16 +74,16 @@ def call(settings: CallSettings, method: str, request_json: str) -> None:
     """
     from cli import call as by_hand
 
-    sys.exit(
-        by_hand.run(
-            settings.hub,
-            driver=settings.driver,
-            node=settings.node or "",
-            name=method,
-            text=request_json,
-            timeout_s=settings.timeout_s,
-        )
-    )
+    sys.exit(by_hand.run(settings, name=method, text=request_json))
+
+
+@cli.command(context_settings=CONTEXT_SETTINGS)
+@settings_options(StatusSettings)
+def status(settings: StatusSettings) -> None:
+    """Show what the hub on this host knows: its nodes, their drivers, the proxy drivers, and what is in conflict."""
+    from cli import status as of_hub
+
+    sys.exit(of_hub.run(settings))
 
 
 @cli.command(context_settings=CONTEXT_SETTINGS)

@@ -33,7 +33,7 @@ def run(settings: S, main: Callable[[S, asyncio.Event], Awaitable[None]], *, nam
     try:
         uvloop.run(_until_stopped(settings, main))
     except SettingsError as error:
-        log.error("%s cannot start: %s", name, error)  # noqa: TRY400  # the operator's mistake, not a bug
+        log.error("%s cannot start: %s", name, settings.named(error))  # noqa: TRY400  # the operator's mistake, not a bug
         sys.exit(2)
     except asyncio.CancelledError:
         log.warning("%s was stopped before it had drained", name)

@@ -36,7 +36,7 @@ SUBJECTS = {
 """The certificate that each role needs. A role that is not here cannot come over the network."""
 
 _LONGEST_NAME = 253
-"""A Kubernetes object's name is at most so long; a CSI driver's 63."""
+"""A Kubernetes object's name is at most so long; a CSI driver's 63, an agent's instance 64."""
 
 
 def admit(hello: Hello, peer: Peer, *, insecure: bool) -> Role:
@@ -53,9 +53,10 @@ def admit(hello: Hello, peer: Peer, *, insecure: bool) -> Role:
     try:
         role = Role(hello.role)
     except ValueError:
-        raise HandshakeRefused(Reason.ROLE, f"a hub does not know the role {hello.role!r}") from None
-    if role is not Role.OPERATOR and not (hello.name and len(hello.name) <= _LONGEST_NAME and hello.name.isprintable()):
-        raise HandshakeRefused(Reason.NAME, f"the {role} gave no usable name ({len(hello.name)} characters)")
+        shown = hello.role[:_LONGEST_NAME]
+        raise HandshakeRefused(Reason.ROLE, f"a hub does not know the role {shown!r}") from None
+    _check_text(role, "name", hello.name, needed=role is not Role.OPERATOR)
+    _check_text(role, "instance", hello.instance, needed=False)
     if peer.local:
         if role is Role.EDGE:
             raise HandshakeRefused(Reason.ROLE, "an edge agent comes over the network, not by the hub's UNIX socket")
@@ -64,6 +65,11 @@ def admit(hello: Hello, peer: Peer, *, insecure: bool) -> Role:
     elif not insecure:
         _check_certificate(role, hello.name, peer)
     return role
+
+
+def _check_text(role: Role, what: str, text: str, *, needed: bool) -> None:
+    if len(text) > _LONGEST_NAME or not text.isprintable() or (needed and not text):
+        raise HandshakeRefused(Reason.NAME, f"the {role} gave no usable {what} ({len(text)} characters)")
 
 
 def _check_certificate(role: Role, name: str, peer: Peer) -> None:

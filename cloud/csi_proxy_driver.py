@@ -20,7 +20,7 @@ from cloud.driver_settings import DriverSettings
 from cloud.identity_cache import CACHED_METHODS, IdentityCache
 from common.accounting import Account, Accounted
 from common.csi.csi_pb2 import ProbeResponse
-from common.csi.methods import is_csi
+from common.csi.methods import is_controller_side
 from common.errors import (
     CallError,
     CallTimeout,
@@ -34,11 +34,12 @@ from common.errors import (
 )
 from common.httpd import HttpEndpoint
 from common.link import Link, Stream
-from common.messages import Kind, Priority
+from common.messages import Kind
 from common.metrics import Metrics
 from common.relay.errors import ServerClosing
 from common.relay.server import ServerCall, serve
 from common.reports import PROBE, decode_reports
+from common.standing import Standing
 from common.status import Code, Origin, Status
 from common.tasks import supervised
 from common.uplink import Uplink
@@ -48,8 +49,6 @@ log = logging.getLogger("csi_bridge.driver")
 
 SIDECAR_MESSAGE_BYTES = 4 * 1_048_576
 """The largest answer that a stock sidecar takes (grpc-go's default, which none of them raises: contract A.1)."""
-
-_NODE_SERVICE = "/csi.v1.Node/"
 
 
 class ProxyDriver:
@@ -64,7 +63,7 @@ class ProxyDriver:
         self._limit = settings.max_message_bytes
         self._cache = cache
         self._metrics = metrics
-        self._watch: asyncio.Task[None] | None = None
+        self._watch = Standing(Kind.WATCH, self._listen, subject=self._driver, node=self._node)
         self.uplink: Uplink | None = None
 
     # ---- the sidecars' side ------------------------------------------------------------------------------------------
@@ -95,6 +94,7 @@ class ProxyDriver:
             method=call.method,
             call_id=call_id,
             node=self._node,
+            timeout_s=call.timeout_s,
         ) as account:
             account.request_bytes = len(call.request)
             try:
@@ -104,7 +104,7 @@ class ProxyDriver:
                 call.finish(account.status)
 
     async def _forward(self, call: ServerCall, account: Account) -> None:
-        if not is_csi(call.method) or call.method.startswith(_NODE_SERVICE):
+        if not is_controller_side(call.method):
             raise NotCarried(call.method, "this socket serves the CSI controller side; nodes are served at the edge")
         stream = self._open(call, account.call_id)
         try:
@@ -113,7 +113,9 @@ class ProxyDriver:
                 _check_answer(message)
                 await call.send(message)
         except TunnelClosed as error:
-            raise LinkLost("the hub", error.why) from error
+            if error.sent:
+                raise LinkLost("the hub", error.why) from error
+            raise self._unreachable() from error
         except CallTimeout as error:
             raise CallTimeout(f"driver {self._driver}") from error
         except BaseException:
@@ -127,7 +129,7 @@ class ProxyDriver:
         assert self.uplink is not None
         link = self.uplink.link
         if link is None:
-            raise HubUnreachable(str(self.uplink.endpoint), self.uplink.since)
+            raise self._unreachable()
         if link.draining:
             raise Draining("hub")
         try:
@@ -141,7 +143,11 @@ class ProxyDriver:
                 timeout_s=call.timeout_s,
             )
         except TunnelClosed as error:
-            raise HubUnreachable(str(self.uplink.endpoint), self.uplink.since) from error
+            raise self._unreachable() from error
+
+    def _unreachable(self) -> HubUnreachable:
+        assert self.uplink is not None
+        return HubUnreachable(str(self.uplink.endpoint), self.uplink.since)
 
     def on_error(self, error: BaseException | None) -> Status:
         """The status for a handler that failed, and for calls that a stopping server refuses."""
@@ -164,8 +170,7 @@ class ProxyDriver:
     def greeted(self, link: Link) -> None:
         """The hub welcomed us: hear of the driver."""
         self._metrics.link_ups.inc()
-        stream = link.open(Kind.WATCH, priority=Priority.CONTROL, subject=self._driver, node=self._node)
-        self._watch = asyncio.get_running_loop().create_task(self._listen(stream), name="watch")
+        self._watch.up(link)
 
     async def serve(self, _stream: Stream) -> NoReturn:
         """The hub opens no streams here."""
@@ -176,27 +181,23 @@ class ProxyDriver:
 
     def draining(self, _link: Link, _message: str) -> None:
         """One side is shutting down: end what would keep the link open."""
-        if self._watch is not None:
-            self._watch.cancel()
+        self._watch.down()
 
     def closed(self, _link: Link, reason: str, _message: str) -> None:
         """The link is gone."""
         self._metrics.link_down(reason)
+        self._watch.down()
 
     async def _listen(self, stream: Stream) -> None:
-        try:
-            async for message in stream:
-                try:
-                    reports = decode_reports(message)
-                except ValueError as error:
-                    log.warning("the hub sent an unreadable report: %s", error)
-                    continue
-                for report in reports:
-                    await asyncio.to_thread(self._cache.update, report)
-        except TunnelClosed:
-            pass  # the next link opens a watch of its own
-        finally:
-            stream.cancel()
+        """Hear of the driver until the hub ends the watch."""
+        async for message in stream:
+            try:
+                reports = decode_reports(message)
+            except ValueError as error:
+                log.warning("the hub sent an unreadable report: %s", error)
+                continue
+            for report in reports:
+                await asyncio.to_thread(self._cache.update, report)
 
 
 def _check_answer(message: bytes) -> None:

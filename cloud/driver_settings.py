@@ -5,7 +5,7 @@ from pathlib import Path
 
 from common.endpoint import Endpoint, hub_endpoint
 from common.link_settings import LinkSettings
-from common.parsers import octal_mode, path, unix_path, words
+from common.parsers import octal_mode, path, peer_name, unix_path
 from common.settings import REQUIRED, setting
 
 
@@ -15,7 +15,9 @@ class DriverSettings(LinkSettings):
 
     command = "driver"
 
-    drivername: str = setting(REQUIRED, parse=words, help="The vendor driver's name, as its GetPluginInfo gives it.")
+    drivername: str = setting(
+        REQUIRED, parse=peer_name, help="The vendor driver's name, as its GetPluginInfo gives it."
+    )
     endpoint: Path = setting("unix:///csi/csi.sock", parse=unix_path, help="Where the sidecars connect.")
     endpoint_mode: int = setting(
         "0660", parse=octal_mode, help="The file mode of --endpoint: sidecars may run as other users."
@@ -27,7 +29,7 @@ class DriverSettings(LinkSettings):
         help="Where the hub listens: its UNIX socket, or wss://HOST:PORT on another host.",
     )
     nodeid: str | None = setting(
-        None, parse=words, help="The edge node for every call. Needed once the driver runs on more than one node."
+        None, parse=peer_name, help="The edge node for every call. Needed once the driver runs on more than one node."
     )
     state_dir: Path = setting(
         "/var/lib/csi-bridge/driver",

@@ -43,6 +43,12 @@ class HubSettings(LinkSettings):
         unit="connections",
         help="Connections on --listen at once; more are turned away.",
     )
+    max_nodes: int = setting(
+        "20000",
+        parse=bounded(count, low="1", high="1000000"),
+        unit="nodes",
+        help="Edge nodes that the hub knows, connected or not; a new one beyond them is refused, a known one never.",
+    )
 
     def __post_init__(self) -> None:
         """Check what concerns several settings together."""

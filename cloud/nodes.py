@@ -4,13 +4,14 @@ Rules:
 
 * `call(node, call)` is the only way to a node, so that a node held by another replica can be reached the same way.
 * One name, one machine: the same instance with the same or a later boot replaces its old, half-dead link; another
-  instance is refused while the first one lives, and the conflict is shown.
+  instance is refused while the first one lives, and the conflict is shown. So is a copy of the first one's state
+  directory: two such machines give themselves away by replacing each other again and again.
 * A node that is away stays known, with the time it left: its calls are refused with that time, not with a guess.
 """
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -27,10 +28,16 @@ from common.errors import (
 )
 from common.link import Link
 from common.messages import Hello, Kind, Reason
-from common.reports import DriverReport
+from common.reports import MAX_REPORT_BYTES, DriverReport, encode_reports
 from common.status import Status
 
 log = logging.getLogger("csi_bridge.hub.nodes")
+
+_SOON_S = 10.0
+"""A link that is replaced within so long was hardly dead: an agent needs twice its keepalive (20 s) to give one up."""
+
+_MOST_SOON = 4
+"""Links replaced so soon in a row. One machine's own network may do that once or twice; two machines never stop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +64,10 @@ class Reply(Protocol):
 
     status: Status | None
 
+    @property
+    def exhausted(self) -> bool:
+        """Whether the last message was received, and the status is there."""
+
     async def receive(self) -> bytes | None:
         """The answer's next message, or None after the last one."""
 
@@ -68,24 +79,42 @@ class Reply(Protocol):
 
 
 @dataclass(slots=True)
+class _Visit:
+    """One link of a node's.
+
+    Attributes:
+        link: the link.
+        began: when its hello came, in seconds of the monotonic clock.
+        ended: when it was found gone or was replaced, in seconds since the epoch; 0 while it is there.
+    """
+
+    link: Link
+    began: float
+    ended: float = 0.0
+
+
+@dataclass(slots=True)
 class _Node:
     stored: StoredNode
-    link: Link | None = None
+    visit: _Visit | None = None
     conflict: str = ""
+    replaced_soon: int = 0
 
 
 class Nodes:
     """Every node the hub knows."""
 
-    def __init__(self, store: Store, *, changed: Callable[[str], None]) -> None:
+    def __init__(self, store: Store, *, changed: Callable[[str], None], max_nodes: int) -> None:
         """The nodes of the store, none of them connected.
 
         Args:
             store: where they are kept.
             changed: called with a driver's name when a report of it changed.
+            max_nodes: a node beyond so many is refused; one that is known never is.
         """
         self._store = store
         self._changed = changed
+        self.max_nodes = max_nodes
         self._nodes: dict[str, _Node] = {}
         self._by_driver: dict[str, set[str]] = {}
         self._connected = 0
@@ -104,15 +133,17 @@ class Nodes:
         """A node's agent said hello.
 
         Raises:
-            HandshakeRefused: another machine of that name is connected, or this one's past comes back.
+            HandshakeRefused: another machine of that name is connected, or this one's past comes back, or the hub knows
+                as many nodes as it may.
         """
         node = self._nodes.get(hello.name)
         if node is None:
+            self._check_room(hello.name)
             node = self._nodes[hello.name] = _Node(StoredNode(hello.name, "", 0, 0.0, connected=False, reports=()))
-        if node.link is not None:
-            self._replace(node, hello)
+        if node.visit is not None:
+            self._replace(node, node.visit, hello, link)
         node.stored = replace(node.stored, instance=hello.instance, boot=hello.boot, since=time.time(), connected=True)
-        node.link = link
+        node.visit = _Visit(link, time.monotonic())
         node.conflict = ""
         self._connected += 1
         self._store.save(node.stored)
@@ -120,11 +151,12 @@ class Nodes:
     def disconnect(self, name: str, link: Link) -> bool:
         """The link of a node is gone. False if a newer link has taken its place."""
         node = self._nodes.get(name)
-        if node is None or node.link is not link:
+        visit = node.visit if node is not None else None
+        if node is None or visit is None or visit.link is not link:
             return False
-        node.link = None
-        self._connected -= 1
-        node.stored = replace(node.stored, since=time.time(), connected=False)
+        self._end(node, visit)
+        node.replaced_soon = 0
+        node.stored = replace(node.stored, since=visit.ended, connected=False)
         self._store.save(node.stored)
         return True
 
@@ -135,17 +167,26 @@ class Nodes:
         not go to another node because this one's driver is away.
         """
         node = self._nodes[name]
-        old = node.stored.reports
-        told = {report.driver: report for report in reports if report.node == name}
-        new = tuple({**{report.driver: report for report in old}, **told}.values())
+        old = {report.driver: report for report in node.stored.reports}
+        new = old | {report.driver: report for report in reports if report.node == name}
         if new == old:
             return
-        node.stored = replace(node.stored, reports=new)
+        size = len(encode_reports(new.values()))
+        if size > MAX_REPORT_BYTES:
+            log.warning(
+                "node %s has reported %d drivers, %d bytes in all, and %d are the most: what it said last is ignored",
+                name,
+                len(new),
+                size,
+                MAX_REPORT_BYTES,
+            )
+            return
+        node.stored = replace(node.stored, reports=tuple(new.values()))
         self._store.save(node.stored)
-        for report in new:
-            if report not in old:
-                self._by_driver.setdefault(report.driver, set()).add(name)
-                self._changed(report.driver)
+        for driver, report in new.items():
+            if report != old.get(driver):
+                self._by_driver.setdefault(driver, set()).add(name)
+                self._changed(driver)
 
     # ---- questions ---------------------------------------------------------------------------------------------------
 
@@ -165,21 +206,27 @@ class Nodes:
         """How many nodes are connected."""
         return self._connected
 
-    def describe(self) -> list[dict[str, object]]:
-        """Every node, for the operator."""
-        return [
-            {
+    @property
+    def known(self) -> int:
+        """How many nodes have ever been here."""
+        return len(self._nodes)
+
+    def describe(self) -> Iterator[dict[str, object]]:
+        """Every node, for the operator, each as it is when it is asked for."""
+        for name in sorted(self._nodes):
+            node = self._nodes[name]
+            link = node.visit.link if node.visit is not None else None
+            yield {
                 "node": name,
-                "connected": node.link is not None,
+                "connected": link is not None,
                 "since": node.stored.since,
+                "address": link.peer_identity.address if link is not None else "",
                 "instance": node.stored.instance,
                 "boot": node.stored.boot,
                 "drivers": [report.driver for report in node.stored.reports],
-                "streams": node.link.session.open_streams if node.link is not None else 0,
+                "streams": link.session.open_streams if link is not None else 0,
                 "conflict": node.conflict,
             }
-            for name, node in sorted(self._nodes.items())
-        ]
 
     # ---- calls -------------------------------------------------------------------------------------------------------
 
@@ -196,43 +243,69 @@ class Nodes:
         node = self._nodes.get(name)
         if node is None:
             raise NodeUnknown(name)
-        if node.link is None:
+        if node.visit is None:
             raise NodeOffline(name, node.stored.since)
-        if node.link.draining:
+        if node.visit.link.draining:
             raise Draining(f"agent of edge node {name}")
         if not any(report.driver == call.driver for report in node.stored.reports):
             raise DriverMissing(call.driver, name)
-        return NodeReply(name, node.link, call, since=lambda: node.stored.since)
+        return NodeReply(name, node.visit, call)
 
-    def _replace(self, node: _Node, hello: Hello) -> None:
-        old = node.link
-        assert old is not None
-        stored = node.stored
-        if hello.instance != stored.instance:
-            node.conflict = f"another machine (instance {hello.instance}) also calls itself {hello.name}"
-            log.error(
-                "two machines call themselves %s: %s stays, %s is refused", hello.name, stored.instance, hello.instance
-            )
+    def _check_room(self, name: str) -> None:
+        if len(self._nodes) >= self.max_nodes:
             raise HandshakeRefused(
-                Reason.CONFLICT,
-                f"another machine is connected as {hello.name} (instance {stored.instance}, this one {hello.instance})"
-                f"; give each --node a name of its own",
+                Reason.FULL,
+                f"the hub knows {len(self._nodes)} nodes, which is its limit (--max-nodes), and {name} is a new one",
             )
-        if hello.boot < stored.boot:
+
+    def _replace(self, node: _Node, old: _Visit, hello: Hello, link: Link) -> None:
+        """A node's agent comes while there is a link of that name: end the old one, or refuse the new one."""
+        stored = node.stored
+        if hello.instance == stored.instance and hello.boot < stored.boot:
             raise HandshakeRefused(Reason.STALE, f"a later start of {hello.name} is connected (boot {stored.boot})")
-        node.link = None  # before its end is heard: it is no longer the node's
+        why = _why_another_machine(node, old, hello)
+        if why:
+            node.conflict = (
+                f"two machines are {hello.name}: instance {stored.instance} at {old.link.peer_identity.address} stays, "
+                f"instance {hello.instance} at {link.peer_identity.address} is refused"
+            )
+            log.error("%s", node.conflict)
+            raise HandshakeRefused(Reason.CONFLICT, why)
+        self._end(node, old)  # before its end is heard: it is no longer the node's
+        old.link.goodbye(Reason.REPLACED, f"{hello.name} has connected again")
+
+    def _end(self, node: _Node, visit: _Visit) -> None:
+        visit.ended = time.time()
+        node.visit = None
         self._connected -= 1
-        old.goodbye(Reason.REPLACED, f"{hello.name} has connected again")
+
+
+def _why_another_machine(node: _Node, old: _Visit, hello: Hello) -> str:
+    """Why the one that comes cannot be the one that is there; empty if it can. Counts how often it came too soon."""
+    stored = node.stored
+    if hello.instance != stored.instance:
+        return (
+            f"another machine is connected as {hello.name} (instance {stored.instance}, this one {hello.instance})"
+            f"; give each --node a name of its own"
+        )
+    if hello.boot == stored.boot and node.replaced_soon >= _MOST_SOON:
+        return (
+            f"another machine is connected as {hello.name} with this one's identity (instance {stored.instance}); "
+            f"give each --node a name and a --state-dir of its own, and never copy instance.json"
+        )
+    soon = hello.boot == stored.boot and time.monotonic() - old.began < _SOON_S
+    node.replaced_soon = node.replaced_soon + 1 if soon else 0
+    return ""
 
 
 class NodeReply:
     """The answer of a connected node: a stream whose link errors name the node."""
 
-    def __init__(self, name: str, link: Link, call: Call, *, since: Callable[[], float]) -> None:
+    def __init__(self, name: str, visit: _Visit, call: Call) -> None:
         self._name = name
-        self._since = since
+        self._visit = visit
         try:
-            self._stream = link.open(
+            self._stream = visit.link.open(
                 Kind.CALL,
                 call.request,
                 subject=call.driver,
@@ -242,12 +315,19 @@ class NodeReply:
                 timeout_s=call.timeout_s,
             )
         except TunnelClosed as error:
-            raise NodeOffline(name, since()) from error
+            if visit.link.over:
+                raise self._offline() from error
+            raise Draining("hub") from error  # the link lives and takes no new streams: ours was the wish
 
     @property
     def status(self) -> Status | None:
         """The node's status, after the last message."""
         return self._stream.status
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether the last message was received, and the status is there."""
+        return self._stream.exhausted
 
     async def receive(self) -> bytes | None:
         """The answer's next message, or None after the last one.
@@ -264,7 +344,7 @@ class NodeReply:
         except TunnelClosed as error:
             if error.sent:
                 raise LinkLost(f"edge node {self._name}", error.why) from error
-            raise NodeOffline(self._name, self._since()) from error
+            raise self._offline() from error
 
     def acknowledge(self, *, delivered: bool) -> None:
         """The answer reached the caller, or nobody took it."""
@@ -273,3 +353,7 @@ class NodeReply:
     def cancel(self) -> None:
         """Nobody waits any more."""
         self._stream.cancel()
+
+    def _offline(self) -> NodeOffline:
+        """Nothing was sent. The time is that of this link's end: the node may have come back since."""
+        return NodeOffline(self._name, self._visit.ended or time.time())

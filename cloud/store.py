@@ -111,11 +111,11 @@ class Store:
             with self._database:
                 for write in writes:
                     write(self._database)
-        except sqlite3.Error as error:
-            if not self.failures:
-                log.exception("cannot write %s; the hub goes on without it", self._path)
-            else:
+        except Exception as error:
+            if isinstance(error, sqlite3.Error) and self.failures:
                 log.error("cannot write %s: %s", self._path, error)  # noqa: TRY400  # the traceback was logged once
+            else:
+                log.exception("cannot write %s; the hub goes on without it", self._path)
             self.failures += len(writes)
 
     def _open(self) -> sqlite3.Connection:

@@ -12,7 +12,8 @@ import asyncio
 import contextlib
 import json
 import logging
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import Awaitable, Callable, Iterator
 from typing import ClassVar
 
 from cloud.admission import Role, admit
@@ -21,17 +22,33 @@ from cloud.nodes import Call, Nodes
 from cloud.routing import route
 from cloud.store import Store
 from common.accounting import Account, Accounted
-from common.errors import CallError, Draining, HandshakeRefused, NotCarried, status_of
+from common.csi.methods import is_controller_side, is_csi
+from common.errors import (
+    CallError,
+    Draining,
+    ForeignDriver,
+    HandshakeRefused,
+    MessageTooLarge,
+    NoRoute,
+    NotCarried,
+    status_of,
+)
 from common.httpd import HttpEndpoint
 from common.link import Link, Stream
 from common.listener import Listener, listen_tcp
 from common.messages import Hello, Kind, Open, Reason
 from common.metrics import Metrics
-from common.reports import decode_reports, encode_reports
+from common.reports import MAX_REPORT_BYTES, DriverReport, decode_reports, encode_reports
 from common.status import Code, Origin, Status
 from common.version import SOFTWARE, introduce
 
 log = logging.getLogger("csi_bridge.hub")
+
+_QUICK_REPORT_BYTES = 16_384
+"""A report up to this size is read on the loop, in half a millisecond at worst; the largest take ten."""
+
+_SHOWN_CHARS = 100
+"""What a peer says of itself stands in the log up to here."""
 
 
 class Hub:
@@ -39,13 +56,13 @@ class Hub:
 
     origin = Origin.HUB
 
-    def __init__(self, store: Store, metrics: Metrics, *, insecure: bool) -> None:
+    def __init__(self, store: Store, metrics: Metrics, *, insecure: bool, max_nodes: int) -> None:
         """A hub without listeners: see `run`."""
-        self.nodes = Nodes(store, changed=self._report_changed)
+        self.nodes = Nodes(store, changed=self._report_changed, max_nodes=max_nodes)
         self._store = store
         self._metrics = metrics
         self._insecure = insecure
-        self._links: set[Link] = set()
+        self._links: dict[Link, float] = {}  # since when they are up, in seconds since the epoch
         self._watchers: dict[str, set[asyncio.Event]] = {}
         self._draining = False
 
@@ -56,13 +73,18 @@ class Hub:
         try:
             role = self._admit(link)
         except HandshakeRefused as refusal:
+            said = link.peer
             log.warning(
-                "refused %s %s from %s: %s", link.peer.role, link.peer.name, link.peer_identity.address, refusal.why
+                "refused %s %s from %s: %s",
+                said.role[:_SHOWN_CHARS],
+                said.name[:_SHOWN_CHARS],
+                link.peer_identity.address,
+                refusal.why,
             )
             link.refuse(refusal)
             return
         link.context = role
-        self._links.add(link)
+        self._links[link] = time.time()
         link.accept()
         self._metrics.link_ups.inc()
         self._metrics.connected_nodes.set(self.nodes.connected)
@@ -73,7 +95,7 @@ class Hub:
             role,
             link.peer.name,
             link.peer_identity.address,
-            link.peer.software,
+            link.peer.software[:_SHOWN_CHARS],
         )
 
     def _admit(self, link: Link) -> Role:
@@ -91,7 +113,7 @@ class Hub:
 
     def closed(self, link: Link, reason: str, message: str) -> None:
         """A link is gone."""
-        self._links.discard(link)
+        self._links.pop(link, None)
         self._metrics.link_down(reason)
         role = link.context
         if role is None:  # refused, which was logged
@@ -138,11 +160,14 @@ class Hub:
             method=frame.method,
             call_id=frame.call,
             node=frame.node,
+            timeout_s=stream.remaining_s(),
         ) as account:
             try:
                 request = await stream.receive() or b""
                 account.request_bytes = len(request)
-                self._check_driver(stream, frame)
+                if self._draining:  # since the call began: the nodes' links take no more
+                    raise Draining("hub")
+                self._check_call(stream, frame)
                 account.node = route(frame.subject, frame.node, self.nodes.with_driver(frame.subject))
                 call = Call(frame.subject, frame.method, request, frame.call, stream.remaining_s())
                 await self._forward(stream, call, account)
@@ -150,10 +175,19 @@ class Hub:
                 account.status = status_of(error, self.origin)
                 stream.end(account.status)
 
+    def _check_call(self, stream: Stream, frame: Open) -> None:
+        if stream.link.context is Role.DRIVER:
+            self._check_driver(stream, frame)
+            if not is_controller_side(frame.method):
+                why = "a proxy driver serves the CSI controller side; nodes are served at the edge"
+                raise NotCarried(frame.method, why)
+        elif not is_csi(frame.method):
+            raise NotCarried(frame.method, "the bridge carries the methods of CSI alone")
+
     def _check_driver(self, stream: Stream, frame: Open) -> None:
-        peer = stream.link.peer
-        if stream.link.context is Role.DRIVER and frame.subject != peer.name:
-            raise NotCarried(frame.method or "a watch", f"proxy driver {peer.name} may not call {frame.subject}")
+        proxy = stream.link.peer.name
+        if frame.subject != proxy:
+            raise ForeignDriver(proxy, frame.subject)
 
     async def _forward(self, stream: Stream, call: Call, account: Account) -> None:
         """Pass the answer on, message by message, at the caller's pace; its release goes back the same way."""
@@ -161,24 +195,25 @@ class Hub:
         try:
             while (message := await reply.receive()) is not None:
                 account.response_bytes += len(message)
+                if reply.exhausted:  # the ordinary case: one message, which travels on with the status
+                    break
                 await stream.send(message)
+            assert reply.status is not None
+            account.status = reply.status
+            stream.on_released = lambda delivered: reply.acknowledge(delivered=delivered)
+            stream.end(reply.status, message)
         except BaseException:
             reply.cancel()
             raise
-        assert reply.status is not None
-        account.status = reply.status
-        stream.on_released = lambda delivered: reply.acknowledge(delivered=delivered)
-        stream.end(reply.status)
 
     async def _serve_report(self, stream: Stream) -> None:
         """An agent tells of its drivers, for as long as it is connected."""
+        node = stream.link.peer.name
         async for message in stream:
             try:
-                reports = decode_reports(message)
+                self.nodes.report(node, await _read_reports(message))
             except ValueError as error:
-                log.warning("node %s sent an unreadable report: %s", stream.link.peer.name, error)
-                continue
-            self.nodes.report(stream.link.peer.name, reports)
+                log.warning("node %s sent an unreadable report: %s", node, error)
 
     async def _serve_watch(self, stream: Stream) -> None:
         """A proxy driver hears of the driver's Identity and capabilities, and of each change."""
@@ -191,24 +226,49 @@ class Hub:
         try:
             while True:
                 changed.clear()
-                with contextlib.suppress(CallError):  # no route yet: the next report may make one
-                    report = self.nodes.find_report(driver, route(driver, wanted, self.nodes.with_driver(driver)))
-                    if report is not None:
-                        await stream.send(encode_reports([report]))
+                await self._tell(stream, driver, wanted)
                 await changed.wait()
         finally:
             watchers.discard(changed)
             if not watchers:
                 self._watchers.pop(driver, None)
 
+    async def _tell(self, stream: Stream, driver: str, wanted: str) -> None:
+        """Tell a proxy driver what is known of its driver, if there is one node to ask."""
+        try:
+            node = route(driver, wanted, self.nodes.with_driver(driver))
+        except NoRoute:  # the next report may make one
+            return
+        report = self.nodes.find_report(driver, node)
+        if report is None:
+            return
+        try:
+            await stream.send(encode_reports([report]))
+        except MessageTooLarge as error:
+            why = str(error)
+            log.error("proxy driver %s cannot be told of its driver on node %s: %s", driver, node, why)  # noqa: TRY400  # the sentence says it all
+
     async def _serve_status(self, stream: Stream) -> None:
-        state = {
+        """The hub's state in parts, of which none outgrows a message however many nodes there are."""
+        for part in self._describe():
+            await stream.send(json.dumps(part).encode())
+        stream.end(Status(Code.OK, origin=self.origin))
+
+    def _describe(self) -> Iterator[dict[str, object]]:
+        for node in self.nodes.describe():
+            yield {"nodes": [node]}
+        drivers = [(link, since) for link, since in self._links.items() if link.context is Role.DRIVER]
+        for link, since in sorted(drivers, key=lambda driver: (driver[0].peer.name, driver[1])):
+            yield {
+                "drivers": [{"driver": link.peer.name, "since": since, "address": link.peer_identity.address}],
+            }
+        yield {
             "software": SOFTWARE,
-            "nodes": self.nodes.describe(),
-            "drivers": sorted(link.peer.name for link in self._links if link.context is Role.DRIVER),
+            "known": self.nodes.known,
+            "connected": self.nodes.connected,
+            "max_nodes": self.nodes.max_nodes,
             "lost_writes": self._store.failures,
         }
-        stream.end(Status(Code.OK, origin=self.origin), json.dumps(state).encode())
 
     def _report_changed(self, driver: str) -> None:
         for changed in self._watchers.get(driver, ()):
@@ -224,6 +284,19 @@ class Hub:
     """Which role may open which kind of stream."""
 
 
+async def _read_reports(message: bytes) -> list[DriverReport]:
+    """An agent's message. Whoever asks for the next one afterwards keeps them in order.
+
+    Raises:
+        ValueError: it is too large, or no list of reports.
+    """
+    if len(message) > MAX_REPORT_BYTES:
+        raise ValueError(f"{len(message)} bytes, and {MAX_REPORT_BYTES} are the most; what was known of it stays")
+    if len(message) <= _QUICK_REPORT_BYTES:
+        return decode_reports(message)
+    return await asyncio.to_thread(decode_reports, message)
+
+
 async def run(settings: HubSettings, stopping: asyncio.Event) -> None:
     """Run a hub until `stopping` is set, then drain it.
 
@@ -232,7 +305,7 @@ async def run(settings: HubSettings, stopping: asyncio.Event) -> None:
     """
     metrics = Metrics()
     store = Store(settings.state_dir)
-    hub = Hub(store, metrics, insecure=settings.tls_cert is None)
+    hub = Hub(store, metrics, insecure=settings.tls_cert is None, max_nodes=settings.max_nodes)
     hello = introduce("hub", settings.name, instance="hub")
     http = HttpEndpoint(settings.http, registry=metrics.registry, ready=lambda: (True, "")) if settings.http else None
     listeners = _listeners(settings, hub, hello)

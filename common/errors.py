@@ -10,10 +10,10 @@
     │   ├── HandshakeRefused     the peer said no to our hello, and why
     │   └── TunnelClosed         the session ended with a stream open; `sent` tells whether the peer may have seen it
     └── CallError              a call that ended without the vendor's own status; the table below gives its code
-        ├── NodeOffline  NodeUnknown  DriverMissing  NoRoute  HubUnreachable  LinkLost  Draining
+        ├── NodeOffline  NodeUnknown  DriverMissing  DriverAmbiguous  NoRoute  HubUnreachable  LinkLost  Draining
         ├── CallTimeout  OperationLimit  OperationConflict
         ├── MessageTooLarge  Overloaded  VendorBroken  NothingKnown
-        └── NotCarried
+        └── NotCarried  ForeignDriver
 
 The rule (design, "What the caller is told"): an outcome that the bridge does not know for certain gets a code that no
 sidecar takes as final. `CODES` is the whole error table; what is missing from it is UNAVAILABLE. Messages name the hop,
@@ -25,6 +25,9 @@ from datetime import UTC, datetime
 
 from common.status import Code, Origin, Status
 
+_MAY_GO_ON = "an operation that the call began may go on, and a retry joins it"
+"""Promises nothing of a read or a stream, which is cancelled: no hop but the agent knows what is an operation."""
+
 
 class BridgeError(Exception):
     """Any error that the bridge makes itself. `str()` is a sentence for people."""
@@ -35,7 +38,7 @@ class SettingsError(BridgeError):
 
     def __init__(self, variable: str, value: object, why: str) -> None:
         self.variable, self.value, self.why = variable, value, why
-        super().__init__(f"{variable}={value!s}: {why}" if value not in {None, ""} else f"{variable}: {why}")
+        super().__init__(f"{variable}={value!s}: {why}" if value is not None and value != "" else f"{variable}: {why}")
 
 
 class ProtocolError(BridgeError):
@@ -79,7 +82,8 @@ class TunnelClosed(LinkError):
     """The session ended with a stream open.
 
     Attributes:
-        sent: False only if no frame of the stream was handed to the transport, so that the peer surely never saw it.
+        sent: False only if the peer surely never served the stream: no frame of it was handed to the transport, or the
+            peer's goodbye says so.
         why: why the session ended.
     """
 
@@ -125,6 +129,17 @@ class DriverMissing(CallError):
         )
 
 
+class DriverAmbiguous(CallError):
+    """Two drivers of one name answer on the node: which of them a call is for is unknown."""
+
+    def __init__(self, driver: str, node: str, sockets: tuple[str, ...]) -> None:
+        self.driver, self.node, self.sockets = driver, node, sockets
+        super().__init__(
+            f"edge node {node} has {len(sockets)} drivers that call themselves {driver}: {', '.join(sockets)}; leave "
+            f"one of them running, or name one with the agent's --driver"
+        )
+
+
 class NoRoute(CallError):
     """Nothing says which node the call is for."""
 
@@ -150,13 +165,11 @@ class HubUnreachable(CallError):
 
 
 class LinkLost(CallError):
-    """The link went away with the call under way. The operation may go on at the other end."""
+    """The link went away with the call under way. An operation may go on at the other end; any other call does not."""
 
     def __init__(self, to: str, why: str) -> None:
         self.to, self.why = to, why
-        super().__init__(
-            f"the link to {to} was lost with the call under way; the operation goes on there and a retry joins it"
-        )
+        super().__init__(f"the link to {to} was lost with the call under way; {_MAY_GO_ON}")
 
 
 class Draining(CallError):
@@ -168,11 +181,11 @@ class Draining(CallError):
 
 
 class CallTimeout(CallError):
-    """The caller's time is up. The operation goes on."""
+    """The caller's time is up. An operation goes on; any other call is cancelled."""
 
     def __init__(self, to: str = "the peer") -> None:
         self.to = to
-        super().__init__(f"{to} has not answered in the caller's time; the operation goes on and a retry joins it")
+        super().__init__(f"{to} has not answered in the caller's time; {_MAY_GO_ON}")
 
 
 class OperationLimit(CallError):
@@ -239,10 +252,21 @@ class NotCarried(CallError):
         super().__init__(f"{method} is not served here: {why}")
 
 
+class ForeignDriver(CallError):
+    """A proxy driver asked for another driver than its own. Nothing ran; still no volume may be forgotten for it."""
+
+    def __init__(self, proxy: str, driver: str) -> None:
+        self.proxy, self.driver = proxy, driver
+        super().__init__(
+            f"proxy driver {proxy} may not call {driver} at this hub, but its own driver alone; check its --drivername"
+        )
+
+
 CODES: dict[type[BaseException], Code] = {
     NodeOffline: Code.UNAVAILABLE,
     NodeUnknown: Code.UNAVAILABLE,
     DriverMissing: Code.UNAVAILABLE,
+    DriverAmbiguous: Code.UNAVAILABLE,
     NoRoute: Code.UNAVAILABLE,
     HubUnreachable: Code.UNAVAILABLE,
     LinkLost: Code.UNAVAILABLE,
@@ -255,6 +279,7 @@ CODES: dict[type[BaseException], Code] = {
     VendorBroken: Code.UNAVAILABLE,
     NothingKnown: Code.UNAVAILABLE,
     NotCarried: Code.UNIMPLEMENTED,
+    ForeignDriver: Code.UNAVAILABLE,
 }
 """The error table (design, section 5). UNIMPLEMENTED is the one final code: a method not served cannot have run."""
 

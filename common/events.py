@@ -84,11 +84,6 @@ class PeerDraining:
 
 
 @dataclass(frozen=True, slots=True)
-class Drained:
-    """We are draining and no stream is left: say `goodbye()`."""
-
-
-@dataclass(frozen=True, slots=True)
 class Closed:
     """The session is over; always the last event. `reason` is a `Reason` or a newer peer's, `message` is for people."""
 
@@ -107,6 +102,5 @@ Event = (
     | Released
     | Writable
     | PeerDraining
-    | Drained
     | Closed
 )

@@ -6,7 +6,7 @@ handler tasks, and `now` into a timer. It knows nothing of sockets: its transpor
 Rules:
 
 * One task serves one accepted stream; it is named, and its end is logged if it fails. When the opener no longer waits,
-  the task is cancelled.
+  the task is cancelled, unless it has detached itself.
 * Nothing here waits for the network: `send()` waits only for the message before the last.
 * An idle link owns no task and no future, only a timer: one hub holds thousands.
 """
@@ -21,7 +21,6 @@ from common.errors import CallError, CallTimeout, HandshakeRefused, LinkError, T
 from common.events import (
     Cancelled,
     Closed,
-    Drained,
     Ended,
     Event,
     Failed,
@@ -33,7 +32,7 @@ from common.events import (
     Welcomed,
     Writable,
 )
-from common.messages import Hello, Kind, Open, Priority, Reason
+from common.messages import Hello, Kind, Open, Priority
 from common.session import Session
 from common.status import Code, Origin, Status
 
@@ -81,8 +80,8 @@ class Stream:
     `opened`, answers with `send()` and `end()`, and may set `on_released` to hear whether the answer was delivered.
     """
 
-    __slots__ = ("_error", "_inbox", "_link", "_taken", "_waiter", "_writable", "deadline", "id", "on_released",
-                 "opened", "status", "task")  # fmt: skip
+    __slots__ = ("_detached", "_error", "_inbox", "_link", "_taken", "_waiter", "_writable", "deadline", "id",
+                 "on_released", "opened", "status", "task")  # fmt: skip
 
     def __init__(self, link: "Link", number: int, opened: Open | None = None, deadline: float | None = None) -> None:
         self.id = number
@@ -96,11 +95,11 @@ class Stream:
         self.task: asyncio.Task[None] | None = None
         self._link = link
         self._inbox: deque[bytes] | None = None
-        self._taken = 0  # size of the message handed out last, whose credit is not given back yet (-1: none)
+        self._taken = -1  # size of the message handed out last, whose credit is not given back yet (-1: none)
         self._waiter: asyncio.Future[None] | None = None
         self._writable: asyncio.Future[None] | None = None
         self._error: TunnelClosed | CallTimeout | None = None
-        self._taken = -1
+        self._detached = False
 
     @property
     def link(self) -> "Link":
@@ -192,6 +191,18 @@ class Stream:
         self._link.forget(self)
         self._link.writer.flush_soon()
 
+    @property
+    def exhausted(self) -> bool:
+        """Whether `receive()` would now give None: the status is there, and no message before it is left."""
+        return self.status is not None and not self._inbox
+
+    def detach(self) -> None:
+        """From now on the task that serves an accepted stream is not cancelled when the opener no longer waits.
+
+        For work that must not be cut in the middle. What it sends after that is dropped.
+        """
+        self._detached = True
+
     def remaining_s(self) -> float | None:
         """What is left of the opener's time, in seconds; None if it set no limit."""
         return None if self.deadline is None else max(0.001, self.deadline - self._link.loop.time())
@@ -215,6 +226,11 @@ class Stream:
         """Every message left."""
         if self._writable is not None and not self._writable.done():
             self._writable.set_result(None)
+
+    def no_longer_awaited(self) -> None:
+        """The opener of an accepted stream has left."""
+        if self.task is not None and not self._detached:
+            self.task.cancel()
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
@@ -283,6 +299,7 @@ class Link:
     def accept(self) -> None:
         """Welcome the peer."""
         self.session.accept()
+        self._arm()
         self.pump()
         self.writer.flush_soon()
 
@@ -329,6 +346,8 @@ class Link:
                 raise
         stream = Stream(self, number)
         self._streams[number] = stream
+        if timeout_s is not None:
+            self._arm()
         self.pump()
         self.writer.flush()
         return stream
@@ -370,7 +389,7 @@ class Link:
     def pull(self) -> bytes:
         """The next WebSocket message to write, or b"" when there is none."""
         data = self.session.to_send()
-        self._dispatch()
+        self.pump()
         return data
 
     @property
@@ -379,9 +398,9 @@ class Link:
         return isinstance(self._closed, tuple)
 
     def pump(self) -> None:
-        """After anything touched the session: hand out its events and set the timer. The caller flushes."""
-        self._dispatch()
-        self._arm()
+        """After anything touched the session: hand out its events. The caller flushes."""
+        for event in self.session.events():
+            self._EVENTS[type(event)](self, event)
 
     def forget(self, stream: Stream) -> None:
         """A stream of ours is released."""
@@ -390,12 +409,9 @@ class Link:
 
     # ---- events ------------------------------------------------------------------------------------------------------
 
-    def _dispatch(self) -> None:
-        for event in self.session.events():
-            self._EVENTS[type(event)](self, event)
-
     def _on_hello(self, _event: HelloReceived | Welcomed) -> None:
         self.greeted = True
+        self._arm()
         self._handler.greeted(self)
 
     def _on_opened(self, event: Opened) -> None:
@@ -423,9 +439,7 @@ class Link:
             stream.finish(None, event.error)
 
     def _on_cancelled(self, event: Cancelled) -> None:
-        stream = self._streams[event.stream]
-        if stream.task is not None:
-            stream.task.cancel()
+        self._streams[event.stream].no_longer_awaited()
 
     def _on_released(self, event: Released) -> None:
         stream = self._streams.pop(event.stream)
@@ -441,9 +455,6 @@ class Link:
     def _on_peer_draining(self, event: PeerDraining) -> None:
         self.draining = True
         self._handler.draining(self, event.message)
-
-    def _on_drained(self, _event: Drained) -> None:
-        self.session.goodbye(Reason.DRAINED, "shutting down, and every call is finished")
 
     def _on_closed(self, event: Closed) -> None:
         waiting, self._closed = self._closed, (event.reason, event.message)
@@ -477,7 +488,10 @@ class Link:
     # ---- the timer ---------------------------------------------------------------------------------------------------
 
     def _arm(self) -> None:
-        """Keep one timer, no later than the session's next tick. A timer that fires too early is set again."""
+        """Keep one timer, no later than the session's next tick. A timer that fires too early is set again.
+
+        Called when the next tick may have come nearer: never by what is heard, which puts it off.
+        """
         due = self.session.next_tick()
         if due is None or (self._timer is not None and self._timer_at <= due):
             return
@@ -489,6 +503,7 @@ class Link:
     def _tick(self) -> None:
         self._timer = None
         self.session.tick(self.loop.time())
+        self._arm()
         self.pump()
         self.writer.flush_soon()
 
@@ -503,6 +518,5 @@ class Link:
         Released: _on_released,
         Writable: _on_writable,
         PeerDraining: _on_peer_draining,
-        Drained: _on_drained,
         Closed: _on_closed,
     }

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from common.endpoint import Endpoint, is_loopback
-from common.limits import MESSAGE_OVERHEAD_BYTES, Limits
+from common.limits import Limits
 from common.parsers import bounded, count, duration, path, size, switch
 from common.settings import ProcessSettings, setting
 from common.sockets import UnixListener, listen_unix
@@ -65,8 +65,10 @@ class LinkSettings(ProcessSettings):
 
     def __post_init__(self) -> None:
         """Check what concerns several settings together."""
-        if self.session_window_bytes * 3 < (self.max_message_bytes + MESSAGE_OVERHEAD_BYTES) * 4:
-            raise self.wrong("session_window_bytes", "must be at least one and a half times --max-message")
+        try:
+            self.limits()
+        except ValueError:  # the rest is bounded so that it fits
+            raise self.wrong("session_window_bytes", "must be at least one and a half times --max-message") from None
         given = [name for name in ("tls_ca", "tls_cert", "tls_key") if getattr(self, name) is not None]
         if given and len(given) < 3:
             missing = next(name for name in ("tls_ca", "tls_cert", "tls_key") if name not in given)

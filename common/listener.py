@@ -12,7 +12,7 @@ from common.link import Link, LinkHandler
 from common.messages import Hello
 from common.parsers import HostPort
 from common.session import Session
-from common.transport import RawTcp, WebSocket, in_words, tune
+from common.transport import LINGER_S, RawTcp, WebSocket, in_words, tune
 
 log = logging.getLogger("csi_bridge.listener")
 
@@ -80,10 +80,12 @@ class Listener:
             self._server.close()
 
     async def close(self) -> None:
-        """Close the socket and every connection."""
+        """Close the socket and every connection. One that has just said goodbye gets `LINGER_S` to end by itself."""
         self.stop_accepting()
         for task in self._handshakes:
             task.cancel()
+        if any(websocket.lingers for websocket in self._websockets):
+            await asyncio.sleep(LINGER_S)
         for websocket in list(self._websockets):
             websocket.abort("the listener was closed")
         await asyncio.gather(*self._handshakes, return_exceptions=True)
@@ -99,8 +101,7 @@ class Listener:
             log.warning("%s was turned away: %d connections is the limit", peer.address, self._max_connections)
             websocket.abort("too many connections")
         elif peer.uid is not None and self._allow_uids is not None and peer.uid not in self._allow_uids:
-            log.warning("%s was turned away: its uid is not on --uds-allow-uid", peer.address)
-            websocket.abort("this uid may not connect")
+            websocket.turn_away(f"uid {peer.uid} is not on --uds-allow-uid")
 
     def _make_link(self, websocket: WebSocket) -> Link:
         loop = asyncio.get_running_loop()

@@ -3,7 +3,7 @@
 Rules:
 * Loggers are named `csi_bridge.<part>` (`csi_bridge.hub`, `.driver`, `.edge`). Other libraries write from WARNING on.
 * INFO is start, stop, link up and down with the reason, and one line per finished call (`log_call`).
-* Node, driver, method and call id are bound once per call by `call_context` and stand in every line written inside.
+* Node, driver, method and call id are bound once per call by `bind` and stand in every line of the call's task.
 * No payload, no secret: a line holds names, codes, sizes and times.
 * A line that cannot be written (closed stderr, full disk) is counted and lost; the process goes on.
 * A line is a line: control characters in a message are escaped, so that a vendor's text cannot forge another one.
@@ -14,10 +14,9 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from contextvars import ContextVar
-from typing import Any, Final, TextIO
+from typing import Any, Final, Protocol, TextIO
 
 from common.status import Status, code_name
 
@@ -30,28 +29,27 @@ VERBOSE_FROM: Final = 4
 _LONGEST_MESSAGE_CHARS: Final = 2000
 """A vendor's status message may be as long as a gRPC trailer, and a log line is no place for that."""
 
+
+class About(Protocol):
+    """What a task works on. It is asked for each line, because some of it comes to be known on the way."""
+
+    def log_fields(self) -> dict[str, Any]:
+        """What stands in every line about it: short names and ids."""
+
+
 _NO_FIELDS: Final[Mapping[str, Any]] = {}
-_context: ContextVar[Mapping[str, str]] = ContextVar("csi_bridge_call", default={})  # noqa: B039  # never changed in place
+_about: ContextVar[About | None] = ContextVar("csi_bridge_about", default=None)
 
 
-@contextmanager
-def call_context(*, node: str = "", driver: str = "", method: str = "", call_id: str = "") -> Iterator[None]:
-    """Bind what a call is about to every line that is logged inside, in this task and those it starts.
-
-    Empty arguments bind nothing, so that contexts nest: an inner one adds to, or replaces, what the outer one bound.
-    """
-    given = {"node": node, "driver": driver, "method": method, "call_id": call_id}
-    token = _context.set({**_context.get(), **{name: value for name, value in given.items() if value}})
-    try:
-        yield
-    finally:
-        _context.reset(token)
+def bind(about: About) -> None:
+    """From now on, every line of this task and of those it starts says what it is about."""
+    _about.set(about)
 
 
 def log_call(
     logger: logging.Logger, status: Status, *, duration_s: float, request_bytes: int, response_bytes: int
 ) -> None:
-    """Write the one line of a finished call, at INFO. Call it inside the call's `call_context`."""
+    """Write the one line of a finished call, at INFO. What it is about was bound when it began."""
     if not logger.isEnabledFor(logging.INFO):
         return
     fields: dict[str, Any] = {
@@ -121,8 +119,10 @@ class LineHandler(logging.StreamHandler[TextIO]):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write one line, and flush it."""
-        # The context is read here, in the thread and task that logged, under the handler's lock.
-        record.call = _context.get()
+        # Read here, in the thread and task that logged.
+        about = _about.get()
+        if about is not None:
+            record.about = about.log_fields()
         super().emit(record)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: ARG002, N802  # logging's signature
@@ -131,7 +131,7 @@ class LineHandler(logging.StreamHandler[TextIO]):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object per line: `ts`, `level`, `logger`, `msg`, the call's context, the line's own fields, `exc`."""
+    """One JSON object per line: `ts`, `level`, `logger`, `msg`, what it is about, the line's own fields, `exc`."""
 
     def format(self, record: logging.LogRecord) -> str:
         """The line of a record."""
@@ -160,8 +160,8 @@ class TextFormatter(logging.Formatter):
 
 
 def _fields(record: logging.LogRecord) -> dict[str, Any]:
-    """What stands beside the message: the call's context, then the line's own fields."""
-    fields = {**getattr(record, "call", _NO_FIELDS), **getattr(record, "fields", _NO_FIELDS)}
+    """What stands beside the message: what the task is about, then the line's own fields."""
+    fields = {**getattr(record, "about", _NO_FIELDS), **getattr(record, "fields", _NO_FIELDS)}
     return {name: _shortened(value) if isinstance(value, str) else value for name, value in fields.items()}
 
 

@@ -34,6 +34,9 @@ OLDEST_WIRE_VERSION = 1
 MAX_TEXT_BYTES = 65_536
 """The longest string in a frame: status messages are for people, and a vendor's 3 MB text helps nobody."""
 
+_LARGEST_NUMBER = 2**63 - 1
+"""No number in a frame is larger, and none is negative."""
+
 _MAX_ITEMS = 256
 """The longest array and map: msgpack reserves memory for what an array promises, at each of 1,000 nested levels."""
 
@@ -48,7 +51,7 @@ class Kind(IntEnum):
     WATCH = 3
     """Proxy driver to hub: each message is the newest `DriverReport` for `subject`."""
     STATUS = 4
-    """Operator to hub: one message, the hub's state as JSON."""
+    """Operator to hub: its state as JSON objects, a part in each message; lists of one name are one list."""
 
 
 class Priority(IntEnum):
@@ -93,6 +96,8 @@ class Reason(StrEnum):
     """The hello was refused: a later start of the same machine is connected."""
     DRAINING = "draining"
     """The hello was refused: the hub is shutting down."""
+    FULL = "full"
+    """The hello was refused: a node that is new, and the hub knows as many as it may (`--max-nodes`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,11 +136,19 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class Goodbye:
-    """The last frame: the sender ends the session. `reason` is a `Reason`, `message` is for people."""
+    """The last frame: the sender ends the session.
+
+    Attributes:
+        reason: a `Reason`, or a newer peer's.
+        message: for people.
+        served: the last of the receiver's streams that the sender has seen. Later ones crossed this frame on the wire
+            and were never served (HTTP/2's GOAWAY has the same). A peer that does not tell may have served all.
+    """
 
     type: ClassVar[int] = 1
     reason: str
     message: str
+    served: int = _LARGEST_NUMBER
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,7 +315,6 @@ def _codec(frame: type[Frame]) -> _Codec:
 
 _CODECS: dict[int, _Codec] = {frame.type: _codec(frame) for frame in _CLASSES}
 _PACK: Callable[[object], bytes] = msgpack.Packer(use_bin_type=True, autoreset=True, unicode_errors="replace").pack
-_UINT_MAX = 2**63 - 1
 
 
 def encode(frame: Frame) -> bytes:
@@ -355,7 +367,7 @@ def decode(data: bytes) -> list[Frame | UnknownFrame]:
 
 
 def _frame(value: Any) -> Frame | UnknownFrame:
-    if type(value) is not tuple or not value or type(value[0]) is not int or not 0 <= value[0] <= _UINT_MAX:
+    if type(value) is not tuple or not value or type(value[0]) is not int or not 0 <= value[0] <= _LARGEST_NUMBER:
         raise RemoteProtocolError("a frame is not an array that starts with its type number")
     codec = _CODECS.get(value[0])
     if codec is None:
@@ -363,7 +375,7 @@ def _frame(value: Any) -> Frame | UnknownFrame:
     given = value[1 : len(codec.names) + 1]
     if tuple(map(type, given)) == codec.types and tuple not in codec.types:  # the ordinary case, at C's speed
         for position in codec.numbers:
-            if not 0 <= given[position] <= _UINT_MAX:
+            if not 0 <= given[position] <= _LARGEST_NUMBER:
                 raise RemoteProtocolError(f"{codec.frame.__name__}: {codec.names[position]} is out of range")
         return codec.frame(*given)
     return _unusual(codec, given)
@@ -376,7 +388,7 @@ def _unusual(codec: _Codec, given: tuple[Any, ...]) -> Frame:
     for name, want, item in zip(codec.names, codec.types, given, strict=False):
         if type(item) is not want:
             raise RemoteProtocolError(f"{codec.frame.__name__}: {name} is a {type(item).__name__}, not {want.__name__}")
-        if isinstance(item, int) and not 0 <= item <= _UINT_MAX:
+        if isinstance(item, int) and not 0 <= item <= _LARGEST_NUMBER:
             raise RemoteProtocolError(f"{codec.frame.__name__}: {name} is out of range")
         if isinstance(item, tuple) and not all(type(text) is str for text in item):
             raise RemoteProtocolError(f"{codec.frame.__name__}: {name} holds something that is not a string")

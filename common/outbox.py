@@ -9,7 +9,6 @@ other. A stream may begin one while its credit is above zero, the session only w
 """
 
 from collections import deque
-from collections.abc import Sequence
 
 from common.limits import MESSAGE_OVERHEAD_BYTES
 from common.messages import Frame, Open, Priority, encode, encode_chunk
@@ -34,13 +33,14 @@ class Outbox:
     """
 
     __slots__ = (
-        "_chunk_bytes", "_control", "_turns", "control_bytes", "credit", "emptied", "held", "rings", "starved",
-        "unopened", "waiting",
+        "_chunk_bytes", "_closed", "_control", "_turns", "control_bytes", "credit", "emptied", "held", "rings",
+        "starved", "unopened", "waiting",
     )  # fmt: skip
 
     def __init__(self, chunk_bytes: int) -> None:
         """An empty outbox that cuts messages into chunks of at most `chunk_bytes`."""
         self._chunk_bytes = chunk_bytes
+        self._closed = False
         self._control: list[bytes] = []
         self._turns = 0
         self.control_bytes = 0
@@ -58,7 +58,9 @@ class Outbox:
         return bool(self._control) or self.waiting > 0 or self.held is not None
 
     def put(self, frame: Frame) -> None:
-        """Queue a control frame."""
+        """Queue a control frame. After `close()` nothing is queued: credit for what was consumed too late, for one."""
+        if self._closed:
+            return
         data = encode(frame)
         self._control.append(data)
         self.control_bytes += len(data)
@@ -75,10 +77,11 @@ class Outbox:
         for stream in starved.values():
             self.schedule(stream)
 
-    def close(self, last: Sequence[Frame], *, after_control: bool) -> None:
+    def close(self, last: Frame | None, *, after_control: bool) -> None:
         """Drop everything but `last`, or but the control frames that wait and `last`."""
+        self._closed = True
         control = self._control if after_control else []
-        self._control = [*control, *map(encode, last)]
+        self._control = [*control, encode(last)] if last is not None else control
         self.control_bytes = sum(map(len, self._control))
         self.rings.clear()
         self.waiting = 0

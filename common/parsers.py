@@ -24,6 +24,10 @@ LONGEST_SOCKET_PATH_BYTES: Final = 107
 """`sun_path` of a UNIX socket's address has 108 bytes and ends with a NUL (unix(7))."""
 
 
+LONGEST_NAME_CHARS: Final = 253
+"""A Kubernetes object's name is at most so long; a CSI driver's 63. A hub refuses a longer one."""
+
+
 class HostPort(NamedTuple):
     """An address to listen on or to dial. `str()` is what `host_port` reads.
 
@@ -197,6 +201,12 @@ def _words(text: str) -> str:
     return text
 
 
+def _peer_name(text: str) -> str:
+    if len(text) > LONGEST_NAME_CHARS:
+        raise ValueError(f"must be at most {LONGEST_NAME_CHARS} characters long")
+    return _words(text)
+
+
 duration: Final = Parser(_duration, "DURATION", "_s")
 """`10s`, `500ms`, `1h30m` (Go's time.ParseDuration, not negative), or a plain number of seconds → float seconds."""
 
@@ -226,6 +236,9 @@ switch: Final = Parser(_switch, "")
 
 words: Final = Parser(_words, "TEXT")
 """Any printable text that is not empty → str."""
+
+peer_name: Final = Parser(_peer_name, "NAME")
+"""What a node or a driver calls itself: printable, not empty, and no longer than a hub takes → str."""
 
 
 def choice(*allowed: str) -> Parser[str]:

@@ -26,6 +26,8 @@ REPORTED_METHODS = (
 )
 """What an agent asks of each driver. All take an empty request and none changes anything (CSI spec)."""
 
+MAX_REPORT_BYTES = 262_144
+"""What a hub takes and keeps of one node. A driver's report is 1 to 2 KiB, so that is a hundred drivers and more."""
 
 _LARGEST_CODE = 2**31 - 1
 """A gRPC code is a small number; what is larger is none."""

@@ -4,7 +4,8 @@ It imports no socket, loop, clock, random or log (a contract of the import linte
 two sessions and a list of bytes between them. `common.link` gives it a loop, `common.transport` a WebSocket.
 
 The life of a session: the dialler's `Hello`, the acceptor's `Hello` (or a `Goodbye` that says why not), streams, and at
-the end a `Drain` if there is time, a `Goodbye` if there is a word to say, or nothing if the link died.
+the end a `Drain` if there is time, a `Goodbye` if there is a word to say, or nothing if the link died. A side that
+drains says goodbye by itself once no stream is left.
 
 The life of a stream, the same for a CSI call, a report and a watch:
 
@@ -21,7 +22,8 @@ The life of a stream, the same for a CSI call, a report and a watch:
   another call.
 * To the acceptor a stream ends once too: `Released(delivered)`. Before that it may learn by `Cancelled` that nobody
   waits any more; what it ends or sends after that is dropped.
-* `TunnelClosed.sent` is False only if no frame of the stream was handed to the transport.
+* `TunnelClosed.sent` is False only if the stream surely was never served: no frame of it was handed to the transport,
+  or the peer's goodbye says that it had not seen it yet.
 
 Sending: the transport pulls one WebSocket message at a time with `to_send()`, when the socket has room. `common.outbox`
 decides what is in it, so that no stream waits for another longer than one chunk of it.
@@ -31,7 +33,7 @@ hold: the session window, and on one stream its window and one message.
 """
 
 import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from enum import Enum, auto
 from typing import Any, ClassVar
@@ -47,7 +49,6 @@ from common.errors import (
 from common.events import (
     Cancelled,
     Closed,
-    Drained,
     Ended,
     Event,
     Failed,
@@ -59,7 +60,8 @@ from common.events import (
     Welcomed,
     Writable,
 )
-from common.limits import MESSAGE_OVERHEAD_BYTES, Limits
+from common.inbox import Inbox
+from common.limits import Limits, flaw
 from common.messages import (
     Ack,
     Cancel,
@@ -81,7 +83,7 @@ from common.messages import (
     encode,
 )
 from common.outbox import Outbox
-from common.status import Code, Status
+from common.status import LARGEST_CODE, Code, Status
 from common.stream_books import Stream
 
 _MAX_CONTROL_BYTES = 1_048_576
@@ -109,15 +111,14 @@ class Session:
         "_dialler",
         "_draining",
         "_events",
-        "_granted",
         "_greet_by",
         "_heard",
+        "_inbox",
         "_last_peer_stream",
         "_limits",
         "_mine_open",
         "_next_stream",
         "_outbox",
-        "_owed",
         "_peer_draining",
         "_pinged",
         "_pings",
@@ -125,6 +126,7 @@ class Session:
         "_theirs_open",
         "hello",
         "peer",
+        "said_goodbye",
         "state",
     )  # fmt: skip
 
@@ -145,6 +147,8 @@ class Session:
             max_streams=limits.max_streams,
         )
         self.peer: Hello | None = None
+        self.said_goodbye = False
+        """Whether the session ended with a word of ours, which is handed out last."""
         self.state = State.GREETING
         self._dialler = dialler
         self._limits = limits
@@ -152,7 +156,7 @@ class Session:
         self._greet_by = now + limits.hello_timeout_s
         self._pinged = False
         self._pings = 0
-        self._draining = False
+        self._draining: str | None = None
         self._peer_draining = False
         self._events: list[Event] = []
         self._outbox = Outbox(limits.chunk_bytes)
@@ -162,10 +166,9 @@ class Session:
         self._next_stream = 1 if dialler else 2
         self._last_peer_stream = 0
         self._deadlines: list[tuple[float, int]] = []
-        self._granted = limits.session_window_bytes
-        self._owed = 0
+        self._inbox = Inbox(limits, self._outbox)
         if dialler:
-            self._put(self.hello)
+            self._outbox.put(self.hello)
 
     # ---- the application's side --------------------------------------------------------------------------------------
 
@@ -181,7 +184,7 @@ class Session:
         if self.state is not State.DECIDING:
             raise LocalProtocolError(f"accept() in state {self.state.name}")
         self.state = State.OPEN
-        self._put(self.hello)
+        self._outbox.put(self.hello)
 
     def refuse(self, reason: str, message: str) -> None:
         """Answer the dialler's hello with a goodbye: the session is over."""
@@ -209,6 +212,8 @@ class Session:
             raise TunnelClosed(sent=False, why="it is not open")
         if self._peer_draining:
             raise TunnelClosed(sent=False, why="the peer is shutting down")
+        if self._draining is not None:
+            raise TunnelClosed(sent=False, why="this side is shutting down")
         if self._mine_open >= self.peer.max_streams:
             raise Overloaded("link", self.peer.max_streams, "--max-calls")
         number = self._next_stream
@@ -251,12 +256,18 @@ class Session:
         return stream.unsent if stream is not None else 0
 
     def end(self, number: int, status: Status) -> None:
-        """End an accepted stream, after the messages queued before. Ignored if it was cancelled meanwhile."""
+        """End an accepted stream, after the messages queued before. Ignored if it was cancelled meanwhile.
+
+        Raises:
+            LocalProtocolError: the code is none that gRPC can carry. The stream goes on.
+        """
         stream = self._streams.get(number)
         if stream is None or stream.answered:
             return
         if stream.mine:
             raise LocalProtocolError("only the acceptor of a stream ends it")
+        if not 0 <= status.code <= LARGEST_CODE:
+            raise LocalProtocolError(f"a status code is 0 to {LARGEST_CODE}, not {status.code}")
         stream.answered = True
         # Not one of the control frames, even with nothing before it: an Ack must be seen to come before the End left.
         stream.end = encode(End(number, status.code, status.message, status.origin))
@@ -278,32 +289,23 @@ class Session:
             return
         if not (stream.mine and stream.answered):
             raise LocalProtocolError("only the opener acknowledges a stream, and only after its end")
-        self._put(Ack(number, delivered))
+        self._outbox.put(Ack(number, delivered))
         self._forget(stream)
 
     def consumed(self, number: int, size: int) -> None:
         """Give back the credit of a received message of `size` bytes, also if its stream is over by now."""
-        cost = size + MESSAGE_OVERHEAD_BYTES
-        stream = self._streams.get(number)
-        if stream is not None and not stream.over:
-            stream.owed += cost
-            if stream.owed * 4 >= self._limits.stream_window_bytes:
-                stream.granted += stream.owed
-                self._put(Credit(number, stream.owed))
-                stream.owed = 0
-        self._give_back(cost)
+        self._inbox.consumed(self._streams.get(number), size)
 
     def drain(self, message: str) -> None:
-        """Ask the peer for no new streams. `Drained` follows when none is left."""
-        if self.state is State.OPEN and not self._draining:
-            self._draining = True
-            self._put(Drain(message))
-            self._note_drained()
+        """Open no more streams, ask the peer for none, and say goodbye when none is left."""
+        if self.state is State.OPEN and self._draining is None:
+            self._draining = message
+            self._outbox.put(Drain(message))
+            self._end_drained()
 
     def goodbye(self, reason: str, message: str) -> None:
         """End the session with a word to the peer, after the control frames that wait: its last acks are among them."""
-        if self.state is not State.CLOSED:
-            self._close(reason, message, last=[Goodbye(reason, message)], after_control=True)
+        self._close(reason, message, say=True, after_control=True)
 
     @property
     def has_output(self) -> bool:
@@ -326,7 +328,7 @@ class Session:
             for frame in decode(data):
                 self._handle(frame, now)
         except RemoteProtocolError as error:
-            self._close(Reason.PROTOCOL_ERROR, str(error), last=[Goodbye(Reason.PROTOCOL_ERROR, str(error))])
+            self._close(Reason.PROTOCOL_ERROR, str(error), say=True)
 
     def _handle(self, frame: Frame | UnknownFrame, now: float) -> None:
         if self.state is State.CLOSED:  # by an earlier frame of the same message
@@ -343,8 +345,7 @@ class Session:
 
     def lost(self, message: str) -> None:
         """The transport is gone."""
-        if self.state is not State.CLOSED:
-            self._close(Reason.LINK_LOST, message)
+        self._close(Reason.LINK_LOST, message)
 
     def next_tick(self) -> float | None:
         """When `tick()` is due, in this side's clock; None when the session is over."""
@@ -372,7 +373,7 @@ class Session:
         elif now >= self._heard + self._limits.keepalive_s and not self._pinged:
             self._pinged = True
             self._pings += 1
-            self._put(Ping(self._pings))
+            self._outbox.put(Ping(self._pings))
 
     def to_send(self) -> bytes:
         """The next WebSocket message, or b"" when there is nothing to send now."""
@@ -381,10 +382,6 @@ class Session:
             emptied, self._outbox.emptied = self._outbox.emptied, []
             self._events += [Writable(stream.id) for stream in emptied if not stream.over]
         return data
-
-    def _put(self, frame: Frame) -> None:
-        if self.state is not State.CLOSED:  # credit of a message that was consumed too late
-            self._outbox.put(frame)
 
     # ---- receiving ---------------------------------------------------------------------------------------------------
 
@@ -395,11 +392,8 @@ class Session:
                 f"{frame.role or 'peer'} {frame.name} ({frame.software}) speaks wire version {frame.version} (oldest "
                 f"{frame.oldest}), this side ({mine.software}) {mine.version} (oldest {mine.oldest}); upgrade the older"
             )
-        # A quarter of the window may be owed and not yet given back (see _give_back): the rest must hold any message.
-        if frame.session_window_bytes * 3 < (frame.max_message_bytes + MESSAGE_OVERHEAD_BYTES) * 4:
-            raise RemoteProtocolError("Hello: its session window is too small for its largest message")
-        if not (frame.stream_window_bytes and frame.max_streams):
-            raise RemoteProtocolError("Hello: it allows no stream, or nothing on one")
+        if why := flaw(frame):
+            raise RemoteProtocolError(f"Hello: {why}")
         self.peer = frame
         self._outbox.credit = frame.session_window_bytes
         if self._dialler:
@@ -410,7 +404,7 @@ class Session:
             self._events.append(HelloReceived(frame))
 
     def _on_goodbye(self, frame: Goodbye, _now: float) -> None:
-        self._close(frame.reason, frame.message)
+        self._close(frame.reason, frame.message, served=frame.served)
 
     def _on_drain(self, frame: Drain, _now: float) -> None:
         self._peer_draining = True
@@ -450,40 +444,9 @@ class Session:
         stream = self._known(frame.stream, "Chunk")
         if stream.mine and stream.answered:
             raise RemoteProtocolError("Chunk: after the end of its stream")
-        size = len(frame.payload)
-        if stream.parts is None:
-            self._begin_message(stream, size + frame.left)
-            if not frame.left:  # the ordinary case: a message of one chunk
-                self._deliver(stream, frame.payload)
-                return
-            stream.parts = bytearray()
-        elif frame.left != stream.left - size:
-            raise RemoteProtocolError(f"Chunk: {frame.left} bytes left where {stream.left - size} must be")
-        if not size:
-            raise RemoteProtocolError("Chunk: empty, with more of its message to come")
-        stream.left = frame.left
-        if not stream.over:
-            stream.parts += frame.payload
-        if not frame.left:
-            whole, stream.parts = bytes(stream.parts), None
-            self._deliver(stream, whole)
-
-    def _begin_message(self, stream: Stream, size: int) -> None:
-        if size > self._limits.max_message_bytes:
-            raise RemoteProtocolError(f"Chunk: a message of {size} bytes; {self._limits.max_message_bytes} were agreed")
-        cost = size + MESSAGE_OVERHEAD_BYTES
-        if stream.granted <= 0 or self._granted < cost:
-            raise RemoteProtocolError("Chunk: a message that no credit covers")
-        stream.granted -= cost
-        self._granted -= cost
-        stream.cost = cost
-
-    def _deliver(self, stream: Stream, payload: bytes) -> None:
-        cost, stream.cost = stream.cost, 0
-        if stream.over or (stream.answered and not stream.mine):
-            self._give_back(cost)
-        else:
-            self._events.append(Message(stream.id, payload))
+        message = self._inbox.take(stream, frame)
+        if message is not None:
+            self._events.append(Message(stream.id, message))
 
     def _on_credit(self, frame: Credit, _now: float) -> None:
         if frame.stream == 0:
@@ -499,9 +462,11 @@ class Session:
         stream = self._known(frame.stream, "End")
         if not stream.mine or stream.answered:
             raise RemoteProtocolError("End: of a stream that is not the peer's to end")
+        if frame.code > LARGEST_CODE:
+            raise RemoteProtocolError(f"End: a status code is 0 to {LARGEST_CODE}, not {frame.code}")
         stream.answered = True
         if stream.over:
-            self._put(Ack(stream.id, delivered=False))
+            self._outbox.put(Ack(stream.id, delivered=False))
             self._forget(stream)
             return
         if stream.parts is not None:
@@ -537,7 +502,7 @@ class Session:
         return stream
 
     def _answer(self, frame: Frame) -> None:
-        self._put(frame)
+        self._outbox.put(frame)
         if self._outbox.control_bytes > _MAX_CONTROL_BYTES:
             raise RemoteProtocolError("it asks for answers and does not read them")
 
@@ -562,12 +527,12 @@ class Session:
         stream.over = True
         self._stop_sending(stream)
         if stream.answered:
-            self._put(Ack(stream.id, delivered=False))
+            self._outbox.put(Ack(stream.id, delivered=False))
             self._forget(stream)
         elif stream.id in self._outbox.unopened:
             self._forget(stream)
         else:
-            self._put(Cancel(stream.id))
+            self._outbox.put(Cancel(stream.id))
 
     def _stop_sending(self, stream: Stream) -> None:
         """Drop what was not sent. The credit of a message cut in the middle comes back from the peer."""
@@ -583,35 +548,42 @@ class Session:
         else:
             self._theirs_open -= 1
         self._outbox.forget(stream)
-        if stream.cost:
-            self._give_back(stream.cost)
-        self._note_drained()
+        self._inbox.forget(stream)
+        self._end_drained()
 
-    def _give_back(self, cost: int) -> None:
-        self._owed += cost
-        if self._owed * 4 >= self._limits.session_window_bytes:
-            self._granted += self._owed
-            self._put(Credit(0, self._owed))
-            self._owed = 0
+    def _end_drained(self) -> None:
+        """At once, not when the application asks: a stream that comes later must find the session closed."""
+        if self._draining is not None and not self._streams:
+            self.goodbye(Reason.DRAINED, f"{self._draining}, and every call is finished")
 
-    def _note_drained(self) -> None:
-        if self._draining and not self._streams and self.state is State.OPEN:
-            self._events.append(Drained())
+    def _close(
+        self, reason: str, message: str, *, say: bool = False, after_control: bool = False, served: int | None = None
+    ) -> None:
+        """The session is over; nothing happens if it was before.
 
-    def _close(self, reason: str, message: str, *, last: Sequence[Frame] = (), after_control: bool = False) -> None:
-        """The session is over; `last`, and perhaps the control frames that wait, may still go out."""
+        Args:
+            reason: a `Reason`, or the peer's word.
+            message: for people.
+            say: a goodbye may still go out.
+            after_control: and before it the control frames that wait.
+            served: the last of our streams that the peer has seen, if it told.
+        """
+        if self.state is State.CLOSED:
+            return
         self.state = State.CLOSED
+        self.said_goodbye = say
         self._deadlines.clear()
         streams, self._streams = self._streams, {}
         for stream in streams.values():
             if stream.mine:
                 if not (stream.over or stream.answered):
-                    error = TunnelClosed(sent=stream.id not in self._outbox.unopened, why=message)
-                    self._events.append(Failed(stream.id, error))
+                    sent = stream.id not in self._outbox.unopened and (served is None or stream.id <= served)
+                    self._events.append(Failed(stream.id, TunnelClosed(sent=sent, why=message)))
             else:
                 if not stream.over and not stream.answered:
                     self._events.append(Cancelled(stream.id))
                 self._events.append(Released(stream.id, delivered=False))
+        last = Goodbye(reason, message, self._last_peer_stream) if say else None
         self._outbox.close(last, after_control=after_control)
         self._events.append(Closed(reason, message))
 

@@ -172,6 +172,11 @@ class Settings:
         spec = next(spec for spec in specs(type(self)) if spec.name == name)
         return SettingsError(spec.label, _shown(spec, getattr(self, name)), why)
 
+    def named(self, error: SettingsError) -> SettingsError:
+        """An error that a module raised under its setting's flag, with the variable, which only the process knows."""
+        spec = next((spec for spec in specs(type(self)) if spec.flag == error.variable), None)
+        return error if spec is None else SettingsError(spec.label, error.value, error.why)
+
 
 def specs(settings: type[Settings]) -> tuple[Spec, ...]:
     """The settings of a process, in the order of its fields.

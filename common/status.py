@@ -35,6 +35,10 @@ class Origin(StrEnum):
     PROXY = "proxy"
 
 
+LARGEST_CODE = 2**31 - 1
+"""`grpc-status` is an int32 to who reads it: grpc-go makes a final status of its own of anything else."""
+
+
 @dataclass(frozen=True, slots=True)
 class Status:
     """How a call ended.
@@ -52,12 +56,12 @@ class Status:
     @property
     def ok(self) -> bool:
         """Whether the call succeeded."""
-        return self.code == Code.OK
+        return not self.code
 
 
 def code_name(code: int) -> str:
     """`UNAVAILABLE` for 14; `CODE_99` for a code gRPC does not name (a closed set, fit for a metric label)."""
-    return _NAMES.get(code, f"CODE_{code}")
+    return _NAMES.get(code) or f"CODE_{code}"
 
 
 _NAMES = {int(code): code.name for code in Code}

@@ -55,9 +55,16 @@ Measured at 64 kbit/s: with three or four chunks in all a pong comes after 10 s,
 _LATER_S = 0.01
 """How long an acknowledgement may wait for company: nobody waits for it, and a system call is dear."""
 
+LINGER_S = 0.2
+"""How long the socket stays open after our goodbye. If it was closed, what crosses it would fail at the other end with
+EPIPE, on a UNIX socket, before the goodbye that says that nothing ran was read there."""
+
 _MOST_UNREAD_BYTES = 262_144
 """What may wait for a peer that does not read. Our frames stop long before it; only the library's own answers to a
 flood of WebSocket pings get so far."""
+
+_LONGEST_REFUSAL_CHARS = 200
+"""A hub turns somebody away in one sentence."""
 
 _QUIET = logging.getLogger("csi_bridge.websockets")
 _QUIET.setLevel(logging.ERROR)  # the library's own log of every frame and handshake: ours says what a person needs
@@ -100,6 +107,7 @@ class WebSocket(asyncio.Protocol):
         "_reason",
         "_scheduled",
         "_transport",
+        "lingers",
     )  # fmt: skip
 
     def __init__(
@@ -132,6 +140,8 @@ class WebSocket(asyncio.Protocol):
             self._loop.create_future() if isinstance(core, ClientProtocol) else None
         )
         self._ended = False
+        self.lingers = False
+        """Whether all is said, and only the peer's end of the socket is still waited for."""
         self._paused = False
         self._scheduled = False
         self._later: asyncio.TimerHandle | None = None
@@ -198,7 +208,7 @@ class WebSocket(asyncio.Protocol):
             data = link.pull() if link.session.has_output else b""
             if not data:
                 if link.over:
-                    self._close_soon()
+                    self._end(link)
                 return
             if self._core.state is not State.OPEN:
                 return
@@ -263,6 +273,10 @@ class WebSocket(asyncio.Protocol):
             organizations=tuple(value for key, value in names if key == "organizationName"),
         )
 
+    def turn_away(self, why: str) -> None:
+        """Answer a client's request for the upgrade with these words; to be called before it has come."""
+        self._reason = why
+
     def abort(self, reason: str) -> None:
         """Close the socket at once; nobody waits for it to open any more."""
         self._reason = self._reason or reason
@@ -274,13 +288,19 @@ class WebSocket(asyncio.Protocol):
     # ---- the library's side ------------------------------------------------------------------------------------------
 
     def _read_core(self) -> None:
+        ordinary = True
         for event in self._core.events_received():
             if isinstance(event, Frame):
+                ordinary = ordinary and event.opcode is Opcode.BINARY
                 self._on_frame(event)
             elif isinstance(event, Request):
+                ordinary = False
                 self._on_request(event)
             else:
+                ordinary = False
                 self._on_response(event)
+        if ordinary and self._core.state is State.OPEN:  # the library has nothing to say to a message
+            return
         self._write_core()
         if self._core.state is State.CLOSED or self._core.close_expected():
             self._reason = self._reason or _close_reason(self._core)
@@ -303,12 +323,12 @@ class WebSocket(asyncio.Protocol):
 
     def _on_request(self, request: Request) -> None:
         assert isinstance(self._core, ServerProtocol)
-        response = self._core.accept(request)
+        response = self._core.reject(403, self._reason) if self._reason else self._core.accept(request)
         self._core.send_response(response)
         if response.status_code == 101:
             self._link = self._make_link(self)
         else:
-            self._reason = "it did not ask for a CSI Bridge session"
+            self._reason = self._reason or "it did not ask for a CSI Bridge session"
 
     def _on_response(self, _response: Response) -> None:
         assert self._opened is not None
@@ -335,6 +355,14 @@ class WebSocket(asyncio.Protocol):
             self._later.cancel()
             self._later = None
         self.flush()
+
+    def _end(self, link: Link) -> None:
+        """The session is over, and its last word is written: who was told closes, who told waits for that a little."""
+        if not link.session.said_goodbye:
+            self._close_soon()
+        elif not self.lingers:
+            self.lingers = True
+            self._loop.call_later(LINGER_S, self._close_soon)
 
     def _close_soon(self) -> None:
         """Close the socket when what was written has left, but do not wait for a peer that does not read."""
@@ -438,8 +466,13 @@ def in_words(error: BaseException) -> str:
 
 
 def _no_hub(error: Exception) -> str:
-    answer = f"HTTP {error.response.status_code}" if isinstance(error, InvalidStatus) else str(error)
-    return f"what listens there is no hub: {answer}"
+    if not isinstance(error, InvalidStatus):
+        return f"what listens there is no hub: {error}"
+    response = error.response
+    kinds = response.headers.get_all("Content-Type")  # get() raises if a website has two
+    if response.status_code == 403 and any(kind.startswith("text/plain") for kind in kinds):
+        return f"what listens there turned us away: {response.body.decode(errors='replace')[:_LONGEST_REFUSAL_CHARS]}"
+    return f"what listens there is no hub: HTTP {response.status_code}"
 
 
 def _close_reason(core: ClientProtocol | ServerProtocol) -> str:

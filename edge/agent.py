@@ -11,15 +11,16 @@ Rules:
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from common.accounting import Account, Accounted
+from common.csi.methods import is_csi
 from common.errors import (
     CallError,
-    CallTimeout,
+    DriverAmbiguous,
     DriverMissing,
+    MessageTooLarge,
     NotCarried,
     OperationLimit,
     status_of,
@@ -27,14 +28,15 @@ from common.errors import (
 )
 from common.httpd import HttpEndpoint
 from common.link import Link, Stream
-from common.messages import Kind, Open, Priority
+from common.messages import Kind, Open
 from common.metrics import Metrics
 from common.reports import encode_reports
+from common.standing import Standing
 from common.status import Origin, Status
 from common.tasks import supervised
 from common.uplink import Uplink
 from common.version import SOFTWARE, introduce
-from edge.drivers import Driver
+from edge.drivers import PARSE_OFF_LOOP_BYTES, Driver
 from edge.instance import next_boot
 from edge.operations import Operation, Operations, Result, identify
 from edge.settings import AgentSettings
@@ -43,7 +45,6 @@ from edge.status import StatusEndpoint
 log = logging.getLogger("csi_bridge.edge")
 
 
-@dataclass(slots=True)
 class Agent:
     """Serves the streams that the hub opens (`common.link.LinkHandler`).
 
@@ -54,43 +55,55 @@ class Agent:
         metrics: what is counted.
     """
 
-    node: str
-    drivers: list[Driver]
-    operations: Operations
-    metrics: Metrics
     origin: Origin = Origin.EDGE
-    _reports: Stream | None = None
+
+    def __init__(self, node: str, operations: Operations, metrics: Metrics) -> None:
+        """An agent without drivers: see `run`."""
+        self.node = node
+        self.drivers: list[Driver] = []
+        self.operations = operations
+        self.metrics = metrics
+        self._news = asyncio.Event()
+        self._report = Standing(Kind.REPORT, self._tell)
 
     # ---- links -------------------------------------------------------------------------------------------------------
 
     def greeted(self, link: Link) -> None:
         """The hub welcomed us: tell it of the drivers."""
         self.metrics.link_ups.inc()
-        self._reports = link.open(Kind.REPORT, priority=Priority.CONTROL)
-        self.tell()
+        self._report.up(link)
 
     def refused(self, link: Link, reason: str, message: str) -> None:
         """Nothing to do: the uplink logs it and dials again."""
 
     def draining(self, _link: Link, _message: str) -> None:
         """One side is shutting down: end what would keep the link open."""
-        if self._reports is not None:
-            reports, self._reports = self._reports, None
-            reports.cancel()
+        self._report.down()
 
     def closed(self, _link: Link, reason: str, _message: str) -> None:
         """The link is gone. Operations go on."""
         self.metrics.link_down(reason)
-        self._reports = None
+        self._report.down()
 
-    def tell(self) -> None:
-        """Send what the drivers say of themselves, if there is a link."""
-        if self._reports is None:
-            return
-        try:
-            self._reports.queue(encode_reports(driver.report for driver in self.drivers if driver.report is not None))
-        except CallError as error:  # a driver with an absurdly long answer: the others' reports stay what they were
-            log.error("the hub cannot be told of the drivers here: %s", error)  # noqa: TRY400  # the sentence says it all
+    def changed(self) -> None:
+        """A driver says something new of itself."""
+        self._news.set()
+
+    async def _tell(self, stream: Stream) -> None:
+        """Send what the drivers say of themselves, now and at each change, until the hub ends the stream."""
+        async with supervised() as tasks:
+            tasks.start(self._send_news(stream), name="report")
+            async for _ in stream:
+                pass  # a newer hub's words
+
+    async def _send_news(self, stream: Stream) -> None:
+        while True:
+            self._news.clear()
+            try:
+                await stream.send(encode_reports(driver.report for driver in self.drivers if driver.report is not None))
+            except MessageTooLarge as error:  # an absurdly long answer: what was reported before stays
+                log.error("the hub cannot be told of the drivers here: %s", error)  # noqa: TRY400  # it says it all
+            await self._news.wait()
 
     # ---- calls -------------------------------------------------------------------------------------------------------
 
@@ -108,6 +121,7 @@ class Agent:
             method=frame.method,
             call_id=frame.call,
             node=self.node,
+            timeout_s=stream.remaining_s(),
         ) as account:
             try:
                 request = await stream.receive() or b""
@@ -118,20 +132,23 @@ class Agent:
                 stream.end(account.status)
 
     async def _call(self, stream: Stream, frame: Open, request: bytes, account: Account) -> Status:
+        if not is_csi(frame.method):
+            raise NotCarried(frame.method, "an edge agent calls the methods of CSI alone")
         driver = self._find(frame.subject)
-        operation = identify(frame.subject, frame.method, request)
+        if len(request) > PARSE_OFF_LOOP_BYTES:
+            operation = await asyncio.to_thread(identify, frame.subject, frame.method, request)
+        else:
+            operation = identify(frame.subject, frame.method, request)
         if operation is None:
-            return await self._pass_through(stream, driver, frame.method, request, account)
-        result = await self._within(
-            stream.remaining_s(), self.operations.perform(operation, self._runner(driver, frame.method, request))
-        )
+            return await self._pass_through(stream, driver, frame, request, account)
+        result = await self.operations.perform(operation, self._runner(stream, driver, frame, request))
         account.response_bytes = len(result.body or b"")
         stream.end(result.status, result.body)
         stream.on_released = self._release(operation, result)
         return result.status
 
     async def _pass_through(
-        self, stream: Stream, driver: Driver, method: str, request: bytes, account: Account
+        self, stream: Stream, driver: Driver, frame: Open, request: bytes, account: Account
     ) -> Status:
         """A call that changes nothing, or that nobody knows: as it is, message by message."""
         limit_s = self.operations.limit_s
@@ -139,7 +156,9 @@ class Agent:
         try:
             async with (
                 asyncio.timeout(limit_s),
-                contextlib.aclosing(driver.stream(method, request, timeout_s=timeout_s)) as answer,
+                contextlib.aclosing(
+                    driver.stream(frame.method, request, timeout_s=timeout_s, to=frame.subject)
+                ) as answer,
             ):
                 async for item in answer:
                     if isinstance(item, Status):
@@ -148,21 +167,16 @@ class Agent:
                     account.response_bytes += len(item)
                     await stream.send(item)
         except TimeoutError:
-            raise OperationLimit(driver.name, self.node, limit_s) from None
+            raise OperationLimit(frame.subject, self.node, limit_s) from None
         raise AssertionError("a driver's answer ends with a status")
 
-    def _runner(self, driver: Driver, method: str, request: bytes) -> Callable[[], Any]:
+    def _runner(self, stream: Stream, driver: Driver, frame: Open, request: bytes) -> Callable[[], Awaitable[Result]]:
         async def run() -> Result:
-            return Result(*await driver.unary(method, request, timeout_s=self.operations.limit_s))
+            stream.detach()  # from here on it outlives its caller (RULE A10); the hub tells who ran out of time
+            limit_s = self.operations.limit_s
+            return Result(*await driver.unary(frame.method, request, timeout_s=limit_s, to=frame.subject))
 
         return run
-
-    async def _within(self, remaining_s: float | None, result: Any) -> Result:
-        try:
-            async with asyncio.timeout(remaining_s):
-                return await result  # type: ignore[no-any-return]
-        except TimeoutError:
-            raise CallTimeout(f"edge node {self.node}") from None
 
     def _release(self, operation: Operation, result: Result) -> Callable[[bool], None]:
         def released(delivered: bool) -> None:  # noqa: FBT001  # the stream's own signature
@@ -172,10 +186,20 @@ class Agent:
         return released
 
     def _find(self, name: str) -> Driver:
-        for driver in self.drivers:
-            if driver.report is not None and driver.report.driver == name:
-                return driver
-        raise DriverMissing(name, self.node)
+        """The driver of a name: of several, the one that answers.
+
+        Raises:
+            DriverMissing: there is none.
+            DriverAmbiguous: several answer.
+        """
+        found = [driver for driver in self.drivers if driver.report is not None and driver.report.driver == name]
+        if not found:
+            raise DriverMissing(name, self.node)
+        if len(found) > 1:
+            found = [driver for driver in found if not driver.trouble] or found[:1]
+        if len(found) > 1:
+            raise DriverAmbiguous(name, self.node, tuple(str(driver.socket) for driver in found))
+        return found[0]
 
 
 def describe(agent: Agent, uplink: Uplink) -> dict[str, Any]:
@@ -202,9 +226,11 @@ async def run(settings: AgentSettings, stopping: asyncio.Event) -> None:
     """
     instance = next_boot(settings.state_dir)
     metrics = Metrics()
-    agent = Agent(settings.node, [], Operations(settings.operation_limit_s, settings.node), metrics)
+    agent = Agent(
+        settings.node, Operations(settings.operation_limit_s, settings.node, most=settings.max_operations), metrics
+    )
     agent.drivers += [
-        Driver(socket, settings.node, max_message_bytes=settings.max_message_bytes, changed=agent.tell)
+        Driver(socket, settings.node, max_message_bytes=settings.max_message_bytes, changed=agent.changed)
         for socket in settings.driver
     ]
     hello = introduce("edge", settings.node, instance=instance.id, boot=instance.boot)

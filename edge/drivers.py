@@ -6,6 +6,8 @@ Rules:
   names the driver. An answer that does not parse is no answer.
 * A driver is known by the name that it gives itself. It is asked again when its socket is another one, and from time to
   time; what it said last stays true while it is away.
+* Every new connection is asked for the name first: a call for a driver that another one has replaced at the same socket
+  is not sent.
 """
 
 import asyncio
@@ -18,7 +20,7 @@ from google.protobuf.message import DecodeError
 from common.csi.csi_pb2 import GetPluginInfoResponse
 from common.csi.methods import METHODS
 from common.errors import CallError, MessageTooLarge, VendorBroken
-from common.relay.client import Channel, ClientCall
+from common.relay.client import Ask, Channel, ClientCall
 from common.relay.errors import VendorAnswerTooLarge, VendorConnectionError
 from common.reports import GET_PLUGIN_INFO, NODE_GET_INFO, REPORTED_METHODS, Answer, DriverReport
 from common.status import Code, Status, code_name
@@ -37,8 +39,11 @@ _LOOK_S = 1.0
 _ASK_AGAIN_S = 60.0
 """How often a driver that is up is asked again: capabilities change with a restart, so this finds only oddities."""
 
-_PARSE_OFF_LOOP_BYTES = 262_144
-"""Answers above this are parsed in a thread: a 4 MiB ListVolumes takes tens of milliseconds."""
+_ASK_SOON_S = 5.0
+"""The same for one that could not answer everything: its NodeGetInfo waits for a metadata service, say."""
+
+PARSE_OFF_LOOP_BYTES = 262_144
+"""Messages above this are parsed in a thread: a 4 MiB ListVolumes takes tens of milliseconds."""
 
 
 class Driver:
@@ -59,7 +64,7 @@ class Driver:
         """Why it could not be asked last time; empty if it could."""
         self._node = node
         self._changed = changed
-        self._channel = Channel(socket, max_message_bytes=max_message_bytes)
+        self._channel = Channel(socket, max_message_bytes=max_message_bytes, who=_name)
 
     @property
     def name(self) -> str:
@@ -68,29 +73,33 @@ class Driver:
 
     # ---- calls -------------------------------------------------------------------------------------------------------
 
-    async def unary(self, method: str, request: bytes, *, timeout_s: float) -> tuple[Status, bytes | None]:
-        """A call with one answer.
+    async def unary(
+        self, method: str, request: bytes, *, timeout_s: float, to: str = ""
+    ) -> tuple[Status, bytes | None]:
+        """A call with one answer, to the driver of that name, or to whoever is there.
 
         Raises:
             VendorBroken: there is no answer of the vendor's own.
             MessageTooLarge: the answer is larger than we carry.
         """
         try:
-            status, body = await self._channel.call(method, request, timeout_s=timeout_s).unary()
+            status, body = await self._channel.call(method, request, timeout_s=timeout_s, to=to).unary()
         except VendorConnectionError as error:
-            raise self._blame(error) from error
+            raise self._blame(error, to) from error
         if body is not None:
             await self._check(method, body)
         return status, body
 
-    async def stream(self, method: str, request: bytes, *, timeout_s: float) -> AsyncGenerator[bytes | Status, None]:
+    async def stream(
+        self, method: str, request: bytes, *, timeout_s: float, to: str = ""
+    ) -> AsyncGenerator[bytes | Status, None]:
         """A call with any number of answers: the messages, then the vendor's status. Closing it cancels the call.
 
         Raises:
             VendorBroken: there is no status of the vendor's own.
             MessageTooLarge: a message is larger than we carry.
         """
-        call = self._channel.call(method, request, timeout_s=timeout_s)
+        call = self._channel.call(method, request, timeout_s=timeout_s, to=to)
         try:
             count = 0
             async for message in call:
@@ -100,15 +109,16 @@ class Driver:
             self._check_count(method, call, count)
             yield call.status
         except VendorConnectionError as error:
-            raise self._blame(error) from error
+            raise self._blame(error, to) from error
         finally:
             call.cancel()
 
-    def _blame(self, error: VendorConnectionError) -> CallError:
+    def _blame(self, error: VendorConnectionError, to: str) -> CallError:
+        name = to or self.name
         if isinstance(error, VendorAnswerTooLarge):
-            what = f"driver {self.name} on edge node {self._node}: an answer"
+            what = f"driver {name} on edge node {self._node}: an answer"
             return MessageTooLarge(error.size_bytes, error.limit_bytes, what)
-        return VendorBroken(self.name, self._node, str(error))
+        return VendorBroken(name, self._node, str(error))
 
     def _check_count(self, method: str, call: ClientCall, count: int) -> None:
         known = METHODS.get(method)
@@ -121,7 +131,7 @@ class Driver:
         if known is None:
             return
         try:
-            if len(body) > _PARSE_OFF_LOOP_BYTES:
+            if len(body) > PARSE_OFF_LOOP_BYTES:
                 await asyncio.to_thread(known.response.FromString, body)
             else:
                 known.response.FromString(body)
@@ -135,8 +145,7 @@ class Driver:
         while True:
             seen = self._file()
             await self._ask()
-            wait_s = _ASK_AGAIN_S if not self.trouble else _LOOK_S
-            waited_s = 0.0
+            waited_s, wait_s = 0.0, self._ask_again_s()
             while waited_s < wait_s and self._file() == seen:
                 await asyncio.sleep(_LOOK_S)
                 waited_s += _LOOK_S
@@ -144,6 +153,11 @@ class Driver:
     async def close(self) -> None:
         """Close its connection."""
         await self._channel.close()
+
+    def _ask_again_s(self) -> float:
+        if self.trouble or self.report is None:
+            return _LOOK_S
+        return _ASK_AGAIN_S if len(self.report.answers) == len(REPORTED_METHODS) else _ASK_SOON_S
 
     async def _ask(self) -> None:
         try:
@@ -166,18 +180,20 @@ class Driver:
             self._changed()
 
     async def _identify(self) -> DriverReport:
+        name = ""
         answers: dict[str, Answer] = {}
         for method in REPORTED_METHODS:
             async with asyncio.timeout(_ASK_TIMEOUT_S):
-                status, body = await self.unary(method, b"", timeout_s=_ASK_TIMEOUT_S)
+                status, body = await self.unary(method, b"", timeout_s=_ASK_TIMEOUT_S, to=name)
+            if method == GET_PLUGIN_INFO:
+                try:
+                    name = _name_in(status, body)
+                except ValueError as error:
+                    raise VendorBroken(str(self.socket), self._node, str(error)) from error
             if status.code in _LASTING:
                 answers[method] = Answer(status.code, status.message, body or b"")
             elif method != NODE_GET_INFO:  # a node that cannot tell its name yet can still have controller calls
-                raise VendorBroken(self.name, self._node, f"it answered {method} with {code_name(status.code)}")
-        info = answers[GET_PLUGIN_INFO]
-        name = GetPluginInfoResponse.FromString(info.body).name
-        if not name:
-            raise VendorBroken(str(self.socket), self._node, "it gives no name")
+                raise VendorBroken(name, self._node, f"it answered {method} with {code_name(status.code)}")
         return DriverReport(name, self._node, answers)
 
     def _file(self) -> tuple[int, int, int] | None:
@@ -187,3 +203,25 @@ class Driver:
         except OSError:
             return None
         return stat.st_dev, stat.st_ino, stat.st_mtime_ns
+
+
+async def _name(ask: Ask) -> str:
+    """Who is at the other end of a new connection."""
+    return _name_in(*await ask(GET_PLUGIN_INFO, b"").unary())
+
+
+def _name_in(status: Status, body: bytes | None) -> str:
+    """The name in an answer to GetPluginInfo.
+
+    Raises:
+        ValueError: there is none, in words.
+    """
+    if not status.ok:
+        raise ValueError(f"it does not say who it is: it answered GetPluginInfo with {code_name(status.code)}")
+    try:
+        name = GetPluginInfoResponse.FromString(body or b"").name
+    except DecodeError:
+        raise ValueError("it does not say who it is: its answer to GetPluginInfo does not parse") from None
+    if not name:
+        raise ValueError("it gives no name")
+    return name

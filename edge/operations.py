@@ -7,7 +7,9 @@ Rules (contract RULE A10, A11):
 * A call with the key and the arguments of a running operation joins it. The same key with other arguments is ABORTED.
 * A success that no caller has acknowledged is kept for the retry, until it was delivered, until something else happens
   to the same object, or until it is old. Errors are never kept.
+* A success of the Node service is not kept: what it did may be gone with the next reboot, and its callers ask again.
 * An operation ends by itself after `limit_s`: a wedged driver must not wedge a name for ever.
+* The first caller's task runs it, and whoever joins waits for that: an ordinary call costs no task beside its own.
 
 The table `_RULES` says what the key of each method is; a method that is not in it is no operation, but a plain call.
 """
@@ -22,7 +24,7 @@ from typing import Any
 from google.protobuf.message import DecodeError, Message
 
 from common.csi.methods import METHODS
-from common.errors import CallError, OperationConflict, OperationLimit
+from common.errors import OperationConflict, OperationLimit, Overloaded
 from common.redact import digest
 from common.status import Status
 
@@ -30,6 +32,9 @@ log = logging.getLogger("csi_bridge.edge.operations")
 
 _MOST_KEPT = 1_000
 """Successes kept for a retry: a provisioner at full speed (contract A.10: 265 calls) loses its link four times over."""
+
+_MOST_KEPT_BYTES = 16 * 1_048_576
+"""The same in bytes: a CreateVolume answer has 200 bytes, and a driver may answer with 4 MiB."""
 
 _KEPT_S = 900.0
 """A success is kept no longer than the sidecars' resync of 15 minutes: nobody asks later (contract A.3)."""
@@ -43,11 +48,13 @@ class _Rule:
         key: the request's fields that are its idempotency key, as dotted paths.
         about: the one of them that names the object which the operation changes; empty for a create.
         makes: the response's field that names the object made; empty if it makes none.
+        kept: whether a success is kept for a retry.
     """
 
     key: tuple[str, ...]
     about: str = ""
     makes: str = ""
+    kept: bool = True
 
 
 _CONTROLLER = "/csi.v1.Controller/"
@@ -65,11 +72,11 @@ _RULES: dict[str, _Rule] = {
     _CONTROLLER + "DeleteSnapshot": _Rule(("snapshot_id",), about="snapshot_id"),
     _GROUP + "CreateVolumeGroupSnapshot": _Rule(("name",), makes="group_snapshot.group_snapshot_id"),
     _GROUP + "DeleteVolumeGroupSnapshot": _Rule(("group_snapshot_id",), about="group_snapshot_id"),
-    _NODE + "NodeStageVolume": _Rule(("volume_id", "staging_target_path"), about="volume_id"),
-    _NODE + "NodeUnstageVolume": _Rule(("volume_id", "staging_target_path"), about="volume_id"),
-    _NODE + "NodePublishVolume": _Rule(("volume_id", "target_path"), about="volume_id"),
-    _NODE + "NodeUnpublishVolume": _Rule(("volume_id", "target_path"), about="volume_id"),
-    _NODE + "NodeExpandVolume": _Rule(("volume_id", "volume_path"), about="volume_id"),
+    _NODE + "NodeStageVolume": _Rule(("volume_id", "staging_target_path"), about="volume_id", kept=False),
+    _NODE + "NodeUnstageVolume": _Rule(("volume_id", "staging_target_path"), about="volume_id", kept=False),
+    _NODE + "NodePublishVolume": _Rule(("volume_id", "target_path"), about="volume_id", kept=False),
+    _NODE + "NodeUnpublishVolume": _Rule(("volume_id", "target_path"), about="volume_id", kept=False),
+    _NODE + "NodeExpandVolume": _Rule(("volume_id", "volume_path"), about="volume_id", kept=False),
 }
 """RULE A11's list, and the Node calls that an operator can make by hand: none of them may be cut in the middle."""
 
@@ -104,9 +111,29 @@ class Result:
 
 @dataclass(slots=True)
 class _Running:
+    """An operation under way. `ended` is there once somebody waits for it beside the caller who runs it."""
+
     operation: Operation
-    task: asyncio.Task[Result]
     began: int
+    ended: asyncio.Future[Result] | None = None
+
+    def wait(self) -> asyncio.Future[Result]:
+        """Its result, for one more waiter: cancelling this stops that waiter alone."""
+        if self.ended is None:
+            self.ended = asyncio.get_running_loop().create_future()
+        return asyncio.shield(self.ended)
+
+    def tell(self, outcome: Result | BaseException) -> None:
+        """Let the waiters go on."""
+        if self.ended is None:
+            return
+        if isinstance(outcome, Result):
+            self.ended.set_result(outcome)
+        elif isinstance(outcome, asyncio.CancelledError):
+            self.ended.cancel()
+        else:
+            self.ended.set_exception(outcome)
+            self.ended.exception()  # perhaps nobody waits any more, and asyncio would complain
 
 
 @dataclass(slots=True)
@@ -124,12 +151,15 @@ class Operations:
     Attributes:
         limit_s: how long one may take.
         node: this node's name, for messages.
+        most: how many may be under way at once.
     """
 
     limit_s: float
     node: str
+    most: int = 1_024
     _running: dict[tuple[str, ...], _Running] = field(default_factory=dict)
     _kept: OrderedDict[tuple[str, ...], _Kept] = field(default_factory=OrderedDict)
+    _kept_bytes: int = 0
     _steps: int = 0
     _touched: dict[str, int] = field(default_factory=dict)  # by object: when an operation on it began or ended last
 
@@ -139,11 +169,15 @@ class Operations:
         return [str(running.operation) for running in self._running.values()]
 
     async def perform(self, operation: Operation, run: Callable[[], Awaitable[Result]]) -> Result:
-        """The result of an operation: kept, joined or run. Cancelling stops the waiting, never the operation.
+        """The result of an operation: kept, joined or run.
+
+        Whoever joins may be cancelled, and the operation goes on. Who runs it is the operation: when `run` is called,
+        nothing that befalls the caller must cancel the task any more (`common.link.Stream.detach`).
 
         Raises:
             OperationConflict: it runs with other arguments.
             OperationLimit: it did not end in time and was cancelled.
+            Overloaded: too many others are under way; nothing was sent.
             Exception: what `run` raised, for every caller that waits.
         """
         running = self._running.get(operation.key)
@@ -151,46 +185,51 @@ class Operations:
             if running.operation.arguments != operation.arguments:
                 raise OperationConflict(operation.key[0], self.node, str(operation))
             log.debug("a retry joins %s", operation)
-            return await asyncio.shield(running.task)
+            return await running.wait()
         kept = self._find_kept(operation)
         if kept is not None:
             log.debug("a retry gets the kept result of %s", operation)
             return kept
-        task = asyncio.get_running_loop().create_task(self._run(operation, run), name=f"operation {operation}")
-        self._running[operation.key] = _Running(operation, task, self._steps)
+        if len(self._running) >= self.most:
+            raise Overloaded(f"agent of edge node {self.node}", self.most, "--max-operations")
+        running = self._running[operation.key] = _Running(operation, self._steps)
         self._touch(operation.about)
-        task.add_done_callback(lambda task: self._finished(operation, task))
-        return await asyncio.shield(task)
+        try:
+            result = await self._limited(operation, run)
+        except BaseException as error:
+            self._finished(running, error)
+            raise
+        self._finished(running, result)
+        return result
 
     def delivered(self, operation: Operation, result: Result) -> None:
         """This result reached a caller: it need not be kept. A later one of the same key stays."""
         kept = self._kept.get(operation.key)
         if kept is not None and kept.result is result:
-            del self._kept[operation.key]
+            self._forget(operation.key)
 
     async def drain(self) -> None:
         """Wait until no operation runs."""
         while self._running:
-            await asyncio.wait([running.task for running in self._running.values()])
+            await asyncio.wait([running.wait() for running in self._running.values()])
 
-    async def _run(self, operation: Operation, run: Callable[[], Awaitable[Result]]) -> Result:
+    async def _limited(self, operation: Operation, run: Callable[[], Awaitable[Result]]) -> Result:
         try:
             async with asyncio.timeout(self.limit_s):
                 return await run()
         except TimeoutError:
             raise OperationLimit(operation.key[0], self.node, self.limit_s) from None
 
-    def _finished(self, operation: Operation, task: asyncio.Task[Result]) -> None:
-        running = self._running.pop(operation.key)
-        error = None if task.cancelled() else task.exception()  # retrieved here: perhaps nobody waits any more
-        if error is not None and not isinstance(error, CallError):
-            log.error("%s failed inside the agent", operation, exc_info=error)
-        if not task.cancelled() and error is None and task.result().status.ok:
-            self._keep(running, task.result())
+    def _finished(self, running: _Running, outcome: Result | BaseException) -> None:
+        operation = running.operation
+        del self._running[operation.key]
+        if isinstance(outcome, Result) and outcome.status.ok:
+            self._keep(running, outcome)
         else:
             self._touch(operation.about)  # also after an error: something may have happened
         oldest = min((other.began for other in self._running.values()), default=self._steps)
         self._touched = {about: step for about, step in self._touched.items() if step > oldest}
+        running.tell(outcome)
 
     def _touch(self, about: str) -> None:
         """Something begins or ends to happen to an object: an older result no longer tells the truth about it."""
@@ -208,13 +247,22 @@ class Operations:
         doubtful = doubtful or any(other.operation.about in objects for other in self._running.values())
         for about in objects:
             self._touch(about)
-        if doubtful:
+        if doubtful or not _RULES[operation.key[1]].kept:
             return
         now = asyncio.get_running_loop().time()
-        self._kept.pop(operation.key, None)  # so that the newest one stands last
+        if operation.key in self._kept:  # so that the newest one stands last
+            self._forget(operation.key)
         self._kept[operation.key] = _Kept(operation, result, frozenset(objects), now + _KEPT_S)
-        while len(self._kept) > _MOST_KEPT or next(iter(self._kept.values())).until < now:
-            self._kept.popitem(last=False)
+        self._kept_bytes += len(result.body or b"")
+        while self._kept and self._is_too_much(now):
+            self._forget(next(iter(self._kept)))
+
+    def _is_too_much(self, now: float) -> bool:
+        oldest = next(iter(self._kept.values()))
+        return len(self._kept) > _MOST_KEPT or self._kept_bytes > _MOST_KEPT_BYTES or oldest.until < now
+
+    def _forget(self, key: tuple[str, ...]) -> None:
+        self._kept_bytes -= len(self._kept.pop(key).result.body or b"")
 
     def _find_kept(self, operation: Operation) -> Result | None:
         kept = self._kept.get(operation.key)
@@ -227,7 +275,7 @@ class Operations:
         objects = set(objects)
         if objects:
             for key in [key for key, kept in self._kept.items() if kept.objects & objects]:
-                del self._kept[key]
+                self._forget(key)
 
 
 def identify(driver: str, method: str, request: bytes) -> Operation | None:

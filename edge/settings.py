@@ -5,7 +5,7 @@ from pathlib import Path
 
 from common.endpoint import Endpoint, hub_endpoint
 from common.link_settings import LinkSettings
-from common.parsers import bounded, duration, path, unix_path, words
+from common.parsers import bounded, count, duration, path, peer_name, unix_path
 from common.settings import REQUIRED, setting
 
 
@@ -15,7 +15,7 @@ class AgentSettings(LinkSettings):
 
     command = "edge"
 
-    node: str = setting(REQUIRED, parse=words, help="This node's name, as Kubernetes knows it.")
+    node: str = setting(REQUIRED, parse=peer_name, help="This node's name, as Kubernetes knows it.")
     hub: Endpoint = setting(REQUIRED, parse=hub_endpoint, help="Where the hub listens: wss://HOST:PORT.")
     driver: tuple[Path, ...] = setting(
         (), parse=unix_path, repeatable=True, help="The socket of a vendor's CSI driver on this node."
@@ -25,6 +25,12 @@ class AgentSettings(LinkSettings):
         "unix:///run/csi-bridge/edge.sock",
         parse=unix_path,
         help="Where the agent tells its state, as JSON over HTTP: curl --unix-socket PATH http://edge/status.",
+    )
+    max_operations: int = setting(
+        "1024",
+        parse=bounded(count, low="1", high="100000"),
+        unit="operations",
+        help="Calls that change something and may be under way at the drivers at once, with or without a caller.",
     )
     operation_limit_s: float = setting(
         "10m",

@@ -10,6 +10,9 @@ from common.csi import csi_pb2
 PREFIX = "/csi.v1."
 """Every method that the bridge carries starts with this (CSI spec, package csi.v1)."""
 
+_NODE_SERVICE = f"{PREFIX}Node/"
+_NODE_GET_CAPABILITIES = f"{_NODE_SERVICE}NodeGetCapabilities"
+
 
 @dataclass(frozen=True, slots=True)
 class Method:
@@ -49,3 +52,11 @@ METHODS: dict[str, Method] = _methods()
 def is_csi(path: str) -> bool:
     """Whether the bridge carries this path: anything under `/csi.v1.`, known or not."""
     return path.startswith(PREFIX)
+
+
+def is_controller_side(path: str) -> bool:
+    """Whether a proxy driver carries this path: all of CSI but the Node service, which acts on the node that it is at.
+
+    Of that, NodeGetCapabilities alone is asked in the cloud, by the resizer (RULE A7).
+    """
+    return path.startswith(PREFIX) and (not path.startswith(_NODE_SERVICE) or path == _NODE_GET_CAPABILITIES)

@@ -6,20 +6,23 @@ Rules:
   raises a `VendorConnectionError` (design section 5).
 * The connection is dialled when first needed, and again when it died or when the socket's file is another one (the
   driver restarted). It sends no keepalive pings: grpc-go punishes them.
+* A new connection is asked who is there before it is used, and keeps that name: a call for a driver that another one
+  has replaced behind the same path is never sent.
 * One dial at a time; after a failure the next waits up to a second, unless the socket's file changed meanwhile.
 """
 
 import asyncio
 import errno
 import os
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from common.parsers import LONGEST_SOCKET_PATH_BYTES
 from common.relay.client_call import ClientCall
 from common.relay.client_connection import ClientConnection
-from common.relay.errors import VendorUnreachable
+from common.relay.errors import VendorConnectionError, VendorReplaced, VendorUnreachable
 
-__all__ = ["Channel", "ClientCall"]
+__all__ = ["Ask", "Channel", "ClientCall"]
 
 FIRST_BACKOFF_S = 0.02
 LAST_BACKOFF_S = 1.0
@@ -28,7 +31,14 @@ LAST_BACKOFF_S = 1.0
 _OPEN_ATTEMPTS = 3
 """A driver may close a connection between our look at it and the call; not three times."""
 
-_Identity = tuple[int, int, int] | None
+_FileId = tuple[int, int, int] | None
+
+Ask = Callable[[str, bytes], ClientCall]
+"""A call of a method with a request, on one connection."""
+
+
+async def _anyone(_ask: Ask) -> str:
+    return ""
 
 
 class Channel:
@@ -39,22 +49,33 @@ class Channel:
         max_message_bytes: largest message of an answer.
     """
 
-    def __init__(self, path: str | Path, *, max_message_bytes: int, connect_timeout_s: float = 5.0) -> None:
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        max_message_bytes: int,
+        who: Callable[[Ask], Awaitable[str]] = _anyone,
+        connect_timeout_s: float = 5.0,
+        who_timeout_s: float = 10.0,
+    ) -> None:
         """Make one; nothing is dialled yet.
 
         Args:
             path: the driver's socket.
             max_message_bytes: largest message of an answer.
+            who: asks a new connection who is there; a `ValueError` of it says in words why that is unknown.
             connect_timeout_s: bound on the dial and the exchange of HTTP/2 settings, together.
+            who_timeout_s: bound on `who`.
         """
         self.path = str(path)
-        self._file = Path(path)
         self.max_message_bytes = max_message_bytes
+        self._who = who
         self._connect_timeout_s = connect_timeout_s
+        self._who_timeout_s = who_timeout_s
         self._connection: ClientConnection | None = None
-        self._identity: _Identity = None
+        self._file_id: _FileId = None
         self._dial: asyncio.Task[ClientConnection | VendorUnreachable] | None = None
-        self._dialled_identity: _Identity = None
+        self._dialled_file_id: _FileId = None
         self._failed: VendorUnreachable | None = None
         self._backoff_s = 0.0
         self._retry_at_s = 0.0
@@ -66,15 +87,16 @@ class Channel:
         """Whether a connection is up."""
         return self._connection is not None and self._connection.usable
 
-    def call(self, method: str, request: bytes, *, timeout_s: float | None = None) -> ClientCall:
+    def call(self, method: str, request: bytes, *, timeout_s: float | None = None, to: str = "") -> ClientCall:
         """Prepare a call; it starts when its first message is awaited.
 
         Args:
             method: the path, e.g. `/csi.v1.Controller/CreateVolume`.
             request: the request message.
             timeout_s: what is left of the caller's time; the driver is told, nothing is cut here.
+            to: who it is for; empty for whoever is there.
         """
-        return ClientCall(self, method, request, timeout_s)
+        return ClientCall(self, method, request, timeout_s, to)
 
     async def close(self) -> None:
         """Close the connections; calls under way fail."""
@@ -92,9 +114,13 @@ class Channel:
 
         Raises:
             VendorUnreachable: there is no connection to be had.
+            VendorReplaced: another driver than the one that the call is for is there.
         """
         for _ in range(_OPEN_ATTEMPTS):
             connection = self._current() or await self._dialled()
+            if call.to and connection.name != call.to:
+                self._renew()  # the next call asks again who is there
+                raise VendorReplaced(self.path, connection.name)
             if await connection.begin(call):
                 return connection
         raise VendorUnreachable(self.path, "it closes every connection before a call can begin")
@@ -103,19 +129,24 @@ class Channel:
         connection = self._connection
         if connection is None:
             return None
-        if connection.usable and self._identity == (self._stat() or self._identity):
+        if connection.usable and self._file_id == (self._stat() or self._file_id):
             return connection
-        self._connection = None
-        connection.retire()
+        self._renew()
         return None
 
-    def _stat(self) -> _Identity:
+    def _renew(self) -> None:
+        """Take the connection for no more calls; those on it go on."""
+        if self._connection is not None:
+            self._connection.retire()
+            self._connection = None
+
+    def _stat(self) -> _FileId:
         """Which file the socket is, or None if there is none. A kept connection outlives its file.
 
         The time is part of it because file systems give the number of a removed file to the next one.
         """
         try:
-            found = self._file.stat()
+            found = os.stat(self.path)  # noqa: PTH116  # at each call: a Path costs three times as much
         except OSError:
             return None
         return found.st_dev, found.st_ino, found.st_ctime_ns
@@ -144,18 +175,18 @@ class Channel:
             self._retry_at_s = asyncio.get_running_loop().time() + self._backoff_s
         else:
             self._failed, self._backoff_s = None, 0.0
-            self._connection, self._identity = dialled, self._dialled_identity
+            self._connection, self._file_id = dialled, self._dialled_file_id
 
     def _refuse_during_backoff(self) -> None:
         if self._closed:
             raise VendorUnreachable(self.path, "the channel is closed")
-        if self._failed is None or self._dialled_identity != self._stat():
+        if self._failed is None or self._dialled_file_id != self._stat():
             return
         if asyncio.get_running_loop().time() < self._retry_at_s:
             raise VendorUnreachable(self.path, self._failed.why)
 
     async def _connect(self) -> ClientConnection | VendorUnreachable:
-        self._dialled_identity = self._stat()
+        self._dialled_file_id = self._stat()
         if len(os.fsencode(self.path)) > LONGEST_SOCKET_PATH_BYTES:
             return VendorUnreachable(
                 self.path, f"its path is too long: a UNIX socket's has {LONGEST_SOCKET_PATH_BYTES} bytes at most"
@@ -166,13 +197,22 @@ class Channel:
             async with asyncio.timeout(self._connect_timeout_s):
                 connection = await self._socket_connected()
                 await connection.ready
+            connection.name = await self._asked_who(connection)
             usable = True
-        except (OSError, ValueError, VendorUnreachable) as error:
+        except (OSError, ValueError, VendorConnectionError) as error:
             return VendorUnreachable(self.path, self._why(error, accepted=connection is not None))
         finally:
             if connection is not None and not usable:
                 connection.shut()
         return connection
+
+    async def _asked_who(self, connection: ClientConnection) -> str:
+        alone = _Alone(self.path, self.max_message_bytes, connection)
+        try:
+            async with asyncio.timeout(self._who_timeout_s):
+                return await self._who(lambda method, request: ClientCall(alone, method, request, self._who_timeout_s))
+        except TimeoutError:
+            raise ValueError(f"it does not say who it is within {self._who_timeout_s:g} s") from None
 
     async def _socket_connected(self) -> ClientConnection:
         _, connection = await asyncio.get_running_loop().create_unix_connection(
@@ -192,6 +232,21 @@ class Channel:
         if isinstance(error, OSError) and error.errno in _DIAL_ERRORS:
             return _DIAL_ERRORS[error.errno]
         return str(error) or type(error).__name__
+
+
+class _Alone:
+    """Opens calls on a connection that the channel has not taken over yet (`client_call.Opener`)."""
+
+    def __init__(self, path: str, max_message_bytes: int, connection: ClientConnection) -> None:
+        self.path = path
+        self.max_message_bytes = max_message_bytes
+        self._connection = connection
+
+    async def open(self, call: ClientCall) -> ClientConnection:
+        """Send a call's request."""
+        if not await self._connection.begin(call):
+            raise VendorUnreachable(self.path, "it closed the connection before it said who it is")
+        return self._connection
 
 
 _DIAL_ERRORS = {

@@ -56,13 +56,15 @@ class ClientCall:
         method: the path, e.g. `/csi.v1.Controller/CreateVolume`.
         request: the request message.
         timeout_s: sent as `grpc-timeout`; nothing is cut on our side when it passes.
+        to: who it is for; empty for whoever is there.
         stream_id: of the HTTP/2 stream, 0 before there is one.
     """
 
-    def __init__(self, opener: Opener, method: str, request: bytes, timeout_s: float | None) -> None:
+    def __init__(self, opener: Opener, method: str, request: bytes, timeout_s: float | None, to: str = "") -> None:
         self.method = method
         self.request = request
         self.timeout_s = timeout_s
+        self.to = to
         self.stream_id = 0
         self._opener = opener
         self._stream: Stream | None = None

@@ -41,6 +41,8 @@ class ClientConnection(Pump):
         """
         super().__init__(client=True)
         self.path = path
+        self.name = ""
+        """Who is there, once the channel has asked."""
         self.ready: asyncio.Future[None] = self._loop.create_future()
         self.retired = False
         self.gone = asyncio.Event()

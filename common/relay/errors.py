@@ -10,6 +10,7 @@
     ├── ServerClosing                we are stopping: the call was refused or cut by our own server
     └── VendorConnectionError        a call to the vendor's driver has no status of the vendor's
         ├── VendorUnreachable        no connection: nothing of the call left this process
+        ├── VendorReplaced           another driver is there than the one that the call is for; nothing was sent
         ├── VendorConnectionLost     the connection ended while the call was under way
         ├── VendorStreamRefused      the driver said that it did not begin the call; tried again some times before
         ├── VendorStreamReset        the driver's HTTP/2 server gave the call up
@@ -115,6 +116,18 @@ class VendorUnreachable(VendorConnectionError):
     def __init__(self, path: str, why: str) -> None:
         self.why = why
         super().__init__(path, f"cannot connect to unix://{path}: {why}", sent=False)
+
+
+class VendorReplaced(VendorConnectionError):
+    """Another driver answers at the socket than the one that the call is for.
+
+    Attributes:
+        name: what the one that is there calls itself.
+    """
+
+    def __init__(self, path: str, name: str) -> None:
+        self.name = name
+        super().__init__(path, f"driver {name} is at its socket unix://{path} now", sent=False)
 
 
 class VendorConnectionLost(VendorConnectionError):

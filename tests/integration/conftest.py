@@ -88,10 +88,10 @@ def name(request: pytest.FixtureRequest) -> str:
     return str(request.node.name)
 
 
-def build(bridge: Bridge, vendor: Vendor, *, agent_flags: tuple[str, ...] = ()) -> World:
-    """Start one of everything, and wait until calls go through."""
+def build(bridge: Bridge, vendor: Vendor, *sockets: Path, agent_flags: tuple[str, ...] = ()) -> World:
+    """Start one of everything, and wait until calls go through. The agent looks at further sockets too."""
     bridge.start_hub()
-    agent = bridge.start_agent("n1", vendor.socket, flags=agent_flags, wait=False)
+    agent = bridge.start_agent("n1", vendor.socket, *sockets, flags=agent_flags, wait=False)
     proxy = bridge.start_proxy(vendor.identity.name)
     sidecar = proxy.sidecar()
     agent.wait_ready()

@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 from cli import main, process
 from cli.call_settings import CallSettings
+from cli.status_settings import StatusSettings
 from cloud.driver_settings import DriverSettings
 from cloud.hub_settings import HubSettings
 from common.settings import Settings, Spec, specs
@@ -38,6 +39,7 @@ COMMANDS = (
     Command(("driver",), DriverSettings, {"--drivername": "d.example"}),
     Command(("edge", "run"), AgentSettings, {"--node": "n1", "--hub": "unix:///run/hub.sock"}),
     Command(("call",), CallSettings, {"--driver": "d.example"}, ("CreateVolume",)),
+    Command(("status",), StatusSettings, {}),
 )
 
 WRONG = {
@@ -51,6 +53,7 @@ WRONG = {
     "MODE": ("0999", "rw-rw----", "66", "07777", ""),
     "PATH": ("", "a\0b"),
     "TEXT": ("", "two\nlines", "a\x00b"),
+    "NAME": ("", "two\nlines", "a\x00b", "n" * 254),
 }
 """By what stands for the value in `--help`. A closed set of words adds its own."""
 
@@ -61,6 +64,7 @@ OUT_OF_BOUNDS = {
     "stream_window_bytes": ("1KiB", "65MiB"),
     "max_calls": ("0", "100001"),
     "max_connections": ("0", "1000001"),
+    "max_nodes": ("0", "1000001"),
     "keepalive_s": ("99ms", "11m"),
     "hello_timeout_s": ("0s", "601s"),
     "operation_limit_s": ("999ms", "25h"),
@@ -153,6 +157,7 @@ def test_what_is_no_command_ends_with_code_2(argv: list[str]) -> None:
         (COMMANDS[2], ["--hub=ws://127.0.0.1:1"], "CSI_BRIDGE_EDGE_HUB or --hub=ws://127.0.0.1:1: plain ws:// is for"),
         (COMMANDS[2], ["--hub=wss://h:1"], "CSI_BRIDGE_EDGE_HUB or --hub=wss://h:1: wss:// needs --tls-ca"),
         (COMMANDS[3], ["--hub=ws://127.0.0.1:1"], "CSI_BRIDGE_CALL_HUB or --hub=ws://127.0.0.1:1: operators come by"),
+        (COMMANDS[4], ["--hub=ws://127.0.0.1:1"], "CSI_BRIDGE_STATUS_HUB or --hub=ws://127.0.0.1:1: operators come by"),
     ],
 )
 def test_settings_that_do_not_fit_each_other_are_named(command: Command, argv: list[str], said: str) -> None:

@@ -41,16 +41,19 @@ class Role:
         words: the command.
         flags: what it needs, with `{}` for a directory of its own.
         socket: the flag of the UNIX socket that it makes.
-        variable: that flag's variable.
     """
 
     words: tuple[str, ...]
     flags: tuple[str, ...]
     socket: str
-    variable: str
 
     def __str__(self) -> str:
         return self.words[0]
+
+    def label(self, flag: str) -> str:
+        """What an error calls one of its settings."""
+        variable = f"csi_bridge_{self}_{flag[2:]}".replace("-", "_").upper()
+        return f"{variable} or {flag}"
 
     def command(self, directory: Path, *more: str) -> list[str]:
         """The whole command line; of a flag given twice the last one counts."""
@@ -58,18 +61,16 @@ class Role:
         return [str(PROGRAM), *self.words, *flags, *more]
 
 
-HUB = Role(("hub",), ("--uds={}/it.sock",), "--uds", "CSI_BRIDGE_HUB_UDS")
+HUB = Role(("hub",), ("--uds={}/it.sock",), "--uds")
 DRIVER = Role(
     ("driver",),
     ("--drivername=d.example", "--endpoint={}/it.sock", "--hub-endpoint={}/hub.sock"),
     "--endpoint",
-    "CSI_BRIDGE_DRIVER_ENDPOINT",
 )
 EDGE = Role(
     ("edge", "run"),
     ("--node=n1", "--status={}/it.sock", "--hub=unix://{}/hub.sock"),
     "--status",
-    "CSI_BRIDGE_EDGE_STATUS",
 )
 ROLES = pytest.mark.parametrize("role", [HUB, DRIVER, EDGE], ids=str)
 
@@ -133,7 +134,7 @@ def stale(path: Path) -> None:
 def test_a_socket_in_a_directory_that_is_missing_is_named(short_dir: Path, role: Role) -> None:
     path = short_dir / "none" / "x.sock"
     assert refusal_of(role, short_dir, f"{role.socket}={path}") == (
-        f"{role.variable} or {role.socket}={path}: cannot listen on {path}: the directory {path.parent} does not exist "
+        f"{role.label(role.socket)}={path}: cannot listen on {path}: the directory {path.parent} does not exist "
         "(create it first)"
     )
 
@@ -155,7 +156,7 @@ def test_a_socket_on_which_somebody_serves_is_left_alone(short_dir: Path, role: 
         other.bind(str(path))
         other.listen()
         assert refusal_of(role, short_dir) == (
-            f"{role.variable} or {role.socket}={path}: cannot listen on {path}: another process is serving there"
+            f"{role.label(role.socket)}={path}: cannot listen on {path}: another process is serving there"
         )
         assert listens_on(path)
 
@@ -182,20 +183,21 @@ def test_an_http_address_that_is_taken_is_named_and_no_socket_stays_behind(
     short_dir: Path, role: Role, taken: str
 ) -> None:
     assert refusal_of(role, short_dir, f"--http={taken}") == (
-        f"--http={taken}: cannot listen there: Address already in use"
+        f"{role.label('--http')}={taken}: cannot listen there: Address already in use"
     )
 
 
 def test_a_hubs_address_that_is_taken_is_named_and_no_socket_stays_behind(short_dir: Path, taken: str) -> None:
     said = refusal_of(HUB, short_dir, f"--listen={taken}", "--insecure")
-    assert said.startswith(f"--listen={taken}: cannot listen there: ")
+    assert said.startswith(f"{HUB.label('--listen')}={taken}: cannot listen there: ")
     assert "Address already in use" in said
 
 
 @pytest.mark.parametrize("host", ["a..b", "192.0.2.1"])
 def test_an_address_that_is_not_here_is_named(short_dir: Path, tmp_path: Path, host: str) -> None:
     pem = Authority(tmp_path).hub()
-    assert refusal_of(HUB, short_dir, f"--listen={host}:1", *pem.flags).startswith(f"--listen={host}:1: cannot listen ")
+    said = refusal_of(HUB, short_dir, f"--listen={host}:1", *pem.flags)
+    assert said.startswith(f"{HUB.label('--listen')}={host}:1: cannot listen ")
 
 
 @ROLES
@@ -204,9 +206,7 @@ def test_tls_files_that_are_missing_are_named(short_dir: Path, tmp_path: Path, r
     flags = [*pem.flags, "--listen=127.0.0.1:0"] if role is HUB else pem.flags
     pem.key.unlink()
     said = refusal_of(role, short_dir, *flags)
-    assert said.startswith(
-        f"{role.variable.rpartition('_')[0]}_TLS_CERT or --tls-cert={pem.cert}: the TLS files cannot"
-    )
+    assert said.startswith(f"{role.label('--tls-cert')}={pem.cert}: the TLS files cannot")
     assert str(pem.key) in said
 
 
@@ -242,20 +242,22 @@ def fill(directory: Path) -> Path:
 @ROLES
 def test_a_state_directory_that_is_a_file_is_named(short_dir: Path, role: Role) -> None:
     (short_dir / "state").touch()
-    assert refusal_of(role, short_dir).startswith(f"--state-dir={short_dir / 'state'}: cannot be written: ")
+    assert refusal_of(role, short_dir).startswith(
+        f"{role.label('--state-dir')}={short_dir / 'state'}: cannot be written: "
+    )
 
 
 @ROLES
 def test_a_state_directory_that_cannot_be_written_is_named(short_dir: Path, role: Role) -> None:
     with mounted(short_dir / "state", "ro") as state:
-        assert refusal_of(role, short_dir).startswith(f"--state-dir={state}: cannot be written: ")
+        assert refusal_of(role, short_dir).startswith(f"{role.label('--state-dir')}={state}: cannot be written: ")
 
 
 @pytest.mark.parametrize("role", [HUB, EDGE], ids=str)
 def test_a_full_disk_at_the_start_is_named(short_dir: Path, role: Role) -> None:
     with mounted(short_dir / "state", "size=64k") as state:
         fill(state)
-        assert refusal_of(role, short_dir).startswith(f"--state-dir={state}: cannot be written: ")
+        assert refusal_of(role, short_dir).startswith(f"{role.label('--state-dir')}={state}: cannot be written: ")
 
 
 def test_a_full_disk_under_a_proxy_driver_costs_it_its_cache_alone(
@@ -311,7 +313,7 @@ def test_a_database_of_a_newer_hub_is_named_and_left_alone(short_dir: Path) -> N
     with closing(sqlite3.connect(path)) as database:
         database.execute("PRAGMA user_version=7")
     assert refusal_of(HUB, short_dir) == (
-        f"--state-dir={path}: was written by a newer hub (schema 7, this one knows 1)"
+        f"{HUB.label('--state-dir')}={path}: was written by a newer hub (schema 7, this one knows 1)"
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import hashlib
+import os
 import socket
 import ssl
 from contextlib import asynccontextmanager
@@ -18,6 +19,7 @@ from common.errors import DialError, HandshakeRefused
 from common.limits import Limits
 from common.listener import Listener
 from common.messages import Reason
+from common.sockets import listen_unix
 from common.transport import WebSocket
 from common.version import introduce
 from tests.support.certificates import Authority
@@ -68,10 +70,13 @@ async def server(answer: bytes, *, leaves: bool = True, reads: bool = True) -> A
 
 
 @asynccontextmanager
-async def hub(handler: Any, address: tuple[str, int] = ("127.0.0.1", 0), **how: Any) -> AsyncIterator[Listener]:
+async def hub(handler: Any, address: tuple[str, int] | Path = ("127.0.0.1", 0), **how: Any) -> AsyncIterator[Listener]:
     """A hub's listener."""
-    family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
-    listening = socket.create_server(address, family=family)
+    if isinstance(address, tuple):
+        family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        listening = socket.create_server(address, family=family)
+    else:
+        listening = listen_unix(address, mode=0o600)
     listener = Listener(listening, introduce("hub", "hub", instance="h"), handler, limits=LIMITS, **how)
     await listener.start()
     try:
@@ -100,6 +105,14 @@ async def test_a_port_on_which_nobody_listens_is_named() -> None:
     [
         (b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n", "what listens there is no hub: HTTP 404"),
         (b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 0\r\n\r\n", "what listens there is no hub: HTTP 502"),
+        (
+            b"HTTP/1.1 403 Forbidden\r\nContent-Type: a\r\nContent-Type: text/html\r\nContent-Length: 6\r\n\r\n<html>",
+            "what listens there is no hub: HTTP 403",
+        ),
+        (
+            b"HTTP/1.1 403 Forbidden\r\nContent-Type: text/plain\r\nContent-Length: 2\r\n\r\n\xffx",
+            "what listens there turned us away: \ufffdx",
+        ),
         (b"SSH-2.0-OpenSSH_9.9\r\n", "what listens there is no hub: did not receive a valid HTTP response"),
         (b"\x00\xff\r\n\r\n", "what listens there is no hub: did not receive a valid HTTP response"),
         (UPGRADED + b"\r\n", "what listens there is no hub: it does not speak the subprotocol of a CSI Bridge hub"),
@@ -109,7 +122,7 @@ async def test_a_port_on_which_nobody_listens_is_named() -> None:
         ),
         (UPGRADED.replace(b"ACCEPT", b"forged") + b"\r\n", "what listens there is no hub: invalid Sec-WebSocket-Acc"),
     ],
-    ids=["404", "502", "ssh", "garbage", "no subprotocol", "chat", "forged"],
+    ids=["404", "502", "403 of a website", "403 in words", "ssh", "garbage", "no subprotocol", "chat", "forged"],
 )
 @pytest.mark.parametrize("leaves", [True, False])
 async def test_what_answers_otherwise_than_a_hub_is_told_at_once(answer: bytes, why: str, leaves: bool) -> None:
@@ -162,6 +175,21 @@ async def test_a_hub_that_refuses_the_hello_is_heard() -> None:
         with pytest.raises(HandshakeRefused, match="another machine is connected as n1") as error:
             await dialled(f"ws://{listener.address}")
     assert error.value.reason == Reason.CONFLICT
+
+
+async def test_a_user_whom_the_hub_turns_away_is_told_why(short_dir: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = short_dir / "hub.sock"
+    async with hub(Peer(), path, allow_uids=frozenset({os.getuid() + 1})):
+        why = f"uid {os.getuid()} is not on --uds-allow-uid"
+        assert await refusal_of(f"unix://{path}") == f"what listens there turned us away: {why}"
+    said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert said == [f"pid {os.getpid()} uid {os.getuid()} got no session: {why}"]
+
+
+async def test_a_long_refusal_is_cut() -> None:
+    head = b"HTTP/1.1 403 Forbidden\r\nContent-Type: text/plain\r\nContent-Length: 100000\r\n\r\n"
+    async with server(head + b"x" * 100_000) as address:
+        assert await refusal_of(f"ws://{address}") == f"what listens there turned us away: {'x' * 200}"
 
 
 async def test_a_plain_server_dialled_with_tls_is_told_at_once(tmp_path: Path) -> None:

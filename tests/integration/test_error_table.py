@@ -16,16 +16,13 @@ from tests.support.answers import volume
 from tests.support.bridge import Bridge
 from tests.support.local_bridge import LocalBridge
 from tests.support.requests import create, create_of_bytes
-from tests.support.sidecar import Sidecar, refused, told_at_the_deadline
+from tests.support.sidecar import Sidecar, link_lost, refused, told_at_the_deadline, unavailable
 from tests.support.vendor import Vendor
 from tests.support.waiting import wait_for
 
 LIMIT = 4 << 20
 
-LINK_LOST = (
-    Code.UNAVAILABLE,
-    "the link to edge node n1 was lost with the call under way; the operation goes on there and a retry joins it",
-)
+LINK_LOST = link_lost("edge node n1")
 
 
 def refused_twice(sidecar: Sidecar, method: str, request: Message | bytes | None = None) -> tuple[Code, str]:
@@ -48,8 +45,7 @@ def test_a_vendors_status_passes_unchanged(shared: World, code: Code, name: str)
 
 def test_a_vendor_that_is_not_there_is_unavailable_and_named(shared: World, name: str) -> None:
     shared.vendor.stop()
-    assert refused_twice(shared.sidecar, "CreateVolume", create(name)) == refused(
-        Code.UNAVAILABLE,
+    assert refused_twice(shared.sidecar, "CreateVolume", create(name)) == unavailable(
         f"driver vendor.test on edge node n1: cannot connect to unix://{shared.vendor.socket}: no such socket "
         "(is the driver running?); look at the driver's log there",
     )
@@ -97,7 +93,10 @@ def test_a_callers_deadline_is_deadline_exceeded_in_the_bridges_words(shared: Wo
     told = [told_at_the_deadline(shared.sidecar.socket, "CreateVolume", create(name), timeout_s=0.3) for _ in range(2)]
     gate.set()
     shared.vendor.as_usual("CreateVolume")
-    message = "driver vendor.test has not answered in the caller's time; the operation goes on and a retry joins it"
+    message = (
+        "driver vendor.test has not answered in the caller's time; an operation that the call began may go on, and a "
+        "retry joins it"
+    )
     assert told == [Status(Code.DEADLINE_EXCEEDED, message, Origin.VENDOR)] * 2
     assert shared.sidecar.call("CreateVolume", create(name)).answer == volume(name)
 
@@ -121,7 +120,7 @@ def test_the_same_name_with_other_arguments_is_aborted_while_the_first_runs(shar
 @pytest.mark.parametrize("method", ["NodeGetInfo", "NodePublishVolume", "/csi.v1.Node/Imagined"])
 def test_the_node_service_is_not_served_in_the_cloud(shared: World, method: str) -> None:
     path = method if method.startswith("/") else f"/csi.v1.Node/{method}"
-    assert refused_twice(shared.sidecar, method, b"") == (
+    assert refused_twice(shared.sidecar, method, b"") == refused(
         Code.UNIMPLEMENTED,
         f"{path} is not served here: this socket serves the CSI controller side; nodes are served at the edge",
     )
@@ -210,8 +209,7 @@ def test_without_any_node_there_is_no_route(bridge: Bridge, name: str) -> None:
     bridge.start_hub()
     proxy = bridge.start_proxy("vendor.test")
     bridge.wait_linked(proxy)
-    assert refused_twice(proxy.sidecar(), "CreateVolume", create(name)) == refused(
-        Code.UNAVAILABLE,
+    assert refused_twice(proxy.sidecar(), "CreateVolume", create(name)) == unavailable(
         "no edge node has reported driver vendor.test to the hub yet; check that an agent is connected and that its "
         "--driver names the driver's socket",
     )
@@ -222,8 +220,7 @@ def test_two_nodes_with_the_driver_are_named_and_a_pinned_proxy_chooses(
 ) -> None:
     with Vendor(short_dir / "second.sock") as second:
         world.bridge.start_agent("n2", second.socket)
-        expected = refused(
-            Code.UNAVAILABLE,
+        expected = unavailable(
             "driver vendor.test runs on several edge nodes (n1, n2) and the call names none; set --nodeid on the proxy "
             "driver",
         )
@@ -241,8 +238,7 @@ def test_two_nodes_with_the_driver_are_named_and_a_pinned_proxy_chooses(
 def test_a_node_that_nobody_has_heard_of_is_named(shared: World, name: str) -> None:
     proxy = shared.bridge.start_proxy("vendor.test", node="n9")
     shared.bridge.wait_linked(proxy)
-    assert refused_twice(proxy.sidecar(), "CreateVolume", create(name)) == refused(
-        Code.UNAVAILABLE,
+    assert refused_twice(proxy.sidecar(), "CreateVolume", create(name)) == unavailable(
         "edge node n9 has never connected to this hub; compare --nodeid of the proxy driver with --node of the edge "
         "agent, and look at the agent's log",
     )
@@ -251,11 +247,35 @@ def test_a_node_that_nobody_has_heard_of_is_named(shared: World, name: str) -> N
 def test_a_node_without_the_driver_is_named(shared: World, name: str) -> None:
     proxy = shared.bridge.start_proxy("absent.test", node="n1")
     shared.bridge.wait_linked(proxy)
-    assert refused_twice(proxy.sidecar(), "CreateVolume", create(name)) == refused(
-        Code.UNAVAILABLE,
+    assert refused_twice(proxy.sidecar(), "CreateVolume", create(name)) == unavailable(
         "edge node n1 is connected but has no driver absent.test; check that the driver runs there and that the "
         "agent's --driver names its socket",
     )
+
+
+def test_two_drivers_of_one_name_on_a_node_are_named_and_neither_is_called(
+    bridge: Bridge, vendor: Vendor, short_dir: Path, name: str
+) -> None:
+    world = build(bridge, vendor, short_dir / "second.sock")
+    with Vendor(short_dir / "second.sock") as second:
+        wait_for(lambda: not any(driver["trouble"] for driver in world.agent.status()["drivers"]), what="second driver")
+        assert refused_twice(world.sidecar, "CreateVolume", create(name)) == unavailable(
+            f"edge node n1 has 2 drivers that call themselves vendor.test: {vendor.socket}, {second.socket}; leave "
+            "one of them running, or name one with the agent's --driver",
+        )
+    wait_for(lambda: world.sidecar.call("CreateVolume", create(name)).ok, what="end of the doubt")
+    assert len(vendor.calls("CreateVolume")) == 1
+    assert not second.calls("CreateVolume")
+
+
+def test_a_driver_that_took_anothers_socket_gets_none_of_its_calls(world: World, short_dir: Path, name: str) -> None:
+    world.vendor.stop()
+    with Vendor(world.vendor.socket, name="other.test") as other:
+        code, message = world.sidecar.call("CreateVolume", create(name)).refusal
+        assert code is Code.UNAVAILABLE
+        assert "vendor.test" in message
+        assert not other.calls("CreateVolume")
+    world.vendor.start()
 
 
 # -------------------- the hub --------------------
@@ -277,10 +297,7 @@ def test_without_a_hub_the_message_names_where_it_should_be(world: World, name: 
 def test_a_hub_killed_with_the_call_under_way_is_a_lost_link_and_the_retry_joins(world: World, name: str) -> None:
     gate, call = world.held_create(name)
     world.bridge.hub.kill()
-    assert call.outcome().refusal == (
-        Code.UNAVAILABLE,
-        "the link to the hub was lost with the call under way; the operation goes on there and a retry joins it",
-    )
+    assert call.outcome().refusal == link_lost("the hub")
     world.bridge.hub.start()
     gate.set()
     world.bridge.wait_routed(world.sidecar)
@@ -292,8 +309,7 @@ def test_a_hub_that_drains_takes_no_new_call_and_finishes_the_old(world: World, 
     gate, call = world.held_create(name)
     world.bridge.hub.ask_to_stop()
     world.proxy.wait_logged("the hub is draining")
-    assert refused_twice(world.sidecar, "CreateVolume", create(f"{name}-2")) == (
-        Code.UNAVAILABLE,
+    assert refused_twice(world.sidecar, "CreateVolume", create(f"{name}-2")) == unavailable(
         "the hub is shutting down and takes no new calls; a retry will find its successor",
     )
     gate.set()
@@ -305,8 +321,7 @@ def test_an_agent_that_drains_takes_no_new_call_and_finishes_the_old(mended: Wor
     gate, call = mended.held_create(name)
     mended.agent.ask_to_stop()
     mended.bridge.hub.wait_logged("edge n1 is draining")
-    assert refused_twice(mended.sidecar, "CreateVolume", create(f"{name}-2")) == (
-        Code.UNAVAILABLE,
+    assert refused_twice(mended.sidecar, "CreateVolume", create(f"{name}-2")) == unavailable(
         "the agent of edge node n1 is shutting down and takes no new calls; a retry will find its successor",
     )
     gate.set()
@@ -318,8 +333,7 @@ def test_a_proxy_that_drains_takes_no_new_call_and_finishes_the_old(mended: Worl
     gate, call = mended.held_create(name)
     mended.proxy.ask_to_stop()
     mended.proxy.wait_logged("stopping: calls under way")
-    assert refused_twice(mended.sidecar, "CreateVolume", create(f"{name}-2")) == (
-        Code.UNAVAILABLE,
+    assert refused_twice(mended.sidecar, "CreateVolume", create(f"{name}-2")) == unavailable(
         "the proxy driver is shutting down and takes no new calls; a retry will find its successor",
     )
     gate.set()
@@ -342,9 +356,7 @@ def test_too_many_calls_at_once_are_unavailable_with_the_limit_and_its_flag(
     bridge.wait_routed(sidecar)
     gate = vendor.hold("CreateVolume")
     calls = [sidecar.start("CreateVolume", create(f"{name}-{number}")) for number in range(6)]
-    too_many = refused(
-        Code.UNAVAILABLE, "the link has 4 calls under way, which is its limit (--max-calls); retry later or raise it"
-    )
+    too_many = unavailable("the link has 4 calls under way, which is its limit (--max-calls); retry later or raise it")
     wait_for(lambda: any(call.done for call in calls), what="refusal")
     assert refused_twice(sidecar, "ListVolumes") == too_many
     gate.set()
@@ -355,8 +367,7 @@ def test_too_many_calls_at_once_are_unavailable_with_the_limit_and_its_flag(
 
 def test_a_request_above_the_limit_is_refused_with_the_limit_and_its_flag(shared: World, name: str) -> None:
     before = len(shared.vendor.calls("CreateVolume"))
-    assert refused_twice(shared.sidecar, "CreateVolume", create_of_bytes(name, LIMIT + 1)) == refused(
-        Code.UNAVAILABLE,
+    assert refused_twice(shared.sidecar, "CreateVolume", create_of_bytes(name, LIMIT + 1)) == unavailable(
         "a request of 4194305 bytes is larger than the limit of 4194304 bytes; raise --max-message on hub, driver and "
         "agent",
     )
@@ -368,8 +379,7 @@ def test_an_answer_above_the_limit_is_refused_with_the_limit_and_its_flag(shared
     shared.vendor.on("CreateVolume", lambda _: create_of_bytes(name, LIMIT + 1).SerializeToString())
     refusal = refused_twice(shared.sidecar, "CreateVolume", create(name))
     shared.vendor.as_usual("CreateVolume")
-    assert refusal == refused(
-        Code.UNAVAILABLE,
+    assert refusal == unavailable(
         "driver vendor.test on edge node n1: an answer of 4194305 bytes is larger than the limit of 4194304 bytes; "
         "raise --max-message on hub, driver and agent",
     )

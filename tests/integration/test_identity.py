@@ -149,6 +149,16 @@ def test_a_vendor_with_a_name_tag_too_large_to_pass_on_does_not_stop_the_agent(
     bridge.wait_routed(bridge.start_proxy("vendor.test").sidecar())
 
 
+def test_a_report_too_large_for_the_hub_is_logged_there_and_what_was_known_stays(world: World) -> None:
+    world.vendor.on(
+        "GetPluginInfo", lambda _: csi_pb2.GetPluginInfoResponse(name="vendor.test", manifest={"a": "x" * 300_000})
+    )
+    world.vendor.restart()
+    world.bridge.hub.wait_logged("node n1 sent an unreadable report: ")
+    world.bridge.wait_routed(world.sidecar)
+    assert answers_like(world.sidecar, world.vendor)
+
+
 def test_a_vendor_that_changes_its_name_is_found_under_the_new_one(world: World) -> None:
     world.vendor.identity.name = "renamed.test"
     world.vendor.restart()

@@ -1,5 +1,6 @@
 """Processes that die, come back, meet their doubles, and stop in order."""
 
+import json
 import shutil
 import time
 from pathlib import Path
@@ -12,7 +13,9 @@ from tests.support.answers import volume
 from tests.support.bridge import Bridge, Member
 from tests.support.operator import hub_state, node_state
 from tests.support.requests import create
+from tests.support.sidecar import link_lost
 from tests.support.vendor import Vendor
+from tests.support.waiting import wait_for
 
 
 def member(world: World, which: str) -> Member:
@@ -58,10 +61,7 @@ def test_an_agent_that_comes_back_replaces_its_own_half_dead_link(bridge: Bridge
     agent.kill()
     vendor.as_usual("CreateVolume")
     agent.start()
-    assert call.outcome().refusal == (
-        Code.UNAVAILABLE,
-        "the link to edge node n1 was lost with the call under way; the operation goes on there and a retry joins it",
-    )
+    assert call.outcome().refusal == link_lost("edge node n1")
     bridge.wait_routed(sidecar)
     after = node_state(hub.uds, "n1")
     assert (after["instance"], after["boot"]) == (before["instance"], before["boot"] + 1)
@@ -79,9 +79,9 @@ def test_another_machine_of_the_same_name_is_refused_and_visible_while_the_first
     why = rival.status()["why"]
     assert f"instance {mine['instance']}" in why
     assert "give each --node a name of its own" in why
-    assert hub.logged("two machines call themselves n1")
+    assert hub.logged("two machines are n1")
     state = node_state(hub.uds, "n1")
-    assert state["conflict"].endswith("also calls itself n1")
+    assert state["conflict"].startswith(f"two machines are n1: instance {mine['instance']} at 127.0.0.1:")
     assert (state["connected"], state["instance"], state["boot"]) == (True, mine["instance"], mine["boot"])
     assert world.sidecar.call("CreateVolume", create(name)).ok
 
@@ -107,10 +107,29 @@ def test_a_copy_of_an_earlier_start_is_refused_while_the_later_one_lives(
     assert world.sidecar.call("GetCapacity").ok
 
 
+def test_of_two_machines_with_one_copied_state_directory_one_serves_and_the_other_is_refused(
+    world: World, vendor: Vendor, short_dir: Path
+) -> None:
+    hub = world.bridge.hub
+    mine = node_state(hub.uds, "n1")
+    copy = short_dir / "rival" / "n1"
+    copy.mkdir(parents=True)
+    (copy / "instance.json").write_text(json.dumps({"id": mine["instance"], "boot": mine["boot"] - 1}))
+    rival = world.bridge.start_rival("n1", vendor.socket)
+    hub.wait_logged("two machines are n1")
+    state = node_state(hub.uds, "n1")
+    assert state["conflict"].count(f"instance {mine['instance']} at 127.0.0.1:") == 2
+    wait_for(lambda: sum(agent.status()["connected"] for agent in (world.agent, rival)) == 1, what="one that serves")
+    (refused,) = (agent for agent in (world.agent, rival) if not agent.status()["connected"])
+    refused.wait_logged("another machine is connected as n1 with this one's identity")
+    assert world.sidecar.call("GetCapacity").ok
+    assert node_state(hub.uds, "n1")["connected"]
+
+
 def test_several_proxies_of_one_driver_serve_side_by_side(world: World, name: str) -> None:
     second = world.bridge.start_proxy("vendor.test").sidecar()
     world.bridge.wait_routed(second)
-    assert hub_state(world.bridge.hub.uds)["drivers"] == ["vendor.test", "vendor.test"]
+    assert [proxy["driver"] for proxy in hub_state(world.bridge.hub.uds)["drivers"]] == ["vendor.test", "vendor.test"]
     gate = world.vendor.hold("CreateVolume")
     calls = [sidecar.start("CreateVolume", create(name)) for sidecar in (world.sidecar, second)]
     world.vendor.wait_for_call("CreateVolume")

@@ -117,3 +117,9 @@ async def settle() -> None:
     """Let everything happen that needs no time to pass."""
     for _ in range(50):
         await asyncio.sleep(0)
+
+
+async def until(true: Callable[[], object]) -> None:
+    """Let the loop and its threads go on until something is true; the test's time limit ends it."""
+    while not true():  # noqa: ASYNC110  # what a test looks at has no event
+        await asyncio.sleep(0)

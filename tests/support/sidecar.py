@@ -63,6 +63,19 @@ def refused(code: Code, message: str) -> tuple[Code, str]:
     return code, message
 
 
+def unavailable(message: str) -> tuple[Code, str]:
+    """The `Outcome.refusal` of a call that UNAVAILABLE ended, in these words."""
+    return refused(Code.UNAVAILABLE, message)
+
+
+def link_lost(to: str) -> tuple[Code, str]:
+    """The `Outcome.refusal` of a call that was under way when the link to somebody was lost."""
+    return unavailable(
+        f"the link to {to} was lost with the call under way; an operation that the call began may go on, and a retry "
+        "joins it"
+    )
+
+
 class Pending:
     """A call under way."""
 

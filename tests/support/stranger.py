@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from common.csi.csi_pb2 import GetPluginInfoResponse
-from common.messages import Chunk, Frame, Hello, Kind, Open, Priority, UnknownFrame, decode, encode
+from common.messages import Chunk, Frame, Goodbye, Hello, Kind, Open, Priority, UnknownFrame, decode, encode
 from common.reports import GET_PLUGIN_INFO, REPORTED_METHODS, Answer, DriverReport, encode_reports
 from common.version import introduce
 
@@ -148,6 +148,12 @@ class Stranger:
             while isinstance(some := self.receive(), list):
                 found += some
         return found
+
+    def last_word(self) -> tuple[str, str]:
+        """Reason and message of the goodbye that comes last."""
+        goodbye = self.all_frames()[-1]
+        assert isinstance(goodbye, Goodbye), goodbye
+        return goodbye.reason, goodbye.message
 
     def greet(self, said: Hello) -> Hello:
         """Upgrade, say hello, and be let in."""

@@ -9,7 +9,7 @@ import pytest
 
 from common.csi import csi_pb2
 from common.errors import MessageTooLarge, VendorBroken
-from common.relay.errors import VendorAnswerTooLarge, VendorUnreachable
+from common.relay.errors import VendorAnswerTooLarge, VendorReplaced, VendorUnreachable
 from common.reports import GET_PLUGIN_INFO, NODE_GET_INFO, REPORTED_METHODS, Answer
 from common.status import Code, Status
 from edge.drivers import Driver
@@ -51,6 +51,7 @@ class FakeChannel:
 
     def __init__(self) -> None:
         self.asked: list[str] = []
+        self.asked_of: list[str] = []
         self.calls: list[FakeCall] = []
         self.answers: dict[str, tuple[Status, list[bytes], Exception | None]] = {}
         self.call_itself("d.example")
@@ -68,8 +69,9 @@ class FakeChannel:
     def fail(self, method: str, error: Exception, *messages: bytes) -> None:
         self.answers[method] = (OK, list(messages), error)
 
-    def call(self, method: str, request: bytes, *, timeout_s: float | None = None) -> FakeCall:
+    def call(self, method: str, request: bytes, *, timeout_s: float | None = None, to: str = "") -> FakeCall:
         self.asked.append(method)
+        self.asked_of.append(to)
         self.calls.append(FakeCall(*self.answers.get(method, (OK, [b""], None))))
         return self.calls[-1]
 
@@ -137,7 +139,7 @@ async def test_a_passing_trouble_is_no_report_and_logged_once(world: World, capl
     assert world.driver.report is None
     assert world.changes == 0
     (said,) = caplog.messages
-    assert said.startswith(f"the driver at {SOCKET} cannot be asked: driver {SOCKET} on edge node n1: it answered")
+    assert said.startswith(f"the driver at {SOCKET} cannot be asked: driver d.example on edge node n1: it answered")
     assert f"{CAPABILITIES} with UNAVAILABLE" in said
 
 
@@ -159,7 +161,29 @@ async def test_a_driver_without_a_name_is_a_trouble(world: World, body: bytes) -
 async def test_a_driver_that_does_not_say_who_it_is_is_a_trouble(world: World) -> None:
     world.channel.refuse(GET_PLUGIN_INFO, Code.UNIMPLEMENTED)
     await world.ask()
-    assert "it gives no name" in world.driver.trouble
+    assert "it does not say who it is: it answered GetPluginInfo with UNIMPLEMENTED" in world.driver.trouble
+
+
+async def test_a_name_that_does_not_parse_is_a_trouble(world: World) -> None:
+    world.channel.answer(GET_PLUGIN_INFO, b"\xff\xff")
+    await world.ask()
+    assert "does not parse" in world.driver.trouble
+
+
+async def test_everything_is_asked_of_the_driver_that_gave_the_name(world: World) -> None:
+    await world.ask()
+    assert world.channel.asked_of == ["", *["d.example"] * (len(REPORTED_METHODS) - 1)]
+
+
+async def test_a_driver_that_could_not_answer_everything_is_asked_again_soon(world: World) -> None:
+    await world.ask()
+    patient_s = world.driver._ask_again_s()
+    world.channel.refuse(NODE_GET_INFO, Code.UNAVAILABLE, "no metadata service")
+    await world.ask()
+    soon_s = world.driver._ask_again_s()
+    world.channel.refuse(GET_PLUGIN_INFO, Code.UNAVAILABLE)
+    await world.ask()
+    assert world.driver._ask_again_s() < soon_s < patient_s
 
 
 async def test_an_answer_that_does_not_parse_is_a_trouble(world: World) -> None:
@@ -225,6 +249,16 @@ async def test_a_broken_connection_blames_the_driver_by_name_and_node(world: Wor
             VendorBroken, match=r"driver d.example on edge node n1: cannot connect to unix:///run/d/csi"
         ):
             await made
+
+
+async def test_a_call_for_a_driver_that_is_no_longer_there_blames_it_by_its_own_name(world: World) -> None:
+    await world.ask()
+    world.channel.fail(CAPACITY, VendorReplaced(str(SOCKET), "e.example"))
+    with pytest.raises(
+        VendorBroken,
+        match=r"driver d.example on edge node n1: driver e.example is at its socket unix:///run/d/csi.sock",
+    ):
+        await world.driver.unary(CAPACITY, b"", timeout_s=1.0, to="d.example")
 
 
 async def test_an_answer_too_large_names_size_limit_and_remedy(world: World) -> None:

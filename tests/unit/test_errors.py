@@ -13,7 +13,9 @@ from common.errors import (
     CallTimeout,
     DialError,
     Draining,
+    DriverAmbiguous,
     DriverMissing,
+    ForeignDriver,
     HandshakeRefused,
     HubUnreachable,
     LinkError,
@@ -66,6 +68,14 @@ TABLE: dict[type[CallError], tuple[Callable[[], CallError], Code, str]] = {
             "agent's --driver names its socket"
         ),
     ),
+    DriverAmbiguous: (
+        lambda: DriverAmbiguous("dir.csi", "n7", ("/a.sock", "/b.sock")),
+        Code.UNAVAILABLE,
+        (
+            "edge node n7 has 2 drivers that call themselves dir.csi: /a.sock, /b.sock; leave one of them running, or "
+            "name one with the agent's --driver"
+        ),
+    ),
     NoRoute: (
         lambda: NoRoute("dir.csi", ("n7", "n8")),
         Code.UNAVAILABLE,
@@ -79,7 +89,10 @@ TABLE: dict[type[CallError], tuple[Callable[[], CallError], Code, str]] = {
     LinkLost: (
         lambda: LinkLost("edge node n7", "nothing was heard for 20 s"),
         Code.UNAVAILABLE,
-        "the link to edge node n7 was lost with the call under way; the operation goes on there and a retry joins it",
+        (
+            "the link to edge node n7 was lost with the call under way; an operation that the call began may go on, "
+            "and a retry joins it"
+        ),
     ),
     Draining: (
         lambda: Draining("hub"),
@@ -89,7 +102,10 @@ TABLE: dict[type[CallError], tuple[Callable[[], CallError], Code, str]] = {
     CallTimeout: (
         lambda: CallTimeout("edge node n7"),
         Code.DEADLINE_EXCEEDED,
-        "edge node n7 has not answered in the caller's time; the operation goes on and a retry joins it",
+        (
+            "edge node n7 has not answered in the caller's time; an operation that the call began may go on, and a "
+            "retry joins it"
+        ),
     ),
     OperationLimit: (
         lambda: OperationLimit("dir.csi", "n7", 600.0),
@@ -129,6 +145,11 @@ TABLE: dict[type[CallError], tuple[Callable[[], CallError], Code, str]] = {
         lambda: NothingKnown("dir.csi", "no agent has reported it"),
         Code.UNAVAILABLE,
         "nothing is known of driver dir.csi yet: no agent has reported it",
+    ),
+    ForeignDriver: (
+        lambda: ForeignDriver("mine.csi", "dir.csi"),
+        Code.UNAVAILABLE,
+        "proxy driver mine.csi may not call dir.csi at this hub, but its own driver alone; check its --drivername",
     ),
     NotCarried: (
         lambda: NotCarried("/csi.v1.Node/NodeStageVolume", "a kubelet asks the driver itself"),
@@ -173,6 +194,12 @@ def test_the_only_final_code_says_that_nothing_can_have_run() -> None:
 
 def test_a_lost_link_says_the_same_whatever_the_cause_because_a_changing_text_makes_new_events() -> None:
     assert str(LinkLost("edge node n7", "cable cut")) == str(LinkLost("edge node n7", "nothing was heard for 20 s"))
+
+
+def test_a_call_that_ended_without_an_answer_promises_nothing_that_is_untrue_of_a_read() -> None:
+    """Only an operation goes on: a read, a stream or an unknown method is cancelled with its link or its caller."""
+    for error in (LinkLost("the hub", "cable cut"), CallTimeout("the hub")):
+        assert str(error).endswith("; an operation that the call began may go on, and a retry joins it")
 
 
 def test_no_route_without_candidates_says_where_to_look() -> None:
@@ -253,6 +280,7 @@ def test_errors_about_links_say_what_and_why() -> None:
         (7, "KEEPALIVE=7: not a time"),
         ("", "KEEPALIVE: not a time"),
         (None, "KEEPALIVE: not a time"),
+        (["7x", "8x"], "KEEPALIVE=['7x', '8x']: not a time"),
     ],
 )
 def test_a_settings_error_names_the_variable_and_its_value(value: object, text: str) -> None:

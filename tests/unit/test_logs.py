@@ -1,6 +1,7 @@
 """Log lines: their looks, what stands in each, and what happens when they cannot be written."""
 
 import asyncio
+import contextvars
 import io
 import json
 import logging
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 from common import logs
-from common.logs import call_context, configure, log_call
+from common.logs import bind, configure, log_call
 from common.status import Code, Origin, Status
 
 LOGGER = logging.getLogger("csi_bridge.kiln")
@@ -29,6 +30,16 @@ def logging_as_it_was() -> Iterator[None]:
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
+
+
+class Call:
+    """A call that lines are about."""
+
+    def __init__(self, **fields: str) -> None:
+        self.fields = fields
+
+    def log_fields(self) -> dict[str, Any]:
+        return self.fields
 
 
 class FullDisk(io.StringIO):
@@ -61,8 +72,11 @@ def test_a_json_line_has_time_level_logger_and_message(lines: Lines) -> None:
 
 
 def test_a_text_line_reads_like_a_sentence(text: io.StringIO) -> None:
-    with call_context(node="n1"):
+    def work() -> None:
+        bind(Call(node="n1"))
         LOGGER.info("link up")
+
+    contextvars.copy_context().run(work)
     assert text.getvalue()[24:] == " INFO    kiln: link up  node=n1\n"
 
 
@@ -98,9 +112,12 @@ def test_configuring_again_replaces_the_stream(text: io.StringIO) -> None:
     assert second.getvalue().count("\n") == 1
 
 
-def test_what_a_call_is_about_stands_in_every_line_inside_it(lines: Lines) -> None:
-    with call_context(node="n1", driver="d.example", method="/csi.v1.Controller/CreateVolume", call_id="c1"):
+async def test_what_a_task_is_about_stands_in_every_line_of_it(lines: Lines) -> None:
+    async def work() -> None:
+        bind(Call(node="n1", driver="d.example", method="/csi.v1.Controller/CreateVolume", call_id="c1"))
         LOGGER.info("inside")
+
+    await asyncio.create_task(work())
     LOGGER.info("outside")
     inside, outside = lines()
     assert (inside["node"], inside["driver"], inside["call_id"]) == ("n1", "d.example", "c1")
@@ -108,41 +125,50 @@ def test_what_a_call_is_about_stands_in_every_line_inside_it(lines: Lines) -> No
     assert "node" not in outside
 
 
-def test_contexts_nest(lines: Lines) -> None:
-    with call_context(driver="d", call_id="c1"):
-        with call_context(node="n2"):
-            LOGGER.info("inner")
-        LOGGER.info("outer")
-    inner, outer = lines()
-    assert (inner["driver"], inner["node"]) == ("d", "n2")
-    assert "node" not in outer
+async def test_what_comes_to_be_known_later_stands_in_later_lines(lines: Lines) -> None:
+    async def work() -> None:
+        call = Call(driver="d")
+        bind(call)
+        LOGGER.info("before")
+        call.fields["node"] = "n2"
+        LOGGER.info("after")
+
+    await asyncio.create_task(work())
+    before, after = lines()
+    assert "node" not in before
+    assert (after["driver"], after["node"]) == ("d", "n2")
 
 
-async def test_calls_side_by_side_do_not_mix_their_contexts(lines: Lines) -> None:
+async def test_calls_side_by_side_do_not_mix(lines: Lines) -> None:
     both_inside = asyncio.Barrier(2)
 
     async def call(node: str) -> None:
-        with call_context(node=node):
-            await both_inside.wait()
-            LOGGER.info(node)
+        bind(Call(node=node))
+        await both_inside.wait()
+        LOGGER.info(node)
 
     await asyncio.gather(call("n1"), call("n2"))
     assert all(line["node"] == line["msg"] for line in lines())
 
 
-async def test_a_task_started_inside_a_call_inherits_its_context(lines: Lines) -> None:
+async def test_a_task_started_inside_a_call_inherits_what_it_is_about(lines: Lines) -> None:
     async def work() -> None:
         LOGGER.info("working")
 
-    with call_context(node="n1"):
-        task = asyncio.create_task(work())
-    await task
+    async def call() -> None:
+        bind(Call(node="n1"))
+        await asyncio.create_task(work())
+
+    await asyncio.create_task(call())
     assert lines()[0]["node"] == "n1"
 
 
-def test_a_finished_call_is_one_line_with_code_duration_and_sizes(lines: Lines) -> None:
-    with call_context(node="n1"):
+async def test_a_finished_call_is_one_line_with_code_duration_and_sizes(lines: Lines) -> None:
+    async def call() -> None:
+        bind(Call(node="n1"))
         log_call(LOGGER, Status(Code.OK), duration_s=0.0123456, request_bytes=310, response_bytes=42)
+
+    await asyncio.create_task(call())
     (line,) = lines()
     del line["ts"], line["level"], line["logger"]
     assert line == {
@@ -247,9 +273,9 @@ def test_a_line_whose_arguments_do_not_fit_its_text_is_counted_and_lost() -> Non
 
 def test_threads_write_whole_lines(lines: Lines) -> None:
     def work(number: int) -> None:
-        with call_context(node=f"n{number}"):
-            for _ in range(100):
-                LOGGER.info("n%d", number)
+        bind(Call(node=f"n{number}"))
+        for _ in range(100):
+            LOGGER.info("n%d", number)
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
     for thread in threads:

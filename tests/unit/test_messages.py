@@ -2,6 +2,7 @@
 
 import tracemalloc
 from contextlib import suppress
+from dataclasses import MISSING
 from typing import Any
 
 import msgpack
@@ -44,7 +45,7 @@ GOLDEN: list[tuple[Frame, bytes]] = [
             b"\xce\x00\x40\x00\x00\xce\x00\x04\x00\x00\xce\x04\x00\x00\x00\xcd\x04\x00"
         ),
     ),
-    (Goodbye("drained", "bye"), b"\x93\x01\xa7drained\xa3bye"),
+    (Goodbye("drained", "bye", 300), b"\x94\x01\xa7drained\xa3bye\xcd\x01\x2c"),
     (Drain("restart"), b"\x92\x02\xa7restart"),
     (Ping(7), b"\x92\x03\x07"),
     (Pong(300), b"\x92\x04\xcd\x01\x2c"),
@@ -130,7 +131,7 @@ texts = st.text(max_size=200)
 sizes = (numbers,) * 4
 frames = st.one_of(
     st.builds(Hello, numbers, numbers, texts, texts, texts, numbers, texts, st.lists(texts).map(tuple), *sizes),
-    st.builds(Goodbye, texts, texts),
+    st.builds(Goodbye, texts, texts, numbers),
     st.builds(Drain, texts),
     st.builds(Ping, numbers),
     st.builds(Pong, numbers),
@@ -163,6 +164,10 @@ def test_a_frame_type_that_we_do_not_know_is_told_with_its_number(number: int) -
     assert decode(packed(number, "any", 1) + b"\x92\x03\x07") == [UnknownFrame(number), Ping(7)]
 
 
+def test_a_field_that_an_older_peer_leaves_out_has_its_default() -> None:
+    assert decode(b"\x93\x01\xa7drained\xa3bye") == [Goodbye("drained", "bye", 2**63 - 1)]
+
+
 # ---- what is refused -------------------------------------------------------------------------------------------------
 
 
@@ -187,7 +192,8 @@ def test_a_missing_field_is_named(frame: Frame) -> None:
     values = fields_of(frame)
     names = list(type(frame).__dataclass_fields__)
     names.remove("type")  # a ClassVar, kept among the fields by dataclasses
-    for count in range(1, len(values)):
+    required = [name for name in names if type(frame).__dataclass_fields__[name].default is MISSING]
+    for count in range(1, len(required) + 1):
         assert refusal(packed(*values[:count])) == f"{named(frame)}: {names[count - 1]} is missing"
 
 

@@ -22,8 +22,9 @@ from common.errors import (
 )
 from common.limits import Limits
 from common.messages import Hello, Reason
-from common.reports import GET_PLUGIN_INFO, Answer, DriverReport
+from common.reports import GET_PLUGIN_INFO, MAX_REPORT_BYTES, Answer, DriverReport
 from common.status import Code, Status
+from common.transport import Peer as Address
 from common.version import introduce
 from tests.support.linked import Peer, cut, link_pair, settle
 
@@ -35,6 +36,13 @@ if TYPE_CHECKING:
 
 DRIVER = "d.example"
 CREATE = "/csi.v1.Controller/CreateVolume"
+
+
+MOST_REPLACEMENTS = 4
+"""One machine replaces its young link so often in a row; at the next one the hub sees two machines."""
+
+NEVER_SOON_S = 0.0
+"""As `cloud.nodes._SOON_S`: no link is replaced soon."""
 
 
 def hello(name: str = "n1", *, instance: str = "i-1", boot: int = 1) -> Hello:
@@ -52,17 +60,18 @@ def call(*, timeout_s: float | None = None, driver: str = DRIVER) -> Call:
 class World:
     """A hub's nodes, its store, and what was told of changes."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, max_nodes: int = 100) -> None:
         self.directory = directory
         self.store = Store(directory)
         self.changes: list[str] = []
-        self.nodes = Nodes(self.store, changed=self.changes.append)
+        self.nodes = Nodes(self.store, changed=self.changes.append, max_nodes=max_nodes)
         self._ends: list[Link] = []
         self._closed = False
 
     async def links(self, serve: Callable[[Stream], Awaitable[None]] | None = None, **limits: int) -> tuple[Link, Link]:
-        """A hub's link and the agent's, up."""
-        at_hub, at_agent = link_pair(Peer(), Peer(serve, accepts=False), limits=Limits(**limits))
+        """A hub's link and the agent's, up; the first agent's address is 10.0.0.1:7, the next one's 10.0.0.2:7."""
+        identity = Address(f"10.0.0.{len(self._ends) // 2 + 1}:7", local=False)
+        at_hub, at_agent = link_pair(Peer(), Peer(serve, accepts=False), limits=Limits(**limits), identity=identity)
         await settle()
         self._ends += [at_hub, at_agent]
         return at_hub, at_agent
@@ -76,15 +85,26 @@ class World:
         self.nodes.report("n1", [report()])
         return links
 
-    async def restart(self, *, killed: bool = False) -> World:
+    async def come(self, said: Hello) -> Link:
+        """An agent comes over a new link."""
+        link, _ = await self.links()
+        self.nodes.connect(said, link)
+        return link
+
+    async def refused(self, said: Hello) -> HandshakeRefused:
+        """How an agent is refused that comes over a new link."""
+        with pytest.raises(HandshakeRefused) as refusal:
+            await self.come(said)
+        return refusal.value
+
+    async def restart(self, *, killed: bool = False, max_nodes: int = 100) -> World:
         """The hub that starts after this one; `killed`: this one had no time to say goodbye to its nodes."""
         if not killed:
-            for name in [str(node["node"]) for node in self.nodes.describe()]:
-                link = self.nodes._nodes[name].link
-                if link is not None:
-                    self.nodes.disconnect(name, link)
+            for name, node in self.nodes._nodes.items():
+                if node.visit is not None:
+                    self.nodes.disconnect(name, node.visit.link)
         await self.close()
-        return World(self.directory)
+        return World(self.directory, max_nodes=max_nodes)
 
     async def close(self) -> None:
         """End the links, and the store. Idempotent."""
@@ -111,6 +131,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
 
 async def test_a_node_that_connects_is_known(world: World) -> None:
     await world.connected()
+    assert world.described()["address"] == "10.0.0.1:7"
     described = world.described()
     assert described["connected"] is True
     assert (described["instance"], described["boot"], described["conflict"]) == ("i-1", 1, "")
@@ -176,12 +197,9 @@ async def test_after_a_replacement_calls_go_over_the_new_link(world: World) -> N
 
 
 async def test_an_earlier_start_of_the_same_machine_is_refused(world: World) -> None:
-    first, _ = await world.links()
-    world.nodes.connect(hello(boot=5), first)
-    second, _ = await world.links()
-    with pytest.raises(HandshakeRefused, match=r"a later start of n1 is connected \(boot 5\)") as refusal:
-        world.nodes.connect(hello(boot=4), second)
-    assert refusal.value.reason == Reason.STALE
+    first = await world.come(hello(boot=5))
+    refusal = await world.refused(hello(boot=4))
+    assert (refusal.reason, str(refusal)) == (Reason.STALE, "a later start of n1 is connected (boot 5)")
     assert not first.over
     assert world.described()["boot"] == 5
 
@@ -190,36 +208,120 @@ async def test_another_machine_of_the_name_is_refused_while_the_first_lives_and_
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     first, _ = await world.connected()
-    second, _ = await world.links()
-    with pytest.raises(HandshakeRefused) as refusal:
-        world.nodes.connect(hello(instance="i-2", boot=9), second)
-    assert refusal.value.reason == Reason.CONFLICT
-    assert str(refusal.value) == (
-        "another machine is connected as n1 (instance i-1, this one i-2); give each --node a name of its own"
+    refusal = await world.refused(hello(instance="i-2", boot=9))
+    assert (refusal.reason, str(refusal)) == (
+        Reason.CONFLICT,
+        "another machine is connected as n1 (instance i-1, this one i-2); give each --node a name of its own",
     )
-    assert world.described()["conflict"] == "another machine (instance i-2) also calls itself n1"
-    assert "two machines call themselves n1: i-1 stays, i-2 is refused" in caplog.messages
+    conflict = "two machines are n1: instance i-1 at 10.0.0.1:7 stays, instance i-2 at 10.0.0.2:7 is refused"
+    assert world.described()["conflict"] == conflict
+    assert conflict in caplog.messages
     assert not first.over
     assert world.nodes.connected == 1
 
 
 async def test_another_machine_is_taken_once_the_first_is_gone_and_the_conflict_is_over(world: World) -> None:
     first, _ = await world.connected()
-    second, _ = await world.links()
-    with pytest.raises(HandshakeRefused):
-        world.nodes.connect(hello(instance="i-2"), second)
+    await world.refused(hello(instance="i-2"))
     world.nodes.disconnect("n1", first)
-    world.nodes.connect(hello(instance="i-2"), second)
+    await world.come(hello(instance="i-2"))
     assert (world.described()["instance"], world.described()["conflict"]) == ("i-2", "")
 
 
 async def test_a_machine_set_back_to_an_earlier_start_is_taken_once_it_is_gone(world: World) -> None:
-    first, _ = await world.links()
-    world.nodes.connect(hello(boot=5), first)
-    world.nodes.disconnect("n1", first)
-    second, _ = await world.links()
-    world.nodes.connect(hello(boot=1), second)
+    world.nodes.disconnect("n1", await world.come(hello(boot=5)))
+    await world.come(hello(boot=1))
     assert world.described()["boot"] == 1
+
+
+# -------------------- one identity, two machines --------------------
+
+
+async def fight(world: World) -> tuple[Link, HandshakeRefused]:
+    """Two machines with a copied state directory replace each other until one of them is refused; who stays, and how
+    the other one is told."""
+    last = await world.come(hello())
+    for _ in range(MOST_REPLACEMENTS):
+        last = await world.come(hello())
+    return last, await world.refused(hello())
+
+
+async def test_two_machines_with_one_identity_do_not_replace_each_other_for_ever(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    stays, refusal = await fight(world)
+    assert (refusal.reason, str(refusal)) == (
+        Reason.CONFLICT,
+        (
+            "another machine is connected as n1 with this one's identity (instance i-1); give each --node a name and a "
+            "--state-dir of its own, and never copy instance.json"
+        ),
+    )
+    conflict = "two machines are n1: instance i-1 at 10.0.0.5:7 stays, instance i-1 at 10.0.0.6:7 is refused"
+    assert world.described()["conflict"] == conflict
+    assert conflict in caplog.messages
+    assert not stays.over
+
+
+async def test_the_copy_stays_refused_for_as_long_as_the_other_one_lives_however_late_it_comes(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stays, _ = await fight(world)
+    monkeypatch.setattr("cloud.nodes._SOON_S", NEVER_SOON_S)
+    assert (await world.refused(hello())).reason == Reason.CONFLICT
+    world.nodes.disconnect("n1", stays)
+    await world.come(hello())
+    assert (world.described()["connected"], world.described()["conflict"]) == (True, "")
+
+
+async def test_a_later_start_ends_the_suspicion(world: World) -> None:
+    await fight(world)
+    await world.come(hello(boot=2))
+    await world.come(hello(boot=2))
+    assert (world.described()["boot"], world.described()["conflict"]) == (2, "")
+
+
+async def test_a_machine_whose_links_die_after_some_time_replaces_them_as_often_as_it_must(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cloud.nodes._SOON_S", NEVER_SOON_S)
+    for _ in range(3 * MOST_REPLACEMENTS):
+        await world.come(hello())
+    assert world.described()["conflict"] == ""
+
+
+async def test_a_machine_whose_links_end_in_the_hubs_sight_comes_back_as_often_as_it_must(world: World) -> None:
+    for _ in range(3 * MOST_REPLACEMENTS):
+        world.nodes.disconnect("n1", await world.come(hello()))
+    await world.come(hello())
+    assert world.described()["conflict"] == ""
+
+
+# -------------------- too many --------------------
+
+
+async def test_beyond_the_limit_a_new_node_is_refused_and_those_that_are_known_are_not(tmp_path: Path) -> None:
+    world = World(tmp_path, max_nodes=2)
+    await world.come(hello("n1"))
+    world.nodes.disconnect("n2", await world.come(hello("n2")))
+    refusal = await world.refused(hello("n3"))
+    assert (refusal.reason, str(refusal)) == (
+        Reason.FULL,
+        "the hub knows 2 nodes, which is its limit (--max-nodes), and n3 is a new one",
+    )
+    await world.come(hello("n2"))
+    assert {node["node"] for node in world.nodes.describe()} == {"n1", "n2"}
+    await world.close()
+
+
+async def test_a_lower_limit_forgets_no_node_that_is_known(world: World) -> None:
+    for name in ("n1", "n2"):
+        await world.come(hello(name))
+    again = await world.restart(max_nodes=1)
+    for name in ("n1", "n2"):
+        await again.come(hello(name))
+    assert again.nodes.connected == 2
+    await again.close()
 
 
 # -------------------- reports --------------------
@@ -260,6 +362,19 @@ async def test_what_a_node_says_of_other_nodes_is_dropped(world: World) -> None:
     world.nodes.report("n1", [report(), report("e.example", node="n2")])
     assert world.described()["drivers"] == [DRIVER]
     assert not world.nodes.with_driver("e.example")
+
+
+async def test_what_a_node_says_more_and_more_of_is_bounded_and_what_was_known_stays(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A driver stays known that is not mentioned any more, so new names could pile up for ever."""
+    await world.connected()
+    large = b"x" * (MAX_REPORT_BYTES // 2)
+    world.nodes.report("n1", [report("e.example", version=large)])
+    world.nodes.report("n1", [report("f.example", version=large)])
+    assert world.described()["drivers"] == [DRIVER, "e.example"]
+    assert world.changes == [DRIVER, "e.example"]
+    assert any("node n1 has reported" in message and "262144" in message for message in caplog.messages)
 
 
 async def test_nobody_has_reported_a_driver_that_nobody_knows(world: World) -> None:
@@ -343,6 +458,15 @@ async def test_a_call_to_a_draining_agent_is_refused(world: World) -> None:
         world.nodes.call("n1", call())
 
 
+async def test_a_call_that_comes_while_the_hub_itself_drains_is_told_so(world: World) -> None:
+    at_hub, _ = await world.connected(lambda stream: asyncio.Event().wait())  # type: ignore[arg-type,return-value]  # never ends
+    world.nodes.call("n1", call())
+    await settle()
+    at_hub.drain("the hub is shutting down")
+    with pytest.raises(Draining, match="the hub is shutting down"):
+        world.nodes.call("n1", call())
+
+
 async def test_a_call_to_a_link_that_just_ended_is_a_call_to_a_node_away(world: World) -> None:
     at_hub, _ = await world.connected()
     cut(at_hub)
@@ -385,6 +509,38 @@ async def test_a_link_lost_before_anything_was_sent_is_a_node_away(world: World)
     reply = world.nodes.call("n1", call())
     cut(at_hub)  # before the loop's next turn, in which the call would have left
     with pytest.raises(NodeOffline, match="edge node n1 is offline since"):
+        await read(reply)
+
+
+async def test_a_call_not_sent_names_the_end_of_its_own_link_also_when_the_node_is_back(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [1_000.0]
+    monkeypatch.setattr("cloud.nodes.time.time", lambda: now[0])
+    at_hub, _ = await world.connected()
+    reply = world.nodes.call("n1", call())
+    cut(at_hub)  # before the loop's next turn, in which the call would have left
+    now[0] = 2_000.0
+    world.nodes.disconnect("n1", at_hub)
+    now[0] = 3_000.0
+    await world.come(hello())
+    with pytest.raises(NodeOffline, match=f"edge node n1 is offline since {timestamp(2_000.0)}"):
+        await read(reply)
+
+
+async def test_a_call_not_sent_because_its_link_was_replaced_names_the_time_of_that(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [1_000.0]
+    monkeypatch.setattr("cloud.nodes.time.time", lambda: now[0])
+    await world.connected()
+    newer, _ = await world.links()
+    reply = world.nodes.call("n1", call())
+    now[0] = 2_000.0
+    world.nodes.connect(hello(), newer)
+    now[0] = 3_000.0
+    world.nodes.disconnect("n1", newer)
+    with pytest.raises(NodeOffline, match=f"edge node n1 is offline since {timestamp(2_000.0)}"):
         await read(reply)
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from common.csi import csi_pb2
 from common.csi.methods import METHODS
-from common.errors import OperationConflict, OperationLimit, VendorBroken
+from common.errors import OperationConflict, OperationLimit, Overloaded, VendorBroken
 from common.status import Code, Status
 from edge import operations as module
 from edge.operations import _RULES, Operation, Operations, Result, identify
@@ -280,39 +280,61 @@ async def test_the_same_key_with_other_arguments_is_a_conflict_that_names_it(
     assert vendor.calls == 1
 
 
-async def test_a_caller_that_leaves_does_not_stop_the_operation_and_its_retry_joins(
+async def test_a_caller_that_joined_and_leaves_stops_nothing_and_the_next_one_joins(
     operations: Operations, vendor: Vendor
 ) -> None:
     first = await begin(operations, create(), vendor)
-    first.cancel()
-    await asyncio.gather(first, return_exceptions=True)
+    joined = await begin(operations, create(), vendor)
+    joined.cancel()
+    await asyncio.gather(joined, return_exceptions=True)
     assert vendor.cancelled == 0
     retry = await begin(operations, create(), vendor)
     vendor.answer(made())
-    assert await retry == made()
+    assert await retry == await first == made()
     assert vendor.calls == 1
 
 
-async def test_one_caller_that_leaves_does_not_trouble_another(operations: Operations, vendor: Vendor) -> None:
-    first = await begin(operations, create(), vendor)
-    second = await begin(operations, create(), vendor)
-    first.cancel()
-    await settle()
-    vendor.answer(made())
-    assert await second == made()
-
-
-async def test_an_error_that_nobody_waits_for_is_not_lost_in_the_loop(operations: Operations, vendor: Vendor) -> None:
+async def test_an_error_that_no_joined_caller_waits_for_is_not_lost_in_the_loop(
+    operations: Operations, vendor: Vendor
+) -> None:
     """asyncio would say "exception was never retrieved", and a warning fails the test run."""
-    task = await begin(operations, create(), vendor)
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
+    first = await begin(operations, create(), vendor)
+    joined = await begin(operations, create(), vendor)
+    joined.cancel()
     vendor.answer(VendorBroken(DRIVER, "n1", "it died"))
-    await settle()
+    with pytest.raises(VendorBroken):
+        await first
+    await asyncio.gather(joined, return_exceptions=True)
     assert operations.under_way == []
 
 
-# -------------------- the limit --------------------
+async def test_an_operation_that_the_process_stops_leaves_nobody_waiting_and_its_key_free(
+    operations: Operations, vendor: Vendor
+) -> None:
+    callers = [await begin(operations, create(), vendor) for _ in range(2)]
+    callers[0].cancel()
+    await asyncio.gather(*callers, return_exceptions=True)
+    assert all(caller.cancelled() for caller in callers)
+    assert vendor.cancelled == 1
+    assert operations.under_way == []
+
+
+# -------------------- the limits --------------------
+
+
+async def test_beyond_its_limit_no_operation_begins_and_a_retry_joins_still(vendor: Vendor) -> None:
+    operations = Operations(600.0, "n1", most=2)
+    callers = [await begin(operations, create(f"pvc-{number}"), vendor) for number in range(2)]
+    with pytest.raises(Overloaded, match=r"agent of edge node n1 has 2 calls under way.*--max-operations"):
+        await operations.perform(create("pvc-2"), vendor.run)
+    retry = await begin(operations, create("pvc-0"), vendor)
+    vendor.answer(made())
+    assert await retry == made()
+    callers.append(await begin(operations, create("pvc-2"), vendor))
+    for _ in range(2):
+        vendor.answer(made())
+    await asyncio.gather(*callers)
+    assert vendor.calls == 3
 
 
 @pytest.fixture
@@ -349,14 +371,6 @@ async def test_a_success_that_nobody_acknowledged_is_kept_for_the_retry(operatio
     await finish(operations, create(), vendor, made())
     assert await operations.perform(create(secrets={"rotated": "yes"}), vendor.run) == made()
     assert vendor.calls == 1
-
-
-async def test_a_success_whose_caller_left_is_kept_as_well(operations: Operations, vendor: Vendor) -> None:
-    task = await begin(operations, create(), vendor)
-    task.cancel()
-    vendor.answer(made())
-    await settle()
-    assert await is_kept(operations, create())
 
 
 async def test_a_delivered_success_is_not_kept(operations: Operations, vendor: Vendor) -> None:
@@ -504,6 +518,40 @@ async def test_beyond_the_limit_the_oldest_success_goes(
     for number in range(4):
         await finish(operations, create(f"pvc-{number}"), vendor, made(f"v{number}"))
     assert [await is_kept(operations, create(f"pvc-{number}")) for number in (3, 2, 1, 0)] == [True, True, True, False]
+
+
+async def test_beyond_the_limit_of_bytes_the_oldest_success_goes(
+    operations: Operations, vendor: Vendor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size = len(made("v0").body or b"")
+    monkeypatch.setattr(module, "_MOST_KEPT_BYTES", 3 * size)
+    for number in range(4):
+        await finish(operations, create(f"pvc-{number}"), vendor, made(f"v{number}"))
+    assert [await is_kept(operations, create(f"pvc-{number}")) for number in (3, 2, 1, 0)] == [True, True, True, False]
+    operations.delivered(create("pvc-3"), operations._kept[create("pvc-3").key].result)
+    await finish(operations, create("pvc-4"), vendor, made("v4"))
+    assert await is_kept(operations, create("pvc-1"))
+
+
+async def test_a_success_larger_than_all_that_is_kept_is_not_kept(
+    operations: Operations, vendor: Vendor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_MOST_KEPT_BYTES", 1)
+    await finish(operations, create(), vendor, made())
+    assert not await is_kept(operations, create())
+    assert operations._kept_bytes == 0
+
+
+@pytest.mark.parametrize("method", [method for method in _RULES if "/csi.v1.Node/" in method])
+async def test_what_was_done_on_the_node_is_joined_and_not_kept(
+    operations: Operations, vendor: Vendor, method: str
+) -> None:
+    operation = of(method, with_key(method))
+    callers = [await begin(operations, operation, vendor) for _ in range(2)]
+    assert vendor.calls == 1
+    vendor.answer(Result(OK, b""))
+    await asyncio.gather(*callers)
+    assert not await is_kept(operations, operation)
 
 
 async def test_a_success_without_a_body_is_kept_too(operations: Operations, vendor: Vendor) -> None:

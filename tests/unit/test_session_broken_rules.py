@@ -29,7 +29,9 @@ def broken_rule(session: Session, *items: Frame) -> str:
     assert isinstance(closed, Closed), "the frames were taken"
     assert closed.reason == "protocol-error"
     assert session.state is State.CLOSED
-    assert decode(session.to_send()) == [Goodbye("protocol-error", closed.message)]
+    (goodbye,) = decode(session.to_send())
+    assert isinstance(goodbye, Goodbye)
+    assert (goodbye.reason, goodbye.message) == ("protocol-error", closed.message)
     return closed.message
 
 
@@ -129,6 +131,11 @@ def test_only_the_opener_acknowledges_a_stream() -> None:
     assert broken_rule(called(), Ack(2, delivered=True)) == "Ack: of a stream that has not ended"
 
 
+def test_a_stream_does_not_end_with_a_code_that_grpc_cannot_carry() -> None:
+    text = "End: a status code is 0 to 2147483647, not 2147483648"
+    assert broken_rule(called(), End(2, 2**31, "", "vendor")) == text
+
+
 def test_a_stream_ends_once() -> None:
     session = called()
     assert (
@@ -150,7 +157,7 @@ def test_a_cancelled_stream_may_end_in_the_middle_of_a_message() -> None:
     session.cancel(2)
     session.receive(frames(End(2, Code.CANCELLED, "", "")), 0.0)
     assert session.state is State.OPEN
-    assert session._granted == SMALL.session_window_bytes - session._owed
+    assert session._inbox.granted == SMALL.session_window_bytes - session._inbox.owed
 
 
 def test_a_stream_is_cancelled_once() -> None:

@@ -3,48 +3,64 @@
 import pytest
 
 from common.errors import TunnelClosed
-from common.events import Cancelled, Closed, Drained, Ended, Failed, Message, Opened, PeerDraining, Released
+from common.events import Cancelled, Closed, Ended, Failed, Message, Opened, PeerDraining, Released
 from common.messages import Ack, Drain, Goodbye, Kind, Ping, decode, encode
 from common.session import State
 from tests.unit.wire.pair import OK, SessionPair, open_session, sent_frames
 
+DRAINED = ("drained", "edge agent restarts, and every call is finished")
 
-def test_a_drain_lets_open_streams_finish_and_then_says_so() -> None:
+
+def test_a_drain_lets_open_streams_finish_and_then_ends_the_session() -> None:
     pair = SessionPair()
     number = pair.call()
     pair.settle()
     pair.edge.session.drain("edge agent restarts")
     pair.settle()
     assert pair.hub.one(PeerDraining) == PeerDraining("edge agent restarts")
-    assert pair.edge.all(Drained) == []
     pair.edge.session.end(number, OK)
     pair.settle()
-    assert pair.edge.all(Drained) == []
+    assert pair.edge.closed is None
     pair.hub.session.acknowledge(number, delivered=True)
     pair.settle()
-    assert pair.edge.one(Drained) == Drained()
+    assert pair.edge.one(Released) == Released(number, delivered=True)
+    assert pair.edge.closed == pair.hub.closed == DRAINED
 
 
-def test_a_drain_without_streams_is_done_at_once() -> None:
+def test_a_drain_without_streams_ends_the_session_at_once() -> None:
     pair = SessionPair()
-    pair.hub.session.drain("hub restarts")
-    assert pair.hub.one(Drained) == Drained()
+    pair.edge.session.drain("edge agent restarts")
+    assert pair.edge.closed == DRAINED
+    pair.pump()
+    assert pair.hub.closed == DRAINED
 
 
 def test_a_drain_waits_for_streams_of_both_sides() -> None:
     pair = SessionPair()
     report = pair.edge.session.open(Kind.REPORT, now=pair.now)
     pair.settle()
-    pair.edge.session.drain("x")
-    assert pair.edge.all(Drained) == []
+    pair.edge.session.drain("edge agent restarts")
+    assert pair.edge.closed is None
     pair.hub.session.end(report, OK)
     pair.settle()
+    assert pair.edge.closed is None
     pair.edge.session.acknowledge(report, delivered=True)
-    assert pair.edge.one(Drained) == Drained()
+    assert pair.edge.closed == DRAINED
+
+
+def test_a_drain_whose_last_stream_runs_out_of_time_ends_the_session_once() -> None:
+    pair = SessionPair()
+    pair.call(timeout_s=30.0)
+    pair.hub.session.drain("x")
+    pair.hub.session.tick(pair.now + 30.0)  # by which time the peer has been silent for too long as well
+    assert [type(event) for event in pair.hub.events()] == [Failed, Closed]
+    assert pair.hub.one(Closed).reason == "drained"
 
 
 def test_no_stream_is_opened_towards_a_draining_peer() -> None:
     pair = SessionPair()
+    pair.call()
+    pair.settle()
     pair.edge.session.drain("x")
     pair.settle()
     with pytest.raises(TunnelClosed) as caught:
@@ -53,25 +69,104 @@ def test_no_stream_is_opened_towards_a_draining_peer() -> None:
     assert caught.value.why == "the peer is shutting down"
 
 
-def test_a_stream_that_crosses_the_drain_is_still_served() -> None:
+def test_no_stream_is_opened_by_a_side_that_drains_itself() -> None:
+    pair = SessionPair()
+    pair.call()
+    pair.hub.session.drain("x")
+    with pytest.raises(TunnelClosed) as caught:
+        pair.call()
+    assert not caught.value.sent
+    assert caught.value.why == "this side is shutting down"
+
+
+def test_a_stream_that_crosses_the_drain_is_served_while_another_is_open() -> None:
+    pair = SessionPair()
+    numbers = [pair.call()]
+    pair.settle()
+    numbers.append(pair.call())
+    pair.edge.session.drain("edge agent restarts")
+    pair.settle()
+    for number in numbers:
+        pair.edge.session.end(number, OK)
+        pair.settle()
+        pair.hub.session.acknowledge(number, delivered=True)
+        pair.settle()
+    assert [event.delivered for event in pair.edge.all(Released)] == [True, True]
+    assert pair.edge.closed == DRAINED
+
+
+def never_served(pair: SessionPair) -> int:
+    """The hub's only stream that failed; its opener knows that nothing ran."""
+    pair.pump()
+    failed = pair.hub.one(Failed)
+    assert isinstance(failed.error, TunnelClosed)
+    assert not failed.error.sent
+    assert failed.stream not in [event.stream for event in pair.edge.all(Opened)]
+    return failed.stream
+
+
+def test_a_stream_that_crosses_the_goodbye_was_never_served_and_its_opener_knows() -> None:
     pair = SessionPair()
     number = pair.call()
+    under_way = pair.hub.session.to_send()
     pair.edge.session.drain("x")
+    pair.edge.session.receive(under_way, pair.now)
+    assert never_served(pair) == number
+
+
+def test_a_stream_that_comes_together_with_the_last_acknowledgement_was_never_served_and_its_opener_knows() -> None:
+    pair = SessionPair()
+    first = pair.call()
     pair.settle()
-    assert pair.edge.one(Opened).stream == number
-    pair.edge.session.end(number, OK)
+    pair.edge.session.end(first, OK)
     pair.settle()
-    pair.hub.session.acknowledge(number, delivered=True)
+    pair.edge.session.drain("x")
+    pair.hub.session.acknowledge(first, delivered=True)
+    second = pair.call()
+    assert len(pair.carry(pair.hub)) == 1
+    assert pair.edge.one(Released) == Released(first, delivered=True)
+    assert never_served(pair) == second
+
+
+def test_any_goodbye_tells_what_was_never_served() -> None:
+    pair = SessionPair()
+    served = pair.call()
     pair.settle()
-    assert pair.edge.one(Released).delivered
+    late = pair.call()
+    under_way = pair.hub.session.to_send()
+    pair.edge.session.goodbye("stopped", "killed by an operator")
+    pair.edge.session.receive(under_way, pair.now)
+    pair.pump()
+    sent = {event.stream: event.error.sent for event in pair.hub.all(Failed) if isinstance(event.error, TunnelClosed)}
+    assert sent == {served: True, late: False}
+
+
+def test_a_broken_rule_tells_what_was_never_served_as_well() -> None:
+    pair = SessionPair()
+    pair.call()
+    under_way = pair.hub.session.to_send()
+    pair.edge.session.receive(b"\xc1", pair.now)
+    pair.edge.session.receive(under_way, pair.now)
+    never_served(pair)
+
+
+def test_after_the_goodbye_of_a_peer_that_does_not_tell_everything_that_left_counts_as_served() -> None:
+    session = open_session()
+    session.open(1, now=0.0)
+    sent_frames(session)
+    session.receive(b"\x93\x01\xa7drained\xa3bye", 0.0)
+    (failed, _) = session.events()
+    assert isinstance(failed, Failed)
+    assert isinstance(failed.error, TunnelClosed)
+    assert failed.error.sent
 
 
 def test_a_second_drain_says_nothing_more() -> None:
     pair = SessionPair()
+    pair.call()
     pair.hub.session.drain("x")
     pair.hub.session.drain("y")
-    assert sent_frames(pair.hub.session) == [Drain("x")]
-    assert pair.hub.one(Drained) == Drained()
+    assert [frame for frame in sent_frames(pair.hub.session) if isinstance(frame, Drain)] == [Drain("x")]
 
 
 def test_a_goodbye_ends_both_ends_with_its_words() -> None:
@@ -86,11 +181,9 @@ def test_a_goodbye_is_sent_after_what_was_to_be_said_before_it() -> None:
     pair = SessionPair()
     number = pair.call()
     pair.settle()
-    pair.hub.session.drain("hub restarts")
     pair.edge.session.end(number, OK)
     pair.settle()
     pair.hub.session.acknowledge(number, delivered=True)
-    pair.hub.one(Drained)
     pair.hub.session.goodbye("drained", "hub restarts")
     pair.pump()
     assert pair.edge.one(Released) == Released(number, delivered=True)

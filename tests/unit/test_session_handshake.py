@@ -53,10 +53,10 @@ def test_a_welcome_opens_both_ends() -> None:
 
 
 def test_a_hello_tells_the_limits_of_its_sender() -> None:
-    limits = Limits(max_message_bytes=1, stream_window_bytes=2, session_window_bytes=3, max_streams=4)
+    limits = Limits(max_message_bytes=1, stream_window_bytes=2, session_window_bytes=90, max_streams=4)
     hello = Session(hello_of(), dialler=True, limits=limits, now=0.0).hello
     told = (hello.max_message_bytes, hello.stream_window_bytes, hello.session_window_bytes, hello.max_streams)
-    assert told == (1, 2, 3, 4)
+    assert told == (1, 2, 90, 4)
 
 
 def test_a_refusal_ends_both_ends_with_its_reason() -> None:
@@ -93,7 +93,7 @@ def test_a_dialler_checks_the_version_of_the_welcome_too() -> None:
     (closed,) = dialler.events()
     assert isinstance(closed, Closed)
     assert "hub hub-1 (csi-bridge 0.1.0) speaks wire version 9 (oldest 9)" in closed.message
-    assert sent_frames(dialler) == [Goodbye("protocol-error", closed.message)]
+    assert sent_frames(dialler) == [Goodbye("protocol-error", closed.message, 0)]
 
 
 def test_versions_that_overlap_are_welcome() -> None:

@@ -160,6 +160,18 @@ def test_the_session_refuses_to_be_used_against_its_rules() -> None:
             session.acknowledge(number, delivered=True)
 
 
+@pytest.mark.parametrize("code", [-1, -(2**63), 2**31, 2**63])
+def test_a_code_that_is_no_grpc_status_is_refused_here_and_the_stream_can_still_end(code: int) -> None:
+    pair = SessionPair()
+    number = pair.call()
+    pair.settle()
+    with pytest.raises(LocalProtocolError, match=f"a status code is 0 to 2147483647, not {code}"):
+        pair.edge.session.end(number, Status(code, "odd", Origin.VENDOR))
+    pair.edge.session.end(number, Status(2**31 - 1, "unheard of", Origin.VENDOR))
+    pair.settle()
+    assert pair.hub.one(Ended).status == Status(2**31 - 1, "unheard of", Origin.VENDOR)
+
+
 # ---- sending ---------------------------------------------------------------------------------------------------------
 
 

@@ -18,6 +18,7 @@ from common.parsers import (
     host_port,
     octal_mode,
     path,
+    peer_name,
     ratio,
     size,
     switch,
@@ -85,6 +86,7 @@ VALID: list[tuple[Parser[Any], str, object]] = [
     (switch, "true", True),
     (switch, "FALSE", False),
     (words, "edge node 7", "edge node 7"),
+    (peer_name, "n" * 253, "n" * 253),
     (choice("text", "json"), "json", "json"),
     (bounded(duration, low="1s", high="1h"), "1h", 3600.0),
 ]
@@ -137,6 +139,8 @@ INVALID: list[tuple[Parser[Any], str, str]] = [
     (switch, "maybe", "true or false"),
     (words, "", "without control characters"),
     (words, "two\nlines", "without control characters"),
+    (peer_name, "", "without control characters"),
+    (peer_name, "n" * 254, "must be at most 253 characters long"),
     (choice("text", "json"), "xml", "one of text, json"),
     (bounded(duration, low="1s", high="1h"), "999ms", "at least 1s and at most 1h"),
     (bounded(count, low="1"), "0", "at least 1"),
@@ -205,6 +209,19 @@ def test_a_missing_required_setting_is_named_with_what_it_is_for() -> None:
 def test_settings_that_do_not_fit_each_other_are_refused_the_same_way() -> None:
     with pytest.raises(SettingsError, match=r"^CSI_BRIDGE_KILN_BATCHES or --batches=4: a cold kiln takes one batch$"):
         KilnSettings.from_texts({"name": "k1", "cold": "true"})
+
+
+def test_what_a_module_found_at_start_under_a_flag_is_told_with_its_variable_too() -> None:
+    found = SettingsError("--chunk", 16384, "the disk has other blocks")
+    named = KilnSettings(name="k1").named(found)
+    assert str(named) == "CSI_BRIDGE_KILN_CHUNK or --chunk=16384: the disk has other blocks"
+    assert named.__cause__ is None
+
+
+@pytest.mark.parametrize("variable", ["--no-flag-of-a-kiln", "CSI_BRIDGE_KILN_CHUNK or --chunk", "chunk"])
+def test_what_is_named_by_no_flag_of_this_process_stays_as_it_is(variable: str) -> None:
+    found = SettingsError(variable, "x", "no")
+    assert KilnSettings(name="k1").named(found) is found
 
 
 def test_a_secret_is_never_shown() -> None:

@@ -164,6 +164,36 @@ async def test_a_write_that_fails_is_counted_and_the_next_one_works(
     assert await stored(tmp_path) == [N1]
 
 
+async def test_a_write_that_fails_as_nobody_foresaw_is_counted_with_its_traceback_and_writing_goes_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = Store(tmp_path)
+
+    def fail(_database: sqlite3.Connection) -> None:
+        raise RuntimeError("a bug")
+
+    for _ in range(2):
+        store._submit(fail)
+        await run_writes(store)
+    store.save(N1)
+    await store.close()
+    assert store.failures == 2
+    assert [str(record.exc_info[1]) for record in caplog.records if record.exc_info] == ["a bug", "a bug"]
+    assert await stored(tmp_path) == [N1]
+
+
+async def test_the_end_closes_the_file_also_when_the_last_write_fails(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    gate = threading.Event()
+    store._thread.submit(gate.wait)
+    store._submit(lambda _database: 1 // 0)
+    gate.set()
+    await store.close()
+    assert store.failures == 1
+    with pytest.raises(sqlite3.ProgrammingError):
+        store._database.execute("SELECT 1")
+
+
 async def run_writes(store: Store) -> None:
     """Wait until the store's thread has nothing left to do."""
     store._thread.submit(lambda: None).result()

@@ -14,10 +14,12 @@ import grpc
 import grpc.aio
 import pytest
 
+from common.relay.client import Ask
 from common.relay.errors import (
     VendorAnswerTooLarge,
     VendorConnectionError,
     VendorConnectionLost,
+    VendorReplaced,
     VendorStatusDoubtful,
     VendorUnreachable,
 )
@@ -271,6 +273,65 @@ async def test_calls_under_way_end_on_the_old_socket_while_new_ones_go_to_the_ne
                 assert (await old)[1] == b"old"
                 assert (await channel.call("/a/Who", b"").unary())[1] == b"new"
                 assert len(channel._connections) == 1
+
+
+async def who(ask: Ask) -> str:
+    """Who is there, as the tests' drivers say it."""
+    _, name = await ask("/a/Who", b"").unary()
+    return (name or b"").decode()
+
+
+async def test_a_call_for_a_driver_that_another_has_replaced_is_not_sent(path: Path) -> None:
+    async with channel_to(path, who=who) as channel:
+        with vendor_at(path, Who=lambda _request, _context: b"old"):
+            assert (await channel.call("/a/Echo", b"1", to="old").unary())[1] == b"1"
+        sent: list[bytes] = []
+        with vendor_at(
+            path, Who=lambda _request, _context: b"new", Take=lambda request, _context: sent.append(request)
+        ):
+            with pytest.raises(VendorReplaced, match=r"driver new is at its socket unix://.*/vendor.sock now") as error:
+                await channel.call("/a/Take", b"2", to="old").unary()
+            assert not error.value.sent
+            assert not sent
+            assert (await channel.call("/a/Echo", b"3", to="new").unary())[1] == b"3"
+            assert (await channel.call("/a/Echo", b"4").unary())[1] == b"4"
+
+
+async def test_a_driver_that_changes_its_name_as_it_runs_is_asked_again(path: Path) -> None:
+    names = [b"first", b"second"]
+    with vendor_at(path, Who=lambda _request, _context: names.pop(0)):
+        async with channel_to(path, who=who) as channel:
+            await channel.call("/a/Echo", b"", to="first").unary()
+            with pytest.raises(VendorReplaced):
+                await channel.call("/a/Echo", b"", to="second").unary()
+            await channel.call("/a/Echo", b"", to="second").unary()
+
+
+async def test_a_driver_that_does_not_say_who_it_is_gets_no_call(path: Path) -> None:
+    gate = threading.Event()
+
+    def hang(_request: bytes, _context: grpc.ServicerContext) -> bytes:
+        gate.wait(20)
+        return b"late"
+
+    taken: list[bytes] = []
+    with vendor_at(path, Who=hang, Take=lambda request, _context: taken.append(request)):
+        async with channel_to(path, who=who, who_timeout_s=0.05) as channel:
+            with pytest.raises(VendorUnreachable, match=r"it does not say who it is within 0.05 s"):
+                await channel.call("/a/Take", b"", to="anyone").unary()
+        gate.set()
+    assert not taken
+
+
+async def test_a_driver_that_refuses_to_say_who_it_is_is_an_error_in_the_asker_s_words(path: Path) -> None:
+    async def nobody(ask: Ask) -> str:
+        status, _ = await ask("/a/Absent", b"").unary()
+        raise ValueError(f"it answers with {status.code}")
+
+    with vendor_at(path):
+        async with channel_to(path, who=nobody) as channel:
+            with pytest.raises(VendorUnreachable, match=r"it answers with 12"):
+                await channel.call("/a/Echo", b"").unary()
 
 
 async def test_a_driver_that_is_not_there_is_an_error_that_says_so(path: Path) -> None:

@@ -164,9 +164,9 @@ def assert_books_agree(pair: SessionPair) -> None:
         sender, receiver = side.session, pair.other(side).session
         assert sender.state is State.OPEN, side.closed
         assert sender.open_streams == receiver.open_streams == 0
-        assert sender._outbox.credit == receiver._granted, "the two ends count differently"
-        assert receiver._granted + receiver._owed == receiver._limits.session_window_bytes, "credit leaked"
-        assert receiver._owed * 4 < receiver._limits.session_window_bytes, "credit was not given back"
+        assert sender._outbox.credit == receiver._inbox.granted, "the two ends count differently"
+        assert receiver._inbox.granted + receiver._inbox.owed == receiver._limits.session_window_bytes, "credit leaked"
+        assert receiver._inbox.owed * 4 < receiver._limits.session_window_bytes, "credit was not given back"
         assert sender._mine_open == sender._theirs_open == 0
 
 

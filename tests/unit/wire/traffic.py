@@ -12,7 +12,6 @@ from common.errors import CallTimeout, MessageTooLarge, Overloaded, TunnelClosed
 from common.events import (
     Cancelled,
     Closed,
-    Drained,
     Ended,
     Event,
     Failed,
@@ -32,6 +31,8 @@ from tests.unit.wire.pair import hello_of
 
 _CLOCKS_DIFFER_S = 86_400.0
 """The edge's clock is a day ahead."""
+
+_DRAINED = "model, and every call is finished"
 
 
 @dataclass
@@ -129,7 +130,8 @@ class Traffic:
                 Kind.CALL, now=self._clock(name), priority=priority, call=name, timeout_s=timeout_s
             )
         except TunnelClosed:
-            assert party.session.state is not State.OPEN or party.session._peer_draining
+            draining = party.session._peer_draining or party.session._draining is not None
+            assert party.session.state is not State.OPEN or draining
             return None
         except Overloaded:
             assert mine_open == self.limits[self._other(name)].max_streams
@@ -191,7 +193,7 @@ class Traffic:
             self._hear(party)
 
     def drain(self, name: str) -> None:
-        """Ask for no new streams."""
+        """Ask for no new streams; a goodbye follows when none is left."""
         self.parties[name].session.drain("model")
         self._hear(self.parties[name])
 
@@ -296,8 +298,8 @@ class Traffic:
             window = receiver._limits.session_window_bytes
             assert not sender._streams
             assert sender._mine_open == sender._theirs_open == 0
-            assert sender._outbox.credit == receiver._granted == window - receiver._owed, "credit leaked"
-            assert receiver._owed * 4 < window, "credit was not given back"
+            assert sender._outbox.credit == receiver._inbox.granted == window - receiver._inbox.owed, "credit leaked"
+            assert receiver._inbox.owed * 4 < window, "credit was not given back"
             assert not sender._outbox.unopened
             assert not sender._outbox.starved
             assert sender._outbox.held is None
@@ -366,6 +368,8 @@ class Traffic:
             assert call.deadline <= self.now + 1e-6
         elif not event.error.sent:
             assert not call.opened, "sent=False, and it was seen"
+        else:
+            assert event.error.why != _DRAINED, "a drain cut a call"
 
     def _on_cancelled(self, party: Party, event: Cancelled) -> None:
         call = self.calls[self._other(party.name), event.stream]
@@ -383,12 +387,11 @@ class Traffic:
     def _on_writable(self, party: Party, event: Writable) -> None:
         assert party.session.unsent(event.stream) == 0
 
-    def _on_drained(self, party: Party, _event: Drained) -> None:
-        for call in self.calls.values():  # one more may be open by now: its open crossed the drain
-            assert not call.alive if call.opener == party.name else call.opened == (call.released is not None)
-
     def _on_closed(self, party: Party, event: Closed) -> None:
-        assert event.reason in {"model", "link-lost", "peer-silent"}, event
+        assert event.reason in {"model", "link-lost", "peer-silent", "drained"}, event
+        if event.reason == "drained":
+            for call in self.calls.values():
+                assert not call.alive if call.opener == party.name else call.opened == (call.released is not None)
         party.closed = True
         party.held.clear()
 
@@ -412,6 +415,5 @@ class Traffic:
         Cancelled: _on_cancelled,
         Released: _on_released,
         Writable: _on_writable,
-        Drained: _on_drained,
         Closed: _on_closed,
     }

@@ -1,0 +1,52 @@
+"""An operator: a person's end of a link to the hub on this host. It opens streams and serves none."""
+
+import contextlib
+import secrets
+from collections.abc import AsyncIterator
+from typing import NoReturn
+
+from common.dial import dial
+from common.endpoint import Endpoint
+from common.errors import NotCarried
+from common.limits import Limits
+from common.link import Link, Stream
+from common.messages import Reason
+from common.status import Origin
+from common.version import introduce
+
+
+class _Operator:
+    """An operator's handler (`common.link.LinkHandler`)."""
+
+    origin = Origin.PROXY
+
+    def greeted(self, link: Link) -> None:
+        """The hub welcomed us."""
+
+    async def serve(self, _stream: Stream) -> NoReturn:
+        """The hub opens no streams to an operator."""
+        raise NotCarried("a stream", "an operator serves none")
+
+    def draining(self, link: Link, message: str) -> None:
+        """The hub is shutting down: the stream under way is finished first."""
+
+    def refused(self, link: Link, reason: str, message: str) -> None:
+        """`dial()` raises it."""
+
+    def closed(self, link: Link, reason: str, message: str) -> None:
+        """The stream that waits raises it."""
+
+
+@contextlib.asynccontextmanager
+async def connected(hub: Endpoint, *, limits: Limits) -> AsyncIterator[Link]:
+    """A link to the hub for as long as the block lasts.
+
+    Raises:
+        LinkError: there is no hub, or it refused us.
+    """
+    link = await dial(hub, introduce("operator", "operator", instance=secrets.token_hex(8)), _Operator(), limits=limits)
+    try:
+        yield link
+    finally:
+        link.goodbye(Reason.DONE, "the operator has its answer")
+        await link.wait_closed()

@@ -1,0 +1,33 @@
+"""The settings of whoever asks the hub on this host by hand."""
+
+from dataclasses import dataclass
+
+from common.endpoint import Endpoint, hub_endpoint
+from common.limits import Limits
+from common.parsers import bounded, duration, size
+from common.settings import Settings, setting
+
+
+@dataclass(frozen=True, kw_only=True)
+class OperatorSettings(Settings):
+    """What `csi-bridge call` and `csi-bridge status` both take."""
+
+    hub: Endpoint = setting(
+        "unix:///var/lib/kubeedge/kubeedge.sock", parse=hub_endpoint, help="The hub's UNIX socket (its --uds)."
+    )
+    timeout_s: float = setting("60s", parse=duration, help="How long to wait for the answer.")
+    max_message_bytes: int = setting(
+        "4MiB",
+        parse=bounded(size, low="64KiB", high="64MiB"),
+        help="The largest message taken; as on the hub.",
+    )
+
+    def __post_init__(self) -> None:
+        """Check that the hub is on this host."""
+        if self.hub.path is None:
+            raise self.wrong("hub", "operators come by the hub's UNIX socket alone: unix:///PATH")
+
+    def limits(self) -> Limits:
+        """The session's limits: those of `Limits`, with a window that holds the largest message twice."""
+        window = max(Limits().session_window_bytes, 2 * self.max_message_bytes)
+        return Limits(max_message_bytes=self.max_message_bytes, session_window_bytes=window)

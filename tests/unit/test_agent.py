@@ -1,0 +1,80 @@
+"""What an agent makes of a call before a driver sees it. The drivers and the stream are fakes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from common.errors import DriverAmbiguous, DriverMissing
+from common.messages import Kind, Open
+from common.metrics import Metrics
+from common.reports import DriverReport
+from common.status import Code, Status
+from edge.agent import Agent
+from edge.operations import Operations
+
+
+class FakeDriver:
+    """A driver that has told its name, or not."""
+
+    def __init__(self, name: str, socket: str = "/run/a.sock", *, trouble: str = "") -> None:
+        self.report = DriverReport(name, "n1", {}) if name else None
+        self.socket = Path(socket)
+        self.trouble = trouble
+
+
+class FakeStream:
+    """A stream that the hub opened."""
+
+    def __init__(self, kind: int, method: str) -> None:
+        self.opened = Open(2, kind, 1, "d.example", method, "n1", "c1", 0)
+        self.ended: Status | None = None
+
+    async def receive(self) -> bytes:
+        return b""
+
+    def remaining_s(self) -> float | None:
+        return None
+
+    def end(self, status: Status, _message: bytes | None = None) -> None:
+        self.ended = status
+
+
+def agent(*drivers: Any) -> Agent:
+    made = Agent("n1", Operations(600.0, "n1"), Metrics())
+    made.drivers += drivers
+    return made
+
+
+def test_a_driver_is_found_by_the_name_that_it_gave() -> None:
+    wanted: Any = FakeDriver("d.example")
+    assert agent(FakeDriver(""), FakeDriver("e.example"), wanted)._find("d.example") is wanted
+
+
+def test_a_name_that_no_driver_gave_is_missing() -> None:
+    with pytest.raises(DriverMissing):
+        agent(FakeDriver("e.example"), FakeDriver(""))._find("d.example")
+
+
+def test_of_two_drivers_of_one_name_the_one_that_answers_is_meant() -> None:
+    gone: Any = FakeDriver("d.example", trouble="connection refused")
+    here: Any = FakeDriver("d.example")
+    assert agent(gone, here)._find("d.example") is here
+    assert agent(gone)._find("d.example") is gone
+    assert agent(gone, FakeDriver("d.example", trouble="x"))._find("d.example") is gone
+
+
+def test_two_drivers_of_one_name_that_both_answer_are_named() -> None:
+    with pytest.raises(DriverAmbiguous, match=r"2 drivers that call themselves d.example: /a.sock, /b.sock; leave one"):
+        agent(FakeDriver("d.example", "/a.sock"), FakeDriver("d.example", "/b.sock"))._find("d.example")
+
+
+@pytest.mark.parametrize("method", ["/grpc.health.v1.Health/Check", "/csi.v0.Node/NodePublishVolume", ""])
+async def test_what_is_no_method_of_csi_is_not_called(method: str) -> None:
+    stream: Any = FakeStream(Kind.CALL, method)
+    await agent(FakeDriver("d.example")).serve(stream)
+    assert stream.ended is not None
+    assert stream.ended.code == Code.UNIMPLEMENTED
+    assert "the methods of CSI alone" in stream.ended.message

@@ -1,0 +1,299 @@
+"""The hub between its links, without sockets: who may call what, what is told to whom, and what is too much."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from cloud.store import Store
+from cloud.uds_hub import Hub
+from common.errors import Draining, status_of
+from common.limits import Limits
+from common.messages import Hello, Kind
+from common.metrics import Metrics
+from common.reports import GET_PLUGIN_INFO, MAX_REPORT_BYTES, Answer, DriverReport, decode_reports, encode_reports
+from common.status import Code, Origin, Status
+from common.transport import Peer as Address
+from common.version import introduce
+from tests.support.linked import Peer, cut, link_pair, settle, until
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+    from pathlib import Path
+
+    from common.link import Link, Stream
+
+DRIVER = "d.example"
+CREATE = "/csi.v1.Controller/CreateVolume"
+STAGE = "/csi.v1.Node/NodeStageVolume"
+NETWORK, SOCKET = Address("10.0.0.1:7", local=False), Address("pid 7 uid 0", local=True, uid=0)
+FOREIGN = Status(
+    Code.UNAVAILABLE,
+    "proxy driver other.example may not call d.example at this hub, but its own driver alone; check its --drivername",
+    Origin.HUB,
+)
+
+
+class World:
+    """A hub in memory, and the links of those who came."""
+
+    def __init__(self, directory: Path) -> None:
+        self.store = Store(directory)
+        self.hub = Hub(self.store, Metrics(), insecure=True, max_nodes=3)
+        self.links: list[Link] = []
+
+    async def come(
+        self,
+        hello: Hello,
+        address: Address = NETWORK,
+        serve: Callable[[Stream], Awaitable[None]] | None = None,
+        **limits: int,
+    ) -> Link:
+        """The link of one who came, at its own end."""
+        at_hub, at_peer = link_pair(
+            self.hub, Peer(serve, accepts=False), hello, limits=Limits(**limits), identity=address
+        )
+        await settle()
+        self.links.append(at_hub)
+        return at_peer
+
+    async def edge(self, name: str = "n1") -> Link:
+        """An agent, which answers every call with OK."""
+        return await self.come(introduce("edge", name, instance=f"i-{name}", boot=1))
+
+    async def driver(self, name: str = DRIVER, **limits: int) -> Link:
+        """A proxy driver."""
+        return await self.come(introduce("driver", name, instance="p"), **limits)
+
+    async def operator(self) -> Link:
+        """An operator."""
+        return await self.come(introduce("operator", "", instance="o"), SOCKET)
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    world = World(tmp_path)
+    yield world
+    cut(*(link for link in world.links if not link.over))
+    await settle()
+    await world.store.close()
+
+
+def report(driver: str = DRIVER, node: str = "n1", *, version: bytes = b"1") -> DriverReport:
+    return DriverReport(driver, node, {GET_PLUGIN_INFO: Answer(0, body=version)})
+
+
+async def with_driver(world: World) -> Stream:
+    """Node n1 with the driver; its stream of reports."""
+    reports = (await world.edge()).open(Kind.REPORT, encode_reports([report()]))
+    await settle()
+    return reports
+
+
+async def called(link: Link, method: str, *, driver: str = DRIVER) -> Status:
+    """How a call ends."""
+    stream = link.open(Kind.CALL, b"request", subject=driver, method=method, call="c-1")
+    while await stream.receive() is not None:
+        pass
+    assert stream.status is not None
+    return stream.status
+
+
+def messages(caplog: pytest.LogCaptureFixture) -> str:
+    return "\n".join(caplog.messages)
+
+
+# -------------------- who may call what --------------------
+
+
+@pytest.mark.parametrize("method", [CREATE, "/csi.v1.Controller/Imagined", "/csi.v1.Node/NodeGetCapabilities"])
+async def test_a_proxy_driver_may_call_what_a_controller_is_asked(world: World, method: str) -> None:
+    await with_driver(world)
+    assert await called(await world.driver(), method) == Status(Code.OK)
+
+
+@pytest.mark.parametrize("method", [STAGE, "/csi.v1.Node/NodePublishVolume", "/csi.v1.Node/Imagined"])
+async def test_a_proxy_driver_may_not_reach_into_nodes(world: World, method: str) -> None:
+    await with_driver(world)
+    assert await called(await world.driver(), method) == Status(
+        Code.UNIMPLEMENTED,
+        f"{method} is not served here: a proxy driver serves the CSI controller side; nodes are served at the edge",
+        Origin.HUB,
+    )
+
+
+async def test_an_operator_may_call_a_node_by_hand(world: World) -> None:
+    await with_driver(world)
+    assert await called(await world.operator(), STAGE) == Status(Code.OK)
+
+
+@pytest.mark.parametrize("method", ["", "/grpc.health.v1.Health/Check", "/csi.v0.Controller/CreateVolume"])
+@pytest.mark.parametrize("role", ["driver", "operator"])
+async def test_what_is_not_csi_is_refused_whoever_calls(world: World, role: str, method: str) -> None:
+    await with_driver(world)
+    link = await (world.driver() if role == "driver" else world.operator())
+    status = await called(link, method)
+    assert status.code == Code.UNIMPLEMENTED
+    assert status.message.startswith(f"{method} is not served here: ")
+
+
+async def test_a_proxy_drivers_call_for_another_driver_is_no_final_answer(world: World) -> None:
+    await with_driver(world)
+    assert await called(await world.driver("other.example"), CREATE) == FOREIGN
+
+
+async def test_a_proxy_drivers_watch_for_another_driver_tells_nothing_of_it(world: World) -> None:
+    await with_driver(world)
+    watch = (await world.driver("other.example")).open(Kind.WATCH, subject=DRIVER)
+    assert await watch.receive() is None
+    assert watch.status == FOREIGN
+
+
+# -------------------- watches --------------------
+
+
+async def test_a_watch_that_has_no_route_yet_hears_of_the_driver_once_it_has(world: World) -> None:
+    watch = (await world.driver()).open(Kind.WATCH, subject=DRIVER)
+    await settle()
+    await with_driver(world)
+    assert decode_reports(await watch.receive() or b"") == [report()]
+
+
+async def test_a_report_too_large_for_a_proxy_driver_is_logged_and_the_next_one_is_told(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    watch = (await world.driver(max_message_bytes=1_000)).open(Kind.WATCH, subject=DRIVER)
+    reports = (await world.edge()).open(Kind.REPORT, encode_reports([report(version=b"x" * 2_000)]))
+    await settle()
+    assert "proxy driver d.example cannot be told of its driver on node n1: a CSI message of" in messages(caplog)
+    await reports.send(encode_reports([report(version=b"2")]))
+    assert decode_reports(await watch.receive() or b"") == [report(version=b"2")]
+
+
+# -------------------- reports --------------------
+
+
+async def test_a_report_beyond_the_limit_is_ignored_and_what_was_known_stays(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    reports = await with_driver(world)
+    await reports.send(encode_reports([report(version=b"x" * MAX_REPORT_BYTES)]))
+    await settle()
+    assert world.hub.nodes.find_report(DRIVER, "n1") == report()
+    assert "node n1 sent an unreadable report: 349643 bytes, and 262144 are the most; what was known of it stays" in (
+        messages(caplog)
+    )
+    await reports.send(encode_reports([report(version=b"2")]))
+    await settle()
+    assert world.hub.nodes.find_report(DRIVER, "n1") == report(version=b"2")
+
+
+async def test_a_large_report_is_read_off_the_loop_and_before_the_next_one(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[tuple[int, bool]] = []
+
+    def decode(data: bytes) -> list[DriverReport]:
+        read.append((len(data), threading.current_thread() is threading.main_thread()))
+        return decode_reports(data)
+
+    monkeypatch.setattr("cloud.uds_hub.decode_reports", decode)
+    reports = (await world.edge()).open(Kind.REPORT)
+    large, small = (encode_reports([report(version=version)]) for version in (b"1" * 100_000, b"2"))
+    reports.queue(large)
+    reports.queue(small)
+    await until(lambda: len(read) == 2)
+    await settle()
+    assert read == [(len(large), False), (len(small), True)]
+    assert world.hub.nodes.find_report(DRIVER, "n1") == report(version=b"2")
+
+
+async def test_an_unreadable_report_is_logged_and_the_next_one_is_taken(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    reports = (await world.edge()).open(Kind.REPORT, b"no JSON")
+    reports.queue(encode_reports([report()]))
+    await settle()
+    assert "node n1 sent an unreadable report" in messages(caplog)
+    assert world.hub.nodes.find_report(DRIVER, "n1") == report()
+
+
+# -------------------- the operator's question --------------------
+
+
+async def parts(link: Link) -> list[dict[str, Any]]:
+    """The messages of the hub's state."""
+    stream = link.open(Kind.STATUS)
+    found = [json.loads(message) async for message in stream]
+    assert stream.status == Status(Code.OK, origin=Origin.HUB)
+    return found
+
+
+async def test_the_state_comes_in_a_message_for_each_node_and_each_proxy_driver_and_one_for_the_hub(
+    world: World,
+) -> None:
+    await with_driver(world)
+    await world.edge("n2")
+    await world.driver()
+    world.store.failures = 4
+    first, second, proxy, hub = await parts(await world.operator())
+    (n1,), (n2,), (driver,) = first["nodes"], second["nodes"], proxy["drivers"]
+    assert (n1["node"], n1["connected"], n1["drivers"], n1["address"]) == ("n1", True, [DRIVER], "10.0.0.1:7")
+    assert (n2["node"], n2["drivers"]) == ("n2", [])
+    assert (driver["driver"], driver["address"]) == (DRIVER, "10.0.0.1:7")
+    assert driver["since"] >= n1["since"]
+    software = hub.pop("software")
+    assert software.startswith("csi-bridge/")
+    assert hub == {"known": 2, "connected": 2, "max_nodes": 3, "lost_writes": 4}
+
+
+async def test_a_state_larger_than_a_message_is_told_whole(world: World) -> None:
+    for number in range(2_000):
+        name = f"n{number:04}{'x' * 200}"
+        world.hub.nodes.max_nodes = 2_000
+        link, _ = link_pair(Peer(), Peer(accepts=False), identity=NETWORK)
+        world.hub.nodes.connect(introduce("edge", name, instance="i"), link)
+    operator = await world.come(introduce("operator", "", instance="o"), SOCKET, max_message_bytes=2_000)
+    found = await parts(operator)
+    assert sum(len(part.get("nodes", ())) for part in found) == 2_000
+
+
+async def test_a_node_too_many_is_refused_and_the_log_says_so(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    for number in range(4):
+        await world.edge(f"n{number}")
+    assert "refused edge n3 from 10.0.0.1:7: the hub knows 3 nodes, which is its limit (--max-nodes)" in messages(
+        caplog
+    )
+
+
+async def test_what_a_peer_says_of_itself_is_cut_in_the_log(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    said = introduce("edge", "n1", instance="i")
+    object.__setattr__(said, "software", "s" * 60_000)
+    await world.come(said)
+    await world.come(introduce("r" * 60_000, "n" * 60_000, instance="i"))
+    assert "edge n1 is connected from 10.0.0.1:7 (sss" in messages(caplog)
+    assert "refused rrr" in messages(caplog)
+    assert max(map(len, caplog.messages)) < 1_000
+
+
+# -------------------- draining --------------------
+
+
+async def test_a_call_whose_request_comes_while_the_hub_drains_is_told_so_and_not_that_its_node_is_away(
+    world: World,
+) -> None:
+    await with_driver(world)
+    stream = (await world.driver()).open(Kind.CALL, subject=DRIVER, method=CREATE, call="c-1")
+    await settle()
+    draining = asyncio.create_task(world.hub.drain())
+    await settle()
+    stream.queue(b"request")
+    assert await stream.receive() is None
+    assert stream.status == status_of(Draining("hub"), Origin.HUB)
+    stream.acknowledge(delivered=True)
+    draining.cancel()

@@ -1,0 +1,80 @@
+"""The hub's state as a person reads it, and the settings of whoever asks for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cli.call_settings import CallSettings
+from cli.status import show
+from cli.status_settings import StatusSettings
+from common.errors import SettingsError
+
+SINCE = 1_795_252_323.9
+
+
+def node(name: str, **changes: Any) -> dict[str, Any]:
+    usual = {
+        "node": name,
+        "connected": True,
+        "since": SINCE,
+        "address": "10.0.0.7:5123",
+        "drivers": ["b.example", "a.example"],
+        "streams": 2,
+        "conflict": "",
+    }
+    return usual | changes
+
+
+def state(*nodes: dict[str, Any], drivers: tuple[dict[str, Any], ...] = ()) -> dict[str, Any]:
+    connected = sum(node["connected"] for node in nodes)
+    return {
+        "software": "csi-bridge/1.2.3",
+        "known": len(nodes),
+        "connected": connected,
+        "max_nodes": 100,
+        "lost_writes": 3,
+        "nodes": list(nodes),
+        "drivers": list(drivers),
+    }
+
+
+def test_a_hub_that_nobody_has_met_is_one_line() -> None:
+    assert list(show(state())) == [
+        "csi-bridge/1.2.3: 0 of 0 nodes connected (at most 100 are known), 0 proxy drivers, 3 writes lost"
+    ]
+
+
+def test_nodes_and_proxy_drivers_are_tables_and_conflicts_stand_below() -> None:
+    away = node("edge-2", connected=False, address="", drivers=[], streams=0, conflict="two machines are edge-2")
+    proxy = {"driver": "a.example", "since": SINCE, "address": "pid 7 uid 0"}
+    assert list(show(state(node("n1"), away, drivers=(proxy,)))) == [
+        "csi-bridge/1.2.3: 1 of 2 nodes connected (at most 100 are known), 1 proxy drivers, 3 writes lost",
+        "",
+        "NODE    STATE      SINCE                 STREAMS  ADDRESS        DRIVERS",
+        "n1      connected  2026-11-21T09:12:03Z  2        10.0.0.7:5123  a.example, b.example",
+        "edge-2  offline    2026-11-21T09:12:03Z  0        -              -",
+        "",
+        "PROXY DRIVER  SINCE                 ADDRESS",
+        "a.example     2026-11-21T09:12:03Z  pid 7 uid 0",
+        "",
+        "CONFLICT: two machines are edge-2",
+    ]
+
+
+def test_a_vendors_name_cannot_reach_the_terminal() -> None:
+    assert "\x1b" not in "\n".join(show(state(node("n1", drivers=["\x1b[2J"]))))
+
+
+@pytest.mark.parametrize("settings", [StatusSettings, CallSettings])
+def test_the_largest_message_is_a_setting_and_fits_the_window(settings: type[StatusSettings | CallSettings]) -> None:
+    needed = {"driver": "d"} if settings is CallSettings else {}
+    assert settings.from_texts(needed).limits().max_message_bytes == 4 << 20
+    limits = settings.from_texts({**needed, "max_message_bytes": "64MiB"}).limits()
+    assert (limits.max_message_bytes, limits.session_window_bytes) == (64 << 20, 128 << 20)
+
+
+def test_whoever_asks_for_the_state_comes_by_the_unix_socket_alone() -> None:
+    with pytest.raises(SettingsError, match=r"CSI_BRIDGE_STATUS_HUB or --hub=.*: operators come by the hub's UNIX"):
+        StatusSettings.from_texts({"hub": "wss://hub:1"})
