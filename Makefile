@@ -6,6 +6,10 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
+# Most tests wait for processes and links: three at a time keep two cores busy. WORKERS=0 runs them in one process.
+WORKERS ?= 3
+PYTEST  := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-full check peers bench proto constraints clean
 
@@ -22,10 +26,11 @@ demo: $(STAMP)       ## a volume's whole life, cloud to edge and back, on this m
 	@$(BIN)/csi-bridge demo
 
 test: $(STAMP)       ## unit and integration tests, and the peer tests whose binaries are in the cache
-	@$(BIN)/python -m pytest -m "not slow" $(ARGS)
+	$(if $(filter 1,$(CSI_BRIDGE_REQUIRE_PEERS)),@$(BIN)/python tests/peers/build.py)
+	@$(PYTEST) -m "not slow" $(ARGS)
 
 test-full: $(STAMP)  ## everything, however slow
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(PYTEST) $(ARGS)
 
 check: $(STAMP)      ## format, lint, types, layers
 	@$(BIN)/ruff format --check .

@@ -1,7 +1,7 @@
 """Fixtures of the peer tests: the peers themselves, processes, a control plane, sidecars, csi-sanity.
 
-``make peers`` builds the peers. With ``CSI_BRIDGE_REQUIRE_PEERS=1`` this test session builds what is missing, and a
-peer that cannot be had fails the test that wants it; without, the test is skipped and says what to run.
+``make peers`` builds the peers, and so does ``make test`` with ``CSI_BRIDGE_REQUIRE_PEERS=1``. A peer that is missing then
+fails the test that wants it; without the variable, the test is skipped and says what to run.
 """
 
 from __future__ import annotations
@@ -38,19 +38,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(_HERE):
             item.add_marker(pytest.mark.peers)
-
-
-def pytest_collection_finish(session: pytest.Session) -> None:
-    """Build the peers where they are required: here, because a test's time limit would cover a fixture's build."""
-    wanted = any(item.path.is_relative_to(_HERE) for item in session.items)
-    if not _REQUIRED or not wanted or session.config.option.collectonly:
-        return
-    capture = session.config.pluginmanager.getplugin("capturemanager")
-    try:
-        with capture.global_and_fixture_disabled():
-            build.build()
-    except build.BuildError as error:
-        raise pytest.UsageError(f"CSI_BRIDGE_REQUIRE_PEERS=1, but: {error}") from error
 
 
 @pytest.fixture(scope="session")
