@@ -12,6 +12,7 @@ from typing import Any
 
 import psutil
 
+from bench.floor import hops
 from common.status import Code
 from tests.support.bridge import Bridge, Hub
 from tests.support.certificates import Authority
@@ -20,6 +21,7 @@ from tests.support.waiting import wait_for
 
 DRIVER = "load.csi-bridge.io"
 EDGES = Path(__file__).with_name("edges.py")
+FLOOR = Path(__file__).with_name("floor.py")
 
 _IDLE_EDGES = 2_000
 _HERD = 10_000
@@ -56,8 +58,8 @@ class Figure:
 
 def calls(directory: Path, loadgen: Path) -> list[Figure]:
     """What the bridge adds to a call, and how much of the direct rate is left."""
-    with _chain(directory, loadgen, "instant") as chain:
-        one = chain.load("--scenario=create-delete", "--callers=1", "--duration=10s")
+    with _chain(directory, loadgen, "instant") as chain, _floor(chain):
+        one = chain.load("--scenario=create-delete", "--callers=1", "--duration=15s")
         cpu = chain.cpu_us_per_call(one["targets"]["bridge"]["calls"])
     with _chain(directory, loadgen, "slower", "--delay=350us") as chain:
         real = chain.load("--scenario=create-delete", "--callers=1", "--duration=8s")
@@ -65,6 +67,7 @@ def calls(directory: Path, loadgen: Path) -> list[Figure]:
     return [
         _added(one, "p50", limit_us=800),
         _added(one, "p99", limit_us=2000),
+        _added_by_floor(one),
         _slower(real),
         _rate(many),
         Figure("CPU a call: proxy / hub / agent", " / ".join(f"{us:.0f}" for us in cpu.values()) + " us", details=cpu),
@@ -78,6 +81,11 @@ def _added(result: dict[str, Any], percentile: str, *, limit_us: float) -> Figur
     return Figure(
         f"added {percentile}, one caller", measured, f"<= {limit_us / 1000:g} ms", added_us <= limit_us, result
     )
+
+
+def _added_by_floor(result: dict[str, Any]) -> Figure:
+    direct, floor = (result["targets"][name]["latency_us"]["p50"] for name in ("direct", "floor"))
+    return Figure("the same of three bare relays of bytes, p50", f"{(floor - direct) / 1000:.2f} ms")
 
 
 def _slower(result: dict[str, Any]) -> Figure:
@@ -169,17 +177,22 @@ class _Chain:
 
     def __init__(self, loadgen: Path, vendor: Path, bridge: Path, processes: dict[str, psutil.Process]) -> None:
         self.processes = processes
+        self.sockets = {"direct": vendor, "bridge": bridge}
         self._loadgen = loadgen
-        self._sockets = {"direct": vendor, "bridge": bridge}
         self._cpu_s: dict[str, float] = {}
 
     def load(self, *flags: str, direct: bool = True) -> dict[str, Any]:
-        """Run the load generator; both sockets take turns unless `direct` is off."""
-        targets = self._sockets if direct else {"bridge": self._sockets["bridge"]}
+        """Run the load generator; all sockets take turns, or the bridge's alone with `direct` off."""
+        targets = self.sockets if direct else {"bridge": self.sockets["bridge"]}
         sockets = [f"--socket={name}=unix://{path}" for name, path in targets.items()]
         self._cpu_s = self._cpu()
         done = subprocess.run([self._loadgen, "run", *sockets, *flags], check=True, capture_output=True, text=True)
         result: dict[str, Any] = json.loads(done.stdout)
+        for name, target in result["targets"].items():
+            if target["errors"]:
+                raise RuntimeError(
+                    f"calls to {name} failed, so that their times mean nothing: {target['error_messages']}"
+                )
         return result
 
     def cpu_us_per_call(self, calls: int) -> dict[str, float]:
@@ -218,6 +231,24 @@ def _chain(directory: Path, loadgen: Path, name: str, *flags: str, delay: str = 
     finally:
         driver.terminate()
         driver.wait()
+
+
+@contextmanager
+def _floor(chain: _Chain) -> Iterator[None]:
+    """Three bare relays in front of the driver, as one more socket for the load."""
+    vendor = chain.sockets["direct"]
+    entry = vendor.with_name("floor.sock")
+    relays = []
+    try:
+        for source, target in hops(vendor, entry):
+            relays.append(subprocess.Popen([sys.executable, str(FLOOR), str(source), str(target)]))
+            wait_for(source.exists, what="a relay of the floor")
+        chain.sockets["floor"] = entry
+        yield
+    finally:
+        for relay in relays:
+            relay.kill()
+            relay.wait()
 
 
 def _vendor_answers(outcome: Outcome) -> bool:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from cli.operator_settings import OperatorSettings
-from common.parsers import peer_name
+from common.parsers import driver_name, node_name
 from common.settings import REQUIRED, setting
 
 
@@ -13,5 +13,5 @@ class CallSettings(OperatorSettings):
 
     command = "call"
 
-    driver: str = setting(REQUIRED, parse=peer_name, help="The driver's name.")
-    node: str | None = setting(None, parse=peer_name, help="The edge node; needed once the driver runs on several.")
+    driver: str = setting(REQUIRED, parse=driver_name, help="The driver's name.")
+    node: str | None = setting(None, parse=node_name, help="The edge node; needed once the driver runs on several.")

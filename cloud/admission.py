@@ -10,6 +10,7 @@ from enum import StrEnum
 
 from common.errors import HandshakeRefused
 from common.messages import Hello, Reason
+from common.parsers import LONGEST_NAME_CHARS
 from common.transport import Peer
 
 
@@ -35,9 +36,6 @@ SUBJECTS = {
 }
 """The certificate that each role needs. A role that is not here cannot come over the network."""
 
-_LONGEST_NAME = 253
-"""A Kubernetes object's name is at most so long; a CSI driver's 63, an agent's instance 64."""
-
 
 def admit(hello: Hello, peer: Peer, *, insecure: bool) -> Role:
     """The peer's role.
@@ -53,7 +51,7 @@ def admit(hello: Hello, peer: Peer, *, insecure: bool) -> Role:
     try:
         role = Role(hello.role)
     except ValueError:
-        shown = hello.role[:_LONGEST_NAME]
+        shown = hello.role[:LONGEST_NAME_CHARS]
         raise HandshakeRefused(Reason.ROLE, f"a hub does not know the role {shown!r}") from None
     _check_text(role, "name", hello.name, needed=role is not Role.OPERATOR)
     _check_text(role, "instance", hello.instance, needed=False)
@@ -68,7 +66,7 @@ def admit(hello: Hello, peer: Peer, *, insecure: bool) -> Role:
 
 
 def _check_text(role: Role, what: str, text: str, *, needed: bool) -> None:
-    if len(text) > _LONGEST_NAME or not text.isprintable() or (needed and not text):
+    if len(text) > LONGEST_NAME_CHARS or not text.isprintable() or (needed and not text):
         raise HandshakeRefused(Reason.NAME, f"the {role} gave no usable {what} ({len(text)} characters)")
 
 

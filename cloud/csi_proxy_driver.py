@@ -97,11 +97,7 @@ class ProxyDriver:
             timeout_s=call.timeout_s,
         ) as account:
             account.request_bytes = len(call.request)
-            try:
-                await self._forward(call, account)
-            except CallError as error:
-                account.status = status_of(error, self.origin)
-                call.finish(account.status)
+            await self._forward(call, account)
 
     async def _forward(self, call: ServerCall, account: Account) -> None:
         if not is_controller_side(call.method):
@@ -240,6 +236,7 @@ async def run(settings: DriverSettings, stopping: asyncio.Event) -> None:
         on_error=proxy.on_error,
         too_large=proxy.too_large,
         on_deadline=proxy.on_deadline,
+        max_connections=settings.max_connections,
     )
     log.info("serving %s on %s", settings.drivername, settings.endpoint)
     try:

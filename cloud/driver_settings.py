@@ -5,7 +5,7 @@ from pathlib import Path
 
 from common.endpoint import Endpoint, hub_endpoint
 from common.link_settings import LinkSettings
-from common.parsers import octal_mode, path, peer_name, unix_path
+from common.parsers import bounded, count, driver_name, node_name, octal_mode, path, unix_path
 from common.settings import REQUIRED, setting
 
 
@@ -16,7 +16,7 @@ class DriverSettings(LinkSettings):
     command = "driver"
 
     drivername: str = setting(
-        REQUIRED, parse=peer_name, help="The vendor driver's name, as its GetPluginInfo gives it."
+        REQUIRED, parse=driver_name, help="The vendor driver's name, as its GetPluginInfo gives it."
     )
     endpoint: Path = setting("unix:///csi/csi.sock", parse=unix_path, help="Where the sidecars connect.")
     endpoint_mode: int = setting(
@@ -29,7 +29,13 @@ class DriverSettings(LinkSettings):
         help="Where the hub listens: its UNIX socket, or wss://HOST:PORT on another host.",
     )
     nodeid: str | None = setting(
-        None, parse=peer_name, help="The edge node for every call. Needed once the driver runs on more than one node."
+        None, parse=node_name, help="The edge node for every call. Needed once the driver runs on more than one node."
+    )
+    max_connections: int = setting(
+        "1024",
+        parse=bounded(count, low="1", high="100000"),
+        unit="connections",
+        help="Connections of sidecars at once; more are closed. Each keeps one, livenessprobe opens one a check.",
     )
     state_dir: Path = setting(
         "/var/lib/csi-bridge/driver",

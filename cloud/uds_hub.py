@@ -24,14 +24,12 @@ from cloud.store import Store
 from common.accounting import Account, Accounted
 from common.csi.methods import is_controller_side, is_csi
 from common.errors import (
-    CallError,
     Draining,
     ForeignDriver,
     HandshakeRefused,
     MessageTooLarge,
     NoRoute,
     NotCarried,
-    status_of,
 )
 from common.httpd import HttpEndpoint
 from common.link import Link, Stream
@@ -162,18 +160,14 @@ class Hub:
             node=frame.node,
             timeout_s=stream.remaining_s(),
         ) as account:
-            try:
-                request = await stream.receive() or b""
-                account.request_bytes = len(request)
-                if self._draining:  # since the call began: the nodes' links take no more
-                    raise Draining("hub")
-                self._check_call(stream, frame)
-                account.node = route(frame.subject, frame.node, self.nodes.with_driver(frame.subject))
-                call = Call(frame.subject, frame.method, request, frame.call, stream.remaining_s())
-                await self._forward(stream, call, account)
-            except CallError as error:
-                account.status = status_of(error, self.origin)
-                stream.end(account.status)
+            request = await stream.receive() or b""
+            account.request_bytes = len(request)
+            if self._draining:  # since the call began: the nodes' links take no more
+                raise Draining("hub")
+            self._check_call(stream, frame)
+            account.node = route(frame.subject, frame.node, self.nodes.with_driver(frame.subject))
+            call = Call(frame.subject, frame.method, request, frame.call, stream.remaining_s())
+            await self._forward(stream, call, account)
 
     def _check_call(self, stream: Stream, frame: Open) -> None:
         if stream.link.context is Role.DRIVER:

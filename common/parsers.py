@@ -25,7 +25,10 @@ LONGEST_SOCKET_PATH_BYTES: Final = 107
 
 
 LONGEST_NAME_CHARS: Final = 253
-"""A Kubernetes object's name is at most so long; a CSI driver's 63. A hub refuses a longer one."""
+"""A Kubernetes object's name is at most so long. A hub refuses a longer one."""
+
+LONGEST_DRIVER_NAME_CHARS: Final = 63
+"""CSI spec, GetPluginInfoResponse.name."""
 
 
 class HostPort(NamedTuple):
@@ -201,10 +204,13 @@ def _words(text: str) -> str:
     return text
 
 
-def _peer_name(text: str) -> str:
-    if len(text) > LONGEST_NAME_CHARS:
-        raise ValueError(f"must be at most {LONGEST_NAME_CHARS} characters long")
-    return _words(text)
+def _no_longer_than(limit: int) -> Callable[[str], str]:
+    def read(text: str) -> str:
+        if len(text) > limit:
+            raise ValueError(f"must be at most {limit} characters long")
+        return _words(text)
+
+    return read
 
 
 duration: Final = Parser(_duration, "DURATION", "_s")
@@ -237,8 +243,11 @@ switch: Final = Parser(_switch, "")
 words: Final = Parser(_words, "TEXT")
 """Any printable text that is not empty → str."""
 
-peer_name: Final = Parser(_peer_name, "NAME")
-"""What a node or a driver calls itself: printable, not empty, and no longer than a hub takes → str."""
+node_name: Final = Parser(_no_longer_than(LONGEST_NAME_CHARS), "NAME")
+"""A node's name: printable, not empty, and no longer than a hub takes → str."""
+
+driver_name: Final = Parser(_no_longer_than(LONGEST_DRIVER_NAME_CHARS), "NAME")
+"""A CSI driver's name: printable, not empty, and no longer than CSI allows → str."""
 
 
 def choice(*allowed: str) -> Parser[str]:

@@ -56,6 +56,7 @@ class Standing:
     async def _stand(self, link: Link) -> None:
         wait_s, last = _FIRST_WAIT_S, ""
         while True:
+            began = asyncio.get_running_loop().time()
             try:
                 why = await self._open_and_use(link)
             except TunnelClosed:
@@ -68,6 +69,8 @@ class Standing:
             if why != last:
                 last = why
                 log.warning("the %s stream has ended, and is opened again until it stays: %s", self._kind.name, why)
+            if asyncio.get_running_loop().time() - began > _LONGEST_WAIT_S:  # it was well until now
+                wait_s = _FIRST_WAIT_S
             await asyncio.sleep(wait_s)
             wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
 

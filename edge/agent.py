@@ -17,13 +17,11 @@ from typing import Any
 from common.accounting import Account, Accounted
 from common.csi.methods import is_csi
 from common.errors import (
-    CallError,
     DriverAmbiguous,
     DriverMissing,
     MessageTooLarge,
     NotCarried,
     OperationLimit,
-    status_of,
     timestamp,
 )
 from common.httpd import HttpEndpoint
@@ -123,13 +121,9 @@ class Agent:
             node=self.node,
             timeout_s=stream.remaining_s(),
         ) as account:
-            try:
-                request = await stream.receive() or b""
-                account.request_bytes = len(request)
-                account.status = await self._call(stream, frame, request, account)
-            except CallError as error:
-                account.status = status_of(error, self.origin)
-                stream.end(account.status)
+            request = await stream.receive() or b""
+            account.request_bytes = len(request)
+            account.status = await self._call(stream, frame, request, account)
 
     async def _call(self, stream: Stream, frame: Open, request: bytes, account: Account) -> Status:
         if not is_csi(frame.method):

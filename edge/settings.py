@@ -5,7 +5,7 @@ from pathlib import Path
 
 from common.endpoint import Endpoint, hub_endpoint
 from common.link_settings import LinkSettings
-from common.parsers import bounded, count, duration, path, peer_name, unix_path
+from common.parsers import bounded, count, duration, node_name, path, unix_path
 from common.settings import REQUIRED, setting
 
 
@@ -15,7 +15,7 @@ class AgentSettings(LinkSettings):
 
     command = "edge"
 
-    node: str = setting(REQUIRED, parse=peer_name, help="This node's name, as Kubernetes knows it.")
+    node: str = setting(REQUIRED, parse=node_name, help="This node's name, as Kubernetes knows it.")
     hub: Endpoint = setting(REQUIRED, parse=hub_endpoint, help="Where the hub listens: wss://HOST:PORT.")
     driver: tuple[Path, ...] = setting(
         (), parse=unix_path, repeatable=True, help="The socket of a vendor's CSI driver on this node."

@@ -9,6 +9,7 @@ Rules kept here and in `server_connection` (contract A.1, RULE A1; design sectio
 """
 
 import asyncio
+import logging
 import socket
 from collections.abc import Callable
 
@@ -18,6 +19,8 @@ from common.sockets import UnixListener
 from common.status import Code, Origin, Status
 
 __all__ = ["CancelReason", "Handler", "Server", "ServerCall", "ServerSettings", "serve"]
+
+log = logging.getLogger("csi_bridge.relay")
 
 CANCEL_GRACE_S = 5.0
 """How long `close` waits for handlers that do not end when they are cancelled."""
@@ -89,6 +92,9 @@ class Server:
         """A client connected."""
         self.connections.add(connection)
         self._no_connections.clear()
+        if len(self.connections) > self.settings.max_connections:
+            log.warning("a client was hung up on: %d connections is the limit", self.settings.max_connections)
+            connection.abort()
 
     def connection_closed(self, connection: ServerConnection) -> None:
         """A client's connection is over."""
@@ -124,6 +130,7 @@ async def serve(
     on_error: Callable[[BaseException | None], Status],
     too_large: Callable[[int], Status],
     on_deadline: Callable[[ServerCall], Status] | None = None,
+    max_connections: int = 1_024,
     origin: str = Origin.PROXY,
 ) -> Server:
     """Serve gRPC calls of any method on a listening UNIX socket (see `common.sockets.listen_unix`).
@@ -137,6 +144,7 @@ async def serve(
             `ServerClosing`) for calls cut or refused because the server stops.
         too_large: the status for a request of that many bytes.
         on_deadline: the status when the deadline passed; DEADLINE_EXCEEDED with a plain text by default.
+        max_connections: a client beyond so many is hung up on.
         origin: the hop named in statuses made here.
 
     Returns:
@@ -148,6 +156,7 @@ async def serve(
         too_large=too_large,
         on_deadline=on_deadline
         or (lambda _call: Status(Code.DEADLINE_EXCEEDED, "the caller's deadline passed", origin)),
+        max_connections=max_connections,
         origin=origin,
     )
     server = Server(handler, settings)

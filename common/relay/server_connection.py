@@ -45,6 +45,7 @@ class ServerSettings:
             cut or refused because the server stops (`ServerClosing`).
         too_large: the status for a request message of that many bytes.
         on_deadline: the status for a call whose deadline passed in its handler.
+        max_connections: a client beyond so many is hung up on; one that is there never is, however idle (RULE A1).
         origin: the hop named in the statuses made here.
     """
 
@@ -52,6 +53,7 @@ class ServerSettings:
     on_error: Callable[[BaseException | None], Status]
     too_large: Callable[[int], Status]
     on_deadline: Callable[[ServerCall], Status]
+    max_connections: int
     origin: str = Origin.PROXY
 
 

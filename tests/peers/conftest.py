@@ -1,7 +1,7 @@
 """Fixtures of the peer tests: the peers themselves, processes, a control plane, sidecars, csi-sanity.
 
-``make peers`` builds the peers, and so does ``make test`` with ``CSI_BRIDGE_REQUIRE_PEERS=1``. A peer that is missing then
-fails the test that wants it; without the variable, the test is skipped and says what to run.
+``make peers`` builds the peers, and so does ``make test`` with ``CSI_BRIDGE_REQUIRE_PEERS=1``. A peer that is missing
+then fails the test that wants it; without the variable, the test is skipped and says what to run.
 """
 
 from __future__ import annotations

@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from common.errors import DriverAmbiguous, DriverMissing
+from common.errors import DriverAmbiguous, DriverMissing, NotCarried
 from common.messages import Kind, Open
 from common.metrics import Metrics
 from common.reports import DriverReport
-from common.status import Code, Status
 from edge.agent import Agent
 from edge.operations import Operations
 
@@ -30,16 +29,12 @@ class FakeStream:
 
     def __init__(self, kind: int, method: str) -> None:
         self.opened = Open(2, kind, 1, "d.example", method, "n1", "c1", 0)
-        self.ended: Status | None = None
 
     async def receive(self) -> bytes:
         return b""
 
     def remaining_s(self) -> float | None:
         return None
-
-    def end(self, status: Status, _message: bytes | None = None) -> None:
-        self.ended = status
 
 
 def agent(*drivers: Any) -> Agent:
@@ -74,7 +69,5 @@ def test_two_drivers_of_one_name_that_both_answer_are_named() -> None:
 @pytest.mark.parametrize("method", ["/grpc.health.v1.Health/Check", "/csi.v0.Node/NodePublishVolume", ""])
 async def test_what_is_no_method_of_csi_is_not_called(method: str) -> None:
     stream: Any = FakeStream(Kind.CALL, method)
-    await agent(FakeDriver("d.example")).serve(stream)
-    assert stream.ended is not None
-    assert stream.ended.code == Code.UNIMPLEMENTED
-    assert "the methods of CSI alone" in stream.ended.message
+    with pytest.raises(NotCarried, match="the methods of CSI alone"):
+        await agent(FakeDriver("d.example")).serve(stream)

@@ -10,7 +10,7 @@ import pytest
 from cloud.csi_proxy_driver import ProxyDriver
 from cloud.driver_settings import DriverSettings
 from cloud.identity_cache import CACHED_METHODS, IdentityCache
-from common.errors import timestamp
+from common.errors import CallError, timestamp
 from common.limits import Limits
 from common.messages import Kind
 from common.metrics import Metrics
@@ -69,7 +69,11 @@ class World:
     async def call(self, method: str = CREATE) -> list[Status]:
         """What a sidecar is told of a call."""
         sidecar = Sidecar()
-        await self.proxy.handle(ServerCall(sidecar, 1, method=method, request=b"", timeout_s=None))
+        call = ServerCall(sidecar, 1, method=method, request=b"", timeout_s=None)
+        try:
+            await self.proxy.handle(call)
+        except CallError as error:
+            call.finish(self.proxy.on_error(error))
         return sidecar.told
 
 

@@ -100,7 +100,9 @@ def too_large(size: int) -> Status:
 
 
 @contextlib.asynccontextmanager
-async def serving(path: Path, handler: Handler, *, max_message_bytes: int = 8 * MIB) -> AsyncIterator[Server]:
+async def serving(
+    path: Path, handler: Handler, *, max_message_bytes: int = 8 * MIB, max_connections: int = 1_024
+) -> AsyncIterator[Server]:
     """Our server."""
     server = await serve(
         listen_unix(path, mode=0o600),
@@ -108,6 +110,7 @@ async def serving(path: Path, handler: Handler, *, max_message_bytes: int = 8 * 
         max_message_bytes=max_message_bytes,
         on_error=on_error,
         too_large=too_large,
+        max_connections=max_connections,
     )
     try:
         yield server

@@ -1,6 +1,7 @@
 """The gRPC server against real sidecars' libraries and against clients that break every rule."""
 
 import asyncio
+import contextlib
 import os
 from pathlib import Path
 
@@ -93,6 +94,23 @@ async def test_a_message_longer_than_the_clients_header_limit_arrives_cut(path: 
     assert code == Code.ABORTED
     assert message.startswith("xxx")
     assert message.endswith("x...")
+
+
+async def test_a_client_beyond_the_limit_of_connections_is_hung_up_on_and_those_there_stay(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving(path, echo, max_connections=1) as server, sidecar_at(path) as sidecar:
+        call = sidecar.unary_unary("/a/B")
+        assert await call(b"first") == b"first"
+        reader, writer = await asyncio.open_unix_connection(path)
+        with contextlib.suppress(ConnectionResetError):
+            await reader.read()  # to its end
+        writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
+        assert await call(b"still there") == b"still there"
+        assert len(server.connections) == 1
+    assert "a client was hung up on: 1 connections is the limit" in caplog.messages
 
 
 async def test_a_handler_that_raises_gives_the_owners_status(path: Path) -> None:
