@@ -18,7 +18,9 @@ help:                ## list the targets
 
 $(STAMP): pyproject.toml constraints.txt
 	@echo "creating $(VENV) with the pinned versions of constraints.txt"
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV) || { \
+		echo "$(PYTHON) cannot make a virtual environment with pip: install its venv (Debian, Ubuntu: python3-venv)," \
+		"or name another one: make PYTHON=/path/of/python3" >&2; exit 1; }
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 

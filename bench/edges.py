@@ -10,6 +10,7 @@ Prints a line of JSON when all are up, and another for each line on standard inp
 import argparse
 import asyncio
 import json
+import logging
 import secrets
 import sys
 import time
@@ -50,11 +51,16 @@ class Idle:
     origin = Origin.EDGE
 
     def __init__(self) -> None:
-        self.up = 0
+        self._up: set[Link] = set()
 
-    def greeted(self, _link: Link) -> None:
+    @property
+    def up(self) -> int:
+        """How many links there are."""
+        return len(self._up)
+
+    def greeted(self, link: Link) -> None:
         """One more is up."""
-        self.up += 1
+        self._up.add(link)
 
     async def serve(self, _stream: Stream) -> None:
         """No calls come to idle edges."""
@@ -66,9 +72,9 @@ class Idle:
     def refused(self, link: Link, reason: str, message: str) -> None:
         """Nothing to do."""
 
-    def closed(self, _link: Link, _reason: str, _message: str) -> None:
-        """One less is up."""
-        self.up -= 1
+    def closed(self, link: Link, _reason: str, _message: str) -> None:
+        """One less is up, unless its dial had been given up before the hub's hello came."""
+        self._up.discard(link)
 
 
 async def dial_all(hub: Endpoint, count: int, idle: Idle, tls: Identity, at_once: int) -> dict[str, object]:
@@ -99,7 +105,7 @@ async def dial_all(hub: Endpoint, count: int, idle: Idle, tls: Identity, at_once
     return {"up": idle.up, "seconds": round(time.monotonic() - started, 3), "retries": retries}
 
 
-async def keep_all(hub: Endpoint, count: int, idle: Idle) -> list[asyncio.Task[object]]:
+async def keep_all(hub: Endpoint, count: int, idle: Idle) -> list[asyncio.Task[None]]:
     """All edges as uplinks, with the agents' own redial and back-off."""
     limits = Limits(hello_timeout_s=10, keepalive_s=60)
     tasks = []
@@ -121,6 +127,7 @@ async def main() -> None:
         "--tls", nargs=2, metavar=("CA", "DIR"), help="DIR holds edge-eN.crt and edge-eN.key of each edge"
     )
     options = parser.parse_args()
+    logging.disable(logging.WARNING)  # ten thousand edges would say the same
     tls = _identity(*map(Path, options.tls)) if options.tls else None
     idle = Idle()
     tasks = []

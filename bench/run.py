@@ -5,6 +5,7 @@
 
 Machines are noisy: sockets take turns in slices of half a second within one run, and the table quotes differences and
 ratios of the same run. The load comes from a Go program (`bench/loadgen`), so that it costs less than what it measures.
+Without Go it comes from Python (`bench/coarse_loadgen.py`): the table then says so, and judges no time of a call.
 """
 
 import argparse
@@ -20,10 +21,13 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from bench import figures  # noqa: E402  # a script outside the packages
-from bench.figures import Figure  # noqa: E402
-from tests.peers.build import BuildError, build, find, module_of  # noqa: E402
+from bench.figures import Command, Figure, NotMeasured  # noqa: E402
+from tests.peers.build import BuildError, build, module_of  # noqa: E402
 
-GROUPS: dict[str, Callable[[Path, Path], list[Figure]]] = {
+RESULTS = ROOT / "bench" / "results"
+COARSE: Command = (sys.executable, str(ROOT / "bench" / "coarse_loadgen.py"))
+
+GROUPS: dict[str, Callable[[Path, Command], list[Figure]]] = {
     "call": figures.calls,
     "identity": figures.identity,
     "size": figures.agent_size,
@@ -32,6 +36,9 @@ GROUPS: dict[str, Callable[[Path, Path], list[Figure]]] = {
     "herd": figures.herd,
 }
 
+_TIMED = frozenset({"call", "identity"})
+"""Groups whose figures are no better than the load generator."""
+
 
 def main() -> int:
     """Measure, print the table, write the JSON."""
@@ -39,26 +46,40 @@ def main() -> int:
     parser.add_argument("--only", choices=sorted(GROUPS), action="append", help="measure only this group; repeatable")
     options = parser.parse_args()
     loadgen = _loadgen()
-    if loadgen is None:
-        return 1
     found: list[Figure] = []
     with tempfile.TemporaryDirectory(prefix="csib-") as directory:
         for name in options.only or GROUPS:
             print(f"measuring: {name}", flush=True)
             here = Path(directory) / name
             here.mkdir()
-            found += GROUPS[name](here, loadgen)
+            try:
+                found += _measured(name, here, loadgen)
+            except NotMeasured as error:
+                print(f"{name}: not measured: {error}", file=sys.stderr)
+                return 1
     print(_table(found))
-    _write(found)
+    if loadgen == COARSE:
+        print("coarse: the load generator costs more than what it measures, so no time of a call is judged\n")
+    _write(found, coarse=loadgen == COARSE)
     return 0
 
 
-def _loadgen() -> Path | None:
+def _loadgen() -> Command:
+    module = module_of("loadgen")
     try:
-        build([module_of("loadgen")])
+        build([module])
     except BuildError as error:
-        print(f"the load generator cannot be built: {error}", file=sys.stderr)
-    return find("loadgen")
+        print(f"the load comes from Python, not from Go: {error}", file=sys.stderr)
+        return COARSE
+    return (str(module.directory / "loadgen"),)
+
+
+def _measured(group: str, directory: Path, loadgen: Command) -> list[Figure]:
+    found = GROUPS[group](directory, loadgen)
+    if loadgen == COARSE and group in _TIMED:
+        for figure in found:
+            figure.met = None
+    return found
 
 
 def _table(found: list[Figure]) -> str:
@@ -69,14 +90,14 @@ def _table(found: list[Figure]) -> str:
     return "\n".join(["", lines[0], "-" * len(lines[0]), *lines[1:], ""])
 
 
-def _write(found: list[Figure]) -> None:
-    results = ROOT / "bench" / "results"
-    results.mkdir(exist_ok=True)
+def _write(found: list[Figure], *, coarse: bool) -> None:
+    RESULTS.mkdir(exist_ok=True)
     record = {
         "machine": {"cores": os.cpu_count(), "system": platform.platform(), "python": platform.python_version()},
+        "coarse": coarse,
         "figures": [figure.__dict__ for figure in found],
     }
-    (results / "latest.json").write_text(json.dumps(record, indent=2) + "\n")
+    (RESULTS / "latest.json").write_text(json.dumps(record, indent=2) + "\n")
     print("the same as JSON, with all details: bench/results/latest.json")
 
 

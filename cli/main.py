@@ -7,6 +7,7 @@ import click
 from cli.call_settings import CallSettings
 from cli.goflags import from_go
 from cli.options import CONTEXT_SETTINGS, settings_options
+from cli.order_settings import ForgetSettings, TrustSettings
 from cli.status_settings import StatusSettings
 from cloud.driver_settings import DriverSettings
 from cloud.hub_settings import HubSettings
@@ -87,9 +88,40 @@ def status(settings: StatusSettings) -> None:
 
 
 @cli.command(context_settings=CONTEXT_SETTINGS)
+@click.argument("node")
+@click.argument("driver", default="")
+@settings_options(ForgetSettings)
+def forget(settings: ForgetSettings, node: str, driver: str) -> None:
+    """Let the hub on this host forget NODE, which is gone for good, or only that it runs DRIVER.
+
+    Refused while the node is connected, or while its agent still reports the driver. Volumes there are not deleted.
+    """
+    from cli import order
+
+    sys.exit(order.run(settings, order.forget(settings, node=node, driver=driver)))
+
+
+@cli.command(context_settings=CONTEXT_SETTINGS)
+@settings_options(TrustSettings)
+def trust(settings: TrustSettings) -> None:
+    """Tell the hub on this host that it knows every node and its drivers again, after it had lost what it knew.
+
+    Look at `status` first: until then, a call that names no node is refused rather than sent to the wrong one.
+    """
+    from cli import order
+
+    sys.exit(order.run(settings, order.trust(settings)))
+
+
+@cli.command(context_settings=CONTEXT_SETTINGS)
 def demo() -> None:
     """Tell a volume's whole life on this machine: hub, proxy driver, agent, example driver, and a link that is cut."""
-    from cli.demo import story
+    try:
+        from cli.demo import story
+    except ModuleNotFoundError as error:
+        raise click.UsageError(
+            f"the module {error.name} is not installed; it comes with csi-bridge's extra `demo`: pip install '.[demo]'"
+        ) from error
 
     sys.exit(story.run())
 

@@ -40,11 +40,11 @@ async def ask(hub: Endpoint, *, limits: Limits) -> State:
 
 
 def show(state: State) -> Iterator[str]:
-    """The state as lines for people: the hub, a table of its nodes, a table of the proxy drivers, and the conflicts."""
+    """The state as lines for people: the hub, its nodes and the proxy drivers as tables, and what is wrong."""
     nodes, drivers = state["nodes"], state["drivers"]
     yield (
         f"{state['software']}: {state['connected']} of {state['known']} nodes connected "
-        f"(at most {state['max_nodes']} are known), {len(drivers)} proxy drivers, {state['lost_writes']} writes lost"
+        f"(at most {state['max_nodes']} are known), {len(drivers)} proxy drivers"
     )
     if nodes:
         yield ""
@@ -55,10 +55,18 @@ def show(state: State) -> Iterator[str]:
         yield ""
         rows = [(driver["driver"], timestamp(driver["since"]), driver["address"]) for driver in drivers]
         yield from _table(("PROXY DRIVER", "SINCE", "ADDRESS"), rows)
-    conflicts = [node["conflict"] for node in nodes if node["conflict"]]
-    if conflicts:
+    wrong = list(_wrong(state))
+    if wrong:
         yield ""
-        yield from (f"CONFLICT: {_printable(conflict)}" for conflict in conflicts)
+        yield from map(_printable, wrong)
+
+
+def _wrong(state: State) -> Iterator[str]:
+    yield from (f"CONFLICT: {node['conflict']}" for node in state["nodes"] if node["conflict"])
+    if state["trouble"]:
+        yield f"NOT WRITTEN: the hub keeps its newest knowledge in memory alone, and tries again: {state['trouble']}"
+    for loss in state["lost"]:
+        yield f"LOST: {loss}; calls that name no node are refused until csi-bridge trust"
 
 
 def run(settings: StatusSettings) -> int:

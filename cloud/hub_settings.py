@@ -35,7 +35,9 @@ class HubSettings(LinkSettings):
         None, parse=host_port, help="Where edge agents, and proxy drivers on other hosts, connect (wss)."
     )
     state_dir: Path = setting(
-        "/var/lib/csi-bridge/hub", parse=path, help="Where the hub keeps what it knows of the nodes."
+        "/var/lib/csi-bridge/hub",
+        parse=path,
+        help="Where the hub keeps what it knows of the nodes: on a disk that outlives it, and for one hub alone.",
     )
     max_connections: int = setting(
         "20000",

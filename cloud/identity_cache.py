@@ -10,11 +10,14 @@ Rules:
 
 import logging
 import os
+import threading
+from dataclasses import replace
 from pathlib import Path
 
 from common.csi.csi_pb2 import GetPluginInfoResponse
 from common.errors import NothingKnown, SettingsError
 from common.reports import (
+    ESSENTIAL_METHODS,
     GET_PLUGIN_INFO,
     NODE_GET_INFO,
     REPORTED_METHODS,
@@ -40,6 +43,7 @@ class IdentityCache:
             SettingsError: the directory cannot be used.
         """
         self._driver = driver
+        self._updating = threading.Lock()
         self._path = state_dir / f"identity-{driver.replace('/', '_')}.json"
         try:
             state_dir.mkdir(parents=True, exist_ok=True)
@@ -64,7 +68,11 @@ class IdentityCache:
             NothingKnown: the driver has not been heard of yet.
         """
         if self._published is not None:
-            return self._published.answers[method]
+            found = self._published.answers.get(method)
+            if found is None:
+                why = f"it has not answered {method}; look at the log of the edge agent on node {self._published.node}"
+                raise NothingKnown(self._driver, why)
+            return found
         if method == GET_PLUGIN_INFO:
             unknown = GetPluginInfoResponse(name=self._driver, vendor_version="unknown")
             return Answer(0, body=unknown.SerializeToString())
@@ -73,27 +81,40 @@ class IdentityCache:
     def update(self, report: DriverReport) -> None:
         """The hub tells what the driver says now. Writes a file: call it off the loop.
 
-        The first report is published at once; a later one when the proxy starts again.
+        The first answer to a method is published at once; another one when the proxy starts again. One at a time: a
+        link's last report may still be written when the next link's first one comes.
         """
-        if report.driver != self._driver or not report.answers.keys() >= CACHED_METHODS:
+        with self._updating:
+            self._update(report)
+
+    def _update(self, report: DriverReport) -> None:
+        if not self._is_usable(report):
             log.warning("an unusable report of driver %s from node %s is ignored", report.driver, report.node)
             return
+        if self._stored is not None:  # what it does not answer now it has answered before
+            report = replace(report, answers={**self._stored.answers, **report.answers})
         if self._published is None:
             self._published = report
             log.info("driver %s is known now, from node %s", report.driver, report.node)
-        elif self._differs(report):
-            log.warning(
-                "driver %s on node %s has changed its Identity or capabilities; the sidecars see it when this proxy "
-                "driver and they are restarted",
-                report.driver,
-                report.node,
-            )
+        else:
+            if self._differs(report):
+                log.warning(
+                    "driver %s on node %s has changed its Identity or capabilities; the sidecars see it when this "
+                    "proxy driver and they are restarted",
+                    report.driver,
+                    report.node,
+                )
+            self._published = replace(self._published, answers={**report.answers, **self._published.answers})
         if report != self._stored and self._write(report):
             self._stored = report
 
+    def _is_usable(self, report: DriverReport) -> bool:
+        return report.driver == self._driver and report.answers.keys() >= set(ESSENTIAL_METHODS)
+
     def _differs(self, report: DriverReport) -> bool:
-        last = self._stored
-        return last is None or any(report.answers[method] != last.answers[method] for method in CACHED_METHODS)
+        """Whether it answers otherwise than before; what it answers for the first time is no change."""
+        last = self._stored.answers if self._stored is not None else {}
+        return any(last[method] != report.answers.get(method) for method in CACHED_METHODS & last.keys())
 
     def _read(self) -> DriverReport | None:
         try:
@@ -103,7 +124,7 @@ class IdentityCache:
         except (OSError, ValueError, IndexError) as error:
             log.warning("%s is unreadable and ignored until the hub tells again: %s", self._path, error)
             return None
-        if report.driver != self._driver or not report.answers.keys() >= CACHED_METHODS:
+        if not self._is_usable(report):
             log.warning("%s is of another driver or incomplete, and ignored", self._path)
             return None
         return report

@@ -6,7 +6,8 @@ Rules:
 * One name, one machine: the same instance with the same or a later boot replaces its old, half-dead link; another
   instance is refused while the first one lives, and the conflict is shown. So is a copy of the first one's state
   directory: two such machines give themselves away by replacing each other again and again.
-* A node that is away stays known, with the time it left: its calls are refused with that time, not with a guess.
+* A node that is away stays known, with the time it left: its calls are refused with that time, not with a guess. Only
+  an operator can say that it is gone for good.
 """
 
 import logging
@@ -24,6 +25,8 @@ from common.errors import (
     LinkLost,
     NodeOffline,
     NodeUnknown,
+    OperatorRefused,
+    Overloaded,
     TunnelClosed,
 )
 from common.link import Link
@@ -86,11 +89,13 @@ class _Visit:
         link: the link.
         began: when its hello came, in seconds of the monotonic clock.
         ended: when it was found gone or was replaced, in seconds since the epoch; 0 while it is there.
+        told: the drivers that its agent reported last.
     """
 
     link: Link
     began: float
     ended: float = 0.0
+    told: frozenset[str] = frozenset()
 
 
 @dataclass(slots=True)
@@ -165,28 +170,63 @@ class Nodes:
 
         A driver that it does not mention stays known: a restarted agent has not asked its drivers yet, and a call must
         not go to another node because this one's driver is away.
+
+        Raises:
+            ValueError: with what is known already it is too much to keep. What was known stays.
         """
         node = self._nodes[name]
+        told = {report.driver: report for report in reports if report.node == name}
+        if node.visit is not None:
+            node.visit.told = frozenset(told)
         old = {report.driver: report for report in node.stored.reports}
-        new = old | {report.driver: report for report in reports if report.node == name}
+        new = old | told
         if new == old:
             return
         size = len(encode_reports(new.values()))
         if size > MAX_REPORT_BYTES:
-            log.warning(
-                "node %s has reported %d drivers, %d bytes in all, and %d are the most: what it said last is ignored",
-                name,
-                len(new),
-                size,
-                MAX_REPORT_BYTES,
+            raise ValueError(
+                f"{len(new)} drivers with those of before, {size} bytes in all, and {MAX_REPORT_BYTES} are the most; "
+                f"what was known of it stays; run csi-bridge forget {name} DRIVER for each that is gone"
             )
-            return
         node.stored = replace(node.stored, reports=tuple(new.values()))
         self._store.save(node.stored)
         for driver, report in new.items():
             if report != old.get(driver):
                 self._by_driver.setdefault(driver, set()).add(name)
                 self._changed(driver)
+
+    def forget(self, name: str, driver: str = "") -> None:
+        """An operator says that a node is gone for good, or that it no longer runs a driver.
+
+        Raises:
+            OperatorRefused: the node or its agent says otherwise, or it is not known.
+        """
+        what = (
+            f"driver {driver} of edge node {name} is not forgotten" if driver else f"edge node {name} is not forgotten"
+        )
+        node = self._nodes.get(name)
+        if node is None:
+            raise OperatorRefused(what, "the hub knows no such node")
+        known = {report.driver: report for report in node.stored.reports}
+        if not driver:
+            self._forget_node(node, what)
+        elif driver not in known:
+            raise OperatorRefused(what, "it has never reported such a driver")
+        elif node.visit is not None and driver in node.visit.told:
+            raise OperatorRefused(what, "its agent still reports it; take its socket from the agent's --driver first")
+        else:
+            kept = tuple(report for report in node.stored.reports if report.driver != driver)
+            node.stored = replace(node.stored, reports=kept)
+            self._store.save(node.stored)
+        for gone in [driver] if driver else known:
+            self._by_driver[gone].discard(name)
+            self._changed(gone)
+
+    def _forget_node(self, node: _Node, what: str) -> None:
+        if node.visit is not None:
+            raise OperatorRefused(what, "it is connected; stop its agent first")
+        del self._nodes[node.stored.name]
+        self._store.forget(node.stored.name)
 
     # ---- questions ---------------------------------------------------------------------------------------------------
 
@@ -200,6 +240,11 @@ class Nodes:
         if node is None:
             return None
         return next((report for report in node.stored.reports if report.driver == driver), None)
+
+    def is_connected(self, name: str) -> bool:
+        """Whether a node's agent is there now."""
+        node = self._nodes.get(name)
+        return node is not None and node.visit is not None
 
     @property
     def connected(self) -> int:
@@ -255,7 +300,8 @@ class Nodes:
         if len(self._nodes) >= self.max_nodes:
             raise HandshakeRefused(
                 Reason.FULL,
-                f"the hub knows {len(self._nodes)} nodes, which is its limit (--max-nodes), and {name} is a new one",
+                f"the hub knows {len(self._nodes)} nodes, which is its limit (--max-nodes), and {name} is a new one; "
+                f"raise it, or run csi-bridge forget NODE for those that are gone for good",
             )
 
     def _replace(self, node: _Node, old: _Visit, hello: Hello, link: Link) -> None:
@@ -314,6 +360,8 @@ class NodeReply:
                 call=call.call_id,
                 timeout_s=call.timeout_s,
             )
+        except Overloaded as error:
+            raise Overloaded(f"agent of edge node {name}", error.limit, error.flag) from error
         except TunnelClosed as error:
             if visit.link.over:
                 raise self._offline() from error

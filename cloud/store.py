@@ -1,20 +1,28 @@
 """The hub's store: what it knows of the nodes, on disk, so that a restarted hub can answer for nodes not yet back.
 
-SQLite in WAL mode, `synchronous=NORMAL`: survives a killed process without an fsync on the call path. All writes
-happen in one thread of their own, those that wait together in one transaction. Memory is the truth while the hub runs:
-a write that fails (a full disk) is logged and counted, and the hub goes on.
+Rules:
+
+* SQLite in WAL mode, `synchronous=NORMAL`: survives a killed process without an fsync on the call path.
+* All writes happen in one thread of their own, those that wait together in one transaction. Memory is the truth while
+  the hub runs: a write that fails (a full disk) is tried again until it works.
+* What is lost all the same is one of the `losses`, which outlive the hub: a damaged database, reports that nobody can
+  read, writes that still failed when the hub ended.
+* One hub at a time: two would each overwrite what the other one knows.
 """
 
 import asyncio
+import fcntl
 import logging
+import os
 import sqlite3
 import threading
-from collections.abc import Callable
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from common.errors import SettingsError
+from cloud.losses import Losses
+from common.errors import SettingsError, timestamp
 from common.reports import DriverReport, decode_reports, encode_reports
 
 log = logging.getLogger("csi_bridge.hub.store")
@@ -31,8 +39,10 @@ CREATE TABLE IF NOT EXISTS nodes (
 
 _SELECT = "SELECT name, instance, boot, since, connected, reports FROM nodes"
 
+_RETRY_S = 5.0
+"""Between a write that failed and the next try: a disk is emptied by people."""
+
 _Row = tuple[str, str, int, float, int, bytes]
-Write = Callable[[sqlite3.Connection], object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,23 +61,35 @@ class Store:
     """The database file `hub.db` in the state directory."""
 
     def __init__(self, state_dir: Path) -> None:
-        """Open or create it. A file that is no database is moved aside: the nodes report again when they connect.
+        """Open or create it. A file that is no database is moved aside, and is a loss.
 
         Raises:
-            SettingsError: the directory cannot be used, or the file is a newer hub's.
+            SettingsError: the directory cannot be used, another hub uses it, or the file is a newer hub's.
         """
         self._path = state_dir / "hub.db"
         self._rows: list[_Row] = []
         try:
             state_dir.mkdir(parents=True, exist_ok=True)
-            self._database = self._open()
+            self._lock_file = _lock(state_dir / "hub.lock")
+            try:
+                self.losses = Losses(state_dir / "hub.losses")
+                self._database = self._open()
+                self.losses.create()
+            except BaseException:
+                os.close(self._lock_file)
+                raise
+        except BlockingIOError:
+            raise SettingsError("--state-dir", str(state_dir), "another hub is using it") from None
         except (OSError, sqlite3.Error) as error:
             raise SettingsError("--state-dir", str(state_dir), f"cannot be written: {error}") from error
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="hub-store")
         self._lock = threading.Lock()
-        self._waiting: list[Write] = []
-        self.failures = 0
-        """Writes that were lost; the operator's status shows them."""
+        self._waiting: dict[str, _Row | None] = {}
+        """What is to be written, by node; None: the node is forgotten."""
+        self._writing = False
+        self._closing = threading.Event()
+        self.trouble = ""
+        """Why writing fails; empty while it works."""
 
     def nodes(self) -> list[StoredNode]:
         """Every node that was on disk. To be asked once, at start."""
@@ -78,45 +100,74 @@ class Store:
                 drivers = tuple(decode_reports(reports))
             except ValueError as error:
                 log.warning("the stored reports of node %s are unreadable and dropped: %s", name, error)
+                self.losses.add(f"the stored reports of edge node {name} were unreadable")
                 drivers = ()
+                self.save(StoredNode(name, instance, boot, since, bool(connected), drivers))  # so that it is told once
             found.append(StoredNode(name, instance, boot, since, bool(connected), drivers))
         return found
 
     def save(self, node: StoredNode) -> None:
         """Write a node, soon, off the loop."""
         row = (node.name, node.instance, node.boot, node.since, int(node.connected), encode_reports(node.reports))
-        self._submit(lambda database: database.execute("INSERT OR REPLACE INTO nodes VALUES (?, ?, ?, ?, ?, ?)", row))
+        self._submit(node.name, row)
+
+    def forget(self, name: str) -> None:
+        """Remove a node, soon, off the loop."""
+        self._submit(name, None)
 
     async def close(self) -> None:
-        """Finish the writes that wait, then close the file."""
+        """Finish the writes that wait, then close the files."""
+        self._closing.set()
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(self._thread, self._write_waiting)
         self._thread.shutdown()
         self._database.close()
+        os.close(self._lock_file)
 
-    def _submit(self, write: Write) -> None:
+    def _submit(self, name: str, row: _Row | None) -> None:
         with self._lock:
-            self._waiting.append(write)
-            first = len(self._waiting) == 1
-        if first:
+            self._waiting[name] = row
+            idle, self._writing = not self._writing, True
+        if idle:
             self._thread.submit(self._write_waiting)
 
     def _write_waiting(self) -> None:
-        """In the store's thread: everything that waits, in one transaction."""
-        with self._lock:
-            writes, self._waiting = self._waiting, []
-        if not writes:
-            return
+        """In the store's thread: write until nothing waits; what fails is tried again until the hub ends."""
+        while True:
+            with self._lock:
+                rows, self._waiting = self._waiting, {}
+                self._writing = bool(rows)
+            if not rows:
+                return
+            if self._write(rows):
+                continue
+            with self._lock:
+                self._waiting = rows | self._waiting  # what came since is newer
+            if self._closing.wait(_RETRY_S):
+                return
+
+    def _write(self, rows: dict[str, _Row | None]) -> bool:
+        """Everything that waits, in one transaction. False if it failed."""
         try:
             with self._database:
-                for write in writes:
-                    write(self._database)
+                for name, row in rows.items():
+                    if row is None:
+                        self._database.execute("DELETE FROM nodes WHERE name = ?", (name,))
+                    else:
+                        self._database.execute("INSERT OR REPLACE INTO nodes VALUES (?, ?, ?, ?, ?, ?)", row)
         except Exception as error:
-            if isinstance(error, sqlite3.Error) and self.failures:
-                log.error("cannot write %s: %s", self._path, error)  # noqa: TRY400  # the traceback was logged once
-            else:
-                log.exception("cannot write %s; the hub goes on without it", self._path)
-            self.failures += len(writes)
+            trouble = str(error) or type(error).__name__
+            if trouble != self.trouble:
+                bug = None if isinstance(error, sqlite3.Error) else error
+                log.error("cannot write %s; it is tried again: %s", self._path, trouble, exc_info=bug)  # noqa: TRY400
+            self.trouble = trouble
+            self.losses.put_at_risk(f"{self._path} could not be written to the end")
+            return False
+        if self.trouble:
+            log.info("%s is written again, and nothing is missing in it", self._path)
+            self.trouble = ""
+            self.losses.put_at_risk("")
+        return True
 
     def _open(self) -> sqlite3.Connection:
         try:
@@ -124,8 +175,10 @@ class Store:
         except sqlite3.DatabaseError as error:
             if isinstance(error, sqlite3.OperationalError):  # no permission, no room: moving it aside helps nobody
                 raise
-            aside = self._path.with_suffix(".corrupt")
+            # Each damaged file keeps a name of its own: the first one may hold more than its successors.
+            aside = self._path.with_name(f"hub-{timestamp(time.time())}.corrupt")
             log.error("%s is damaged (%s); it is moved to %s", self._path, error, aside)  # noqa: TRY400  # not a bug
+            self.losses.add(f"{self._path} was damaged, and is {aside} now")
             self._path.replace(aside)
             for suffix in ("-wal", "-shm"):
                 Path(f"{self._path}{suffix}").unlink(missing_ok=True)
@@ -137,6 +190,8 @@ class Store:
             database.execute("PRAGMA journal_mode=WAL")
             database.execute("PRAGMA synchronous=NORMAL")
             self._check_version(database)
+            if self._is_new(database) and self.losses.file_found and not self.losses.standing:
+                self.losses.add(f"{self._path} was gone or empty")
             database.execute(_SCHEMA)
             database.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
             database.commit()
@@ -152,3 +207,22 @@ class Store:
         if version > SCHEMA_VERSION:
             why = f"was written by a newer hub (schema {version}, this one knows {SCHEMA_VERSION})"
             raise SettingsError("--state-dir", str(self._path), why)
+
+    @staticmethod
+    def _is_new(database: sqlite3.Connection) -> bool:
+        return not database.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
+
+
+def _lock(file: Path) -> int:
+    """The descriptor of a lock file, which is ours until it is closed.
+
+    Raises:
+        BlockingIOError: another process holds it.
+    """
+    descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor

@@ -27,9 +27,11 @@ from common.errors import (
     Draining,
     ForeignDriver,
     HandshakeRefused,
+    KnowledgeLost,
     MessageTooLarge,
     NoRoute,
     NotCarried,
+    OperatorRefused,
 )
 from common.httpd import HttpEndpoint
 from common.link import Link, Stream
@@ -44,6 +46,9 @@ log = logging.getLogger("csi_bridge.hub")
 
 _QUICK_REPORT_BYTES = 16_384
 """A report up to this size is read on the loop, in half a millisecond at worst; the largest take ten."""
+
+_MOST_WATCHES = 64
+"""Watches of one driver at once. Each proxy driver has one; each that is not read holds a report."""
 
 _SHOWN_CHARS = 100
 """What a peer says of itself stands in the log up to here."""
@@ -165,9 +170,18 @@ class Hub:
             if self._draining:  # since the call began: the nodes' links take no more
                 raise Draining("hub")
             self._check_call(stream, frame)
-            account.node = route(frame.subject, frame.node, self.nodes.with_driver(frame.subject))
+            account.node = self._route(frame.subject, frame.node)
             call = Call(frame.subject, frame.method, request, frame.call, stream.remaining_s())
             await self._forward(stream, call, account)
+
+    def _route(self, driver: str, wanted: str) -> str:
+        return route(
+            driver,
+            wanted,
+            self.nodes.with_driver(driver),
+            is_connected=self.nodes.is_connected,
+            losses=self._store.losses.standing,
+        )
 
     def _check_call(self, stream: Stream, frame: Open) -> None:
         if stream.link.context is Role.DRIVER:
@@ -201,13 +215,24 @@ class Hub:
             raise
 
     async def _serve_report(self, stream: Stream) -> None:
-        """An agent tells of its drivers, for as long as it is connected."""
+        """An agent tells of its drivers, for as long as it is connected.
+
+        One that cannot be taken may name a driver that the hub does not know there: a loss, until the same agent's next
+        report, which names them all again.
+        """
         node = stream.link.peer.name
+        losses, lost = self._store.losses, f"a report of edge node {node} could not be taken, as the hub's log tells"
+        is_mine = False
         async for message in stream:
             try:
                 self.nodes.report(node, await _read_reports(message))
             except ValueError as error:
                 log.warning("node %s sent an unreadable report: %s", node, error)
+                is_mine = await asyncio.to_thread(losses.add, lost) or is_mine
+            else:
+                if is_mine:
+                    await asyncio.to_thread(losses.remove, lost)
+                    is_mine = False
 
     async def _serve_watch(self, stream: Stream) -> None:
         """A proxy driver hears of the driver's Identity and capabilities, and of each change."""
@@ -216,6 +241,8 @@ class Hub:
         driver, wanted = stream.opened.subject, stream.opened.node
         changed = asyncio.Event()
         watchers = self._watchers.setdefault(driver, set())
+        if len(watchers) >= _MOST_WATCHES:
+            raise NotCarried("a watch", f"{_MOST_WATCHES} others watch driver {driver} already")
         watchers.add(changed)
         try:
             while True:
@@ -230,8 +257,8 @@ class Hub:
     async def _tell(self, stream: Stream, driver: str, wanted: str) -> None:
         """Tell a proxy driver what is known of its driver, if there is one node to ask."""
         try:
-            node = route(driver, wanted, self.nodes.with_driver(driver))
-        except NoRoute:  # the next report may make one
+            node = self._route(driver, wanted)
+        except (NoRoute, KnowledgeLost):  # the next report or an operator may make one
             return
         report = self.nodes.find_report(driver, node)
         if report is None:
@@ -248,6 +275,32 @@ class Hub:
             await stream.send(json.dumps(part).encode())
         stream.end(Status(Code.OK, origin=self.origin))
 
+    async def _serve_forget(self, stream: Stream) -> None:
+        """An operator says that a node is gone for good, or a driver of it."""
+        assert stream.opened is not None
+        node, driver = stream.opened.node, stream.opened.subject
+        self.nodes.forget(node, driver)
+        log.warning(
+            "an operator let the hub forget %s", f"driver {driver} of node {node}" if driver else f"node {node}"
+        )
+        stream.end(Status(Code.OK, origin=self.origin))
+
+    async def _serve_trust(self, stream: Stream) -> None:
+        """An operator says that the hub knows all nodes and their drivers again."""
+        losses = self._store.losses
+        try:
+            cleared = await asyncio.to_thread(losses.clear)
+        except OSError as error:
+            raise OperatorRefused(
+                "what the hub knows is not trusted", f"that cannot be written down: {error}"
+            ) from error
+        for line in cleared:
+            log.warning("an operator says that nothing is missing any more of this: %s", line)
+        for driver in self._watchers:
+            self._report_changed(driver)
+        await stream.send(json.dumps({"lost": cleared}).encode())
+        stream.end(Status(Code.OK, origin=self.origin))
+
     def _describe(self) -> Iterator[dict[str, object]]:
         for node in self.nodes.describe():
             yield {"nodes": [node]}
@@ -261,7 +314,8 @@ class Hub:
             "known": self.nodes.known,
             "connected": self.nodes.connected,
             "max_nodes": self.nodes.max_nodes,
-            "lost_writes": self._store.failures,
+            "lost": self._store.losses.standing,
+            "trouble": self._store.trouble,
         }
 
     def _report_changed(self, driver: str) -> None:
@@ -273,6 +327,8 @@ class Hub:
         (Role.DRIVER, Kind.WATCH): _serve_watch,
         (Role.OPERATOR, Kind.CALL): _serve_call,
         (Role.OPERATOR, Kind.STATUS): _serve_status,
+        (Role.OPERATOR, Kind.FORGET): _serve_forget,
+        (Role.OPERATOR, Kind.TRUST): _serve_trust,
         (Role.EDGE, Kind.REPORT): _serve_report,
     }
     """Which role may open which kind of stream."""
@@ -285,7 +341,10 @@ async def _read_reports(message: bytes) -> list[DriverReport]:
         ValueError: it is too large, or no list of reports.
     """
     if len(message) > MAX_REPORT_BYTES:
-        raise ValueError(f"{len(message)} bytes, and {MAX_REPORT_BYTES} are the most; what was known of it stays")
+        raise ValueError(
+            f"{len(message)} bytes, and {MAX_REPORT_BYTES} are the most; what was known of it stays; run fewer drivers "
+            f"there"
+        )
     if len(message) <= _QUICK_REPORT_BYTES:
         return decode_reports(message)
     return await asyncio.to_thread(decode_reports, message)
@@ -303,6 +362,10 @@ async def run(settings: HubSettings, stopping: asyncio.Event) -> None:
     hello = introduce("hub", settings.name, instance="hub")
     http = HttpEndpoint(settings.http, registry=metrics.registry, ready=lambda: (True, "")) if settings.http else None
     listeners = _listeners(settings, hub, hello)
+    for loss in store.losses.standing:
+        log.warning("calls that name no node are refused, until csi-bridge trust: %s", loss)
+    if settings.listen is None:
+        log.warning("without --listen no edge agent can connect")
     try:
         for listener in listeners:
             await listener.start()

@@ -10,10 +10,11 @@
     │   ├── HandshakeRefused     the peer said no to our hello, and why
     │   └── TunnelClosed         the session ended with a stream open; `sent` tells whether the peer may have seen it
     └── CallError              a call that ended without the vendor's own status; the table below gives its code
-        ├── NodeOffline  NodeUnknown  DriverMissing  DriverAmbiguous  NoRoute  HubUnreachable  LinkLost  Draining
+        ├── NodeOffline  NodeUnknown  DriverMissing  DriverAmbiguous  NoRoute  KnowledgeLost
+        ├── HubUnreachable  LinkLost  Draining
         ├── CallTimeout  OperationLimit  OperationConflict
         ├── MessageTooLarge  Overloaded  VendorBroken  NothingKnown
-        └── NotCarried  ForeignDriver
+        └── NotCarried  ForeignDriver  OperatorRefused
 
 The rule (design, "What the caller is told"): an outcome that the bridge does not know for certain gets a code that no
 sidecar takes as final. `CODES` is the whole error table; what is missing from it is UNAVAILABLE. Messages name the hop,
@@ -21,12 +22,17 @@ the node, the driver and what to do, hold absolute times, and stay the same from
 read them in events and a changing message makes a new event each time.
 """
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from common.status import Code, Origin, Status
 
 _MAY_GO_ON = "an operation that the call began may go on, and a retry joins it"
 """Promises nothing of a read or a stream, which is cancelled: no hop but the agent knows what is an operation."""
+
+
+_MOST_NAMED = 10
+"""So many nodes are named in one message."""
 
 
 class BridgeError(Exception):
@@ -124,33 +130,46 @@ class DriverMissing(CallError):
     def __init__(self, driver: str, node: str) -> None:
         self.driver, self.node = driver, node
         super().__init__(
-            f"edge node {node} is connected but has no driver {driver}; check that the driver runs there and that the "
-            f"agent's --driver names its socket"
+            f"edge node {node} is connected but has no driver {driver}; check that the driver runs there, that the "
+            f"agent's --driver names its socket, and what the agent's log says of it"
         )
 
 
 class DriverAmbiguous(CallError):
-    """Two drivers of one name answer on the node: which of them a call is for is unknown."""
+    """Two sockets of the node gave one driver's name: which of them a call is for is unknown."""
 
     def __init__(self, driver: str, node: str, sockets: tuple[str, ...]) -> None:
         self.driver, self.node, self.sockets = driver, node, sockets
         super().__init__(
-            f"edge node {node} has {len(sockets)} drivers that call themselves {driver}: {', '.join(sockets)}; leave "
-            f"one of them running, or name one with the agent's --driver"
+            f"edge node {node} has {len(sockets)} drivers that call themselves {driver}: {', '.join(sockets)}; give "
+            f"the agent's --driver one of them alone"
         )
 
 
 class NoRoute(CallError):
-    """Nothing says which node the call is for."""
+    """Nothing says which node the call is for; `candidates` tells of each node whether it is connected."""
 
-    def __init__(self, driver: str, candidates: tuple[str, ...] = ()) -> None:
-        self.driver, self.candidates = driver, candidates
+    def __init__(self, driver: str, candidates: Mapping[str, bool] | None = None) -> None:
+        self.driver, self.candidates = driver, candidates or {}
         super().__init__(
-            f"driver {driver} runs on several edge nodes ({', '.join(candidates)}) and the call names none; "
-            f"set --nodeid on the proxy driver"
+            f"driver {driver} runs on several edge nodes ({_named(candidates)}) and the call names none; set --nodeid "
+            f"on the proxy driver, or, if a node is gone or runs it no more, run csi-bridge forget NODE [DRIVER] on "
+            f"the hub's host"
             if candidates
             else f"no edge node has reported driver {driver} to the hub yet; check that an agent is connected and that "
             f"its --driver names the driver's socket"
+        )
+
+
+class KnowledgeLost(CallError):
+    """Nothing says which node the call is for: what the nodes had reported was lost, or could not be taken."""
+
+    def __init__(self, driver: str, loss: str) -> None:
+        self.driver, self.loss = driver, loss
+        super().__init__(
+            f"the call for driver {driver} names no edge node, and the hub has lost what it knew of them ({loss}); set "
+            f"--nodeid on the proxy driver, or, once csi-bridge status shows every node and its drivers again, run "
+            f"csi-bridge trust on the hub's host"
         )
 
 
@@ -160,7 +179,8 @@ class HubUnreachable(CallError):
     def __init__(self, endpoint: str, since: float) -> None:
         self.endpoint, self.since = endpoint, since
         super().__init__(
-            f"the proxy driver has no link to the hub at {endpoint} since {timestamp(since)}; look at the hub's log"
+            f"the proxy driver has no link to the hub at {endpoint} since {timestamp(since)}; look at the proxy "
+            f"driver's log, which says why, and at the hub's"
         )
 
 
@@ -262,12 +282,21 @@ class ForeignDriver(CallError):
         )
 
 
+class OperatorRefused(CallError):
+    """What an operator told the hub to do was not done. No sidecar ever sees it."""
+
+    def __init__(self, what: str, why: str) -> None:
+        self.what, self.why = what, why
+        super().__init__(f"{what}: {why}")
+
+
 CODES: dict[type[BaseException], Code] = {
     NodeOffline: Code.UNAVAILABLE,
     NodeUnknown: Code.UNAVAILABLE,
     DriverMissing: Code.UNAVAILABLE,
     DriverAmbiguous: Code.UNAVAILABLE,
     NoRoute: Code.UNAVAILABLE,
+    KnowledgeLost: Code.UNAVAILABLE,
     HubUnreachable: Code.UNAVAILABLE,
     LinkLost: Code.UNAVAILABLE,
     Draining: Code.UNAVAILABLE,
@@ -280,6 +309,7 @@ CODES: dict[type[BaseException], Code] = {
     NothingKnown: Code.UNAVAILABLE,
     NotCarried: Code.UNIMPLEMENTED,
     ForeignDriver: Code.UNAVAILABLE,
+    OperatorRefused: Code.UNAVAILABLE,
 }
 """The error table (design, section 5). UNIMPLEMENTED is the one final code: a method not served cannot have run."""
 
@@ -298,6 +328,13 @@ def status_of(error: BaseException | None, origin: Origin) -> Status:
 def timestamp(seconds: float) -> str:
     """Seconds since the epoch as `2026-11-21T09:12:03Z`: absolute, so that a message stays the same on a retry."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _named(candidates: Mapping[str, bool]) -> str:
+    """Nodes for a message: a text of thousands is one that some gRPC library cannot take."""
+    names = [name if connected else f"{name}, which is offline" for name, connected in candidates.items()]
+    more = len(names) - _MOST_NAMED
+    return "; ".join(names[:_MOST_NAMED] + [f"and {more} more"] * (more > 0))
 
 
 _HOPS = {

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 Ready = Callable[[], tuple[bool, str]]
-"""Whether the process can do its work, and a sentence that says why not."""
+"""Whether the process can do its work, and a sentence that says why not, for when it cannot."""
 
 MOST_CONNECTIONS: Final = 32
 """A Prometheus, a kubelet and a few people; each connection is a thread."""
@@ -83,16 +83,21 @@ def _application(registry: CollectorRegistry, ready: Ready) -> "WSGIApplication"
     metrics: WSGIApplication = make_wsgi_app(registry)
 
     def application(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
-        path, method = environ["PATH_INFO"], environ["REQUEST_METHOD"]
+        if environ["REQUEST_METHOD"] != "HEAD":
+            return answer(environ, start_response)
+        answer({**environ, "REQUEST_METHOD": "GET"}, start_response)
+        return iter([b""])  # of a list wsgiref would take the length for the answer's
+
+    def answer(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
+        path = environ["PATH_INFO"]
         if path not in {"/metrics", "/healthz", "/readyz"}:
-            return _answer(start_response, "404 Not Found", "this endpoint has /metrics, /healthz and /readyz")
-        if method not in {"GET", "HEAD"}:
-            return _answer(start_response, "405 Method Not Allowed", "use GET")
-        if path == "/metrics" and method == "GET":
+            return _text(start_response, "404 Not Found", "this endpoint has /metrics, /healthz and /readyz")
+        if environ["REQUEST_METHOD"] != "GET":
+            return _text(start_response, "405 Method Not Allowed", "use GET")
+        if path == "/metrics":
             return metrics(environ, start_response)
         is_ready, why = _asked(ready) if path == "/readyz" else (True, "")
-        status = "200 OK" if is_ready else "503 Service Unavailable"
-        return _answer(start_response, status, why or ("ok" if is_ready else "not ready"))
+        return _text(start_response, *(("200 OK", "ok") if is_ready else ("503 Service Unavailable", why)))
 
     return application
 
@@ -105,7 +110,7 @@ def _asked(ready: Ready) -> tuple[bool, str]:
         return False, "the readiness check failed; the log says how"
 
 
-def _answer(start_response: "StartResponse", status: str, text: str) -> list[bytes]:
+def _text(start_response: "StartResponse", status: str, text: str) -> list[bytes]:
     body = f"{text}\n".encode()
     start_response(
         status,

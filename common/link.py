@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from typing import Any, ClassVar, Protocol
 
-from common.errors import CallError, CallTimeout, HandshakeRefused, LinkError, TunnelClosed, status_of
+from common.errors import CallError, CallTimeout, HandshakeRefused, TunnelClosed, status_of
 from common.events import (
     Cancelled,
     Closed,
@@ -477,7 +477,7 @@ class Link:
             if stream.status is None:  # the process stops; the opener did not cancel if it still waits
                 stream.end(Status(Code.UNAVAILABLE, "the call was stopped; a retry is safe", self._handler.origin))
             raise
-        except (CallError, LinkError) as error:
+        except CallError as error:
             stream.end(status_of(error, self._handler.origin))
         except Exception as error:
             log.exception("a stream's handler failed: %s", stream.opened)

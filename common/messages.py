@@ -37,6 +37,9 @@ MAX_TEXT_BYTES = 65_536
 _LARGEST_NUMBER = 2**63 - 1
 """No number in a frame is larger, and none is negative."""
 
+_MAX_FRAMES = 16_384
+"""The most frames in one message, so that none holds the loop up for long. A chunk of acks has 4,000."""
+
 _MAX_ITEMS = 256
 """The longest array and map: msgpack reserves memory for what an array promises, at each of 1,000 nested levels."""
 
@@ -47,11 +50,15 @@ class Kind(IntEnum):
     CALL = 1
     """One CSI call: one request, any number of answers, a status. `subject` is the driver's name, `method` the path."""
     REPORT = 2
-    """Edge to hub: what an agent knows of its drivers. Each message is a whole `DriverReport`."""
+    """Edge to hub: what an agent knows of its drivers. Each message is all of it (`common.reports`)."""
     WATCH = 3
-    """Proxy driver to hub: each message is the newest `DriverReport` for `subject`."""
+    """Proxy driver to hub: each message is what is known of `subject` now (`common.reports`)."""
     STATUS = 4
     """Operator to hub: its state as JSON objects, a part in each message; lists of one name are one list."""
+    FORGET = 5
+    """Operator to hub: `node` is gone for good, or no longer runs the driver `subject`. The status is the answer."""
+    TRUST = 6
+    """Operator to hub: every node is back, so nothing is lost any more. Answered with what was lost, as JSON."""
 
 
 class Priority(IntEnum):
@@ -355,6 +362,8 @@ def decode(data: bytes) -> list[Frame | UnknownFrame]:
     try:
         for value in unpacker:
             frames.append(_frame(value))
+            if len(frames) > _MAX_FRAMES:
+                raise RemoteProtocolError(f"a message of more than {_MAX_FRAMES} frames")  # noqa: TRY301  # no msgpack's
             end = unpacker.tell()  # of a value that is cut off, tell() would count the part that is there
     except RemoteProtocolError:
         raise

@@ -199,7 +199,9 @@ def _switch(text: str) -> bool:
 
 
 def _words(text: str) -> str:
-    if not text or not text.isprintable():
+    if not text:
+        raise ValueError("must not be empty")
+    if not text.isprintable():
         raise ValueError("must be a text without control characters")
     return text
 

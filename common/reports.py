@@ -11,26 +11,34 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from common.status import LARGEST_CODE
+
 GET_PLUGIN_INFO = "/csi.v1.Identity/GetPluginInfo"
 PROBE = "/csi.v1.Identity/Probe"
 NODE_GET_INFO = "/csi.v1.Node/NodeGetInfo"
 NODE_GET_CAPABILITIES = "/csi.v1.Node/NodeGetCapabilities"
 
-REPORTED_METHODS = (
+ESSENTIAL_METHODS = (
     GET_PLUGIN_INFO,
     "/csi.v1.Identity/GetPluginCapabilities",
     "/csi.v1.Controller/ControllerGetCapabilities",
+)
+"""What every sidecar asks when it starts (contract A.1): a driver that has not answered these is not reported."""
+
+REPORTED_METHODS = (
+    *ESSENTIAL_METHODS,
     "/csi.v1.GroupController/GroupControllerGetCapabilities",
     NODE_GET_CAPABILITIES,
     NODE_GET_INFO,
 )
 """What an agent asks of each driver. All take an empty request and none changes anything (CSI spec)."""
 
+MAX_DRIVER_BYTES = 65_536
+"""What an agent reports of one driver. Of a driver with longer answers it reports the name alone: that it runs there
+must be known, or a call for it would go to another node."""
+
 MAX_REPORT_BYTES = 262_144
 """What a hub takes and keeps of one node. A driver's report is 1 to 2 KiB, so that is a hundred drivers and more."""
-
-_LARGEST_CODE = 2**31 - 1
-"""A gRPC code is a small number; what is larger is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +99,7 @@ def _from_json(item: dict[str, Any]) -> DriverReport:
 
 
 def _code(value: object) -> int:
-    if type(value) is not int or not 0 <= value <= _LARGEST_CODE:
+    if type(value) is not int or not 0 <= value <= LARGEST_CODE:
         raise TypeError(value)
     return value
 

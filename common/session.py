@@ -86,6 +86,9 @@ from common.outbox import Outbox
 from common.status import LARGEST_CODE, Code, Status
 from common.stream_books import Stream
 
+_MAX_NAME_CHARS = 1_024
+"""What an Open may name: driver, method, node and call are held until it is acknowledged, and no credit covers them."""
+
 _MAX_CONTROL_BYTES = 1_048_576
 """Answers (pongs, ends, credits) waiting for a peer that makes us write them but does not read."""
 
@@ -206,6 +209,7 @@ class Session:
 
         Raises:
             TunnelClosed: the session is not open (`sent` is False).
+            MessageTooLarge: a name is longer than the peer takes.
             Overloaded: the peer takes no more streams at once.
         """
         if self.state is not State.OPEN or self.peer is None:
@@ -214,8 +218,10 @@ class Session:
             raise TunnelClosed(sent=False, why="the peer is shutting down")
         if self._draining is not None:
             raise TunnelClosed(sent=False, why="this side is shutting down")
+        if (size := max(len(subject), len(method), len(node), len(call))) > _MAX_NAME_CHARS:
+            raise MessageTooLarge(size, _MAX_NAME_CHARS, "the name of a method, driver or node", "CSI's are shorter")
         if self._mine_open >= self.peer.max_streams:
-            raise Overloaded("link", self.peer.max_streams, "--max-calls")
+            raise Overloaded(self.peer.role, self.peer.max_streams, "--max-calls")
         number = self._next_stream
         self._next_stream += 2
         stream = Stream(
@@ -423,6 +429,8 @@ class Session:
         """An older peer skipped a frame. What depends on the frame is a feature, and features are agreed on first."""
 
     def _on_open(self, frame: Open, now: float) -> None:
+        if max(len(frame.subject), len(frame.method), len(frame.node), len(frame.call)) > _MAX_NAME_CHARS:
+            raise RemoteProtocolError(f"Open: a name of more than {_MAX_NAME_CHARS} characters")
         if frame.stream % 2 != (0 if self._dialler else 1) or frame.stream <= self._last_peer_stream:
             raise RemoteProtocolError(f"Open: stream id {frame.stream} is not a new one of the peer's")
         if self._theirs_open >= self._limits.max_streams:

@@ -161,3 +161,19 @@ def peer_credentials(sock: socket.socket) -> tuple[int, int, int]:
     packed = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     pid, uid, gid = struct.unpack("3i", packed)
     return pid, uid, gid
+
+
+FileId = tuple[int, int, int] | None
+"""Which file a path is; None if there is none."""
+
+
+def file_id(path: str) -> FileId:
+    """Which file a socket's path is now: another one means that another process listens there.
+
+    The time is part of it because file systems give the number of a removed file to the next one.
+    """
+    try:
+        found = os.stat(path)  # noqa: PTH116  # at each call to a driver: a Path costs three times as much
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino, found.st_ctime_ns

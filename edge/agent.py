@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 from common.accounting import Account, Accounted
@@ -19,7 +20,6 @@ from common.csi.methods import is_csi
 from common.errors import (
     DriverAmbiguous,
     DriverMissing,
-    MessageTooLarge,
     NotCarried,
     OperationLimit,
     timestamp,
@@ -28,7 +28,7 @@ from common.httpd import HttpEndpoint
 from common.link import Link, Stream
 from common.messages import Kind, Open
 from common.metrics import Metrics
-from common.reports import encode_reports
+from common.reports import MAX_DRIVER_BYTES, DriverReport, encode_reports
 from common.standing import Standing
 from common.status import Origin, Status
 from common.tasks import supervised
@@ -97,10 +97,9 @@ class Agent:
     async def _send_news(self, stream: Stream) -> None:
         while True:
             self._news.clear()
-            try:
-                await stream.send(encode_reports(driver.report for driver in self.drivers if driver.report is not None))
-            except MessageTooLarge as error:  # an absurdly long answer: what was reported before stays
-                log.error("the hub cannot be told of the drivers here: %s", error)  # noqa: TRY400  # it says it all
+            await stream.send(
+                encode_reports(_fitting(driver.report) for driver in self.drivers if driver.report is not None)
+            )
             await self._news.wait()
 
     # ---- calls -------------------------------------------------------------------------------------------------------
@@ -180,20 +179,32 @@ class Agent:
         return released
 
     def _find(self, name: str) -> Driver:
-        """The driver of a name: of several, the one that answers.
+        """The driver of a name.
 
         Raises:
             DriverMissing: there is none.
-            DriverAmbiguous: several answer.
+            DriverAmbiguous: there are several. That one of them is away makes the other no more the one that is meant.
         """
         found = [driver for driver in self.drivers if driver.report is not None and driver.report.driver == name]
         if not found:
             raise DriverMissing(name, self.node)
         if len(found) > 1:
-            found = [driver for driver in found if not driver.trouble] or found[:1]
-        if len(found) > 1:
             raise DriverAmbiguous(name, self.node, tuple(str(driver.socket) for driver in found))
         return found[0]
+
+
+def _fitting(report: DriverReport) -> DriverReport:
+    """A report as it can be sent: of a driver with absurdly long answers the name alone."""
+    size = len(encode_reports([report]))
+    if size <= MAX_DRIVER_BYTES:
+        return report
+    log.error(
+        "driver %s describes itself in %d bytes, of which %d can be reported: the hub is told its name alone",
+        report.driver,
+        size,
+        MAX_DRIVER_BYTES,
+    )
+    return replace(report, answers={})
 
 
 def describe(agent: Agent, uplink: Uplink) -> dict[str, Any]:

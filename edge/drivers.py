@@ -20,9 +20,11 @@ from google.protobuf.message import DecodeError
 from common.csi.csi_pb2 import GetPluginInfoResponse
 from common.csi.methods import METHODS
 from common.errors import CallError, MessageTooLarge, VendorBroken
+from common.parsers import LONGEST_NAME_CHARS
 from common.relay.client import Ask, Channel, ClientCall
 from common.relay.errors import VendorAnswerTooLarge, VendorConnectionError
-from common.reports import GET_PLUGIN_INFO, NODE_GET_INFO, REPORTED_METHODS, Answer, DriverReport
+from common.reports import ESSENTIAL_METHODS, GET_PLUGIN_INFO, REPORTED_METHODS, Answer, DriverReport
+from common.sockets import file_id
 from common.status import Code, Status, code_name
 
 log = logging.getLogger("csi_bridge.edge.drivers")
@@ -143,10 +145,10 @@ class Driver:
     async def watch(self) -> None:
         """Ask it for its name and capabilities, now, after each restart, and from time to time. Never ends."""
         while True:
-            seen = self._file()
+            seen = file_id(str(self.socket))
             await self._ask()
             waited_s, wait_s = 0.0, self._ask_again_s()
-            while waited_s < wait_s and self._file() == seen:
+            while waited_s < wait_s and file_id(str(self.socket)) == seen:
                 await asyncio.sleep(_LOOK_S)
                 waited_s += _LOOK_S
 
@@ -192,17 +194,9 @@ class Driver:
                     raise VendorBroken(str(self.socket), self._node, str(error)) from error
             if status.code in _LASTING:
                 answers[method] = Answer(status.code, status.message, body or b"")
-            elif method != NODE_GET_INFO:  # a node that cannot tell its name yet can still have controller calls
+            elif method in ESSENTIAL_METHODS:  # without the others, most calls can still be made
                 raise VendorBroken(name, self._node, f"it answered {method} with {code_name(status.code)}")
         return DriverReport(name, self._node, answers)
-
-    def _file(self) -> tuple[int, int, int] | None:
-        """Which file the socket is, or None. A new socket may get the inode number of the one just removed."""
-        try:
-            stat = self.socket.stat()
-        except OSError:
-            return None
-        return stat.st_dev, stat.st_ino, stat.st_mtime_ns
 
 
 async def _name(ask: Ask) -> str:
@@ -224,4 +218,6 @@ def _name_in(status: Status, body: bytes | None) -> str:
         raise ValueError("it does not say who it is: its answer to GetPluginInfo does not parse") from None
     if not name:
         raise ValueError("it gives no name")
+    if len(name) > LONGEST_NAME_CHARS:
+        raise ValueError(f"it gives a name of {len(name)} characters; CSI allows 63")
     return name

@@ -5,9 +5,9 @@ Rules (contract RULE A10, A11):
 * An operation is not cancelled because its caller went away: CSI has no cancel, and the sidecar's retry wants its
   result.
 * A call with the key and the arguments of a running operation joins it. The same key with other arguments is ABORTED.
-* A success that no caller has acknowledged is kept for the retry, until it was delivered, until something else happens
-  to the same object, or until it is old. Errors are never kept.
-* A success of the Node service is not kept: what it did may be gone with the next reboot, and its callers ask again.
+* A create's success that no caller has acknowledged is kept for the retry, until it was delivered, until something else
+  happens to what it made, or until it is old. Nothing else is kept: asked again, a vendor deletes or publishes again,
+  and knows better than we what has happened meanwhile.
 * An operation ends by itself after `limit_s`: a wedged driver must not wedge a name for ever.
 * The first caller's task runs it, and whoever joins waits for that: an ordinary call costs no task beside its own.
 
@@ -15,9 +15,10 @@ The table `_RULES` says what the key of each method is; a method that is not in 
 """
 
 import asyncio
+import hashlib
 import logging
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -47,14 +48,12 @@ class _Rule:
     Attributes:
         key: the request's fields that are its idempotency key, as dotted paths.
         about: the one of them that names the object which the operation changes; empty for a create.
-        makes: the response's field that names the object made; empty if it makes none.
-        kept: whether a success is kept for a retry.
+        makes: the response's field that names the object made; empty if it makes none. What makes one is kept.
     """
 
     key: tuple[str, ...]
     about: str = ""
     makes: str = ""
-    kept: bool = True
 
 
 _CONTROLLER = "/csi.v1.Controller/"
@@ -72,11 +71,11 @@ _RULES: dict[str, _Rule] = {
     _CONTROLLER + "DeleteSnapshot": _Rule(("snapshot_id",), about="snapshot_id"),
     _GROUP + "CreateVolumeGroupSnapshot": _Rule(("name",), makes="group_snapshot.group_snapshot_id"),
     _GROUP + "DeleteVolumeGroupSnapshot": _Rule(("group_snapshot_id",), about="group_snapshot_id"),
-    _NODE + "NodeStageVolume": _Rule(("volume_id", "staging_target_path"), about="volume_id", kept=False),
-    _NODE + "NodeUnstageVolume": _Rule(("volume_id", "staging_target_path"), about="volume_id", kept=False),
-    _NODE + "NodePublishVolume": _Rule(("volume_id", "target_path"), about="volume_id", kept=False),
-    _NODE + "NodeUnpublishVolume": _Rule(("volume_id", "target_path"), about="volume_id", kept=False),
-    _NODE + "NodeExpandVolume": _Rule(("volume_id", "volume_path"), about="volume_id", kept=False),
+    _NODE + "NodeStageVolume": _Rule(("volume_id", "staging_target_path"), about="volume_id"),
+    _NODE + "NodeUnstageVolume": _Rule(("volume_id", "staging_target_path"), about="volume_id"),
+    _NODE + "NodePublishVolume": _Rule(("volume_id", "target_path"), about="volume_id"),
+    _NODE + "NodeUnpublishVolume": _Rule(("volume_id", "target_path"), about="volume_id"),
+    _NODE + "NodeExpandVolume": _Rule(("volume_id", "volume_path"), about="volume_id"),
 }
 """RULE A11's list, and the Node calls that an operator can make by hand: none of them may be cut in the middle."""
 
@@ -140,7 +139,7 @@ class _Running:
 class _Kept:
     operation: Operation
     result: Result
-    objects: frozenset[str]
+    made: str
     until: float
 
 
@@ -211,7 +210,7 @@ class Operations:
     async def drain(self) -> None:
         """Wait until no operation runs."""
         while self._running:
-            await asyncio.wait([running.wait() for running in self._running.values()])
+            await asyncio.gather(*(running.wait() for running in self._running.values()), return_exceptions=True)
 
     async def _limited(self, operation: Operation, run: Callable[[], Awaitable[Result]]) -> Result:
         try:
@@ -236,23 +235,23 @@ class Operations:
         self._steps += 1
         if about:
             self._touched[about] = self._steps
-            self._forget_kept_about({about})
+            for key in [key for key, kept in self._kept.items() if kept.made == about]:
+                self._forget(key)
 
     def _keep(self, running: _Running, result: Result) -> None:
-        """Keep a success, unless something else happened to its object while it was under way."""
+        """Keep what was made, unless something else happened to it while it was under way."""
         operation = running.operation
-        objects = {operation.about, _made(operation.key[1], result.body)} - {""}
+        made = _made(operation.key[1], result.body)
         own = running.began + 1  # the step of its own beginning
-        doubtful = any(self._touched.get(about, 0) > own for about in objects)
-        doubtful = doubtful or any(other.operation.about in objects for other in self._running.values())
-        for about in objects:
-            self._touch(about)
-        if doubtful or not _RULES[operation.key[1]].kept:
+        doubtful = self._touched.get(made, 0) > own
+        doubtful = doubtful or any(other.operation.about == made for other in self._running.values())
+        self._touch(operation.about or made)
+        if doubtful or not made:
             return
         now = asyncio.get_running_loop().time()
         if operation.key in self._kept:  # so that the newest one stands last
             self._forget(operation.key)
-        self._kept[operation.key] = _Kept(operation, result, frozenset(objects), now + _KEPT_S)
+        self._kept[operation.key] = _Kept(operation, result, made, now + _KEPT_S)
         self._kept_bytes += len(result.body or b"")
         while self._kept and self._is_too_much(now):
             self._forget(next(iter(self._kept)))
@@ -269,13 +268,6 @@ class Operations:
         if kept is None or kept.operation.arguments != operation.arguments:
             return None
         return kept.result if kept.until >= asyncio.get_running_loop().time() else None
-
-    def _forget_kept_about(self, objects: Iterable[str]) -> None:
-        """Something else happens to these objects: an older result no longer tells the truth about them."""
-        objects = set(objects)
-        if objects:
-            for key in [key for key, kept in self._kept.items() if kept.objects & objects]:
-                self._forget(key)
 
 
 def identify(driver: str, method: str, request: bytes) -> Operation | None:
@@ -308,4 +300,6 @@ def _value(message: Message, path: str) -> str:
     value: Any = message
     for name in path.split("."):
         value = getattr(value, name)
-    return str(sorted(value.items())) if hasattr(value, "items") else str(value)
+    if hasattr(value, "items"):  # parameters: a hash of them, because a key stands in logs and messages
+        return hashlib.sha256(repr(sorted(value.items())).encode()).hexdigest()[:12] if value else ""
+    return str(value)

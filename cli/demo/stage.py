@@ -3,21 +3,26 @@
 import asyncio
 import contextlib
 import os
-import shutil
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+
+from cli.demo.leash import leash
 
 NODE = "edge-1"
 DRIVER = "dirdriver.csi"
 
 _READY_S = 30.0
 """How long the processes may take to find each other: seconds, on a slow machine."""
+
+_STOP_S = 5.0
+"""How long the processes may take to stop, before they are killed: seconds, for all of them."""
 
 
 class DemoError(Exception):
@@ -85,12 +90,19 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 class Stage:
-    """The processes, in a directory that goes with them."""
+    """The processes, in a directory that goes with them.
 
-    def __init__(self, directory: Path, cable: Cable, hub_port: int) -> None:
+    Attributes:
+        directory: where everything is.
+        cable: the network between agent and hub.
+    """
+
+    def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self.cable = cable
-        self._hub_port = hub_port
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self._hub_port = free.getsockname()[1]
+        self.cable = Cable(self._hub_port)
         self._processes: list[tuple[str, subprocess.Popen[bytes]]] = []
 
     @property
@@ -104,37 +116,50 @@ class Stage:
         return self.directory / "storage" / "faults"
 
     @property
-    def sidecar_socket(self) -> str:
-        """What a sidecar in the cloud dials."""
-        return f"unix://{self.directory}/cloud-csi.sock"
+    def staging(self) -> Path:
+        """Where the kubelet at the edge has a volume staged."""
+        return self.directory / "staging"
 
     @property
-    def vendor_socket(self) -> str:
-        """What the kubelet at the edge dials."""
-        return f"unix://{self.directory}/edge-csi.sock"
+    def target(self) -> Path:
+        """Where the pod finds its volume."""
+        return self.directory / "pod" / "data"
 
-    def raise_curtain(self) -> None:
-        """Start every process."""
-        at = self.directory
-        hub = f"unix://{at}/hub.sock"
-        driver = f"--endpoint {self.vendor_socket} --state-dir {at}/storage --node-id {NODE} --drivername {DRIVER}"
-        self._start("dirdriver", "examples.dirdriver.main", driver)
+    @property
+    def sidecar_socket(self) -> Path:
+        """What a sidecar in the cloud dials."""
+        return self.directory / "cloud-csi.sock"
+
+    @property
+    def vendor_socket(self) -> Path:
+        """What the kubelet at the edge dials."""
+        return self.directory / "edge-csi.sock"
+
+    async def raise_curtain(self) -> None:
+        """Lay the cable and start every process."""
+        await self.cable.lay()
+        at, hub, vendor = self.directory, f"unix://{self.directory}/hub.sock", f"unix://{self.vendor_socket}"
+        self._start(
+            "dirdriver",
+            "examples.dirdriver.main",
+            *(f"--endpoint={vendor}", f"--state-dir={at}/storage", f"--node-id={NODE}", f"--drivername={DRIVER}"),
+        )
         self._start(
             "hub",
             "cli",
-            f"hub --uds {hub} --listen 127.0.0.1:{self._hub_port} --insecure --state-dir {at}/hub",
+            *("hub", f"--uds={hub}", f"--listen=127.0.0.1:{self._hub_port}", "--insecure", f"--state-dir={at}/hub"),
         )
         self._start(
             "edge agent",
             "cli",
-            f"edge run --node {NODE} --hub ws://127.0.0.1:{self.cable.port} --insecure --driver {self.vendor_socket} "
-            f"--state-dir {at}/edge --status unix://{at}/edge.sock",
+            *("edge", "run", f"--node={NODE}", f"--hub=ws://127.0.0.1:{self.cable.port}", "--insecure"),
+            *(f"--driver={vendor}", f"--state-dir={at}/edge", f"--status=unix://{at}/edge.sock"),
         )
         self._start(
             "proxy driver",
             "cli",
-            f"driver --drivername {DRIVER} --endpoint {self.sidecar_socket} --hub-endpoint {hub} "
-            f"--state-dir {at}/driver",
+            *("driver", f"--drivername={DRIVER}", f"--endpoint=unix://{self.sidecar_socket}"),
+            *(f"--hub-endpoint={hub}", f"--state-dir={at}/driver"),
         )
 
     async def until(self, ready: Callable[[], Awaitable[bool]], what: str) -> None:
@@ -152,46 +177,59 @@ class Stage:
             raise DemoError(f"{what} did not happen within {_READY_S:g} s") from None
 
     def drop_curtain(self) -> None:
-        """Stop every process, gently first."""
+        """Stop every process, gently first, and unmount what a pod still has."""
         for _, process in reversed(self._processes):
             process.send_signal(signal.SIGTERM)
+        give_up = time.monotonic() + _STOP_S
         for _, process in reversed(self._processes):
             try:
-                process.wait(timeout=5)
+                process.wait(timeout=max(0.0, give_up - time.monotonic()))
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+        for path in (self.target, self.staging):
+            if path.exists():  # only the kernel knows whether it is mounted: a bind mount looks like a directory
+                with contextlib.suppress(FileNotFoundError):  # without umount nothing was mounted
+                    subprocess.run(["umount", path], check=False, capture_output=True)  # noqa: S603, S607  # the system's
 
-    def _start(self, name: str, module: str, arguments: str) -> None:
-        command = [sys.executable, "-m", module, *arguments.split(" ")]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-        with (self.directory / f"{name.replace(' ', '-')}.log").open("wb") as output:
+    def _start(self, name: str, module: str, *arguments: str) -> None:
+        # -P: what lies in the directory that the demo is run from is not to be imported.
+        command = [*leash(), sys.executable, "-P", "-m", module, *arguments]
+        with self._log(name).open("wb") as output:
             process = subprocess.Popen(  # noqa: S603  # our own commands
-                command, stdout=output, stderr=output, stdin=subprocess.DEVNULL, start_new_session=True, env=environment
+                command,
+                stdout=output,
+                stderr=output,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+                env=_environment(),
             )
         self._processes.append((name, process))
+
+    def _log(self, name: str) -> Path:
+        return self.directory / f"{name.replace(' ', '-')}.log"
 
     def _check(self) -> None:
         for name, process in self._processes:
             if process.poll() is not None:
-                text = (self.directory / f"{name.replace(' ', '-')}.log").read_text(errors="replace")
+                text = self._log(name).read_text(errors="replace")
                 raise DemoError(f"the {name} ended with exit code {process.returncode}:\n{text[-2000:]}")
+
+
+def _environment() -> dict[str, str]:
+    """Ours, without what would set a flag of a process on the stage."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("CSI_BRIDGE_", "DIRDRIVER_"))}
+    return {**kept, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
 
 @asynccontextmanager
 async def stage() -> AsyncIterator[Stage]:
     """A stage that leaves nothing behind, whatever happens on it."""
-    directory = Path(tempfile.mkdtemp(prefix="csi-bridge-demo-"))
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    cable = Cable(port)
-    await cable.lay()
-    found = Stage(directory, cable, port)
-    try:
-        found.raise_curtain()
-        yield found
-    finally:
-        await cable.remove()
-        found.drop_curtain()
-        shutil.rmtree(directory, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix="csi-bridge-demo-", ignore_cleanup_errors=True) as name:
+        found = Stage(Path(name))
+        try:
+            await found.raise_curtain()
+            yield found
+        finally:
+            await found.cable.remove()
+            found.drop_curtain()

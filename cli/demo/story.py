@@ -1,12 +1,13 @@
 """The story: one volume's life through the bridge, with a cut link in the middle of it."""
 
 import asyncio
-import contextlib
 import os
 import signal
-import subprocess
 import time
+from collections.abc import Awaitable, Mapping
 from pathlib import Path
+from typing import Any
+from urllib.parse import quote
 
 import grpc
 
@@ -18,16 +19,22 @@ from common.csi.csi_pb2_grpc import ControllerStub, IdentityStub, NodeStub
 _MIB = 1_048_576
 _FILE_TEXT = "written at the edge\n"
 
+_LIMIT_S = 30.0
+"""How long a call may take: far longer than any does, so that the demo fails instead of hanging."""
+
 
 def run() -> int:
-    """Tell it. Returns the exit code: 0, 1 if something failed, 130 after Ctrl-C."""
+    """Tell it. Returns the exit code: 0, 1 if something failed, 130 if a signal stopped it."""
     teller = Teller()
     try:
         asyncio.run(_until_told(teller))
     except (KeyboardInterrupt, asyncio.CancelledError):
         teller.line("stopped; everything that was started is gone")
         return 130
-    except DemoError as error:
+    except grpc.aio.AioRpcError as error:
+        teller.failed(f"a call was refused: {_words(error)}")
+        return 1
+    except (DemoError, OSError) as error:
         teller.failed(str(error))
         return 1
     return 0
@@ -36,19 +43,24 @@ def run() -> int:
 async def _until_told(teller: Teller) -> None:
     task = asyncio.current_task()
     assert task is not None
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+
+    def stop(number: int) -> None:
+        if number == signal.SIGHUP:
+            teller.hush()
+        if not task.cancelling():  # a second signal must not break off the cleaning up
+            task.cancel()
+
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        asyncio.get_running_loop().add_signal_handler(number, stop, number)
     teller.title("CSI Bridge: a vendor's CSI driver, at an edge that the cloud cannot reach")
-    async with (
-        stage() as set_up,
-        grpc.aio.insecure_channel(set_up.sidecar_socket, options=_OPTIONS) as cloud,
-        grpc.aio.insecure_channel(set_up.vendor_socket, options=_OPTIONS) as edge,
-    ):
+    async with stage() as set_up, _dialled(set_up.sidecar_socket) as cloud, _dialled(set_up.vendor_socket) as edge:
         await _Story(teller, set_up, cloud, edge).tell()
     teller.line("All processes are stopped, and nothing is left behind.\n")
 
 
-_OPTIONS = [("grpc.default_authority", "localhost")]
+def _dialled(socket: Path) -> grpc.aio.Channel:
+    # An address is a URI to grpcio.
+    return grpc.aio.insecure_channel(f"unix:{quote(str(socket))}", options=[("grpc.default_authority", "localhost")])
 
 
 class _Story:
@@ -60,7 +72,6 @@ class _Story:
         self._controller = ControllerStub(cloud)
         self._identity = IdentityStub(cloud)
         self._node = NodeStub(edge)
-        self._target = set_up.directory / "pod" / "data"
 
     async def tell(self) -> None:
         await self._begin()
@@ -73,7 +84,7 @@ class _Story:
         self._teller.act("Everything starts, in any order")
         with self._teller.waiting("hub, proxy driver, edge agent and the example driver find each other"):
             await self._stage.until(self._ready, "the first answer through the bridge")
-        info = await self._identity.GetPluginInfo(csi.GetPluginInfoRequest())
+        info = await self._identity.GetPluginInfo(csi.GetPluginInfoRequest(), timeout=_LIMIT_S)
         self._teller.good(f"the cloud's socket answers as {info.name} {info.vendor_version}, which runs on {NODE}")
 
     async def _ready(self) -> bool:
@@ -88,7 +99,7 @@ class _Story:
 
     async def _create(self) -> csi.Volume:
         self._teller.act("A sidecar in the cloud calls CreateVolume on its local socket")
-        answer = await self._controller.CreateVolume(_wanted("pvc-demo-1"), timeout=30)
+        answer = await self._controller.CreateVolume(_wanted("pvc-demo-1"), timeout=_LIMIT_S)
         volume: csi.Volume = answer.volume
         self._teller.good(f"volume {volume.volume_id}, {volume.capacity_bytes // _MIB} MiB")
         self._show_directory(volume)
@@ -105,70 +116,69 @@ class _Story:
         if os.geteuid() != 0:
             self._teller.left_out("mounting needs root")
             return
-        self._target.parent.mkdir()
-        staging = self._stage.directory / "staging"
-        staging.mkdir()
-        with contextlib.ExitStack() as undo:
-            undo.callback(_unmount, self._target)
-            undo.callback(_unmount, staging)
-            try:
-                await self._publish(volume, staging)
-            except grpc.aio.AioRpcError as error:
-                self._teller.left_out(f"mounting does not work here: {error.details()}")
-                return
-            (self._target / "hello").write_text(_FILE_TEXT)
-            text = (self._target / "hello").read_text()
-            if text != _FILE_TEXT:
-                raise DemoError("what was read is not what was written")
-            self._teller.good(f"published, written, and read back: {text.strip()!r}")
-            await self._unpublish(volume, staging)
+        context = await self._attach(volume)
+        try:
+            await self._publish(volume, context)
+        except grpc.aio.AioRpcError as error:
+            self._teller.left_out(f"mounting does not work here: {error.details()}")
+        else:
+            self._write_and_read()
+        await self._unpublish(volume)
         self._teller.good("unpublished")
 
-    async def _publish(self, volume: csi.Volume, staging: Path) -> None:
-        context = await self._controller.ControllerPublishVolume(
-            csi.ControllerPublishVolumeRequest(volume_id=volume.volume_id, node_id=NODE, volume_capability=_CAPABILITY)
-        )
-        await self._node.NodeStageVolume(
-            csi.NodeStageVolumeRequest(
-                volume_id=volume.volume_id,
-                staging_target_path=str(staging),
-                volume_capability=_CAPABILITY,
-                publish_context=context.publish_context,
-                volume_context=volume.volume_context,
-            )
-        )
-        await self._node.NodePublishVolume(
-            csi.NodePublishVolumeRequest(
-                volume_id=volume.volume_id,
-                target_path=str(self._target),
-                staging_target_path=str(staging),
-                volume_capability=_CAPABILITY,
-                publish_context=context.publish_context,
-                volume_context=volume.volume_context,
-            )
-        )
+    def _write_and_read(self) -> None:
+        file = self._stage.target / "hello"
+        file.write_text(_FILE_TEXT)
+        text = file.read_text()
+        if text != _FILE_TEXT:
+            raise DemoError("what was read is not what was written")
+        self._teller.good(f"published, written, and read back: {text.strip()!r}")
 
-    async def _unpublish(self, volume: csi.Volume, staging: Path) -> None:
+    async def _attach(self, volume: csi.Volume) -> Mapping[str, str]:
+        """Returns the publish context."""
+        answer = await self._controller.ControllerPublishVolume(
+            csi.ControllerPublishVolumeRequest(volume_id=volume.volume_id, node_id=NODE, volume_capability=_CAPABILITY),
+            timeout=_LIMIT_S,
+        )
+        context: Mapping[str, str] = answer.publish_context
+        return context
+
+    async def _publish(self, volume: csi.Volume, context: Mapping[str, str]) -> None:
+        self._stage.target.parent.mkdir()
+        self._stage.staging.mkdir()
+        known: dict[str, Any] = {
+            "volume_id": volume.volume_id,
+            "volume_context": volume.volume_context,
+            "volume_capability": _CAPABILITY,
+            "publish_context": context,
+            "staging_target_path": str(self._stage.staging),
+        }
+        await self._node.NodeStageVolume(csi.NodeStageVolumeRequest(**known), timeout=_LIMIT_S)
+        target = str(self._stage.target)
+        await self._node.NodePublishVolume(csi.NodePublishVolumeRequest(target_path=target, **known), timeout=_LIMIT_S)
+
+    async def _unpublish(self, volume: csi.Volume) -> None:
+        of, target, staging = volume.volume_id, str(self._stage.target), str(self._stage.staging)
         await self._node.NodeUnpublishVolume(
-            csi.NodeUnpublishVolumeRequest(volume_id=volume.volume_id, target_path=str(self._target))
+            csi.NodeUnpublishVolumeRequest(volume_id=of, target_path=target), timeout=_LIMIT_S
         )
         await self._node.NodeUnstageVolume(
-            csi.NodeUnstageVolumeRequest(volume_id=volume.volume_id, staging_target_path=str(staging))
+            csi.NodeUnstageVolumeRequest(volume_id=of, staging_target_path=staging), timeout=_LIMIT_S
         )
         await self._controller.ControllerUnpublishVolume(
-            csi.ControllerUnpublishVolumeRequest(volume_id=volume.volume_id, node_id=NODE)
+            csi.ControllerUnpublishVolumeRequest(volume_id=of, node_id=NODE), timeout=_LIMIT_S
         )
 
     async def _cut(self) -> csi.Volume:
         self._teller.act("A slow CreateVolume is under way, and the link is cut")
         self._stage.faults.write_text("CreateVolume=delay:8s\n")
         request = _wanted("pvc-demo-2")
-        first = asyncio.ensure_future(self._controller.CreateVolume(request, timeout=30))
+        first = asyncio.ensure_future(self._controller.CreateVolume(request, timeout=_LIMIT_S))
         await asyncio.sleep(1.0)
         self._stage.cable.cut()
         self._teller.away(f"the call ends: {await _refusal(first)}")
         await self._stage.until(self._is_offline, "the hub noticing that the node is away")
-        self._teller.away(f"a retry hears: {await _refusal(self._controller.CreateVolume(request, timeout=30))}")
+        self._teller.away(f"a retry hears: {await _refusal(self._controller.CreateVolume(request, timeout=_LIMIT_S))}")
         self._teller.act("The link is back, and the same call joins the work that went on")
         self._stage.cable.mend()
         with self._teller.waiting("the agent dials again; the sidecar retries"):
@@ -178,17 +188,20 @@ class _Story:
         return answer.volume
 
     async def _is_offline(self) -> bool:
-        text = await _refusal(self._controller.GetCapacity(csi.GetCapacityRequest(), timeout=5))
-        return "is offline since" in text
+        try:
+            await self._controller.GetCapacity(csi.GetCapacityRequest(), timeout=5)
+        except grpc.aio.AioRpcError as error:
+            return "is offline since" in (error.details() or "")
+        return False
 
     async def _retry(self, request: csi.CreateVolumeRequest) -> csi.CreateVolumeResponse:
         give_up = time.monotonic() + 60
         while True:
             try:
-                answer: csi.CreateVolumeResponse = await self._controller.CreateVolume(request, timeout=30)
+                answer: csi.CreateVolumeResponse = await self._controller.CreateVolume(request, timeout=_LIMIT_S)
             except grpc.aio.AioRpcError as error:
                 if time.monotonic() > give_up:
-                    raise DemoError(f"the retry never got through: {error.details()}") from error
+                    raise DemoError(f"the retry never got through: {_words(error)}") from error
                 await asyncio.sleep(0.5)
             else:
                 return answer
@@ -196,7 +209,7 @@ class _Story:
     async def _delete(self, volumes: list[csi.Volume]) -> None:
         self._teller.act("The sidecar deletes both volumes")
         for volume in volumes:
-            await self._controller.DeleteVolume(csi.DeleteVolumeRequest(volume_id=volume.volume_id), timeout=30)
+            await self._controller.DeleteVolume(csi.DeleteVolumeRequest(volume_id=volume.volume_id), timeout=_LIMIT_S)
         left = list(self._stage.volumes.iterdir())
         if left:
             raise DemoError(f"the edge still holds {', '.join(path.name for path in left)}")
@@ -215,16 +228,18 @@ def _wanted(name: str) -> csi.CreateVolumeRequest:
     )
 
 
-async def _refusal(call: object) -> str:
-    """The status of a call that should fail, as a sidecar prints it; empty if it succeeded."""
+async def _refusal(call: Awaitable[object]) -> str:
+    """The status of a call that must fail, as a sidecar prints it.
+
+    Raises:
+        DemoError: it succeeded.
+    """
     try:
-        await call  # type: ignore[misc]  # grpcio's calls are awaitable, but not typed so
+        await call
     except grpc.aio.AioRpcError as error:
-        return f"{error.code().name}: {error.details()}"
-    return ""
+        return _words(error)
+    raise DemoError("a call was answered that should have been refused: the link is cut")
 
 
-def _unmount(path: Path) -> None:
-    """For a demo that was stopped in the middle."""
-    if path.is_mount():
-        subprocess.run(["umount", str(path)], check=False)  # noqa: S603, S607  # the system's own
+def _words(error: grpc.aio.AioRpcError) -> str:
+    return f"{error.code().name}: {error.details()}"

@@ -43,6 +43,10 @@ class Teller:
         """The demo itself failed."""
         self._console.print(f"\n[bold red]The demo failed:[/bold red] {escape(text)}")
 
+    def hush(self) -> None:
+        """Say nothing more: the terminal is gone."""
+        self._console.quiet = True
+
     @contextmanager
     def waiting(self, text: str) -> Iterator[None]:
         """While something takes its time."""

@@ -21,6 +21,7 @@ from common.parsers import LONGEST_SOCKET_PATH_BYTES
 from common.relay.client_call import ClientCall
 from common.relay.client_connection import ClientConnection
 from common.relay.errors import VendorConnectionError, VendorReplaced, VendorUnreachable
+from common.sockets import FileId, file_id
 
 __all__ = ["Ask", "Channel", "ClientCall"]
 
@@ -30,8 +31,6 @@ LAST_BACKOFF_S = 1.0
 
 _OPEN_ATTEMPTS = 3
 """A driver may close a connection between our look at it and the call; not three times."""
-
-_FileId = tuple[int, int, int] | None
 
 Ask = Callable[[str, bytes], ClientCall]
 """A call of a method with a request, on one connection."""
@@ -73,9 +72,9 @@ class Channel:
         self._connect_timeout_s = connect_timeout_s
         self._who_timeout_s = who_timeout_s
         self._connection: ClientConnection | None = None
-        self._file_id: _FileId = None
+        self._file_id: FileId = None
         self._dial: asyncio.Task[ClientConnection | VendorUnreachable] | None = None
-        self._dialled_file_id: _FileId = None
+        self._dialled_file_id: FileId = None
         self._failed: VendorUnreachable | None = None
         self._backoff_s = 0.0
         self._retry_at_s = 0.0
@@ -129,7 +128,7 @@ class Channel:
         connection = self._connection
         if connection is None:
             return None
-        if connection.usable and self._file_id == (self._stat() or self._file_id):
+        if connection.usable and self._file_id == (file_id(self.path) or self._file_id):
             return connection
         self._renew()
         return None
@@ -139,17 +138,6 @@ class Channel:
         if self._connection is not None:
             self._connection.retire()
             self._connection = None
-
-    def _stat(self) -> _FileId:
-        """Which file the socket is, or None if there is none. A kept connection outlives its file.
-
-        The time is part of it because file systems give the number of a removed file to the next one.
-        """
-        try:
-            found = os.stat(self.path)  # noqa: PTH116  # at each call: a Path costs three times as much
-        except OSError:
-            return None
-        return found.st_dev, found.st_ino, found.st_ctime_ns
 
     async def _dialled(self) -> ClientConnection:
         """The connection of the dial under way, which all waiting calls share."""
@@ -180,13 +168,13 @@ class Channel:
     def _refuse_during_backoff(self) -> None:
         if self._closed:
             raise VendorUnreachable(self.path, "the channel is closed")
-        if self._failed is None or self._dialled_file_id != self._stat():
+        if self._failed is None or self._dialled_file_id != file_id(self.path):
             return
         if asyncio.get_running_loop().time() < self._retry_at_s:
             raise VendorUnreachable(self.path, self._failed.why)
 
     async def _connect(self) -> ClientConnection | VendorUnreachable:
-        self._dialled_file_id = self._stat()
+        self._dialled_file_id = file_id(self.path)
         if len(os.fsencode(self.path)) > LONGEST_SOCKET_PATH_BYTES:
             return VendorUnreachable(
                 self.path, f"its path is too long: a UNIX socket's has {LONGEST_SOCKET_PATH_BYTES} bytes at most"

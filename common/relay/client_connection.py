@@ -25,6 +25,13 @@ from common.status import Code, Status, code_name
 PROOF_OF_LIFE_S = 2.0
 """How long a driver may take to answer a PING after a status that a dying one could have sent."""
 
+SHUT_S = 1.0
+"""How long a connection that is shut waits for a driver to take what was written to it."""
+
+LAST_WORDS_S = 0.05
+"""How long its GOAWAY may come after that: a driver that stops politely cancels its work first, answers INTERNAL and
+our PING, and only then says that it goes (grpc-go's GracefulStop)."""
+
 DYING_CODES = frozenset({Code.CANCELLED, Code.UNKNOWN, Code.RESOURCE_EXHAUSTED, Code.INTERNAL})
 """What a driver whose work is being torn down answers. All but the first are final for some sidecar (contract, NF4)."""
 
@@ -47,6 +54,7 @@ class ClientConnection(Pump):
         self.retired = False
         self.gone = asyncio.Event()
         self._shut = False
+        self._leaving = False
         self._on_closed = on_closed
         self._calls: dict[int, ClientCall] = {}
         self._queue: deque[asyncio.Future[None]] = deque()
@@ -56,11 +64,6 @@ class ClientConnection(Pump):
     def usable(self) -> bool:
         """Whether new calls may go here."""
         return self.open and not self.retired and not self._http2.exhausted
-
-    @property
-    def calls_in_flight(self) -> int:
-        """How many streams are open."""
-        return len(self._calls)
 
     def retire(self) -> None:
         """Take no new calls, and close when the last one ends."""
@@ -73,6 +76,7 @@ class ClientConnection(Pump):
         self.retired = self._shut = True
         if self._transport is not None:
             self._transport.close()
+            self._loop.call_later(SHUT_S, self._transport.abort)
 
     # Calls.
 
@@ -136,7 +140,7 @@ class ClientConnection(Pump):
         """Raise unless a status is the vendor's own.
 
         A driver that is torn down answers what it has under way with one of `DYING_CODES` before its connection ends;
-        one that lives answers a PING.
+        one that lives answers a PING, and does not say that it is going.
 
         Raises:
             VendorStatusDoubtful: the text is a gRPC library's, or the connection did not outlive the call.
@@ -146,7 +150,7 @@ class ClientConnection(Pump):
             why = f"the driver's gRPC library, not the driver, answered {name}"
             raise VendorStatusDoubtful(self.path, status.code, status.message, why)
         if status.code in DYING_CODES and not await self._lives():
-            why = f"the driver answered {name} and its connection ended, so it may have been stopping"
+            why = f"the driver answered {name} as it was stopping"
             raise VendorStatusDoubtful(self.path, status.code, status.message, why)
 
     async def _lives(self) -> bool:
@@ -156,11 +160,14 @@ class ClientConnection(Pump):
         self._ping_if_due()
         try:
             async with asyncio.timeout(PROOF_OF_LIFE_S):
-                return await asyncio.shield(answer)
+                answered = await asyncio.shield(answer)
         except TimeoutError:
             if self.retired and not self._calls:
                 self.shut()
             return False
+        if answered and not self._leaving:
+            await asyncio.sleep(LAST_WORDS_S)
+        return answered and not self._leaving
 
     def _ping_if_due(self) -> None:
         if (data := self._pings.take()) is not None and self.open:
@@ -217,7 +224,7 @@ class ClientConnection(Pump):
 
     def goaway_received(self, last_stream_id: int, code: int, debug: bytes) -> None:
         """The driver takes no new calls; those above `last_stream_id` never began there."""
-        self.retired = True
+        self.retired = self._leaving = True
         text = f"the driver is closing the connection (GOAWAY {error_name(code)}"
         text += f", {debug[:80].decode('utf-8', 'replace')})" if debug else ")"
         for stream_id in [stream for stream in self._calls if stream > last_stream_id]:

@@ -96,9 +96,9 @@ def ping(data: bytes, *, ack: bool = False) -> bytes:
     return header(PING, ACK if ack else 0, 0, 8) + data
 
 
-def goaway(last_stream_id: int, code: int, debug: bytes = b"") -> bytes:
+def goaway(last_stream_id: int, code: int) -> bytes:
     """A GOAWAY frame."""
-    return header(GOAWAY, 0, 0, 8 + len(debug)) + _TWO.pack(last_stream_id, code) + debug
+    return header(GOAWAY, 0, 0, 8) + _TWO.pack(last_stream_id, code)
 
 
 def header_block(stream_id: int, block: bytes, *, end: bool) -> bytes:

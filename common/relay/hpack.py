@@ -7,7 +7,7 @@ public name for it is the same in Python, four times slower.
 
 from typing import TypeAlias
 
-from jh2._hazmat import Decoder as _RustDecoder  # type: ignore[import-untyped]
+from jh2._hazmat import Decoder as _RustDecoder
 
 from common.relay.errors import Http2Error
 

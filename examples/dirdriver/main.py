@@ -10,10 +10,17 @@ from typing import Any
 
 import click
 
-from examples.dirdriver.access import Layout
-from examples.dirdriver.server import serve
-from examples.dirdriver.settings import Settings, SettingsError
-from examples.dirdriver.sizes import parse_size
+try:
+    from examples.dirdriver.access import Layout
+    from examples.dirdriver.server import serve
+    from examples.dirdriver.settings import Settings, SettingsError
+    from examples.dirdriver.sizes import parse_size
+except ModuleNotFoundError as error:
+    sys.stderr.write(
+        f"Error: the module {error.name} is not installed; it comes with csi-bridge's extra `demo`: "
+        "pip install '.[demo]'\n"
+    )
+    raise SystemExit(2) from error
 
 _FILESYSTEMS = {"directory": Layout.DIRECTORY, "image": Layout.FILESYSTEM}
 

@@ -9,6 +9,7 @@ import socket
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
+from urllib.parse import quote
 
 import grpc
 
@@ -112,7 +113,7 @@ def _open_call_log(settings: Settings) -> CallLog:
 def _listen(server: grpc.aio.Server, path: Path) -> None:
     free_socket(path)
     try:
-        server.add_insecure_port(f"unix:{path}")
+        server.add_insecure_port(f"unix:{quote(str(path))}")  # an address is a URI to grpcio
     except RuntimeError as error:  # grpcio's only word for every failure to bind
         raise SettingsError("--endpoint", f"cannot listen on {path}; may this user write there?") from error
 

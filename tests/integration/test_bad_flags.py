@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 from cli import main, process
 from cli.call_settings import CallSettings
+from cli.order_settings import ForgetSettings, TrustSettings
 from cli.status_settings import StatusSettings
 from cloud.driver_settings import DriverSettings
 from cloud.hub_settings import HubSettings
@@ -40,6 +41,8 @@ COMMANDS = (
     Command(("edge", "run"), AgentSettings, {"--node": "n1", "--hub": "unix:///run/hub.sock"}),
     Command(("call",), CallSettings, {"--driver": "d.example"}, ("CreateVolume",)),
     Command(("status",), StatusSettings, {}),
+    Command(("forget",), ForgetSettings, {}, ("n1",)),
+    Command(("trust",), TrustSettings, {}),
 )
 
 WRONG = {

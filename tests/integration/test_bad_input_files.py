@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import socket
 import sqlite3
 import subprocess
@@ -19,6 +20,8 @@ import pytest
 
 from common.status import Code
 from tests.support.certificates import Authority
+from tests.support.operator import hub_state
+from tests.support.other_user import NOBODY_ELSE, as_user
 from tests.support.ports import free_ports
 from tests.support.processes import Process, listens_on
 from tests.support.sidecar import Sidecar
@@ -26,7 +29,7 @@ from tests.support.stranger import Stranger, hello
 from tests.support.waiting import wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from tests.support.bridge import Bridge
 
@@ -55,10 +58,10 @@ class Role:
         variable = f"csi_bridge_{self}_{flag[2:]}".replace("-", "_").upper()
         return f"{variable} or {flag}"
 
-    def command(self, directory: Path, *more: str) -> list[str]:
+    def command(self, directory: Path, *more: str, program: Sequence[str] = (str(PROGRAM),)) -> list[str]:
         """The whole command line; of a flag given twice the last one counts."""
         flags = (flag.format(directory) for flag in (*self.flags, "--state-dir={}/state", "--log-format=json"))
-        return [str(PROGRAM), *self.words, *flags, *more]
+        return [*program, *self.words, *flags, *more]
 
 
 HUB = Role(("hub",), ("--uds={}/it.sock",), "--uds")
@@ -98,9 +101,11 @@ def refusal_of(role: Role, directory: Path, *flags: str) -> str:
 class Serving:
     """A process that serves in spite of all."""
 
-    def __init__(self, role: Role, directory: Path, logs: Path, *flags: str) -> None:
+    def __init__(
+        self, role: Role, directory: Path, logs: Path, *flags: str, program: Sequence[str] = (str(PROGRAM),)
+    ) -> None:
         self.socket = directory / "it.sock"
-        self._process = Process(str(role), role.command(directory, *flags), log=logs / "log")
+        self._process = Process(str(role), role.command(directory, *flags, program=program), log=logs / "log")
 
     def __enter__(self) -> Self:
         self._process.start()
@@ -109,6 +114,7 @@ class Serving:
 
     def __exit__(self, *_: object) -> None:
         self._process.kill()
+        self.logged("")
 
     def wait_logged(self, text: str) -> None:
         """Wait for a line of the log."""
@@ -276,6 +282,7 @@ def test_a_full_disk_under_a_proxy_driver_costs_it_its_cache_alone(
 
 
 def test_a_disk_that_fills_up_leaves_the_hub_serving_and_later_writes_work(bridge: Bridge, short_dir: Path) -> None:
+    bridge.foresee("cannot write ")
     with mounted(short_dir / "small", "size=1m") as state:
         hub = bridge.start_hub(f"--state-dir={state}")
         ballast = fill(state)
@@ -289,10 +296,11 @@ def test_a_disk_that_fills_up_leaves_the_hub_serving_and_later_writes_work(bridg
             agent.greet(hello("edge", "kept"))
             hub.wait_logged("edge kept is connected")
         hub.wait_logged("edge kept is gone")
+        with closing(sqlite3.connect(state / "hub.db")) as database:  # while the hub runs: its end writes all once more
+            select = "SELECT name FROM nodes"
+            wait_for(lambda: ("kept",) in database.execute(select).fetchall(), what="row of the later node")
         hub.stop()
         assert hub.process.exit_status == 0
-        with closing(sqlite3.connect(state / "hub.db")) as database:
-            assert ("kept",) in database.execute("SELECT name FROM nodes").fetchall()
 
 
 # -------------------- files of the state directory --------------------
@@ -305,6 +313,38 @@ def test_a_corrupt_database_leaves_the_hub_serving(short_dir: Path, tmp_path: Pa
     with Serving(HUB, short_dir, tmp_path) as hub, Stranger(hub.socket) as operator:
         operator.greet(hello("operator", "o"))
         assert bool(hub.logged("is damaged")) is bool(content)
+
+
+def test_writes_that_failed_to_the_end_leave_the_next_hub_guessing_no_node(bridge: Bridge, short_dir: Path) -> None:
+    with mounted(short_dir / "small", "size=1m") as state:
+        hub = bridge.start_hub(f"--state-dir={state}")
+        with Stranger(hub.address) as known:
+            known.greet(hello("edge", "known"))
+            known.report("known", "d.example")
+            hub.wait_logged("edge known is connected")
+        ballast = fill(state)
+        with Stranger(hub.address) as forgotten:
+            forgotten.greet(hello("edge", "forgotten"))
+            forgotten.report("forgotten", "d.example", padding=100_000)
+            wait_for(lambda: hub_state(hub.uds)["trouble"], what="failed write")
+            hub.kill()
+        ballast.unlink()
+        hub.start()
+        sidecar = bridge.start_proxy("d.example").sidecar()
+        lost = rf"knew of them \(2[^ ]*Z {re.escape(str(state))}/hub.db could not be written to the end\); set --nodeid"
+        wait_for(lambda: re.search(lost, sidecar.call("GetCapacity").message), what="refusal")
+
+
+def test_a_second_hub_on_one_state_directory_is_refused_in_words(short_dir: Path, tmp_path: Path) -> None:
+    with Serving(HUB, short_dir, tmp_path):
+        assert refusal_of(HUB, short_dir, f"--uds={short_dir / 'other.sock'}") == (
+            f"{HUB.label('--state-dir')}={short_dir / 'state'}: another hub is using it"
+        )
+
+
+def test_a_hub_that_no_agent_can_reach_says_so(short_dir: Path, tmp_path: Path) -> None:
+    with Serving(HUB, short_dir, tmp_path) as hub:
+        assert hub.logged("without --listen no edge agent can connect")
 
 
 def test_a_database_of_a_newer_hub_is_named_and_left_alone(short_dir: Path) -> None:
@@ -422,12 +462,14 @@ def test_an_agent_serves_on_without_its_driver_and_says_what_is_wrong(
         assert why in said
 
 
-@pytest.mark.skipif(os.getuid() == 0, reason="root may connect to any socket")
 def test_a_socket_that_this_user_may_not_use_is_named(short_dir: Path, tmp_path: Path) -> None:
+    # Root may use any, so root is somebody else here.
+    program = as_user(NOBODY_ELSE) if os.getuid() == 0 else [str(PROGRAM)]
+    os.chown(short_dir, NOBODY_ELSE if os.getuid() == 0 else os.getuid(), -1)
     path = short_dir / "hub.sock"
     with socket.socket(socket.AF_UNIX) as other:
         other.bind(str(path))
         other.listen()
         path.chmod(0)
-        with Serving(DRIVER, short_dir, tmp_path) as proxy:
+        with Serving(DRIVER, short_dir, tmp_path, program=program) as proxy:
             proxy.wait_logged(f"no link to the hub: cannot reach {path}: EACCES Permission denied")

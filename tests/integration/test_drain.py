@@ -60,7 +60,7 @@ async def test_a_call_that_crosses_the_goodbye_on_the_wire_is_known_to_have_neve
     short_dir: Path, kind: str
 ) -> None:
     async with linked(kind, short_dir) as (dialled, accepted):
-        transport = dialled.writer._transport  # type: ignore[attr-defined]  # as if its process were busy
+        transport = dialled.writer._transport  # type: ignore[attr-defined]  # a WebSocket has one  # as if its process were busy
         transport.pause_reading()
         accepted.drain("the hub is shutting down")
         await accepted.wait_closed()
@@ -77,10 +77,10 @@ async def test_a_call_that_crosses_the_goodbye_on_the_wire_is_known_to_have_neve
 @pytest.mark.parametrize("kind", ["unix", "tcp"])
 async def test_a_peer_that_does_not_leave_after_the_goodbye_is_closed_soon(short_dir: Path, kind: str) -> None:
     async with linked(kind, short_dir) as (dialled, accepted):
-        transport = dialled.writer._transport  # type: ignore[attr-defined]
+        transport = dialled.writer._transport  # type: ignore[attr-defined]  # a WebSocket has one
         transport.pause_reading()
         accepted.goodbye(Reason.STOPPED, "enough")
         await asyncio.sleep(2 * LINGER_S)
-        assert accepted.writer._transport is None  # type: ignore[attr-defined]
+        assert accepted.writer._transport is None  # type: ignore[attr-defined]  # a WebSocket has one
         transport.resume_reading()
         assert await dialled.wait_closed() == (Reason.STOPPED, "enough")

@@ -15,12 +15,15 @@ from tests.integration.conftest import World, build
 from tests.support.answers import volume
 from tests.support.bridge import Bridge
 from tests.support.local_bridge import LocalBridge
+from tests.support.operator import by_hand, hub_state
 from tests.support.requests import create, create_of_bytes
 from tests.support.sidecar import Sidecar, link_lost, refused, told_at_the_deadline, unavailable
 from tests.support.vendor import Vendor
 from tests.support.waiting import wait_for
 
 LIMIT = 4 << 20
+
+TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ"
 
 LINK_LOST = link_lost("edge node n1")
 
@@ -221,8 +224,8 @@ def test_two_nodes_with_the_driver_are_named_and_a_pinned_proxy_chooses(
     with Vendor(short_dir / "second.sock") as second:
         world.bridge.start_agent("n2", second.socket)
         expected = unavailable(
-            "driver vendor.test runs on several edge nodes (n1, n2) and the call names none; set --nodeid on the proxy "
-            "driver",
+            "driver vendor.test runs on several edge nodes (n1; n2) and the call names none; set --nodeid on the proxy "
+            "driver, or, if a node is gone or runs it no more, run csi-bridge forget NODE [DRIVER] on the hub's host",
         )
         wait_for(lambda: world.sidecar.call("CreateVolume", create(name)).refusal == expected, what="second candidate")
         assert refused_twice(world.sidecar, "CreateVolume", create(name)) == expected
@@ -233,6 +236,68 @@ def test_two_nodes_with_the_driver_are_named_and_a_pinned_proxy_chooses(
         assert pinned.call("CreateVolume", create(name)).ok
         assert len(second.calls("CreateVolume")) == 1
         assert len(world.vendor.calls("CreateVolume")) == before
+
+
+def test_a_hub_that_lost_what_it_knew_guesses_no_node_until_an_operator_says_that_all_are_back(
+    world: World, short_dir: Path, name: str
+) -> None:
+    hub, state = world.bridge.hub, short_dir / "hub"
+    with Vendor(short_dir / "second.sock") as second:
+        n2 = world.bridge.start_agent("n2", second.socket)
+        wait_for(lambda: not world.sidecar.call("GetCapacity").ok, what="second candidate")
+        n2.kill()
+        hub.stop()
+        (state / "hub.db").write_bytes(b"no database at all" * 100)
+        told = set()
+        for _ in range(2):  # the loss outlives a restart
+            world.bridge.wait_linked(world.proxy, linked=False)
+            hub.start()
+            world.bridge.wait_linked(world.proxy)
+            wait_for(lambda: [node["drivers"] for node in hub_state(hub.uds)["nodes"]] == [["vendor.test"]], what="n1")
+            told |= {refused_twice(world.sidecar, method, create(name)) for method in ("CreateVolume", "DeleteVolume")}
+            hub.stop()
+        ((code, message),) = told
+        assert code is Code.UNAVAILABLE
+        (damaged,) = state.glob("hub-*.corrupt")
+        assert re.fullmatch(
+            r"the call for driver vendor.test names no edge node, and the hub has lost what it knew of them \("
+            rf"{TIME} {re.escape(str(state / 'hub.db'))} was damaged, and is {re.escape(str(damaged))} now\); "
+            r"set --nodeid on the proxy driver, or, once csi-bridge status shows every node and its drivers again, run "
+            r"csi-bridge trust on the hub's host",
+            message,
+        )
+        assert not world.vendor.calls("CreateVolume")
+
+        hub.start()
+        pinned = world.bridge.start_proxy("vendor.test", node="n1").sidecar()
+        world.bridge.wait_routed(pinned)  # who names a node is served as ever
+        assert by_hand("trust", f"--hub=unix://{hub.uds}").returncode == 0
+        world.bridge.wait_routed(world.sidecar)
+        assert not hub_state(hub.uds)["lost"]
+
+
+def test_what_an_operator_may_not_let_the_hub_forget_is_refused_and_the_rest_is_forgotten(world: World) -> None:
+    hub = f"--hub=unix://{world.bridge.hub.uds}"
+    refused_node = by_hand("forget", "n1", hub)
+    assert (refused_node.returncode, refused_node.stderr) == (
+        1,
+        "csi-bridge: edge node n1 is not forgotten: it is connected; stop its agent first\n",
+    )
+    refused_driver = by_hand("forget", "n1", "vendor.test", hub)
+    assert (refused_driver.returncode, refused_driver.stderr) == (
+        1,
+        (
+            "csi-bridge: driver vendor.test of edge node n1 is not forgotten: its agent still reports it; take its "
+            "socket from the agent's --driver first\n"
+        ),
+    )
+    world.agent.kill()
+    world.bridge.hub.wait_logged("edge n1 is gone")
+    forgotten = by_hand("forget", "n1", hub)
+    assert (forgotten.returncode, forgotten.stdout) == (0, "the hub has forgotten edge node n1\n")
+    world.bridge.hub.stop()
+    world.bridge.hub.start()
+    assert hub_state(world.bridge.hub.uds)["nodes"] == []
 
 
 def test_a_node_that_nobody_has_heard_of_is_named(shared: World, name: str) -> None:
@@ -248,8 +313,8 @@ def test_a_node_without_the_driver_is_named(shared: World, name: str) -> None:
     proxy = shared.bridge.start_proxy("absent.test", node="n1")
     shared.bridge.wait_linked(proxy)
     assert refused_twice(proxy.sidecar(), "CreateVolume", create(name)) == unavailable(
-        "edge node n1 is connected but has no driver absent.test; check that the driver runs there and that the "
-        "agent's --driver names its socket",
+        "edge node n1 is connected but has no driver absent.test; check that the driver runs there, that the "
+        "agent's --driver names its socket, and what the agent's log says of it",
     )
 
 
@@ -260,12 +325,19 @@ def test_two_drivers_of_one_name_on_a_node_are_named_and_neither_is_called(
     with Vendor(short_dir / "second.sock") as second:
         wait_for(lambda: not any(driver["trouble"] for driver in world.agent.status()["drivers"]), what="second driver")
         assert refused_twice(world.sidecar, "CreateVolume", create(name)) == unavailable(
-            f"edge node n1 has 2 drivers that call themselves vendor.test: {vendor.socket}, {second.socket}; leave "
-            "one of them running, or name one with the agent's --driver",
+            f"edge node n1 has 2 drivers that call themselves vendor.test: {vendor.socket}, {second.socket}; give "
+            "the agent's --driver one of them alone",
         )
-    wait_for(lambda: world.sidecar.call("CreateVolume", create(name)).ok, what="end of the doubt")
-    assert len(vendor.calls("CreateVolume")) == 1
+    assert "one of them alone" in world.sidecar.call("CreateVolume", create(name)).refusal[1]  # with one of them away
+    assert not vendor.calls("CreateVolume")
     assert not second.calls("CreateVolume")
+
+
+def test_a_method_with_an_absurd_name_is_refused_and_the_link_lives(shared: World, name: str) -> None:
+    code, message = shared.sidecar.call(f"/csi.v1.Controller/{'x' * 5_000}", b"").refusal
+    assert code is Code.UNAVAILABLE
+    assert message.startswith("the name of a method, driver or node of 5019 bytes is larger than the limit of 1024")
+    assert shared.sidecar.call("CreateVolume", create(name)).ok
 
 
 def test_a_driver_that_took_anothers_socket_gets_none_of_its_calls(world: World, short_dir: Path, name: str) -> None:
@@ -288,8 +360,8 @@ def test_without_a_hub_the_message_names_where_it_should_be(world: World, name: 
     assert code is Code.UNAVAILABLE
     where = re.escape(f"unix://{world.bridge.hub.uds}")
     assert re.fullmatch(
-        rf"the proxy driver has no link to the hub at {where} since \d{{4}}-\d\d-\d\dT\d\d:\d\d:\d\dZ; look at the "
-        r"hub's log",
+        rf"the proxy driver has no link to the hub at {where} since {TIME}; look at the proxy driver's log, "
+        r"which says why, and at the hub's",
         message,
     )
 
@@ -356,7 +428,10 @@ def test_too_many_calls_at_once_are_unavailable_with_the_limit_and_its_flag(
     bridge.wait_routed(sidecar)
     gate = vendor.hold("CreateVolume")
     calls = [sidecar.start("CreateVolume", create(f"{name}-{number}")) for number in range(6)]
-    too_many = unavailable("the link has 4 calls under way, which is its limit (--max-calls); retry later or raise it")
+    whose = {"hub": "hub", "agent": "agent of edge node n1"}[hop]
+    too_many = unavailable(
+        f"the {whose} has 4 calls under way, which is its limit (--max-calls); retry later or raise it"
+    )
     wait_for(lambda: any(call.done for call in calls), what="refusal")
     assert refused_twice(sidecar, "ListVolumes") == too_many
     gate.set()

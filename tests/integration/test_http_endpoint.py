@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 
 import pytest
 
@@ -15,6 +15,10 @@ from common.errors import SettingsError
 from common.httpd import CONNECTION_LIMIT_S, MOST_CONNECTIONS, HttpEndpoint
 from common.metrics import Metrics
 from common.parsers import HostPort
+from tests.support.bridge import Bridge
+from tests.support.ports import free_ports
+from tests.support.vendor import Vendor
+from tests.support.waiting import wait_for
 
 ANY_PORT = HostPort("127.0.0.1", 0)
 
@@ -26,7 +30,8 @@ class Health:
     """A process's readiness that the test sets."""
 
     def __init__(self) -> None:
-        self.answer: tuple[bool, str] | Exception = (True, "")
+        # A process that has become ready still has its sentence for the time when it was not.
+        self.answer: tuple[bool, str] | Exception = (True, "no link to the hub")
 
     def __call__(self) -> tuple[bool, str]:
         if isinstance(self.answer, Exception):
@@ -52,13 +57,14 @@ def endpoint(health: Health, metrics: Metrics) -> Iterator[HttpEndpoint]:
 
 
 def ask(endpoint: HttpEndpoint, path: str, method: str = "GET") -> tuple[int, str]:
-    connection = http.client.HTTPConnection(*endpoint.address, timeout=20)
-    try:
+    return ask_at(endpoint.address, path, method)
+
+
+def ask_at(address: HostPort, path: str, method: str = "GET") -> tuple[int, str]:
+    with closing(http.client.HTTPConnection(*address, timeout=20)) as connection:
         connection.request(method, path)
         response = connection.getresponse()
         return response.status, response.read().decode()
-    finally:
-        connection.close()
 
 
 def test_metrics_show_what_was_counted(endpoint: HttpEndpoint, metrics: Metrics) -> None:
@@ -84,6 +90,16 @@ def test_a_readiness_check_that_fails_means_not_ready_and_tells_nothing(endpoint
     assert ask(endpoint, "/readyz") == (503, "the readiness check failed; the log says how\n")
 
 
+def test_a_proxy_driver_is_ready_once_it_knows_its_driver(bridge: Bridge, vendor: Vendor) -> None:
+    address = HostPort("127.0.0.1", free_ports(1)[0])
+    bridge.start_hub()
+    proxy = bridge.start_proxy(vendor.identity.name, f"--http={address}")
+    assert ask_at(address, "/readyz") == (503, "the driver is not known yet\n")
+    bridge.start_agent("n1", vendor.socket)
+    bridge.wait_routed(proxy.sidecar())
+    wait_for(lambda: ask_at(address, "/readyz") == (200, "ok\n"), what="ready proxy driver")
+
+
 @pytest.mark.parametrize("path", ["/", "/metrics/", "/debug/pprof", "/nodes"])
 def test_there_is_nothing_else(endpoint: HttpEndpoint, path: str) -> None:
     assert ask(endpoint, path)[0] == 404
@@ -94,8 +110,27 @@ def test_it_is_for_reading_only(endpoint: HttpEndpoint, path: str) -> None:
     assert ask(endpoint, path, "POST")[0] == 405
 
 
-def test_a_head_request_has_no_body(endpoint: HttpEndpoint) -> None:
-    assert ask(endpoint, "/healthz", "HEAD") == (200, "")
+@pytest.mark.parametrize(("path", "status"), [("/metrics", 200), ("/healthz", 200), ("/readyz", 503), ("/debug", 404)])
+def test_a_head_request_gets_the_head_of_the_answer_and_no_body(
+    endpoint: HttpEndpoint, health: Health, path: str, status: int
+) -> None:
+    """Asked on the socket itself: Python's HTTP client reads no body after HEAD, whether there is one or not."""
+    health.answer = (False, "no link to the hub")
+    with socket.create_connection(endpoint.address, timeout=20) as client:
+        client.sendall(f"HEAD {path} HTTP/1.0\r\n\r\n".encode())
+        head, _, body = b"".join(iter(lambda: client.recv(65_536), b"")).partition(b"\r\n\r\n")
+    assert head.startswith(f"HTTP/1.0 {status} ".encode())
+    assert b"\r\nContent-Type: text/plain" in head
+    assert body == b""
+
+
+def test_a_head_request_is_told_the_type_and_the_length_of_what_get_would_bring(endpoint: HttpEndpoint) -> None:
+    def fields(method: str) -> set[tuple[str, str]]:
+        with closing(http.client.HTTPConnection(*endpoint.address, timeout=20)) as connection:
+            connection.request(method, "/healthz")
+            return {field for field in connection.getresponse().getheaders() if field[0] != "Date"}
+
+    assert fields("HEAD") == fields("GET")
 
 
 def test_silent_clients_keep_nobody_out(endpoint: HttpEndpoint) -> None:

@@ -134,29 +134,50 @@ def test_what_the_vendor_does_not_have_is_unimplemented_from_the_cache_too(bridg
         assert sidecar.call(method).refusal == (Code.UNIMPLEMENTED, "Method not found!")
 
 
-@pytest.mark.parametrize("size", [5_000_000, 3_500_000], ids=["to-the-agent", "to-the-hub"])
+@pytest.mark.parametrize(
+    ("size", "said"),
+    [(5_000_000, "larger than the limit"), (3_500_000, "the hub is told its name alone")],
+    ids=["to-the-agent", "to-the-hub"],
+)
 def test_a_vendor_with_a_name_tag_too_large_to_pass_on_does_not_stop_the_agent(
-    bridge: Bridge, vendor: Vendor, size: int
+    bridge: Bridge, vendor: Vendor, size: int, said: str
 ) -> None:
     bridge.start_hub()
     vendor.on("GetPluginInfo", lambda _: csi_pb2.GetPluginInfoResponse(name="vendor.test", manifest={"a": "x" * size}))
     agent = bridge.start_agent("n1", vendor.socket)
     agent.wait_connected()
-    agent.wait_logged("larger than the limit")
+    agent.wait_logged(said)
     agent.wait_connected()
     vendor.as_usual("GetPluginInfo")
     vendor.restart()
     bridge.wait_routed(bridge.start_proxy("vendor.test").sidecar())
 
 
-def test_a_report_too_large_for_the_hub_is_logged_there_and_what_was_known_stays(world: World) -> None:
+@pytest.mark.parametrize("method", ["GetPluginInfo", "GetPluginCapabilities", "ControllerGetCapabilities"])
+def test_a_vendor_that_introduces_itself_with_garbage_is_told_of_and_found_when_it_speaks_clearly(
+    bridge: Bridge, vendor: Vendor, method: str
+) -> None:
+    vendor.on(method, lambda _: b"\xff\xff\xff this is no protobuf")
+    bridge.start_hub()
+    agent = bridge.start_agent("n1", vendor.socket)
+    agent.wait_logged(f"{method} does not parse; look at the driver's log there")
+    agent.wait_connected()
+    vendor.as_usual(method)
+    bridge.wait_routed(bridge.start_proxy("vendor.test").sidecar())
+
+
+def test_a_vendor_that_describes_itself_at_absurd_length_is_routed_to_and_what_was_known_of_it_stays(
+    world: World,
+) -> None:
     world.vendor.on(
         "GetPluginInfo", lambda _: csi_pb2.GetPluginInfoResponse(name="vendor.test", manifest={"a": "x" * 300_000})
     )
     world.vendor.restart()
-    world.bridge.hub.wait_logged("node n1 sent an unreadable report: ")
-    world.bridge.wait_routed(world.sidecar)
+    world.agent.wait_logged("driver vendor.test describes itself in")
     assert answers_like(world.sidecar, world.vendor)
+    fresh = world.bridge.start_proxy("vendor.test")
+    world.bridge.wait_routed(fresh.sidecar())
+    assert fresh.sidecar().call("GetPluginInfo").answer.vendor_version == "unknown"
 
 
 def test_a_vendor_that_changes_its_name_is_found_under_the_new_one(world: World) -> None:

@@ -1,21 +1,15 @@
 """What an operator does by hand, as processes: `csi-bridge status` and `csi-bridge call`."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 from tests.integration.conftest import World
 from tests.support.answers import volume
 from tests.support.bridge import Bridge
+from tests.support.operator import by_hand
 from tests.support.vendor import Vendor
 
 MIB = 1 << 20
-
-
-def by_hand(*argv: str) -> subprocess.CompletedProcess[str]:
-    """Run a command of `csi-bridge`."""
-    return subprocess.run([sys.executable, "-m", "cli", *argv], capture_output=True, text=True, timeout=60, check=False)
 
 
 def test_the_status_shows_nodes_with_their_drivers_and_proxy_drivers(world: World) -> None:
@@ -34,7 +28,8 @@ def test_the_status_shows_nodes_with_their_drivers_and_proxy_drivers(world: Worl
     state = json.loads(by_hand("status", hub, "--json").stdout)
     ((n1,), (proxy,)) = state["nodes"], state["drivers"]
     assert (n1["node"], n1["connected"], n1["drivers"]) == ("n1", False, ["vendor.test"])
-    assert (proxy["driver"], state["known"], state["connected"], state["lost_writes"]) == ("vendor.test", 1, 0, 0)
+    assert (proxy["driver"], state["known"], state["connected"]) == ("vendor.test", 1, 0)
+    assert (state["lost"], state["trouble"]) == ([], "")
 
 
 def test_without_a_hub_the_status_says_where_it_was_sought(short_dir: Path) -> None:

@@ -60,7 +60,7 @@ def test_a_socket_is_never_reachable_for_others_on_the_way(
         def spy(*args: object) -> object:
             if path.exists():
                 seen.append((stat.S_IMODE(path.stat().st_mode), answers(path)))
-            return real(*args)  # type: ignore[operator]
+            return real(*args)  # type: ignore[operator]  # the patched function
 
         return spy
 

@@ -95,6 +95,23 @@ def test_a_link_lost_under_a_call_leaves_one_volume(
     claims.let_go("data")
 
 
+def test_a_claim_that_is_deleted_while_its_calls_end_is_unknown_leaves_no_volume(
+    vendor: DirDriver, tunnel: Tunnel, claims: Claims
+) -> None:
+    vendor.set_faults("CreateVolume=delay:3s")
+    claims.ask("data")
+    wait_for(lambda: vendor.calls("CreateVolume"), what="CreateVolume at the edge", instead=tunnel.log_tails)
+    tunnel.cut()
+    claims.wait_failed("data")
+    claims.withdraw("data")
+    tunnel.heal()
+
+    # With a final code the provisioner would have forgotten the claim with its volume (contract NF4).
+    wait_for(lambda: vendor.calls("DeleteVolume"), what="DeleteVolume at the edge", instead=tunnel.log_tails)
+    wait_for(lambda: vendor.volumes == [], what="end of the volume", instead=lambda: vendor.volumes)
+    assert [call.code for call in vendor.calls("CreateVolume")] == ["OK"]
+
+
 @pytest.fixture
 def placed(
     dirdriver: Callable[..., DirDriver],

@@ -1,4 +1,4 @@
-"""The load generator of the bench, on its own driver: it counts what it did, and says what went wrong."""
+"""The load generators of the bench, each on its own driver: they count what they did, and say what went wrong."""
 
 from __future__ import annotations
 
@@ -8,39 +8,48 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from bench.run import COARSE
 from tests.support.processes import listens_on
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from bench.figures import Command
     from tests.support.processes import Supervisor
 
 _CREATE, _DELETE = "/csi.v1.Controller/CreateVolume", "/csi.v1.Controller/DeleteVolume"
 
 
 @pytest.fixture
-def loadgen(peer: Callable[[str], Path]) -> Path:
-    return peer("loadgen")
+def go_loadgen(peer: Callable[[str], Path]) -> Command:
+    return (str(peer("loadgen")),)
+
+
+@pytest.fixture(params=["go", "coarse"])
+def loadgen(request: pytest.FixtureRequest) -> Command:
+    """Either of the two; the coarse one needs no Go."""
+    command: Command = COARSE if request.param == "coarse" else request.getfixturevalue("go_loadgen")
+    return command
 
 
 @pytest.fixture
-def serve(loadgen: Path, supervisor: Supervisor) -> Callable[..., None]:
+def serve(loadgen: Command, supervisor: Supervisor) -> Callable[..., None]:
     def start(socket: Path, *flags: str) -> None:
-        command = [loadgen, "serve", f"--endpoint=unix://{socket}", *flags]
+        command = [*loadgen, "serve", f"--endpoint=unix://{socket}", *flags]
         supervisor.start(socket.stem, command, ready=lambda: listens_on(socket))
 
     return start
 
 
-def _run(loadgen: Path, *flags: str) -> dict[str, Any]:
-    done = subprocess.run([loadgen, "run", "--warm-up=10ms", *flags], capture_output=True, check=True, text=True)
+def _run(loadgen: Command, *flags: str) -> dict[str, Any]:
+    done = subprocess.run([*loadgen, "run", "--warm-up=10ms", *flags], capture_output=True, check=True, text=True)
     report: dict[str, Any] = json.loads(done.stdout)
     return report
 
 
 def test_two_sockets_take_turns_and_each_gets_its_count_of_operations(
-    short_dir: Path, loadgen: Path, serve: Callable[..., None]
+    short_dir: Path, loadgen: Command, serve: Callable[..., None]
 ) -> None:
     quick, slow = short_dir / "quick.sock", short_dir / "slow.sock"
     serve(quick)
@@ -61,7 +70,7 @@ def test_two_sockets_take_turns_and_each_gets_its_count_of_operations(
 
 @pytest.mark.parametrize("scenario", ["identity", "validate"])
 def test_the_scenarios_of_one_call_make_one_call_an_operation(
-    short_dir: Path, loadgen: Path, serve: Callable[..., None], scenario: str
+    short_dir: Path, loadgen: Command, serve: Callable[..., None], scenario: str
 ) -> None:
     serve(short_dir / "d.sock")
 
@@ -71,17 +80,18 @@ def test_the_scenarios_of_one_call_make_one_call_an_operation(
     assert (target["calls"], target["operations"]["count"], target["errors"]) == (50, 50, {})
 
 
-def test_calls_that_fail_are_counted_by_code_and_not_among_the_latencies(short_dir: Path, loadgen: Path) -> None:
+def test_calls_that_fail_are_counted_by_code_and_not_among_the_latencies(short_dir: Path, loadgen: Command) -> None:
     report = _run(loadgen, "--scenario=identity", "--count=3", f"--socket=d=unix://{short_dir}/nobody.sock")
 
     target = report["targets"]["d"]
     assert target["errors"] == {"UNAVAILABLE": 3}
     assert target["calls"] == 0
-    assert "no such file" in target["error_messages"]["UNAVAILABLE"]
+    assert "no such " in target["error_messages"]["UNAVAILABLE"]
 
 
+@pytest.mark.parametrize("loadgen", ["go"], indirect=True)
 def test_a_message_of_three_megabytes_can_be_asked_for(
-    short_dir: Path, loadgen: Path, serve: Callable[..., None]
+    short_dir: Path, loadgen: Command, serve: Callable[..., None]
 ) -> None:
     serve(short_dir / "d.sock")
 
@@ -100,8 +110,8 @@ def test_a_message_of_three_megabytes_can_be_asked_for(
         (["--socket=d=unix:///d.sock", "--callers=0"], "--callers, --slice and --duration are above zero"),
     ],
 )
-def test_a_wrong_flag_is_refused_with_its_reason(loadgen: Path, flags: list[str], message: str) -> None:
-    done = subprocess.run([loadgen, "run", *flags], capture_output=True, check=False, text=True)
+def test_a_wrong_flag_is_refused_with_its_reason(go_loadgen: Command, flags: list[str], message: str) -> None:
+    done = subprocess.run([*go_loadgen, "run", *flags], capture_output=True, check=False, text=True)
 
     assert done.returncode != 0
     assert message in done.stderr

@@ -8,6 +8,8 @@
 
 Times are short, ports are free ones, state and sockets live in a directory whose path fits a UNIX socket. Every member
 can be killed, stopped and started again; its state and its addresses stay.
+
+The test fails if a member logged a traceback or a complaint of asyncio's that `bridge.foresee(text)` did not declare.
 """
 
 import contextlib
@@ -33,6 +35,10 @@ _TIMES = ("--keepalive=3s", "--hello-timeout=5s", "--drain-timeout=20s", "--log-
 
 _REDIAL_LIMIT_S = 60.0
 """A dial comes at least every 30 s (`common.uplink`), and the machine may be busy."""
+
+
+class UnforeseenError(AssertionError):
+    """Members logged what no test declared; the message has the lines."""
 
 
 class Member:
@@ -75,6 +81,10 @@ class Member:
     def lines(self) -> list[dict[str, Any]]:
         """Its log lines. A line that is no JSON is a mistake of the process's."""
         return [json.loads(line) for line in self.process.output().splitlines()]
+
+    def complaints(self) -> list[str]:
+        """Its lines with a traceback, those of asyncio's, and what is no log line: bugs, whatever the test is about."""
+        return [line for line in self.process.output().splitlines() if _complains(line)]
 
     def wait_logged(self, message: str, *, times: int = 1, timeout_s: float = _REDIAL_LIMIT_S) -> None:
         """Wait until a message was logged so often."""
@@ -223,6 +233,7 @@ class Bridge:
         self.members: list[Member] = []
         self.links: list[RemoteLink] = []
         self._proxies: list[Proxy] = []
+        self._foreseen: list[str] = []
 
     def start_hub(self, *flags: str) -> Hub:
         """Start the hub."""
@@ -311,6 +322,19 @@ class Bridge:
         """The ends of all logs."""
         return "\n".join(member.process.log_tail() for member in self.members)
 
+    def foresee(self, text: str) -> None:
+        """Declare that lines with this text may carry a traceback: the test provokes them."""
+        self._foreseen.append(text)
+
+    def complaints(self) -> list[str]:
+        """What members complained of and the test did not declare, with their names."""
+        return [
+            f"{member.process.name}: {line}"
+            for member in self.members
+            for line in member.complaints()
+            if not any(text in line for text in self._foreseen)
+        ]
+
     def stop(self) -> None:
         """Stop everything, the last one first."""
         for proxy in self._proxies:
@@ -323,12 +347,19 @@ class Bridge:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, failure: object, *_: object) -> None:
         self.stop()
+        if failure is None and (complaints := self.complaints()):
+            raise UnforeseenError("\n".join(complaints))
 
     def _start(self, member: Member, *, wait: bool = True) -> None:
         self.members.append(member)
         member.start(wait=wait)
+
+
+def _complains(line: str) -> bool:
+    # Inside a JSON text the quotes would be escaped, so these are keys.
+    return not line.startswith("{") or '"exc":' in line or '"logger":"asyncio"' in line
 
 
 class _UnixConnection(HTTPConnection):

@@ -1,6 +1,8 @@
-"""An operator: asks a hub for its state over its UNIX socket, as `csi-bridge status` does."""
+"""An operator: asks a hub for its state over its UNIX socket, as `csi-bridge status` does, or runs a command."""
 
 import asyncio
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -24,3 +26,8 @@ def node_state(uds: Path, node: str) -> dict[str, Any]:
     """What the hub says of one node."""
     (found,) = (state for state in hub_state(uds)["nodes"] if state["node"] == node)
     return dict(found)
+
+
+def by_hand(*argv: str) -> subprocess.CompletedProcess[str]:
+    """Run a command of `csi-bridge`."""
+    return subprocess.run([sys.executable, "-m", "cli", *argv], capture_output=True, text=True, timeout=60, check=False)

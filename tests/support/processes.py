@@ -3,19 +3,18 @@
 Rules:
 
 * A process is stopped by its own id only.
-* It dies with the test run, however that ends (the kernel's parent-death signal). That signal is tied to the thread
-  which started the process, so start processes from a thread that lives as long as they must.
+* It dies with the test run, however that ends (`cli.demo.leash`, which also says from which thread to start it).
 * Its output goes to a file of its own, whose end is part of every error.
 """
 
 from __future__ import annotations
 
-import shutil
 import signal
 import socket
 import subprocess
 from typing import TYPE_CHECKING, Self
 
+from cli.demo.leash import leash
 from tests.support.waiting import wait_for
 
 if TYPE_CHECKING:
@@ -55,7 +54,7 @@ class Process:
             raise RuntimeError(f"{self.name} is running already")
         with self.log.open("ab") as output:
             self._popen = subprocess.Popen(
-                [*_die_with_us(), *self.command],
+                [*leash(), *self.command],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -193,9 +192,3 @@ def listens_on(address: Path | int) -> bool:
         except OSError:
             return False
     return True
-
-
-def _die_with_us() -> list[str]:
-    # Not preexec_fn: Python code between fork and exec can deadlock beside threads, and Python warns of it.
-    setpriv = shutil.which("setpriv")
-    return [setpriv, "--pdeathsig", "KILL", "--"] if setpriv else []

@@ -16,10 +16,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
-from jh2.config import H2Configuration  # type: ignore[import-untyped]
-from jh2.connection import H2Connection  # type: ignore[import-untyped]
-from jh2.events import DataReceived, Event, RequestReceived, StreamEnded  # type: ignore[import-untyped]
-from jh2.exceptions import ProtocolError  # type: ignore[import-untyped]
+from jh2.config import H2Configuration
+from jh2.connection import H2Connection
+from jh2.events import DataReceived, Event, RequestReceived, StreamEnded
+from jh2.exceptions import ProtocolError
 
 from common.csi.methods import METHODS
 from tests.support.answers import Identity, answer_of, path_of

@@ -150,12 +150,27 @@ async def test_a_node_that_cannot_tell_its_id_yet_can_have_controller_calls(worl
     assert NODE_GET_INFO not in world.driver.report.answers
 
 
+async def test_a_driver_with_one_odd_answer_is_reported_without_it(world: World) -> None:
+    odd = "/csi.v1.GroupController/GroupControllerGetCapabilities"
+    world.channel.refuse(odd, Code.UNKNOWN, "panic")
+    await world.ask()
+    assert world.driver.report is not None
+    assert world.driver.report.answers.keys() == set(REPORTED_METHODS) - {odd}
+
+
 @pytest.mark.parametrize("body", [b"", csi_pb2.GetPluginInfoResponse(vendor_version="1").SerializeToString()])
 async def test_a_driver_without_a_name_is_a_trouble(world: World, body: bytes) -> None:
     world.channel.answer(GET_PLUGIN_INFO, body)
     await world.ask()
     assert world.driver.report is None
     assert "it gives no name" in world.driver.trouble
+
+
+async def test_a_name_that_no_hub_takes_is_a_trouble(world: World) -> None:
+    world.channel.call_itself("d" * 254)
+    await world.ask()
+    assert world.driver.report is None
+    assert "it gives a name of 254 characters; CSI allows 63" in world.driver.trouble
 
 
 async def test_a_driver_that_does_not_say_who_it_is_is_a_trouble(world: World) -> None:

@@ -18,6 +18,7 @@ from common.errors import (
     ForeignDriver,
     HandshakeRefused,
     HubUnreachable,
+    KnowledgeLost,
     LinkError,
     LinkLost,
     LocalProtocolError,
@@ -29,6 +30,7 @@ from common.errors import (
     NothingKnown,
     OperationConflict,
     OperationLimit,
+    OperatorRefused,
     Overloaded,
     ProtocolError,
     RemoteProtocolError,
@@ -64,27 +66,43 @@ TABLE: dict[type[CallError], tuple[Callable[[], CallError], Code, str]] = {
         lambda: DriverMissing("dir.csi", "n7"),
         Code.UNAVAILABLE,
         (
-            "edge node n7 is connected but has no driver dir.csi; check that the driver runs there and that the "
-            "agent's --driver names its socket"
+            "edge node n7 is connected but has no driver dir.csi; check that the driver runs there, that the "
+            "agent's --driver names its socket, and what the agent's log says of it"
         ),
     ),
     DriverAmbiguous: (
         lambda: DriverAmbiguous("dir.csi", "n7", ("/a.sock", "/b.sock")),
         Code.UNAVAILABLE,
         (
-            "edge node n7 has 2 drivers that call themselves dir.csi: /a.sock, /b.sock; leave one of them running, or "
-            "name one with the agent's --driver"
+            "edge node n7 has 2 drivers that call themselves dir.csi: /a.sock, /b.sock; give the agent's --driver one "
+            "of them alone"
         ),
     ),
     NoRoute: (
-        lambda: NoRoute("dir.csi", ("n7", "n8")),
+        lambda: NoRoute("dir.csi", {"n7": True, "n8": False}),
         Code.UNAVAILABLE,
-        "driver dir.csi runs on several edge nodes (n7, n8) and the call names none; set --nodeid on the proxy driver",
+        (
+            "driver dir.csi runs on several edge nodes (n7; n8, which is offline) and the call names none; set "
+            "--nodeid on the proxy driver, or, if a node is gone or runs it no more, run csi-bridge forget NODE "
+            "[DRIVER] on the hub's host"
+        ),
+    ),
+    KnowledgeLost: (
+        lambda: KnowledgeLost("dir.csi", "2026-11-21T09:12:03Z hub.db was gone or empty"),
+        Code.UNAVAILABLE,
+        (
+            "the call for driver dir.csi names no edge node, and the hub has lost what it knew of them "
+            "(2026-11-21T09:12:03Z hub.db was gone or empty); set --nodeid on the proxy driver, or, once csi-bridge "
+            "status shows every node and its drivers again, run csi-bridge trust on the hub's host"
+        ),
     ),
     HubUnreachable: (
         lambda: HubUnreachable("wss://hub:7443", SINCE_S),
         Code.UNAVAILABLE,
-        "the proxy driver has no link to the hub at wss://hub:7443 since 2026-11-21T09:12:03Z; look at the hub's log",
+        (
+            "the proxy driver has no link to the hub at wss://hub:7443 since 2026-11-21T09:12:03Z; look at the proxy "
+            "driver's log, which says why, and at the hub's"
+        ),
     ),
     LinkLost: (
         lambda: LinkLost("edge node n7", "nothing was heard for 20 s"),
@@ -151,6 +169,11 @@ TABLE: dict[type[CallError], tuple[Callable[[], CallError], Code, str]] = {
         Code.UNAVAILABLE,
         "proxy driver mine.csi may not call dir.csi at this hub, but its own driver alone; check its --drivername",
     ),
+    OperatorRefused: (
+        lambda: OperatorRefused("edge node n7 is not forgotten", "it is connected; stop its agent first"),
+        Code.UNAVAILABLE,
+        "edge node n7 is not forgotten: it is connected; stop its agent first",
+    ),
     NotCarried: (
         lambda: NotCarried("/csi.v1.Node/NodeStageVolume", "a kubelet asks the driver itself"),
         Code.UNIMPLEMENTED,
@@ -207,6 +230,11 @@ def test_no_route_without_candidates_says_where_to_look() -> None:
         "no edge node has reported driver dir.csi to the hub yet; check that an agent is connected and that its "
         "--driver names the driver's socket"
     )
+
+
+def test_of_very_many_nodes_with_the_driver_ten_are_named() -> None:
+    text = str(NoRoute("dir.csi", {f"n{number:02}": True for number in range(12)}))
+    assert "; n08; n09; and 2 more) and" in text
 
 
 def test_a_message_that_no_flag_can_make_fit_has_its_own_remedy() -> None:

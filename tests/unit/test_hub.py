@@ -163,6 +163,18 @@ async def test_a_watch_that_has_no_route_yet_hears_of_the_driver_once_it_has(wor
     assert decode_reports(await watch.receive() or b"") == [report()]
 
 
+async def test_watches_of_one_driver_have_a_limit_and_one_that_ends_makes_room(world: World) -> None:
+    link = await world.driver()
+    watches = [link.open(Kind.WATCH, subject=DRIVER) for _ in range(65)]
+    assert await watches[64].receive() is None
+    assert watches[64].status is not None
+    assert "64 others watch driver d.example already" in watches[64].status.message
+    watches[0].cancel()
+    await settle()
+    await with_driver(world)
+    assert await link.open(Kind.WATCH, subject=DRIVER).receive() is not None
+
+
 async def test_a_report_too_large_for_a_proxy_driver_is_logged_and_the_next_one_is_told(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -188,8 +200,7 @@ async def test_a_report_beyond_the_limit_is_ignored_and_what_was_known_stays(
         messages(caplog)
     )
     await reports.send(encode_reports([report(version=b"2")]))
-    await settle()
-    assert world.hub.nodes.find_report(DRIVER, "n1") == report(version=b"2")
+    await until(lambda: world.hub.nodes.find_report(DRIVER, "n1") == report(version=b"2"))
 
 
 async def test_a_large_report_is_read_off_the_loop_and_before_the_next_one(
@@ -217,9 +228,103 @@ async def test_an_unreadable_report_is_logged_and_the_next_one_is_taken(
 ) -> None:
     reports = (await world.edge()).open(Kind.REPORT, b"no JSON")
     reports.queue(encode_reports([report()]))
-    await settle()
+    await until(lambda: world.hub.nodes.find_report(DRIVER, "n1") == report())
     assert "node n1 sent an unreadable report" in messages(caplog)
-    assert world.hub.nodes.find_report(DRIVER, "n1") == report()
+
+
+async def test_after_a_report_that_cannot_be_taken_no_node_is_guessed_until_the_same_agent_is_understood(
+    world: World,
+) -> None:
+    """The node may run the driver as well: the hub would not know."""
+    await with_driver(world)
+    driver = await world.driver()
+    reports = (await world.edge("n2")).open(Kind.REPORT, b"no JSON")
+    await until(lambda: world.store.losses.standing)
+    status = await called(driver, CREATE)
+    assert status.code == Code.UNAVAILABLE
+    assert "a report of edge node n2 could not be taken, as the hub's log tells); set --nodeid" in status.message
+    reports.queue(encode_reports([]))
+    await until(lambda: not world.store.losses.standing)
+    assert await called(driver, CREATE) == Status(Code.OK)
+
+
+async def test_what_an_earlier_agent_could_not_tell_is_not_settled_by_the_next_one(world: World) -> None:
+    edge = await world.edge("n2")
+    edge.open(Kind.REPORT, b"no JSON")
+    await until(lambda: world.store.losses.standing)
+    cut(world.links[-1])
+    await settle()
+    await world.edge("n2")
+    await with_driver(world)
+    assert (await called(await world.driver(), CREATE)).code == Code.UNAVAILABLE
+
+
+# -------------------- the operator's orders --------------------
+
+
+async def order(link: Link, kind: Kind, **about: str) -> tuple[list[bytes], Status | None]:
+    """What the hub says to an order."""
+    stream = link.open(kind, **about)  # type: ignore[arg-type]  # node and subject
+    return [message async for message in stream], stream.status
+
+
+@pytest.mark.parametrize("kind", [Kind.FORGET, Kind.TRUST])
+async def test_only_an_operator_gives_orders(world: World, kind: Kind) -> None:
+    await with_driver(world)
+    _, status = await order(await world.driver(), kind, node="n1")
+    assert status is not None
+    assert (
+        status.message == f"stream kind {kind.value} is not served here: this hub does not serve it to the role driver"
+    )
+    assert world.hub.nodes.known == 1
+
+
+async def test_a_node_that_an_operator_gives_up_leaves_the_other_one_with_the_driver_and_a_watch_hears_of_it(
+    world: World,
+) -> None:
+    await with_driver(world)
+    (await world.edge("n2")).open(Kind.REPORT, encode_reports([report(node="n2")]))
+    await settle()
+    cut(world.links[-1])
+    await settle()
+    driver = await world.driver()
+    watch = driver.open(Kind.WATCH, subject=DRIVER)
+    assert "(n1; n2, which is offline)" in (await called(driver, CREATE)).message
+    assert await order(await world.operator(), Kind.FORGET, node="n2") == ([], Status(Code.OK, origin=Origin.HUB))
+    assert await called(driver, CREATE) == Status(Code.OK)
+    assert decode_reports(await watch.receive() or b"") == [report()]
+
+
+async def test_an_order_that_cannot_be_followed_says_why(world: World) -> None:
+    await with_driver(world)
+    told = await order(await world.operator(), Kind.FORGET, node="n1")
+    why = "edge node n1 is not forgotten: it is connected; stop its agent first"
+    assert told == ([], Status(Code.UNAVAILABLE, why, Origin.HUB))
+
+
+async def test_once_an_operator_trusts_the_hub_again_calls_are_routed_and_a_watch_hears_of_its_driver(
+    world: World,
+) -> None:
+    world.store.losses.add("hub.db was damaged")
+    await with_driver(world)
+    driver = await world.driver()
+    watch = driver.open(Kind.WATCH, subject=DRIVER)
+    assert (await called(driver, CREATE)).code == Code.UNAVAILABLE
+    (told,), status = await order(await world.operator(), Kind.TRUST)
+    assert status == Status(Code.OK, origin=Origin.HUB)
+    assert json.loads(told)["lost"][0].endswith("Z hub.db was damaged")
+    assert await called(driver, CREATE) == Status(Code.OK)
+    assert decode_reports(await watch.receive() or b"") == [report()]
+
+
+async def test_a_trust_that_cannot_be_written_down_is_refused(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise OSError("disk on fire")
+
+    monkeypatch.setattr(world.store.losses, "clear", fail)
+    told = await order(await world.operator(), Kind.TRUST)
+    why = "what the hub knows is not trusted: that cannot be written down: disk on fire"
+    assert told == ([], Status(Code.UNAVAILABLE, why, Origin.HUB))
 
 
 # -------------------- the operator's question --------------------
@@ -239,7 +344,9 @@ async def test_the_state_comes_in_a_message_for_each_node_and_each_proxy_driver_
     await with_driver(world)
     await world.edge("n2")
     await world.driver()
-    world.store.failures = 4
+    await until(lambda: not world.store._writing)
+    world.store.trouble = "disk is full"
+    world.store.losses.add("hub.db was damaged")
     first, second, proxy, hub = await parts(await world.operator())
     (n1,), (n2,), (driver,) = first["nodes"], second["nodes"], proxy["drivers"]
     assert (n1["node"], n1["connected"], n1["drivers"], n1["address"]) == ("n1", True, [DRIVER], "10.0.0.1:7")
@@ -248,7 +355,9 @@ async def test_the_state_comes_in_a_message_for_each_node_and_each_proxy_driver_
     assert driver["since"] >= n1["since"]
     software = hub.pop("software")
     assert software.startswith("csi-bridge/")
-    assert hub == {"known": 2, "connected": 2, "max_nodes": 3, "lost_writes": 4}
+    (lost,) = hub.pop("lost")
+    assert lost.endswith("Z hub.db was damaged")
+    assert hub == {"known": 2, "connected": 2, "max_nodes": 3, "trouble": "disk is full"}
 
 
 async def test_a_state_larger_than_a_message_is_told_whole(world: World) -> None:

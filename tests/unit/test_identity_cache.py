@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ import pytest
 from cloud.identity_cache import CACHED_METHODS, IdentityCache
 from common.csi.csi_pb2 import GetPluginInfoResponse
 from common.errors import NothingKnown, SettingsError
-from common.reports import GET_PLUGIN_INFO, NODE_GET_INFO, Answer, DriverReport, encode_reports
+from common.reports import ESSENTIAL_METHODS, GET_PLUGIN_INFO, NODE_GET_INFO, Answer, DriverReport, encode_reports
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -105,12 +106,41 @@ def test_a_report_of_another_driver_is_ignored(tmp_path: Path, caplog: pytest.Lo
     assert messages(caplog) == ["an unusable report of driver other.example from node n1 is ignored"]
 
 
-@pytest.mark.parametrize("missing", sorted(CACHED_METHODS))
-def test_a_report_that_lacks_an_answer_is_ignored(tmp_path: Path, missing: str) -> None:
-    whole = report()
+def without(whole: DriverReport, missing: str) -> DriverReport:
+    return replace(whole, answers={key: value for key, value in whole.answers.items() if key != missing})
+
+
+@pytest.mark.parametrize("missing", ESSENTIAL_METHODS)
+def test_a_report_that_lacks_what_every_sidecar_asks_is_ignored(tmp_path: Path, missing: str) -> None:
     cache = IdentityCache(tmp_path, DRIVER)
-    cache.update(replace(whole, answers={key: value for key, value in whole.answers.items() if key != missing}))
+    cache.update(without(report(), missing))
     assert not cache.known
+
+
+@pytest.mark.parametrize("missing", sorted(CACHED_METHODS - set(ESSENTIAL_METHODS)))
+def test_an_answer_that_comes_later_than_the_others_is_published_when_it_comes(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, missing: str
+) -> None:
+    cache = IdentityCache(tmp_path, DRIVER)
+    cache.update(without(report(), missing))
+    assert cache.known
+    with pytest.raises(
+        NothingKnown, match=f"it has not answered {missing}; look at the log of the edge agent on node n1"
+    ):
+        cache.answer(missing)
+    cache.update(report())
+    assert cache.answer(missing) == report().answers[missing]
+    assert messages(caplog) == []
+
+
+def test_an_answer_that_a_later_report_lacks_stays_known(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    missing = "/csi.v1.GroupController/GroupControllerGetCapabilities"
+    cache = IdentityCache(tmp_path, DRIVER)
+    cache.update(report())
+    cache.update(without(report(), missing))
+    assert messages(caplog) == []
+    for known in (cache, IdentityCache(tmp_path, DRIVER)):
+        assert known.answer(missing) == report().answers[missing]
 
 
 # -------------------- the file --------------------
@@ -152,6 +182,22 @@ def test_a_write_that_fails_is_logged_and_the_answers_stay(tmp_path: Path, caplo
     assert cache.known
     (said,) = messages(caplog, logging.ERROR)
     assert said.startswith(f"cannot write {tmp_path / 'identity-d.example.json'}; sidecars need the link")
+
+
+def test_two_reports_at_once_are_written_one_after_the_other(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The thread that writes an old link's last report may still be at it when the new link's first one comes."""
+    cache = IdentityCache(tmp_path, DRIVER)
+    threads = [
+        threading.Thread(target=cache.update, args=(report(node=f"n{number}", version="1" * 50_000),))
+        for number in range(20)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert messages(caplog) == []
+    assert [path.name for path in tmp_path.iterdir()] == ["identity-d.example.json"]
+    assert IdentityCache(tmp_path, DRIVER).known
 
 
 def test_a_start_leaves_nothing_behind_in_the_directory(tmp_path: Path) -> None:

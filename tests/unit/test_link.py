@@ -114,3 +114,18 @@ async def test_a_stream_lost_with_its_link_is_not_exhausted() -> None:
     assert not stream.exhausted
     with pytest.raises(TunnelClosed):
         await stream.receive()
+
+
+async def test_a_handler_whose_own_link_fails_is_a_fault_with_a_traceback_in_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def serve(_stream: Stream) -> None:
+        raise TunnelClosed(sent=True, why="another link was lost")
+
+    _, opening = link_pair(Peer(serve), Peer(accepts=False))
+    await settle()
+    stream = opening.open(Kind.CALL)
+    assert await stream.receive() is None
+    assert stream.status is not None
+    assert "its log has the details" in stream.status.message
+    assert any(record.exc_info for record in caplog.records)

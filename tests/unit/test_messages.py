@@ -316,3 +316,9 @@ junk = st.recursive(
 def test_any_fields_are_a_frame_or_refused_with_the_one_error(number: int, values: list[Any]) -> None:
     with suppress(RemoteProtocolError):
         decode(packed(number, *values))
+
+
+def test_a_message_of_very_many_frames_is_refused_before_it_costs_much() -> None:
+    assert len(decode(encode(Ping(1)) * 16_384)) == 16_384
+    with pytest.raises(RemoteProtocolError, match=r"a message of more than 16384 frames"):
+        decode(encode(Ping(1)) * 16_385)

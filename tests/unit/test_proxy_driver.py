@@ -102,7 +102,7 @@ async def test_a_call_of_which_nothing_was_sent_found_no_hub(world: World) -> No
         Status(
             Code.UNAVAILABLE,
             f"the proxy driver has no link to the hub at {world.uplink.endpoint} since "
-            f"{timestamp(world.uplink.since)}; look at the hub's log",
+            f"{timestamp(world.uplink.since)}; look at the proxy driver's log, which says why, and at the hub's",
             Origin.PROXY,
         )
     ]

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
-from cloud.routing import route
-from common.errors import NoRoute
+from cloud.routing import route as route_
+from common.errors import KnowledgeLost, NoRoute
+
+route = partial(route_, is_connected=lambda name: name != "n10")
 
 
 @pytest.mark.parametrize("candidates", [(), ("n1",), ("n1", "n2")])
@@ -20,12 +24,23 @@ def test_the_only_node_that_runs_the_driver_is_taken() -> None:
 def test_of_several_nodes_none_is_guessed_and_all_are_named_in_order() -> None:
     with pytest.raises(NoRoute) as error:
         route("d", "", {"n2", "n10", "n1"})
-    assert error.value.candidates == ("n1", "n10", "n2")
-    assert "n1, n10, n2" in str(error.value)
+    assert error.value.candidates == {"n1": True, "n10": False, "n2": True}
+    assert "(n1; n10, which is offline; n2)" in str(error.value)
     assert "set --nodeid" in str(error.value)
+    assert "csi-bridge forget NODE [DRIVER]" in str(error.value)
 
 
 def test_a_driver_that_no_node_has_reported_is_named() -> None:
     with pytest.raises(NoRoute) as error:
         route("d.example", "", ())
     assert "no edge node has reported driver d.example" in str(error.value)
+
+
+@pytest.mark.parametrize("candidates", [(), ("n1",), ("n1", "n2")])
+def test_once_something_was_lost_the_only_node_is_a_guess_and_none_is_taken(candidates: tuple[str, ...]) -> None:
+    with pytest.raises(KnowledgeLost, match=r"lost what it knew of them \(one\); set --nodeid.*csi-bridge trust"):
+        route("d", "", candidates, losses=("one", "two"))
+
+
+def test_the_node_that_the_caller_names_is_no_guess_whatever_was_lost() -> None:
+    assert route("d", "n7", ("n1",), losses=("one",)) == "n7"

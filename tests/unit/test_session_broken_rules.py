@@ -35,6 +35,18 @@ def broken_rule(session: Session, *items: Frame) -> str:
     return closed.message
 
 
+# ---- opens -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("field", ["subject", "method", "node", "call"])
+def test_what_an_open_names_is_short_because_no_credit_covers_it(field: str) -> None:
+    text = "Open: a name of more than 1024 characters"
+    assert broken_rule(open_session(), replace(opening(1), **{field: "x" * 1025})) == text
+    session = open_session()
+    session.receive(frames(replace(opening(1), **{field: "x" * 1024})), 0.0)
+    assert isinstance(session.events()[-1], Opened)
+
+
 # ---- stream ids ------------------------------------------------------------------------------------------------------
 
 

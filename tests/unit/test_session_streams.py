@@ -198,6 +198,16 @@ def test_a_message_above_the_peers_limit_is_refused_and_the_stream_goes_on() -> 
     assert pair.edge.payloads(number) == [b"x" * 1_000]
 
 
+@pytest.mark.parametrize("field", ["subject", "method", "node", "call"])
+def test_a_name_that_the_peer_would_not_take_is_refused_here_and_the_session_lives(field: str) -> None:
+    pair = SessionPair()
+    with pytest.raises(MessageTooLarge, match="the name of a method, driver or node of 1025 bytes is larger than"):
+        pair.hub.session.open(1, now=pair.now, **{field: "x" * 1025})  # type: ignore[arg-type]  # all of them are texts
+    stream = pair.hub.session.open(1, now=pair.now, **{field: "x" * 1024})  # type: ignore[arg-type]  # all are texts
+    pair.settle()
+    assert [event.stream for event in pair.edge.all(Opened)] == [stream]
+
+
 def test_no_more_streams_are_opened_than_the_peer_takes() -> None:
     pair = SessionPair()
     numbers = [pair.call() for _ in range(SMALL.max_streams)]

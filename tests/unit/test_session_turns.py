@@ -200,7 +200,7 @@ def test_an_open_that_left_with_another_streams_counts_as_sent() -> None:
 def test_many_waiting_opens_of_a_lower_priority_do_not_make_one_huge_websocket_message() -> None:
     pair = SessionPair(hub=LARGE, edge=LARGE)
     for _ in range(63):
-        pair.hub.session.open(1, now=pair.now, priority=Priority.SYNC, subject="x" * 2_000)
+        pair.hub.session.open(1, now=pair.now, priority=Priority.SYNC, subject="x" * 1_000, method="x" * 1_000)
     call = pair.call()
     sizes = [len(data) for data in pair.carry(pair.hub)]
     assert max(sizes) <= 2 * REAL.chunk_bytes + 2_100

@@ -34,23 +34,22 @@ def state(*nodes: dict[str, Any], drivers: tuple[dict[str, Any], ...] = ()) -> d
         "known": len(nodes),
         "connected": connected,
         "max_nodes": 100,
-        "lost_writes": 3,
+        "lost": [],
+        "trouble": "",
         "nodes": list(nodes),
         "drivers": list(drivers),
     }
 
 
 def test_a_hub_that_nobody_has_met_is_one_line() -> None:
-    assert list(show(state())) == [
-        "csi-bridge/1.2.3: 0 of 0 nodes connected (at most 100 are known), 0 proxy drivers, 3 writes lost"
-    ]
+    assert list(show(state())) == ["csi-bridge/1.2.3: 0 of 0 nodes connected (at most 100 are known), 0 proxy drivers"]
 
 
 def test_nodes_and_proxy_drivers_are_tables_and_conflicts_stand_below() -> None:
     away = node("edge-2", connected=False, address="", drivers=[], streams=0, conflict="two machines are edge-2")
     proxy = {"driver": "a.example", "since": SINCE, "address": "pid 7 uid 0"}
     assert list(show(state(node("n1"), away, drivers=(proxy,)))) == [
-        "csi-bridge/1.2.3: 1 of 2 nodes connected (at most 100 are known), 1 proxy drivers, 3 writes lost",
+        "csi-bridge/1.2.3: 1 of 2 nodes connected (at most 100 are known), 1 proxy drivers",
         "",
         "NODE    STATE      SINCE                 STREAMS  ADDRESS        DRIVERS",
         "n1      connected  2026-11-21T09:12:03Z  2        10.0.0.7:5123  a.example, b.example",
@@ -60,6 +59,15 @@ def test_nodes_and_proxy_drivers_are_tables_and_conflicts_stand_below() -> None:
         "a.example     2026-11-21T09:12:03Z  pid 7 uid 0",
         "",
         "CONFLICT: two machines are edge-2",
+    ]
+
+
+def test_what_the_hub_lost_and_what_it_cannot_write_stand_below_and_say_what_follows() -> None:
+    told = state() | {"trouble": "disk is full", "lost": ["2026-11-21T09:12:03Z hub.db was gone"]}
+    assert list(show(told))[1:] == [
+        "",
+        "NOT WRITTEN: the hub keeps its newest knowledge in memory alone, and tries again: disk is full",
+        "LOST: 2026-11-21T09:12:03Z hub.db was gone; calls that name no node are refused until csi-bridge trust",
     ]
 
 

@@ -6,6 +6,7 @@ import logging
 import sqlite3
 import threading
 from contextlib import closing
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from cloud.store import SCHEMA_VERSION, Store, StoredNode
 from common.errors import SettingsError
 from common.reports import GET_PLUGIN_INFO, Answer, DriverReport
+from tests.support.linked import until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -67,11 +69,24 @@ async def test_the_end_waits_for_all_writes(tmp_path: Path) -> None:
 async def test_no_write_is_lost_between_two_threads(tmp_path: Path) -> None:
     """The loop queues a write at the moment when the store's thread takes what waits."""
     store = Store(tmp_path)
-    written = threading.Semaphore(0)
-    for _ in range(5_000):
-        store._submit(lambda _database: written.release())
+    many = [replace(N1, name=f"n{number:04}") for number in range(5_000)]
+    for node in many:
+        store.save(node)
     await store.close()
-    assert written._value == 5_000
+    assert await stored(tmp_path) == many
+
+
+async def test_a_forgotten_node_is_gone_after_a_restart_and_can_come_again(tmp_path: Path) -> None:
+    await keep(tmp_path, N1, N2)
+    store = Store(tmp_path)
+    store.forget("n1")
+    await store.close()
+    assert await stored(tmp_path) == [N2]
+    store = Store(tmp_path)
+    store.forget("n2")
+    store.save(N2)
+    await store.close()
+    assert await stored(tmp_path) == [N2]
 
 
 async def test_names_of_all_kinds_come_back(tmp_path: Path) -> None:
@@ -80,17 +95,22 @@ async def test_names_of_all_kinds_come_back(tmp_path: Path) -> None:
     assert await stored(tmp_path) == [odd]
 
 
+def moved_aside(directory: Path) -> list[Path]:
+    """The damaged files."""
+    return list(directory.glob("hub-*.corrupt"))
+
+
 @pytest.mark.parametrize("content", [b"no database at all" * 100, b"SQLite format 3\x00" + b"\xff" * 5_000])
 async def test_a_file_that_is_no_database_is_moved_aside_and_named(
     tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "hub.db").write_bytes(content)
     assert await stored(tmp_path) == []
-    assert (tmp_path / "hub.corrupt").read_bytes() == content
-    (record,) = caplog.records
-    assert record.levelno == logging.ERROR
-    assert f"{tmp_path / 'hub.db'} is damaged" in record.getMessage()
-    assert str(tmp_path / "hub.corrupt") in record.getMessage()
+    (aside,) = moved_aside(tmp_path)
+    assert aside.read_bytes() == content
+    assert {record.levelno for record in caplog.records} == {logging.ERROR}
+    assert f"{tmp_path / 'hub.db'} is damaged" in caplog.messages[0]
+    assert str(aside) in caplog.messages[0]
 
 
 async def test_pages_damaged_in_the_middle_are_found_at_the_start(
@@ -124,10 +144,12 @@ async def test_reports_that_nobody_can_read_are_dropped_and_the_node_stays(
     with database(tmp_path) as other:
         other.execute("UPDATE nodes SET reports = x'00ff' WHERE name = 'n1'")
         other.commit()
-    (n1, n2) = await stored(tmp_path)
-    assert (n1.name, n1.boot, n1.reports) == ("n1", 3, ())
-    assert n2 == N2
-    assert "the stored reports of node n1 are unreadable" in caplog.records[0].getMessage()
+    for _ in range(2):
+        (n1, n2) = await stored(tmp_path)
+        assert (n1.name, n1.boot, n1.reports) == ("n1", 3, ())
+        assert n2 == N2
+    (said,) = [message for message in caplog.messages if message.startswith("the stored reports of node n1 are unread")]
+    assert said
 
 
 def test_a_directory_that_is_a_file_is_the_operators_mistake(tmp_path: Path) -> None:
@@ -142,75 +164,166 @@ def test_a_directory_in_the_databases_place_is_the_operators_mistake(tmp_path: P
         Store(tmp_path)
 
 
-async def test_a_write_that_fails_is_counted_and_the_next_one_works(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+# -------------------- writes that fail --------------------
+
+
+def fill_up(directory: Path) -> None:
+    """Let every write fail from now on."""
+    with database(directory) as other:
+        other.execute("CREATE TRIGGER full BEFORE INSERT ON nodes BEGIN SELECT RAISE(ABORT, 'disk is full'); END")
+
+
+def empty(directory: Path) -> None:
+    """Let writes work again."""
+    with database(directory) as other:
+        other.execute("DROP TRIGGER full")
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What fails is tried again at once."""
+    monkeypatch.setattr("cloud.store._RETRY_S", 0.0)
+
+
+async def test_a_write_that_fails_is_tried_again_and_the_newest_state_wins(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, impatient: None
 ) -> None:
+    caplog.set_level("INFO")
     store = Store(tmp_path)
-
-    def fail(_database: sqlite3.Connection) -> None:
-        raise sqlite3.OperationalError("database or disk is full")
-
-    store._submit(fail)
-    await run_writes(store)
-    store._submit(fail)
-    await run_writes(store)
+    fill_up(tmp_path)
     store.save(N1)
+    await until(lambda: store.trouble == "disk is full")
+    later = replace(N1, boot=9)
+    store.save(later)
+    empty(tmp_path)
+    await until(lambda: not store.trouble)
     await store.close()
-    assert store.failures == 2
-    assert [record.getMessage() for record in caplog.records] == [
-        f"cannot write {tmp_path / 'hub.db'}; the hub goes on without it",
-        f"cannot write {tmp_path / 'hub.db'}: database or disk is full",
+    assert caplog.messages == [
+        f"cannot write {tmp_path / 'hub.db'}; it is tried again: disk is full",
+        f"{tmp_path / 'hub.db'} is written again, and nothing is missing in it",
     ]
-    assert await stored(tmp_path) == [N1]
+    assert await stored(tmp_path) == [later]
+    assert await losses(tmp_path) == []
 
 
-async def test_a_write_that_fails_as_nobody_foresaw_is_counted_with_its_traceback_and_writing_goes_on(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_what_could_not_be_written_to_the_end_is_a_loss_for_the_next_hub(tmp_path: Path, impatient: None) -> None:
     store = Store(tmp_path)
-
-    def fail(_database: sqlite3.Connection) -> None:
-        raise RuntimeError("a bug")
-
-    for _ in range(2):
-        store._submit(fail)
-        await run_writes(store)
+    fill_up(tmp_path)
     store.save(N1)
+    await until(lambda: store.trouble)
+    assert store.losses.standing == ()  # this hub has it all in memory
     await store.close()
-    assert store.failures == 2
-    assert [str(record.exc_info[1]) for record in caplog.records if record.exc_info] == ["a bug", "a bug"]
+    empty(tmp_path)
+    assert await losses(tmp_path) == [f"{tmp_path / 'hub.db'} could not be written to the end"]
+    assert await losses(tmp_path) == [f"{tmp_path / 'hub.db'} could not be written to the end"]
+
+
+async def test_a_write_that_fails_as_nobody_foresaw_has_its_traceback_in_the_log_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, impatient: None
+) -> None:
+    class Broken:
+        def __len__(self) -> int:
+            raise RuntimeError("a bug")
+
+        def __getitem__(self, _: int) -> None: ...
+
+    store = Store(tmp_path)
+    store._submit("n1", Broken())  # type: ignore[arg-type]  # a bug
+    await until(lambda: store.trouble)
+    store.save(N1)
+    await until(lambda: not store.trouble)
+    await store.close()
+    assert [str(record.exc_info[1]) for record in caplog.records if record.exc_info] == ["a bug"]
     assert await stored(tmp_path) == [N1]
 
 
 async def test_the_end_closes_the_file_also_when_the_last_write_fails(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    gate = threading.Event()
-    store._thread.submit(gate.wait)
-    store._submit(lambda _database: 1 // 0)
-    gate.set()
+    fill_up(tmp_path)
+    store.save(N1)
     await store.close()
-    assert store.failures == 1
+    assert store.trouble == "disk is full"
     with pytest.raises(sqlite3.ProgrammingError):
         store._database.execute("SELECT 1")
 
 
-async def run_writes(store: Store) -> None:
-    """Wait until the store's thread has nothing left to do."""
-    store._thread.submit(lambda: None).result()
-
-
 async def test_writes_that_wait_together_are_one_transaction(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    begun: list[bool] = []
-
-    def write(database: sqlite3.Connection) -> None:
-        begun.append(database.in_transaction)
-        database.execute("DELETE FROM nodes")
-
     gate = threading.Event()
     store._thread.submit(gate.wait)
-    for _ in range(3):
-        store._submit(write)
+    store.save(N1)
+    store.save(N2)
+    begun: list[str] = []
+    store._database.set_trace_callback(lambda sql: begun.append(sql.split()[0]))
     gate.set()
     await store.close()
-    assert begun == [False, True, True]
+    assert begun == ["BEGIN", "INSERT", "INSERT", "COMMIT"]
+
+
+# -------------------- what is lost --------------------
+
+
+async def losses(directory: Path) -> list[str]:
+    """What a hub that starts now knows to be lost, without the times."""
+    store = Store(directory)
+    store.nodes()
+    await store.close()
+    return [line.partition(" ")[2] for line in store.losses.standing]
+
+
+async def test_a_store_that_was_never_here_has_lost_nothing(tmp_path: Path) -> None:
+    assert await losses(tmp_path) == []
+    await keep(tmp_path, N1)
+    assert await losses(tmp_path) == []
+
+
+async def test_a_damaged_database_is_a_loss_until_somebody_says_otherwise(tmp_path: Path) -> None:
+    await keep(tmp_path, N1)
+    (tmp_path / "hub.db").write_bytes(b"no database at all" * 100)
+    (aside,) = [line.split()[-2] for line in await losses(tmp_path)]
+    assert await losses(tmp_path) == [f"{tmp_path / 'hub.db'} was damaged, and is {aside} now"]
+    store = Store(tmp_path)
+    store.losses.clear()
+    await store.close()
+    assert await losses(tmp_path) == []
+
+
+@pytest.mark.parametrize("content", [None, b""], ids=["removed", "empty"])
+async def test_a_database_that_is_gone_is_a_loss(tmp_path: Path, content: bytes | None) -> None:
+    await keep(tmp_path, N1)
+    (tmp_path / "hub.db").unlink()
+    if content is not None:
+        (tmp_path / "hub.db").write_bytes(content)
+    for _ in range(2):
+        assert await losses(tmp_path) == [f"{tmp_path / 'hub.db'} was gone or empty"]
+
+
+async def test_reports_that_nobody_can_read_are_a_loss_once(tmp_path: Path) -> None:
+    await keep(tmp_path, N1)
+    with database(tmp_path) as other:
+        other.execute("UPDATE nodes SET reports = x'00ff'")
+        other.commit()
+    for _ in range(2):
+        assert await losses(tmp_path) == ["the stored reports of edge node n1 were unreadable"]
+    store = Store(tmp_path)
+    store.losses.clear()
+    await store.close()
+    assert await losses(tmp_path) == []
+
+
+# -------------------- two hubs --------------------
+
+
+async def test_a_second_hub_is_refused_while_the_first_one_lives(tmp_path: Path) -> None:
+    first = Store(tmp_path)
+    with pytest.raises(SettingsError, match=r"--state-dir=.*: another hub is using it"):
+        Store(tmp_path)
+    await first.close()
+    await Store(tmp_path).close()
+
+
+async def test_a_hub_that_could_not_start_holds_the_directory_no_longer(tmp_path: Path) -> None:
+    (tmp_path / "hub.db").mkdir()
+    for _ in range(2):
+        with pytest.raises(SettingsError, match="cannot be written"):
+            Store(tmp_path)

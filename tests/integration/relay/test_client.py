@@ -247,7 +247,7 @@ async def test_60_internal_errors_at_once_are_believed_and_the_connection_surviv
 async def test_a_driver_that_restarts_is_called_on_its_new_socket(path: Path) -> None:
     async with channel_to(path) as channel:
         for number in range(3):
-            with vendor_at(path, Who=lambda _request, _context, number=number: b"%d" % number):  # type: ignore[misc]
+            with vendor_at(path, Who=lambda _request, _context, number=number: b"%d" % number):  # type: ignore[misc]  # a lambda with a default
                 assert (await channel.call("/a/Who", b"").unary())[1] == b"%d" % number
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)  # noqa: PTH108 - what drivers do
@@ -380,7 +380,7 @@ async def test_a_driver_killed_in_the_middle_of_calls_never_gives_a_status(
 
 
 async def drain(call: object) -> int:
-    return len([message async for message in call])  # type: ignore[attr-defined]
+    return len([message async for message in call])  # type: ignore[attr-defined]  # grpc.aio has no types
 
 
 async def test_everything_passes_through_both_ends_unchanged(path: Path, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from common.relay import frames
 from common.relay.client import Channel
 from common.relay.errors import (
     VendorAnswerInvalid,
@@ -148,7 +149,7 @@ async def test_a_status_of_a_dying_driver_is_doubted_if_the_connection_ends(path
         result = await outcome(channel)
     assert isinstance(result, VendorStatusDoubtful)
     assert (result.code, result.message) == (code, "why")
-    assert f"the driver answered {code.name} and its connection ended" in str(result)
+    assert f"the driver answered {code.name} as it was stopping" in str(result)
 
 
 async def test_a_status_of_a_driver_that_answers_no_ping_is_doubted(
@@ -164,23 +165,29 @@ async def test_a_status_of_a_driver_that_answers_no_ping_is_doubted(
         assert isinstance(await outcome(channel), VendorStatusDoubtful)
 
 
-async def test_a_status_on_a_connection_about_to_close_is_believed_if_the_driver_lives(path: Path) -> None:
-    answer = asyncio.Event()
+@pytest.mark.parametrize("goes", ["first", "before the pong", "after the pong"])
+async def test_a_status_of_a_driver_that_says_that_it_goes_is_doubted(path: Path, goes: str) -> None:
+    """grpc-go's GracefulStop: the work under way is cancelled first, and the connection answers pings to its end."""
+    goaway = wire(7, 0, 0, b"\0\0\0\1\0\0\0\0")
 
     async def behave(peer: RawPeer) -> None:
         await peer.send(SETTINGS)
-        await peer.frame(0)
-        await peer.send(wire(7, 0, 0, b"\0\0\0\1\0\0\0\0"))
-        await answer.wait()
+        await peer.frame(1)
+        if goes == "first":
+            await peer.send(goaway)
         await peer.send(HEADERS, trailers(13, "why"))
-        await peer.send(wire(6, 1, 0, (await peer.frame(6, ack=False))[3]))
+        ping = await peer.frame(6, ack=False)
+        if goes == "before the pong":
+            await peer.send(goaway)
+        await peer.send(wire(6, 1, 0, ping[3]))
+        if goes == "after the pong":
+            await peer.send(goaway)
         await peer.rest()
 
     async with raw_vendor_at(path, behave), channel_to(path) as channel:
-        call = asyncio.ensure_future(outcome(channel))
-        await until(lambda: channel._connections and not channel.connected)
-        answer.set()
-        assert await call == (Status(13, "why"), None)
+        result = await outcome(channel)
+        assert isinstance(result, VendorStatusDoubtful)
+        assert "as it was stopping" in str(result)
         await until(lambda: not channel._connections)
 
 
@@ -438,3 +445,24 @@ async def test_1000_reconnects_leave_no_descriptor_and_no_task(path: Path) -> No
         assert len(channel._connections) <= 1
         assert len(os.listdir("/proc/self/fd")) <= before + 4  # noqa: PTH208 - counting
     assert len(asyncio.all_tasks()) <= 3
+
+
+async def test_a_vendor_that_stops_reading_does_not_keep_the_channel_from_closing(path: Path) -> None:
+    large_windows = frames.settings({4: 2**31 - 1}) + frames.SETTINGS_ACK + frames.window_update(0, 2**30)
+    stuck = asyncio.Event()
+
+    async def behave(peer: RawPeer) -> None:
+        await peer.send(large_windows)
+        await peer.frame(1)
+        peer.writer.transport.pause_reading()  # type: ignore[attr-defined]  # a socket's transport has it
+        stuck.set()
+        await until(lambda: not channel._connections)
+
+    async with raw_vendor_at(path, behave):
+        channel = Channel(path, max_message_bytes=8 * MIB)
+        call = asyncio.ensure_future(channel.call("/a/Take", b"x" * (3 * MIB)).unary())
+        await stuck.wait()
+        async with asyncio.timeout(10):
+            await channel.close()
+        with pytest.raises(VendorConnectionError):
+            await call

@@ -158,7 +158,7 @@ async def test_headers_message_and_trailers_leave_in_one_write(path: Path) -> No
                 write(data)
 
         transport = connection._transport
-        connection._transport = Spy()  # type: ignore[assignment]
+        connection._transport = Spy()  # type: ignore[assignment]  # it has what is called
         await peer.send(request(), wire(0, 1, 1, message(b"x")))
         await peer.frame(0)
         answers = [data for data in writes if message(b"x") in data]

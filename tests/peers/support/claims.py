@@ -87,6 +87,11 @@ class Claims:
         wanted = {"spec": {"resources": {"requests": {"storage": str(size_bytes)}}}}
         self.api.patch(_KIND, name, wanted, namespace=self.namespace)
 
+    def withdraw(self, name: str) -> None:
+        """Delete a claim that is not bound and wait until it is gone; the provisioner may still be at work for it."""
+        self.api.delete(_KIND, name, namespace=self.namespace)
+        self.api.wait_gone(_KIND, name, namespace=self.namespace)
+
     def let_go(self, name: str) -> None:
         """Delete a bound claim and wait until its volume is gone from the cluster, which waits for the driver."""
         claim = self.api.get(_KIND, name, namespace=self.namespace)

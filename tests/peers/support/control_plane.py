@@ -81,8 +81,8 @@ class ControlPlane:
 
     def ready(self) -> bool:
         """Whether the API server says that it can be used."""
-        if not self.ca.exists():
-            return False
+        if not self.ca.exists() or not self.ca.read_bytes().rstrip().endswith(b"-----END CERTIFICATE-----"):
+            return False  # it is being written
         headers = {"Authorization": f"Bearer {self._admin_token}"}
         request = urllib.request.Request(f"{self.url}/readyz", headers=headers)
         return _answers_ok(request, ssl.create_default_context(cafile=str(self.ca)))

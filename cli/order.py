@@ -1,0 +1,62 @@
+"""An order: what an operator tells the hub on this host to do, `forget` and `trust`."""
+
+import asyncio
+import json
+from collections.abc import Awaitable
+
+import click
+
+from cli.operator import connected
+from cli.operator_settings import OperatorSettings
+from common.errors import BridgeError
+from common.messages import Kind
+
+
+async def forget(settings: OperatorSettings, *, node: str, driver: str) -> str:
+    """Let the hub forget a node, or one driver of it; gives what to say.
+
+    Raises:
+        BridgeError: there is no hub, the link to it was lost, or it refused.
+    """
+    await _give(settings, Kind.FORGET, node=node, driver=driver)
+    return f"the hub has forgotten {f'driver {driver} of ' if driver else ''}edge node {node}"
+
+
+async def trust(settings: OperatorSettings) -> str:
+    """Tell the hub that nothing is missing any more; gives what to say.
+
+    Raises:
+        BridgeError: there is no hub, the link to it was lost, or it refused.
+    """
+    lost = json.loads(b"".join(await _give(settings, Kind.TRUST)))["lost"]
+    return "\n".join(f"settled: {line}" for line in lost) or "the hub had lost nothing"
+
+
+def run(settings: OperatorSettings, order: Awaitable[str]) -> int:
+    """The command: 0 if the hub did it, 1 with the reason on standard error if not."""
+    try:
+        said = asyncio.run(_in_time(order, settings.timeout_s))
+    except BridgeError as error:
+        click.echo(f"csi-bridge: {error}", err=True)
+        return 1
+    except TimeoutError:
+        click.echo(f"csi-bridge: the hub at {settings.hub} has not answered in {settings.timeout_s:g} s", err=True)
+        return 1
+    click.echo(said)
+    return 0
+
+
+async def _in_time(order: Awaitable[str], timeout_s: float) -> str:
+    async with asyncio.timeout(timeout_s):
+        return await order
+
+
+async def _give(settings: OperatorSettings, kind: Kind, *, node: str = "", driver: str = "") -> list[bytes]:
+    async with connected(settings.hub, limits=settings.limits()) as link:
+        stream = link.open(kind, node=node, subject=driver)
+        said = [message async for message in stream]
+        assert stream.status is not None
+        stream.acknowledge(delivered=True)
+        if not stream.status.ok:
+            raise BridgeError(stream.status.message)
+    return said

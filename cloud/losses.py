@@ -1,0 +1,140 @@
+"""The losses: what the hub knew of its nodes and knows no more, until an operator says that all of it is back.
+
+Rules:
+
+* While there is one, "the only node that runs the driver" may be one of several: a call that names no node is refused.
+* They outlive the hub, in a file beside the database: one line each, when and what.
+* The file is always there, always of one size, and overwritten in place: that needs no room, so it works on the full
+  disk that made the database's writes fail. What is not blank in it is a loss, also where the file itself is damaged.
+"""
+
+import logging
+import os
+import threading
+import time
+from pathlib import Path
+
+from common.errors import timestamp
+
+log = logging.getLogger("csi_bridge.hub.losses")
+
+_FILE_BYTES = 4_096
+"""One block of a disk."""
+
+_LISTED_BYTES = 3_000
+"""Losses are listed up to here. The rest of the file is room for one more line of each kind."""
+
+_AND_MORE = "more was lost than is listed here"
+
+_WHAT_BYTES = 400
+"""What was lost is cut here: the first one stands in the message of every call that is refused for it."""
+
+
+class Losses:
+    """The losses of one state directory. Any thread may use them.
+
+    Attributes:
+        standing: those for which calls are refused, the oldest first.
+        file_found: whether a hub has run here before.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Read the file, if there is one.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+        self._path = path
+        self._lock = threading.Lock()
+        self._at_risk = ""
+        self.file_found = path.exists()
+        self.standing = self._read() if self.file_found else ()
+
+    def add(self, what: str) -> bool:
+        """Something was lost just now. False if that is known."""
+        with self._lock:
+            if self._is_listed(what):
+                return False
+            if sum(len(line.encode()) for line in self.standing) > _LISTED_BYTES:
+                what = _AND_MORE
+                if self._is_listed(what):
+                    return False
+            line = _line(what)
+            log.error("%s; calls that name no node are refused from now on", line)
+            self.standing = (*self.standing, line)
+            self._try_to_save()
+            return True
+
+    def remove(self, what: str) -> None:
+        """What was lost came back by itself."""
+        with self._lock:
+            self.standing = tuple(line for line in self.standing if not _tells(line, what))
+            self._try_to_save()
+
+    def put_at_risk(self, what: str) -> None:
+        """What is still known will be lost if the hub ends now; empty: it is safe again."""
+        with self._lock:
+            if bool(what) is not bool(self._at_risk):
+                self._at_risk = _line(what) if what else ""
+                self._try_to_save()
+
+    def clear(self) -> tuple[str, ...]:
+        """Nothing is missing any more, an operator says; gives what was.
+
+        Raises:
+            OSError: that cannot be written down. The losses stand.
+        """
+        with self._lock:
+            cleared = self.standing
+            self._save(())
+            self.standing = ()
+            return cleared
+
+    def create(self) -> None:
+        """Write the file, which takes the room that it will need.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        self._save(self.standing)
+
+    def _read(self) -> tuple[str, ...]:
+        try:
+            lines = tuple(filter(None, self._path.read_bytes().decode().split("\n")))
+        except UnicodeDecodeError:
+            lines = ("\0",)
+        return lines if all(map(str.isprintable, lines)) else (_line(f"{self._path} was damaged"),)
+
+    def _is_listed(self, what: str) -> bool:
+        return any(_tells(line, what) for line in self.standing)
+
+    def _try_to_save(self) -> None:
+        try:
+            self._save(self.standing)
+        except OSError as error:
+            log.error("cannot write %s; a restarted hub will not know of the loss: %s", self._path, error)  # noqa: TRY400  # the sentence says it all
+
+    def _save(self, standing: tuple[str, ...]) -> None:
+        lines = filter(None, (*standing, self._at_risk))
+        content = "".join(f"{line}\n" for line in lines).encode()[:_FILE_BYTES]
+        descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            if os.pwrite(descriptor, content.ljust(_FILE_BYTES, b"\n"), 0) < _FILE_BYTES:
+                raise OSError("no room")
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _line(what: str) -> str:
+    return f"{timestamp(time.time())} {_short(what)}"
+
+
+def _tells(line: str, what: str) -> bool:
+    """Whether a line is of that, at any time."""
+    return line.partition(" ")[2] == _short(what)
+
+
+def _short(what: str) -> str:
+    printable = "".join(char if char.isprintable() else "?" for char in what)
+    return printable.encode()[:_WHAT_BYTES].decode(errors="ignore")

@@ -1,0 +1,196 @@
+"""The demo tells its whole story, and leaves nothing behind: however it ends, and whatever its environment holds."""
+
+import os
+import pty
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.support.waiting import let_pass, wait_for
+
+PROGRAM = Path(sys.executable).with_name("csi-bridge")
+
+ACTS = (
+    "Everything starts, in any order",
+    "A sidecar in the cloud calls CreateVolume on its local socket",
+    "At the edge a pod's volume is published, written and read",
+    "A slow CreateVolume is under way, and the link is cut",
+    "The link is back, and the same call joins the work that went on",
+    "The sidecar deletes both volumes",
+)
+CUT = ACTS[3]
+
+STOPPED = 130
+
+LIMIT_S = 100.0
+
+needs_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can mount, and lose the right to")
+
+
+class Theatre:
+    """A place for one performance.
+
+    Attributes:
+        directory: where the demo makes its directory.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._demo: subprocess.Popen[str] | None = None
+
+    def perform(self, *prefix: str, terminal: int | None = None, **variables: str) -> subprocess.Popen[str]:
+        """Start the demo, with its output in a pipe or on a terminal."""
+        out = subprocess.PIPE if terminal is None else terminal
+        self._demo = subprocess.Popen(
+            [*prefix, PROGRAM, "demo"],
+            stdin=subprocess.DEVNULL if terminal is None else terminal,
+            stdout=out,
+            stderr=out,
+            text=True,
+            env={**os.environ, "TMPDIR": str(self.directory), **variables},
+        )
+        return self._demo
+
+    def processes(self) -> list[str]:
+        """The command lines of the demo's processes that there are."""
+        found = []
+        for process in psutil.process_iter():
+            try:
+                found.append(" ".join(process.cmdline()))
+            except psutil.Error:  # it has just ended
+                continue
+        return [command for command in found if f"{self.directory}/" in command]
+
+    def left(self) -> list[str]:
+        """What is left of the demo: processes, mounts, files."""
+        # mountinfo writes a blank as \040.
+        mounts = Path("/proc/self/mountinfo").read_text().replace(r"\040", " ").splitlines()
+        return [
+            *self.processes(),
+            *(mount for mount in mounts if f"{self.directory}/" in mount),
+            *map(str, self.directory.iterdir()),
+        ]
+
+    def clear(self) -> None:
+        """End what a failed test has left."""
+        if self._demo is not None:
+            self._demo.kill()
+            self._demo.communicate()
+
+
+@pytest.fixture
+def theatre(short_dir: Path) -> Iterator[Theatre]:
+    """A place whose path has a blank, as people's temporary directories may."""
+    directory = short_dir / "a b"
+    directory.mkdir()
+    theatre = Theatre(directory)
+    yield theatre
+    theatre.clear()
+
+
+def told(demo: subprocess.Popen[str], *, until: str) -> None:
+    """Listen until a text was told."""
+    assert demo.stdout is not None
+    heard = []
+    for line in demo.stdout:
+        heard.append(line)
+        if until in line:
+            return
+    pytest.fail("".join(heard))
+
+
+def acts_of(text: str) -> Sequence[str]:
+    heading = [line.partition(". ") for line in text.splitlines()]
+    return [title for number, _, title in heading if number.isdigit()]
+
+
+def test_the_whole_story_is_told_and_nothing_is_left(theatre: Theatre) -> None:
+    demo = theatre.perform(CSI_BRIDGE_HUB_LISTEN="nonsense", DIRDRIVER_FS="nonsense")
+    text, errors = demo.communicate(timeout=LIMIT_S)
+    assert (demo.returncode, errors) == (0, "")
+    assert acts_of(text) == [*ACTS]
+    assert ("published, written, and read back" in text) is (os.getuid() == 0)
+    assert theatre.left() == []
+
+
+@needs_root
+def test_where_root_may_not_mount_the_act_is_left_out_and_the_story_goes_on(theatre: Theatre) -> None:
+    demo = theatre.perform("setpriv", "--bounding-set=-sys_admin", "--inh-caps=-sys_admin")
+    text, errors = demo.communicate(timeout=LIMIT_S)
+    assert (demo.returncode, errors) == (0, "")
+    assert "left out: mounting does not work here: the driver may not mount" in text
+    assert acts_of(text) == [*ACTS]
+    assert theatre.left() == []
+
+
+def test_a_call_that_is_refused_fails_the_demo_in_words_and_nothing_is_left(theatre: Theatre) -> None:
+    demo = theatre.perform()
+    told(demo, until=ACTS[0])
+    (directory,) = theatre.directory.iterdir()
+    (directory / "storage").mkdir(exist_ok=True)
+    (directory / "storage" / "faults").write_text("CreateVolume=error:INTERNAL:no room\n")
+    text, errors = demo.communicate(timeout=LIMIT_S)
+    assert (demo.returncode, errors) == (1, "")
+    assert text.endswith("\nThe demo failed: a call was refused: INTERNAL: no room\n")
+    assert theatre.left() == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_in_the_middle_of_a_call_stops_it_and_nothing_is_left(theatre: Theatre, number: int) -> None:
+    demo = theatre.perform()
+    told(demo, until=CUT)
+    assert len(theatre.processes()) == 4
+    demo.send_signal(number)
+    _, errors = demo.communicate(timeout=LIMIT_S)
+    assert (demo.returncode, errors) == (STOPPED, "")
+    assert theatre.left() == []
+
+
+@needs_root
+def test_a_signal_while_a_volume_is_mounted_leaves_no_mount(theatre: Theatre) -> None:
+    demo = theatre.perform()
+    told(demo, until="published, written, and read back")
+    demo.send_signal(signal.SIGSTOP)
+    mounted = theatre.left()
+    demo.send_signal(signal.SIGTERM)
+    demo.send_signal(signal.SIGCONT)
+    _, errors = demo.communicate(timeout=LIMIT_S)
+    assert any(" /a b/" in what or "/pod/data" in what for what in mounted)
+    assert (demo.returncode, errors) == (STOPPED, "")
+    assert theatre.left() == []
+
+
+def test_impatience_does_not_keep_it_from_cleaning_up(theatre: Theatre) -> None:
+    demo = theatre.perform()
+    told(demo, until=CUT)
+    while demo.poll() is None:
+        demo.send_signal(signal.SIGINT)
+        let_pass(0.05)
+    assert demo.communicate()[1] == ""
+    assert theatre.left() == []
+
+
+@pytest.mark.skipif(shutil.which("setsid") is None, reason="needs setsid(1)")
+def test_a_terminal_that_is_closed_stops_it_and_nothing_is_left(theatre: Theatre) -> None:
+    ours, its = pty.openpty()
+    demo = theatre.perform("setsid", "--ctty", terminal=its)
+    os.close(its)
+    heard = b""
+    while CUT.encode() not in heard:
+        heard += os.read(ours, 4096)
+    os.close(ours)
+    assert demo.wait(LIMIT_S) == STOPPED
+    assert theatre.left() == []
+
+
+def test_when_it_is_killed_its_processes_die_with_it(theatre: Theatre) -> None:
+    demo = theatre.perform()
+    told(demo, until=CUT)
+    demo.kill()
+    wait_for(lambda: not theatre.processes(), what="end of its processes", instead=theatre.processes)
