@@ -207,9 +207,9 @@ class Hub:
                     break
                 await stream.send(message)
             assert reply.status is not None
-            account.status = reply.status
+            stream.end(reply.status, message)  # which the caller's limits may refuse
             stream.on_released = lambda delivered: reply.acknowledge(delivered=delivered)
-            stream.end(reply.status, message)
+            account.status = reply.status
         except BaseException:
             reply.cancel()
             raise

@@ -222,13 +222,13 @@ class Operations:
     def _finished(self, running: _Running, outcome: Result | BaseException) -> None:
         operation = running.operation
         del self._running[operation.key]
+        running.tell(outcome)
         if isinstance(outcome, Result) and outcome.status.ok:
             self._keep(running, outcome)
         else:
             self._touch(operation.about)  # also after an error: something may have happened
         oldest = min((other.began for other in self._running.values()), default=self._steps)
         self._touched = {about: step for about, step in self._touched.items() if step > oldest}
-        running.tell(outcome)
 
     def _touch(self, about: str) -> None:
         """Something begins or ends to happen to an object: an older result no longer tells the truth about it."""

@@ -61,9 +61,9 @@ class World:
         self.links.append(at_hub)
         return at_peer
 
-    async def edge(self, name: str = "n1") -> Link:
-        """An agent, which answers every call with OK."""
-        return await self.come(introduce("edge", name, instance=f"i-{name}", boot=1))
+    async def edge(self, name: str = "n1", serve: Callable[[Stream], Awaitable[None]] | None = None) -> Link:
+        """An agent, which serves calls as it is told, or answers every one with OK."""
+        return await self.come(introduce("edge", name, instance=f"i-{name}", boot=1), serve=serve)
 
     async def driver(self, name: str = DRIVER, **limits: int) -> Link:
         """A proxy driver."""
@@ -87,9 +87,9 @@ def report(driver: str = DRIVER, node: str = "n1", *, version: bytes = b"1") -> 
     return DriverReport(driver, node, {GET_PLUGIN_INFO: Answer(0, body=version)})
 
 
-async def with_driver(world: World) -> Stream:
+async def with_driver(world: World, serve: Callable[[Stream], Awaitable[None]] | None = None) -> Stream:
     """Node n1 with the driver; its stream of reports."""
-    reports = (await world.edge()).open(Kind.REPORT, encode_reports([report()]))
+    reports = (await world.edge(serve=serve)).open(Kind.REPORT, encode_reports([report()]))
     await settle()
     return reports
 
@@ -151,6 +151,22 @@ async def test_a_proxy_drivers_watch_for_another_driver_tells_nothing_of_it(worl
     watch = (await world.driver("other.example")).open(Kind.WATCH, subject=DRIVER)
     assert await watch.receive() is None
     assert watch.status == FOREIGN
+
+
+async def test_an_answer_that_the_caller_cannot_take_is_accounted_for_as_what_the_caller_is_told(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    observed: list[int] = []
+    monkeypatch.setattr(world.hub._metrics, "observe_call", lambda _driver, _method, code, _s: observed.append(code))
+
+    async def answer(stream: Stream) -> None:
+        stream.end(Status(Code.OK), b"x" * 2_000)
+
+    await with_driver(world, answer)
+    status = await called(await world.driver(max_message_bytes=1_000), CREATE)
+    assert status.code == Code.UNAVAILABLE
+    await settle()
+    assert observed == [Code.UNAVAILABLE]
 
 
 # -------------------- watches --------------------

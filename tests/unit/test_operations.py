@@ -317,6 +317,18 @@ async def test_an_error_that_no_joined_caller_waits_for_is_not_lost_in_the_loop(
     assert operations.under_way == []
 
 
+async def test_a_fault_in_the_keeping_of_a_result_leaves_nobody_waiting(
+    operations: Operations, vendor: Vendor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    callers = [await begin(operations, create(), vendor) for _ in range(2)]
+    monkeypatch.setattr(Operations, "_keep", lambda *_: 1 / 0)
+    vendor.answer(made())
+    await settle()
+    assert [caller.done() for caller in callers] == [True, True]
+    assert callers[1].result() == made()
+    assert isinstance(callers[0].exception(), ZeroDivisionError)
+
+
 async def test_an_operation_that_the_process_stops_leaves_nobody_waiting_and_its_key_free(
     operations: Operations, vendor: Vendor
 ) -> None:
