@@ -1,0 +1,56 @@
+"""An object: one Kubernetes object as it travels between hub and agent, with what tells its versions apart.
+
+The body stays bytes on its way; kind, namespace and name are the key; `uid` tells two objects of one name apart, and
+`version` two states of one object. Versions are opaque (Kubernetes' resourceVersion, or a hash): they are compared for
+being equal, and never for being newer.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Ref:
+    """Which object: `namespace` is empty for kinds of the whole cluster."""
+
+    kind: str
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.namespace}/{self.name}" if self.namespace else f"{self.kind} {self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """Which state of an object: of which uid, and its version."""
+
+    uid: str
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class Object:
+    """An object in one state. `body` is its JSON, as small as `encode_body` makes it."""
+
+    ref: Ref
+    stamp: Stamp
+    body: bytes
+
+    def read(self) -> dict[str, Any]:
+        """The body, parsed: a new dictionary at each call.
+
+        Raises:
+            ValueError: it is no JSON object.
+        """
+        body = json.loads(self.body)
+        if not isinstance(body, dict):
+            raise ValueError(f"{self.ref} is no JSON object")  # noqa: TRY004  # its value is wrong, as with bad JSON
+        return body
+
+
+def encode_body(body: Mapping[str, Any]) -> bytes:
+    """The smallest JSON of an object; the same for equal objects."""
+    return json.dumps(body, separators=(",", ":"), sort_keys=True, ensure_ascii=False).encode()

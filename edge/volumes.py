@@ -1,0 +1,154 @@
+"""A volume as a pod wants it: what the objects of Kubernetes say, in the words that the node calls need.
+
+Nothing here is read from a driver or from the disk. Which field comes from where is contract.md C.4, whose source is
+kubernetes pkg/volume/csi (csi_attacher.go, csi_mounter.go, csi_block.go).
+"""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class SecretRef:
+    """A Secret that a call needs."""
+
+    namespace: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pod:
+    """A pod bound to this node, as far as volumes care.
+
+    Attributes:
+        fs_group: `securityContext.fsGroup`, or None.
+        fs_group_on_root_mismatch: `fsGroupChangePolicy` is OnRootMismatch (else Always).
+        selinux_label: the label for a mount's context option ("user:role:type:level"), empty without.
+        gone: it has ended, or was deleted and its grace is over: none of its volumes is wanted.
+    """
+
+    uid: str
+    namespace: str
+    name: str
+    service_account: str = ""
+    fs_group: int | None = None
+    fs_group_on_root_mismatch: bool = False
+    selinux_label: str = ""
+    gone: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriverRules:
+    """The CSIDriver object of a driver; the defaults are those of a driver without one (contract.md C.4).
+
+    Attributes:
+        fs_group_policy: ReadWriteOnceWithFSType, File or None.
+        token_audiences: of `tokenRequests`, in order; (audience, expirationSeconds or 0).
+        tokens_in_secrets: `serviceAccountTokenInSecrets`.
+    """
+
+    attach_required: bool = True
+    pod_info: bool = False
+    persistent: bool = True
+    ephemeral: bool = False
+    fs_group_policy: str = "ReadWriteOnceWithFSType"
+    selinux_mount: bool = False
+    requires_republish: bool = False
+    token_audiences: tuple[tuple[str, int], ...] = ()
+    tokens_in_secrets: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """The PersistentVolumeClaim that a volume is bound to, as far as growing it cares (contract.md C.8).
+
+    Attributes:
+        status_bytes: `status.capacity.storage`.
+        allocated_bytes: `status.allocatedResources.storage`, or None.
+        resize_status: `status.allocatedResourceStatuses.storage`, empty if there is none.
+    """
+
+    namespace: str
+    name: str
+    uid: str
+    status_bytes: int = 0
+    allocated_bytes: int | None = None
+    resize_status: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Volume:
+    """A volume, whoever uses it.
+
+    Attributes:
+        driver: the CSI driver's name.
+        handle: `volume_id` of every call: the PV's volumeHandle; of an inline volume `inline_handle()`.
+        name: the PV's name, or the inline volume's: the `N` of the directories, and vol_data.json's specVolID.
+        block: volumeMode Block.
+        ephemeral: an inline volume: no attachment, no staging.
+        fs_type: as given; may be empty.
+        access_modes: the PV's, in order; the first one is the one that counts for node calls.
+        mount_options: the PV's mountOptions.
+        attributes: `volume_context` as the PV has it. Copy it before adding anything (RULE C8).
+        size_bytes: the PV's `spec.capacity.storage`; 0 if unknown.
+        claim: the claim it is bound to; None for inline volumes.
+    """
+
+    driver: str
+    handle: str
+    name: str
+    block: bool = False
+    ephemeral: bool = False
+    fs_type: str = ""
+    access_modes: tuple[str, ...] = ("ReadWriteOnce",)
+    mount_options: tuple[str, ...] = ()
+    attributes: Mapping[str, str] = field(default_factory=dict)
+    stage_secret: SecretRef | None = None
+    publish_secret: SecretRef | None = None
+    expand_secret: SecretRef | None = None
+    size_bytes: int = 0
+    claim: Claim | None = None
+    rules: DriverRules = DriverRules()
+
+    @property
+    def key(self) -> "VolumeKey":
+        """What operations on it are serialised by."""
+        return VolumeKey(self.driver, self.handle)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class VolumeKey:
+    """A volume's identity on a node."""
+
+    driver: str
+    handle: str
+
+    def __str__(self) -> str:
+        """The kubelet's unique volume name, as it stands in Node.status.volumesInUse."""
+        return f"kubernetes.io/csi/{self.driver}^{self.handle}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodVolume:
+    """One volume of one pod, with everything needed to publish it.
+
+    Attributes:
+        volume_name: its name in the pod's `spec.volumes`.
+        read_only: of the pod's claim reference (or of the inline volume), not the PV's (contract.md C.4).
+    """
+
+    pod: Pod
+    volume: Volume
+    volume_name: str
+    read_only: bool = False
+
+
+def attachment_name(driver: str, handle: str, node: str) -> str:
+    """The name of the VolumeAttachment: `csi-` and the hex sha256 of handle, driver and node (pkg/volume/csi)."""
+    return "csi-" + hashlib.sha256(f"{handle}{driver}{node}".encode()).hexdigest()
+
+
+def inline_handle(pod_uid: str, volume_name: str) -> str:
+    """The `volume_id` of an inline volume (makeVolumeHandle of pkg/volume/csi)."""
+    return "csi-" + hashlib.sha256(f"{pod_uid}{volume_name}".encode()).hexdigest()
