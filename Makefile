@@ -11,7 +11,7 @@ WORKERS ?= 3
 PYTEST  := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-full check peers bench proto constraints clean
+.PHONY: help demo test test-full check peers record-kubelet bench proto constraints clean
 
 help:                ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -43,11 +43,16 @@ check: $(STAMP)      ## format, lint, types, layers
 peers: $(STAMP)      ## build the real peers (etcd, kube-apiserver, sidecars, csi-sanity, ...) into the cache
 	@$(BIN)/python tests/peers/build.py
 
+record-kubelet: $(STAMP) ## write what the real kubelet does in every scenario into the tree (15 minutes; root)
+	@$(BIN)/python tests/peers/build.py kubernetes
+	@$(BIN)/python -m tests.peers.kubelet.record $(or $(ARGS),--all)
+
 bench: $(STAMP)      ## the driver's own socket against the bridge, side by side, as ratios
 	@$(BIN)/python bench/run.py $(ARGS)
 
-proto: $(STAMP)      ## regenerate the code in common/csi from csi.proto
+proto: $(STAMP)      ## regenerate the code in common/csi from csi.proto and registration.proto
 	@$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. common/csi/csi.proto
+	@$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. common/csi/registration.proto
 
 constraints: $(STAMP) ## write constraints.txt from what is installed, after an upgrade that passed the tests
 	@$(BIN)/python -m pip freeze --exclude-editable > constraints.txt

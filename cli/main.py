@@ -5,6 +5,7 @@ import sys
 import click
 
 from cli.call_settings import CallSettings
+from cli.edge_volumes_settings import EdgeVolumesSettings
 from cli.goflags import from_go
 from cli.options import CONTEXT_SETTINGS, settings_options
 from cli.order_settings import ForgetSettings, TrustSettings
@@ -56,11 +57,23 @@ def edge() -> None:
 @edge.command("run", context_settings=CONTEXT_SETTINGS)
 @settings_options(AgentSettings)
 def edge_run(settings: AgentSettings) -> None:
-    """Keep a link to the hub, and call the drivers of this node for it."""
+    """Keep a link to the hub, call the drivers of this node for it, and mount the volumes of this node's pods."""
     from cli import process
     from edge import agent
 
     process.run(settings, agent.run, name="edge agent")
+
+
+@edge.command("volumes", context_settings=CONTEXT_SETTINGS)
+@settings_options(EdgeVolumesSettings)
+def edge_volumes(settings: EdgeVolumesSettings) -> None:
+    """Show the volumes of this node's pods, with their paths and states, or wait until they are published.
+
+    Exit code 1: the agent does not answer, or --wait ran out of time.
+    """
+    from cli import edge_volumes as of_node
+
+    sys.exit(of_node.run(settings))
 
 
 @cli.command(context_settings=CONTEXT_SETTINGS)

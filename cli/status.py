@@ -2,13 +2,14 @@
 
 import asyncio
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import click
 
 from cli.operator import connected
 from cli.status_settings import StatusSettings
+from cli.table import printable, table
 from common.endpoint import Endpoint
 from common.errors import BridgeError, timestamp
 from common.limits import Limits
@@ -48,23 +49,24 @@ def show(state: State) -> Iterator[str]:
     )
     if nodes:
         yield ""
-        yield from _table(
+        yield from table(
             ("NODE", "STATE", "SINCE", "STREAMS", "ADDRESS", "DRIVERS"), [_node_row(node) for node in nodes]
         )
     if drivers:
         yield ""
         rows = [(driver["driver"], timestamp(driver["since"]), driver["address"]) for driver in drivers]
-        yield from _table(("PROXY DRIVER", "SINCE", "ADDRESS"), rows)
+        yield from table(("PROXY DRIVER", "SINCE", "ADDRESS"), rows)
     wrong = list(_wrong(state))
     if wrong:
         yield ""
-        yield from map(_printable, wrong)
+        yield from map(printable, wrong)
 
 
 def _wrong(state: State) -> Iterator[str]:
     yield from (f"CONFLICT: {node['conflict']}" for node in state["nodes"] if node["conflict"])
     if state["trouble"]:
         yield f"NOT WRITTEN: the hub keeps its newest knowledge in memory alone, and tries again: {state['trouble']}"
+    yield from (f"PROBLEM: {problem}" for problem in state["problems"])
     for loss in state["lost"]:
         yield f"LOST: {loss}; calls that name no node are refused until csi-bridge trust"
 
@@ -96,15 +98,3 @@ def _node_row(node: State) -> tuple[str, ...]:
         node["address"] or "-",
         ", ".join(sorted(node["drivers"])) or "-",
     )
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    cells = [list(head), *([_printable(cell) for cell in row] for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    for row in cells:
-        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-
-
-def _printable(text: str) -> str:
-    """A driver's name is what a vendor says: it must not move a terminal's cursor."""
-    return "".join(char if char.isprintable() else "?" for char in text)

@@ -39,6 +39,11 @@ class HubSettings(LinkSettings):
         parse=path,
         help="Where the hub keeps what it knows of the nodes: on a disk that outlives it, and for one hub alone.",
     )
+    manifests: Path | None = setting(
+        None,
+        parse=path,
+        help="A directory of YAML with the pods, claims and volumes of the edge nodes, where there is no Kubernetes.",
+    )
     max_connections: int = setting(
         "20000",
         parse=bounded(count, low="1", high="1000000"),

@@ -2,42 +2,40 @@
 
 Rules:
 
-* SQLite in WAL mode, `synchronous=NORMAL`: survives a killed process without an fsync on the call path.
+* SQLite with the rules of `common.database`: survives a killed process without an fsync on the call path.
 * All writes happen in one thread of their own, those that wait together in one transaction. Memory is the truth while
   the hub runs: a write that fails (a full disk) is tried again until it works.
 * What is lost all the same is one of the `losses`, which outlive the hub: a damaged database, reports that nobody can
   read, writes that still failed when the hub ended.
-* One hub at a time: two would each overwrite what the other one knows.
 """
 
 import asyncio
-import fcntl
 import logging
 import os
 import sqlite3
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 from cloud.losses import Losses
-from common.errors import SettingsError, timestamp
+from common.database import Schema, lock, open_database
+from common.errors import SettingsError
 from common.reports import DriverReport, decode_reports, encode_reports
 
 log = logging.getLogger("csi_bridge.hub.store")
 
 SCHEMA_VERSION = 1
-"""`PRAGMA user_version`: a store of a newer version is left alone and the hub refuses to start."""
+"""A store of a newer version is left alone and the hub refuses to start (`common.database`)."""
 
-_SCHEMA = """
+_TABLE = """
 CREATE TABLE IF NOT EXISTS nodes (
     name TEXT PRIMARY KEY, instance TEXT NOT NULL, boot INTEGER NOT NULL, since REAL NOT NULL,
     connected INTEGER NOT NULL, reports BLOB NOT NULL
 ) STRICT, WITHOUT ROWID
 """
 
-_SELECT = "SELECT name, instance, boot, since, connected, reports FROM nodes"
+_SCHEMA = Schema(SCHEMA_VERSION, (_TABLE,), owner="hub")
 
 _RETRY_S = 5.0
 """Between a write that failed and the next try: a disk is emptied by people."""
@@ -70,7 +68,7 @@ class Store:
         self._rows: list[_Row] = []
         try:
             state_dir.mkdir(parents=True, exist_ok=True)
-            self._lock_file = _lock(state_dir / "hub.lock")
+            self._lock_file = lock(state_dir / "hub.lock")
             try:
                 self.losses = Losses(state_dir / "hub.losses")
                 self._database = self._open()
@@ -170,59 +168,12 @@ class Store:
         return True
 
     def _open(self) -> sqlite3.Connection:
-        try:
-            return self._connect()
-        except sqlite3.DatabaseError as error:
-            if isinstance(error, sqlite3.OperationalError):  # no permission, no room: moving it aside helps nobody
-                raise
-            # Each damaged file keeps a name of its own: the first one may hold more than its successors.
-            aside = self._path.with_name(f"hub-{timestamp(time.time())}.corrupt")
-            log.error("%s is damaged (%s); it is moved to %s", self._path, error, aside)  # noqa: TRY400  # not a bug
-            self.losses.add(f"{self._path} was damaged, and is {aside} now")
-            self._path.replace(aside)
-            for suffix in ("-wal", "-shm"):
-                Path(f"{self._path}{suffix}").unlink(missing_ok=True)
-            return self._connect()
+        opened = open_database(self._path, _SCHEMA, check=self._read_rows)
+        if opened.damaged is not None:
+            self.losses.add(f"{self._path} was damaged, and is {opened.damaged} now")
+        elif opened.was_new and self.losses.file_found and not self.losses.standing:
+            self.losses.add(f"{self._path} was gone or empty")
+        return opened.connection
 
-    def _connect(self) -> sqlite3.Connection:
-        database = sqlite3.connect(self._path, check_same_thread=False, timeout=5.0)
-        try:
-            database.execute("PRAGMA journal_mode=WAL")
-            database.execute("PRAGMA synchronous=NORMAL")
-            self._check_version(database)
-            if self._is_new(database) and self.losses.file_found and not self.losses.standing:
-                self.losses.add(f"{self._path} was gone or empty")
-            database.execute(_SCHEMA)
-            database.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
-            database.commit()
-            # All pages are read here, where a damaged one can still be helped, and not in nodes().
-            self._rows = database.execute(_SELECT).fetchall()
-        except BaseException:
-            database.close()
-            raise
-        return database
-
-    def _check_version(self, database: sqlite3.Connection) -> None:
-        version = database.execute("PRAGMA user_version").fetchone()[0]
-        if version > SCHEMA_VERSION:
-            why = f"was written by a newer hub (schema {version}, this one knows {SCHEMA_VERSION})"
-            raise SettingsError("--state-dir", str(self._path), why)
-
-    @staticmethod
-    def _is_new(database: sqlite3.Connection) -> bool:
-        return not database.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
-
-
-def _lock(file: Path) -> int:
-    """The descriptor of a lock file, which is ours until it is closed.
-
-    Raises:
-        BlockingIOError: another process holds it.
-    """
-    descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BaseException:
-        os.close(descriptor)
-        raise
-    return descriptor
+    def _read_rows(self, database: sqlite3.Connection) -> None:
+        self._rows = database.execute("SELECT name, instance, boot, since, connected, reports FROM nodes").fetchall()

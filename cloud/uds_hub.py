@@ -21,6 +21,11 @@ from cloud.hub_settings import HubSettings
 from cloud.nodes import Call, Nodes
 from cloud.routing import route
 from cloud.store import Store
+from cloud.sync.closures import Closures
+from cloud.sync.fact_files import FactFiles
+from cloud.sync.facts import FactSink
+from cloud.sync.manifests import Manifests
+from cloud.sync.streams import SyncServer
 from common.accounting import Account, Accounted
 from common.csi.methods import is_controller_side, is_csi
 from common.errors import (
@@ -40,6 +45,7 @@ from common.messages import Hello, Kind, Open, Reason
 from common.metrics import Metrics
 from common.reports import MAX_REPORT_BYTES, DriverReport, decode_reports, encode_reports
 from common.status import Code, Origin, Status
+from common.tasks import Tasks, supervised
 from common.version import SOFTWARE, introduce
 
 log = logging.getLogger("csi_bridge.hub")
@@ -61,6 +67,10 @@ class Hub:
 
     def __init__(self, store: Store, metrics: Metrics, *, insecure: bool, max_nodes: int) -> None:
         """A hub without listeners: see `run`."""
+        self.sync: SyncServer | None = None
+        """What agents are told and tell; None: this hub has no source of objects."""
+        self.problems: Callable[[], list[str]] = list
+        """What is wrong with the source."""
         self.nodes = Nodes(store, changed=self._report_changed, max_nodes=max_nodes)
         self._store = store
         self._metrics = metrics
@@ -301,6 +311,20 @@ class Hub:
         await stream.send(json.dumps({"lost": cleared}).encode())
         stream.end(Status(Code.OK, origin=self.origin))
 
+    async def _serve_sync(self, stream: Stream) -> None:
+        """An agent hears what concerns its node. Without a source it hears nothing: that is no word of an end."""
+        if self.sync is None:
+            await _ignore(stream)
+        else:
+            await self.sync.serve_sync(stream, stream.link.peer.name)
+
+    async def _serve_facts(self, stream: Stream) -> None:
+        """An agent tells what is so at its node; without a sink it keeps that."""
+        if self.sync is None:
+            await _ignore(stream)
+        else:
+            await self.sync.serve_facts(stream, stream.link.peer.name)
+
     def _describe(self) -> Iterator[dict[str, object]]:
         for node in self.nodes.describe():
             yield {"nodes": [node]}
@@ -316,6 +340,7 @@ class Hub:
             "max_nodes": self.nodes.max_nodes,
             "lost": self._store.losses.standing,
             "trouble": self._store.trouble,
+            "problems": self.problems(),
         }
 
     def _report_changed(self, driver: str) -> None:
@@ -330,8 +355,16 @@ class Hub:
         (Role.OPERATOR, Kind.FORGET): _serve_forget,
         (Role.OPERATOR, Kind.TRUST): _serve_trust,
         (Role.EDGE, Kind.REPORT): _serve_report,
+        (Role.EDGE, Kind.SYNC): _serve_sync,
+        (Role.EDGE, Kind.FACTS): _serve_facts,
     }
     """Which role may open which kind of stream."""
+
+
+async def _ignore(stream: Stream) -> None:
+    """Keep a stream open, and what comes on it from piling up."""
+    async for _ in stream:
+        pass
 
 
 async def _read_reports(message: bytes) -> list[DriverReport]:
@@ -367,22 +400,36 @@ async def run(settings: HubSettings, stopping: asyncio.Event) -> None:
     if settings.listen is None:
         log.warning("without --listen no edge agent can connect")
     try:
-        for listener in listeners:
-            await listener.start()
-            log.info("listening on %s", listener.address)
-        await stopping.wait()
-        log.info("stopping: calls under way have %g s to finish", settings.drain_timeout_s)
-        for listener in listeners:
-            listener.stop_accepting()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(settings.drain_timeout_s):
-                await hub.drain()
+        async with supervised() as tasks:
+            _read_manifests(settings, hub, tasks)
+            for listener in listeners:
+                await listener.start()
+                log.info("listening on %s", listener.address)
+            await stopping.wait()
+            log.info("stopping: calls under way have %g s to finish", settings.drain_timeout_s)
+            for listener in listeners:
+                listener.stop_accepting()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(settings.drain_timeout_s):
+                    await hub.drain()
     finally:
         for listener in listeners:
             await listener.close()
         await store.close()
         if http is not None:
             await asyncio.to_thread(http.close)
+
+
+def _read_manifests(settings: HubSettings, hub: Hub, tasks: Tasks) -> None:
+    """Let the hub tell agents what stands in the manifests, if there are any."""
+    if settings.manifests is None:
+        return
+    files = FactFiles(settings.state_dir)
+    manifests = Manifests(settings.manifests, facts=files)
+    closures = Closures(manifests)
+    hub.sync = SyncServer(closures, FactSink(closures, files))
+    hub.problems = lambda: [*manifests.problems(), *files.problems()]
+    tasks.start(manifests.run(), name="manifests")
 
 
 def _listeners(settings: HubSettings, hub: Hub, hello: Hello) -> list[Listener]:

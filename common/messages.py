@@ -1,47 +1,26 @@
 """A frame: what crosses a session, as frozen dataclasses and as msgpack bytes.
 
-One WebSocket message carries one or more frames, one after another. A frame is a msgpack array: the frame's type
-number, then its fields in the order of the dataclass.
+One WebSocket message carries one or more frames, one after another, as `common.codec` writes them.
 
 Rules:
 
-* Decoding is strict: a wrong type, a missing field, a negative number or a cut-off frame is a `RemoteProtocolError`
-  that says which frame and which field.
-* A frame may end with fields that we do not know: a newer peer's. They are ignored. New fields go to the end and have
-  a default.
 * A frame type that we do not know is `UnknownFrame`; the session answers it with `NotUnderstood` and goes on.
 * `WIRE_VERSION` changes only when an old peer would misread a frame. What a peer may leave out is a feature, named in
   the hello's list.
 * Golden bytes of each frame are in tests/unit/test_messages.py: a change of the wire shows in the diff.
 """
 
-import operator
-from collections.abc import Callable
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import dataclass
 from enum import IntEnum, StrEnum
-from typing import Any, ClassVar, get_type_hints
+from typing import ClassVar
 
-import msgpack
-
-from common.errors import RemoteProtocolError
+from common.codec import LARGEST_NUMBER, Codec, pack
 
 WIRE_VERSION = 1
 """What this code speaks."""
 
 OLDEST_WIRE_VERSION = 1
 """The oldest version that this code still understands. Two peers speak the lower of their two versions."""
-
-MAX_TEXT_BYTES = 65_536
-"""The longest string in a frame: status messages are for people, and a vendor's 3 MB text helps nobody."""
-
-_LARGEST_NUMBER = 2**63 - 1
-"""No number in a frame is larger, and none is negative."""
-
-_MAX_FRAMES = 16_384
-"""The most frames in one message, so that none holds the loop up for long. A chunk of acks has 4,000."""
-
-_MAX_ITEMS = 256
-"""The longest array and map: msgpack reserves memory for what an array promises, at each of 1,000 nested levels."""
 
 
 class Kind(IntEnum):
@@ -59,6 +38,10 @@ class Kind(IntEnum):
     """Operator to hub: `node` is gone for good, or no longer runs the driver `subject`. The status is the answer."""
     TRUST = 6
     """Operator to hub: every node is back, so nothing is lost any more. Answered with what was lost, as JSON."""
+    SYNC = 7
+    """Edge to hub: the hub tells, and the agent keeps, the objects that concern its node (`common.sync`)."""
+    FACTS = 8
+    """Edge to hub: the agent tells, and the hub keeps, what is so at its node (`common.sync`)."""
 
 
 class Priority(IntEnum):
@@ -155,7 +138,7 @@ class Goodbye:
     type: ClassVar[int] = 1
     reason: str
     message: str
-    served: int = _LARGEST_NUMBER
+    served: int = LARGEST_NUMBER
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,13 +251,6 @@ class NotUnderstood:
     unknown: int
 
 
-@dataclass(frozen=True, slots=True)
-class UnknownFrame:
-    """A frame of a type that only a newer peer knows. Never sent."""
-
-    type: int
-
-
 Frame = Hello | Goodbye | Drain | Ping | Pong | Open | Chunk | Credit | End | Cancel | Ack | NotUnderstood
 """Every frame that can be sent."""
 
@@ -283,128 +259,16 @@ _CLASSES: tuple[type[Frame], ...] = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class _Codec:
-    """How one frame class is checked and read.
-
-    Attributes:
-        frame: the class.
-        names: its fields, in wire order.
-        types: their types; a tuple is one of strings.
-        numbers: which of them are numbers, as positions.
-        required: how many fields must be there.
-        values: reads all fields of a frame at once, as a tuple.
-    """
-
-    frame: type[Frame]
-    names: tuple[str, ...]
-    types: tuple[type, ...]
-    numbers: tuple[int, ...]
-    required: int
-    values: Callable[[Frame], tuple[Any, ...]]
+_CODEC: Codec[Frame] = Codec(_CLASSES)
 
 
-def _codec(frame: type[Frame]) -> _Codec:
-    hints = get_type_hints(frame)
-    found = [item for item in fields(frame) if item.name != "type"]
-    names = tuple(item.name for item in found)
-    types = tuple(tuple if hints[name] == tuple[str, ...] else hints[name] for name in names)
-    getter = operator.attrgetter(*names)
-    return _Codec(
-        frame=frame,
-        names=names,
-        types=types,
-        numbers=tuple(position for position, kind in enumerate(types) if kind is int),
-        required=sum(item.default is MISSING for item in found),
-        values=getter if len(names) > 1 else lambda frame: (getter(frame),),
-    )
+encode = _CODEC.encode
+"""One frame's bytes."""
 
-
-_CODECS: dict[int, _Codec] = {frame.type: _codec(frame) for frame in _CLASSES}
-_PACK: Callable[[object], bytes] = msgpack.Packer(use_bin_type=True, autoreset=True, unicode_errors="replace").pack
-
-
-def encode(frame: Frame) -> bytes:
-    """The frame's bytes. Payloads may be any bytes-like object; strings are cut at `MAX_TEXT_BYTES`.
-
-    What is no Unicode in a string (a vendor's text with a lone surrogate) becomes a question mark: an answer that
-    cannot be encoded would never end its call.
-    """
-    values = _CODECS[frame.type].values(frame)
-    data = _PACK((frame.type, *values))
-    if len(data) <= MAX_TEXT_BYTES:  # so is every string in it: the ordinary case
-        return data
-    return _PACK((frame.type, *map(_fit, values)))
+decode = _CODEC.decode
+"""All frames of one WebSocket message, or a `RemoteProtocolError`."""
 
 
 def encode_chunk(stream: int, left: int, payload: bytes | memoryview) -> bytes:
     """The bytes of a `Chunk`, without making one: this is the hot path."""
-    return _PACK((Chunk.type, stream, left, payload))
-
-
-def decode(data: bytes) -> list[Frame | UnknownFrame]:
-    """All frames of one WebSocket message.
-
-    Raises:
-        RemoteProtocolError: the bytes are not whole, well-formed frames.
-    """
-    unpacker = msgpack.Unpacker(
-        use_list=False,
-        strict_map_key=False,
-        max_buffer_size=max(len(data), 1),
-        max_str_len=MAX_TEXT_BYTES,
-        max_array_len=_MAX_ITEMS,
-        max_map_len=_MAX_ITEMS,
-    )
-    unpacker.feed(data)
-    frames = []
-    end = 0
-    try:
-        for value in unpacker:
-            frames.append(_frame(value))
-            if len(frames) > _MAX_FRAMES:
-                raise RemoteProtocolError(f"a message of more than {_MAX_FRAMES} frames")  # noqa: TRY301  # no msgpack's
-            end = unpacker.tell()  # of a value that is cut off, tell() would count the part that is there
-    except RemoteProtocolError:
-        raise
-    except Exception as error:
-        # msgpack raises ValueError, its own classes and UnicodeDecodeError, according to what is wrong with the bytes.
-        raise RemoteProtocolError(f"a message of {len(data)} bytes is not msgpack ({type(error).__name__})") from error
-    if end != len(data):
-        raise RemoteProtocolError(f"a message of {len(data)} bytes ends inside a frame")
-    return frames
-
-
-def _frame(value: Any) -> Frame | UnknownFrame:
-    if type(value) is not tuple or not value or type(value[0]) is not int or not 0 <= value[0] <= _LARGEST_NUMBER:
-        raise RemoteProtocolError("a frame is not an array that starts with its type number")
-    codec = _CODECS.get(value[0])
-    if codec is None:
-        return UnknownFrame(value[0])
-    given = value[1 : len(codec.names) + 1]
-    if tuple(map(type, given)) == codec.types and tuple not in codec.types:  # the ordinary case, at C's speed
-        for position in codec.numbers:
-            if not 0 <= given[position] <= _LARGEST_NUMBER:
-                raise RemoteProtocolError(f"{codec.frame.__name__}: {codec.names[position]} is out of range")
-        return codec.frame(*given)
-    return _unusual(codec, given)
-
-
-def _unusual(codec: _Codec, given: tuple[Any, ...]) -> Frame:
-    """A frame with strings in a list, with optional fields left out, or with something wrong: field by field."""
-    if len(given) < codec.required:
-        raise RemoteProtocolError(f"{codec.frame.__name__}: {codec.names[len(given)]} is missing")
-    for name, want, item in zip(codec.names, codec.types, given, strict=False):
-        if type(item) is not want:
-            raise RemoteProtocolError(f"{codec.frame.__name__}: {name} is a {type(item).__name__}, not {want.__name__}")
-        if isinstance(item, int) and not 0 <= item <= _LARGEST_NUMBER:
-            raise RemoteProtocolError(f"{codec.frame.__name__}: {name} is out of range")
-        if isinstance(item, tuple) and not all(type(text) is str for text in item):
-            raise RemoteProtocolError(f"{codec.frame.__name__}: {name} holds something that is not a string")
-    return codec.frame(*given)
-
-
-def _fit(value: Any) -> Any:
-    if type(value) is str and len(value) > MAX_TEXT_BYTES // 4:
-        return value.encode(errors="replace")[:MAX_TEXT_BYTES].decode(errors="ignore")
-    return value
+    return pack((Chunk.type, stream, left, payload))

@@ -38,6 +38,7 @@ from dataclasses import replace
 from enum import Enum, auto
 from typing import Any, ClassVar
 
+from common.codec import UnknownFrame
 from common.errors import (
     CallTimeout,
     LocalProtocolError,
@@ -78,7 +79,6 @@ from common.messages import (
     Pong,
     Priority,
     Reason,
-    UnknownFrame,
     decode,
     encode,
 )

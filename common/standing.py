@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
-from common.errors import Overloaded, TunnelClosed
+from common.errors import Overloaded, RemoteProtocolError, TunnelClosed
 from common.link import Link, Stream
 from common.messages import Kind, Priority
 
@@ -26,7 +26,13 @@ class Standing:
     """Keeps one stream open on the link there is. `up()` and `down()` follow the link."""
 
     def __init__(
-        self, kind: Kind, use: Callable[[Stream], Awaitable[None]], *, subject: str = "", node: str = ""
+        self,
+        kind: Kind,
+        use: Callable[[Stream], Awaitable[None]],
+        *,
+        subject: str = "",
+        node: str = "",
+        priority: Priority = Priority.CONTROL,
     ) -> None:
         """A stream that is not open yet.
 
@@ -35,11 +41,13 @@ class Standing:
             use: sends and receives on it until it has ended; cancelled when the link goes.
             subject: what it is about, for the other side.
             node: which node it is about.
+            priority: how it shares a busy link.
         """
         self._kind = kind
         self._use = use
         self._subject = subject
         self._node = node
+        self._priority = priority
         self._task: asyncio.Task[None] | None = None
 
     def up(self, link: Link) -> None:
@@ -61,7 +69,7 @@ class Standing:
                 why = await self._open_and_use(link)
             except TunnelClosed:
                 return  # the next link has a stream of its own
-            except Overloaded as error:
+            except (Overloaded, RemoteProtocolError) as error:
                 why = str(error)
             except Exception:
                 log.exception("what uses the %s stream failed", self._kind.name)
@@ -76,7 +84,7 @@ class Standing:
 
     async def _open_and_use(self, link: Link) -> str:
         """Use one stream until its end; gives the reason."""
-        stream = link.open(self._kind, priority=Priority.CONTROL, subject=self._subject, node=self._node)
+        stream = link.open(self._kind, priority=self._priority, subject=self._subject, node=self._node)
         try:
             await self._use(stream)
         finally:

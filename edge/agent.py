@@ -1,4 +1,4 @@
-"""The edge agent: one link to the hub, and behind it the vendor's drivers of this node.
+"""The edge agent: one link to the hub, and behind it the vendor's drivers of this node and its pods' volumes.
 
 Rules:
 
@@ -6,14 +6,15 @@ Rules:
 * A call that changes something is an operation (`edge.operations`): it runs on when its caller is gone. Any other call
   is passed through, and so is its cancel.
 * What the drivers say of themselves goes up at every connect and at every change.
+* What it does for pods' volumes is in `edge.kubelet_part`, and goes on without the link.
 """
 
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 from common.accounting import Account, Accounted
 from common.csi.methods import is_csi
@@ -36,6 +37,7 @@ from common.uplink import Uplink
 from common.version import SOFTWARE, introduce
 from edge.drivers import PARSE_OFF_LOOP_BYTES, Driver
 from edge.instance import next_boot
+from edge.kubelet_part import KubeletPart
 from edge.operations import Operation, Operations, Result, identify
 from edge.settings import AgentSettings
 from edge.status import StatusEndpoint
@@ -43,24 +45,50 @@ from edge.status import StatusEndpoint
 log = logging.getLogger("csi_bridge.edge")
 
 
+class Streams(Protocol):
+    """What has streams of its own on the link."""
+
+    def up(self, link: Link) -> None:
+        """There is a link."""
+
+    def down(self) -> None:
+        """It is gone, or is to drain."""
+
+
 class Agent:
     """Serves the streams that the hub opens (`common.link.LinkHandler`).
 
     Attributes:
         node: this node's name.
-        drivers: the vendor sockets.
         operations: what changes something at a vendor.
         metrics: what is counted.
     """
 
     origin: Origin = Origin.EDGE
 
-    def __init__(self, node: str, operations: Operations, metrics: Metrics) -> None:
-        """An agent without drivers: see `run`."""
+    def __init__(
+        self,
+        node: str,
+        operations: Operations,
+        metrics: Metrics,
+        *,
+        drivers: Callable[[], Sequence[Driver]],
+        streams: Streams,
+    ) -> None:
+        """An agent without a link: see `run`.
+
+        Args:
+            node: this node's name.
+            operations: what changes something at a vendor.
+            metrics: what is counted.
+            drivers: the vendor's drivers that there are now.
+            streams: what else uses the link.
+        """
         self.node = node
-        self.drivers: list[Driver] = []
         self.operations = operations
         self.metrics = metrics
+        self._drivers = drivers
+        self._streams = streams
         self._news = asyncio.Event()
         self._report = Standing(Kind.REPORT, self._tell)
 
@@ -70,6 +98,7 @@ class Agent:
         """The hub welcomed us: tell it of the drivers."""
         self.metrics.link_ups.inc()
         self._report.up(link)
+        self._streams.up(link)
 
     def refused(self, link: Link, reason: str, message: str) -> None:
         """Nothing to do: the uplink logs it and dials again."""
@@ -77,11 +106,13 @@ class Agent:
     def draining(self, _link: Link, _message: str) -> None:
         """One side is shutting down: end what would keep the link open."""
         self._report.down()
+        self._streams.down()
 
     def closed(self, _link: Link, reason: str, _message: str) -> None:
         """The link is gone. Operations go on."""
         self.metrics.link_down(reason)
         self._report.down()
+        self._streams.down()
 
     def changed(self) -> None:
         """A driver says something new of itself."""
@@ -98,7 +129,7 @@ class Agent:
         while True:
             self._news.clear()
             await stream.send(
-                encode_reports(_fitting(driver.report) for driver in self.drivers if driver.report is not None)
+                encode_reports(_fitting(driver.report) for driver in self._drivers() if driver.report is not None)
             )
             await self._news.wait()
 
@@ -185,7 +216,7 @@ class Agent:
             DriverMissing: there is none.
             DriverAmbiguous: there are several. That one of them is away makes the other no more the one that is meant.
         """
-        found = [driver for driver in self.drivers if driver.report is not None and driver.report.driver == name]
+        found = [driver for driver in self._drivers() if driver.report is not None and driver.report.driver == name]
         if not found:
             raise DriverMissing(name, self.node)
         if len(found) > 1:
@@ -207,37 +238,40 @@ def _fitting(report: DriverReport) -> DriverReport:
     return replace(report, answers={})
 
 
-def describe(agent: Agent, uplink: Uplink) -> dict[str, Any]:
+def describe(agent: Agent, uplink: Uplink, drivers: Sequence[Driver]) -> dict[str, Any]:
     """The agent's state, for its status socket."""
     return {
         "software": SOFTWARE,
-        "node": agent.node,
+        **_link(agent, uplink),
         "hub": str(uplink.endpoint),
-        "connected": uplink.link is not None,
-        "since": timestamp(uplink.since),
         "why": uplink.why,
         "drivers": [
-            {"name": driver.name, "socket": str(driver.socket), "trouble": driver.trouble} for driver in agent.drivers
+            {"name": driver.name, "socket": str(driver.socket), "trouble": driver.trouble} for driver in drivers
         ],
         "operations": agent.operations.under_way,
     }
+
+
+def _link(agent: Agent, uplink: Uplink) -> dict[str, Any]:
+    return {"node": agent.node, "connected": uplink.link is not None, "since": timestamp(uplink.since)}
 
 
 async def run(settings: AgentSettings, stopping: asyncio.Event) -> None:
     """Run an agent until `stopping` is set, then drain it.
 
     Raises:
-        SettingsError: a socket, a file or the state directory cannot be used.
+        SettingsError: a socket, a file or a directory cannot be used.
     """
     instance = next_boot(settings.state_dir)
     metrics = Metrics()
+    part = KubeletPart(settings, changed=lambda: agent.changed())  # noqa: PLW0108  # there is no agent yet
     agent = Agent(
-        settings.node, Operations(settings.operation_limit_s, settings.node, most=settings.max_operations), metrics
+        settings.node,
+        Operations(settings.operation_limit_s, settings.node, most=settings.max_operations),
+        metrics,
+        drivers=lambda: part.registry.drivers,
+        streams=part,
     )
-    agent.drivers += [
-        Driver(socket, settings.node, max_message_bytes=settings.max_message_bytes, changed=agent.changed)
-        for socket in settings.driver
-    ]
     hello = introduce("edge", settings.node, instance=instance.id, boot=instance.boot)
     uplink = Uplink(
         settings.hub,
@@ -250,23 +284,26 @@ async def run(settings: AgentSettings, stopping: asyncio.Event) -> None:
     http = HttpEndpoint(settings.http, registry=metrics.registry, ready=lambda: (True, "")) if settings.http else None
     status = None
     if settings.status is not None:  # last, because it makes a file: what fails before it leaves none behind
-        status = StatusEndpoint(settings.listen_unix("status", mode=0o600), lambda: describe(agent, uplink))
+        pages = {
+            "/status": lambda: describe(agent, uplink, part.registry.drivers),
+            "/volumes": lambda: _link(agent, uplink) | part.describe(),
+        }
+        status = StatusEndpoint(settings.listen_unix("status", mode=0o600), pages)
     try:
         async with supervised() as tasks:
-            for driver in agent.drivers:
-                tasks.start(driver.watch(), name=f"watch {driver.socket}")
             if status is not None:
                 await status.start()
+            await part.start(tasks)
             tasks.start(uplink.run(), name="uplink")
             await stopping.wait()
-            log.info("stopping: calls under way have %g s to finish", settings.drain_timeout_s)
+            log.info("stopping: what is under way has %g s to finish", settings.drain_timeout_s)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(settings.drain_timeout_s):
                     await uplink.drain("the edge agent is shutting down")
                     await agent.operations.drain()
+                    await part.drain(settings.drain_timeout_s)
     finally:
-        for driver in agent.drivers:
-            await driver.close()
+        await part.close()
         if status is not None:
             await status.close()
         if http is not None:

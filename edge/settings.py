@@ -5,7 +5,7 @@ from pathlib import Path
 
 from common.endpoint import Endpoint, hub_endpoint
 from common.link_settings import LinkSettings
-from common.parsers import bounded, count, duration, node_name, path, unix_path
+from common.parsers import bounded, choice, count, duration, node_name, path, unix_path
 from common.settings import REQUIRED, setting
 
 
@@ -21,6 +21,27 @@ class AgentSettings(LinkSettings):
         (), parse=unix_path, repeatable=True, help="The socket of a vendor's CSI driver on this node."
     )
     state_dir: Path = setting("/var/lib/csi-bridge/edge", parse=path, help="Where the agent keeps what must survive.")
+    root_dir: Path = setting(
+        "/var/lib/kubelet",
+        parse=path,
+        help="A kubelet's directory: drivers register and pods' volumes appear in it. KubeEdge's is /var/lib/edged.",
+    )
+    registration: str = setting(
+        "own",
+        parse=choice("own", "observe"),
+        help="own: take registrations and mount pods' volumes, as a kubelet does. observe: a kubelet does that here; "
+        "find its drivers, and mount nothing.",
+    )
+    durability: str = setting(
+        "normal",
+        parse=choice("normal", "full"),
+        help="full: what is written is on the disk before the next step (fsync), for nodes that lose power.",
+    )
+    volume_stats_interval_s: float = setting(
+        "1m",
+        parse=bounded(duration, low="1s", high="24h"),
+        help="How often a driver is asked for usage and health of each volume.",
+    )
     status: Path | None = setting(
         "unix:///run/csi-bridge/edge.sock",
         parse=unix_path,

@@ -1,9 +1,9 @@
-"""The status: the agent's state as JSON over HTTP on a UNIX socket, for people and scripts on the node."""
+"""The status: the agent's state and its pods' volumes as JSON over HTTP on a UNIX socket, for people and scripts."""
 
 import asyncio
 import json
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import Any
 
@@ -12,12 +12,12 @@ _READ_TIMEOUT_S = 5.0
 
 
 class StatusEndpoint:
-    """Answers `GET /status` and nothing else. What it tells holds no secret."""
+    """Answers `GET` of some paths and nothing else. What it tells holds no secret."""
 
-    def __init__(self, sock: socket.socket, describe: Callable[[], dict[str, Any]]) -> None:
-        """Serve on a listening socket, which it owns from now on; `describe` is asked for each request."""
+    def __init__(self, sock: socket.socket, pages: Mapping[str, Callable[[], dict[str, Any]]]) -> None:
+        """Serve on a listening socket, which it owns from now on; `pages` gives each path's answer, asked each time."""
         self._socket = sock
-        self._describe = describe
+        self._pages = pages
         self._server: asyncio.Server | None = None
 
     async def start(self) -> None:
@@ -44,12 +44,11 @@ class StatusEndpoint:
             writer.close()
 
     def _answer(self, request: bytes) -> bytes:
-        found = request.split()[:2] == [b"GET", b"/status"]
-        status = HTTPStatus.OK if found else HTTPStatus.NOT_FOUND
-        body = (
-            json.dumps(self._describe() if found else {"error": "only GET /status is served"}, indent=2).encode()
-            + b"\n"
-        )
+        method, _, rest = request.partition(b" ")
+        page = self._pages.get(rest.split(b" ")[0].decode(errors="replace")) if method == b"GET" else None
+        status = HTTPStatus.OK if page is not None else HTTPStatus.NOT_FOUND
+        answer = page() if page is not None else {"error": f"only GET of {' and '.join(self._pages)} is served"}
+        body = json.dumps(answer, indent=2).encode() + b"\n"
         head = (
             f"HTTP/1.1 {status.value} {status.phrase}\r\nContent-Type: application/json\r\n"
             f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"

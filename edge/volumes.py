@@ -143,6 +143,11 @@ class PodVolume:
     volume_name: str
     read_only: bool = False
 
+    @property
+    def selinux_context(self) -> str:
+        """The SELinux label that is a mount option, empty if the driver does not know such."""
+        return self.pod.selinux_label if self.volume.rules.selinux_mount and not self.volume.block else ""
+
 
 def attachment_name(driver: str, handle: str, node: str) -> str:
     """The name of the VolumeAttachment: `csi-` and the hex sha256 of handle, driver and node (pkg/volume/csi)."""

@@ -103,7 +103,8 @@ class Stage:
             free.bind(("127.0.0.1", 0))
             self._hub_port = free.getsockname()[1]
         self.cable = Cable(self._hub_port)
-        self._processes: list[tuple[str, subprocess.Popen[bytes]]] = []
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._commands: dict[str, list[str]] = {}
 
     @property
     def volumes(self) -> Path:
@@ -116,14 +117,19 @@ class Stage:
         return self.directory / "storage" / "faults"
 
     @property
-    def staging(self) -> Path:
-        """Where the kubelet at the edge has a volume staged."""
-        return self.directory / "staging"
+    def manifests(self) -> Path:
+        """Where the hub reads the objects of Kubernetes."""
+        return self.directory / "manifests"
 
     @property
-    def target(self) -> Path:
-        """Where the pod finds its volume."""
-        return self.directory / "pod" / "data"
+    def kubelet(self) -> Path:
+        """The directory in which the edge agent does a kubelet's work."""
+        return self.directory / "kubelet"
+
+    @property
+    def agent_socket(self) -> Path:
+        """Where the edge agent tells its state."""
+        return self.directory / "edge.sock"
 
     @property
     def sidecar_socket(self) -> Path:
@@ -132,12 +138,13 @@ class Stage:
 
     @property
     def vendor_socket(self) -> Path:
-        """What the kubelet at the edge dials."""
+        """Where the vendor's driver listens, at the edge."""
         return self.directory / "edge-csi.sock"
 
     async def raise_curtain(self) -> None:
         """Lay the cable and start every process."""
         await self.cable.lay()
+        self.manifests.mkdir()
         at, hub, vendor = self.directory, f"unix://{self.directory}/hub.sock", f"unix://{self.vendor_socket}"
         self._start(
             "dirdriver",
@@ -148,12 +155,14 @@ class Stage:
             "hub",
             "cli",
             *("hub", f"--uds={hub}", f"--listen=127.0.0.1:{self._hub_port}", "--insecure", f"--state-dir={at}/hub"),
+            f"--manifests={self.manifests}",
         )
         self._start(
             "edge agent",
             "cli",
             *("edge", "run", f"--node={NODE}", f"--hub=ws://127.0.0.1:{self.cable.port}", "--insecure"),
-            *(f"--driver={vendor}", f"--state-dir={at}/edge", f"--status=unix://{at}/edge.sock"),
+            *(f"--driver={vendor}", f"--state-dir={at}/edge", f"--status=unix://{self.agent_socket}"),
+            f"--root-dir={self.kubelet}",
         )
         self._start(
             "proxy driver",
@@ -178,39 +187,58 @@ class Stage:
 
     def drop_curtain(self) -> None:
         """Stop every process, gently first, and unmount what a pod still has."""
-        for _, process in reversed(self._processes):
+        started = list(reversed(self._processes.values()))
+        for process in started:
             process.send_signal(signal.SIGTERM)
         give_up = time.monotonic() + _STOP_S
-        for _, process in reversed(self._processes):
+        for process in started:
             try:
                 process.wait(timeout=max(0.0, give_up - time.monotonic()))
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-        for path in (self.target, self.staging):
-            if path.exists():  # only the kernel knows whether it is mounted: a bind mount looks like a directory
-                with contextlib.suppress(FileNotFoundError):  # without umount nothing was mounted
-                    subprocess.run(["umount", path], check=False, capture_output=True)  # noqa: S603, S607  # the system's
+        self.unmount()
+
+    def kill(self, *names: str) -> None:
+        """End processes as a power cut does."""
+        for name in names:
+            process = self._processes.pop(name)
+            process.kill()
+            process.wait()
+
+    def start_again(self, name: str) -> None:
+        """Start a process that was killed."""
+        self._spawn(name)
+
+    def unmount(self) -> int:
+        """Unmount everything below the kubelet's directory, as a reboot does; gives how much it was."""
+        lines = Path("/proc/self/mountinfo").read_text().splitlines()
+        found = [path for line in lines if (path := line.split(" ")[4]).startswith(f"{self.kubelet}/")]
+        for path in reversed(found):
+            subprocess.run(["umount", "--lazy", path], check=False, capture_output=True)  # noqa: S603, S607  # the system's
+        return len(found)
 
     def _start(self, name: str, module: str, *arguments: str) -> None:
         # -P: what lies in the directory that the demo is run from is not to be imported.
-        command = [*leash(), sys.executable, "-P", "-m", module, *arguments]
-        with self._log(name).open("wb") as output:
-            process = subprocess.Popen(  # noqa: S603  # our own commands
-                command,
+        self._commands[name] = [*leash(), sys.executable, "-P", "-m", module, *arguments]
+        self._spawn(name)
+
+    def _spawn(self, name: str) -> None:
+        with self._log(name).open("ab") as output:
+            self._processes[name] = subprocess.Popen(  # noqa: S603  # our own commands
+                self._commands[name],
                 stdout=output,
                 stderr=output,
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
                 env=_environment(),
             )
-        self._processes.append((name, process))
 
     def _log(self, name: str) -> Path:
         return self.directory / f"{name.replace(' ', '-')}.log"
 
     def _check(self) -> None:
-        for name, process in self._processes:
+        for name, process in self._processes.items():
             if process.poll() is not None:
                 text = self._log(name).read_text(errors="replace")
                 raise DemoError(f"the {name} ended with exit code {process.returncode}:\n{text[-2000:]}")

@@ -1,6 +1,7 @@
-"""The story: one volume's life through the bridge, with a cut link in the middle of it."""
+"""The story: one volume's life through the bridge, with a reboot and a cut link in the middle of it."""
 
 import asyncio
+import json
 import os
 import signal
 import time
@@ -11,10 +12,13 @@ from urllib.parse import quote
 
 import grpc
 
+from cli.demo.objects import driver_rules, pod_with_volume
 from cli.demo.stage import DRIVER, NODE, DemoError, Stage, stage
 from cli.demo.teller import Teller
+from cli.edge_volumes import ask
 from common.csi import csi_pb2 as csi
-from common.csi.csi_pb2_grpc import ControllerStub, IdentityStub, NodeStub
+from common.csi.csi_pb2_grpc import ControllerStub, IdentityStub
+from common.errors import BridgeError
 
 _MIB = 1_048_576
 _FILE_TEXT = "written at the edge\n"
@@ -53,8 +57,8 @@ async def _until_told(teller: Teller) -> None:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         asyncio.get_running_loop().add_signal_handler(number, stop, number)
     teller.title("CSI Bridge: a vendor's CSI driver, at an edge that the cloud cannot reach")
-    async with stage() as set_up, _dialled(set_up.sidecar_socket) as cloud, _dialled(set_up.vendor_socket) as edge:
-        await _Story(teller, set_up, cloud, edge).tell()
+    async with stage() as set_up, _dialled(set_up.sidecar_socket) as cloud:
+        await _Story(teller, set_up, cloud).tell()
     teller.line("All processes are stopped, and nothing is left behind.\n")
 
 
@@ -64,14 +68,13 @@ def _dialled(socket: Path) -> grpc.aio.Channel:
 
 
 class _Story:
-    """The plot. `cloud` is what a sidecar sees, `edge` what the kubelet sees."""
+    """The plot. `cloud` is what a sidecar sees."""
 
-    def __init__(self, teller: Teller, set_up: Stage, cloud: grpc.aio.Channel, edge: grpc.aio.Channel) -> None:
+    def __init__(self, teller: Teller, set_up: Stage, cloud: grpc.aio.Channel) -> None:
         self._teller = teller
         self._stage = set_up
         self._controller = ControllerStub(cloud)
         self._identity = IdentityStub(cloud)
-        self._node = NodeStub(edge)
 
     async def tell(self) -> None:
         await self._begin()
@@ -112,30 +115,22 @@ class _Story:
         self._teller.good(f"at the edge there is {found[0].relative_to(self._stage.directory)}/")
 
     async def _use(self, volume: csi.Volume) -> None:
-        self._teller.act("At the edge a pod's volume is published, written and read")
-        if os.geteuid() != 0:
-            self._teller.left_out("mounting needs root")
+        self._teller.act("A pod of the edge node appears in the hub's manifests, and its volume at the edge")
+        if os.geteuid() != 0 or not _can_mount():
+            self._teller.left_out("mounting needs root, and the right to mount")
             return
+        _write(self._stage.manifests / "driver.yaml", [driver_rules(DRIVER)])
         context = await self._attach(volume)
-        try:
-            await self._publish(volume, context)
-        except grpc.aio.AioRpcError as error:
-            self._teller.left_out(f"mounting does not work here: {error.details()}")
-        else:
-            self._write_and_read()
-        await self._unpublish(volume)
-        self._teller.good("unpublished")
-
-    def _write_and_read(self) -> None:
-        file = self._stage.target / "hello"
-        file.write_text(_FILE_TEXT)
-        text = file.read_text()
-        if text != _FILE_TEXT:
-            raise DemoError("what was read is not what was written")
-        self._teller.good(f"published, written, and read back: {text.strip()!r}")
+        _write(self._stage.manifests / "web.yaml", pod_with_volume(NODE, DRIVER, volume.volume_id, context))
+        path = await self._published()
+        self._teller.good(f"published at {path.relative_to(self._stage.directory)}")
+        (path / "hello").write_text(_FILE_TEXT)
+        self._read_back(path, "written, and read back")
+        await self._reboot(path)
+        await self._remove(volume)
 
     async def _attach(self, volume: csi.Volume) -> Mapping[str, str]:
-        """Returns the publish context."""
+        """What the attacher does for the pod. Returns the publish context."""
         answer = await self._controller.ControllerPublishVolume(
             csi.ControllerPublishVolumeRequest(volume_id=volume.volume_id, node_id=NODE, volume_capability=_CAPABILITY),
             timeout=_LIMIT_S,
@@ -143,30 +138,53 @@ class _Story:
         context: Mapping[str, str] = answer.publish_context
         return context
 
-    async def _publish(self, volume: csi.Volume, context: Mapping[str, str]) -> None:
-        self._stage.target.parent.mkdir()
-        self._stage.staging.mkdir()
-        known: dict[str, Any] = {
-            "volume_id": volume.volume_id,
-            "volume_context": volume.volume_context,
-            "volume_capability": _CAPABILITY,
-            "publish_context": context,
-            "staging_target_path": str(self._stage.staging),
-        }
-        await self._node.NodeStageVolume(csi.NodeStageVolumeRequest(**known), timeout=_LIMIT_S)
-        target = str(self._stage.target)
-        await self._node.NodePublishVolume(csi.NodePublishVolumeRequest(target_path=target, **known), timeout=_LIMIT_S)
+    async def _published(self) -> Path:
+        """Wait until the pod's volume is published; where it is."""
+        with self._teller.waiting("the agent stages and publishes"):
+            await self._stage.until(self._is_published, "a published volume")
+        return Path(self._volumes()[0]["path"])
 
-    async def _unpublish(self, volume: csi.Volume) -> None:
-        of, target, staging = volume.volume_id, str(self._stage.target), str(self._stage.staging)
-        await self._node.NodeUnpublishVolume(
-            csi.NodeUnpublishVolumeRequest(volume_id=of, target_path=target), timeout=_LIMIT_S
-        )
-        await self._node.NodeUnstageVolume(
-            csi.NodeUnstageVolumeRequest(volume_id=of, staging_target_path=staging), timeout=_LIMIT_S
-        )
+    async def _is_published(self) -> bool:
+        return [volume["state"] for volume in self._volumes()] == ["published"]
+
+    async def _is_gone(self) -> bool:
+        return not self._volumes()
+
+    def _volumes(self) -> list[dict[str, Any]]:
+        try:
+            volumes: list[dict[str, Any]] = ask(self._stage.agent_socket)["volumes"]
+        except BridgeError:  # it is starting
+            return [{"state": "not told"}]
+        return volumes
+
+    def _read_back(self, path: Path, what: str) -> None:
+        text = (path / "hello").read_text()
+        if text != _FILE_TEXT:
+            raise DemoError("what was read is not what was written")
+        self._teller.good(f"{what}: {text.strip()!r}")
+
+    async def _reboot(self, path: Path) -> None:
+        self._teller.act("The hub dies, and the edge node reboots: its agent is gone, and so is every mount")
+        self._stage.kill("hub", "edge agent")
+        self._teller.away(f"{self._stage.unmount()} mounts are gone, and the pod's directory is {_content(path)}")
+        self._stage.start_again("edge agent")
+        began = time.monotonic()
+        await self._published()
+        self._teller.good(f"the agent alone brought the volume back in {time.monotonic() - began:.1f} s")
+        self._read_back(path, "the data is unharmed")
+
+    async def _remove(self, volume: csi.Volume) -> None:
+        self._teller.act("The hub is back, and the pod is removed from the manifests")
+        (self._stage.manifests / "web.yaml").unlink()
+        self._stage.start_again("hub")
+        with self._teller.waiting("the hub tells the agent; the agent unpublishes and unstages"):
+            await self._stage.until(self._is_gone, "an unpublished volume")
+        left = [*self._stage.kubelet.glob("pods/*/volumes/*/*"), *self._stage.kubelet.glob("plugins/*/csi/*/*")]
+        if left or self._stage.unmount():
+            raise DemoError(f"the edge still has {', '.join(map(str, left)) or 'mounts'}")
+        self._teller.good("unpublished, unstaged, and nothing is left of it but its data")
         await self._controller.ControllerUnpublishVolume(
-            csi.ControllerUnpublishVolumeRequest(volume_id=of, node_id=NODE), timeout=_LIMIT_S
+            csi.ControllerUnpublishVolumeRequest(volume_id=volume.volume_id, node_id=NODE), timeout=_LIMIT_S
         )
 
     async def _cut(self) -> csi.Volume:
@@ -243,3 +261,21 @@ async def _refusal(call: Awaitable[object]) -> str:
 
 def _words(error: grpc.aio.AioRpcError) -> str:
     return f"{error.code().name}: {error.details()}"
+
+
+def _write(path: Path, objects: list[dict[str, Any]]) -> None:
+    """A file of the manifests, all at once. JSON is YAML, too."""
+    new = path.with_name(f".{path.name}")
+    new.write_text("\n---\n".join(json.dumps(each, indent=2) for each in objects))
+    new.replace(path)
+
+
+def _content(path: Path) -> str:
+    return "not empty" if path.is_dir() and list(path.iterdir()) else "empty"
+
+
+def _can_mount() -> bool:
+    """Whether this process may mount (CAP_SYS_ADMIN, capabilities(7))."""
+    status = Path("/proc/self/status").read_text()
+    effective = next(line.split()[1] for line in status.splitlines() if line.startswith("CapEff:"))
+    return bool(int(effective, 16) >> 21 & 1)

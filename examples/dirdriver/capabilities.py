@@ -31,7 +31,6 @@ CONTROLLER: Mapping[str, Sequence[Controller]] = {
         Controller.GET_SNAPSHOT,
         Controller.CLONE_VOLUME,
         Controller.EXPAND_VOLUME,
-        Controller.SINGLE_NODE_MULTI_WRITER,
         Controller.GET_VOLUME_HEALTH,
         Controller.LIST_VOLUME_HEALTH,
     ),
@@ -41,17 +40,19 @@ CONTROLLER: Mapping[str, Sequence[Controller]] = {
         Controller.LIST_VOLUMES_PUBLISHED_NODES,
     ),
     "modify": (Controller.MODIFY_VOLUME,),
+    "multi-writer": (Controller.SINGLE_NODE_MULTI_WRITER,),
 }
 
 NODE: Mapping[str, Sequence[Node]] = {
     ALWAYS: (
         Node.GET_VOLUME_STATS,
         Node.EXPAND_VOLUME,
-        Node.SINGLE_NODE_MULTI_WRITER,
         Node.GET_VOLUME_HEALTH,
         Node.GET_STORAGE_HEALTH,
     ),
     "stage": (Node.STAGE_UNSTAGE_VOLUME,),
+    "multi-writer": (Node.SINGLE_NODE_MULTI_WRITER,),
+    "mount group": (Node.VOLUME_MOUNT_GROUP,),
 }
 
 Type = TypeVar("Type")
@@ -67,6 +68,8 @@ def switches(settings: Settings) -> frozenset[str]:
         "snapshot topology": settings.topology and settings.snapshot_topology,
         "metadata": settings.metadata,
         "modify": bool(settings.mutable_parameters),
+        "multi-writer": settings.multi_writer,
+        "mount group": settings.mount_group,
     }
     return frozenset(name for name, on in states.items() if on)
 

@@ -3,15 +3,19 @@
 Each step asks the kernel what is there already, so every function here can be repeated after a crash or a reboot.
 """
 
+import os
+import stat
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from examples.dirdriver import filesystems, loops, mounts
+from examples.dirdriver import errors, filesystems, loops, mounts
 from examples.dirdriver.access import Layout
 from examples.dirdriver.commands import run
 from examples.dirdriver.driver import Driver
 from examples.dirdriver.records import Volume
+
+_GROUP_BITS = stat.S_ISGID | stat.S_IRWXG
 
 
 def bring_up(driver: Driver, volume: Volume, path: Path, flags: Iterable[str]) -> None:
@@ -42,6 +46,18 @@ def bring_up(driver: Driver, volume: Volume, path: Path, flags: Iterable[str]) -
     except BaseException:
         take_down(driver, volume, path)
         raise
+
+
+def give_to_group(path: Path, group: str) -> None:
+    """Let a group write to the root directory of a volume that is up, and own what is made there (VOLUME_MOUNT_GROUP).
+
+    Raises:
+        CsiError: INVALID_ARGUMENT if the group is no number.
+    """
+    if not group.isascii() or not group.isdigit():
+        raise errors.invalid("volume_mount_group must be a group's number: this driver knows no group by name")
+    os.chown(path, -1, int(group))
+    path.chmod(stat.S_IMODE(path.stat().st_mode) | _GROUP_BITS)
 
 
 def _prepare(driver: Driver, volume: Volume, device: Path) -> None:

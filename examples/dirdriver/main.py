@@ -59,6 +59,8 @@ class Size(click.ParamType[int]):
     "--snapshot-topology/--no-snapshot-topology", default=True, help="Whether a snapshot says where it lives, too."
 )
 @click.option("--metadata/--no-metadata", default=True, help="Whether SnapshotMetadata is served.")
+@click.option("--multi-writer/--no-multi-writer", default=True, help="Whether SINGLE_NODE_MULTI_WRITER is known.")
+@click.option("--mount-group/--no-mount-group", default=False, help="Whether the driver applies a pod's fsGroup.")
 @click.option("--mutable-parameter", multiple=True, help="A name that ControllerModifyVolume accepts (repeatable).")
 @click.option(
     "--metadata-ranges", type=click.IntRange(min=0), default=0, help="Ranges every snapshot pretends to have."

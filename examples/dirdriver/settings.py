@@ -43,6 +43,8 @@ class Settings:
         topology: whether a volume lives on one node, and says so.
         snapshot_topology: whether a snapshot says where it lives, too (alpha in CSI 1.13); nothing without `topology`.
         metadata: whether SnapshotMetadata is served.
+        multi_writer: whether the node and the controller know the single-node modes of CSI 1.5.
+        mount_group: whether the driver applies a pod's fsGroup, and the CO leaves it alone.
         mutable_parameters: names that ControllerModifyVolume accepts; none turns it off.
         metadata_ranges: ranges that every snapshot pretends to have; 0 tells the truth.
         limits: whether the spec's size limits on strings and maps are kept.
@@ -64,6 +66,8 @@ class Settings:
     topology: bool = True
     snapshot_topology: bool = True
     metadata: bool = True
+    multi_writer: bool = True
+    mount_group: bool = False
     mutable_parameters: tuple[str, ...] = ()
     metadata_ranges: int = 0
     limits: bool = True

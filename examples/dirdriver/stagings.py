@@ -77,6 +77,8 @@ def bring_up(driver: Driver, volume: Volume, path: Path, capability: pb.VolumeCa
         tables.stagings.put(wanted)
     try:
         local.bring_up(driver, volume, path, capability.mount.mount_flags)
+        if driver.settings.mount_group and capability.mount.volume_mount_group:
+            local.give_to_group(path, capability.mount.volume_mount_group)
     except BaseException:
         if not known:
             take_down(driver, volume, path)

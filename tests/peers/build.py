@@ -78,6 +78,11 @@ MODULES = (
         binaries={"loadgen": "."},
     ),
     Module(
+        name="registrar",
+        folder=_ROOT / "tests/peers/go/registrar",
+        binaries={"registrar": "."},
+    ),
+    Module(
         name="sidecars",
         folder=_ROOT / "tests/peers/go/sidecars",
         binaries={
@@ -109,6 +114,7 @@ MODULES = (
         folder=_ROOT / "tests/peers/go/kubernetes",
         binaries={
             "mockdriver": "./mockdriver",
+            "fakeruntime": "./fakeruntime",
             "etcd": "go.etcd.io/etcd/server/v3",
             "kube-apiserver": "k8s.io/kubernetes/cmd/kube-apiserver",
             "kube-controller-manager": "k8s.io/kubernetes/cmd/kube-controller-manager",

@@ -45,7 +45,8 @@ class Process:
         self.name = name
         self.command = [str(word) for word in command]
         self.log = log
-        self._environment = environment
+        self.environment = environment
+        """Of its next life."""
         self._popen: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -58,7 +59,7 @@ class Process:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env=self._environment,
+                env=self.environment,
                 # Ctrl-C is for the test run, which then stops everything in order.
                 start_new_session=True,
             )

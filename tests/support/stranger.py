@@ -18,12 +18,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from common.csi.csi_pb2 import GetPluginInfoResponse
-from common.messages import Chunk, Frame, Goodbye, Hello, Kind, Open, Priority, UnknownFrame, decode, encode
+from common.messages import Chunk, Frame, Goodbye, Hello, Kind, Open, Priority, decode, encode
 from common.reports import GET_PLUGIN_INFO, REPORTED_METHODS, Answer, DriverReport, encode_reports
 from common.version import introduce
 
 if TYPE_CHECKING:
     import ssl
+
+    from common.codec import UnknownFrame
 
 _PATIENCE_S = 60.0
 """Only a failing test waits so long."""

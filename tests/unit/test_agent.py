@@ -37,10 +37,18 @@ class FakeStream:
         return None
 
 
+class NoStreams:
+    """Nothing else uses the link."""
+
+    def up(self, link: Any) -> None:
+        pass
+
+    def down(self) -> None:
+        pass
+
+
 def agent(*drivers: Any) -> Agent:
-    made = Agent("n1", Operations(600.0, "n1"), Metrics())
-    made.drivers += drivers
-    return made
+    return Agent("n1", Operations(600.0, "n1"), Metrics(), drivers=lambda: drivers, streams=NoStreams())
 
 
 def test_a_driver_is_found_by_the_name_that_it_gave() -> None:

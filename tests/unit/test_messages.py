@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from common.codec import MAX_TEXT_BYTES, UnknownFrame
 from common.errors import RemoteProtocolError
 from common.messages import (
-    MAX_TEXT_BYTES,
     Ack,
     Cancel,
     Chunk,
@@ -26,7 +26,6 @@ from common.messages import (
     Open,
     Ping,
     Pong,
-    UnknownFrame,
     decode,
     encode,
     encode_chunk,

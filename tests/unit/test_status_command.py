@@ -36,6 +36,7 @@ def state(*nodes: dict[str, Any], drivers: tuple[dict[str, Any], ...] = ()) -> d
         "max_nodes": 100,
         "lost": [],
         "trouble": "",
+        "problems": [],
         "nodes": list(nodes),
         "drivers": list(drivers),
     }

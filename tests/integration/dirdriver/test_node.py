@@ -288,3 +288,30 @@ def test_without_root_everything_but_mounts_works_and_mounts_say_what_is_missing
     driver.unstage(volume, pod / "staging")
     driver.discard(volume)
     assert driver.on_disk() == []
+
+
+def test_a_driver_with_a_mount_group_gives_the_volumes_root_to_it(start: Callable[..., Running], pod: Path) -> None:
+    driver = start("--mount-group")
+    volume = driver.attached("a")
+    capability = mount()
+    capability.mount.volume_mount_group = "2000"
+
+    driver.stage(volume, pod / "staging", capability)
+    driver.publish(volume, pod / "staging", pod / "target", capability)
+
+    found = (pod / "target").stat()
+    assert (found.st_gid, found.st_mode & 0o2070) == (2000, 0o2070)
+
+
+def test_a_mount_group_that_is_no_number_is_refused_and_leaves_nothing(
+    start: Callable[..., Running], pod: Path
+) -> None:
+    driver = start("--mount-group")
+    volume = driver.attached("a")
+    capability = mount()
+    capability.mount.volume_mount_group = "staff"
+
+    with refused("INVALID_ARGUMENT"):
+        driver.stage(volume, pod / "staging", capability)
+
+    assert mounts_below(driver.root) == []

@@ -23,7 +23,7 @@ from tests.support.ports import free_ports
 from tests.support.processes import Supervisor, listens_on
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from tests.support.processes import Process
@@ -37,6 +37,7 @@ class ControlPlane:
     Args:
         directory: where its files and logs go.
         peer: finds a peer's binary by name.
+        nodes: names of nodes whose kubelets may use it, each with an identity of its own.
 
     Attributes:
         etcd, api_server, controller_manager: the processes, for tests that stop or kill one.
@@ -48,11 +49,12 @@ class ControlPlane:
     controller_manager: Process
     api: KubeApi
 
-    def __init__(self, directory: Path, *, peer: Callable[[str], Path]) -> None:
+    def __init__(self, directory: Path, *, peer: Callable[[str], Path], nodes: Sequence[str] = ()) -> None:
         self.directory = directory
         self._peer = peer
         self._supervisor = Supervisor(directory / "logs")
         self._admin_token = secrets.token_urlsafe(24)
+        self._node_tokens = {node: secrets.token_urlsafe(24) for node in nodes}
         self._client_port, self._peer_port, self._secure_port, self._manager_port = free_ports(4)
 
     @property
@@ -107,6 +109,10 @@ class ControlPlane:
         """A kubeconfig file for the administrator; never for a process of the project, which has a role of its own."""
         return self.kubeconfig("admin", self._admin_token)
 
+    def node_kubeconfig(self, node: str) -> Path:
+        """A kubeconfig file for the kubelet of one of `nodes`, which may see what the Node authorizer allows."""
+        return self.kubeconfig(f"node-{node}", self._node_tokens[node])
+
     def service_account_kubeconfig(self, namespace: str, name: str) -> Path:
         """A kubeconfig file for a ServiceAccount that exists, with a token that the API server made."""
         return self.kubeconfig(f"{namespace}-{name}", self.api.token_for(namespace, name))
@@ -145,6 +151,8 @@ class ControlPlane:
             serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
         )
         tokens = f'{self._admin_token},admin,1,"system:masters"\n'
+        for node, token in self._node_tokens.items():
+            tokens += f'{token},system:node:{node},{node},"system:nodes"\n'
         for name, content in {"sa.key": private, "sa.pub": public, "tokens.csv": tokens.encode()}.items():
             path = self.directory / name
             path.touch(mode=0o600)

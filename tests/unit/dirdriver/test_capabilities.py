@@ -14,17 +14,17 @@ def settings(**switches: Any) -> Settings:
     return Settings(endpoint="unix:///s", state_dir=Path("/s"), node_id="n1", **switches)
 
 
-EVERYTHING = settings(mutable_parameters=("q",))
+EVERYTHING = settings(mutable_parameters=("q",), mount_group=True)
 
 
-def test_with_every_switch_on_every_capability_of_the_spec_is_there_but_the_mount_group() -> None:
+def test_with_every_switch_on_every_capability_of_the_spec_is_there() -> None:
     plugin = capabilities.chosen(capabilities.PLUGIN, EVERYTHING)
     controller = capabilities.chosen(capabilities.CONTROLLER, EVERYTHING)
     node = capabilities.chosen(capabilities.NODE, EVERYTHING)
 
     assert {*plugin, Plugin.UNKNOWN} == set(Plugin.values())
     assert {*controller, Controller.UNKNOWN} == set(Controller.values())
-    assert {*node, Node.UNKNOWN, Node.VOLUME_MOUNT_GROUP} == set(Node.values())
+    assert {*node, Node.UNKNOWN} == set(Node.values())
 
 
 @pytest.mark.parametrize(
@@ -45,6 +45,17 @@ def test_a_switch_takes_its_controller_capabilities_along(switches: dict[str, An
 
 def test_without_staging_the_node_has_no_staging_capability() -> None:
     assert Node.STAGE_UNSTAGE_VOLUME not in capabilities.chosen(capabilities.NODE, settings(stage=False))
+
+
+def test_the_mount_group_is_left_to_the_caller_unless_the_driver_is_told() -> None:
+    assert Node.VOLUME_MOUNT_GROUP not in capabilities.chosen(capabilities.NODE, settings())
+
+
+def test_an_older_driver_has_single_node_multi_writer_on_neither_side() -> None:
+    older = settings(multi_writer=False)
+
+    assert Node.SINGLE_NODE_MULTI_WRITER not in capabilities.chosen(capabilities.NODE, older)
+    assert Controller.SINGLE_NODE_MULTI_WRITER not in capabilities.chosen(capabilities.CONTROLLER, older)
 
 
 def test_without_topology_a_snapshot_has_none_either() -> None:

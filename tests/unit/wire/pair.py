@@ -6,9 +6,10 @@ The edge dials, so its streams have odd ids; the hub accepts and opens calls, wi
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from common.codec import UnknownFrame
 from common.events import Closed, Event, HelloReceived, Message
 from common.limits import Limits
-from common.messages import WIRE_VERSION, Frame, Hello, Kind, UnknownFrame, decode, encode
+from common.messages import WIRE_VERSION, Frame, Hello, Kind, decode, encode
 from common.session import Session, State
 from common.status import Code, Status
 

@@ -1,0 +1,169 @@
+"""The volumes of this node: what its pods want, where each is mounted, and waiting until it is."""
+
+import http.client
+import json
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from cli.edge_volumes_settings import EdgeVolumesSettings
+from cli.table import printable, table
+from common.errors import BridgeError, timestamp
+
+State = dict[str, Any]
+
+_ASK_AGAIN_S = 0.2
+"""Between two looks while waiting: a tenth of what a mount takes, and nothing to the agent."""
+
+_ANSWER_S = 10.0
+"""The agent answers from memory."""
+
+
+def ask(status: Path, *, timeout_s: float = _ANSWER_S) -> State:
+    """What the agent knows of its pods' volumes.
+
+    Raises:
+        BridgeError: nobody answers there, or not with that.
+    """
+    connection = _UnixConnection(status, timeout_s)
+    try:
+        connection.request("GET", "/volumes")
+        answer = connection.getresponse()
+        state = json.loads(answer.read())
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        raise BridgeError(
+            f"no edge agent answers at {status} ({str(error) or type(error).__name__}): "
+            f"is csi-bridge edge run running, with --status unix://{status}?"
+        ) from error
+    finally:
+        connection.close()
+    if answer.status != http.client.OK or not isinstance(state, dict):
+        raise BridgeError(f"what answers at {status} is no edge agent that knows of volumes")
+    return state
+
+
+def select(state: State, pod: tuple[str, str] | None) -> State:
+    """The state with the pods and volumes of one pod alone; all of it without one."""
+    if pod is None:
+        return state
+    return {
+        **state,
+        "pods": [item for item in state["pods"] if (item["namespace"], item["name"]) == pod],
+        "volumes": [item for item in state["volumes"] if (item["namespace"], item["pod"]) == pod],
+    }
+
+
+def missing(state: State, pod: tuple[str, str] | None) -> list[str]:
+    """What is still to be waited for, a sentence each; nothing if all is published."""
+    found = []
+    if pod is not None and not state["pods"]:
+        found.append(f"pod {pod[0]}/{pod[1]} is not known on node {state['node']}{_how_old(state)}")
+    for volume in state["volumes"]:
+        if volume["state"] != "published":
+            why = f": {volume['error']}" if volume["error"] else ""
+            found.append(f"{volume['namespace']}/{volume['pod']} {volume['volume']} is {volume['state']}{why}")
+    return found
+
+
+def show(state: State) -> Iterator[str]:
+    """The state as lines for people."""
+    volumes = state["volumes"]
+    published = sum(volume["state"] == "published" for volume in volumes)
+    link = "connected" if state["connected"] else "offline"
+    yield (
+        f"node {state['node']} is {link} since {state['since']}; {published} of {len(volumes)} volumes published"
+        f"{_how_old(state)}"
+    )
+    if volumes:
+        yield ""
+        yield from table(
+            ("POD", "VOLUME", "DRIVER", "STATE", "SINCE", "PATH"),
+            [
+                (
+                    f"{volume['namespace']}/{volume['pod']}",
+                    volume["volume"],
+                    volume["driver"],
+                    volume["state"],
+                    timestamp(volume["since"]),
+                    volume["path"],
+                )
+                for volume in volumes
+            ],
+        )
+    wrong = [item for item in missing(state, None) if ": " in item]
+    if wrong:
+        yield ""
+        yield from map(printable, wrong)
+
+
+def run(settings: EdgeVolumesSettings) -> int:
+    """The command: 0 if it could be told and, with --wait, all is published; else 1, with the reason on stderr."""
+    try:
+        state, still = _wait(settings) if settings.wait else (_look(settings), [])
+    except BridgeError as error:
+        click.echo(f"csi-bridge: {error}", err=True)
+        return 1
+    if settings.output == "json":
+        click.echo(json.dumps(state, indent=2))
+    else:
+        for line in show(state):
+            click.echo(line)
+    for line in still:
+        click.echo(f"csi-bridge: not within {settings.timeout_s:g} s: {printable(line)}", err=True)
+    return 1 if still else 0
+
+
+def _look(settings: EdgeVolumesSettings) -> State:
+    return select(ask(settings.status, timeout_s=min(_ANSWER_S, settings.timeout_s)), settings.wanted_pod)
+
+
+def _wait(settings: EdgeVolumesSettings) -> tuple[State, list[str]]:
+    """Look until nothing is missing or the time is up. An agent that does not answer yet is waited for, too.
+
+    Raises:
+        BridgeError: it did not answer in all that time.
+    """
+    give_up = time.monotonic() + settings.timeout_s
+    told: list[str] = []
+    while True:
+        late = time.monotonic() >= give_up
+        try:
+            state = _look(settings)
+        except BridgeError as error:
+            if late:
+                raise
+            still = [str(error)]
+        else:
+            still = missing(state, settings.wanted_pod)
+            if late or not still:
+                return state, still
+        for line in still:
+            if line not in told:
+                click.echo(f"waiting: {printable(line)}", err=True)
+        told = still
+        time.sleep(min(_ASK_AGAIN_S, max(0.0, give_up - time.monotonic())))
+
+
+def _how_old(state: State) -> str:
+    """How far the node's knowledge of its pods may be trusted, where that is not plain."""
+    as_of = state["as_of"]
+    if as_of is None:
+        return "; the hub has not told this node its pods yet"
+    return "" if state["connected"] else f"; what it knows is of {as_of}"
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    """HTTP over a UNIX socket."""
+
+    def __init__(self, path: Path, timeout_s: float) -> None:
+        super().__init__("edge", timeout=timeout_s)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(str(self._path))

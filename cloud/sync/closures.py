@@ -1,0 +1,294 @@
+"""The closures: for each node the objects that concern it, and nothing of anybody else's.
+
+    Node ── the node's own
+    Pod with spec.nodeName
+     ├── CSIDriver, Secret                       of the volumes that stand in it
+     └── PersistentVolumeClaim
+          └── PersistentVolume                   if it names the claim as well
+               ├── CSIDriver, Secrets            of node calls
+               └── VolumeAttachments             of this node
+
+Rules:
+
+* What an object needs is looked up whether it exists or not, and remembered: when it comes, goes or changes, exactly
+  the pods that looked it up are walked again.
+* A closure is made when somebody asks for it, and forgotten when its last watcher has left.
+"""
+
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+from cloud.sync import pods, volumeattachments
+from cloud.sync.fields import Body
+from cloud.sync.kinds import KINDS
+from cloud.sync.persistentvolumes import is_claimed_by
+from cloud.sync.source import Source
+from common.objects import Object, Ref, Stamp, encode_body
+
+_K = TypeVar("_K")
+_V = TypeVar("_V")
+
+_LEAVES = frozenset({"CSIDriver", "Node", "Secret", "VolumeAttachment"})
+"""They need no other: a change in one changes nothing in a closure but its own stamp."""
+
+log = logging.getLogger("csi_bridge.hub.closures")
+
+
+class Closures:
+    """The closure of every node, from one source."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._bound = _Bound()
+        self._closures: dict[str, _Closure] = {}
+        self._users: dict[Ref, set[str]] = {}
+        """The nodes whose closures looked an object up."""
+        self._watchers: dict[str, list[Callable[[], None]]] = defaultdict(list)
+        self._changed(frozenset(ref for kind in _Bound.KINDS for ref in source.refs(kind)))
+        source.subscribe(self._changed)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the source has told everything once. Before that, no object missing here is known to be gone."""
+        return self._source.is_ready
+
+    def stamps(self, node: str) -> Mapping[Ref, Stamp]:
+        """What the node is to hold: its Node, then each pod, in the order of their names, after all that it needs.
+
+        The mapping is another one after a change, and the same one as long as nothing changed.
+        """
+        return self._closure(node).stamps()
+
+    def holds(self, node: str, ref: Ref) -> bool:
+        """Whether the object is in the node's closure."""
+        return ref in self._closure(node).stamps()
+
+    def read(self, ref: Ref) -> Object | None:
+        """An object in its present state; None if there is none."""
+        body, stamp = self._source.body(ref), self._source.stamp(ref)
+        return Object(ref, stamp, encode_body(body)) if body is not None and stamp is not None else None
+
+    def watch(self, node: str, changed: Callable[[], None]) -> Callable[[], None]:
+        """Be told when the node's closure may have changed, once for all that changed together.
+
+        Returns:
+            What ends it.
+        """
+        self._closure(node)
+        self._watchers[node].append(changed)
+
+        def unwatch() -> None:
+            watchers = self._watchers.get(node, [])
+            if changed in watchers:
+                watchers.remove(changed)
+            if not watchers:
+                self._watchers.pop(node, None)
+                self._forget(node)
+
+        return unwatch
+
+    def _closure(self, node: str) -> "_Closure":
+        closure = self._closures.get(node)
+        if closure is None:
+            closure = self._closures[node] = _Closure(node, self._source, self._bound)
+            self._note(closure, closure.walk_all())
+        return closure
+
+    def _forget(self, node: str) -> None:
+        closure = self._closures.pop(node, None)
+        if closure is not None:
+            self._note(closure, closure.clear())
+
+    def _changed(self, refs: frozenset[Ref]) -> None:
+        """The source says that these have changed."""
+        touched: dict[str, set[Ref]] = defaultdict(set)
+        for ref in refs:
+            for node in self._users.get(ref, ()):
+                touched[node].add(ref)
+            for node, concerned in self._bound.move(ref, self._source.body(ref)):
+                touched[node].add(concerned)
+        for node in touched.keys() & self._closures.keys():
+            self._note(self._closures[node], self._closures[node].change(touched[node]))
+        for node in list(touched) if refs else list(self._watchers):
+            self._tell(node)
+
+    def _tell(self, node: str) -> None:
+        for changed in list(self._watchers.get(node, ())):
+            try:
+                changed()
+            except Exception:  # one node's stream must not keep the others from hearing of it
+                log.exception("telling node %s of a change failed", node)
+
+    def _note(self, closure: "_Closure", refs: Iterable[Ref]) -> None:
+        """Keep the index of users in step with what a closure looks up, or no more."""
+        for ref in refs:
+            if closure.looks_up(ref):
+                self._users.setdefault(ref, set()).add(closure.node)
+            elif ref in self._users:
+                _discard(self._users, ref, closure.node)
+
+
+class _Bound:
+    """What names a node by itself: its pods, and its attachments by volume."""
+
+    KINDS = ("Pod", "VolumeAttachment")
+
+    def __init__(self) -> None:
+        self.pods: dict[str, set[Ref]] = {}
+        self.attachments: dict[tuple[str, str], set[Ref]] = {}
+        """By node and name of the PersistentVolume."""
+        self._places: dict[Ref, tuple[str, str]] = {}
+
+    def move(self, ref: Ref, body: Body | None) -> Iterator[tuple[str, Ref]]:
+        """Put an object where it belongs now.
+
+        Yields:
+            Each node concerned, the one that lost it included, and the object from which that node is to look again.
+        """
+        if ref.kind == "Node":
+            yield ref.name, ref
+        if ref.kind not in self.KINDS:
+            return
+        old, new = self._places.pop(ref, None), _place(ref, body)
+        if old is not None:
+            self._remove(ref, old)
+        if new is not None:
+            self._places[ref] = new
+            self._add(ref, new)
+        for node, volume in {place for place in (old, new) if place is not None}:
+            yield node, Ref("PersistentVolume", "", volume) if ref.kind == "VolumeAttachment" else ref
+
+    def _add(self, ref: Ref, place: tuple[str, str]) -> None:
+        if ref.kind == "Pod":
+            self.pods.setdefault(place[0], set()).add(ref)
+        else:
+            self.attachments.setdefault(place, set()).add(ref)
+
+    def _remove(self, ref: Ref, place: tuple[str, str]) -> None:
+        if ref.kind == "Pod":
+            _discard(self.pods, place[0], ref)
+        else:
+            _discard(self.attachments, place, ref)
+
+
+def _place(ref: Ref, body: Body | None) -> tuple[str, str] | None:
+    """The node and, of an attachment, the volume's name."""
+    if body is None:
+        return None
+    if ref.kind == "Pod":
+        return pods.node_of(body), ""
+    return volumeattachments.node_of(body), volumeattachments.volume_of(body)
+
+
+class _Closure:
+    """One node's closure: of each pod what it looks up, in order."""
+
+    def __init__(self, node: str, source: Source, bound: _Bound) -> None:
+        self.node = node
+        self._source, self._bound = source, bound
+        self._walks: dict[Ref, _Walk] = {}
+        self._pods: dict[Ref, set[Ref]] = {}
+        """By object: the pods that look it up."""
+        self._stamps: dict[Ref, Stamp] | None = None
+
+    def looks_up(self, ref: Ref) -> bool:
+        """Whether any pod does."""
+        return ref in self._pods
+
+    def stamps(self) -> Mapping[Ref, Stamp]:
+        """All that is there, in order."""
+        if self._stamps is None:
+            self._stamps = {}
+            self._add_stamp(Ref("Node", "", self.node), self._stamps)
+            for pod in sorted(self._walks, key=lambda ref: (ref.namespace, ref.name)):
+                for ref in self._walks[pod].held:
+                    self._add_stamp(ref, self._stamps)
+        return self._stamps
+
+    def walk_all(self) -> Iterable[Ref]:
+        """Look everything up. What is looked up now."""
+        return self._walk_again(self._bound.pods.get(self.node, ()))
+
+    def change(self, refs: set[Ref]) -> Iterable[Ref]:
+        """These have changed: look up again what depends on them. What is looked up now, or no more."""
+        self._stamps = None
+        stale = {pod for ref in refs if ref.kind not in _LEAVES for pod in self._pods.get(ref, ())}
+        return self._walk_again(stale | {ref for ref in refs if ref.kind == "Pod"})
+
+    def clear(self) -> Iterable[Ref]:
+        """Forget all. What was looked up."""
+        refs, self._pods = list(self._pods), {}
+        return refs
+
+    def _walk_again(self, stale: Iterable[Ref]) -> set[Ref]:
+        differing: set[Ref] = set()
+        mine = self._bound.pods.get(self.node, ())
+        for pod in stale:
+            old = self._walks.pop(pod, _NOTHING)
+            new = _walk(pod, self.node, self._source, self._bound) if pod in mine else _NOTHING
+            for ref in old.looked_up - new.looked_up:
+                _discard(self._pods, ref, pod)
+            for ref in new.looked_up - old.looked_up:
+                self._pods.setdefault(ref, set()).add(pod)
+            if pod in mine:
+                self._walks[pod] = new
+            differing |= old.looked_up ^ new.looked_up
+        return differing
+
+    def _add_stamp(self, ref: Ref, stamps: dict[Ref, Stamp]) -> None:
+        if ref not in stamps and (stamp := self._source.stamp(ref)) is not None:
+            stamps[ref] = stamp
+
+
+@dataclass(frozen=True, slots=True)
+class _Walk:
+    """From a pod to all that it needs.
+
+    Attributes:
+        held: what the node may hold of it, each after what it needs, the pod last; not all of it need exist.
+        looked_up: what the answer depends on.
+    """
+
+    held: tuple[Ref, ...] = ()
+    looked_up: frozenset[Ref] = frozenset()
+
+
+_NOTHING = _Walk()
+
+
+def _walk(pod: Ref, node: str, source: Source, bound: _Bound) -> _Walk:
+    held: dict[Ref, None] = {}
+    visited: set[Ref] = set()
+    looked_up: set[Ref] = set()
+
+    def visit(ref: Ref) -> None:
+        looked_up.add(ref)
+        if ref in visited:
+            return
+        visited.add(ref)
+        body = source.body(ref)
+        for needed in KINDS[ref.kind].needs(body) if body is not None else ():
+            if ref.kind != "PersistentVolumeClaim" or _is_mutual(needed, body, source):
+                visit(needed)
+            else:
+                looked_up.add(needed)
+        held[ref] = None
+        if ref.kind == "PersistentVolume":
+            held.update(dict.fromkeys(sorted(bound.attachments.get((node, ref.name), ()))))
+
+    visit(pod)
+    return _Walk(tuple(held), frozenset(looked_up))
+
+
+def _is_mutual(volume: Ref, claim: Body | None, source: Source) -> bool:
+    body = source.body(volume)
+    return body is not None and claim is not None and is_claimed_by(body, claim)
+
+
+def _discard(index: dict[_K, set[_V]], key: _K, value: _V) -> None:
+    index[key].discard(value)
+    if not index[key]:
+        del index[key]

@@ -1,0 +1,143 @@
+"""The kinds of facts: what a node may tell of which object, and what of that is kept."""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from cloud.sync.fields import Body, FieldError, Fields, is_label, is_name, is_uid
+from cloud.sync.kind_rules import pick, quantities, without_empty
+from cloud.sync.persistentvolumeclaims import CONDITION, check_status
+from common.objects import Object, Ref, Stamp, encode_body
+
+MAX_FACT_BYTES: Final = 256 * 1024
+"""A CSINode of a hundred drivers has 20 KiB."""
+
+VERSION: Final = "csi-bridge.io/fact-version"
+UID: Final = "csi-bridge.io/fact-uid"
+"""The annotations of a fact's file that hold the stamp which the node gave it. No node tells them."""
+
+NODE_KINDS: Final = {"CSINode": "storage.k8s.io/v1", "Node": "v1"}
+NAMESPACED_KINDS: Final = {"PersistentVolumeClaim": "v1", "Event": "v1"}
+
+_EVENT_TEXTS: Final = (
+    "reason", "message", "type", "firstTimestamp", "lastTimestamp", "eventTime", "reportingComponent",
+    "reportingInstance", "action",
+)  # fmt: skip
+_AMOUNTS: Final = ("capacity", "allocatedResources")
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """What a node tells of one object, and when it came."""
+
+    stamp: Stamp
+    body: Body
+    told_ns: int = field(default_factory=time.time_ns, compare=False)
+
+
+def check_ref(node: str, ref: Ref) -> None:
+    """Whether it may be a fact of this node's, and can be the name of a file.
+
+    Raises:
+        ValueError: it may not.
+    """
+    if not is_name(node):
+        raise ValueError("the node's name is none that Kubernetes allows, so it can tell no facts")
+    if ref.kind in NODE_KINDS:
+        if ref != Ref(ref.kind, "", node):
+            raise ValueError(f"node {node} tells of the {ref.kind} of another node")
+    elif ref.kind not in NAMESPACED_KINDS:
+        raise ValueError(f"node {node} tells of a kind that no node tells of")
+    elif not is_label(ref.namespace) or not is_name(ref.name):
+        raise ValueError(f"node {node} tells of a {ref.kind} whose name is none that Kubernetes allows")
+
+
+def read_fact(obj: Object) -> Body:
+    """The part of a fact that is kept.
+
+    Raises:
+        ValueError: it is too large, or a field is wrong.
+    """
+    if len(obj.body) > MAX_FACT_BYTES:
+        raise ValueError(f"{obj.ref} has {len(obj.body)} bytes, and a fact has at most {MAX_FACT_BYTES}")
+    if obj.stamp.uid and not is_uid(obj.stamp.uid):
+        raise ValueError(f"{obj.ref} has a UID that cannot be one")
+    try:
+        kept = keep(obj.read(), obj.ref)
+        encode_body(kept)
+    except FieldError as error:
+        raise ValueError(f"{obj.ref}: {error}") from None
+    except UnicodeEncodeError:
+        raise ValueError(f"{obj.ref} has a character that UTF-8 does not have") from None
+    except RecursionError:
+        raise ValueError(f"{obj.ref} is nested too deeply") from None
+    return kept
+
+
+def keep(body: Body, ref: Ref) -> Body:
+    """What is kept of a fact about an object of one of these kinds.
+
+    Raises:
+        FieldError: a field is wrong.
+    """
+    return _KEPT[ref.kind](Fields(body), ref)
+
+
+def _kept_csi_node(fields: Fields, _ref: Ref) -> dict[str, Any]:
+    drivers = []
+    for driver in fields.part("spec").parts("drivers"):
+        driver.driver("name")
+        driver.text("nodeID", required=True)
+        driver.texts("topologyKeys")
+        driver.part("allocatable").number("count")
+        kept = pick(driver.body, "name", "nodeID", "topologyKeys")
+        drivers.append({**kept, **without_empty({"allocatable": pick(driver.body.get("allocatable"), "count")})})
+    return {**_kept_metadata(fields), "spec": {"drivers": drivers}}
+
+
+def _kept_node(fields: Fields, _ref: Ref) -> dict[str, Any]:
+    in_use = fields.part("status").texts("volumesInUse")
+    return {**_kept_metadata(fields), **without_empty({"status": without_empty({"volumesInUse": in_use})})}
+
+
+def _kept_metadata(fields: Fields) -> dict[str, Any]:
+    metadata = fields.part("metadata")
+    annotations = {name: text for name, text in metadata.text_map("annotations").items() if name not in (VERSION, UID)}
+    return without_empty(
+        {"metadata": without_empty({"labels": metadata.text_map("labels"), "annotations": annotations})}
+    )
+
+
+def _kept_claim(fields: Fields, _ref: Ref) -> dict[str, Any]:
+    uid = fields.part("metadata").uid("uid")
+    status = fields.part("status", required=True)
+    check_status(status)
+    kept = quantities({name: pick(status.body[name], "storage") for name in _AMOUNTS if status.has(name)}, *_AMOUNTS)
+    if status.has("allocatedResourceStatuses"):
+        kept["allocatedResourceStatuses"] = pick(status.body["allocatedResourceStatuses"], "storage")
+    if status.has("conditions"):
+        kept["conditions"] = [pick(condition, *CONDITION) for condition in status.body["conditions"]]
+    return {**without_empty({"metadata": without_empty({"uid": uid or {}})}), "status": kept}
+
+
+def _kept_event(fields: Fields, ref: Ref) -> dict[str, Any]:
+    involved = fields.part("involvedObject", required=True)
+    for name in ("kind", "name"):
+        involved.text(name, required=True)
+    if involved.text("namespace") not in ("", ref.namespace):
+        involved.refuse("namespace", "is not that of the event")
+    for name in ("involvedObject", "source"):
+        fields.text_map(name)
+    for name in _EVENT_TEXTS:
+        fields.text(name)
+    fields.number("count")
+    return pick(fields.body, "involvedObject", *_EVENT_TEXTS, "count", "source")
+
+
+_KEPT: Final[Mapping[str, Callable[[Fields, Ref], dict[str, Any]]]] = {
+    "CSINode": _kept_csi_node,
+    "Node": _kept_node,
+    "PersistentVolumeClaim": _kept_claim,
+    "Event": _kept_event,
+}

@@ -1,0 +1,82 @@
+"""The facts: what the nodes tell of themselves, and who may tell what.
+
+Rules:
+
+* A node tells of itself alone: its CSINode, its Node, the claims that its pods use, events of those. Anything else is a
+  node that lies (ValueError).
+* What has just left a node's closure is no lie: the news crossed the deletion. It is dropped, as Kubernetes would
+  answer "not found", and the node hears nothing of it.
+* Events are told once: they have no stamps, and are never taken back.
+"""
+
+import logging
+from collections.abc import Mapping
+from typing import Protocol
+
+from cloud.sync.fact_files import FactFiles
+from cloud.sync.fact_kinds import NODE_KINDS, Fact, check_ref, read_fact
+from cloud.sync.fields import Body
+from common.objects import Object, Ref, Stamp
+
+log = logging.getLogger("csi_bridge.hub.facts")
+
+
+class NodeClosures(Protocol):
+    """What is asked of `closures.Closures`."""
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether what is missing in a closure is known to be gone."""
+
+    def holds(self, node: str, ref: Ref) -> bool:
+        """Whether the object is in the node's closure."""
+
+
+class FactSink:
+    """Takes what the nodes tell, if it is theirs to tell."""
+
+    def __init__(self, closures: NodeClosures, files: FactFiles) -> None:
+        self._closures, self._files = closures, files
+
+    def stamps(self, node: str) -> Mapping[Ref, Stamp]:
+        """What is held of a node, without its events."""
+        return {ref: fact.stamp for ref, fact in self._files.of(node).items()}
+
+    async def store(self, node: str, obj: Object) -> None:
+        """Keep a fact. When this returns it is on the disk, or of no use to anybody.
+
+        Raises:
+            ValueError: it is not this node's to tell, or makes no sense.
+            OSError: the disk is full or broken; the fact is to be told again.
+        """
+        check_ref(node, obj.ref)
+        fact = Fact(obj.stamp, read_fact(obj))
+        if self._is_stale(node, obj.ref, fact.body):
+            log.info("node %s tells of %s, which it does not need any more: dropped", node, obj.ref)
+        elif obj.ref.kind == "Event":
+            await self._files.put_event(node, obj.ref, fact)
+        else:
+            await self._files.put(node, obj.ref, fact)
+
+    async def drop(self, node: str, ref: Ref, uid: str) -> None:
+        """The node tells this no more. An event stays: it has happened.
+
+        Raises:
+            ValueError: it is not this node's to tell.
+            OSError: the disk is broken.
+        """
+        check_ref(node, ref)
+        held = self._files.of(node).get(ref)
+        if held is not None and uid in ("", held.stamp.uid):
+            await self._files.remove(node, ref)
+
+    def _is_stale(self, node: str, ref: Ref, body: Body) -> bool:
+        if ref.kind in NODE_KINDS or not self._closures.is_ready:
+            return False  # what is not known to be gone may count; who uses it looks again (binding)
+        about = ref
+        if ref.kind == "Event":
+            involved = body["involvedObject"]
+            about = Ref(involved["kind"], involved.get("namespace", ""), involved["name"])
+            if about == Ref("Node", "", node):
+                return False
+        return not self._closures.holds(node, about)

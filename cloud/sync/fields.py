@@ -1,0 +1,192 @@
+"""The fields of an object: read by name, checked for their types, with errors that name the field and never its value.
+
+A field that is null counts as missing, as it does for Kubernetes.
+"""
+
+import re
+from collections.abc import Collection, Mapping
+from datetime import datetime
+from typing import Any, Final, NoReturn
+
+from common.quantity import parse_bytes
+
+Body = Mapping[str, Any]
+"""One object, parsed. It is shared and must not be changed."""
+
+Path = tuple[str | int, ...]
+
+LONGEST_NAME_CHARS: Final = 253
+LONGEST_LABEL_CHARS: Final = 63
+_LABEL: Final = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+_NAME: Final = re.compile(rf"{_LABEL}(\.{_LABEL})*")
+_UID: Final = re.compile(r"[A-Za-z0-9]([-._A-Za-z0-9]{0,126}[A-Za-z0-9])?")
+
+
+def is_name(text: str) -> bool:
+    """A DNS subdomain, as the names of objects are: safe as the name of a file."""
+    return len(text) <= LONGEST_NAME_CHARS and _NAME.fullmatch(text) is not None
+
+
+def is_label(text: str) -> bool:
+    """A DNS label, as the names of namespaces are."""
+    return "." not in text and len(text) <= LONGEST_LABEL_CHARS and is_name(text)
+
+
+def is_uid(text: str) -> bool:
+    """What Kubernetes and people give as a UID: safe as the name of a directory."""
+    return _UID.fullmatch(text) is not None
+
+
+class FieldError(ValueError):
+    """A field is wrong: `path` leads to it, `why` is the rest of the sentence."""
+
+    def __init__(self, path: Path, why: str) -> None:
+        self.path, self.why = path, why
+        super().__init__(f"{spell(path)} {why}".lstrip())
+
+
+def spell(path: Path) -> str:
+    """`spec.volumes[0].name`."""
+    return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path).removeprefix(".")
+
+
+class Fields:
+    """One mapping of an object, and where in the object it stands.
+
+    Every reader raises FieldError if the field has another type, or if it is missing and `required`.
+    """
+
+    def __init__(self, body: Body, path: Path = ()) -> None:
+        self.body, self.path = body, path
+
+    def refuse(self, name: str, why: str) -> NoReturn:
+        """The field is wrong for another reason than its type."""
+        raise FieldError((*self.path, name), why)
+
+    def has(self, name: str) -> bool:
+        """Whether the field is there."""
+        return self.body.get(name) is not None
+
+    def text(self, name: str, *, required: bool = False, allowed: Collection[str] = ()) -> str:
+        """A text, which must not be empty if it is required, and one of those allowed if it is there at all."""
+        value = self._value(name, str, "a text (in quotes, if it looks like something else)", required=required)
+        if required and value == "":
+            self.refuse(name, "is empty")
+        if value and allowed and value not in allowed:
+            self.refuse(name, f"must be one of {', '.join(allowed)}")
+        return value or ""
+
+    def name(self, name: str, *, required: bool = False) -> str:
+        """The name of an object."""
+        value = self.text(name, required=required)
+        if value and not is_name(value):
+            self.refuse(name, "must be a name: lower-case letters, digits, '-' and '.', at most 253 of them")
+        return value
+
+    def label(self, name: str, *, required: bool = False) -> str:
+        """The name of a namespace, or of a volume in a pod."""
+        value = self.text(name, required=required)
+        if value and not is_label(value):
+            self.refuse(name, "must be a name: lower-case letters, digits and '-', at most 63 of them")
+        return value
+
+    def uid(self, name: str) -> str:
+        """A UID."""
+        value = self.text(name)
+        if value and not is_uid(value):
+            self.refuse(name, "must be a UID: letters, digits, '-', '.' and '_', at most 128 of them")
+        return value
+
+    def driver(self, name: str) -> str:
+        """The name of a CSI driver, which may have capitals."""
+        value = self.text(name, required=True)
+        if not is_name(value.lower()) or len(value) > LONGEST_LABEL_CHARS:
+            self.refuse(name, "must be a CSI driver's name: letters, digits, '-' and '.', at most 63 of them")
+        return value
+
+    def flag(self, name: str) -> bool | None:
+        """True, false or missing."""
+        value = self._value(name, bool, "true or false", required=False)
+        return None if value is None else bool(value)
+
+    def number(self, name: str) -> int | None:
+        """A whole number that is not negative."""
+        value = self._value(name, int, "a whole number", required=False)
+        if value is not None and (isinstance(value, bool) or value < 0):
+            self.refuse(name, "must be a whole number that is not negative")
+        return None if value is None else int(value)
+
+    def time(self, name: str) -> str:
+        """A point in time, as Kubernetes writes it."""
+        value = self.text(name)
+        try:
+            zone = datetime.fromisoformat(value).tzinfo if value else True
+        except ValueError:
+            zone = None
+        if not zone:
+            self.refuse(name, "must be a time with its zone, such as 2030-01-31T12:00:00Z")
+        return value
+
+    def quantity(self, name: str, *, required: bool = False) -> int | None:
+        """An amount such as 1Gi; a plain number will do."""
+        if not self.has(name) and not required:
+            return None
+        value = self.body.get(name)
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            value = str(value)
+        if value is None:
+            self.refuse(name, "is missing")
+        if not isinstance(value, str):
+            self.refuse(name, "must be a quantity such as 1Gi")
+        try:
+            return parse_bytes(value)
+        except ValueError as error:
+            raise FieldError((*self.path, name), str(error)) from None
+
+    def part(self, name: str, *, required: bool = False) -> "Fields":
+        """A mapping; empty if it is missing."""
+        value = self._value(name, dict, "a mapping", required=required)
+        return Fields(value or {}, (*self.path, name))
+
+    def parts(self, name: str, *, required: bool = False) -> list["Fields"]:
+        """A list of mappings; empty if it is missing."""
+        found = []
+        for number, item in enumerate(self._list(name, required=required)):
+            if not isinstance(item, dict):
+                raise FieldError((*self.path, name, number), "must be a mapping")
+            found.append(Fields(item, (*self.path, name, number)))
+        return found
+
+    def texts(self, name: str, *, required: bool = False, allowed: Collection[str] = ()) -> list[str]:
+        """A list of texts; empty if it is missing."""
+        found = self._list(name, required=required)
+        for number, item in enumerate(found):
+            if not isinstance(item, str):
+                raise FieldError((*self.path, name, number), "must be a text")
+            if allowed and item not in allowed:
+                raise FieldError((*self.path, name, number), f"must be one of {', '.join(allowed)}")
+        return found
+
+    def text_map(self, name: str) -> Mapping[str, str]:
+        """A mapping of texts to texts; empty if it is missing."""
+        part = self.part(name)
+        for key, value in part.body.items():
+            if not isinstance(value, str):
+                part.refuse(key, "must be a text (in quotes, if it looks like something else)")
+        return part.body
+
+    def _list(self, name: str, *, required: bool) -> list[Any]:
+        value = self._value(name, list, "a list", required=required)
+        if required and not value:
+            self.refuse(name, "is empty")
+        return value or []
+
+    def _value(self, name: str, kind: type, wanted: str, *, required: bool) -> Any:
+        value = self.body.get(name)
+        if value is None:
+            if required:
+                self.refuse(name, "is missing")
+            return None
+        if not isinstance(value, kind):
+            self.refuse(name, f"must be {wanted}")
+        return value

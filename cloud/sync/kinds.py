@@ -1,0 +1,21 @@
+"""The kinds: every kind that a node's closure is made of, with its rules."""
+
+from typing import Final
+
+from cloud.sync import (
+    csidrivers,
+    nodes,
+    persistentvolumeclaims,
+    persistentvolumes,
+    pods,
+    secrets,
+    volumeattachments,
+)
+
+KINDS: Final = {
+    rules.kind: rules
+    for rules in (
+        pods.RULES, persistentvolumeclaims.RULES, persistentvolumes.RULES, volumeattachments.RULES, nodes.RULES,
+        csidrivers.RULES, secrets.RULES,
+    )
+}  # fmt: skip

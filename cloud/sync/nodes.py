@@ -1,0 +1,22 @@
+"""Nodes, as the hub tells each its own: the labels that volumes are bound to, and what is attached.
+
+A node's status otherwise changes every few minutes, and none of it is about volumes.
+"""
+
+from typing import Any, Final
+
+from cloud.sync.fields import Body, Fields
+from cloud.sync.kind_rules import KindRules, pick, without_empty
+
+
+def _check(fields: Fields) -> None:
+    status = fields.part("status")
+    for volume in status.parts("volumesAttached"):
+        volume.text("name", required=True)
+
+
+def _trim(body: Body) -> dict[str, Any]:
+    return without_empty({"status": pick(body.get("status"), "volumesAttached")})
+
+
+RULES: Final = KindRules(kind="Node", api_version="v1", namespaced=False, check=_check, trim=_trim)

@@ -1,0 +1,99 @@
+"""A source: the objects of a cluster, kept in memory, and who is told when they change.
+
+Rules:
+
+* Nothing is told to a node before the source is ready, which is when it has told every object once: what is missing
+  before that may only not have come yet, and a node would tear down what belongs to it.
+* Bodies are shared and must not be changed.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from cloud.sync.fields import Body
+from common.objects import Ref, Stamp
+
+Changed = Callable[[frozenset[Ref]], None]
+"""Called on the loop, once for all that changed together; with nothing when the source became ready."""
+
+
+class Source(Protocol):
+    """Where the closures get objects from."""
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether every object was told once."""
+
+    def refs(self, kind: str) -> Iterable[Ref]:
+        """All objects of a kind, in no order."""
+
+    def stamp(self, ref: Ref) -> Stamp | None:
+        """The state of an object; None if there is none."""
+
+    def body(self, ref: Ref) -> Body | None:
+        """An object as `kind_rules.trimmed` leaves it; None if there is none."""
+
+    def subscribe(self, changed: Changed) -> Callable[[], None]:
+        """Be told of every change from now on, until the function returned is called."""
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """An object in one state."""
+
+    stamp: Stamp
+    body: Body
+
+
+class Objects:
+    """The objects of a source (`Source`), which whoever fills them replaces."""
+
+    def __init__(self) -> None:
+        self.is_ready = False
+        self._kinds: dict[str, dict[Ref, Item]] = {}
+        self._subscribers: list[Changed] = []
+
+    def refs(self, kind: str) -> Iterable[Ref]:
+        """All objects of a kind, in no order."""
+        return self._kinds.get(kind, {}).keys()
+
+    def stamp(self, ref: Ref) -> Stamp | None:
+        """The state of an object; None if there is none."""
+        item = self._kinds.get(ref.kind, {}).get(ref)
+        return item.stamp if item is not None else None
+
+    def body(self, ref: Ref) -> Body | None:
+        """An object; None if there is none."""
+        item = self._kinds.get(ref.kind, {}).get(ref)
+        return item.body if item is not None else None
+
+    def subscribe(self, changed: Changed) -> Callable[[], None]:
+        """Be told of every change from now on, until the function returned is called."""
+        self._subscribers.append(changed)
+        return lambda: self._subscribers.remove(changed)
+
+    def update(self, items: Mapping[Ref, Item | None], *, ready: bool | None = None) -> None:
+        """Put these objects into the place of what there was; None: there is none any more."""
+        changed = frozenset(ref for ref, item in items.items() if self._put(ref, item))
+        became_ready = bool(ready) and not self.is_ready
+        if ready is not None:
+            self.is_ready = ready
+        for news in [changed] * bool(changed) + [frozenset()] * became_ready:
+            for tell in list(self._subscribers):
+                tell(news)
+
+    def replace(self, items: Mapping[Ref, Item], *, ready: bool) -> None:
+        """These are all the objects that there are."""
+        gone = {ref: None for kind in self._kinds.values() for ref in kind if ref not in items}
+        self.update({**gone, **items}, ready=ready)
+
+    def _put(self, ref: Ref, item: Item | None) -> bool:
+        """Whether this changed anything."""
+        if self.stamp(ref) == (item.stamp if item is not None else None):
+            return False
+        if item is None:
+            del self._kinds[ref.kind][ref]
+        else:
+            self._kinds.setdefault(ref.kind, {})[ref] = item
+        return True

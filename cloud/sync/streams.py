@@ -1,0 +1,185 @@
+"""The hub's ends of the sync streams: each agent is told its node's closure, and tells the facts of its node.
+
+Rules:
+
+* As long as the source has not told everything once, no agent is told anything: what is missing may only be late.
+* A node's facts are stored one after another, also over its streams: what an old stream gave is stored before a new
+  one is asked what it has.
+* A fact that cannot be taken is refused by name; the others go on. A disk that takes none is tried again.
+* A peer that breaks the rules of a sync is told so, and its stream ends.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Protocol
+from weakref import WeakValueDictionary
+
+from common.digest import Digest
+from common.errors import RemoteProtocolError
+from common.link import Stream
+from common.objects import Object, Ref, Stamp
+from common.status import Code, Origin, Status
+from common.sync import Event, Untold
+from common.sync_messages import Change, Drop, Put
+from common.sync_stream import Telling, learn
+
+log = logging.getLogger("csi_bridge.hub.sync")
+
+_RETRY_S = 5.0
+"""Between a fact that could not be stored and the next try: a disk is emptied by people."""
+
+
+class Closures(Protocol):
+    """What concerns each node."""
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the source has told everything once."""
+
+    def stamps(self, node: str) -> Mapping[Ref, Stamp]:
+        """The state of each object that concerns the node, in the order in which they are to be told."""
+
+    def read(self, ref: Ref) -> Object | None:
+        """An object as it is now."""
+
+    def watch(self, node: str, changed: Callable[[], None]) -> Callable[[], None]:
+        """Call `changed` when the node's closure has changed, or has become ready. Gives what ends that."""
+
+
+class FactSink(Protocol):
+    """Where facts go."""
+
+    def stamps(self, node: str) -> Mapping[Ref, Stamp]:
+        """The state of each fact that the node told and that is stored, without those of `PASSING_KINDS`."""
+
+    async def store(self, node: str, obj: Object) -> None:
+        """Store one, or find that it is of no use any more.
+
+        Raises:
+            ValueError: it makes no sense, or is not this node's to tell. It is refused, in these words.
+            OSError: not now. It is tried again.
+        """
+
+    async def drop(self, node: str, ref: Ref, uid: str) -> None:
+        """The node says no more of it. Errors as in `store`."""
+
+
+class SyncServer:
+    """Serves the streams of all nodes."""
+
+    def __init__(self, closures: Closures, sink: FactSink) -> None:
+        self._closures = closures
+        self._sink = sink
+        self._orders: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        """By node: held while a fact is being stored."""
+        self._tasks: set[asyncio.Task[str]] = set()
+        """Facts that are being stored, also after their streams."""
+
+    async def serve_sync(self, stream: Stream, node: str) -> None:
+        """Tell an agent its node's closure, until its link is gone."""
+        telling = Telling(stream, _Closure(self._closures, node), hear=lambda event: _hear(node, event))
+        ready = asyncio.Event()
+
+        def changed() -> None:
+            if self._closures.is_ready:
+                ready.set()
+                telling.changed()
+
+        unwatch = self._closures.watch(node, changed)
+        try:
+            changed()
+            await ready.wait()
+            await _within_rules(stream, telling.run(), node)
+        finally:
+            unwatch()
+
+    async def serve_facts(self, stream: Stream, node: str) -> None:
+        """Let an agent tell the facts of its node, until its link is gone."""
+        order = self._orders.setdefault(node, asyncio.Lock())
+        await _within_rules(stream, learn(stream, _Facts(self._sink, node, order, self._tasks)), node)
+
+
+class _Closure:
+    """One node's closure (`common.sync.Truth`)."""
+
+    def __init__(self, closures: Closures, node: str) -> None:
+        self._closures = closures
+        self._node = node
+
+    def stamps(self) -> Mapping[Ref, Stamp]:
+        return self._closures.stamps(self._node)
+
+    def read(self, ref: Ref) -> Object | None:
+        return self._closures.read(ref)
+
+
+class _Facts:
+    """One node's facts (`common.sync_stream.Copy`)."""
+
+    def __init__(self, sink: FactSink, node: str, order: asyncio.Lock, tasks: set[asyncio.Task[str]]) -> None:
+        self._sink = sink
+        self._node = node
+        self._order = order
+        self._tasks = tasks
+
+    def sums(self) -> bytes:
+        return Digest(self.stamps()).sums()
+
+    def stamps(self) -> Mapping[Ref, Stamp]:
+        return self._sink.stamps(self._node)
+
+    async def store(self, changes: Sequence[Change]) -> Mapping[int, str]:
+        """Store these one after another. When this is cancelled, the one that is being stored is still stored."""
+        refused: dict[int, str] = {}
+        for change in changes:
+            if isinstance(change, Put | Drop):
+                task = asyncio.get_running_loop().create_task(self._store(change), name=f"fact of {self._node}")
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+                if why := await asyncio.shield(task):
+                    refused[change.seq] = why
+        return refused
+
+    async def settle(self) -> None:
+        """Wait for what an earlier stream of the node has begun."""
+        async with self._order:
+            pass
+
+    async def _store(self, change: Put | Drop) -> str:
+        """Store one; why it is refused, or an empty text."""
+        async with self._order:
+            last = ""
+            while True:
+                try:
+                    await self._store_once(change)
+                except ValueError as error:
+                    log.warning("node %s tells what is not taken: %s: %s", self._node, change.ref, error)
+                    return str(error) or "it is not taken"
+                except OSError as error:
+                    if str(error) != last:
+                        last = str(error)
+                        log.error("a fact of node %s cannot be stored; it is tried again: %s", self._node, last)  # noqa: TRY400  # not a bug
+                    await asyncio.sleep(_RETRY_S)
+                else:
+                    return ""
+
+    async def _store_once(self, change: Put | Drop) -> None:
+        if isinstance(change, Put):
+            await self._sink.store(self._node, change.object)
+        else:
+            await self._sink.drop(self._node, change.ref, change.uid)
+
+
+async def _within_rules(stream: Stream, sync: Awaitable[None], node: str) -> None:
+    """Run one end of a sync; a peer that breaks its rules is told so."""
+    try:
+        await sync
+    except RemoteProtocolError as error:
+        log.warning("node %s broke the rules of a sync: %s", node, error)
+        stream.end(Status(Code.INVALID_ARGUMENT, f"the rules of a sync were broken: {error}", Origin.HUB))
+
+
+def _hear(node: str, event: Event) -> None:
+    if isinstance(event, Untold):
+        log.warning("node %s is not told of %s: %s", node, event.ref, event.why)

@@ -1,0 +1,44 @@
+"""A quantity: a size as the objects of Kubernetes write it (`10Gi`, `1500m`, `1e9`), in bytes.
+
+Rules are those of apimachinery's pkg/api/resource: a fraction of a byte counts as a whole one.
+"""
+
+import math
+import re
+from fractions import Fraction
+
+_PATTERN = re.compile(
+    r"([+-]?(?:\d{1,30}(?:\.\d{0,30})?|\.\d{1,30}))(Ki|Mi|Gi|Ti|Pi|Ei|n|u|m|k|M|G|T|P|E|[eE][+-]?\d{1,2})?"
+)
+
+_FACTORS: dict[str, Fraction] = {
+    **{suffix: Fraction(1024) ** power for power, suffix in enumerate(("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"))},
+    **{suffix: Fraction(1000) ** power for power, suffix in enumerate(("n", "u", "m", "", *"kMGTPE"), -3)},
+}  # fmt: skip
+
+
+def parse_bytes(quantity: object) -> int:
+    """The bytes of a quantity, rounded up.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if isinstance(quantity, int) and not isinstance(quantity, bool):
+        return quantity
+    match = _PATTERN.fullmatch(quantity) if isinstance(quantity, str) else None
+    if match is None:
+        raise ValueError(f"{quantity!r} is no quantity (such as 10Gi)")
+    number, suffix = match[1], match[2] or ""
+    factor = _FACTORS.get(suffix)
+    if factor is None:
+        factor = Fraction(10) ** int(suffix[1:])
+    return math.ceil(Fraction(number) * factor)
+
+
+def format_bytes(size: int) -> str:
+    """The shortest exact quantity with a binary suffix: `10Gi`, or the plain number."""
+    for suffix in ("Ei", "Pi", "Ti", "Gi", "Mi", "Ki"):
+        whole, rest = divmod(size, int(_FACTORS[suffix]))
+        if whole and not rest:
+            return f"{whole}{suffix}"
+    return str(size)

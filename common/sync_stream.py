@@ -1,0 +1,179 @@
+"""A sync stream: a teller or a learner of `common.sync` on a stream of a link.
+
+Rules:
+
+* An idle stream costs its one task, which waits for a message: a hub has two for each node. What sends or stores runs
+  in a task of its own only while there is something to do.
+* A peer's broken rule ends the stream with its words, on either side.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Protocol
+
+from common.link import Stream
+from common.objects import Ref
+from common.sync import BUDGET_BYTES, Event, Learner, Teller, Truth
+from common.sync import Copy as HeldCopy
+from common.sync_messages import Change
+
+
+class Copy(HeldCopy, Protocol):
+    """A copy that can be stored."""
+
+    async def store(self, changes: Sequence[Change]) -> Mapping[int, str]:
+        """Store these, in this order; done when they are on the disk.
+
+        What fails for a time is tried again in here. When this is cancelled, storing goes on.
+
+        Returns:
+            What it refuses for good, by its `seq`, and why.
+        """
+
+    async def settle(self) -> None:
+        """Done when all that was given to `store` is on the disk."""
+
+
+class Telling:
+    """A teller on a stream. `changed()` may be called from its making on."""
+
+    def __init__(
+        self, stream: Stream, truth: Truth, *, hear: Callable[[Event], None], budget_bytes: int = BUDGET_BYTES
+    ) -> None:
+        """A teller that has said nothing yet: see `run`.
+
+        Args:
+            stream: the stream; either side may have opened it.
+            truth: what is told.
+            hear: what became of it.
+            budget_bytes: the most that is under way.
+        """
+        self._stream = stream
+        self._hear = hear
+        limit = stream.link.peer.max_message_bytes
+        self._teller = Teller(truth, max_message_bytes=limit, budget_bytes=budget_bytes)
+        self._sender: _Worker | None = None
+
+    def changed(self, refs: Iterable[Ref] | None = None) -> None:
+        """The truth has changed, in these objects or anywhere."""
+        self._teller.changed(refs)
+        if self._sender is not None:
+            self._sender.wake()
+
+    async def run(self) -> None:
+        """Tell until the stream ends.
+
+        Raises:
+            RemoteProtocolError: the peer broke the rules.
+            TunnelClosed: the link went.
+        """
+        async with _worker(self._send, name="sync teller") as self._sender:
+            async for message in self._stream:
+                self._teller.receive(message)
+                self._report()
+                self._sender.wake()
+
+    async def _send(self) -> None:
+        while message := self._teller.next_message():
+            self._report()
+            await self._stream.send(message)
+        self._report()
+
+    def _report(self) -> None:
+        for event in self._teller.events():
+            self._hear(event)
+
+
+async def learn(stream: Stream, copy: Copy, *, budget_bytes: int = BUDGET_BYTES) -> None:
+    """Learn on a stream until it ends.
+
+    Args:
+        stream: the stream; either side may have opened it.
+        copy: where to store what comes.
+        budget_bytes: what may come before any of it is stored.
+
+    Raises:
+        RemoteProtocolError: the peer broke the rules.
+        TunnelClosed: the link went.
+    """
+    await copy.settle()
+    learner = Learner(copy, budget_bytes=budget_bytes)
+    waiting: list[Change] = []
+
+    async def send() -> None:
+        while message := learner.next_message():
+            await stream.send(message)
+
+    async def store() -> None:
+        while waiting:
+            batch = waiting.copy()
+            waiting.clear()
+            learner.stored(batch[-1].seq, await copy.store(batch))
+            sender.wake()
+
+    async with _worker(send, name="sync learner") as sender, _worker(store, name="sync store") as storer:
+        sender.wake()
+        async for message in stream:
+            waiting += learner.receive(message)
+            if waiting:
+                storer.wake()
+            sender.wake()
+
+
+class _Worker:
+    """Work that is done in a task of its own while there is any. Its owner is the task that makes it."""
+
+    def __init__(self, work: Callable[[], Awaitable[None]], *, name: str) -> None:
+        self._work = work
+        self._name = name
+        self._owner = asyncio.current_task()
+        self._task: asyncio.Task[None] | None = None
+        self._again = False
+        self._stopped = False
+        self._failure: Exception | None = None
+
+    def wake(self) -> None:
+        """There may be something to do."""
+        self._again = True
+        if self._task is None and not self._stopped:
+            self._task = asyncio.get_running_loop().create_task(self._run(), name=self._name)
+
+    async def stop(self) -> None:
+        """Do nothing more."""
+        self._stopped = True
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def check(self) -> None:
+        """Raise what made the work fail, if it did: its owner was cancelled for that alone."""
+        if self._failure is not None:
+            if self._owner is not None:
+                self._owner.uncancel()
+            raise self._failure from None
+
+    async def _run(self) -> None:
+        try:
+            while self._again:
+                self._again = False
+                await self._work()
+        except Exception as error:  # noqa: BLE001  # its owner raises it
+            self._failure, self._stopped = error, True
+            if self._owner is not None:
+                self._owner.cancel()
+        finally:
+            self._task = None
+
+
+@asynccontextmanager
+async def _worker(work: Callable[[], Awaitable[None]], *, name: str) -> AsyncIterator[_Worker]:
+    """A worker that stops with the block; if its work fails, the block ends with its error."""
+    worker = _Worker(work, name=name)
+    try:
+        yield worker
+    except asyncio.CancelledError:
+        worker.check()
+        raise
+    finally:
+        await worker.stop()

@@ -1,0 +1,468 @@
+"""A CSI volume plugin: one volume's steps on this node, from directory and vol_data.json to the vendor's driver.
+
+It does what kubernetes' pkg/volume/csi does, with the same calls, fields, paths and modes (contract.md C.3 to C.5).
+
+Rules:
+
+* One coroutine is one step. Who calls sees to it that a volume has one step at a time, and remembers what came of it.
+* `NotReady`: the driver was not asked. `Uncertain`: it may have done it, and what lies on disk stays. `Refused`: it
+  surely has not, and the directories made for it are gone again, unless something is mounted there.
+* A cancelled step is as uncertain as one that timed out: the driver may go on.
+* Taking down needs no object of Kubernetes: what vol_data.json says is enough, and it goes last (RULE C18).
+* A driver's OK is not taken for what can be seen not to be so: a target that is not there, a mount that stays.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import ParamSpec, Protocol, TypeVar
+
+from common.errors import CallError
+from common.redact import STRIPPED
+from common.status import Code, Status
+from edge import node_requests
+from edge.disk import ownership
+from edge.disk.block_devices import BlockDevices
+from edge.disk.found_volumes import Found, Published, Staged, Unreadable, scan
+from edge.disk.layout import Layout
+from edge.disk.mounts import MountTable, read_table
+from edge.disk.root_dir import RootDir
+from edge.disk.volume_dirs import VolumeDirs
+from edge.fault_points import reach
+from edge.node_requests import Has, Tokens, VolumeStats
+from edge.volume_errors import NotReady, Refused, Uncertain, VolumeError, driver_error
+from edge.volumes import PodVolume, Volume
+
+__all__ = ["Found", "NodeDriver", "Published", "Staged", "Unreadable", "VolumePlugin", "VolumeStats"]
+
+log = logging.getLogger("csi_bridge.edge.volumes")
+
+CALL_TIMEOUT_S = 120.0
+"""Of each call (the kubelet's csiTimeout)."""
+
+LONGEST_MESSAGE = 1_000
+"""Characters of a driver's error that are told: an event holds 1,024 bytes, and a driver may answer with megabytes."""
+
+_SHORTEST_HIDDEN = 6
+"""A secret shorter than this is not looked for in a driver's error: hiding every `rw` would hide the error."""
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class NodeDriver(Protocol):
+    """A registered driver, as far as node calls need it."""
+
+    @property
+    def name(self) -> str:
+        """The driver's name."""
+
+    @property
+    def node_id(self) -> str:
+        """What its NodeGetInfo calls this node."""
+
+    @property
+    def capabilities(self) -> frozenset[int]:
+        """What its NodeGetCapabilities answered: the numbers of `NodeServiceCapability.RPC.Type`."""
+
+    async def call(self, method: str, request: bytes, *, timeout_s: float) -> tuple[Status, bytes | None]:
+        """Call `/csi.v1.Node/…`; the status is the driver's own.
+
+        Raises:
+            CallError: no answer came; the driver may have done it.
+        """
+
+
+class VolumePlugin:
+    """The steps on CSI volumes below one root directory.
+
+    Args:
+        root: `--root-dir`, as drivers know it: never resolved.
+        node: this node's name, as the cloud has it.
+        find_driver: the registered driver of a name.
+        durable: whether vol_data.json is to survive a power cut.
+        call_timeout_s: after so long a call's outcome is uncertain.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        node: str,
+        find_driver: Callable[[str], NodeDriver | None],
+        *,
+        durable: bool = False,
+        call_timeout_s: float = CALL_TIMEOUT_S,
+    ) -> None:
+        self.layout = Layout(root)
+        self._root = RootDir(root, durable)
+        self._dirs = VolumeDirs(self._root, node)
+        self._devices = BlockDevices(self._root, self.layout)
+        self._find_driver, self._call_timeout_s = find_driver, call_timeout_s
+
+    # ---------------------------------------------------------------- up
+
+    async def stage(
+        self,
+        volume: Volume,
+        *,
+        publish_context: Mapping[str, str],
+        secrets: Mapping[str, str],
+        fs_group: int | None = None,
+        selinux_label: str = "",
+    ) -> None:
+        """Make a volume ready on this node: NodeStageVolume, if the driver stages. Not for inline volumes.
+
+        Args:
+            volume: the volume.
+            publish_context: `status.attachmentMetadata` of its attachment.
+            secrets: of its `stage_secret`.
+            fs_group: of the pod that it is staged for; used by drivers with VOLUME_MOUNT_GROUP.
+            selinux_label: the pod's.
+
+        Raises:
+            VolumeError: see the module's rules.
+        """
+        assert not volume.ephemeral
+        driver = self._driver(volume.driver)
+        stages = Has.STAGE_UNSTAGE_VOLUME in driver.capabilities
+        label = selinux_label if volume.rules.selinux_mount and not volume.block else ""
+        staged = Staged(driver=volume.driver, handle=volume.handle, name=volume.name, block=volume.block)
+        request = node_requests.stage(
+            volume,
+            str(self._dirs.staging_target(staged)),
+            driver.capabilities,
+            publish_context=publish_context,
+            secrets=secrets,
+            fs_group=fs_group,
+            selinux_label=label,
+        )
+        await _locally(NotReady, self._dirs.prepare_stage, volume, label, stages=stages)
+        if not stages:
+            return
+        try:
+            hidden = node_requests.sensitive(volume, publish_context, secrets)
+            await self._call(driver, "stage", node_requests.STAGE, request, hidden)
+        except Refused:
+            await _tidied(self._dirs.tidy_refused_stage, staged)
+            raise
+
+    async def publish(
+        self,
+        wanted: PodVolume,
+        *,
+        publish_context: Mapping[str, str],
+        secrets: Mapping[str, str],
+        tokens: Tokens | None = None,
+        reconstructed: bool = False,
+        tell: Callable[[str], None] | None = None,
+    ) -> None:
+        """Put a volume into a pod's directory: NodePublishVolume, then fsGroup or the block device's map.
+
+        Args:
+            wanted: the volume and its pod.
+            publish_context: `status.attachmentMetadata` of its attachment.
+            secrets: of its `publish_secret`.
+            tokens: by audience; `{"token": …, "expirationTimestamp": …}`.
+            reconstructed: its state was rebuilt from the disk: a refusal does not prove that nothing is there.
+            tell: gets the text of a VolumePermissionChangeInProgress event, while changing ownership takes long.
+
+        Raises:
+            VolumeError: see the module's rules.
+        """
+        await self._publish(wanted, publish_context, secrets, tokens, keep=reconstructed, tell=tell)
+
+    async def republish(
+        self,
+        wanted: PodVolume,
+        *,
+        publish_context: Mapping[str, str],
+        secrets: Mapping[str, str],
+        tokens: Tokens | None = None,
+        tell: Callable[[str], None] | None = None,
+    ) -> None:
+        """Let the driver refresh a published volume (`requiresRepublish`): the same as `publish`.
+
+        A failure changes nothing: the volume is published as before, whatever the error's class.
+
+        Raises:
+            VolumeError: it was not refreshed.
+        """
+        await self._publish(wanted, publish_context, secrets, tokens, keep=True, tell=tell)
+
+    async def _publish(
+        self,
+        wanted: PodVolume,
+        publish_context: Mapping[str, str],
+        secrets: Mapping[str, str],
+        tokens: Tokens | None,
+        *,
+        keep: bool,
+        tell: Callable[[str], None] | None,
+    ) -> None:
+        volume, uid = wanted.volume, wanted.pod.uid
+        driver = self._driver(volume.driver)
+        published = _of(wanted)
+        target = self._dirs.target(published)
+        request = node_requests.publish(
+            wanted,
+            str(target),
+            self._published_from(volume, driver),
+            driver.capabilities,
+            publish_context=publish_context,
+            secrets=secrets,
+            tokens=tokens,
+        )
+        await _locally(NotReady, self._dirs.prepare_publish, wanted, target)
+        try:
+            hidden = node_requests.sensitive(volume, publish_context, secrets, tokens=tokens)
+            await self._call(driver, "publish", node_requests.PUBLISH, request, hidden)
+        except Refused:
+            if not keep and not volume.block:
+                await _tidied(self._dirs.tidy_refused_publish, target)
+            raise
+        await _locally(Uncertain, self._dirs.require_target, driver.name, target)
+        if volume.block:
+            await _locally(Uncertain, self._devices.map, volume.name, uid)
+        elif node_requests.wants_fs_group(wanted, driver.capabilities):
+            await self._give_to_group(wanted, target, tell)
+
+    def _published_from(self, volume: Volume, driver: NodeDriver) -> str:
+        """`staging_target_path` of a publication: for block volumes also of a driver that does not stage."""
+        if volume.block:
+            return str(self.layout.block_staging(volume.name))
+        if Has.STAGE_UNSTAGE_VOLUME not in driver.capabilities or volume.ephemeral:
+            return ""
+        return str(self.layout.staging_target(volume.driver, volume.handle))
+
+    async def _give_to_group(self, wanted: PodVolume, target: Path, tell: Callable[[str], None] | None) -> None:
+        pod = wanted.pod
+        assert pod.fs_group is not None
+        reach("publish.before-ownership")
+        try:
+            await ownership.give(target, pod.fs_group, on_root_mismatch=pod.fs_group_on_root_mismatch, tell=tell)
+        except OSError as error:
+            raise Uncertain(f"{target} could not be given to fsGroup {pod.fs_group}: {_words(error)}") from error
+        reach("publish.after-ownership")
+
+    # ---------------------------------------------------------------- down
+
+    async def unpublish(self, published: Published) -> None:
+        """Take a volume out of a pod's directory: the reverse of `publish`, also of one that failed half-way.
+
+        The driver is asked whatever is there: an earlier NodePublishVolume may have timed out.
+
+        Raises:
+            VolumeError: it is not, or not surely, taken out: the step must be repeated.
+        """
+        target = self._dirs.target(published)
+        if published.block:
+            await _locally(Uncertain, self._devices.unmap, published.name, published.pod_uid)
+        try:
+            driver = self._driver(published.driver)
+        except NotReady as error:
+            if published.block:
+                raise Uncertain(str(error)) from error  # half of it is done
+            raise
+        request = node_requests.unpublish(published.handle, str(target))
+        await self._call(driver, "unpublish", node_requests.UNPUBLISH, request)
+        await _locally(Uncertain, self._dirs.tidy_published, published)
+        reach("unpublish.after-clean")
+
+    async def unstage(self, staged: Staged, *, recorded: bool = True) -> None:
+        """Undo `stage`: NodeUnstageVolume, if the driver stages.
+
+        Args:
+            staged: the volume.
+            recorded: our own state says that it is staged or may be: the driver is asked even if vol_data.json is gone
+                (RULE C17). Without, its absence means that nothing was staged, as for the kubelet.
+
+        Raises:
+            NotReady: something still uses it: a mount references it, or the driver is not registered.
+            VolumeError: it is not, or not surely, unstaged: the step must be repeated.
+        """
+        await _locally(NotReady, self._dirs.require_unused, staged)
+        asked = False
+        if recorded or await _locally(NotReady, self._dirs.may_be_staged, staged):
+            driver = self._driver(staged.driver)
+            if asked := Has.STAGE_UNSTAGE_VOLUME in driver.capabilities:
+                request = node_requests.unstage(staged.handle, str(self._dirs.staging_target(staged)))
+                await self._call(driver, "unstage", node_requests.UNSTAGE, request)
+        await _locally(Uncertain, self._dirs.tidy_staged, staged, asked=asked)
+        reach("unstage.after-clean")
+
+    # ---------------------------------------------------------------- while it is up
+
+    async def expand(self, volume: Volume, pod_uid: str, *, required_bytes: int, secrets: Mapping[str, str]) -> int:
+        """NodeExpandVolume at a pod's mount; the size in bytes that it has now.
+
+        Raises:
+            Refused: with the driver's code; UNIMPLEMENTED also if it has no capability EXPAND_VOLUME and was not asked.
+            VolumeError: see the module's rules.
+        """
+        driver = self._driver(volume.driver)
+        if Has.EXPAND_VOLUME not in driver.capabilities:
+            raise Refused(
+                f"driver {driver.name} cannot expand volumes on a node (no capability EXPAND_VOLUME)",
+                code=Code.UNIMPLEMENTED,
+            )
+        if volume.block:
+            path = await _locally(NotReady, self._devices.device, volume.name, pod_uid)
+            staging = self.layout.block_staging(volume.name)
+        else:
+            path = str(self.layout.target(pod_uid, volume.name))
+            staging = self.layout.staging_target(volume.driver, volume.handle)
+        request = node_requests.expand(
+            volume, path, str(staging), driver.capabilities, required_bytes=required_bytes, secrets=secrets
+        )
+        hidden = node_requests.sensitive(volume, secrets)
+        answer = await self._call(driver, "expand", node_requests.EXPAND, request, hidden)
+        return _understood(driver, "NodeExpandVolume", node_requests.expanded_bytes, answer) or required_bytes
+
+    async def stats(self, published: Published) -> VolumeStats | None:
+        """Its use and health, as far as the driver has the capabilities to tell; None if it has none of them.
+
+        Raises:
+            VolumeError: it did not tell.
+        """
+        driver = self._driver(published.driver)
+        path = (
+            self.layout.device_map(published.name, published.pod_uid)
+            if published.block
+            else self._dirs.target(published)
+        )
+        found: VolumeStats | None = None
+        if Has.GET_VOLUME_STATS in driver.capabilities:
+            request = node_requests.stats(published.handle, str(path))
+            answer = await self._call(driver, "stats", node_requests.STATS, request)
+            found = _understood(driver, "NodeGetVolumeStats", node_requests.read_stats, answer, driver.capabilities)
+            if found is None:
+                raise Refused(f"driver {driver.name} answered NodeGetVolumeStats without any usage")
+        if Has.GET_VOLUME_HEALTH not in driver.capabilities:
+            return found
+        abnormal, message = await self._health(driver, published)
+        return replace(found or VolumeStats(), abnormal=abnormal, message=message)
+
+    async def _health(self, driver: NodeDriver, published: Published) -> tuple[bool, str]:
+        staging = ""
+        if Has.STAGE_UNSTAGE_VOLUME in driver.capabilities and not published.ephemeral:
+            staging = str(self._dirs.staging_target(_staging_of(published)))
+        request = node_requests.health(published.handle, str(self._dirs.target(published)), staging)
+        answer = await self._call(driver, "health", node_requests.HEALTH, request)
+        return _understood(driver, "NodeGetVolumeHealth", node_requests.read_health, answer)
+
+    # ---------------------------------------------------------------- what is there
+
+    async def scan(self) -> Found:
+        """What lies on disk. Nothing is stat'ed that may be a dead mount.
+
+        Raises:
+            NotReady: the root directory cannot be read.
+        """
+        return await _locally(NotReady, scan, self._root)
+
+    async def mount_table(self) -> MountTable:
+        """The mounts as they are now, for `is_mounted`."""
+        return await _locally(NotReady, read_table, self.layout.root)
+
+    def is_mounted(self, what: Published | Staged, mounts: MountTable) -> bool:
+        """Whether there is a mount at its target; of a block volume in a pod, at its device map."""
+        if isinstance(what, Staged):
+            return mounts.is_mount_point(self._dirs.staging_target(what))
+        if what.block:
+            return mounts.is_mount_point(self.layout.device_map(what.name, what.pod_uid))
+        return mounts.is_mount_point(self._dirs.target(what))
+
+    def path(self, published: Published) -> Path:
+        """Where a pod finds it: the mounted directory, or the link to the block device."""
+        if published.block:
+            return self.layout.device_link(published.pod_uid, published.name)
+        return self._dirs.target(published)
+
+    async def clean_leftovers(self, published: Published | Unreadable) -> bool:
+        """Remove the empty directories and our own files that a gone pod or an unknown volume left (RULE C18).
+
+        Only after `unpublish`, or for what is unreadable: vol_data.json goes, too. Nothing goes where anything is
+        mounted or held by a loop device, and no file but ours.
+
+        Returns:
+            Whether nothing is left of it.
+        """
+        return await _locally(NotReady, self._dirs.clean_leftovers, published)
+
+    # ---------------------------------------------------------------- parts of several steps
+
+    def _driver(self, name: str) -> NodeDriver:
+        driver = self._find_driver(name)
+        if driver is None:
+            raise NotReady(
+                f"driver {name} is not registered on this node; see whether its pod and its node-driver-registrar run"
+            )
+        return driver
+
+    async def _call(
+        self, driver: NodeDriver, step: str, method: str, request: bytes, hidden: Iterable[str] = ()
+    ) -> bytes:
+        reach(f"{step}.before-call")
+        try:
+            status, answer = await driver.call(method, request, timeout_s=self._call_timeout_s)
+        except CallError as error:
+            raise Uncertain(_told(str(error), hidden)) from error
+        reach(f"{step}.after-call")
+        if status.ok:
+            return answer or b""
+        raise driver_error(driver.name, method, Status(status.code, _told(status.message, hidden), status.origin))
+
+
+def _of(wanted: PodVolume) -> Published:
+    volume = wanted.volume
+    return Published(
+        driver=volume.driver,
+        handle=volume.handle,
+        name=volume.name,
+        pod_uid=wanted.pod.uid,
+        block=volume.block,
+        ephemeral=volume.ephemeral,
+    )
+
+
+def _staging_of(published: Published) -> Staged:
+    return Staged(driver=published.driver, handle=published.handle, name=published.name, block=published.block)
+
+
+async def _locally(blame: type[VolumeError], work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Do something that blocks in a thread; what the file system refuses becomes an error of this kind."""
+    try:
+        return await asyncio.to_thread(work, *args, **kwargs)
+    except OSError as error:
+        raise blame(_words(error)) from error
+
+
+async def _tidied(work: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
+    """Do something that blocks in a thread, and that may fail without harm."""
+    try:
+        await asyncio.to_thread(work, *args, **kwargs)
+    except OSError as error:
+        log.warning("something is left behind: %s", _words(error))
+
+
+def _understood(driver: NodeDriver, method: str, read: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    try:
+        return read(*args, **kwargs)
+    except ValueError as error:
+        raise Uncertain(f"driver {driver.name} answered {method} with OK, but {error}") from error
+
+
+def _words(error: OSError) -> str:
+    return error.strerror or str(error)
+
+
+def _told(message: str, hidden: Iterable[str]) -> str:
+    """A driver's error, as far as it may be told: without what is secret in the request, and not too long."""
+    for value in sorted(hidden, key=len, reverse=True):
+        if len(value) >= _SHORTEST_HIDDEN:
+            message = message.replace(value, STRIPPED)
+    if len(message) <= LONGEST_MESSAGE:
+        return message
+    return f"{message[:LONGEST_MESSAGE]}… ({len(message)} characters in all; the driver's log has them)"

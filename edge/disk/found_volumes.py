@@ -1,0 +1,205 @@
+"""A found volume: what the disk alone tells of volumes on this node, after a restart or a crash.
+
+Rules:
+
+* vol_data.json is believed only where it belongs: its names must lead to the directory that it lies in.
+* Whatever has a directory is found, mounted or not, whole or left half-way: as known, or as unreadable with the reason.
+* Only directories of ours are listed; no target is opened or stat'ed.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from edge.disk.layout import PLUGIN, VOL_DATA, Layout, escaped, handle_hash
+from edge.disk.root_dir import RootDir
+from edge.disk.volume_data import EPHEMERAL, LARGEST_BYTES, VolumeData, VolumeDataUnknown, parse
+from edge.volumes import VolumeKey
+
+_NO_DRIVERS = frozenset({"volumeDevices", "pv"})
+"""Beside the drivers' directories lie the block volumes', and what kubelets before 1.24 staged."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Published:
+    """A volume in one pod, as far as taking it down needs to know it.
+
+    Attributes:
+        name: the PV's name, or the inline volume's.
+    """
+
+    driver: str
+    handle: str
+    name: str
+    pod_uid: str
+    block: bool = False
+    ephemeral: bool = False
+
+    @property
+    def key(self) -> VolumeKey:
+        """The volume's."""
+        return VolumeKey(self.driver, self.handle)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Staged:
+    """A volume staged on this node.
+
+    Attributes:
+        name: the PV's name; empty if only a file system's vol_data.json was found, which does not tell it.
+    """
+
+    driver: str
+    handle: str
+    name: str = ""
+    block: bool = False
+
+    @property
+    def key(self) -> VolumeKey:
+        """The volume's."""
+        return VolumeKey(self.driver, self.handle)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unreadable:
+    """A directory of a volume whose state is unknown, because its vol_data.json does not tell.
+
+    Attributes:
+        path: the volume's directory; of a block volume's publication, the link or map of the pod.
+        pod_uid: whose it is; empty for stagings.
+        name: the volume's name as a directory; empty for stagings of file systems.
+        driver: of a file system's staging, else empty.
+    """
+
+    path: Path
+    reason: str
+    pod_uid: str = ""
+    name: str = ""
+    driver: str = ""
+    block: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What lies on disk."""
+
+    published: tuple[Published, ...] = ()
+    staged: tuple[Staged, ...] = ()
+    unreadable: tuple[Unreadable, ...] = ()
+
+
+def scan(root: RootDir) -> Found:
+    """All CSI volumes that have a directory below a root directory. Blocks.
+
+    Raises:
+        OSError: a directory of ours cannot be read.
+    """
+    found = _Scan(root, Layout(root.path))
+    found.file_systems()
+    found.stagings()
+    found.block_volumes()
+    return Found(tuple(found.published), tuple(found.staged), tuple(found.unreadable))
+
+
+@dataclass(slots=True)
+class _Scan:
+    root: RootDir
+    layout: Layout
+    published: list[Published] = field(default_factory=list)
+    staged: list[Staged] = field(default_factory=list)
+    unreadable: list[Unreadable] = field(default_factory=list)
+
+    def file_systems(self) -> None:
+        for uid in self._dirs(self.layout.pods):
+            for folder in self._dirs(self.layout.pods / uid / "volumes" / PLUGIN):
+                path = self.layout.volume_dir(uid, folder)
+                try:
+                    data = self._read(path)
+                    _require(escaped(data.name) == folder)
+                except VolumeDataUnknown as error:
+                    self.unreadable.append(Unreadable(path=path, reason=str(error), pod_uid=uid, name=folder))
+                    continue
+                ephemeral = data.lifecycle == EPHEMERAL
+                self.published.append(
+                    Published(driver=data.driver, handle=data.handle, name=data.name, pod_uid=uid, ephemeral=ephemeral)
+                )
+
+    def stagings(self) -> None:
+        for driver in self._dirs(self.layout.staging_root) - _NO_DRIVERS:
+            for folder in self._dirs(self.layout.staging_root / driver):
+                path = self.layout.staging_root / driver / folder
+                try:
+                    data = self._read(path)
+                    _require(data.driver == driver and handle_hash(data.handle) == folder)
+                except VolumeDataUnknown as error:
+                    self.unreadable.append(Unreadable(path=path, reason=str(error), driver=driver))
+                    continue
+                self.staged.append(Staged(driver=data.driver, handle=data.handle))
+
+    def block_volumes(self) -> None:
+        root = self.layout.block_root
+        places = self._block_publications()
+        names = self._dirs(root) | self._dirs(root / "staging") | self._dirs(root / "publish") | set(places)
+        for name in sorted(names - {"staging", "publish"}):
+            try:
+                data = self._read(self.layout.block_data(name))
+                _require(escaped(data.name) == name)
+            except VolumeDataUnknown as error:
+                why = str(error)
+                self.unreadable.append(Unreadable(path=self.layout.block_dir(name), reason=why, name=name, block=True))
+                self.unreadable += [
+                    Unreadable(path=path, reason=why, pod_uid=uid, name=name, block=True)
+                    for uid, path in sorted(places.get(name, {}).items())
+                ]
+                continue
+            volume = (data.driver, data.handle, data.name)
+            self.staged.append(_block_staged(*volume))
+            self.published += [_block_published(*volume, uid) for uid in sorted(places.get(name, {}))]
+
+    def _block_publications(self) -> dict[str, dict[str, Path]]:
+        """By volume and pod: every trace of a publication that may have stopped half-way."""
+        found: dict[str, dict[str, Path]] = {}
+        root = self.layout.block_root
+        for name in self._dirs(root / "publish"):
+            for uid in self.root.names(root / "publish" / name):
+                found.setdefault(name, {})[uid] = root / "publish" / name / uid
+        for name in self._dirs(root) - {"staging", "publish"}:
+            for uid in self.root.names(self.layout.device_maps(name)):
+                found.setdefault(name, {})[uid] = self.layout.device_maps(name) / uid
+        for uid in self._dirs(self.layout.pods):
+            folder = self.layout.pods / uid / "volumeDevices" / PLUGIN
+            for name in self.root.names(folder):
+                found.setdefault(name, {})[uid] = folder / name
+        return found
+
+    def _dirs(self, path: Path) -> set[str]:
+        return {name for name, kind in self.root.names(path).items() if kind == "dir"}
+
+    def _read(self, folder: Path) -> VolumeData:
+        return read_data(self.root, folder)
+
+
+def read_data(root: RootDir, folder: Path) -> VolumeData:
+    """A directory's vol_data.json.
+
+    Raises:
+        VolumeDataUnknown: there is none, or it does not tell.
+    """
+    try:
+        return parse(root.read_file(folder / VOL_DATA, LARGEST_BYTES))
+    except FileNotFoundError:
+        raise VolumeDataUnknown(f"there is no {VOL_DATA}", missing=True) from None
+    except OSError as error:
+        raise VolumeDataUnknown(str(error)) from error
+
+
+def _require(belongs: bool) -> None:  # noqa: FBT001  # it reads as a sentence
+    if not belongs:
+        raise VolumeDataUnknown(f"its {VOL_DATA} is another volume's")
+
+
+def _block_staged(driver: str, handle: str, name: str) -> Staged:
+    return Staged(driver=driver, handle=handle, name=name, block=True)
+
+
+def _block_published(driver: str, handle: str, name: str, pod_uid: str) -> Published:
+    return Published(driver=driver, handle=handle, name=name, pod_uid=pod_uid, block=True)

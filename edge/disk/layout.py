@@ -1,0 +1,146 @@
+"""A layout: where each thing of a volume lies below the kubelet's root directory (contract.md C.3).
+
+Rules:
+
+* Paths are made of names that are checked first: no name can lead out of its directory.
+* Vendors' drivers know these paths: they are the kubelet's to the letter, and never resolved (RULE C7).
+"""
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from edge.volume_errors import NotReady
+
+PLUGIN = "kubernetes.io~csi"
+"""The CSI plugin's name as a directory: `kubernetes.io/csi` with `/` escaped."""
+
+VOL_DATA = "vol_data.json"
+
+LONGEST_NAME_BYTES = 255
+"""NAME_MAX of every Linux file system that a root directory lies on."""
+
+_BLOCK_OWN = frozenset({"staging", "publish"})
+"""Beside the block volumes' own directories lie these two."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The paths below one root directory.
+
+    Attributes:
+        root: `/var/lib/kubelet`, or what `--root-dir` says.
+    """
+
+    root: Path
+
+    @property
+    def pods(self) -> Path:
+        """The pods' directories, by uid."""
+        return self.root / "pods"
+
+    @property
+    def staging_root(self) -> Path:
+        """The staging directories of file systems, by driver."""
+        return self.root / "plugins" / "kubernetes.io" / "csi"
+
+    @property
+    def block_root(self) -> Path:
+        """Everything of block volumes that belongs to no pod."""
+        return self.staging_root / "volumeDevices"
+
+    def pod(self, uid: str) -> Path:
+        """A pod's directory."""
+        return self.pods / component("the pod's uid", uid)
+
+    def volume_dir(self, pod_uid: str, name: str) -> Path:
+        """A pod's directory of one volume: the target's parent, which holds vol_data.json."""
+        return self.pod(pod_uid) / "volumes" / PLUGIN / _volume(name)
+
+    def target(self, pod_uid: str, name: str) -> Path:
+        """A file system's `target_path`, which the driver makes."""
+        return self.volume_dir(pod_uid, name) / "mount"
+
+    def staging_dir(self, driver: str, handle: str) -> Path:
+        """The directory of a volume's staging, which holds vol_data.json."""
+        if not handle:
+            raise NotReady("the volume has an empty volumeHandle; mend its PersistentVolume")
+        return self.staging_root / component("the driver's name", driver) / handle_hash(handle)
+
+    def staging_target(self, driver: str, handle: str) -> Path:
+        """A file system's `staging_target_path`."""
+        return self.staging_dir(driver, handle) / "globalmount"
+
+    def block_dir(self, name: str) -> Path:
+        """The directory of a block volume: `data` and `dev` lie in it."""
+        folder = _volume(name)
+        if folder in _BLOCK_OWN:
+            raise NotReady(f"a block volume cannot be called {folder}: give its PersistentVolume another name")
+        return self.block_root / folder
+
+    def block_data(self, name: str) -> Path:
+        """The directory that holds a block volume's vol_data.json."""
+        return self.block_dir(name) / "data"
+
+    def device_maps(self, name: str) -> Path:
+        """Where a block volume's device is bound to, once for each pod."""
+        return self.block_dir(name) / "dev"
+
+    def device_map(self, name: str, pod_uid: str) -> Path:
+        """The file that a pod's block device is bound to."""
+        return self.device_maps(name) / component("the pod's uid", pod_uid)
+
+    def block_staging(self, name: str) -> Path:
+        """A block volume's `staging_target_path`: a directory."""
+        return self.block_root / "staging" / self.block_dir(name).name
+
+    def block_targets(self, name: str) -> Path:
+        """The parent of a block volume's targets."""
+        return self.block_root / "publish" / self.block_dir(name).name
+
+    def block_target(self, name: str, pod_uid: str) -> Path:
+        """A block volume's `target_path`: a file, which the driver makes."""
+        return self.block_targets(name) / component("the pod's uid", pod_uid)
+
+    def device_link(self, pod_uid: str, name: str) -> Path:
+        """The link in a pod's directory that leads to its block device."""
+        return self.pod(pod_uid) / "volumeDevices" / PLUGIN / _volume(name)
+
+
+def handle_hash(handle: str) -> str:
+    """The directory of a volumeHandle, which may hold any character."""
+    return hashlib.sha256(handle.encode()).hexdigest()
+
+
+def escaped(name: str) -> str:
+    """A name as a directory: the kubelet writes `~` for `/`."""
+    return name.replace("/", "~")
+
+
+def component(what: str, name: str) -> str:
+    """A name that stays in its directory.
+
+    Args:
+        what: what it is, for the message.
+        name: to be one component of a path.
+
+    Raises:
+        NotReady: it cannot be one.
+    """
+    if not name:
+        raise NotReady(f"{what} is empty")
+    if name in {".", ".."} or "/" in name or "\0" in name:
+        raise NotReady(f"{what} is {shown(name)}, which cannot name a directory")
+    size = len(name.encode("utf-8", "surrogateescape"))
+    if size > LONGEST_NAME_BYTES:
+        raise NotReady(f"{what} has {size} bytes ({shown(name)}); a directory's name has at most {LONGEST_NAME_BYTES}")
+    return name
+
+
+def shown(name: str) -> str:
+    """A name that cannot be used, for a message: short, and printable."""
+    return ascii(name if len(name) <= 40 else name[:40] + "…")
+
+
+def _volume(name: str) -> str:
+    return component("the volume's name", escaped(name))

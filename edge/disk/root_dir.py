@@ -1,0 +1,290 @@
+"""A root directory: makes and removes what lies below it, and never follows a symbolic link on its way there.
+
+Rules:
+
+* Only the root's own path may hold symbolic links. One below it is refused: it may lead anywhere.
+* Removing takes one empty directory or one file, never a tree.
+* The last component of a path is never opened nor stat'ed: it may be a mount that does not answer.
+* Who calls asks the mount table first whether something is mounted there.
+"""
+
+import errno
+import os
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+DIR_MODE = 0o750
+FILE_MODE = 0o644
+"""The kubelet's modes (its umask is 022): ours are set, whatever our umask is."""
+
+_TEMPORARY = ".new"
+"""What a file is called until it is whole. A fixed name: a crash leaves one at most, and the next write takes it."""
+
+_FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+Kind = Literal["dir", "file", "link", "other"]
+
+_WORDS = {
+    errno.ENOTDIR: "something there, or on the way, is no directory (a symbolic link is not followed)",
+    errno.ELOOP: "it is a symbolic link, which is not followed",
+    errno.EBUSY: "something is mounted there",
+    errno.ENOTEMPTY: "it is not empty",
+}
+"""What some errors mean here. A link that O_NOFOLLOW and O_DIRECTORY meet is ENOTDIR (open(2))."""
+
+
+class RootDirError(OSError):
+    """The file system refused. `str()` says what was done where, and why it failed."""
+
+    def __init__(self, error: OSError, what: str, path: Path) -> None:
+        why = _WORDS.get(error.errno or 0) or error.strerror or str(error)
+        super().__init__(error.errno, f"cannot {what} {path}: {why}")
+
+    def __str__(self) -> str:
+        return str(self.strerror)
+
+
+@dataclass(frozen=True, slots=True)
+class RootDir:
+    """What can be done below one directory.
+
+    Attributes:
+        path: the directory.
+        durable: whether a written file survives a power cut (`--durability=full`).
+    """
+
+    path: Path
+    durable: bool = False
+
+    def make_dir(self, path: Path) -> None:
+        """Make a directory and its parents, where they are missing.
+
+        Raises:
+            RootDirError: it cannot be made.
+        """
+        with _told("make the directory", path):
+            folder = self._open_root(make=True)
+            try:
+                *parents, last = self._parts(path)
+                for name in parents:
+                    _make(folder, name)
+                    folder = _step(folder, name)
+                _make(folder, last)
+            finally:
+                os.close(folder)
+
+    def names(self, path: Path) -> dict[str, Kind]:
+        """What lies in a directory; nothing if there is none. Kinds are the directory's own word: nothing is stat'ed.
+
+        Raises:
+            RootDirError: it cannot be read.
+        """
+        with _told("read", path):
+            try:
+                folder = self._open(path)
+            except (FileNotFoundError, NotADirectoryError):
+                return {}
+            try:
+                readable = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
+            finally:
+                os.close(folder)
+            try:
+                with os.scandir(readable) as entries:
+                    return {entry.name: _kind(entry) for entry in entries}
+            finally:
+                os.close(readable)
+
+    def has(self, path: Path) -> bool:
+        """Whether there is such an entry, without asking the entry."""
+        return path.name in self.names(path.parent)
+
+    def read_file(self, path: Path, limit: int) -> bytes:
+        """An ordinary file's content.
+
+        Raises:
+            FileNotFoundError: there is none.
+            RootDirError: it cannot be read, is no ordinary file, or is larger than `limit` bytes.
+        """
+        with _told("read", path), self._parent(path) as folder:
+            # O_NONBLOCK: a FIFO in the file's place would wait for a writer for ever.
+            file = os.open(path.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+            try:
+                if not stat.S_ISREG(os.fstat(file).st_mode):
+                    raise OSError(errno.EINVAL, "it is no ordinary file")
+                content = os.read(file, limit + 1)
+            finally:
+                os.close(file)
+            if len(content) > limit:
+                raise OSError(errno.EFBIG, f"it is larger than {limit} bytes")
+            return content
+
+    def write_file(self, path: Path, content: bytes, *, reached: Callable[[], None] = lambda: None) -> None:
+        """Make or replace a file at once: whoever reads it sees the old content or the new one.
+
+        Args:
+            path: its parent exists.
+            content: the whole of it.
+            reached: called when the new content is written, and not yet there.
+
+        Raises:
+            RootDirError: it cannot be written; the old content stays.
+        """
+        temporary = path.name + _TEMPORARY
+        with _told("write", path), self._parent(path) as folder:
+            try:
+                self._write(folder, temporary, content)
+                reached()
+                os.rename(temporary, path.name, src_dir_fd=folder, dst_dir_fd=folder)
+            except OSError:
+                with suppress(OSError):
+                    os.unlink(temporary, dir_fd=folder)
+                raise
+            if self.durable:
+                _sync(folder)
+
+    def _write(self, folder: int, name: str, content: bytes) -> None:
+        with suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=folder)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        with os.fdopen(os.open(name, flags, FILE_MODE, dir_fd=folder), "wb") as file:
+            os.fchmod(file.fileno(), FILE_MODE)
+            file.write(content)
+            file.flush()
+            if self.durable:
+                os.fsync(file.fileno())
+
+    def touch(self, path: Path, mode: int) -> None:
+        """Make an empty file, if there is no entry of that name."""
+        with _told("make", path), self._parent(path) as folder, suppress(FileExistsError):
+            file = os.open(path.name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode, dir_fd=folder)
+            try:
+                os.fchmod(file, mode)
+            finally:
+                os.close(file)
+
+    def link(self, path: Path, target: str) -> None:
+        """Make a symbolic link, in place of whatever file or link is there."""
+        with _told("make the link", path), self._parent(path) as folder:
+            if _read_link(folder, path.name) == target:
+                return
+            with suppress(FileNotFoundError):
+                os.unlink(path.name, dir_fd=folder)
+            os.symlink(target, path.name, dir_fd=folder)
+
+    def read_link(self, path: Path) -> str | None:
+        """Where a symbolic link leads; None if there is no link."""
+        with _told("read the link", path):
+            try:
+                with self._parent(path) as folder:
+                    return _read_link(folder, path.name)
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+
+    def remove_file(self, path: Path) -> None:
+        """Remove a file or a link, and what a crash left of its writing. Nothing there: nothing happens."""
+        with _told("remove the file", path), suppress(FileNotFoundError), self._parent(path) as folder:
+            for name in (path.name + _TEMPORARY, path.name):
+                with suppress(FileNotFoundError):
+                    os.unlink(name, dir_fd=folder)
+
+    def remove_dir(self, path: Path) -> None:
+        """Remove an empty directory. Nothing there: nothing happens.
+
+        Raises:
+            RootDirError: it is not empty, is a mount point, or cannot be removed.
+        """
+        with _told("remove the directory", path), suppress(FileNotFoundError), self._parent(path) as folder:
+            os.rmdir(path.name, dir_fd=folder)
+
+    def remove(self, path: Path) -> None:
+        """Remove an empty directory or a file, whichever it is."""
+        try:
+            self.remove_dir(path)
+        except RootDirError as error:
+            if error.errno != errno.ENOTDIR:
+                raise
+            self.remove_file(path)
+
+    def _parts(self, path: Path) -> tuple[str, ...]:
+        parts = path.relative_to(self.path).parts
+        if not parts or ".." in parts:
+            raise OSError(errno.EINVAL, f"it does not lie below {self.path}")
+        return parts
+
+    def _open_root(self, *, make: bool = False) -> int:
+        if make:
+            self.path.mkdir(DIR_MODE, parents=True, exist_ok=True)
+        return os.open(self.path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    @contextmanager
+    def _parent(self, path: Path) -> Iterator[int]:
+        folder = self._open(path.parent)
+        try:
+            yield folder
+        finally:
+            os.close(folder)
+
+    def _open(self, path: Path) -> int:
+        """A directory, for use as `dir_fd`."""
+        folder = self._open_root()
+        try:
+            for name in self._parts(path) if path != self.path else ():
+                folder = _step(folder, name)
+        except BaseException:
+            os.close(folder)
+            raise
+        return folder
+
+
+@contextmanager
+def _told(what: str, path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (FileNotFoundError, RootDirError):
+        raise
+    except (OSError, ValueError) as error:
+        raise RootDirError(error if isinstance(error, OSError) else OSError(str(error)), what, path) from error
+
+
+def _step(folder: int, name: str) -> int:
+    """Go down one directory. The one above is closed, unless that fails."""
+    below = os.open(name, _FOLDER, dir_fd=folder)
+    os.close(folder)
+    return below
+
+
+def _make(folder: int, name: str) -> None:
+    try:
+        os.mkdir(name, DIR_MODE, dir_fd=folder)
+    except FileExistsError:
+        return
+    os.chmod(name, DIR_MODE, dir_fd=folder)
+
+
+def _sync(folder: int) -> None:
+    opened = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
+
+
+def _read_link(folder: int, name: str) -> str | None:
+    try:
+        return os.readlink(name, dir_fd=folder)
+    except OSError as error:
+        if error.errno in {errno.EINVAL, errno.ENOENT}:
+            return None
+        raise
+
+
+def _kind(entry: os.DirEntry[str]) -> Kind:
+    if entry.is_symlink():
+        return "link"
+    if entry.is_dir(follow_symlinks=False):
+        return "dir"
+    return "file" if entry.is_file(follow_symlinks=False) else "other"

@@ -1,0 +1,268 @@
+"""A volume's directories: what is made on this node around a driver's calls, and what is removed again.
+
+Rules:
+
+* vol_data.json is there before the driver is asked, and goes after it has answered (RULE C18).
+* A directory goes only if it is empty and nothing is mounted there, and no file goes but ours: never a tree.
+* Everything here blocks, and raises OSError where the file system refuses.
+"""
+
+import logging
+from collections.abc import Iterable
+from pathlib import Path
+
+from edge.disk import volume_data
+from edge.disk.block_devices import loops_on
+from edge.disk.found_volumes import Published, Staged, Unreadable, read_data
+from edge.disk.layout import PLUGIN, VOL_DATA, Layout
+from edge.disk.mounts import read_table
+from edge.disk.root_dir import RootDir
+from edge.disk.volume_data import VolumeData, VolumeDataUnknown
+from edge.fault_points import reach
+from edge.volume_errors import NotReady, Uncertain
+from edge.volumes import PodVolume, Volume
+
+log = logging.getLogger("csi_bridge.edge.volumes")
+
+
+class VolumeDirs:
+    """The directories of volumes below one root directory.
+
+    Args:
+        root: what can be done below it.
+        node: this node's name.
+    """
+
+    def __init__(self, root: RootDir, node: str) -> None:
+        self.layout = Layout(root.path)
+        self._root, self._node = root, node
+
+    def target(self, published: Published) -> Path:
+        """`target_path`."""
+        if published.block:
+            return self.layout.block_target(published.name, published.pod_uid)
+        return self.layout.target(published.pod_uid, published.name)
+
+    def staging_target(self, staged: Staged) -> Path:
+        """`staging_target_path`."""
+        if staged.block:
+            return self.layout.block_staging(staged.name)
+        return self.layout.staging_target(staged.driver, staged.handle)
+
+    # ---------------------------------------------------------------- before a call
+
+    def prepare_stage(self, volume: Volume, selinux_context: str, *, stages: bool) -> None:
+        """What is there before NodeStageVolume; of a driver that does not stage, too: unstaging asks for it.
+
+        Args:
+            volume: the volume.
+            selinux_context: it is mounted with this label.
+            stages: the driver will be asked.
+        """
+        if volume.block:
+            self._write_block_data(volume, "stage")
+            if stages:
+                self._root.make_dir(self.layout.block_staging(volume.name))
+                reach("stage.after-dir")
+            return
+        target = self.layout.staging_target(volume.driver, volume.handle)
+        reach("stage.before-dir")
+        self._root.make_dir(target)
+        reach("stage.after-dir")
+        self._write_data(target, volume_data.of_staging(volume, selinux_context), "stage")
+
+    def prepare_publish(self, wanted: PodVolume, target: Path) -> None:
+        """What is there before NodePublishVolume."""
+        if wanted.volume.block:
+            self._write_block_data(wanted.volume, "publish")
+            self._root.make_dir(target.parent)
+            reach("publish.after-dir")
+            return
+        reach("publish.before-dir")
+        self._root.make_dir(target.parent)
+        reach("publish.after-dir")
+        data = volume_data.of_target(wanted, self._node, wanted.selinux_context)
+        self._write_data(target, data, "publish")
+
+    def _write_data(self, target: Path, data: VolumeData, step: str) -> None:
+        reach(f"{step}.before-data")
+        try:
+            self._write(target.parent / VOL_DATA, data, step)
+        except OSError:
+            self._tidy_quietly(target, step)
+            raise
+        reach(f"{step}.after-data")
+
+    def _write_block_data(self, volume: Volume, step: str) -> None:
+        folder = self.layout.block_data(volume.name)
+        reach(f"{step}.before-dir")
+        self._root.make_dir(folder)
+        reach(f"{step}.before-data")
+        self._write(folder / VOL_DATA, volume_data.of_block(volume, self._node), step)
+        reach(f"{step}.after-data")
+
+    def _write(self, path: Path, data: VolumeData, step: str) -> None:
+        """Write a vol_data.json, unless it is there: a republication each minute writes nothing."""
+        content = data.encode()
+        try:
+            if self._root.read_file(path, volume_data.LARGEST_BYTES) == content:
+                return
+        except OSError:
+            log.debug("%s is written: there was none that could be read", path)
+        self._root.write_file(path, content, reached=lambda: reach(f"{step}.before-rename"))
+
+    # ---------------------------------------------------------------- after a call
+
+    def require_target(self, driver: str, target: Path) -> None:
+        """Take a driver's OK for true only if there is something at the target."""
+        if not self._root.has(target):
+            raise Uncertain(
+                f"driver {driver} answered NodePublishVolume with OK, but there is nothing at {target}; "
+                f"see whether the driver sees {self.layout.root} with bidirectional mount propagation"
+            )
+
+    def tidy_published(self, published: Published) -> None:
+        """After NodeUnpublishVolume."""
+        target = self.target(published)
+        self._require_unmounted(published.driver, "NodeUnpublishVolume", target)
+        if published.block:
+            self._root.remove(target)
+        else:
+            self._tidy_target(target, "unpublish")
+
+    def tidy_staged(self, staged: Staged, *, asked: bool) -> None:
+        """After NodeUnstageVolume, if it was asked for."""
+        target = self.staging_target(staged)
+        if asked:
+            self._require_unmounted(staged.driver, "NodeUnstageVolume", target)
+        if not staged.block:
+            self._tidy_target(target, "unstage")
+            return
+        try:
+            self._tidy_block(staged.name, "unstage")
+        except OSError as error:
+            # What a driver leaves in its staging directory keeps nobody from using the volume again.
+            log.warning("something of %s is left behind: %s", staged.key, _words(error))
+
+    def tidy_refused_stage(self, staged: Staged) -> None:
+        """After a final code of NodeStageVolume."""
+        if staged.block:
+            self._tidy_block(staged.name, "stage")
+        else:
+            self._tidy_target(self.staging_target(staged), "stage")
+
+    def tidy_refused_publish(self, target: Path) -> None:
+        """After a final code of NodePublishVolume; not for block volumes, whose directories are their stagings'."""
+        self._tidy_target(target, "publish")
+
+    # ---------------------------------------------------------------- what is there
+
+    def require_unused(self, staged: Staged) -> None:
+        """Refuse to unstage what is mounted elsewhere."""
+        target = self.staging_target(staged)
+        mounts = read_table(self.layout.root, whole=True)
+        used = mounts.within(self.layout.device_maps(staged.name)) if staged.block else mounts.references(target)
+        if used:
+            places = ", ".join(used[:3])
+            raise NotReady(f"{staged.key} is still in use: it is mounted at {places}")
+
+    def may_be_staged(self, staged: Staged) -> bool:
+        """Whether the disk has any sign of a staging."""
+        target = self.staging_target(staged)
+        if staged.block:
+            return self._root.has(target)
+        try:
+            read_data(self._root, target.parent)
+        except VolumeDataUnknown as unknown:
+            return not unknown.missing
+        return True
+
+    def clean_leftovers(self, what: Published | Unreadable) -> bool:
+        """See `VolumePlugin.clean_leftovers`."""
+        places = list(self._places(what))
+        mounts = read_table(self.layout.root, whole=True)
+        busy = [found for place in places for found in mounts.within(place)]
+        busy += [str(device) for place in places if what.block for device in loops_on(place)]
+        if busy:
+            log.warning("%s is left as it is: there is still %s", places[0], busy[0])
+            return False
+        try:
+            if not what.block:
+                folder = places[0]
+                self._tidy_target(folder / ("mount" if what.pod_uid else "globalmount"), "leftovers")
+            elif what.pod_uid:
+                for place in places:
+                    self._root.remove(place)
+            else:
+                self._tidy_block(what.name, "leftovers")
+        except OSError as error:
+            log.warning("%s is left as it is: %s", places[0], _words(error))
+            return False
+        if what.pod_uid:
+            self._prune_pod(what)
+        return True
+
+    def _places(self, what: Published | Unreadable) -> Iterable[Path]:
+        if not what.block:
+            yield what.path if isinstance(what, Unreadable) else self.target(what).parent
+        elif what.pod_uid:
+            yield self.layout.device_map(what.name, what.pod_uid)
+            yield self.layout.block_target(what.name, what.pod_uid)
+            yield self.layout.device_link(what.pod_uid, what.name)
+        else:
+            yield self.layout.block_dir(what.name)
+            yield self.layout.block_targets(what.name)
+            yield self.layout.block_staging(what.name)
+
+    def _prune_pod(self, what: Published | Unreadable) -> None:
+        """Remove a gone pod's directories, from the inside out, up to the first that holds something."""
+        pod = self.layout.pod(what.pod_uid)
+        kind = pod / ("volumeDevices" if what.block else "volumes")
+        try:
+            for folder in (kind / PLUGIN, kind, pod):
+                self._root.remove_dir(folder)
+        except OSError as error:
+            log.debug("the directories of pod %s stay: %s", what.pod_uid, _words(error))
+
+    # ---------------------------------------------------------------- parts of several
+
+    def _require_unmounted(self, driver: str, method: str, target: Path) -> None:
+        if read_table(self.layout.root).is_mount_point(target):
+            raise Uncertain(
+                f"driver {driver} answered {method} with OK, but something is still mounted at {target}; "
+                f"see whether the driver sees {self.layout.root} with bidirectional mount propagation"
+            )
+
+    def _tidy_quietly(self, target: Path, step: str) -> None:
+        try:
+            self._tidy_target(target, step)
+        except OSError as error:
+            log.warning("%s stays: %s", target.parent, _words(error))
+
+    def _tidy_target(self, target: Path, step: str) -> None:
+        """Remove a target where nothing is mounted, its vol_data.json, and their directory: in this order."""
+        if read_table(self.layout.root).is_mount_point(target):
+            log.warning("%s stays: something is mounted there", target)
+            return
+        reach(f"{step}.before-clean")
+        self._root.remove(target)
+        reach(f"{step}.after-target")
+        self._root.remove_file(target.parent / VOL_DATA)
+        reach(f"{step}.after-data-removed")
+        self._root.remove_dir(target.parent)
+
+    def _tidy_block(self, name: str, step: str) -> None:
+        """Remove a block volume's own directories, while none of them holds anything of a pod."""
+        reach(f"{step}.before-clean")
+        self._root.remove_dir(self.layout.block_targets(name))
+        self._root.remove_dir(self.layout.block_staging(name))
+        reach(f"{step}.after-target")
+        self._root.remove_dir(self.layout.device_maps(name))
+        self._root.remove_file(self.layout.block_data(name) / VOL_DATA)
+        reach(f"{step}.after-data-removed")
+        self._root.remove_dir(self.layout.block_data(name))
+        self._root.remove_dir(self.layout.block_dir(name))
+
+
+def _words(error: OSError) -> str:
+    return error.strerror or str(error)

@@ -1,0 +1,153 @@
+"""A volume expander: expands one volume on this node when its claim or its PV has grown, and tells the claim.
+
+What is to be done is decided in `edge.manager.expansion`; what is kept here is only what a restart may forget.
+"""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+
+from common.status import Code
+from edge.fault_points import reach
+from edge.manager.expansion import ClaimSize, Plan, Verdict, is_infeasible, plan_expansion
+from edge.manager.host import VolumeHost
+from edge.manager.rows import Target, VolumeRows
+from edge.volume_errors import Refused
+from edge.volumes import Claim, PodVolume, Volume, VolumeKey
+
+log = logging.getLogger("csi_bridge.edge.volumes")
+
+_EXPAND_VOLUME = 3
+"""Of `NodeServiceCapability.RPC.Type`."""
+
+
+class VolumeExpander:
+    """Expands one volume."""
+
+    def __init__(self, key: VolumeKey, host: VolumeHost, rows: VolumeRows) -> None:
+        """Nothing is expanded yet."""
+        self._key, self._host, self._rows = key, host, rows
+        self.forget()
+
+    def forget(self) -> None:
+        """The volume is no longer staged: what was true of it while it was in use is true no more."""
+        self._settled: Plan | None = None
+        self._refused = False
+        self._waits = False
+
+    def find(self, wants: Mapping[Target, PodVolume]) -> Target | None:
+        """A pod through whose mount the volume is to be expanded now."""
+        if self._waits or self._rows.device is None:
+            return None
+        for target, want in wants.items():
+            if self._rows.is_published(target) and not want.read_only:
+                planned = self._plan(want.volume, mounting=False)
+                if planned is not None and planned[1] != self._settled:
+                    return target
+        return None
+
+    async def expand_mounting(self, want: PodVolume) -> None:
+        """Expand it while it is being published, if it has grown since.
+
+        Raises:
+            VolumeError: it could not be expanded, and the pod must not have it so.
+        """
+        planned = self._plan(want.volume, mounting=True)
+        if planned is None:
+            return
+        if want.read_only:
+            why = (
+                f'MountVolume.NodeExpandVolume failed for volume "{want.volume.name}": requested read-only file system'
+            )
+            self._host.facts.tell_pod(want.pod, "FileSystemResizeFailed", why)
+            return
+        await self._expand(want, *planned)
+
+    async def expand_published(self, want: PodVolume) -> None:
+        """Expand it while a pod uses it.
+
+        Raises:
+            VolumeError: it could not be expanded.
+        """
+        planned = self._plan(want.volume, mounting=False)
+        if planned is not None:
+            await self._expand(want, *planned)
+
+    def _plan(self, volume: Volume, *, mounting: bool) -> tuple[ClaimSize, Plan] | None:
+        claim, device = volume.claim, self._rows.device
+        known_bytes = device.size_bytes if device is not None else 0
+        if claim is None:
+            return None
+        if not claim.resize_status and volume.size_bytes <= min(claim.status_bytes, known_bytes):
+            return None  # without a look into the store: the common case
+        size = self._host.inputs.claim_size(claim)
+        if size is None:
+            return None
+        plan = plan_expansion(size, volume_bytes=volume.size_bytes, known_bytes=known_bytes, mounting=mounting)
+        return (size, plan) if plan.verdict is not Verdict.NOTHING else None
+
+    async def _expand(self, want: PodVolume, size: ClaimSize, plan: Plan) -> None:
+        claim = want.volume.claim
+        assert claim is not None
+        if plan.verdict is Verdict.EXPAND:
+            if not self._can_expand(claim, size, plan):
+                await self._remember(plan)
+                return
+            if not await self._ask(want, claim, size, plan):
+                return
+        reach("expand.before-result")
+        if not plan.claim_knows:
+            self._host.facts.expanded(claim, plan.required_bytes)
+        self._refused = False
+        await self._remember(plan)
+        reach("expand.after-result")
+
+    def _can_expand(self, claim: Claim, size: ClaimSize, plan: Plan) -> bool:
+        """Whether the driver can be asked. One that cannot expand has nothing to do, if nobody waits for it."""
+        if _EXPAND_VOLUME in self._host.driver(self._key.driver).capabilities:
+            return True
+        if plan.legacy or plan.claim_knows:
+            return False
+        error = Refused(
+            f"driver {self._key.driver} cannot expand a volume on the node (it has no capability EXPAND_VOLUME), and "
+            f"PVC {claim.namespace}/{claim.name} waits for that",
+            code=Code.UNIMPLEMENTED,
+        )
+        self._tell_refusal(claim, size, plan, error)
+        raise error
+
+    async def _ask(self, want: PodVolume, claim: Claim, size: ClaimSize, plan: Plan) -> bool:
+        """Whether it is expanded; a driver that cannot while it is in use is not asked again (contract.md C.8)."""
+        host, volume = self._host, want.volume
+        secrets = host.inputs.secrets(volume.expand_secret)
+        reach("expand.before-intent")
+        if not (plan.legacy or plan.claim_knows):
+            host.facts.expanding(claim, size)
+        reach("expand.after-intent")
+        try:
+            await host.plugin.expand(volume, want.pod.uid, required_bytes=plan.required_bytes, secrets=secrets)
+        except Refused as error:
+            self._tell_refusal(claim, size, plan, error)
+            if error.code != Code.FAILED_PRECONDITION:
+                raise
+            self._waits = True
+            log.warning("volume %s cannot be expanded while it is in use: %s", self._key, error.why)
+            return False
+        message = f'MountVolume.NodeExpandVolume succeeded for volume "{volume.name}"'
+        host.facts.tell_pod(want.pod, "FileSystemResizeSuccessful", message, warning=False)
+        host.facts.tell_claim(claim, "FileSystemResizeSuccessful", message, warning=False)
+        log.info("volume %s is expanded to %d bytes", self._key, plan.required_bytes)
+        return True
+
+    def _tell_refusal(self, claim: Claim, size: ClaimSize, plan: Plan, error: Refused) -> None:
+        if plan.legacy:
+            return
+        infeasible = is_infeasible(size, plan, error.code, refused_before=self._refused)
+        self._refused = True
+        self._host.facts.not_expanded(claim, size, error.why, infeasible=infeasible)
+
+    async def _remember(self, plan: Plan) -> None:
+        self._settled = replace(plan, verdict=Verdict.DONE)
+        device = self._rows.device
+        if device is not None and device.size_bytes < plan.required_bytes:
+            await self._rows.write(replace(device, size_bytes=plan.required_bytes))

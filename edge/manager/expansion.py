@@ -1,0 +1,130 @@
+"""An expansion: whether a volume that grew must be expanded on this node, to what, and what its claim is to be told.
+
+It is what the kubelet does (kubernetes pkg/volume/util/operationexecutor, operation_generator.go and node_expander.go;
+contract.md C.8), with one difference: what this node has expanded it remembers, and neither repeats it because the
+claim has not heard of it yet (RULE C15) nor forgets to tell the claim.
+
+Two ways: *recovery*, if the claim's status has `allocatedResources` or `allocatedResourceStatuses`, which today's
+external-resizer always writes, acts only while that status says that it is the node's turn. *Legacy*, without either,
+expands to the PV's size.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Any
+
+from common.quantity import parse_bytes
+from common.status import Code
+
+NOT_REQUIRED = "volume.kubernetes.io/node-expansion-not-required"
+"""The resizer's annotation: the other nodes that use a ReadWriteMany volume need not expand it."""
+
+PENDING, IN_PROGRESS, INFEASIBLE = "NodeResizePending", "NodeResizeInProgress", "NodeResizeInfeasible"
+
+_INFEASIBLE_CODES = {Code.INVALID_ARGUMENT, Code.OUT_OF_RANGE, Code.NOT_FOUND}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimSize:
+    """What a PersistentVolumeClaim object says of its size.
+
+    Attributes:
+        status_bytes: `status.capacity.storage`.
+        requested_bytes: `spec.resources.requests.storage`.
+        allocated_bytes: `status.allocatedResources.storage`, or None.
+        resize_status: `status.allocatedResourceStatuses.storage`, or empty.
+        shared: ReadWriteMany, and each node expands its own mount.
+    """
+
+    status_bytes: int
+    requested_bytes: int = 0
+    allocated_bytes: int | None = None
+    resize_status: str = ""
+    shared: bool = False
+
+
+class Verdict(Enum):
+    """What is to be done about a volume's size."""
+
+    NOTHING = auto()
+    """It has the right size, or it is not this node's turn."""
+    EXPAND = auto()
+    """The driver is to be asked."""
+    DONE = auto()
+    """Nothing needs to be asked: remember the size, and tell the claim if it does not know."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is to be done.
+
+    Attributes:
+        required_bytes: the size that it is about.
+        legacy: the claim's resizer knows no statuses.
+        claim_knows: the claim has this size already.
+    """
+
+    verdict: Verdict
+    required_bytes: int = 0
+    legacy: bool = False
+    claim_knows: bool = False
+
+
+_NOTHING = Plan(Verdict.NOTHING)
+
+
+def read_claim(body: Mapping[str, Any]) -> ClaimSize:
+    """The sizes in a PersistentVolumeClaim object.
+
+    Raises:
+        ValueError: a size is no quantity.
+    """
+    spec, status = body.get("spec") or {}, body.get("status") or {}
+    allocated = (status.get("allocatedResources") or {}).get("storage")
+    annotations = (body.get("metadata") or {}).get("annotations") or {}
+    return ClaimSize(
+        status_bytes=parse_bytes((status.get("capacity") or {}).get("storage", 0)),
+        requested_bytes=parse_bytes(((spec.get("resources") or {}).get("requests") or {}).get("storage", 0)),
+        allocated_bytes=None if allocated is None else parse_bytes(allocated),
+        resize_status=str((status.get("allocatedResourceStatuses") or {}).get("storage") or ""),
+        shared="ReadWriteMany" in (spec.get("accessModes") or ()) and NOT_REQUIRED not in annotations,
+    )
+
+
+def plan_expansion(claim: ClaimSize, *, volume_bytes: int, known_bytes: int, mounting: bool) -> Plan:
+    """What is to be done about a volume.
+
+    Args:
+        claim: its claim's sizes.
+        volume_bytes: the PV's `spec.capacity.storage`.
+        known_bytes: the size that this node knows it to have; 0 if none.
+        mounting: it is being published; else it is published already.
+    """
+    if claim.status_bytes >= volume_bytes if mounting else not 0 < known_bytes < volume_bytes:
+        return _finish(claim, volume_bytes, known_bytes)
+    if not claim.resize_status and claim.allocated_bytes is None:
+        knows = claim.status_bytes >= volume_bytes
+        verdict = Verdict.DONE if known_bytes >= volume_bytes else Verdict.EXPAND
+        return Plan(verdict, volume_bytes, legacy=True, claim_knows=knows)
+    required = claim.allocated_bytes or volume_bytes
+    if claim.status_bytes >= required and not claim.resize_status:  # another node did it, or the controller alone
+        return Plan(Verdict.EXPAND if claim.shared else Verdict.DONE, required, claim_knows=True)
+    if claim.resize_status not in {PENDING, IN_PROGRESS}:
+        return _NOTHING
+    return Plan(Verdict.DONE if known_bytes >= required else Verdict.EXPAND, required)
+
+
+def is_infeasible(claim: ClaimSize, plan: Plan, code: int | None, *, refused_before: bool) -> bool:
+    """Whether a refusal gives the expansion up, so that the resizer may try another size."""
+    return code in _INFEASIBLE_CODES or (refused_before and claim.requested_bytes != plan.required_bytes)
+
+
+def _finish(claim: ClaimSize, volume_bytes: int, known_bytes: int) -> Plan:
+    """The node has done its part; the claim may not have heard of it (RULE C15)."""
+    required = claim.allocated_bytes or 0
+    if claim.resize_status in {PENDING, IN_PROGRESS} and 0 < required <= known_bytes:
+        return Plan(Verdict.DONE, required)
+    if not claim.resize_status and not required and claim.status_bytes < volume_bytes <= known_bytes:
+        return Plan(Verdict.DONE, volume_bytes, legacy=True)
+    return _NOTHING

@@ -1,0 +1,165 @@
+"""A volume fact: what this node has to tell of its volumes, as events and as the status of claims.
+
+Rules:
+
+* One text per cause, without times or counts in it, so that a cause that lasts is one event. It is told again at most
+  every five minutes, with its count.
+* What is told of a claim's size is always the whole of it: size, resize status, conditions; what is empty is cleared.
+* Facts wait in the store until the hub has them; nothing here waits.
+"""
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from common.errors import timestamp
+from common.objects import Ref
+from common.quantity import format_bytes
+from edge.fault_points import reach
+from edge.manager.clock import Clock
+from edge.manager.expansion import IN_PROGRESS, INFEASIBLE, ClaimSize
+from edge.volumes import Claim, Pod
+
+COMPONENT = "csi-bridge-edge"
+
+_AGAIN_S = 300.0
+"""Between two tellings of one event: client-go's event limiter refills one in five minutes."""
+
+_MOST_CAUSES = 1_000
+"""Causes whose counts are remembered; of an older one the count begins anew."""
+
+_LONGEST_MESSAGE = 1_024
+"""Characters of an event's message: the API server's limit (core validation, events)."""
+
+
+class Facts(Protocol):
+    """Where facts wait for the hub."""
+
+    def put_fact(self, ref: Ref, body: dict[str, Any]) -> None:
+        """Tell this in place of what was told of `ref` before."""
+
+    def drop_fact(self, ref: Ref) -> None:
+        """Nothing is to be told of `ref` any more."""
+
+
+_LONGEST_NAME = 236
+"""Characters of an object's name in the name of its event: a name has 253, and 17 of them tell the cause."""
+
+
+@dataclass(slots=True)
+class _Cause:
+    count: int
+    first: float
+    told: float
+
+
+class VolumeFacts:
+    """What is told of volumes."""
+
+    def __init__(self, facts: Facts, *, node: str, clock: Clock) -> None:
+        """Nothing is told yet."""
+        self._facts, self._node, self._clock = facts, node, clock
+        self._causes: OrderedDict[tuple[str, str, str], _Cause] = OrderedDict()
+        self._conditions: dict[str, tuple[str, str]] = {}
+
+    # ---- events ------------------------------------------------------------------------------------------------------
+
+    def tell_pod(self, pod: Pod, reason: str, message: str, *, warning: bool = True) -> None:
+        """An event about a pod."""
+        about = {"apiVersion": "v1", "kind": "Pod", "namespace": pod.namespace, "name": pod.name, "uid": pod.uid}
+        self._tell(about, reason, message, warning=warning)
+
+    def tell_claim(self, claim: Claim, reason: str, message: str, *, warning: bool = True) -> None:
+        """An event about a claim."""
+        about = {
+            "apiVersion": "v1",
+            "kind": "PersistentVolumeClaim",
+            "namespace": claim.namespace,
+            "name": claim.name,
+            "uid": claim.uid,
+        }
+        self._tell(about, reason, message, warning=warning)
+
+    def tell_node(self, reason: str, message: str) -> None:
+        """An event about this node: where there is no pod any more."""
+        about = {"apiVersion": "v1", "kind": "Node", "name": self._node, "uid": self._node}
+        self._tell(about, reason, message, warning=True)
+
+    def _tell(self, about: Mapping[str, str], reason: str, message: str, *, warning: bool) -> None:
+        message = message[:_LONGEST_MESSAGE]
+        key = (about["uid"], reason, message)
+        now = self._clock.time()
+        cause = self._causes.setdefault(key, _Cause(0, now, float("-inf")))
+        self._causes.move_to_end(key)
+        cause.count += 1
+        if len(self._causes) > _MOST_CAUSES:
+            self._causes.popitem(last=False)
+        if 0 <= now - cause.told < _AGAIN_S:  # a clock that was put back tells again
+            return
+        cause.told = now
+        namespace = about.get("namespace", "default")
+        short = about["name"][:_LONGEST_NAME].rstrip(".-")
+        name = f"{short}.{hashlib.sha256(repr(key).encode()).hexdigest()[:16]}"
+        self._facts.put_fact(
+            Ref("Event", namespace, name),
+            {
+                "apiVersion": "v1",
+                "kind": "Event",
+                "metadata": {"namespace": namespace, "name": name},
+                "involvedObject": dict(about),
+                "reason": reason,
+                "message": message,
+                "type": "Warning" if warning else "Normal",
+                "count": cause.count,
+                "firstTimestamp": timestamp(cause.first),
+                "lastTimestamp": timestamp(now),
+                "source": {"component": COMPONENT, "host": self._node},
+                "reportingComponent": COMPONENT,
+                "reportingInstance": self._node,
+            },
+        )
+
+    # ---- claims ------------------------------------------------------------------------------------------------------
+
+    def expanding(self, claim: Claim, size: ClaimSize) -> None:
+        """This node begins to expand it."""
+        self._claim(claim, size.status_bytes, IN_PROGRESS, None)
+
+    def expanded(self, claim: Claim, size_bytes: int) -> None:
+        """It has its new size."""
+        self._conditions.pop(claim.uid, None)
+        self._claim(claim, size_bytes, "", None)
+
+    def not_expanded(self, claim: Claim, size: ClaimSize, why: str, *, infeasible: bool) -> None:
+        """The driver refused to expand it."""
+        message = f"failed to expand pvc with {why}"[:_LONGEST_MESSAGE]
+        known, since = self._conditions.get(claim.uid, ("", ""))
+        if known != message:  # the time of the same condition stays: the fact is the same
+            since = timestamp(self._clock.time())
+            self._conditions[claim.uid] = (message, since)
+        condition = {"type": "NodeResizeError", "status": "True", "lastTransitionTime": since, "message": message}
+        status = INFEASIBLE if infeasible else size.resize_status and IN_PROGRESS
+        self._claim(claim, size.status_bytes, status, condition)
+
+    def forget_claim(self, namespace: str, name: str) -> None:
+        """The claim is gone: what was told of it is void."""
+        self._facts.drop_fact(Ref("PersistentVolumeClaim", namespace, name))
+
+    def _claim(self, claim: Claim, size_bytes: int, resize_status: str, condition: dict[str, str] | None) -> None:
+        reach("facts.before-claim")
+        self._facts.put_fact(
+            Ref("PersistentVolumeClaim", claim.namespace, claim.name),
+            {
+                "apiVersion": "v1",
+                "kind": "PersistentVolumeClaim",
+                "metadata": {"namespace": claim.namespace, "name": claim.name, "uid": claim.uid},
+                "status": {
+                    "capacity": {"storage": format_bytes(size_bytes)},
+                    "allocatedResourceStatuses": {"storage": resize_status} if resize_status else {},
+                    "conditions": [condition] if condition else [],
+                },
+            },
+        )
+        reach("facts.after-claim")

@@ -1,0 +1,196 @@
+"""A volume report: every volume of every pod as people and their scripts see it, one flat entry each.
+
+States: `waiting`, `staging`, `publishing`, `published`; then `unpublishing` and `unstaging`; `uncertain` (a pod's,
+mounted perhaps, and not resolvable now) and `left over` (of an earlier time, and nothing allows yet to take it down).
+`since` is in seconds since the epoch. `error` says why the last try failed, in whatever state.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from edge.disk.found_volumes import Published, Unreadable
+from edge.manager.resolution import PodWants
+from edge.manager.rows import VOLUME, Target, published_of
+from edge.manager.states import Device, Publication, State
+from edge.manager.task import Step, VolumeTask
+from edge.node_requests import VolumeStats
+from edge.volumes import PodVolume
+
+Entry = dict[str, Any]
+
+PathOf = Callable[[Published], str]
+"""Where a pod finds a volume; empty if its name cannot be a path."""
+
+_EMPTY: Entry = {
+    "namespace": "",
+    "pod": "",
+    "uid": "",
+    "volume": "",
+    "state": "",
+    "pv": "",
+    "driver": "",
+    "handle": "",
+    "mode": "",
+    "read_only": False,
+    "path": "",
+    "since": 0.0,
+    "error": "",
+    "size_bytes": None,
+    "used_bytes": None,
+    "abnormal": "",
+}
+
+_DOING = {
+    Step.STAGE: "staging",
+    Step.PUBLISH: "publishing",
+    Step.UNPUBLISH: "unpublishing",
+    Step.UNSTAGE: "unstaging",
+}
+
+
+def report_pod(wants: PodWants, volumes: list[Entry]) -> Entry:
+    """A pod, and how many of its volumes it has."""
+    pod = wants.pod
+    published = sum(one["state"] == "published" for one in volumes)
+    return {
+        "namespace": pod.namespace,
+        "name": pod.name,
+        "uid": pod.uid,
+        "volumes": len(volumes),
+        "published": published,
+    }
+
+
+def report_wanted(want: PodVolume, task: VolumeTask | None, path_of: PathOf) -> Entry:
+    """A volume that a pod wants."""
+    volume, pod = want.volume, want.pod
+    target = Target(pod.uid, volume.name)
+    row = task.rows.publications.get(target) if task is not None else None
+    stats = task.stats.get(target) if task is not None else None
+    published = Published(
+        driver=volume.driver,
+        handle=volume.handle,
+        name=volume.name,
+        pod_uid=pod.uid,
+        block=volume.block,
+        ephemeral=volume.ephemeral,
+    )
+    return {
+        **_EMPTY,
+        "namespace": pod.namespace,
+        "pod": pod.name,
+        "uid": pod.uid,
+        "volume": want.volume_name,
+        "state": _state(task, target),
+        "pv": "" if volume.ephemeral else volume.name,
+        "driver": volume.driver,
+        "handle": volume.handle,
+        "mode": _mode(block=volume.block),
+        "read_only": want.read_only,
+        "path": path_of(published),
+        "since": row.since if row is not None else task.wanted_since(target) if task is not None else 0.0,
+        "error": task.trouble(target) if task is not None else "",
+        **_health(stats, volume.size_bytes),
+    }
+
+
+def report_unresolved(wants: PodWants, name: str, since: float) -> Entry:
+    """A volume of a pod that cannot be resolved."""
+    pod = wants.pod
+    return {
+        **_EMPTY,
+        "namespace": pod.namespace,
+        "pod": pod.name,
+        "uid": pod.uid,
+        "volume": name,
+        "state": "waiting",
+        "since": since,
+        "error": wants.unresolved[name],
+    }
+
+
+def report_leaving(
+    task: VolumeTask,
+    path_of: PathOf,
+    *,
+    may_unpublish: Callable[[Publication], bool],
+    may_unstage: Callable[[Device], bool],
+    wants_of: Callable[[str], PodWants | None],
+) -> Iterator[Entry]:
+    """What nobody wants, or nobody can be resolved to want, and is mounted all the same."""
+    for target, row in task.rows.publications.items():
+        if target in task.wants:
+            continue
+        wants = wants_of(row.pod_uid)
+        if wants is None or wants.pod.gone:
+            state, why = "unpublishing" if may_unpublish(row) else "left over", ""
+        else:
+            state = "published" if row.state is State.DONE else "uncertain"
+            why = wants.unresolved.get(row.volume_name, "")
+        yield {
+            **_EMPTY,
+            "namespace": row.pod_namespace,
+            "pod": row.pod_name,
+            "uid": row.pod_uid,
+            "volume": row.volume_name,
+            "state": state,
+            "pv": "" if row.ephemeral else row.name,
+            "driver": row.driver,
+            "handle": row.handle,
+            "mode": _mode(block=row.block),
+            "path": path_of(published_of(row)),
+            "since": row.since,
+            "error": task.trouble(target) or why,
+        }
+    device = task.rows.device
+    if device is not None and not (task.rows.publications or task.wants):
+        yield {
+            **_EMPTY,
+            "state": "unstaging" if may_unstage(device) else "left over",
+            "pv": device.name,
+            "driver": device.driver,
+            "handle": device.handle,
+            "mode": _mode(block=device.block),
+            "since": device.since,
+            "error": task.trouble(VOLUME),
+        }
+
+
+def report_unreadable(one: Unreadable, since: float) -> Entry:
+    """A directory that tells nothing of its volume, as was seen then."""
+    return {
+        **_EMPTY,
+        "uid": one.pod_uid,
+        "state": "left over",
+        "pv": one.name,
+        "driver": one.driver,
+        "mode": _mode(block=one.block),
+        "path": str(one.path),
+        "since": since,
+        "error": one.reason,
+    }
+
+
+def _state(task: VolumeTask | None, target: Target) -> str:
+    if task is None:
+        return "waiting"
+    published = task.rows.is_published(target)
+    if task.doing is not None:
+        step, whose = task.doing
+        if step in _DOING and (whose == target or (whose == VOLUME and not published)):
+            return _DOING[step]
+    return "published" if published else "waiting"
+
+
+def _health(stats: VolumeStats | None, size_bytes: int) -> Entry:
+    if stats is None:
+        return {"size_bytes": size_bytes or None}
+    return {
+        "size_bytes": stats.capacity_bytes or size_bytes or None,
+        "used_bytes": stats.used_bytes,
+        "abnormal": (stats.message or "abnormal") if stats.abnormal else "",
+    }
+
+
+def _mode(*, block: bool) -> str:
+    return "Block" if block else "Filesystem"

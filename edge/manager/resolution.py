@@ -1,0 +1,445 @@
+"""A resolution: what one Pod object, with the claims, volumes and drivers that it names, says about the pod's volumes.
+
+Rules:
+
+* Each volume is either resolved, or there is a reason in words that stays the same until an object changes.
+* What a pod neither mounts nor maps is not mounted (kubernetes pkg/volume/util, GetPodVolumeNames), and what is no CSI
+  volume is somebody else's.
+* The preconditions are the kubelet's (contract.md C.6); those that depend on what is mounted now are the volume task's.
+* An object that is not as the API server would have it makes its volumes unresolved; it never makes a pod vanish.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from common.objects import Object, Ref
+from common.quantity import parse_bytes
+from edge.volumes import (
+    Claim,
+    DriverRules,
+    Pod,
+    PodVolume,
+    SecretRef,
+    Volume,
+    attachment_name,
+    inline_handle,
+)
+
+Body = Mapping[str, Any]
+
+Look = Callable[[Ref], Object | None]
+"""The object that a Ref names, or None."""
+
+_PROTECTION = "kubernetes.io/pvc-protection"
+"""While a claim has this finalizer its deletion waits for the pods that use it (the kubelet's populator)."""
+
+_ENDED = ("Succeeded", "Failed")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodWants:
+    """What one pod wants mounted. Two that are equal ask for the same.
+
+    Attributes:
+        volumes: those that are resolved, in the pod's order.
+        unresolved: why the others are not, by the pod's name of the volume.
+        refs: every object that this was made of, there or not, and those that the node calls read.
+        stamps: the states of what the node calls read: attachments, secrets, tokens.
+        ends_at: when the pod's grace is over, in seconds since the epoch; None if that is not to come.
+    """
+
+    pod: Pod
+    volumes: tuple[PodVolume, ...] = ()
+    unresolved: Mapping[str, str] = field(default_factory=dict)
+    refs: frozenset[Ref] = frozenset()
+    stamps: tuple[tuple[Ref, str], ...] = ()
+    ends_at: float | None = None
+
+
+class _Unresolved(Exception):
+    """A volume cannot be resolved; `str()` is the reason."""
+
+
+def resolve(found: Object, look: Look, *, node: str, labels: Mapping[str, str], now: float, selinux: bool) -> PodWants:
+    """What a Pod object wants on this node.
+
+    Args:
+        found: the Pod object, of this node.
+        look: finds the objects that it names.
+        node: this node's name.
+        labels: the labels of this node.
+        now: seconds since the epoch.
+        selinux: whether this machine runs SELinux.
+    """
+    try:
+        body = found.read()
+        pod, ends_at = _pod(found, body, now)
+        if pod.gone:
+            return PodWants(pod=pod, refs=frozenset((found.ref,)))
+        return _Resolver(look, node, labels, pod, body, selinux=selinux).wants(found.ref, ends_at)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        pod = Pod(uid=found.stamp.uid, namespace=found.ref.namespace, name=found.ref.name)
+        return PodWants(pod=pod, unresolved={"": _malformed(found.ref, error)}, refs=frozenset((found.ref,)))
+
+
+def node_of(found: Object) -> str:
+    """The node that a Pod object is bound to; empty if it does not say."""
+    try:
+        return str(found.read()["spec"]["nodeName"])
+    except (KeyError, TypeError, ValueError):
+        return ""
+
+
+def driver_rules(found: Object | None) -> DriverRules:
+    """What a CSIDriver object says, or the rules of a driver without one."""
+    if found is None:
+        return DriverRules()
+    spec = found.read().get("spec") or {}
+    modes = spec.get("volumeLifecycleModes") or ["Persistent"]
+    requests = spec.get("tokenRequests") or []
+    return DriverRules(
+        attach_required=spec.get("attachRequired") is not False,
+        pod_info=spec.get("podInfoOnMount") is True,
+        persistent="Persistent" in modes,
+        ephemeral="Ephemeral" in modes,
+        fs_group_policy=str(spec.get("fsGroupPolicy") or "ReadWriteOnceWithFSType"),
+        selinux_mount=spec.get("seLinuxMount") is True,
+        requires_republish=spec.get("requiresRepublish") is True,
+        token_audiences=tuple(
+            (str(one.get("audience", "")), int(one.get("expirationSeconds") or 0)) for one in requests
+        ),
+        tokens_in_secrets=spec.get("serviceAccountTokenInSecrets") is True,
+    )
+
+
+def labels_of(found: Object | None) -> dict[str, str]:
+    """The labels of an object; none if it is not there or not readable."""
+    try:
+        labels = found.read()["metadata"].get("labels") if found is not None else None
+        return {str(key): str(value) for key, value in (labels or {}).items()}
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return {}
+
+
+def selects(terms: list[Body], labels: Mapping[str, str], node: str) -> bool:
+    """Whether one of a node selector's terms matches (component-helpers, nodeaffinity). A term without any does not."""
+    return any(
+        (term.get("matchExpressions") or term.get("matchFields"))
+        and all(_matches(one, labels.get(one["key"])) for one in term.get("matchExpressions") or ())
+        and all(one["key"] == "metadata.name" and _matches(one, node) for one in term.get("matchFields") or ())
+        for term in terms
+    )
+
+
+def _matches(requirement: Body, value: str | None) -> bool:
+    operator, values = requirement["operator"], requirement.get("values") or []
+    match operator:
+        case "In":
+            return value in values
+        case "NotIn":
+            return value not in values
+        case "Exists":
+            return value is not None
+        case "DoesNotExist":
+            return value is None
+        case "Gt" | "Lt":
+            try:
+                have, limit = int(value or ""), int(values[0])
+            except (IndexError, ValueError):
+                return False
+            return have > limit if operator == "Gt" else have < limit
+    raise ValueError(f"the node selector operator {operator!r} is unknown")
+
+
+def _pod(found: Object, body: Body, now: float) -> tuple[Pod, float | None]:
+    spec, metadata = body["spec"], body["metadata"]
+    ends_at = None
+    if metadata.get("deletionTimestamp"):  # it includes the grace: until then its containers may run
+        ends_at = datetime.fromisoformat(metadata["deletionTimestamp"]).timestamp()
+    ended = (body.get("status") or {}).get("phase") in _ENDED
+    context = spec.get("securityContext") or {}
+    group = context.get("fsGroup")
+    pod = Pod(
+        uid=found.stamp.uid,
+        namespace=found.ref.namespace,
+        name=found.ref.name,
+        service_account=str(spec.get("serviceAccountName") or "default"),
+        fs_group=None if group is None else int(group),
+        fs_group_on_root_mismatch=context.get("fsGroupChangePolicy") == "OnRootMismatch",
+        gone=ended or (ends_at is not None and ends_at <= now),
+    )
+    return pod, None if pod.gone else ends_at
+
+
+@dataclass(slots=True)
+class _Use:
+    """How a pod's containers use one of its volumes."""
+
+    mounted: bool = False
+    mapped: bool = False
+    selinux: list[Body] = field(default_factory=list)
+
+
+class _Resolver:
+    """Resolves one pod."""
+
+    def __init__(
+        self, look: Look, node: str, labels: Mapping[str, str], pod: Pod, body: Body, *, selinux: bool
+    ) -> None:
+        self._look, self._node, self._labels = look, node, labels
+        self._pod, self._body, self._selinux = pod, body, selinux
+        self._refs: set[Ref] = set()
+        self._stamps: dict[Ref, str] = {}
+
+    def wants(self, ref: Ref, ends_at: float | None) -> PodWants:
+        """All its volumes."""
+        self._refs.add(ref)
+        volumes: list[PodVolume] = []
+        unresolved: dict[str, str] = {}
+        uses = _uses(self._body["spec"])
+        for given in self._body["spec"].get("volumes") or ():
+            name = str(given["name"])
+            if name not in uses:
+                continue
+            try:
+                one = self._volume(given, name, uses[name])
+            except _Unresolved as reason:
+                unresolved[name] = str(reason)
+            except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+                unresolved[name] = _malformed(None, error)
+            else:
+                if one is not None:
+                    volumes.append(one)
+        return PodWants(
+            pod=self._pod,
+            volumes=tuple(volumes),
+            unresolved=unresolved,
+            refs=frozenset(self._refs),
+            stamps=tuple(sorted(self._stamps.items())),
+            ends_at=ends_at,
+        )
+
+    def _volume(self, given: Body, name: str, use: _Use) -> PodVolume | None:
+        if given.get("persistentVolumeClaim"):
+            source = given["persistentVolumeClaim"]
+            return self._claimed(name, str(source["claimName"]), use, read_only=source.get("readOnly") is True)
+        if given.get("ephemeral"):
+            return self._claimed(name, f"{self._pod.name}-{name}", use, read_only=False, owned=True)
+        if given.get("csi"):
+            return self._inline(name, given["csi"])
+        return None
+
+    # ---- volumes of claims -------------------------------------------------------------------------------------------
+
+    def _claimed(self, name: str, claim: str, use: _Use, *, read_only: bool, owned: bool = False) -> PodVolume:
+        ref = Ref("PersistentVolumeClaim", self._pod.namespace, claim)
+        found = self._find(ref)
+        body = found.read()
+        shown = f"PVC {ref.namespace}/{ref.name}"
+        if owned and not _is_owned(body, self._pod.uid):
+            raise _Unresolved(
+                f"{shown} was not created for pod {self._pod.namespace}/{self._pod.name}: it is not the owner"
+            )
+        metadata = body["metadata"]
+        if metadata.get("deletionTimestamp") and _PROTECTION not in (metadata.get("finalizers") or ()):
+            raise _Unresolved(f"{shown} is being deleted")
+        status = body.get("status") or {}
+        if status.get("phase") != "Bound":
+            raise _Unresolved(f"{shown} is not bound")
+        bound = str(body["spec"].get("volumeName") or "")
+        if not bound:
+            raise _Unresolved(f"{shown} is bound, but does not name its PV")
+        volume = self._persistent(bound, _claim(found, status))
+        self._check_use(name, volume, use)
+        label = self._label(volume, use)
+        return PodVolume(pod=_labelled(self._pod, label), volume=volume, volume_name=name, read_only=read_only)
+
+    def _persistent(self, name: str, claim: Claim) -> Volume:
+        ref = Ref("PersistentVolume", "", name)
+        body = self._find(ref).read()
+        spec = body["spec"]
+        owner = spec.get("claimRef")
+        if not owner:
+            raise _Unresolved(f"PV {name} is not bound to PVC {claim.namespace}/{claim.name} yet: it has no claimRef")
+        if owner.get("uid") != claim.uid:
+            raise _Unresolved(
+                f"PV {name} belongs to another PVC: its claimRef has the uid {owner.get('uid')}, and "
+                f"PVC {claim.namespace}/{claim.name} has {claim.uid}"
+            )
+        csi = spec.get("csi")
+        if not csi:
+            raise _Unresolved(f"PV {name} is not a CSI volume, and nothing else is mounted here")
+        required = (spec.get("nodeAffinity") or {}).get("required")
+        if required is not None and not selects(required.get("nodeSelectorTerms") or [], self._labels, self._node):
+            raise _Unresolved(
+                f"PV {name} is not for this node: its nodeAffinity does not match the labels of {self._node}"
+            )
+        rules = self._rules(str(csi["driver"]))
+        if not rules.persistent:
+            raise _Unresolved(f"the CSIDriver object of {csi['driver']} does not allow the volume mode Persistent")
+        modes = tuple(str(mode) for mode in spec.get("accessModes") or ())
+        volume = Volume(
+            driver=str(csi["driver"]),
+            handle=str(csi["volumeHandle"]),
+            name=name,
+            block=spec.get("volumeMode") == "Block",
+            fs_type=str(csi.get("fsType") or ""),
+            access_modes=modes or ("ReadWriteOnce",),
+            mount_options=tuple(str(option) for option in spec.get("mountOptions") or ()),
+            attributes=_strings(csi.get("volumeAttributes")),
+            stage_secret=_secret(csi.get("nodeStageSecretRef")),
+            publish_secret=_secret(csi.get("nodePublishSecretRef")),
+            expand_secret=_secret(csi.get("nodeExpandSecretRef")),
+            size_bytes=_storage(spec.get("capacity")),
+            claim=claim,
+            rules=rules,
+        )
+        if rules.attach_required:
+            self._stamp(Ref("VolumeAttachment", "", attachment_name(volume.driver, volume.handle, self._node)))
+        self._stamp_calls(volume)
+        return volume
+
+    def _check_use(self, name: str, volume: Volume, use: _Use) -> None:
+        if use.mounted and volume.block:
+            raise _Unresolved(f"volume {name} has volumeMode Block, but stands in volumeMounts")
+        if use.mapped and not volume.block:
+            raise _Unresolved(f"volume {name} has volumeMode Filesystem, but stands in volumeDevices")
+
+    # ---- inline volumes ----------------------------------------------------------------------------------------------
+
+    def _inline(self, name: str, csi: Body) -> PodVolume:
+        driver = str(csi["driver"])
+        ref = Ref("CSIDriver", "", driver)
+        rules = self._rules(driver)
+        if not rules.ephemeral:
+            why = "does not list the volume mode Ephemeral" if self._look(ref) else "is missing"
+            raise _Unresolved(f"volume {name} is an inline volume of driver {driver}, whose CSIDriver object {why}")
+        secret = csi.get("nodePublishSecretRef")
+        volume = Volume(
+            driver=driver,
+            handle=inline_handle(self._pod.uid, name),
+            name=name,
+            ephemeral=True,
+            fs_type=str(csi.get("fsType") or ""),
+            attributes=_strings(csi.get("volumeAttributes")),
+            publish_secret=SecretRef(self._pod.namespace, str(secret["name"])) if secret else None,
+            rules=rules,
+        )
+        self._stamp_calls(volume)
+        return PodVolume(pod=self._pod, volume=volume, volume_name=name, read_only=csi.get("readOnly") is True)
+
+    # ---- objects -----------------------------------------------------------------------------------------------------
+
+    def _find(self, ref: Ref) -> Object:
+        self._refs.add(ref)
+        found = self._look(ref)
+        if found is None:
+            shown = "PVC" if ref.kind == "PersistentVolumeClaim" else "PV"
+            where = f"{ref.namespace}/{ref.name}" if ref.namespace else ref.name
+            raise _Unresolved(f"{shown} {where} is not known to this node")
+        return found
+
+    def _rules(self, driver: str) -> DriverRules:
+        ref = Ref("CSIDriver", "", driver)
+        self._refs.add(ref)
+        return driver_rules(self._look(ref))
+
+    def _stamp(self, ref: Ref) -> None:
+        """A node call will read this object."""
+        self._refs.add(ref)
+        found = self._look(ref)
+        self._stamps[ref] = f"{found.stamp.uid} {found.stamp.version}" if found is not None else ""
+
+    def _stamp_calls(self, volume: Volume) -> None:
+        for secret in (volume.stage_secret, volume.publish_secret, volume.expand_secret):
+            if secret is not None:
+                self._stamp(Ref("Secret", secret.namespace, secret.name))
+        if volume.rules.token_audiences:
+            self._stamp(Ref("ServiceAccountToken", self._pod.namespace, self._pod.uid))
+
+    # ---- SELinux -----------------------------------------------------------------------------------------------------
+
+    def _label(self, volume: Volume, use: _Use) -> str:
+        """The label for a mount option (KEP-1710, as far as 1.36 has it on: volumes of ReadWriteOncePod alone)."""
+        if not (self._selinux and volume.rules.selinux_mount and volume.access_modes == ("ReadWriteOncePod",)):
+            return ""
+        labels = {_file_label(options) for options in use.selinux}
+        if len(labels) > 1:
+            raise _Unresolved(f"PV {volume.name} is used with several SELinux labels in one pod")
+        return labels.pop() if labels else ""
+
+
+def _uses(spec: Body) -> dict[str, _Use]:
+    uses: dict[str, _Use] = {}
+    of_pod = (spec.get("securityContext") or {}).get("seLinuxOptions")
+    for container in _containers(spec):
+        own = (container.get("securityContext") or {}).get("seLinuxOptions") or of_pod
+        for mount in container.get("volumeMounts") or ():
+            use = uses.setdefault(str(mount["name"]), _Use())
+            use.mounted = True
+            if own:
+                use.selinux.append(own)
+        for device in container.get("volumeDevices") or ():
+            uses.setdefault(str(device["name"]), _Use()).mapped = True
+    return uses
+
+
+def _containers(spec: Body) -> Iterator[Body]:
+    for kind in ("initContainers", "containers", "ephemeralContainers"):
+        yield from spec.get(kind) or ()
+
+
+def _file_label(options: Body) -> str:
+    """What libselinux makes of a container's options: of a file's label only user and level are the pod's to choose."""
+    level = options.get("level")
+    return f"{options.get('user') or 'system_u'}:object_r:container_file_t:{level}" if level else ""
+
+
+def _labelled(pod: Pod, label: str) -> Pod:
+    if not label:
+        return pod
+    return Pod(
+        uid=pod.uid,
+        namespace=pod.namespace,
+        name=pod.name,
+        service_account=pod.service_account,
+        fs_group=pod.fs_group,
+        fs_group_on_root_mismatch=pod.fs_group_on_root_mismatch,
+        selinux_label=label,
+    )
+
+
+def _claim(found: Object, status: Body) -> Claim:
+    allocated = (status.get("allocatedResources") or {}).get("storage")
+    return Claim(
+        namespace=found.ref.namespace,
+        name=found.ref.name,
+        uid=found.stamp.uid,
+        status_bytes=_storage(status.get("capacity")),
+        allocated_bytes=None if allocated is None else parse_bytes(allocated),
+        resize_status=str((status.get("allocatedResourceStatuses") or {}).get("storage") or ""),
+    )
+
+
+def _is_owned(body: Body, uid: str) -> bool:
+    owners = body["metadata"].get("ownerReferences") or ()
+    return any(owner.get("uid") == uid and owner.get("controller") is True for owner in owners)
+
+
+def _storage(resources: Body | None) -> int:
+    return parse_bytes((resources or {}).get("storage", 0))
+
+
+def _strings(given: Body | None) -> dict[str, str]:
+    return {str(key): str(value) for key, value in (given or {}).items()}
+
+
+def _secret(given: Body | None) -> SecretRef | None:
+    return SecretRef(str(given.get("namespace") or ""), str(given["name"])) if given else None
+
+
+def _malformed(ref: Ref | None, error: Exception) -> str:
+    what = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+    return f"{ref or 'an object that it needs'} is not as the API server would have it ({what})"

@@ -1,0 +1,551 @@
+"""A volume task: everything that is done to one volume on this node, one step at a time.
+
+Rules:
+
+* One task per volume: it alone asks the driver about it, and never twice at a time. Only reading its use and health is
+  given up for another step.
+* Before a driver is asked the row says `UNCERTAIN`, and after its answer what came of it (RULE C13). An uncertain mount
+  is mounted again or undone, and nothing else (RULE C14). What is done is not asked for again.
+* Taking down comes first, and needs the host's permission at that moment. Unstaging needs that no pod is left.
+* A refusal by the driver means that nothing is there, unless only the disk tells of the mount. A failed refresh changes
+  nothing.
+* What fails is tried again with the kubelet's back-off, and at once if something that it needs has changed.
+"""
+
+import asyncio
+import hashlib
+import logging
+import zlib
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from edge.backoff import Backoff
+from edge.manager.call_inputs import Waiting
+from edge.manager.expander import VolumeExpander
+from edge.manager.host import VolumeHost
+from edge.manager.rows import VOLUME, Target, VolumeRows, published_of, staged_of
+from edge.manager.states import Device, Publication, Row, State
+from edge.volume_errors import NotReady, Refused, VolumeError
+from edge.volumes import PodVolume, Volume, VolumeKey
+
+if TYPE_CHECKING:
+    from edge.node_requests import VolumeStats
+
+log = logging.getLogger("csi_bridge.edge.volumes")
+
+_STAGE_UNSTAGE = 1
+"""Of `NodeServiceCapability.RPC.Type`."""
+
+_PATIENCE_S = 123.0
+"""A wait for others is told as an event after this: how long the kubelet waits before it says so (2 min 3 s)."""
+
+_STUBBORN = 3
+"""A step that takes down is told as an event when it has failed so often: a driver may need a moment."""
+
+
+class Step(StrEnum):
+    """What can be done to a volume; the words of the fault points."""
+
+    RECORD = "record"
+    UNPUBLISH = "unpublish"
+    STAGE = "stage"
+    PUBLISH = "publish"
+    EXPAND = "expand"
+    REPUBLISH = "republish"
+    UNSTAGE = "unstage"
+    STATS = "stats"
+
+
+_REGULAR = {Step.RECORD, Step.REPUBLISH, Step.STATS}
+"""Steps whose success says nothing about another step's trouble."""
+
+
+_EVENTS = {
+    Step.STAGE: ("MountVolume.MountDevice", "FailedMount"),
+    Step.PUBLISH: ("MountVolume.SetUp", "FailedMount"),
+    Step.REPUBLISH: ("MountVolume.SetUp", "FailedMount"),
+    Step.EXPAND: ("NodeExpandVolume.NodeExpandVolume", "VolumeResizeFailed"),
+}
+_BLOCK_EVENTS = {
+    Step.STAGE: ("MapVolume.SetUpDevice", "FailedMapVolume"),
+    Step.PUBLISH: ("MapVolume.MapPodDevice", "FailedMapVolume"),
+    Step.REPUBLISH: ("MapVolume.MapPodDevice", "FailedMapVolume"),
+    Step.EXPAND: ("NodeExpandVolume.NodeExpandVolume", "VolumeResizeFailed"),
+}
+"""The kubelet's words for what failed, and its reasons (operation_generator.go, kubelet/events)."""
+
+
+@dataclass(slots=True)
+class _Trouble:
+    """Why the last try of something failed, and since when it fails, by the monotonic clock."""
+
+    why: str
+    since: float
+
+
+class VolumeTask:
+    """One volume. `run` it as a task; it ends when nothing of the volume is left or wanted.
+
+    Attributes:
+        key: which volume.
+        rows: what is known of its mounts.
+        wants: who wants it.
+        stats: its use and health, as last told.
+        doing: the step under way.
+        running: somebody runs it.
+    """
+
+    def __init__(self, key: VolumeKey, host: VolumeHost) -> None:
+        """A volume of which nothing is known."""
+        self.key, self._host = key, host
+        self.rows = VolumeRows(key, host.states)
+        self.wants: dict[Target, PodVolume] = {}
+        self.stats: dict[Target, VolumeStats] = {}
+        self.doing: tuple[Step, Target] | None = None
+        self.running = False
+        self._expander = VolumeExpander(key, host, self.rows)
+        self._woken = asyncio.Event()
+        self._closing = False
+        self._backoffs: dict[tuple[Step, Target], Backoff] = {}
+        self._troubles: dict[Target, _Trouble] = {}
+        self._due: dict[tuple[Step, Target], float] = {}
+        self._wanted_since: dict[Target, float] = {}
+        self._in_use: asyncio.Task[None] | None = None
+        self._do: Mapping[Step, Callable[[Target], Awaitable[None]]] = {
+            Step.RECORD: self.rows.record,
+            Step.UNPUBLISH: self._unpublish,
+            Step.STAGE: self._stage,
+            Step.PUBLISH: self._publish,
+            Step.EXPAND: self._expand,
+            Step.REPUBLISH: self._republish,
+            Step.UNSTAGE: self._unstage,
+            Step.STATS: self._read_stats,
+        }
+
+    # ---- what the manager says ---------------------------------------------------------------------------------------
+
+    def want(self, wants: Mapping[Target, PodVolume]) -> None:
+        """Who wants it now, and that something about that is new."""
+        self.wants = dict(wants)
+        now = self._host.clock.time()
+        self._wanted_since = {target: self._wanted_since.get(target, now) for target in wants}
+        kept = {VOLUME, *wants, *self.rows.publications}
+        self._troubles = {target: trouble for target, trouble in self._troubles.items() if target in kept}
+        self.retry()
+
+    def retry(self) -> None:
+        """Something that it needs may have changed: try at once what waits."""
+        for backoff in self._backoffs.values():
+            backoff.retry_now()
+        self._woken.set()
+
+    def close(self) -> None:
+        """End after the step under way. What is mounted stays."""
+        self._closing = True
+        self._woken.set()
+
+    # ---- what there is to show ---------------------------------------------------------------------------------------
+
+    def trouble(self, target: Target) -> str:
+        """Why a pod does not have the volume, or why it cannot be taken from it; empty if nothing has failed."""
+        found = self._troubles.get(target) or self._troubles.get(VOLUME)
+        return found.why if found is not None else ""
+
+    def wanted_since(self, target: Target) -> float:
+        """Since when a pod wants it, in seconds since the epoch."""
+        return self._wanted_since.get(target, 0.0)
+
+    @property
+    def is_attached(self) -> bool:
+        """Whether it is to stand in `volumesInUse`: it needs its attachment, and is wanted or may be mounted."""
+        device = self.rows.device
+        return (device is not None and device.attached) or any(
+            want.volume.rules.attach_required and not want.volume.ephemeral for want in self.wants.values()
+        )
+
+    @property
+    def is_over(self) -> bool:
+        """Whether there is nothing to do any more, now or later."""
+        return self.rows.device is None and not (self.rows.publications or self.rows.unwritten or self.wants)
+
+    # ---- the loop ----------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Do what is to be done until nothing is left. Cancelling leaves the step under way uncertain."""
+        try:
+            while not self._closing:
+                self._woken.clear()
+                step, until = self._next()
+                if step is not None:
+                    await self._take(*step)
+                elif self.is_over:
+                    return
+                else:
+                    await self._idle(until)
+        finally:
+            self._stop_waiting()
+
+    async def _idle(self, until: float | None) -> None:
+        timer = None
+        if until is not None:
+            timer = self._host.clock.call_later(until - self._host.clock.monotonic(), self._woken.set)
+        try:
+            await self._woken.wait()
+        finally:
+            if timer is not None:
+                timer.cancel()
+
+    def _next(self) -> tuple[tuple[Step, Target] | None, float | None]:
+        """The step to take now, or until when there is none."""
+        now = self._host.clock.monotonic()
+        until: float | None = None
+        for one in self._candidates(now):
+            backoff = self._backoffs.get(one)
+            ready_at = max(backoff.ready_at if backoff is not None else 0.0, self._due.get(one, 0.0))
+            if ready_at <= now:
+                return one, None
+            until = ready_at if until is None else min(until, ready_at)
+        return None, until
+
+    def _candidates(self, now: float) -> Iterator[tuple[Step, Target]]:
+        """Every step that the volume needs, the most urgent first; some are not due yet."""
+        rows = self.rows
+        for target in rows.unwritten:
+            yield Step.RECORD, target
+        for target, publication in rows.publications.items():
+            if target not in self.wants and self._host.may_unpublish(publication):
+                yield Step.UNPUBLISH, target
+        for target, want in self.wants.items():
+            if not rows.is_published(target):
+                yield (Step.PUBLISH, target) if want.volume.ephemeral or rows.is_staged else (Step.STAGE, VOLUME)
+        if (target_to_expand := self._expander.find(self.wants)) is not None:
+            yield Step.EXPAND, target_to_expand
+        if rows.device is not None and not rows.publications and not self.wants and self._host.may_unstage(rows.device):
+            yield Step.UNSTAGE, VOLUME
+        yield from self._regular(now)
+
+    def _regular(self, now: float) -> Iterator[tuple[Step, Target]]:
+        """What is done from time to time as long as a volume is mounted."""
+        for target, want in self.wants.items():
+            if not self.rows.is_published(target):
+                continue
+            if want.volume.rules.requires_republish:
+                self._due.setdefault((Step.REPUBLISH, target), now + self._republish_s(target))
+                yield Step.REPUBLISH, target
+            if self._host.stats_interval_s:
+                # The first look is at a moment of its own, so that 300 volumes are not looked at in one second.
+                self._due.setdefault((Step.STATS, target), now + self._host.stats_interval_s * _fraction(target))
+                yield Step.STATS, target
+
+    # ---- one step ----------------------------------------------------------------------------------------------------
+
+    async def _take(self, step: Step, target: Target) -> None:
+        self.doing = step, target
+        self._host.changed()
+        try:
+            await self._do[step](target)
+        except VolumeError as error:
+            self._failed(step, target, error)
+        except Exception as error:
+            log.exception("volume %s: %s failed by a bug; it is tried again", self.key, step)
+            self._failed(step, target, NotReady(f"{step} failed by a bug of the agent: {type(error).__name__}"))
+        else:
+            self._backoffs.pop((step, target), None)
+            if step not in _REGULAR:
+                self._troubles.pop(target, None)
+        finally:
+            self.doing = None
+            self._host.changed()
+
+    def _failed(self, step: Step, target: Target, error: VolumeError) -> None:
+        now = self._host.clock.monotonic()
+        backoff = self._backoffs.setdefault((step, target), Backoff())
+        backoff.failed(now)
+        trouble = self._troubles.get(target)
+        if trouble is None or trouble.why != error.why:
+            log.warning("volume %s: %s%s: %s", self.key, step, self._whose(target), error.why)
+            trouble = self._troubles[target] = _Trouble(error.why, trouble.since if trouble else now)
+        if step is not Step.RECORD and not (isinstance(error, Waiting) and now - trouble.since < _PATIENCE_S):
+            self._tell(step, target, error.why, backoff.failures)
+
+    def _tell(self, step: Step, target: Target, why: str, failures: int) -> None:
+        """An event with the true cause, for whom it concerns."""
+        facts = self._host.facts
+        if step not in _EVENTS:
+            if failures >= _STUBBORN:  # the pod may be forgotten everywhere, but not the node
+                facts.tell_node("FailedUnMount", f"volume {self.key}{self._whose(target)}: {step} failed: {why}")
+            return
+        for want in [self.wants[target]] if target in self.wants else self.wants.values():
+            part, reason = (_BLOCK_EVENTS if want.volume.block else _EVENTS)[step]
+            facts.tell_pod(want.pod, reason, f'{part} failed for volume "{want.volume.name}": {why}')
+
+    def _whose(self, target: Target) -> str:
+        if target in self.wants:
+            pod = self.wants[target].pod
+            return f" for pod {pod.namespace}/{pod.name}"
+        row = self.rows.publications.get(target)
+        if row is None:
+            return ""
+        return f" for pod {row.pod_namespace}/{row.pod_name}" if row.pod_name else f" for the pod of uid {row.pod_uid}"
+
+    # ---- mounting ----------------------------------------------------------------------------------------------------
+
+    async def _stage(self, _target: Target) -> None:
+        want = next(want for target, want in self.wants.items() if not self.rows.is_published(target))
+        volume, host = want.volume, self._host
+        self._check_place(want)
+        driver = host.driver(self.key.driver)
+        context = host.inputs.publish_context(volume)
+        secrets = host.inputs.secrets(volume.stage_secret) if _STAGE_UNSTAGE in driver.capabilities else {}
+        before = self.rows.device
+        if volume.rules.attach_required and not (before is not None and before.attached):
+            await self._check_in_use()
+        intent = self._intent_to_stage(want, before)
+        await self.rows.intend(Step.STAGE, intent)
+        try:
+            await host.plugin.stage(
+                volume,
+                publish_context=context,
+                secrets=secrets,
+                fs_group=want.pod.fs_group,
+                selinux_label=want.pod.selinux_label,
+            )
+        except NotReady:
+            await self.rows.settle(Step.STAGE, before or intent, gone=before is None)
+            raise
+        except Refused as error:
+            kept = intent.reconstructed or bool(self.rows.publications)
+            await self.rows.settle(Step.STAGE, replace(intent, error=error.why), gone=not kept)
+            raise
+        mounted = host.plugin.is_mounted(staged_of(intent), await host.plugin.mount_table())
+        size_bytes = intent.size_bytes or (volume.claim.status_bytes if volume.claim is not None else 0)
+        done = replace(intent, state=State.DONE, reconstructed=False, mount_point=mounted, size_bytes=size_bytes)
+        await self.rows.settle(Step.STAGE, replace(done, since=host.clock.time()))
+        log.info("volume %s is staged", self.key)
+
+    async def _publish(self, target: Target) -> None:
+        want = self.wants[target]
+        pod, host = want.pod, self._host
+        self._check_place(want)
+        host.driver(self.key.driver)
+        context = host.inputs.publish_context(want.volume)
+        secrets = host.inputs.secrets(want.volume.publish_secret)
+        tokens = host.inputs.tokens(want)
+        before = self.rows.publications.get(target)
+        intent = self._intent_to_publish(want, before)
+        await self.rows.intend(Step.PUBLISH, intent)
+        try:
+            await host.plugin.publish(
+                want,
+                publish_context=context,
+                secrets=secrets,
+                tokens=tokens,
+                reconstructed=intent.reconstructed,
+                tell=lambda text: host.facts.tell_pod(pod, "VolumePermissionChangeInProgress", text),
+            )
+        except NotReady:
+            await self.rows.settle(Step.PUBLISH, before or intent, gone=before is None)
+            raise
+        except Refused as error:
+            await self.rows.settle(Step.PUBLISH, replace(intent, error=error.why), gone=not intent.reconstructed)
+            raise
+        await self._expander.expand_mounting(want)  # if that fails the pod must not start: it stays uncertain
+        mounted = host.plugin.is_mounted(published_of(intent), await host.plugin.mount_table())
+        done = replace(intent, state=State.DONE, reconstructed=False, mount_point=mounted, since=host.clock.time())
+        await self.rows.settle(Step.PUBLISH, done)
+        log.info("volume %s is published to pod %s/%s", self.key, pod.namespace, pod.name)
+
+    async def _republish(self, target: Target) -> None:
+        """Let the driver refresh the contents. Nothing changes if it does not (RULE C9)."""
+        want, inputs = self.wants[target], self._host.inputs
+        self._due[Step.REPUBLISH, target] = self._host.clock.monotonic() + self._republish_s(target)
+        try:
+            self._host.driver(self.key.driver)
+            context = inputs.publish_context(want.volume)
+            secrets = inputs.secrets(want.volume.publish_secret)
+            tokens = inputs.tokens(want)
+            await self._host.plugin.republish(want, publish_context=context, secrets=secrets, tokens=tokens)
+        except NotReady as error:
+            log.debug("volume %s is not refreshed%s: %s", self.key, self._whose(target), error.why)
+        except VolumeError as error:
+            log.warning("volume %s could not be refreshed%s: %s", self.key, self._whose(target), error.why)
+            self._tell(Step.REPUBLISH, target, error.why, 1)
+
+    async def _expand(self, target: Target) -> None:
+        await self._expander.expand_published(self.wants[target])
+
+    # ---- taking down -------------------------------------------------------------------------------------------------
+
+    async def _unpublish(self, target: Target) -> None:
+        before, plugin = self.rows.publications[target], self._host.plugin
+        self._host.driver(self.key.driver)
+        published = published_of(before)
+        await self.rows.intend(Step.UNPUBLISH, replace(before, state=State.UNCERTAIN, error=""))
+        if target in self.wants or not self._host.may_unpublish(before):  # the reason went away while we wrote
+            await self.rows.settle(Step.UNPUBLISH, before)
+            return
+        try:
+            await plugin.unpublish(published)
+        except NotReady:
+            await self.rows.settle(Step.UNPUBLISH, before)
+            raise
+        if not await plugin.clean_leftovers(published):
+            log.warning("volume %s: something stays in the directory of the pod of uid %s", self.key, target.pod_uid)
+        await self.rows.settle(Step.UNPUBLISH, before, gone=True)
+        self._forget(target)
+        log.info("volume %s is no longer published%s", self.key, self._whose_was(before))
+
+    async def _unstage(self, _target: Target) -> None:
+        before = self.rows.device
+        assert before is not None
+        self._host.driver(self.key.driver)
+        await self.rows.intend(Step.UNSTAGE, replace(before, state=State.UNCERTAIN, error=""))
+        if self.wants or not self._host.may_unstage(before):
+            await self.rows.settle(Step.UNSTAGE, before)
+            return
+        try:
+            await self._host.plugin.unstage(staged_of(before), recorded=not before.reconstructed)
+        except NotReady:
+            await self.rows.settle(Step.UNSTAGE, before)
+            raise
+        await self.rows.settle(Step.UNSTAGE, before, gone=True)
+        self._expander.forget()
+        self._stop_waiting()  # what the hub confirmed was for this time
+        self._host.in_use_changed()
+        log.info("volume %s is no longer staged", self.key)
+
+    def _forget(self, target: Target) -> None:
+        """Nothing is left of a pod's mount."""
+        self.stats.pop(target, None)
+        self._due = {one: due for one, due in self._due.items() if one[1] != target}
+        self._backoffs = {one: backoff for one, backoff in self._backoffs.items() if one[1] != target}
+
+    @staticmethod
+    def _whose_was(row: Publication) -> str:
+        return f" to pod {row.pod_namespace}/{row.pod_name}" if row.pod_name else f" to the pod of uid {row.pod_uid}"
+
+    # ---- use and health ----------------------------------------------------------------------------------------------
+
+    async def _read_stats(self, target: Target) -> None:
+        """Ask for a mounted volume's use and health; given up as soon as there is something to do."""
+        host, want = self._host, self.wants[target]
+        self._due[Step.STATS, target] = host.clock.monotonic() + host.stats_interval_s
+        if not host.has_driver(self.key.driver):
+            return
+        asking = asyncio.ensure_future(host.plugin.stats(published_of(self.rows.publications[target])))
+        waking = asyncio.ensure_future(self._woken.wait())
+        try:
+            await asyncio.wait({asking, waking}, return_when=asyncio.FIRST_COMPLETED)
+            if not asking.done():
+                return
+            stats = asking.result()
+        except VolumeError as error:
+            log.debug("volume %s does not tell its use: %s", self.key, error.why)
+            return
+        finally:
+            asking.cancel()
+            waking.cancel()
+            await asyncio.gather(asking, waking, return_exceptions=True)
+        if stats is None:
+            return
+        self.stats[target] = stats
+        if stats.abnormal:
+            host.facts.tell_pod(want.pod, "VolumeConditionAbnormal", f"Volume {want.volume_name}: {stats.message}")
+
+    # ---- what a step needs -------------------------------------------------------------------------------------------
+
+    def _intent_to_stage(self, want: PodVolume, before: Device | None) -> Device:
+        volume = want.volume
+        return Device(
+            driver=volume.driver,
+            handle=volume.handle,
+            name=volume.name,
+            block=volume.block,
+            reconstructed=before is not None and before.reconstructed,
+            attached=volume.rules.attach_required,
+            arguments=_hash(volume, want.pod.fs_group, want.pod.selinux_label),
+            size_bytes=before.size_bytes if before is not None else 0,
+            boot=self._host.boot,
+            since=self._since(before),
+        )
+
+    def _intent_to_publish(self, want: PodVolume, before: Publication | None) -> Publication:
+        volume, pod = want.volume, want.pod
+        return Publication(
+            driver=volume.driver,
+            handle=volume.handle,
+            name=volume.name,
+            pod_uid=pod.uid,
+            pod_namespace=pod.namespace,
+            pod_name=pod.name,
+            volume_name=want.volume_name,
+            block=volume.block,
+            ephemeral=volume.ephemeral,
+            reconstructed=before is not None and before.reconstructed,
+            arguments=_hash(volume, pod.fs_group, want.read_only),
+            boot=self._host.boot,
+            since=self._since(before),
+        )
+
+    def _since(self, before: Row | None) -> float:
+        if before is not None and before.state is State.UNCERTAIN and before.since:
+            return before.since
+        return self._host.clock.time()
+
+    def _check_place(self, want: PodVolume) -> None:
+        """One volume to a place; and one that is ReadWriteOncePod alone goes to one pod (operation_generator.go)."""
+        pod_uid, volume = want.pod.uid, want.volume
+        others = [row for row in self.rows.publications.values() if row.pod_uid != pod_uid]
+        if others and volume.access_modes == ("ReadWriteOncePod",):
+            raise NotReady("the volume has the access mode ReadWriteOncePod and is already in use by another pod")
+        taken = self._host.taken(self.key, pod_uid, volume.name)
+        if taken is not None:
+            raise NotReady(f"the pod has another volume in the place of {volume.name}, until it ends: {taken}")
+
+    async def _check_in_use(self) -> None:
+        """The hub knows that this node uses the volume before a driver is asked for the first time (RULE C12).
+
+        Not again while it may be staged: it has stood in `volumesInUse` since, and the hub may be away (RULE C11).
+        """
+        if self._in_use is None:
+            self._in_use = asyncio.create_task(self._wait_in_use(), name=f"volumesInUse {self.key}")
+        await asyncio.sleep(0)  # the hub may know it already
+        if not self._in_use.done():
+            raise Waiting("the hub has not confirmed yet that this node uses the volume (volumesInUse)")
+        if self._in_use.cancelled() or self._in_use.exception() is not None:
+            log.error("volume %s: cannot wait for volumesInUse", self.key, exc_info=self._in_use.exception())
+            self._in_use = None
+            raise NotReady("whether the hub knows that this node uses the volume (volumesInUse) cannot be found out")
+
+    async def _wait_in_use(self) -> None:
+        await self._host.in_use_acked(self.key)
+        self.retry()
+
+    def _stop_waiting(self) -> None:
+        if self._in_use is not None:
+            self._in_use.cancel()
+            self._in_use = None
+
+    def _republish_s(self, target: Target) -> float:
+        return self._host.republish_interval_s * (1 + _fraction(target) / 2)
+
+
+def _hash(volume: Volume, *more: object) -> str:
+    """What two equal requests have in common; not the secrets, tokens and contexts, which come and go."""
+    parts = (
+        volume.name,
+        volume.block,
+        volume.fs_type,
+        volume.access_modes,
+        volume.mount_options,
+        sorted(volume.attributes.items()),
+        *more,
+    )
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+
+
+def _fraction(target: Target) -> float:
+    """A number from 0 to 1 that is another one for each target."""
+    return zlib.crc32(repr(tuple(target)).encode()) / 2**32

@@ -1,0 +1,154 @@
+"""What is wanted: the volumes of the pods bound to this node, kept up to date with the objects in the store.
+
+Rules:
+
+* Bodies are not kept: an object that changed is read again, and only the pods that consulted it are resolved again.
+* A pod is gone if it has ended, if it was deleted and its grace is over, or if the store has no pod of its uid. Nothing
+  else makes a volume unwanted: a claim that vanished or an affinity that no longer fits takes no mount from a pod.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol
+
+from common.objects import Object, Ref
+from edge.manager.resolution import PodWants, labels_of, node_of, resolve
+
+POD = "Pod"
+
+
+class Objects(Protocol):
+    """The objects that this node was told of."""
+
+    def get(self, ref: Ref) -> Object | None:
+        """One of them."""
+
+    def refs(self, kind: str) -> list[Ref]:
+        """All of a kind."""
+
+
+class Wanted:
+    """What every pod of a node wants."""
+
+    def __init__(
+        self,
+        objects: Objects,
+        *,
+        node: str,
+        own_labels: Callable[[], Mapping[str, str]] = dict,
+        selinux: bool = False,
+    ) -> None:
+        """Nothing is read yet: see `load`.
+
+        Args:
+            objects: the store.
+            node: this node's name.
+            own_labels: what its drivers say of the node's topology; the Node object may not have heard of it yet.
+            selinux: whether this machine runs SELinux.
+        """
+        self._objects, self._node, self._own_labels, self._selinux = objects, node, own_labels, selinux
+        self._node_ref = Ref("Node", "", node)
+        self._node_labels: dict[str, str] = {}
+        self._labels: dict[str, str] = {}
+        self._pods: dict[Ref, PodWants] = {}
+        self._by_uid: dict[str, Ref] = {}
+        self._by_ref: defaultdict[Ref, set[Ref]] = defaultdict(set)
+        self._ends: dict[Ref, float] = {}
+
+    @property
+    def pods(self) -> Iterable[PodWants]:
+        """What each pod wants, those that are gone included."""
+        return self._pods.values()
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """The labels of this node's Node object."""
+        return dict(self._node_labels)
+
+    def of(self, uid: str) -> PodWants | None:
+        """What one pod wants; None if there is none of this uid."""
+        ref = self._by_uid.get(uid)
+        return self._pods[ref] if ref is not None else None
+
+    def is_gone(self, uid: str) -> bool:
+        """Whether no pod of this uid can have a container that runs."""
+        wants = self.of(uid)
+        return wants is None or wants.pod.gone
+
+    def load(self, now: float) -> frozenset[str]:
+        """Resolve all pods that there are. The uids of those that changed."""
+        self._labels = self._read_labels()
+        return self._resolve(self._objects.refs(POD), now)
+
+    def update(self, changed: Iterable[Ref], now: float) -> frozenset[str]:
+        """Objects have changed, come or gone. The uids of the pods that want something else than before."""
+        concerned: set[Ref] = set()
+        for ref in changed:
+            if ref.kind == POD:
+                concerned.add(ref)
+            if ref == self._node_ref:
+                concerned |= self._relabelled()
+            concerned |= self._by_ref.get(ref, set())
+        return self._resolve(concerned, now)
+
+    def update_labels(self, now: float) -> frozenset[str]:
+        """A driver says something else of this node's topology."""
+        return self._resolve(self._relabelled(), now)
+
+    def expire(self, now: float) -> frozenset[str]:
+        """Time has passed. The uids of the pods whose grace is over."""
+        return self._resolve([ref for ref, ends_at in self._ends.items() if ends_at <= now], now)
+
+    def next_end(self) -> float | None:
+        """When something changes next by itself, in seconds since the epoch."""
+        return min(self._ends.values(), default=None)
+
+    def _relabelled(self) -> set[Ref]:
+        """The pods to be resolved again: all of them, if the node's labels are other ones. Its status changes often."""
+        labels = self._read_labels()
+        if labels == self._labels:
+            return set()
+        self._labels = labels
+        return set(self._pods)
+
+    def _read_labels(self) -> dict[str, str]:
+        self._node_labels = labels_of(self._objects.get(self._node_ref))
+        return {**self._own_labels(), **self._node_labels}
+
+    def _resolve(self, refs: Iterable[Ref], now: float) -> frozenset[str]:
+        changed: set[str] = set()
+        for ref in refs:
+            old, new = self._pods.get(ref), self._resolve_one(ref, now)
+            if old == new:
+                continue
+            if old is not None:
+                self._forget(ref, old)
+                changed.add(old.pod.uid)
+            if new is not None:
+                self._remember(ref, new)
+                changed.add(new.pod.uid)
+        return frozenset(changed)
+
+    def _resolve_one(self, ref: Ref, now: float) -> PodWants | None:
+        found = self._objects.get(ref)
+        if found is None or node_of(found) not in {self._node, ""}:  # one that does not say is malformed, not gone
+            return None
+        return resolve(found, self._objects.get, node=self._node, labels=self._labels, now=now, selinux=self._selinux)
+
+    def _remember(self, ref: Ref, wants: PodWants) -> None:
+        self._pods[ref] = wants
+        self._by_uid[wants.pod.uid] = ref
+        for one in wants.refs:
+            self._by_ref[one].add(ref)
+        if wants.ends_at is not None:
+            self._ends[ref] = wants.ends_at
+
+    def _forget(self, ref: Ref, wants: PodWants) -> None:
+        del self._pods[ref]
+        if self._by_uid.get(wants.pod.uid) == ref:
+            del self._by_uid[wants.pod.uid]
+        for one in wants.refs:
+            self._by_ref[one].discard(ref)
+            if not self._by_ref[one]:
+                del self._by_ref[one]
+        self._ends.pop(ref, None)

@@ -1,0 +1,206 @@
+"""The metastore: what this node knows and has to tell, on its disk. The agent works from it alone, connected or not.
+
+Rules:
+
+* `edge.db` in the state directory, by the rules of `common.database`. `edge.key` beside it unseals what is sealed.
+* All that is read is what the disk has; all writes are made off the loop, by one thread (`edge.stores.writer`).
+* A write that cannot be made is tried again; until then the agent works from what it has, and the hub is not told that
+  anything was stored. So it is, too, on a disk that is full or read-only when the agent starts.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import shutil
+import sqlite3
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from common.database import Schema, connect, lock, open_database
+from common.errors import SettingsError
+from common.objects import Object, Ref
+from edge.stores import fact_store, object_store
+from edge.stores.fact_store import FactStore
+from edge.stores.object_store import ObjectStore, Subscriber
+from edge.stores.sealing import load_sealer
+from edge.stores.writer import StoreWriter
+
+log = logging.getLogger("csi_bridge.edge.store")
+
+SCHEMA_VERSION = 1
+"""A store of a newer version is left alone and the agent refuses to start (`common.database`)."""
+
+_MEMORY_DISK = Path("/dev/shm")  # noqa: S108  # the directory made in it is nobody else's
+"""Where a copy has room when the disk has none."""
+
+_SCHEMA = Schema(SCHEMA_VERSION, (*object_store.TABLES, *fact_store.TABLES), owner="edge agent")
+
+
+class Metastore:
+    """The database file `edge.db`.
+
+    Attributes:
+        objects: what the hub tells.
+        facts: what the hub is told.
+    """
+
+    def __init__(self, state_dir: Path, *, full: bool = False, clock: Callable[[], float] = time.time) -> None:
+        """Open or create it.
+
+        Args:
+            state_dir: where it is.
+            full: whether each write waits for the disk, so that a power cut takes nothing that was acknowledged.
+            clock: the time, in seconds since the epoch.
+
+        Raises:
+            SettingsError: the directory cannot be used, another agent uses it, or the file is a newer agent's.
+        """
+        path = state_dir / "edge.db"
+        self._closed = False
+        try:
+            state_dir.mkdir(parents=True, exist_ok=True)
+            self._lock_file = lock(state_dir / "edge.lock")
+            try:
+                self.objects = ObjectStore(load_sealer(state_dir / "edge.key"), clock=clock)
+                self.facts = FactStore()
+                self._open(path, full=full)
+            except BaseException:
+                os.close(self._lock_file)
+                raise
+        except BlockingIOError:
+            raise SettingsError("--state-dir", str(state_dir), "another edge agent is using it") from None
+        except (OSError, sqlite3.Error) as error:
+            raise SettingsError("--state-dir", str(state_dir), f"cannot be used: {error}") from error
+
+    def _open(self, path: Path, *, full: bool) -> None:
+        connection, trouble = None, ""
+        try:
+            connection = open_database(path, _SCHEMA, check=self._load, full=full).connection
+            for file in (path, Path(f"{path}-wal"), Path(f"{path}-shm")):
+                file.chmod(0o600)
+            self._reader = _connect_to_read(path)
+        except (OSError, sqlite3.OperationalError) as error:
+            if not path.is_file() or not path.stat().st_size:
+                raise
+            if connection is not None:
+                connection.close()
+            connection, trouble = None, str(error)
+            self._reader = self._read_all(path)
+            log.error("%s cannot be written; the agent works from what is in it: %s", path, trouble)  # noqa: TRY400  # not a bug
+        self._writer = StoreWriter(
+            path,
+            connection,
+            connect=lambda: connect(path, _SCHEMA, check=lambda _: None, full=full).connection,
+            connected=lambda: self._connected(path),
+            trouble=trouble,
+        )
+        self.objects.start(path, self._writer, self._reader)
+        self.facts.start(path, self._writer, self._reader)
+
+    def _read_all(self, path: Path) -> sqlite3.Connection:
+        """All that is in a file that cannot be written, in memory: SQLite reads no WAL where it cannot write.
+
+        On a disk that is full or read-only a node that reboots is to get its volumes back all the same.
+        """
+        with tempfile.TemporaryDirectory(dir=_MEMORY_DISK if _MEMORY_DISK.is_dir() else None) as directory:
+            copy = Path(directory) / path.name
+            shutil.copyfile(path, copy)
+            if (journal := Path(f"{path}-wal")).exists():
+                shutil.copyfile(journal, f"{copy}-wal")
+            with contextlib.closing(connect(copy, _SCHEMA, check=self._load).connection) as found:
+                memory = sqlite3.connect(":memory:")
+                found.backup(memory)
+        return memory
+
+    def _connected(self, path: Path) -> None:
+        """The file can be written after all: read from it again."""
+        self._reader.close()
+        self._reader = _connect_to_read(path)
+        self.objects.start(path, self._writer, self._reader)
+        self.facts.start(path, self._writer, self._reader)
+
+    def _load(self, database: sqlite3.Connection) -> None:
+        self.objects.load(database)
+        self.facts.load(database)
+
+    async def close(self) -> None:
+        """Finish the writes that wait, then close the files. What cannot be written now is given up."""
+        if self._closed:
+            return
+        self._closed = True
+        self._writer.end_retries()
+        await self.objects.settle()
+        await self.facts.flush()
+        await asyncio.to_thread(self._writer.close)
+        self._reader.close()
+        os.close(self._lock_file)
+
+    @property
+    def trouble(self) -> str:
+        """Why writing fails; empty while it works."""
+        return self._writer.trouble
+
+    # ---- what the hub told
+
+    def get(self, ref: Ref) -> Object | None:
+        """An object as it was stored last (`ObjectStore.get`)."""
+        return self.objects.get(ref)
+
+    def refs(self, kind: str) -> list[Ref]:
+        """The keys of all objects of a kind."""
+        return self.objects.refs(kind)
+
+    def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
+        """Be called on the loop after each transaction of objects, and when `in_step` changes. Gives what ends that."""
+        return self.objects.subscribe(subscriber)
+
+    @property
+    def in_step(self) -> bool:
+        """Whether, on the link that there is, the hub has said that this is all: what is missing here is no more."""
+        return self.objects.in_step_since is not None
+
+    @property
+    def in_step_since(self) -> float | None:
+        """Since when, in seconds since the epoch; None while it is not."""
+        return self.objects.in_step_since
+
+    @property
+    def heard_at(self) -> float | None:
+        """When it was in step last, in seconds since the epoch, to the minute; None: never. Survives restarts."""
+        return self.objects.heard_at
+
+    @property
+    def ever_in_step(self) -> bool:
+        """Whether it was in step once, in this life or an earlier one."""
+        return self.objects.ever_in_step
+
+    # ---- what the hub is told
+
+    def put_fact(self, ref: Ref, body: dict[str, Any]) -> None:
+        """Tell this of `ref` (`FactStore.put`)."""
+        self.facts.put(ref, body)
+
+    def drop_fact(self, ref: Ref) -> None:
+        """Nothing is to be told of `ref` any more."""
+        self.facts.drop(ref)
+
+    def fact_acked(self, ref: Ref) -> bool:
+        """Whether the hub has stored the newest state; False if there is no such fact."""
+        return self.facts.is_acked(ref)
+
+    async def wait_acked(self, ref: Ref) -> None:
+        """Wait until the hub has stored the newest state.
+
+        Raises:
+            KeyError: there is no such fact, or it was dropped.
+        """
+        await self.facts.wait_acked(ref)
+
+
+def _connect_to_read(path: Path) -> sqlite3.Connection:
+    return sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, timeout=1.0)

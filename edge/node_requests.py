@@ -1,0 +1,350 @@
+"""A node request: what each call of csi.v1.Node is asked, field by field (contract.md C.4).
+
+The yardstick is kubernetes pkg/volume/csi (csi_client.go, csi_attacher.go, csi_mounter.go, csi_block.go, expander.go):
+every field of every request is what the kubelet sends. All here is pure; requests and answers are bytes.
+"""
+
+from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, cast
+
+from google.protobuf.message import DecodeError, Message
+from google.protobuf.unknown_fields import UnknownFieldSet
+
+from common.csi import csi_pb2 as pb
+from edge.disk.volume_data import encode_map
+from edge.volume_errors import NotReady
+from edge.volumes import PodVolume, Volume
+
+STAGE = "/csi.v1.Node/NodeStageVolume"
+UNSTAGE = "/csi.v1.Node/NodeUnstageVolume"
+PUBLISH = "/csi.v1.Node/NodePublishVolume"
+UNPUBLISH = "/csi.v1.Node/NodeUnpublishVolume"
+EXPAND = "/csi.v1.Node/NodeExpandVolume"
+STATS = "/csi.v1.Node/NodeGetVolumeStats"
+HEALTH = "/csi.v1.Node/NodeGetVolumeHealth"
+
+TOKENS_KEY = "csi.storage.k8s.io/serviceAccount.tokens"
+
+Tokens = Mapping[str, Mapping[str, str]]
+"""By audience: `token` and `expirationTimestamp`, as a TokenRequest's status has them."""
+
+
+class Has(IntEnum):
+    """Capabilities of a node service (`NodeServiceCapability.RPC.Type`). Number 4 is reserved since CSI 1.13."""
+
+    STAGE_UNSTAGE_VOLUME = 1
+    GET_VOLUME_STATS = 2
+    EXPAND_VOLUME = 3
+    VOLUME_CONDITION = 4
+    SINGLE_NODE_MULTI_WRITER = 5
+    VOLUME_MOUNT_GROUP = 6
+    GET_VOLUME_HEALTH = 7
+
+
+_Mode = pb.VolumeCapability.AccessMode.Mode
+
+_MODES = {
+    "ReadWriteOnce": _Mode.SINGLE_NODE_WRITER,
+    "ReadWriteOncePod": _Mode.SINGLE_NODE_WRITER,
+    "ReadOnlyMany": _Mode.MULTI_NODE_READER_ONLY,
+    "ReadWriteMany": _Mode.MULTI_NODE_MULTI_WRITER,
+}
+
+_MULTI_WRITER_MODES = _MODES | {
+    "ReadWriteOnce": _Mode.SINGLE_NODE_MULTI_WRITER,
+    "ReadWriteOncePod": _Mode.SINGLE_NODE_SINGLE_WRITER,
+}
+"""Of a driver that has SINGLE_NODE_MULTI_WRITER."""
+
+_BLOCK_FS_TYPE = "block"
+"""The kubelet marks block volumes by this file system type, and so takes a PV that asks for it for one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VolumeStats:
+    """What a driver says of a volume's use and health. Counts are 0 where it said nothing.
+
+    Attributes:
+        abnormal: the volume's health; None if the driver does not tell.
+        message: of the health, for people.
+    """
+
+    available_bytes: int = 0
+    capacity_bytes: int = 0
+    used_bytes: int = 0
+    inodes_free: int = 0
+    inodes: int = 0
+    inodes_used: int = 0
+    abnormal: bool | None = None
+    message: str = ""
+
+
+def stage(
+    volume: Volume,
+    target: str,
+    capabilities: AbstractSet[int],
+    *,
+    publish_context: Mapping[str, str],
+    secrets: Mapping[str, str],
+    fs_group: int | None,
+    selinux_label: str,
+) -> bytes:
+    """NodeStageVolume."""
+    capability = _capability(volume, capabilities, fs_group=fs_group, selinux_label=selinux_label)
+    return _encoded(
+        pb.NodeStageVolumeRequest(
+            volume_id=volume.handle,
+            publish_context=publish_context,
+            staging_target_path=target,
+            volume_capability=capability,
+            secrets=secrets,
+            volume_context=volume.attributes,
+        )
+    )
+
+
+def publish(
+    wanted: PodVolume,
+    target: str,
+    staging_target: str,
+    capabilities: AbstractSet[int],
+    *,
+    publish_context: Mapping[str, str],
+    secrets: Mapping[str, str],
+    tokens: Tokens | None,
+) -> bytes:
+    """NodePublishVolume.
+
+    Args:
+        wanted: the volume in its pod.
+        target: where.
+        staging_target: where it is staged, for a driver that stages, and always for a block volume.
+        capabilities: the driver's.
+        publish_context: of the attachment; an inline volume has none.
+        secrets: of the volume's `publish_secret`.
+        tokens: of the pod's service account.
+
+    Raises:
+        NotReady: a token that the driver wants is missing.
+    """
+    volume, pod = wanted.volume, wanted.pod
+    context, told = dict(volume.attributes), dict(secrets)  # RULE C8: never the PV's own
+    if volume.rules.pod_info:
+        context |= _pod_info(wanted)
+    if volume.rules.token_audiences and not volume.block:
+        (told if volume.rules.tokens_in_secrets else context)[TOKENS_KEY] = _tokens(wanted, tokens)
+    return _encoded(
+        pb.NodePublishVolumeRequest(
+            volume_id=volume.handle,
+            publish_context={} if volume.ephemeral else publish_context,
+            staging_target_path="" if volume.ephemeral else staging_target,
+            target_path=target,
+            volume_capability=_capability(
+                volume, capabilities, fs_group=pod.fs_group, selinux_label=wanted.selinux_context
+            ),
+            readonly=wanted.read_only,
+            secrets=told,
+            volume_context=context,
+        )
+    )
+
+
+def unpublish(handle: str, target: str) -> bytes:
+    """NodeUnpublishVolume."""
+    return _encoded(pb.NodeUnpublishVolumeRequest(volume_id=handle, target_path=target))
+
+
+def unstage(handle: str, target: str) -> bytes:
+    """NodeUnstageVolume."""
+    return _encoded(pb.NodeUnstageVolumeRequest(volume_id=handle, staging_target_path=target))
+
+
+def expand(
+    volume: Volume,
+    path: str,
+    staging_target: str,
+    capabilities: AbstractSet[int],
+    *,
+    required_bytes: int,
+    secrets: Mapping[str, str],
+) -> bytes:
+    """NodeExpandVolume."""
+    return _encoded(
+        pb.NodeExpandVolumeRequest(
+            volume_id=volume.handle,
+            volume_path=path,
+            capacity_range=pb.CapacityRange(required_bytes=required_bytes),
+            staging_target_path=staging_target,
+            volume_capability=_capability(volume, capabilities, fs_group=None, selinux_label=""),
+            secrets=secrets,
+        )
+    )
+
+
+def stats(handle: str, path: str) -> bytes:
+    """NodeGetVolumeStats."""
+    return _encoded(pb.NodeGetVolumeStatsRequest(volume_id=handle, volume_path=path))
+
+
+def health(handle: str, path: str, staging_target: str) -> bytes:
+    """NodeGetVolumeHealth."""
+    return _encoded(
+        pb.NodeGetVolumeHealthRequest(volume_id=handle, volume_publish_path=path, staging_target_path=staging_target)
+    )
+
+
+def expanded_bytes(answer: bytes) -> int:
+    """The size that NodeExpandVolume answered; 0 if it did not say.
+
+    Raises:
+        ValueError: it is no such answer.
+    """
+    response = pb.NodeExpandVolumeResponse()
+    _decode(response, answer)
+    return response.capacity_bytes
+
+
+def read_stats(answer: bytes, capabilities: AbstractSet[int]) -> VolumeStats | None:
+    """What NodeGetVolumeStats answered; None if that says nothing.
+
+    Of a driver with VOLUME_CONDITION, the condition is read from field 2, which CSI 1.13 has no longer. Left out, it
+    means that all is well, as for the kubelet.
+
+    Raises:
+        ValueError: it is no such answer.
+    """
+    response = pb.NodeGetVolumeStatsResponse()
+    _decode(response, answer)
+    tells_condition = Has.VOLUME_CONDITION in capabilities
+    if not response.usage and not tells_condition:
+        return None
+    counts: dict[str, int] = {}
+    for usage in response.usage:
+        if usage.unit == pb.VolumeUsage.BYTES:
+            counts |= {
+                "available_bytes": usage.available,
+                "capacity_bytes": usage.total,
+                "used_bytes": usage.used,
+            }
+        elif usage.unit == pb.VolumeUsage.INODES:
+            counts |= {"inodes_free": usage.available, "inodes": usage.total, "inodes_used": usage.used}
+    abnormal, message = _condition(response) if tells_condition else (None, "")
+    return VolumeStats(**counts, abnormal=abnormal, message=message)
+
+
+def read_health(answer: bytes) -> tuple[bool, str]:
+    """Whether NodeGetVolumeHealth tells of something abnormal, and what.
+
+    Raises:
+        ValueError: it is no such answer.
+    """
+    response = pb.NodeGetVolumeHealthResponse()
+    _decode(response, answer)
+    found = response.volume_health.health_statuses
+    return bool(found), "; ".join(f"{entry.reason}: {entry.message}".strip(": ") for entry in found)
+
+
+def wants_fs_group(wanted: PodVolume, capabilities: AbstractSet[int]) -> bool:
+    """Whether the volume's files are to be given to the pod's fsGroup by us (supportsFSGroup of csi_mounter.go)."""
+    volume = wanted.volume
+    policy = volume.rules.fs_group_policy
+    if wanted.pod.fs_group is None or wanted.read_only or Has.VOLUME_MOUNT_GROUP in capabilities:
+        return False
+    if policy != "ReadWriteOnceWithFSType":
+        return policy == "File"
+    alone = volume.ephemeral or not {"ReadWriteOnce", "ReadWriteOncePod"}.isdisjoint(volume.access_modes)
+    return bool(volume.fs_type) and alone
+
+
+def sensitive(volume: Volume, *maps: Mapping[str, str], tokens: Tokens | None = None) -> frozenset[str]:
+    """What of a request's arguments must not be told to anybody, should the driver repeat it in an error."""
+    values = {value for found in maps for value in found.values()} | set(volume.mount_options)
+    for token in (tokens or {}).values():
+        values.add(token.get("token", ""))
+    return frozenset(values)
+
+
+def _capability(
+    volume: Volume, capabilities: AbstractSet[int], *, fs_group: int | None, selinux_label: str
+) -> pb.VolumeCapability:
+    mode = pb.VolumeCapability.AccessMode(mode=_access_mode(volume, capabilities))
+    if volume.block or volume.fs_type == _BLOCK_FS_TYPE:
+        return pb.VolumeCapability(block=pb.VolumeCapability.BlockVolume(), access_mode=mode)
+    flags = [] if volume.ephemeral else list(volume.mount_options)
+    if selinux_label:
+        flags.append(f"context={_quoted(selinux_label)}")
+    delegated = fs_group is not None and Has.VOLUME_MOUNT_GROUP in capabilities
+    return pb.VolumeCapability(
+        mount=pb.VolumeCapability.MountVolume(
+            fs_type=volume.fs_type, mount_flags=flags, volume_mount_group=str(fs_group) if delegated else ""
+        ),
+        access_mode=mode,
+    )
+
+
+def _access_mode(volume: Volume, capabilities: AbstractSet[int]) -> pb.VolumeCapability.AccessMode.Mode:
+    modes = _MULTI_WRITER_MODES if Has.SINGLE_NODE_MULTI_WRITER in capabilities else _MODES
+    first = volume.access_modes[0] if volume.access_modes and not volume.ephemeral else "ReadWriteOnce"
+    return modes.get(first, _Mode.UNKNOWN)
+
+
+def _pod_info(wanted: PodVolume) -> dict[str, str]:
+    pod = wanted.pod
+    return {
+        "csi.storage.k8s.io/pod.name": pod.name,
+        "csi.storage.k8s.io/pod.namespace": pod.namespace,
+        "csi.storage.k8s.io/pod.uid": pod.uid,
+        "csi.storage.k8s.io/serviceAccount.name": pod.service_account,
+        "csi.storage.k8s.io/ephemeral": "true" if wanted.volume.ephemeral else "false",
+    }
+
+
+def _tokens(wanted: PodVolume, tokens: Tokens | None) -> str:
+    found = {}
+    for audience, _ in wanted.volume.rules.token_audiences:
+        if tokens is None or audience not in tokens:
+            raise NotReady(
+                f"driver {wanted.volume.driver} wants a token for audience {audience!r} of the pod's service account, "
+                f"and there is none yet; it comes from the cloud"
+            )
+        status = tokens[audience]
+        found[audience] = {key: status.get(key, "") for key in ("token", "expirationTimestamp")}
+    return encode_map(found).decode()
+
+
+def _quoted(label: str) -> str:
+    escaped = label.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def _condition(response: pb.NodeGetVolumeStatsResponse) -> tuple[bool, str]:
+    abnormal, message = False, ""
+    for outer in _unknown(response):
+        if outer.field_number != 2 or outer.wire_type != 2:
+            continue
+        condition = pb.ProbeRequest()  # a message without fields: it takes all of the condition's as unknown ones
+        _decode(condition, outer.data)
+        for field in _unknown(condition):
+            if (field.field_number, field.wire_type) == (1, 0):
+                abnormal = bool(field.data)
+            elif (field.field_number, field.wire_type) == (2, 2):
+                message = field.data.decode(errors="replace")
+    return abnormal, message
+
+
+def _unknown(message: Message) -> Iterable[Any]:
+    return cast("Iterable[Any]", UnknownFieldSet(message))  # types-protobuf does not know that it can be iterated
+
+
+def _decode(message: Message, raw: bytes) -> None:
+    try:
+        message.ParseFromString(raw)
+    except DecodeError as error:
+        raise ValueError(f"its answer is no {type(message).__name__}") from error
+
+
+def _encoded(message: Message) -> bytes:
+    return message.SerializeToString(deterministic=True)

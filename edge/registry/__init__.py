@@ -1,0 +1,4 @@
+"""The drivers of this node: how they are found, register, and are known by name.
+
+Read `registration` (the rules), `driver_registry` (drivers by name), then `edge.registrar`, which watches the sockets.
+"""

@@ -1,0 +1,115 @@
+"""The driver file: this node's registered drivers on disk, so that a node that boots without its cloud knows them.
+
+Rules:
+
+* Either the old file or the new one is there, never half of one, also after a power cut. Its mode is 0600.
+* A file that cannot be used is moved aside, with the reason in the log; the drivers come back as they register.
+"""
+
+import contextlib
+import json
+import logging
+import os
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from edge.registry.registration import NodeInfo, Registration
+
+T = TypeVar("T")
+
+log = logging.getLogger("csi_bridge.edge.registrar")
+
+_VERSION = 1
+"""Of the file's form. A reader takes its own alone: what it would lose of a newer one is moved aside instead."""
+
+
+class DriverFile:
+    """`drivers.json` in the agent's state directory. Both methods block: call them off the loop."""
+
+    def __init__(self, path: Path) -> None:
+        """Nothing is read yet."""
+        self.path = path
+
+    def read(self) -> list[Registration]:
+        """What was written last; nothing if there is no file that can be used."""
+        try:
+            return _registrations(json.loads(self.path.read_bytes()))
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            log.warning("%s cannot be read (%s): drivers are known once they register", self.path, error.strerror)
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            self._move_aside(str(error) if isinstance(error, _FormError) else type(error).__name__)
+        return []
+
+    def write(self, registrations: Iterable[Registration]) -> None:
+        """Put this in the place of what was there.
+
+        Raises:
+            OSError: the disk does not take it; the old file is there still.
+        """
+        body = {"version": _VERSION, "drivers": [_to_json(found) for found in registrations]}
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        new = self.path.with_suffix(".new")
+        with contextlib.suppress(FileNotFoundError):
+            new.unlink()
+        with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "w") as file:  # noqa: PTH123  # Path.open sets no mode
+            json.dump(body, file, indent=1, sort_keys=True)
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(self.path)
+
+    def _move_aside(self, why: str) -> None:
+        aside = self.path.with_name(f"drivers-{int(time.time())}.corrupt")
+        with contextlib.suppress(OSError):
+            self.path.replace(aside)
+        log.warning("%s cannot be used (%s) and is now %s: drivers are known once they register", self.path, why, aside)
+
+
+class _FormError(ValueError):
+    """The file has another form than ours."""
+
+
+def _to_json(found: Registration) -> dict[str, Any]:
+    return {
+        "name": found.name,
+        "endpoint": found.endpoint,
+        "socket": found.socket,
+        "version": list(found.version),
+        "nodeID": found.info.node_id,
+        "maxVolumes": found.info.max_volumes,
+        "topology": dict(found.info.topology),
+        "capabilities": sorted(found.info.capabilities),
+        "gone": found.gone,
+    }
+
+
+def _registrations(body: Any) -> list[Registration]:
+    if body["version"] != _VERSION:
+        raise _FormError(f"its version is {body['version']!r}, and this agent's is {_VERSION}")
+    return [_from_json(item) for item in body["drivers"]]
+
+
+def _from_json(item: dict[str, Any]) -> Registration:
+    info = NodeInfo(
+        node_id=_checked(item["nodeID"], str),
+        max_volumes=_checked(item["maxVolumes"], int),
+        topology={_checked(key, str): _checked(value, str) for key, value in item["topology"].items()},
+        capabilities=frozenset(_checked(number, int) for number in item["capabilities"]),
+    )
+    return Registration(
+        name=_checked(item["name"], str),
+        endpoint=_checked(item["endpoint"], str),
+        socket=_checked(item["socket"], str),
+        version=tuple(_checked(part, int) for part in item["version"]),
+        info=info,
+        gone=_checked(item["gone"], bool),
+    )
+
+
+def _checked(value: object, kind: type[T]) -> T:
+    if type(value) is not kind:
+        raise TypeError(value)
+    return value

@@ -1,0 +1,171 @@
+"""A driver's socket: one `Driver` for each, whoever found it and by whichever path, while somebody wants it."""
+
+import asyncio
+import contextlib
+import functools
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from common.parsers import LONGEST_SOCKET_PATH_BYTES
+from common.tasks import Tasks, supervised
+from edge.drivers import Driver
+
+
+@dataclass(eq=False)
+class Seat:
+    """One driver socket, and who wants it.
+
+    Attributes:
+        driver: what calls go through.
+        named: an operator named it.
+        names: the drivers that are known to be there.
+        finders: who found it in passing, each with the time since when it is gone for him, or None.
+        asking: registrations that are just asking the driver.
+    """
+
+    driver: Driver
+    named: bool = False
+    names: set[str] = field(default_factory=set)
+    finders: dict[str, float | None] = field(default_factory=dict)
+    asking: int = 0
+    _left: asyncio.Event | None = None
+
+    @property
+    def wanted(self) -> bool:
+        """Whether the driver may be called."""
+        return self.named or bool(self.names) or bool(self.finders)
+
+    def watch(self, tasks: Tasks) -> None:
+        """Have the driver asked what it is, now and then, until `leave`."""
+        if self._left is None:
+            self._left = asyncio.Event()
+            tasks.start(_watch(self.driver, self._left), name=f"driver at {self.driver.socket}")
+
+    def leave(self) -> None:
+        """Nobody wants it any more."""
+        if self._left is not None:
+            self._left.set()
+
+
+async def _watch(driver: Driver, left: asyncio.Event) -> None:
+    async with supervised() as tasks:
+        tasks.start(driver.watch(), name=f"ask {driver.socket}")
+        await left.wait()
+
+
+class DriverSockets:
+    """All of them on this node."""
+
+    def __init__(self, node: str, *, max_message_bytes: int, heard: Callable[[Seat], None]) -> None:
+        """None yet.
+
+        Args:
+            node: this node's name.
+            max_message_bytes: the largest answer taken of a driver.
+            heard: called when a driver answers something else than before of itself.
+        """
+        self._node = node
+        self._max_message_bytes = max_message_bytes
+        self._heard = heard
+        self._seats: dict[str, Seat] = {}
+        self._left: list[Driver] = []
+
+    def __iter__(self) -> Iterator[Seat]:
+        return iter(list(self._seats.values()))
+
+    @property
+    def drivers(self) -> list[Driver]:
+        """The drivers that may be called."""
+        return [seat.driver for seat in self if seat.wanted]
+
+    def seat(self, socket: Path) -> Seat:
+        """The seat of a socket, a new one if it has none."""
+        identity = os.path.realpath(socket)  # a kubelet's directory often has two names
+        if identity not in self._seats:
+            driver = Driver(
+                socket,
+                self._node,
+                max_message_bytes=self._max_message_bytes,
+                changed=functools.partial(self._changed, identity),
+            )
+            self._seats[identity] = Seat(driver)
+        return self._seats[identity]
+
+    def seat_of(self, driver: Driver) -> Seat | None:
+        """The seat of a driver."""
+        return next((seat for seat in self if seat.driver is driver), None)
+
+    @contextlib.contextmanager
+    def asking(self, socket: Path) -> Iterator[Seat]:
+        """A seat that stays while a registration asks its driver."""
+        seat = self.seat(socket)
+        seat.asking += 1
+        try:
+            yield seat
+        finally:
+            seat.asking -= 1
+            self.tidy()
+
+    def tidy(self) -> None:
+        """Give up the seats that nobody wants."""
+        for identity, seat in list(self._seats.items()):
+            if not seat.wanted and not seat.asking:
+                del self._seats[identity]
+                seat.leave()
+                self._left.append(seat.driver)
+
+    def watch(self, tasks: Tasks) -> None:
+        """Have the wanted ones asked what they are."""
+        for seat in self:
+            if seat.wanted:
+                seat.watch(tasks)
+
+    async def close_left(self) -> None:
+        """Close the connections to those that were given up."""
+        while self._left:
+            await self._left.pop().close()
+
+    async def close(self) -> None:
+        """Close the connections to all."""
+        self._left += [seat.driver for seat in self]
+        await self.close_left()
+
+    # ---- found in passing --------------------------------------------------------------------------------------------
+
+    def found(self, finder: str, socket: Path) -> bool:
+        """Somebody saw a socket that he does not register. Whether that is news."""
+        seat = self.seat(socket)
+        if seat.finders.get(finder, 0.0) is None:
+            return False
+        seat.finders[finder] = None
+        return True
+
+    def lost(self, finder: str, now: float) -> bool:
+        """What somebody saw is gone. Whether that is news."""
+        seen = [seat for seat in self if seat.finders.get(finder, 0.0) is None]
+        for seat in seen:
+            seat.finders[finder] = now
+        return bool(seen)
+
+    def forget(self, before: float) -> bool:
+        """Forget what was lost before a time. Whether there was anything."""
+        over = [
+            (seat, finder)
+            for seat in self
+            for finder, since in seat.finders.items()
+            if since is not None and since <= before
+        ]
+        for seat, finder in over:
+            del seat.finders[finder]
+        return bool(over)
+
+    def _changed(self, identity: str) -> None:
+        if (seat := self._seats.get(identity)) is not None:
+            self._heard(seat)
+
+
+def fits(socket: str) -> bool:
+    """Whether a text can be the path of a socket."""
+    return socket.startswith("/") and "\0" not in socket and len(os.fsencode(socket)) <= LONGEST_SOCKET_PATH_BYTES

@@ -1,0 +1,75 @@
+"""A node driver: one driver of this node, for who mounts its volumes and for who tells the cloud of it."""
+
+import asyncio
+from collections.abc import Mapping
+
+from common.errors import DriverMissing, VendorBroken
+from common.sockets import FileId, file_id
+from common.status import Status
+from edge.drivers import Driver
+from edge.registry.registration import Registration
+
+
+class NodeDriver:
+    """It stays the same object for as long as the driver is known; what it says of the driver is what holds now.
+
+    Attributes:
+        registration: what is known of it.
+        driver: what calls to it go through.
+        file: which file its registration socket was; None if it has not registered since the agent started.
+        gone_at_s: since when its registration socket is gone, or None.
+        refused: why the hub does not want it to be registered (RULE C5); empty if it does.
+    """
+
+    def __init__(self, registration: Registration, driver: Driver, node: str) -> None:
+        self.registration = registration
+        self.driver = driver
+        self.file: FileId = None
+        self.gone_at_s: float | None = None
+        self.refused = ""
+        self._node = node
+
+    @property
+    def name(self) -> str:
+        """What it calls itself."""
+        return self.registration.name
+
+    @property
+    def node_id(self) -> str:
+        """What it calls this node."""
+        return self.registration.info.node_id
+
+    @property
+    def capabilities(self) -> frozenset[int]:
+        """Numbers of NodeServiceCapability.RPC."""
+        return self.registration.info.capabilities
+
+    @property
+    def max_volumes(self) -> int:
+        """How many volumes it can have here; 0 if it does not say."""
+        return self.registration.info.max_volumes
+
+    @property
+    def topology(self) -> Mapping[str, str]:
+        """Its accessible topology here: segments by key."""
+        return self.registration.info.topology
+
+    @property
+    def registered(self) -> bool:
+        """Whether it is here now: it registered since the agent started and did not leave, or an operator named it."""
+        return self.gone_at_s is None and (self.file is not None or not self.registration.socket)
+
+    async def call(self, method: str, request: bytes, *, timeout_s: float) -> tuple[Status, bytes | None]:
+        """A call to it, given up after `timeout_s`. Cancelling it cancels the call at the driver.
+
+        Raises:
+            CallError: there is no answer of the driver's own.
+        """
+        if self.gone_at_s is not None and file_id(self.registration.endpoint) is None:
+            raise DriverMissing(self.name, self._node)
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self.driver.unary(method, request, timeout_s=timeout_s, to=self.name)
+        except TimeoutError:
+            why = f"it did not answer {method} within {timeout_s:g} s"
+            raise VendorBroken(self.name, self._node, why) from None

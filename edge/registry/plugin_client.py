@@ -1,0 +1,108 @@
+"""A plugin client: the two calls of the kubelet's plugin registration, to one registration socket.
+
+Rules (kubernetes pkg/kubelet/pluginmanager/operationexecutor):
+
+* One connection for one registration: who was asked GetInfo is who hears what became of it. If that connection ends,
+  the registration has failed.
+* Whatever the other side is or does, each call ends in time, with an answer or with `PluginSilent` and the reason.
+"""
+
+import asyncio
+
+from google.protobuf.message import DecodeError, Message
+
+from common.csi.registration_pb2 import InfoRequest, PluginInfo, RegistrationStatus
+from common.errors import BridgeError
+from common.relay.client import Ask, Channel
+from common.relay.errors import VendorConnectionError
+from common.sockets import FileId, file_id
+from common.status import code_name
+from edge.registry.registration import Offer, shorten
+
+_SERVICE = "/pluginregistration.Registration"
+
+_DIAL_LIMIT_S = 10.0
+_GET_INFO_LIMIT_S = 1.0
+_NOTIFY_LIMIT_S = 5.0
+"""The kubelet's own, all three."""
+
+_MAX_ANSWER_BYTES = 65_536
+"""A plugin's name, endpoint and versions."""
+
+
+class PluginSilent(BridgeError):
+    """A registration socket gave no answer that can be used; `str()` says what happened instead."""
+
+
+class PluginClient:
+    """What lies behind one registration socket. Close it in any case.
+
+    Attributes:
+        socket: its path.
+    """
+
+    def __init__(self, socket: str, file: FileId) -> None:
+        """Nothing is dialled yet.
+
+        Args:
+            socket: the registration socket.
+            file: which file that is.
+        """
+        self.socket = socket
+        self._file = file
+        self._dialled = False
+        self._limit: asyncio.Timeout | None = None
+        self._channel = Channel(
+            socket, max_message_bytes=_MAX_ANSWER_BYTES, who=self._connected, connect_timeout_s=_DIAL_LIMIT_S
+        )
+
+    async def get_info(self) -> tuple[str, Offer]:
+        """Ask the plugin what it is.
+
+        Returns:
+            Its type, and what it offers if it is a CSI driver.
+
+        Raises:
+            PluginSilent: it does not say.
+        """
+        body = await self._call("GetInfo", InfoRequest(), _DIAL_LIMIT_S)
+        try:
+            info = PluginInfo.FromString(body)
+        except DecodeError:
+            raise PluginSilent("its answer to GetInfo does not parse") from None
+        return info.type, Offer(self.socket, self._file, info.name, info.endpoint, tuple(info.supported_versions))
+
+    async def notify(self, *, registered: bool, error: str = "") -> None:
+        """Tell the plugin what became of its registration.
+
+        Raises:
+            PluginSilent: it did not confirm.
+        """
+        status = RegistrationStatus(plugin_registered=registered, error=error)
+        await self._call("NotifyRegistrationStatus", status, _NOTIFY_LIMIT_S)
+
+    async def close(self) -> None:
+        """Close the connection."""
+        await self._channel.close()
+
+    async def _call(self, name: str, request: Message, limit_s: float) -> bytes:
+        call = self._channel.call(f"{_SERVICE}/{name}", request.SerializeToString(), timeout_s=limit_s)
+        try:
+            async with asyncio.timeout(limit_s) as self._limit:
+                status, body = await call.unary()
+        except TimeoutError:
+            raise PluginSilent(f"it does not answer {name}") from None
+        except VendorConnectionError as error:
+            raise PluginSilent(shorten(str(error))) from error
+        if not status.ok:
+            raise PluginSilent(f"it answered {name} with {code_name(status.code)}: {shorten(status.message)}")
+        return body or b""
+
+    async def _connected(self, _ask: Ask) -> str:
+        """A connection is up: from here on the answer has the time of its own."""
+        if self._dialled or file_id(self.socket) != self._file:
+            raise ValueError("another plugin took its place")
+        self._dialled = True
+        if self._limit is not None and not self._limit.expired():
+            self._limit.reschedule(asyncio.get_running_loop().time() + _GET_INFO_LIMIT_S)
+        return ""  # nobody in particular: the name is what is asked next

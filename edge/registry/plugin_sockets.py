@@ -1,0 +1,166 @@
+"""A plugin's sockets: which sockets lie in a kubelet's plugin registry, and when that changes.
+
+Rules (kubernetes pkg/kubelet/pluginmanager/pluginwatcher):
+
+* A socket counts wherever it lies below the directory, unless its name, or that of a directory on the way, starts with
+  a dot. Nothing is opened to find out: what is no socket is named and left alone.
+* The truth is a look at the whole directory. A file watcher says when to look; a slow look without reason catches what
+  a watcher can miss, and a directory that was removed and made again.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import stat
+from collections.abc import AsyncGenerator, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from watchfiles import Change, awatch
+
+from common.sockets import FileId, file_id
+
+log = logging.getLogger("csi_bridge.edge.registrar")
+
+_SETTLE_MS = 100
+"""How long changes are collected. The watcher's thread wakes as often: at 100 ms that is a thousandth of a core."""
+
+_LOOK_ANYWAY_MS = 30_000
+"""The look without reason."""
+
+_BROKEN_S = 1.0
+"""How often it is looked while nothing can be watched: the kubelet's own pace (its reconciler's)."""
+
+_DIRECTORY_MODE = 0o755
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What lies in the directory.
+
+    Attributes:
+        sockets: which file each socket is; another file at a path is another socket.
+        others: what else is there, in words, by path.
+    """
+
+    sockets: dict[Path, FileId] = field(default_factory=dict)
+    others: dict[Path, str] = field(default_factory=dict)
+
+
+def look(directory: Path) -> Look:
+    """Look through a directory and those below it. Symbolic links to directories are not followed."""
+    found = Look()
+    waiting = [directory]
+    while waiting:
+        here = waiting.pop()
+        try:
+            with os.scandir(here) as entries:
+                for entry in entries:
+                    _sort(entry, found, waiting)
+        except OSError as error:
+            found.others[here] = f"cannot be read: {error.strerror or error}"
+    return found
+
+
+def _sort(entry: os.DirEntry[str], found: Look, waiting: list[Path]) -> None:
+    if entry.name.startswith("."):
+        return
+    path = Path(entry.path)
+    if entry.is_dir(follow_symlinks=False):
+        waiting.append(path)
+        if path.suffix == ".sock":
+            found.others[path] = "is a directory; it is looked through for sockets"
+        return
+    try:
+        mode = path.stat().st_mode
+    except OSError as error:
+        if path.is_symlink():  # else it was just removed
+            found.others[path] = f"is a symbolic link to nothing usable: {error.strerror or error}"
+        return
+    if not stat.S_ISSOCK(mode):
+        found.others[path] = f"is {_KINDS.get(stat.S_IFMT(mode), 'no socket')}, not a socket"
+    elif (identity := file_id(str(path))) is not None:
+        found.sockets[path] = identity
+
+
+_KINDS = {
+    stat.S_IFREG: "a regular file",
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFDIR: "a link to a directory",
+    stat.S_IFCHR: "a character device",
+    stat.S_IFBLK: "a block device",
+}
+
+
+async def looks(directory: Path) -> AsyncGenerator[Look, None]:
+    """A look now, and after each change, for ever. The directory is made (0755) whenever it is missing.
+
+    Cancelling ends the watch.
+    """
+    trouble = ""
+    while True:
+        try:
+            await asyncio.to_thread(directory.mkdir, mode=_DIRECTORY_MODE, parents=True, exist_ok=True)
+            async with contextlib.aclosing(_watched(directory)) as watched:
+                async for found in watched:
+                    trouble = ""
+                    yield found
+        except (OSError, RuntimeError) as error:  # the watcher's own errors, such as too many watches, are the latter
+            if str(error) != trouble:
+                trouble = str(error)
+                log.warning("%s cannot be watched: %s; it is looked at each second instead", directory, trouble)
+            yield await asyncio.to_thread(look, directory)
+            await asyncio.sleep(_BROKEN_S)
+
+
+async def _watched(directory: Path) -> AsyncGenerator[Look, None]:
+    """Looks, until the directory is another one than that which is watched."""
+    with _held(directory) as held:
+        changes = awatch(
+            directory,
+            watch_filter=_matters,
+            debounce=_SETTLE_MS,
+            step=_SETTLE_MS,
+            rust_timeout=_LOOK_ANYWAY_MS,
+            yield_on_timeout=True,
+        )
+        news: asyncio.Future[set[tuple[Change, str]]] | None = None
+        try:
+            while True:
+                news = asyncio.ensure_future(anext(changes))
+                await asyncio.sleep(
+                    0
+                )  # runs it up to its first wait: from here the watch stands, and nothing is missed
+                if not _is_still(directory, held):
+                    return
+                yield await asyncio.to_thread(look, directory)
+                await news
+        finally:
+            if news is not None:
+                news.cancel()
+                await asyncio.gather(news, return_exceptions=True)
+            await changes.aclose()
+
+
+def _matters(_change: Change, _path: str) -> bool:
+    """Every change does: watchfiles' own filter would leave out names that mean something to programmers."""
+    return True
+
+
+@contextlib.contextmanager
+def _held(directory: Path) -> Iterator[int]:
+    """A descriptor of the directory: as long as it is open, no other one gets the same number."""
+    held = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield held
+    finally:
+        os.close(held)
+
+
+def _is_still(directory: Path, held: int) -> bool:
+    try:
+        found = directory.stat()
+    except OSError:
+        return False
+    return os.path.samestat(found, os.fstat(held))

@@ -1,0 +1,237 @@
+"""A registration: what a driver told this node when it registered, and what that makes of the CSINode and the Node.
+
+Rules:
+
+* Nothing here asks anybody: bytes and words in, values out. What breaks a rule is a `ValueError` in words.
+* Ids are never rewritten (RULE C5): what a driver says is taken as it is, or refused.
+
+Sources: kubernetes pkg/volume/csi (csi_plugin.go, nodeinfomanager), CSI spec "NodeGetInfo"; contract.md C.1 and C.2.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from google.protobuf.message import DecodeError
+
+from common.csi.csi_pb2 import NodeGetCapabilitiesResponse, NodeGetInfoResponse
+from common.errors import BridgeError
+from common.parsers import LONGEST_DRIVER_NAME_CHARS
+from common.sockets import FileId
+
+PLUGIN_TYPE = "CSIPlugin"
+"""The one type of plugin that is taken."""
+
+NODE_ID_ANNOTATION = "csi.volume.kubernetes.io/nodeid"
+
+_LONGEST_NODE_ID_BYTES = 256
+_MOST_SEGMENTS = 64
+_MOST_VOLUMES = 2**31 - 1
+_SHOWN_CHARS = 500
+
+Version = tuple[int, ...]
+
+
+class RegistrationRefused(BridgeError):
+    """A driver cannot register; `str()` is the reason that its registrar is told."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What a plugin's registration socket says of itself.
+
+    Attributes:
+        socket: the registration socket.
+        file: which file that is.
+        name: the driver's name.
+        endpoint: where the driver listens; empty for the registration socket itself.
+        versions: of the plugin contract.
+    """
+
+    socket: str
+    file: FileId
+    name: str
+    endpoint: str
+    versions: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeInfo:
+    """What a driver says of itself on this node.
+
+    Attributes:
+        node_id: its id for this node.
+        max_volumes: how many volumes it can have here; 0 if it does not say.
+        topology: its accessible topology: segments by key.
+        capabilities: numbers of NodeServiceCapability.RPC.
+    """
+
+    node_id: str
+    max_volumes: int = 0
+    topology: Mapping[str, str] = field(default_factory=dict)
+    capabilities: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """A driver as this node knows it, also while it is away and after a restart.
+
+    Attributes:
+        name: the driver's name.
+        endpoint: its CSI socket.
+        socket: the registration socket; empty for a driver that an operator named.
+        version: of the plugin contract.
+        info: what it said of itself last.
+        gone: its registration socket was removed; what is known of it is kept for a while (RULE C4).
+    """
+
+    name: str
+    endpoint: str
+    socket: str
+    version: Version
+    info: NodeInfo
+    gone: bool = False
+
+
+# ---- what a driver says --------------------------------------------------------------------------------------------
+
+
+def highest_version(versions: Iterable[str]) -> Version:
+    """The highest v1.x of those that a plugin supports; other majors do not count.
+
+    Raises:
+        ValueError: there is none.
+    """
+    versions = tuple(versions)
+    read = [tuple(int(part) for part in match[1].split(".")) for match in map(_VERSION.fullmatch, versions) if match]
+    supported = [version for version in read if version[0] == 1]
+    if not supported:
+        shown = shorten(", ".join(versions)) if versions else "none"
+        raise ValueError(f"no supported version 1.x among those that it offers ({shown})")
+    return max(supported, key=_padded)
+
+
+def check_name(name: str) -> None:
+    """See that a name can be a CSI driver's: it becomes part of paths.
+
+    Raises:
+        ValueError: it cannot.
+    """
+    if not name:
+        raise ValueError("it gives no name")
+    if len(name) > LONGEST_DRIVER_NAME_CHARS:
+        raise ValueError(f"its name has {len(name)} characters; CSI allows {LONGEST_DRIVER_NAME_CHARS}")
+    if not _NAME.fullmatch(name) or ".." in name:
+        raise ValueError(f"{name!r} is no name of a CSI driver: letters and digits, with dashes and dots between them")
+
+
+def read_node_info(info: bytes, capabilities: bytes) -> NodeInfo:
+    """What a driver answered to NodeGetInfo and NodeGetCapabilities.
+
+    Raises:
+        ValueError: it breaks the CSI specification, or Kubernetes could not take it.
+    """
+    try:
+        said = NodeGetInfoResponse.FromString(info)
+        can = NodeGetCapabilitiesResponse.FromString(capabilities)
+    except DecodeError:
+        raise ValueError("its answer to NodeGetInfo or NodeGetCapabilities does not parse") from None
+    size = len(said.node_id.encode())
+    if not size:
+        raise ValueError("its answer to NodeGetInfo has no node_id")
+    if size > _LONGEST_NODE_ID_BYTES:
+        raise ValueError(f"its node_id has {size} bytes; CSI allows {_LONGEST_NODE_ID_BYTES}")
+    topology = dict(said.accessible_topology.segments)
+    _check_topology(topology)
+    return NodeInfo(
+        said.node_id,
+        max(said.max_volumes_per_node, 0),
+        topology,
+        frozenset(capability.rpc.type for capability in can.capabilities if capability.WhichOneof("type") == "rpc"),
+    )
+
+
+def _check_topology(topology: Mapping[str, str]) -> None:
+    if len(topology) > _MOST_SEGMENTS:
+        raise ValueError(f"its topology has {len(topology)} segments; at most {_MOST_SEGMENTS} are taken")
+    seen: dict[str, str] = {}
+    for key, value in topology.items():
+        if not _LABEL_KEY.fullmatch(key):
+            raise ValueError(f"its topology key {shorten(key)!r} cannot be the key of a label")
+        if not _LABEL_VALUE.fullmatch(value):
+            raise ValueError(f"its topology value {shorten(value)!r} of {key} cannot be the value of a label")
+        if (other := seen.setdefault(key.lower(), key)) != key:  # CSI spec, "Topology": keys differ in more than case
+            raise ValueError(f"its topology has the keys {other} and {key}, which are one to CSI")
+
+
+def check_labels(topology: Mapping[str, str], labels: Mapping[str, str], *, whose: str) -> None:
+    """See that topology segments do not contradict labels that are there.
+
+    Args:
+        topology: what a driver says.
+        labels: what the node has already.
+        whose: of whom the labels are, for the error.
+
+    Raises:
+        ValueError: one does.
+    """
+    for key, value in topology.items():
+        if labels.get(key, value) != value:
+            raise ValueError(f"it says that this node is {key}={value}, but {whose} says {key}={labels[key]}")
+
+
+def shorten(text: str) -> str:
+    """A text of somebody else's, fit for one line of a log or of an error."""
+    line = "".join(char if char.isprintable() else " " for char in text[: _SHOWN_CHARS + 1])
+    return line if len(text) <= _SHOWN_CHARS else f"{line[:_SHOWN_CHARS]}… ({len(text)} characters)"
+
+
+def _padded(version: Version) -> Version:
+    """1.0 and 1.0.0 are equal."""
+    return (*version, *(0,) * (8 - len(version)))
+
+
+def is_newer(version: Version, than: Version) -> bool:
+    """Whether a version is above another one."""
+    return _padded(version) > _padded(than)
+
+
+_VERSION = re.compile(r"\s*v?((?:0|[1-9][0-9]{0,8})(?:\.[0-9]{1,9}){1,7})(?:[^0-9.].*)?")
+_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?")
+_LABEL_NAME = r"[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"
+_LABEL_VALUE = re.compile(f"(?:{_LABEL_NAME})?")
+_LABEL_KEY = re.compile(rf"(?:(?=[^/]{{1,253}}/)[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?/)?{_LABEL_NAME}")
+
+# ---- facts for Kubernetes --------------------------------------------------------------------------------------------
+
+
+def csi_node_drivers(registrations: Iterable[Registration]) -> list[dict[str, Any]]:
+    """The CSINode's `spec.drivers`, sorted by name."""
+    return [_csi_node_driver(found) for found in sorted(registrations, key=lambda found: found.name)]
+
+
+def _csi_node_driver(registration: Registration) -> dict[str, Any]:
+    info = registration.info
+    entry: dict[str, Any] = {
+        "name": registration.name,
+        "nodeID": info.node_id,
+        "topologyKeys": sorted(info.topology),
+    }
+    if info.max_volumes > 0:
+        entry["allocatable"] = {"count": min(info.max_volumes, _MOST_VOLUMES)}
+    return entry
+
+
+def node_annotations(registrations: Iterable[Registration]) -> dict[str, str]:
+    """The Node's annotation with each driver's id for it; empty without drivers."""
+    ids = {found.name: found.info.node_id for found in registrations}
+    if not ids:
+        return {}
+    return {NODE_ID_ANNOTATION: json.dumps(ids, separators=(",", ":"), sort_keys=True, ensure_ascii=False)}
+
+
+def node_labels(registrations: Iterable[Registration]) -> dict[str, str]:
+    """The Node's labels that are topology segments of its drivers."""
+    return {key: value for found in registrations for key, value in sorted(found.info.topology.items())}

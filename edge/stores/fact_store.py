@@ -1,0 +1,237 @@
+"""The facts: what this node has to tell the hub, on its disk until the hub has it.
+
+A fact is an object whose truth is here: the drivers of the node, the volumes in use, the size of a claim, an event.
+
+Rules:
+
+* Of each the newest state counts; one that is the same as before is no new state.
+* A fact is told when it is on the disk. It stays after the hub has stored it, so that a hub that lost it is told again.
+* Events are told once and forgotten then (`common.sync.PASSING_KINDS`). At most `MOST_EVENTS` wait; the oldest go.
+"""
+
+import asyncio
+import logging
+import sqlite3
+from collections.abc import Callable, Mapping
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+from common.objects import Object, Ref, Stamp, encode_body
+from common.sync import PASSING_KINDS, Compared, Confirmed, Event, Untold
+from edge.stores.writer import Statement, StoreWriter
+
+log = logging.getLogger("csi_bridge.edge.facts")
+
+TABLES = (
+    """
+CREATE TABLE IF NOT EXISTS facts (
+    kind TEXT NOT NULL, namespace TEXT NOT NULL, name TEXT NOT NULL, version TEXT NOT NULL, body BLOB NOT NULL,
+    acked INTEGER NOT NULL, PRIMARY KEY (kind, namespace, name)
+) STRICT
+""",
+)
+
+MOST_EVENTS = 500
+"""What a node that is offline for long keeps of its events."""
+
+_PUT = "INSERT OR REPLACE INTO facts VALUES (?, ?, ?, ?, ?, 0)"
+_DROP = "DELETE FROM facts WHERE kind = ? AND namespace = ? AND name = ?"
+_ACK = "UPDATE facts SET acked = 1 WHERE kind = ? AND namespace = ? AND name = ? AND version = ?"
+
+
+class FactStore:
+    """The table of facts (`common.sync.Truth`)."""
+
+    def __init__(self) -> None:
+        """A store before `load` and `start`."""
+        self._newest: dict[Ref, str] = {}  # the version put last, on the disk or on its way there
+        self._acked: set[Ref] = set()  # those whose newest version the hub has stored
+        self._stamps: dict[Ref, Stamp] = {}  # those on the disk
+        self._events: dict[Ref, None] = {}  # those of `_newest` that are events, the oldest first
+        self._unwritten: dict[Ref, Statement] = {}
+        self._batch: dict[Ref, Statement] = {}  # what is being written
+        self._task: asyncio.Task[None] | None = None
+        self._waiters: dict[Ref, set[asyncio.Future[None]]] = {}
+        self._listeners: list[Callable[[frozenset[Ref]], None]] = []
+        self._is_full = False
+        self._writer: StoreWriter
+        self._reader: sqlite3.Connection
+        self._path: Path
+
+    def load(self, database: sqlite3.Connection) -> None:
+        """Read what is on the disk.
+
+        Raises:
+            sqlite3.DatabaseError: it is damaged.
+        """
+        for found in (self._newest, self._acked, self._stamps, self._events):
+            found.clear()
+        for kind, namespace, name, version, acked in database.execute(
+            "SELECT kind, namespace, name, version, acked FROM facts ORDER BY rowid"
+        ):
+            ref = Ref(kind, namespace, name)
+            self._newest[ref], self._stamps[ref] = version, Stamp("", version)
+            if acked:
+                self._acked.add(ref)
+            if kind in PASSING_KINDS:
+                self._events[ref] = None
+
+    def start(self, path: Path, writer: StoreWriter, reader: sqlite3.Connection) -> None:
+        """Begin to serve what was loaded."""
+        self._path, self._writer, self._reader = path, writer, reader
+
+    # ---- for the agent
+
+    def put(self, ref: Ref, body: Mapping[str, Any]) -> None:
+        """Tell this of `ref`, in place of what was told before. Written soon, off the loop."""
+        data = encode_body(body)
+        version = blake2b(data, digest_size=16).hexdigest()
+        if self._newest.get(ref) == version:
+            return
+        self._newest[ref] = version
+        self._acked.discard(ref)
+        if ref.kind in PASSING_KINDS:
+            self._events.pop(ref, None)
+            self._events[ref] = None
+            self._limit_events()
+        self._write(ref, (_PUT, (ref.kind, ref.namespace, ref.name, version, data)))
+
+    def drop(self, ref: Ref) -> None:
+        """Nothing is so of `ref` any more. Written soon, off the loop."""
+        if self._newest.pop(ref, None) is None:
+            return
+        self._acked.discard(ref)
+        self._events.pop(ref, None)
+        if ref in self._stamps or ref in self._batch:
+            self._write(ref, (_DROP, (ref.kind, ref.namespace, ref.name)))
+        else:  # while the disk is full, what comes and goes must not pile up
+            self._unwritten.pop(ref, None)
+        for waiter in self._waiters.pop(ref, ()):
+            if not waiter.done():
+                waiter.set_exception(KeyError(ref))
+
+    def is_acked(self, ref: Ref) -> bool:
+        """Whether the hub has stored the newest state. False if there is no such fact."""
+        return ref in self._acked
+
+    async def wait_acked(self, ref: Ref) -> None:
+        """Wait until the hub has stored the newest state, however often it changes meanwhile.
+
+        Raises:
+            KeyError: there is no such fact, or it was dropped.
+        """
+        if ref in self._acked:
+            return
+        if ref not in self._newest:
+            raise KeyError(ref)
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waiters = self._waiters.setdefault(ref, set())
+        waiters.add(waiter)
+        try:
+            await waiter
+        finally:
+            waiters.discard(waiter)
+            if not waiters and self._waiters.get(ref) is waiters:
+                del self._waiters[ref]
+
+    @property
+    def waiting(self) -> int:
+        """How many facts the hub does not have."""
+        return len(self._newest) - len(self._acked)
+
+    # ---- for the stream that tells them
+
+    def stamps(self) -> Mapping[Ref, Stamp]:
+        """What is told: first what somebody may wait for, then events, each the oldest first."""
+        if not self._events:
+            return self._stamps
+        facts = {ref: stamp for ref, stamp in self._stamps.items() if ref.kind not in PASSING_KINDS}
+        return facts | {ref: stamp for ref, stamp in self._stamps.items() if ref.kind in PASSING_KINDS}
+
+    def read(self, ref: Ref) -> Object | None:
+        """A fact, as it is on the disk."""
+        try:
+            row = self._reader.execute(
+                "SELECT version, body FROM facts WHERE kind = ? AND namespace = ? AND name = ?",
+                (ref.kind, ref.namespace, ref.name),
+            ).fetchone()
+        except sqlite3.Error as error:
+            log.error("%s does not give the fact %s: %s", self._path, ref, error)  # noqa: TRY400  # not a bug
+            return None
+        return Object(ref, Stamp("", row[0]), row[1]) if row is not None else None
+
+    def listen(self, listener: Callable[[frozenset[Ref]], None]) -> Callable[[], None]:
+        """Be called when facts on the disk have changed. Gives what ends that."""
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
+
+    def hear(self, event: Event) -> None:
+        """What became of the facts that were told."""
+        match event:
+            case Compared(held):
+                for ref, stamp in held.items():
+                    self._on_stored(ref, stamp)
+            case Confirmed(ref, stamp):
+                if stamp is not None:
+                    self._on_stored(ref, stamp)
+            case Untold(ref, stamp, why):
+                log.warning("the hub does not take what this node tells of %s: %s", ref, why)
+                if ref.kind in PASSING_KINDS and self._newest.get(ref) == stamp.version:
+                    self.drop(ref)
+
+    async def flush(self) -> None:
+        """Done when every fact is on the disk, or cannot be written before the agent ends."""
+        while self._task is not None:
+            await asyncio.shield(self._task)
+
+    # ---- inside
+
+    def _on_stored(self, ref: Ref, stamp: Stamp) -> None:
+        if self._newest.get(ref) != stamp.version or ref in self._acked:
+            return
+        self._acked.add(ref)
+        for waiter in self._waiters.pop(ref, ()):
+            if not waiter.done():
+                waiter.set_result(None)
+        if ref.kind in PASSING_KINDS:
+            self.drop(ref)
+        else:
+            self._write(ref, (_ACK, (ref.kind, ref.namespace, ref.name, stamp.version)))
+
+    def _limit_events(self) -> None:
+        if len(self._events) <= MOST_EVENTS:
+            self._is_full = self._is_full and len(self._events) > MOST_EVENTS // 2
+            return
+        if not self._is_full:
+            self._is_full = True
+            log.warning("more than %d events wait for the hub: the oldest are dropped", MOST_EVENTS)
+        self.drop(next(iter(self._events)))
+
+    def _write(self, ref: Ref, statement: Statement) -> None:
+        self._unwritten[ref] = statement
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._write_all(), name="store facts")
+
+    async def _write_all(self) -> None:
+        try:
+            while self._unwritten:
+                self._batch, self._unwritten = self._unwritten, {}
+                if not await self._writer.write(list(self._batch.values())):
+                    return
+                batch, self._batch = self._batch, {}
+                self._show(batch)
+        finally:
+            self._task = None
+
+    def _show(self, batch: Mapping[Ref, Statement]) -> None:
+        """The disk has these: let those who tell follow."""
+        changed = set()
+        for ref, (sql, values) in batch.items():
+            if sql is _PUT:
+                self._stamps[ref] = Stamp("", str(values[3]))
+                changed.add(ref)
+            elif sql is _DROP and self._stamps.pop(ref, None) is not None:
+                changed.add(ref)
+        for listener in list(self._listeners) if changed else ():
+            listener(frozenset(changed))

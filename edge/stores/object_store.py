@@ -1,0 +1,252 @@
+"""The objects that the hub told this node, on its disk: a copy (`common.sync_stream.Copy`) that outlives the agent.
+
+Rules:
+
+* In memory are keys and stamps, as they are on the disk; a body is read when somebody wants it. The ten thousand
+  objects of a large node would fill the agent's memory otherwise.
+* Memory follows the disk: what is stored shows when its transaction is done, and subscribers hear of it then.
+* Bodies of `SEALED_KINDS` are sealed on the disk. One that cannot be unsealed is dropped, loudly: then the digest says
+  that it is missing, and the hub tells it again.
+"""
+
+import asyncio
+import logging
+import sqlite3
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from common.digest import Digest
+from common.objects import Object, Ref, Stamp
+from common.sync_messages import Change, Drop, InStep, Put
+from edge.stores.sealing import SEALED_KINDS, Sealer
+from edge.stores.writer import Statement, StoreWriter
+
+log = logging.getLogger("csi_bridge.edge.store")
+
+TABLES = (
+    """
+CREATE TABLE IF NOT EXISTS objects (
+    kind TEXT NOT NULL, namespace TEXT NOT NULL, name TEXT NOT NULL, uid TEXT NOT NULL, version TEXT NOT NULL,
+    body BLOB NOT NULL, PRIMARY KEY (kind, namespace, name)
+) STRICT, WITHOUT ROWID
+""",
+    """
+CREATE TABLE IF NOT EXISTS knowledge (one INTEGER PRIMARY KEY CHECK (one = 1), heard_at REAL NOT NULL) STRICT
+""",
+)
+"""`knowledge` has its row from the first time on that the store held everything; `heard_at`: the last such time."""
+
+_PUT = "INSERT OR REPLACE INTO objects VALUES (?, ?, ?, ?, ?, ?)"
+_DROP = "DELETE FROM objects WHERE kind = ? AND namespace = ? AND name = ? AND uid = ?"
+_HEARD = "INSERT OR REPLACE INTO knowledge VALUES (1, ?)"
+
+_MOST_NAMED = 10
+"""So many lost objects are named."""
+
+Subscriber = Callable[[frozenset[Ref]], None]
+"""Called with the keys of what was put or dropped."""
+
+
+class ObjectStore:
+    """The table of objects.
+
+    Attributes:
+        in_step_since: since when, in seconds since the epoch, the store has been in step with the hub on the link that
+            there is; None while it is not.
+        heard_at: when it was in step last, in seconds since the epoch, at most a minute ago while it is; None: never.
+    """
+
+    def __init__(self, sealer: Sealer, *, clock: Callable[[], float] = time.time) -> None:
+        """A store before `load` and `start`."""
+        self._sealer = sealer
+        self._clock = clock
+        self._stamps: dict[Ref, Stamp] = {}
+        self._digest = Digest()
+        self._subscribers: list[Subscriber] = []
+        self._order = asyncio.Lock()
+        self._tasks: set[asyncio.Task[bool]] = set()
+        self._writer: StoreWriter
+        self._reader: sqlite3.Connection
+        self._path: Path
+        self.in_step_since: float | None = None
+        self.heard_at: float | None = None
+
+    def load(self, database: sqlite3.Connection) -> None:
+        """Read what is on the disk, all of it once, so that damage shows now.
+
+        Raises:
+            sqlite3.DatabaseError: it is damaged.
+        """
+        self._stamps, self._digest = {}, Digest()
+        lost: list[tuple[str, ...]] = []
+        for kind, namespace, name, uid, version, body in database.execute(
+            "SELECT kind, namespace, name, uid, version, body FROM objects"
+        ):
+            ref, stamp = Ref(kind, namespace, name), Stamp(uid, version)
+            if kind not in SEALED_KINDS or self._can_unseal(ref, stamp, body):
+                self._note(ref, stamp)
+            else:
+                lost.append((kind, namespace, name, uid))
+        database.executemany(_DROP, lost)
+        database.commit()
+        if lost:
+            log.error(
+                "%d objects with credentials cannot be unsealed: their key was lost, or they are damaged. They are "
+                "dropped, and the hub will tell them again: %s",
+                len(lost),
+                ", ".join(str(Ref(*key[:3])) for key in lost[:_MOST_NAMED]),
+            )
+        row = database.execute("SELECT heard_at FROM knowledge").fetchone()
+        self.heard_at = row[0] if row is not None else None
+
+    def start(self, path: Path, writer: StoreWriter, reader: sqlite3.Connection) -> None:
+        """Begin to serve what was loaded.
+
+        Args:
+            path: the database, for messages.
+            writer: writes to it.
+            reader: another connection, for this thread.
+        """
+        self._path, self._writer, self._reader = path, writer, reader
+
+    # ---- for the agent
+
+    def get(self, ref: Ref) -> Object | None:
+        """An object as it was stored last; None if there is none.
+
+        Raises:
+            OSError: the disk does not give it. It may well exist.
+        """
+        if ref not in self._stamps:
+            return None
+        try:
+            row = self._reader.execute(
+                "SELECT uid, version, body FROM objects WHERE kind = ? AND namespace = ? AND name = ?",
+                (ref.kind, ref.namespace, ref.name),
+            ).fetchone()
+            if row is None:
+                return None
+            stamp = Stamp(row[0], row[1])
+            body = self._sealer.unseal(ref, stamp, row[2]) if ref.kind in SEALED_KINDS else row[2]
+        except (sqlite3.Error, ValueError) as error:
+            raise OSError(
+                f"{self._path} does not give {ref}: {error}; restart the agent, which checks the file"
+            ) from error
+        return Object(ref, stamp, body)
+
+    def refs(self, kind: str) -> list[Ref]:
+        """The keys of all objects of a kind."""
+        return [ref for ref in self._stamps if ref.kind == kind]
+
+    def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
+        """Be called on the loop after each transaction, with what it touched. Gives what ends that."""
+        self._subscribers.append(subscriber)
+        return lambda: self._subscribers.remove(subscriber)
+
+    @property
+    def ever_in_step(self) -> bool:
+        """Whether this store has held everything once: what it does not hold was no more, at that time."""
+        return self.heard_at is not None
+
+    # ---- for the stream that fills it
+
+    def sums(self) -> bytes:
+        """The digest of what is on the disk."""
+        return self._digest.sums()
+
+    def stamps(self) -> Mapping[Ref, Stamp]:
+        """The state of every object on the disk."""
+        return self._stamps
+
+    async def store(self, changes: Sequence[Change]) -> Mapping[int, str]:
+        """Store these in one transaction (`common.sync_stream.Copy`). Nothing is refused."""
+        task = asyncio.get_running_loop().create_task(self._store(changes), name="store objects")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        if not await asyncio.shield(task):
+            raise OSError(f"{self._path} could not be written before the agent ended")
+        return {}
+
+    async def settle(self) -> None:
+        """Done when everything given to `store` is on the disk."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def out_of_step(self) -> None:
+        """The stream that filled it is gone."""
+        if self.in_step_since is not None:
+            self.in_step_since = None
+            self._tell(frozenset())
+
+    async def still_in_step(self) -> None:
+        """The stream has been there all the time: write down that the knowledge is of now."""
+        if self.in_step_since is not None:
+            now = self._clock()
+            async with self._order:
+                if await self._writer.write([(_HEARD, (now,))]):
+                    self.heard_at = now
+
+    async def _store(self, changes: Sequence[Change]) -> bool:
+        async with self._order:
+            now = self._clock()
+            if not await self._writer.write([self._statement(change, now) for change in changes]):
+                return False
+            self._show(changes, now)
+        return True
+
+    def _statement(self, change: Change, now: float) -> Statement:
+        match change:
+            case Put():
+                item = change.object
+                body = item.body
+                if change.kind in SEALED_KINDS:
+                    body = self._sealer.seal(item.ref, item.stamp, body)
+                return _PUT, (change.kind, change.namespace, change.name, change.uid, change.version, body)
+            case Drop():
+                return _DROP, (change.kind, change.namespace, change.name, change.uid)
+            case InStep():
+                return _HEARD, (now,)
+
+    def _show(self, changes: Sequence[Change], now: float) -> None:
+        """The disk has these: let memory and subscribers follow."""
+        touched: set[Ref] = set()
+        came_in_step = False
+        for change in changes:
+            if isinstance(change, InStep):
+                came_in_step = came_in_step or self.in_step_since is None
+                self.in_step_since = self.in_step_since or now
+                self.heard_at = now
+                continue
+            ref = change.ref
+            touched.add(ref)
+            if isinstance(change, Put):
+                self._forget(ref)
+                self._note(ref, change.object.stamp)
+            elif (known := self._stamps.get(ref)) is not None and known.uid == change.uid:
+                self._forget(ref)
+        if touched or came_in_step:
+            self._tell(frozenset(touched))
+
+    def _note(self, ref: Ref, stamp: Stamp) -> None:
+        self._stamps[ref] = stamp
+        self._digest.toggle(ref, stamp)
+
+    def _forget(self, ref: Ref) -> None:
+        stamp = self._stamps.pop(ref, None)
+        if stamp is not None:
+            self._digest.toggle(ref, stamp)
+
+    def _tell(self, refs: frozenset[Ref]) -> None:
+        for subscriber in list(self._subscribers):
+            try:
+                subscriber(refs)
+            except Exception:
+                log.exception("telling of %d changed objects failed", len(refs))
+
+    def _can_unseal(self, ref: Ref, stamp: Stamp, sealed: bytes) -> bool:
+        try:
+            self._sealer.unseal(ref, stamp, sealed)
+        except ValueError:
+            return False
+        return True

@@ -1,0 +1,91 @@
+"""A seal: encryption at rest of the objects that hold credentials, with a key that stays in the state directory.
+
+Rules:
+
+* AES-256-GCM with a random nonce for each sealed body. Key and state of the object are bound to it, so that no row can
+  stand in for another one.
+* The key is a file of mode 0600, made once. Whoever loses it loses only what was sealed, and the hub tells that again.
+"""
+
+import logging
+import os
+import secrets
+from pathlib import Path
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from common.objects import Ref, Stamp
+
+log = logging.getLogger("csi_bridge.edge.stores.sealing")
+
+SEALED_KINDS = frozenset({"Secret", "ServiceAccountToken"})
+"""Kinds whose bodies never lie on the disk as they are."""
+
+_KEY_BYTES = 32
+_NONCE_BYTES = 12
+
+
+class Sealer:
+    """Seals and unseals with one key."""
+
+    def __init__(self, key: bytes) -> None:
+        self._cipher = AESGCM(key)
+
+    def seal(self, ref: Ref, stamp: Stamp, body: bytes) -> bytes:
+        """A body as it may lie on the disk."""
+        nonce = secrets.token_bytes(_NONCE_BYTES)
+        return nonce + self._cipher.encrypt(nonce, body, _bound(ref, stamp))
+
+    def unseal(self, ref: Ref, stamp: Stamp, sealed: bytes) -> bytes:
+        """The body again.
+
+        Raises:
+            ValueError: it was sealed with another key, for another object, or is damaged.
+        """
+        try:
+            return self._cipher.decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], _bound(ref, stamp))
+        except (InvalidTag, ValueError) as error:
+            raise ValueError(f"{ref} cannot be unsealed") from error
+
+
+def load_sealer(path: Path) -> Sealer:
+    """The sealer whose key is in this file, which is made if there is none, or if it is none.
+
+    Raises:
+        OSError: it cannot be read or written.
+    """
+    try:
+        key = path.read_bytes()
+    except FileNotFoundError:
+        return Sealer(_make(path))
+    if len(key) != _KEY_BYTES:
+        log.error("%s holds no key (%d bytes, not %d): another one is made", path, len(key), _KEY_BYTES)
+        return Sealer(_make(path))
+    if path.stat().st_mode & 0o077:  # whoever restored it from a backup may have lost its mode
+        path.chmod(0o600)
+    return Sealer(key)
+
+
+def _make(path: Path) -> bytes:
+    """A new key, on the disk before anything is sealed with it."""
+    key = secrets.token_bytes(_KEY_BYTES)
+    new = path.with_suffix(".new")
+    new.unlink(missing_ok=True)
+    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        os.write(descriptor, key)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    new.replace(path)
+    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+    return key
+
+
+def _bound(ref: Ref, stamp: Stamp) -> bytes:
+    return "\0".join((ref.kind, ref.namespace, ref.name, stamp.uid, stamp.version)).encode()

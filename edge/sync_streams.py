@@ -1,0 +1,59 @@
+"""The sync streams of an agent: what the hub tells comes into the metastore, what the node has to tell goes up.
+
+Both run on each link, below the calls in priority, and begin with a comparison of digests.
+"""
+
+import asyncio
+
+from common.link import Link, Stream
+from common.messages import Kind, Priority
+from common.standing import Standing
+from common.sync_stream import Telling, learn
+from edge.metastore import Metastore
+
+_REFRESH_S = 60.0
+"""How often it is written down that the knowledge is of now. One row a minute is nothing to a flash disk."""
+
+
+class SyncStreams:
+    """Both streams of one agent. `up()` and `down()` follow the link."""
+
+    def __init__(self, metastore: Metastore) -> None:
+        self._metastore = metastore
+        self._streams = (
+            Standing(Kind.SYNC, self._learn, priority=Priority.SYNC),
+            Standing(Kind.FACTS, self._tell, priority=Priority.SYNC),
+        )
+
+    def up(self, link: Link) -> None:
+        """There is a link: open the streams on it."""
+        for stream in self._streams:
+            stream.up(link)
+
+    def down(self) -> None:
+        """The link is gone, or is to drain: end the streams."""
+        for stream in self._streams:
+            stream.down()
+
+    async def _learn(self, stream: Stream) -> None:
+        objects = self._metastore.objects
+        refreshing = asyncio.get_running_loop().create_task(self._refresh(), name="age of the metastore")
+        try:
+            await learn(stream, objects)
+        finally:
+            refreshing.cancel()
+            objects.out_of_step()
+
+    async def _refresh(self) -> None:
+        while True:
+            await asyncio.sleep(_REFRESH_S)
+            await self._metastore.objects.still_in_step()
+
+    async def _tell(self, stream: Stream) -> None:
+        facts = self._metastore.facts
+        telling = Telling(stream, facts, hear=facts.hear)
+        unlisten = facts.listen(telling.changed)
+        try:
+            await telling.run()
+        finally:
+            unlisten()

@@ -1,0 +1,455 @@
+"""A volume manager: brings what is mounted on this node to what its pods want, with a task for each volume.
+
+Rules:
+
+* Nothing is polled: objects, drivers and the passing of a pod's grace wake the tasks that they concern.
+* What is known at start is what the states say, if the mount table bears it out, and what lies on disk besides: that is
+  uncertain, and is mounted again if a pod wants it, else taken down (contract.md C.9).
+* Nothing is taken down for a pod that the store does not have before the store was complete once; nothing of which only
+  the disk tells before it was complete since this start (RULE C16).
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from common.objects import Object, Ref
+from edge.disk.found_volumes import Published, Unreadable
+from edge.manager.call_inputs import CallInputs
+from edge.manager.clock import Clock, LoopClock, Timer
+from edge.manager.facts import Facts, VolumeFacts
+from edge.manager.host import Drivers, Plugin, States, VolumeHost
+from edge.manager.reconstruction import reconstruct
+from edge.manager.report import Entry, report_leaving, report_pod, report_unreadable, report_unresolved, report_wanted
+from edge.manager.resolution import PodWants, driver_rules
+from edge.manager.rows import Target
+from edge.manager.states import Device, Publication, read_boot
+from edge.manager.task import VolumeTask
+from edge.manager.wanted import Wanted
+from edge.volume_errors import VolumeError
+from edge.volumes import PodVolume, VolumeKey
+
+log = logging.getLogger("csi_bridge.edge.volumes")
+
+_PATIENCE_S = 123.0
+"""A volume that cannot be resolved is told as an event after this (the kubelet's 2 min 3 s)."""
+
+_RESTART_S = 10.0
+"""After a task failed by a bug: not at once, so that it cannot spin."""
+
+_SELINUX = Path("/sys/fs/selinux/enforce")
+
+
+class Store(Protocol):
+    """The objects that this node was told of (`edge.metastore`)."""
+
+    @property
+    def in_step(self) -> bool:
+        """It has all that the hub knows."""
+
+    @property
+    def ever_in_step(self) -> bool:
+        """It had all that the hub knew, once, perhaps before this start."""
+
+    def get(self, ref: Ref) -> Object | None:
+        """One object."""
+
+    def refs(self, kind: str) -> list[Ref]:
+        """All objects of a kind."""
+
+    def subscribe(self, callback: Callable[[frozenset[Ref]], None]) -> object:
+        """Call back whenever objects have changed, or `in_step` has."""
+
+
+@dataclass(slots=True)
+class _Clueless:
+    """A pod's volume that cannot be resolved."""
+
+    since: float
+    told: bool = False
+
+
+class VolumeManager:
+    """The volumes of one node: `start` it, and `close` it."""
+
+    def __init__(
+        self,
+        *,
+        node: str,
+        store: Store,
+        states: States,
+        plugin: Plugin,
+        drivers: Drivers,
+        facts: Facts,
+        in_use_acked: Callable[[VolumeKey], Awaitable[None]],
+        in_use_changed: Callable[[], None] = lambda: None,
+        own_labels: Callable[[], Mapping[str, str]] = dict,
+        clock: Clock | None = None,
+        boot: str = "",
+        selinux: bool | None = None,
+        stats_interval_s: float = 60.0,
+        republish_interval_s: float = 60.0,
+    ) -> None:
+        """Nothing is read and nothing is done before `start`.
+
+        Args:
+            node: this node's name.
+            store: what the hub told of.
+            states: where is written what was done.
+            plugin: does the steps.
+            drivers: the registered drivers.
+            facts: where is left what the hub is to be told.
+            in_use_acked: see `VolumeHost`.
+            in_use_changed: `volumes_in_use()` may be another list now. Called before `in_use_acked` is.
+            own_labels: what the drivers say of this node's topology.
+            clock: the machine's, if not given.
+            boot: the id of the machine's boot; the machine's own, if not given.
+            selinux: whether the machine runs SELinux; looked up, if not given.
+            stats_interval_s: see `VolumeHost`.
+            republish_interval_s: see `VolumeHost`.
+        """
+        self._store, self._states, self._plugin, self._drivers = store, states, plugin, drivers
+        self._in_use_changed = in_use_changed
+        self._clock = clock or LoopClock()
+        self._facts = VolumeFacts(facts, node=node, clock=self._clock)
+        self.wanted = Wanted(
+            store,
+            node=node,
+            own_labels=own_labels,
+            selinux=_SELINUX.exists() if selinux is None else selinux,
+        )
+        self._host = VolumeHost(
+            plugin=plugin,
+            states=states,
+            drivers=drivers,
+            inputs=CallInputs(store, node=node, clock=self._clock),
+            facts=self._facts,
+            clock=self._clock,
+            boot=boot or read_boot(),
+            may_unpublish=self._may_unpublish,
+            may_unstage=self._may_unstage,
+            taken=self._taken,
+            in_use_acked=in_use_acked,
+            in_use_changed=self._tell_in_use,
+            changed=self._tell,
+            stats_interval_s=stats_interval_s,
+            republish_interval_s=republish_interval_s,
+        )
+        self._volumes: dict[VolumeKey, VolumeTask] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._users: defaultdict[VolumeKey, set[str]] = defaultdict(set)
+        """By volume: the pods that want it now."""
+        self._held: defaultdict[str, set[VolumeKey]] = defaultdict(set)
+        """By pod: the volumes that it wants, has wanted, or may have mounted."""
+        self._unreadable: list[Unreadable] = []
+        self._clueless: dict[str, dict[str, _Clueless]] = {}
+        self._told_in_use: list[str] = []
+        self._subscribers: list[Callable[[], None]] = []
+        self._timers: dict[str, Timer] = {}
+        self._was_in_step = False
+        self._running = False
+        self._started_at = self._clock.time()
+
+    # ---- life --------------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Find out what is mounted and what is wanted, and begin to bring them together."""
+        await self._reconstruct()
+        self._running = True
+        self._store.subscribe(self._objects_changed)
+        self._drivers.subscribe(self._drivers_changed)
+        self._pods_changed(self.wanted.load(self._clock.time()))
+        for volume in list(self._volumes.values()):
+            self._spawn(volume)
+        self._look_at_trust()
+
+    async def close(self, drain_s: float) -> None:
+        """Let the steps under way finish for so long, then cancel them. What is mounted stays mounted."""
+        self._running = False
+        for timer in self._timers.values():
+            timer.cancel()
+        for volume in self._volumes.values():
+            volume.close()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(drain_s):
+                while self._tasks:
+                    await asyncio.wait(self._tasks)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    # ---- what there is to show ---------------------------------------------------------------------------------------
+
+    def volumes_in_use(self) -> list[str]:
+        """The node's `status.volumesInUse`: what needs its attachment and is wanted or may be mounted."""
+        return sorted(str(key) for key, volume in self._volumes.items() if volume.is_attached)
+
+    def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call back whenever `describe` may tell something new. Calling what is returned ends that."""
+        self._subscribers.append(callback)
+        return lambda: self._subscribers.remove(callback)
+
+    def describe(self) -> list[Entry]:
+        """Every volume of every pod, and those that are being taken down (see `edge.manager.report`)."""
+        shown = [one for wants in self.wanted.pods if not wants.pod.gone for one in self._describe(wants)]
+        for volume in self._volumes.values():
+            shown += report_leaving(
+                volume,
+                self._path,
+                may_unpublish=self._may_unpublish,
+                may_unstage=self._may_unstage,
+                wants_of=self.wanted.of,
+            )
+        shown += [report_unreadable(one, self._started_at) for one in self._unreadable if not self._is_known(one)]
+        return sorted(shown, key=lambda one: (one["namespace"], one["pod"], one["volume"], one["pv"], one["uid"]))
+
+    def describe_pods(self) -> list[Entry]:
+        """Every pod of this node that is not gone, those without volumes included."""
+        pods = [report_pod(wants, self._describe(wants)) for wants in self.wanted.pods if not wants.pod.gone]
+        return sorted(pods, key=lambda one: (one["namespace"], one["name"], one["uid"]))
+
+    def _describe(self, wants: PodWants) -> list[Entry]:
+        resolved = [report_wanted(want, self._volumes.get(want.volume.key), self._path) for want in wants.volumes]
+        held = [self._volumes[key] for key in self._held.get(wants.pod.uid, ()) if key in self._volumes]
+        mounted = {
+            row.volume_name for task in held for row in task.rows.publications.values() if row.pod_uid == wants.pod.uid
+        }
+        unresolved = self._clueless.get(wants.pod.uid, {}).items()
+        return resolved + [report_unresolved(wants, name, one.since) for name, one in unresolved if name not in mounted]
+
+    def _path(self, published: Published) -> str:
+        try:
+            return str(self._plugin.path(published))
+        except (ValueError, VolumeError):  # a name that cannot be a path: publishing it says so
+            return ""
+
+    def _tell(self) -> None:
+        for callback in list(self._subscribers):
+            callback()
+
+    # ---- what changes ------------------------------------------------------------------------------------------------
+
+    def _objects_changed(self, changed: frozenset[Ref]) -> None:
+        if not self._running:
+            return
+        for ref in changed:
+            if ref.kind == "PersistentVolumeClaim" and self._store.get(ref) is None:
+                self._facts.forget_claim(ref.namespace, ref.name)
+        self._pods_changed(self.wanted.update(changed, self._clock.time()))
+        self._look_at_trust()
+
+    def _drivers_changed(self) -> None:
+        if not self._running:
+            return
+        self._pods_changed(self.wanted.update_labels(self._clock.time()))
+        for volume in list(self._volumes.values()):
+            volume.retry()
+
+    def _pods_changed(self, uids: Collection[str]) -> None:
+        """These pods want something else: tell the tasks of all volumes that they wanted or want."""
+        touched: set[VolumeKey] = set()
+        for uid in uids:
+            wants = self.wanted.of(uid)
+            alive = wants if wants is not None and not wants.pod.gone else None
+            keys = {want.volume.key for want in alive.volumes} if alive is not None else set()
+            for key in self._held[uid] - keys:
+                self._users[key].discard(uid)
+            for key in keys:
+                self._users[key].add(uid)
+            self._held[uid] |= keys
+            touched |= self._held[uid] if alive is not None else self._held.pop(uid)
+            self._note_clueless(uid, alive)
+        for key in touched:
+            self._want(key)
+        if uids:
+            self._start_cleaning()
+            self._tell_clueless()
+            self._wake_at_next_end()
+            self._tell_in_use()
+            self._tell()
+
+    def _want(self, key: VolumeKey) -> None:
+        wants = {
+            Target(uid, want.volume.name): want
+            for uid in sorted(self._users[key])
+            if (found := self.wanted.of(uid)) is not None
+            for want in found.volumes
+            if want.volume.key == key and self._may_begin(found, want)
+        }
+        if not self._users[key]:
+            del self._users[key]
+        if wants or key in self._volumes:
+            volume = self._volume(key)
+            volume.want(wants)
+            self._spawn(volume)
+
+    def _may_begin(self, wants: PodWants, want: PodVolume) -> bool:
+        """A pod that is being deleted gets no volume that it does not have, or nearly has (the kubelet's populator)."""
+        task = self._volumes.get(want.volume.key)
+        target = Target(want.pod.uid, want.volume.name)
+        return wants.ends_at is None or (
+            task is not None and (target in task.wants or target in task.rows.publications)
+        )
+
+    def _taken(self, key: VolumeKey, pod_uid: str, name: str) -> VolumeKey | None:
+        target = Target(pod_uid, name)
+        others = (self._volumes.get(other) for other in self._held.get(pod_uid, ()) if other != key)
+        return next((task.key for task in others if task is not None and target in task.rows.publications), None)
+
+    def _spawn(self, volume: VolumeTask) -> None:
+        if not self._running or volume.running:
+            return
+        volume.running = True
+        task = asyncio.create_task(volume.run(), name=f"volume {volume.key}")
+        self._tasks.add(task)
+        task.add_done_callback(lambda task: self._ended(volume, task))
+
+    def _ended(self, volume: VolumeTask, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        volume.running = False
+        if not task.cancelled() and task.exception() is not None:
+            log.error("the task of volume %s failed", volume.key, exc_info=task.exception())
+            self._set_timer(f"restart {volume.key}", _RESTART_S, lambda: self._spawn(volume))
+        elif not volume.is_over:
+            self._spawn(volume)  # it was wanted again in this very moment
+        elif self._volumes.get(volume.key) is volume:
+            del self._volumes[volume.key]
+            self._tell_in_use()
+        self._tell()
+
+    def _tell_in_use(self) -> None:
+        in_use = self.volumes_in_use()
+        if in_use != self._told_in_use:
+            self._told_in_use = in_use
+            self._in_use_changed()
+
+    # ---- time --------------------------------------------------------------------------------------------------------
+
+    def _set_timer(self, name: str, delay_s: float, callback: Callable[[], None]) -> None:
+        """One timer of each name."""
+        if not self._running:
+            return
+        old = self._timers.pop(name, None)
+        if old is not None:
+            old.cancel()
+        self._timers[name] = self._clock.call_later(delay_s, callback)
+
+    def _wake_at_next_end(self) -> None:
+        until = self.wanted.next_end()
+        if until is not None:
+            # The wall clock may be set meanwhile: it is looked at every now and then.
+            delay_s = min(max(until - self._clock.time(), 0.0) + 0.001, 60.0)
+            self._set_timer("grace", delay_s, lambda: self._pods_changed(self.wanted.expire(self._clock.time())))
+
+    def _note_clueless(self, uid: str, wants: PodWants | None) -> None:
+        """Remember since when a pod's volumes cannot be resolved."""
+        old = self._clueless.pop(uid, {})
+        if wants is not None and wants.unresolved:
+            now = self._clock.time()
+            self._clueless[uid] = {name: old.get(name) or _Clueless(now) for name in wants.unresolved}
+
+    def _tell_clueless(self) -> None:
+        """Tell of the volumes that could not be resolved for long."""
+        now, next_s = self._clock.time(), None
+        for uid, names in self._clueless.items():
+            wants = self.wanted.of(uid)
+            assert wants is not None
+            for name, one in names.items():
+                left_s = one.since + _PATIENCE_S - now
+                if one.told:
+                    continue
+                if left_s <= 0:
+                    one.told = True
+                    message = f"Unable to attach or mount volumes: {name or 'all'}: {wants.unresolved[name]}"
+                    self._facts.tell_pod(wants.pod, "FailedMount", message)
+                else:
+                    next_s = left_s if next_s is None else min(next_s, left_s)
+        if next_s is not None:
+            self._set_timer("clueless", max(next_s, 1.0), self._tell_clueless)
+
+    # ---- trust -------------------------------------------------------------------------------------------------------
+
+    def _look_at_trust(self) -> None:
+        """The store may have become complete: then more may be taken down."""
+        if self._was_in_step:
+            return
+        if self._store.in_step:
+            self._was_in_step = True
+            for volume in list(self._volumes.values()):
+                volume.retry()
+            self._start_cleaning()
+
+    def _may_unpublish(self, row: Publication) -> bool:
+        return self._is_trusted(reconstructed=row.reconstructed) and self.wanted.is_gone(row.pod_uid)
+
+    def _may_unstage(self, row: Device) -> bool:
+        return self._is_trusted(reconstructed=row.reconstructed) and not self._users.get(row.key)
+
+    def _is_trusted(self, *, reconstructed: bool) -> bool:
+        """Whether what is not in the store may be taken for gone (RULE C16)."""
+        if self._was_in_step or self._store.in_step:
+            return True
+        return self._store.ever_in_step and not reconstructed
+
+    # ---- what is there at start --------------------------------------------------------------------------------------
+
+    async def _reconstruct(self) -> None:
+        found = await self._plugin.scan()
+        mounts = await self._plugin.mount_table()
+        rows = reconstruct(
+            self._states.rows(),
+            found,
+            boot=self._host.boot,
+            now=self._started_at,
+            is_mounted=lambda what: self._plugin.is_mounted(what, mounts),
+            attach_required=self._is_attach_required,
+        )
+        for row in rows:
+            self._volume(row.key).rows.add(row)
+            if isinstance(row, Publication):
+                self._held[row.pod_uid].add(row.key)
+        self._unreadable = list(found.unreadable)
+        for one in self._unreadable:
+            log.warning("%s lies there of an earlier time, and its state is unknown: %s", one.path, one.reason)
+
+    def _is_attach_required(self, driver: str) -> bool:
+        try:
+            return driver_rules(self._store.get(Ref("CSIDriver", "", driver))).attach_required
+        except (AttributeError, TypeError, ValueError):
+            return True
+
+    def _volume(self, key: VolumeKey) -> VolumeTask:
+        return self._volumes.setdefault(key, VolumeTask(key, self._host))
+
+    def _start_cleaning(self) -> None:
+        if self._was_in_step and self._unreadable and self._running:
+            task = asyncio.create_task(self._clean_unreadable(), name="clean leftovers")
+            self._tasks.add(task)
+            task.add_done_callback(self._kept_ended)
+
+    async def _clean_unreadable(self) -> None:
+        """Remove what is left of pods that are gone, where nothing is mounted (RULE C18)."""
+        for one in [one for one in self._unreadable if one.pod_uid and self.wanted.is_gone(one.pod_uid)]:
+            if not self._is_known(one) and await self._plugin.clean_leftovers(one):
+                log.info("%s is removed: its pod is gone, and nothing is mounted there", one.path)
+                self._unreadable = [other for other in self._unreadable if other is not one]
+        self._tell()
+
+    def _is_known(self, one: Unreadable) -> bool:
+        """Whether a row tells what an unreadable directory does not."""
+        target = Target(one.pod_uid, one.name)
+        return any(
+            target in self._volumes[key].rows.publications
+            for key in self._held.get(one.pod_uid, ())
+            if key in self._volumes
+        )
+
+    def _kept_ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("%s failed", task.get_name(), exc_info=task.exception())

@@ -1,0 +1,232 @@
+"""A hub's directory of manifests, watched by the real file system: from a written file to what a node is to hold."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from cloud.sync.closures import Closures
+from cloud.sync.fact_files import FactFiles
+from cloud.sync.facts import FactSink
+from cloud.sync.manifests import Manifests
+from common.objects import Object, Ref, Stamp, encode_body
+from tests.support.cluster_objects import as_yaml, claim, driver, node, pod, volume
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
+
+NEVER_S = 3600.0
+"""No look without a cause: what the test waits for was told by the file system."""
+
+DATA = Ref("PersistentVolumeClaim", "default", "data")
+
+
+async def until(true: Callable[[], object], *, what: str, within_s: float = 30.0) -> None:
+    """Wait for a condition, bounded."""
+    try:
+        async with asyncio.timeout(within_s):
+            while not true():  # noqa: ASYNC110  # what is looked at has no event
+                await asyncio.sleep(0.01)
+    except TimeoutError:
+        raise AssertionError(f"there was no {what} within {within_s:g} s") from None
+
+
+@asynccontextmanager
+async def running(manifests: Manifests) -> AsyncIterator[Closures]:
+    """The closures of manifests that are read for as long as the block lasts."""
+    task = asyncio.create_task(manifests.run())
+    try:
+        yield Closures(manifests)
+    finally:
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+
+def put(path: Path, *objects: Any) -> None:
+    """Write a file as it should be written: beside its place, then into it."""
+    beside = path.with_name(f".{path.name}")
+    beside.write_text(as_yaml(*objects))
+    beside.replace(path)
+
+
+def move(old: Path, new: Path) -> None:
+    old.rename(new)
+
+
+def held(closures: Closures, name: str = "n1") -> set[str]:
+    return {str(ref) for ref in closures.stamps(name)}
+
+
+WEB = (pod("web", claims=("data",)), claim("data", volume="v"), volume("v"), driver())
+WEBS = {
+    "Node n1",
+    "Pod default/web",
+    "PersistentVolumeClaim default/data",
+    "PersistentVolume v",
+    "CSIDriver d.example",
+}
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    made = tmp_path / "manifests"
+    made.mkdir()
+    return made
+
+
+async def test_what_is_written_reaches_the_node_and_what_is_deleted_leaves_it(directory: Path) -> None:
+    put(directory / "web.yaml", *WEB)
+    async with running(Manifests(directory, rescan_s=NEVER_S)) as closures:
+        await until(lambda: closures.is_ready, what="readiness")
+        assert held(closures) == WEBS
+        told: list[set[str]] = []
+        closures.watch("n1", lambda: told.append(held(closures)))
+        put(directory / "more.yaml", pod("more"))
+        await until(lambda: told, what="news of the new pod")
+        assert told == [WEBS | {"Pod default/more"}]
+        (directory / "more.yaml").unlink()
+        await until(lambda: held(closures) == WEBS, what="news of the deleted pod")
+        put(directory / "web.yaml", *WEB[1:])
+        await until(lambda: held(closures) == set(), what="news of the pod that was taken out of its file")
+
+
+async def test_a_broken_file_is_told_once_keeps_what_it_held_and_is_told_again_when_mended(
+    directory: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "csi_bridge")
+    put(directory / "web.yaml", *WEB)
+    manifests = Manifests(directory, rescan_s=0.05)
+    async with running(manifests) as closures:
+        await until(lambda: closures.is_ready, what="readiness")
+        (directory / "web.yaml").write_text(
+            "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec: {containers: [{name: c}]}\n"
+        )
+        await until(manifests.problems, what="problem")
+        said = "web.yaml:4: Pod default/web: spec.nodeName is missing; its last good version stays"
+        assert manifests.problems() == [said]
+        assert held(closures) == WEBS
+        put(directory / "other.yaml", pod("other"))
+        await until(lambda: "Pod default/other" in held(closures), what="news of the other file")
+        put(directory / "web.yaml", *WEB, node("n1", zone="z"))
+        await until(lambda: not manifests.problems(), what="end of the problem")
+    ours = [record.getMessage() for record in caplog.records if record.name == "csi_bridge.hub.manifests"]
+    assert ours == [said, f"settled: {said}"]
+
+
+async def test_with_a_file_broken_from_the_start_nobody_is_told_anything(directory: Path) -> None:
+    put(directory / "a.yaml", *WEB)
+    (directory / "b.yaml").write_text("b: [")
+    manifests = Manifests(directory, rescan_s=NEVER_S)
+    async with running(manifests) as closures:
+        await until(lambda: len(manifests.problems()) == 2, what="problem")
+        assert not closures.is_ready
+        assert manifests.problems()[1] == "no node is told anything until every manifest is good"
+        told: list[bool] = []
+        closures.watch("n1", lambda: told.append(closures.is_ready))
+        put(directory / "b.yaml", node("n2"))
+        await until(lambda: closures.is_ready, what="readiness")
+        assert told[-1]
+        assert manifests.problems() == []
+
+
+async def test_a_directory_that_comes_goes_and_comes_back_takes_nothing_along(directory: Path) -> None:
+    away = directory.with_name("away")
+    move(directory, away)
+    manifests = Manifests(directory, rescan_s=0.05)
+    async with running(manifests) as closures:
+        await until(manifests.problems, what="problem")
+        assert not closures.is_ready
+        put(away / "web.yaml", *WEB)
+        move(away, directory)
+        await until(lambda: closures.is_ready, what="readiness")
+        move(directory, away)
+        await until(manifests.problems, what="problem")
+        assert held(closures) == WEBS
+        move(away, directory)
+        await until(lambda: not manifests.problems(), what="end of the problem")
+        put(directory / "more.yaml", pod("more"))
+        await until(lambda: "Pod default/more" in held(closures), what="news from the directory that is back")
+
+
+async def test_a_link_that_leads_elsewhere_is_followed(directory: Path) -> None:
+    put(directory / "web.yaml", *WEB)
+    other = directory.with_name("other")
+    other.mkdir()
+    put(other / "web.yaml", *WEB, pod("more"))
+    link = directory.with_name("current")
+    link.symlink_to(directory)
+    async with running(Manifests(link, rescan_s=0.05)) as closures:
+        await until(lambda: closures.is_ready, what="readiness")
+        new = directory.with_name("new")
+        new.symlink_to(other)
+        new.replace(link)
+        await until(lambda: "Pod default/more" in held(closures), what="news from where the link leads now")
+
+
+async def test_a_claims_new_size_goes_from_its_node_into_its_closure(directory: Path, tmp_path: Path) -> None:
+    put(directory / "web.yaml", *WEB)
+    files = FactFiles(tmp_path / "state")
+    manifests = Manifests(directory, facts=files, rescan_s=NEVER_S)
+
+    def size(closures: Closures) -> str:
+        found = closures.read(DATA)
+        return str(found.read()["status"]["capacity"]["storage"]) if found else ""
+
+    async with running(manifests) as closures:
+        await until(lambda: closures.is_ready, what="readiness")
+        assert size(closures) == "1Gi"
+        put(directory / "web.yaml", *WEB[:2], volume("v", size="2Gi"), driver())
+        told: list[str] = []
+        closures.watch("n1", lambda: told.append(size(closures)))
+        await until(lambda: told, what="news of the larger volume")
+        assert told == ["1Gi"]
+        fact = encode_body({"status": {"capacity": {"storage": "2Gi"}}})
+        await FactSink(closures, files).store("n1", Object(DATA, Stamp("", "1"), fact))
+        await until(lambda: size(closures) == "2Gi", what="new size")
+    again = Manifests(directory, facts=FactFiles(tmp_path / "state"), rescan_s=NEVER_S)
+    async with running(again) as closures:
+        await until(lambda: closures.is_ready, what="readiness after a restart")
+        assert size(closures) == "2Gi"
+
+
+async def test_a_size_is_remembered_over_a_restart_in_which_the_volume_grew(directory: Path, tmp_path: Path) -> None:
+    put(directory / "web.yaml", *WEB)
+    async with running(Manifests(directory, facts=FactFiles(tmp_path), rescan_s=NEVER_S)) as closures:
+        await until(lambda: closures.is_ready, what="readiness")
+    put(directory / "web.yaml", *WEB[:2], volume("v", size="2Gi"), driver())
+    async with running(Manifests(directory, facts=FactFiles(tmp_path), rescan_s=NEVER_S)) as closures:
+        await until(lambda: closures.is_ready, what="readiness")
+        found = closures.read(DATA)
+        assert found is not None
+        assert found.read()["status"]["capacity"] == {"storage": "1Gi"}
+
+
+def write_many(directory: Path) -> None:
+    """Ten thousand objects in five files."""
+    for part in range(5):
+        objects: list[Any] = []
+        for name in (f"p{part}-{number}" for number in range(500)):
+            bound = claim(name, volume=name), volume(name, claim=f"default/{name}")
+            objects += [pod(name, claims=(name,)), *bound, node(name)]
+        listed = {"apiVersion": "v1", "kind": "List", "items": objects}
+        (directory / f"{part}.yaml").write_text(json.dumps(listed))  # which is YAML as well, and read as such
+
+
+async def test_the_loop_goes_on_while_ten_thousand_objects_are_read(directory: Path) -> None:
+    write_many(directory)
+    longest = 0.0
+    loop = asyncio.get_running_loop()
+    async with running(Manifests(directory, rescan_s=NEVER_S)) as closures:
+        last = loop.time()
+        while not closures.is_ready:
+            await asyncio.sleep(0.005)
+            longest, last = max(longest, loop.time() - last), loop.time()
+        assert len(closures.stamps("n1")) == 7_500 + 1
+    assert longest < 2.0  # a tenth of a second on the machine that it was written on

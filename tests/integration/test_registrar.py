@@ -1,0 +1,683 @@
+"""The registrar with plugins and drivers on real sockets: who registers, who is refused and why, who is still known."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import socket
+import stat
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from common.csi import csi_pb2
+from common.errors import DriverMissing, VendorBroken
+from common.status import Code, Status
+from common.tasks import supervised
+from edge.registrar import Registrar
+from edge.registry import driver_registry
+from edge.registry.driver_registry import DriverRegistry
+from tests.support.plugin import SERVICE, Plugin
+from tests.support.vendor import Vendor
+from tests.support.wire_vendor import WireVendor
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterator
+    from pathlib import Path
+
+PUBLISH = "/csi.v1.Node/NodePublishVolume"
+LIMIT_S = 20.0
+
+
+async def until(look: Callable[[], object], what: str) -> None:
+    """Wait until something is so."""
+    try:
+        async with asyncio.timeout(LIMIT_S):
+            while not look():  # noqa: ASYNC110  # what is waited for has no event
+                await asyncio.sleep(0.02)
+    except TimeoutError:
+        pytest.fail(f"never: {what}")
+
+
+class Node:
+    """A node's registry and registrar, that can be stopped and started again on the same directories."""
+
+    def __init__(self, directory: Path) -> None:
+        self.root = directory / "root"
+        self.sockets = self.root / "plugins_registry"
+        self.state = directory / "state"
+        self.changes = 0
+        self.labels: dict[str, str] = {}
+        self.registry: DriverRegistry
+        self._running: contextlib.AsyncExitStack | None = None
+
+    async def start(self, *named: Path, own: bool = True, grace_s: float = 60.0) -> None:
+        self.registry = DriverRegistry(
+            "n1",
+            state_dir=self.state,
+            max_message_bytes=1 << 22,
+            sockets=named,
+            labels=lambda: self.labels,
+            own=own,
+            grace_s=grace_s,
+        )
+        self.registry.subscribe(self._changed)
+        self._running = contextlib.AsyncExitStack()
+        self._running.push_async_callback(self.registry.close)
+        tasks = await self._running.enter_async_context(supervised())
+        tasks.start(self.registry.run(), name="registry")
+        tasks.start(Registrar(self.root, self.registry, own=own).run(), name="registrar")
+        await until(self.sockets.is_dir, "the registry directory")
+
+    async def stop(self) -> None:
+        if self._running is not None:
+            await self._running.aclose()
+            self._running = None
+
+    async def restart(self, *named: Path, own: bool = True) -> None:
+        await self.stop()
+        await self.start(*named, own=own)
+
+    async def registered(self, name: str = "vendor.test") -> None:
+        await until(lambda: (known := self.registry.find(name)) is not None and known.registered, f"{name} registered")
+
+    async def away(self, name: str = "vendor.test") -> None:
+        await until(lambda: (known := self.registry.find(name)) is None or not known.registered, f"{name} away")
+
+    def facts(self) -> dict[str, str]:
+        return {entry["name"]: entry["nodeID"] for entry in self.registry.csi_node()}
+
+    def _changed(self) -> None:
+        self.changes += 1
+
+
+@pytest.fixture
+async def node(short_dir: Path) -> AsyncIterator[Node]:
+    node = Node(short_dir)
+    yield node
+    await node.stop()
+
+
+@pytest.fixture
+def plugin(short_dir: Path, vendor: Vendor) -> Iterator[Plugin]:
+    """A plugin of the vendor's that has not begun."""
+    directory = short_dir / "root" / "plugins_registry"
+    directory.mkdir(parents=True)
+    plugin = Plugin(directory / "v-reg.sock", endpoint=vendor.socket)
+    yield plugin
+    plugin.stop()
+
+
+@contextlib.contextmanager
+def another(node: Node, file: str, **settings: Any) -> Iterator[Plugin]:
+    with Plugin(node.sockets / file, **settings) as plugin:
+        yield plugin
+
+
+async def told(plugin: Plugin, number: int = 1) -> tuple[bool, str]:
+    await until(lambda: len(plugin.told) >= number, f"word {number} for {plugin.socket.name}")
+    status = plugin.told[number - 1]
+    return status.plugin_registered, status.error
+
+
+def node_info(**fields: Any) -> Callable[[object], csi_pb2.NodeGetInfoResponse]:
+    segments = fields.pop("topology", None)
+    answer = csi_pb2.NodeGetInfoResponse(**fields)
+    if segments is not None:
+        answer.accessible_topology.segments.update(segments)
+    return lambda _call: answer
+
+
+# -------------------- who registers --------------------
+
+
+async def test_a_socket_that_is_there_at_the_start_is_registered(node: Node, plugin: Plugin, vendor: Vendor) -> None:
+    vendor.on("NodeGetInfo", node_info(node_id="id-1", max_volumes_per_node=7, topology={"zone": "a"}))
+    capability = csi_pb2.NodeServiceCapability(rpc={"type": "STAGE_UNSTAGE_VOLUME"})
+    vendor.on("NodeGetCapabilities", lambda _: csi_pb2.NodeGetCapabilitiesResponse(capabilities=[capability]))
+    plugin.start()
+    await node.start()
+    assert await told(plugin) == (True, "")
+    found = node.registry.find("vendor.test")
+    assert found is not None
+    assert (found.node_id, found.max_volumes, dict(found.topology), set(found.capabilities)) == (
+        "id-1",
+        7,
+        {"zone": "a"},
+        {1},
+    )
+    assert node.registry.csi_node() == [
+        {"name": "vendor.test", "nodeID": "id-1", "topologyKeys": ["zone"], "allocatable": {"count": 7}}
+    ]
+    assert node.registry.node_annotations() == {"csi.volume.kubernetes.io/nodeid": '{"vendor.test":"id-1"}'}
+    assert node.registry.node_labels() == {"zone": "a"}
+    assert node.registry.topology_keys == {"vendor.test": ["zone"]}
+    assert plugin.asked == 1
+    assert node.changes
+    assert await found.call(PUBLISH, b"", timeout_s=5.0) == (Status(Code.OK), b"")
+
+
+async def test_the_registry_directory_is_made_with_the_kubelets_mode(node: Node) -> None:
+    before = os.umask(0o022)
+    try:
+        await node.start()
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(node.sockets.stat().st_mode) == 0o755
+
+
+async def test_a_socket_in_a_new_directory_is_registered(node: Node, vendor: Vendor) -> None:
+    await node.start()
+    (node.sockets / "deep" / "er").mkdir(parents=True)
+    with another(node, "deep/er/reg.sock", endpoint=vendor.socket) as plugin:
+        assert await told(plugin) == (True, "")
+
+
+async def test_a_registry_directory_that_is_made_again_is_served_again(
+    node: Node, plugin: Plugin, vendor: Vendor
+) -> None:
+    plugin.start()
+    await node.start()
+    await told(plugin)
+    plugin.stop()
+    node.sockets.rmdir()
+    await node.away()
+    await until(node.sockets.is_dir, "the directory again")
+    plugin.start()
+    assert await told(plugin, 2) == (True, "")
+
+
+async def test_the_agent_sees_the_driver_as_soon_as_it_says_who_it_is(node: Node, plugin: Plugin) -> None:
+    plugin.start()
+    await node.start()
+    await told(plugin)
+    await until(lambda: [driver.name for driver in node.registry.drivers] == ["vendor.test"], "the driver by name")
+
+
+async def test_names_that_begin_with_a_dot_are_left_alone(node: Node, vendor: Vendor) -> None:
+    await node.start()
+    (node.sockets / ".hidden").mkdir()
+    with (
+        another(node, ".dotted.sock", endpoint=vendor.socket) as dotted,
+        another(node, ".hidden/reg.sock", endpoint=vendor.socket) as hidden,
+        another(node, "seen.sock", endpoint=vendor.socket) as seen,
+    ):
+        assert await told(seen) == (True, "")
+    assert (dotted.asked, hidden.asked) == (0, 0)
+
+
+async def test_an_endpoint_with_a_scheme_is_taken(node: Node, plugin: Plugin, vendor: Vendor) -> None:
+    await node.start()
+    with another(node, "s.sock", endpoint=f"unix://{vendor.socket}") as schemed:
+        assert await told(schemed) == (True, "")
+
+
+# -------------------- leaving and coming back --------------------
+
+
+async def test_a_re_created_socket_is_a_new_registration(node: Node, plugin: Plugin, vendor: Vendor) -> None:
+    plugin.start()
+    await node.start()
+    await told(plugin)
+    vendor.on("NodeGetInfo", node_info(node_id="id-2"))
+    plugin.stop()
+    plugin.start()
+    assert await told(plugin, 2) == (True, "")
+    assert node.facts() == {"vendor.test": "id-2"}
+
+
+async def test_a_driver_that_left_is_known_for_a_while_and_then_forgotten(node: Node, plugin: Plugin) -> None:
+    plugin.start()
+    await node.start(grace_s=1.0)
+    await told(plugin)
+    plugin.stop()
+    await node.away()
+    assert node.facts() == {"vendor.test": "node-id"}
+    await until(lambda: node.registry.find("vendor.test") is None, "forgotten")
+    assert node.registry.drivers == []
+    assert node.facts() == {}
+    await until(lambda: json.loads((node.state / "drivers.json").read_bytes())["drivers"] == [], "forgotten on disk")
+
+
+async def test_a_driver_that_left_is_called_while_its_socket_is_there(
+    node: Node, plugin: Plugin, vendor: Vendor
+) -> None:
+    plugin.start()
+    await node.start()
+    await told(plugin)
+    plugin.stop()
+    await node.away()
+    found = node.registry.find("vendor.test")
+    assert found is not None
+    assert (await found.call(PUBLISH, b"", timeout_s=5.0))[0].ok
+    vendor.stop()
+    vendor.socket.unlink(missing_ok=True)
+    with pytest.raises(DriverMissing):
+        await found.call(PUBLISH, b"", timeout_s=5.0)
+
+
+async def test_a_call_that_hangs_is_given_up_in_time(node: Node, plugin: Plugin, vendor: Vendor) -> None:
+    vendor.hold("NodePublishVolume")
+    plugin.start()
+    await node.start()
+    await told(plugin)
+    found = node.registry.find("vendor.test")
+    assert found is not None
+    with pytest.raises(VendorBroken, match=r"did not answer /csi.v1.Node/NodePublishVolume within 0.3 s"):
+        await found.call(PUBLISH, b"", timeout_s=0.3)
+    call = vendor.wait_for_call("NodePublishVolume")
+    await until(lambda: call.cancelled, "the call cancelled at the driver")
+
+
+async def test_after_a_restart_a_driver_is_known_before_it_is_up(node: Node, plugin: Plugin, vendor: Vendor) -> None:
+    vendor.on("NodeGetInfo", node_info(node_id="id-1", max_volumes_per_node=3))
+    plugin.start()
+    await node.start()
+    await told(plugin)
+    await node.stop()
+    plugin.stop()
+    vendor.stop()
+    await node.start()
+    found = node.registry.find("vendor.test")
+    assert found is not None
+    assert (found.node_id, found.max_volumes, found.registered) == ("id-1", 3, False)
+    assert node.facts() == {"vendor.test": "id-1"}
+    vendor.start()
+    plugin.start()
+    assert await told(plugin, 2) == (True, "")
+    assert found is node.registry.find("vendor.test")
+    assert found.registered
+
+
+async def test_a_driver_that_left_before_a_restart_is_forgotten_after_it(node: Node, plugin: Plugin) -> None:
+    plugin.start()
+    await node.start()
+    await told(plugin)
+    plugin.stop()
+    await node.away()
+    await until(lambda: json.loads((node.state / "drivers.json").read_bytes())["drivers"][0]["gone"], "gone on disk")
+    await node.stop()
+    await node.start(grace_s=0.5)
+    assert node.facts() == {"vendor.test": "node-id"}
+    await until(lambda: node.registry.find("vendor.test") is None, "forgotten")
+
+
+async def test_a_socket_that_goes_while_its_driver_is_asked_is_not_registered(
+    node: Node, plugin: Plugin, vendor: Vendor
+) -> None:
+    gate = vendor.hold("NodeGetInfo")
+    plugin.start()
+    await node.start()
+    call = await asyncio.to_thread(vendor.wait_for_call, "NodeGetInfo")
+    plugin.stop()
+    await until(lambda: call.cancelled, "the question cancelled")
+    assert node.registry.find("vendor.test") is None
+    assert node.registry.drivers == []
+    gate.set()
+    plugin.start()
+    assert await told(plugin) == (True, "")
+
+
+async def test_a_driver_that_restarts_with_other_capabilities_is_asked_again(
+    node: Node, plugin: Plugin, vendor: Vendor
+) -> None:
+    plugin.start()
+    await node.start()
+    await told(plugin)
+    found = node.registry.find("vendor.test")
+    assert found is not None
+    assert found.capabilities == frozenset()
+    capability = csi_pb2.NodeServiceCapability(rpc={"type": "EXPAND_VOLUME"})
+    vendor.on("NodeGetCapabilities", lambda _: csi_pb2.NodeGetCapabilitiesResponse(capabilities=[capability]))
+    await asyncio.to_thread(vendor.restart)
+    await until(lambda: found.capabilities == {3}, "the new capability")
+
+
+async def test_a_plugin_that_does_not_take_the_good_news_is_not_registered(node: Node, plugin: Plugin) -> None:
+    plugin.confirms = False
+    plugin.start()
+    await node.start()
+    await until(lambda: plugin.asked >= 2, "a second try")
+    assert not plugin.told
+    plugin.confirms = True
+    assert await told(plugin) == (True, "")
+    await node.registered()
+
+
+# -------------------- refusals --------------------
+
+
+async def refusal(node: Node, **settings: Any) -> str:
+    """What a plugin is told that cannot register."""
+    await node.start()
+    with another(node, "refused.sock", **settings) as plugin:
+        registered, error = await told(plugin)
+    assert not registered
+    return error
+
+
+async def test_a_plugin_of_another_type_is_told_so(node: Node, vendor: Vendor) -> None:
+    error = await refusal(node, endpoint=vendor.socket, kind="DRAPlugin")
+    assert error == "plugins of type 'DRAPlugin' are not taken, only CSIPlugin"
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "..", "a..b", "-a", "a" * 64, "ä.example", "a\0b"])
+async def test_a_name_that_no_driver_can_have_is_refused(node: Node, vendor: Vendor, name: str) -> None:
+    error = await refusal(node, endpoint=vendor.socket, name=name)
+    assert "name" in error
+    assert not node.registry.drivers
+
+
+@pytest.mark.parametrize("versions", [(), ("0.3.0",), ("2.0.0", "latest")])
+async def test_a_plugin_without_a_version_1_is_refused(node: Node, vendor: Vendor, versions: tuple[str, ...]) -> None:
+    assert "no supported version 1.x" in await refusal(node, endpoint=vendor.socket, versions=versions)
+
+
+@pytest.mark.parametrize("endpoint", ["csi.sock", "/" + "a" * 200, "/a\0b"])
+async def test_an_endpoint_that_is_no_sockets_path_is_refused(node: Node, endpoint: str) -> None:
+    assert "is not the absolute path of a UNIX socket" in await refusal(node, endpoint=endpoint)
+
+
+async def test_without_an_endpoint_the_registration_socket_is_the_drivers(node: Node) -> None:
+    error = await refusal(node)
+    assert "refused.sock" in error
+    assert "answered GetPluginInfo with UNIMPLEMENTED" in error
+
+
+async def test_a_driver_that_calls_itself_otherwise_is_refused(node: Node, vendor: Vendor) -> None:
+    error = await refusal(node, endpoint=vendor.socket, name="other.test")
+    assert "driver vendor.test is at its socket" in error
+
+
+async def test_a_driver_without_a_node_id_is_refused(node: Node, vendor: Vendor) -> None:
+    vendor.on("NodeGetInfo", node_info(node_id=""))
+    assert "no node_id" in await refusal(node, endpoint=vendor.socket)
+
+
+async def test_a_driver_that_refuses_to_say_its_node_is_refused_in_its_own_words_cut_short(
+    node: Node, vendor: Vendor
+) -> None:
+    vendor.refuse("NodeGetInfo", Code.FAILED_PRECONDITION, "no metadata\n" + "x" * 5000)
+    error = await refusal(node, endpoint=vendor.socket)
+    assert error.startswith("it answered NodeGetInfo with FAILED_PRECONDITION: no metadata xxx")
+    assert len(error) < 1000
+
+
+async def test_a_driver_with_an_error_of_three_megabytes_is_refused(node: Node, vendor: Vendor) -> None:
+    vendor.refuse("NodeGetInfo", Code.INTERNAL, "x" * 3_000_000)
+    assert len(await refusal(node, endpoint=vendor.socket)) < 1000
+
+
+async def test_a_driver_that_hangs_is_refused_after_the_limit(
+    node: Node, vendor: Vendor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(driver_registry, "_ASK_LIMIT_S", 0.5)
+    vendor.hold("NodeGetInfo")
+    assert "did not answer NodeGetInfo and NodeGetCapabilities in 0.5 s" in await refusal(node, endpoint=vendor.socket)
+
+
+async def test_what_was_refused_is_tried_again_and_said_once(
+    node: Node, plugin: Plugin, vendor: Vendor, caplog: pytest.LogCaptureFixture
+) -> None:
+    vendor.refuse("NodeGetInfo", Code.UNAVAILABLE, "starting")
+    plugin.start()
+    await node.start()
+    assert (await told(plugin, 2))[0] is False
+    vendor.as_usual("NodeGetInfo")
+    await until(lambda: plugin.told[-1].plugin_registered, "registered in the end")
+    assert [line for line in caplog.messages if "is not registered: " in line] == [
+        f"the plugin at {plugin.socket} is not registered: it answered NodeGetInfo with UNAVAILABLE: starting"
+    ]
+
+
+async def test_topology_that_contradicts_another_driver_is_refused_by_name(node: Node, vendor: Vendor) -> None:
+    vendor.on("NodeGetInfo", node_info(node_id="1", topology={"zone": "a"}))
+    with Vendor(vendor.socket.with_name("w.sock"), name="w.test") as second:
+        second.on("NodeGetInfo", node_info(node_id="1", topology={"zone": "b"}))
+        await node.start()
+        with (
+            another(node, "v.sock", endpoint=vendor.socket) as one,
+            another(node, "w.sock", name="w.test", endpoint=second.socket) as two,
+        ):
+            words = sorted([await told(one), await told(two)])
+            assert [registered for registered, _ in words] == [False, True]
+            assert "says that this node is zone=" in words[0][1]
+
+
+async def test_topology_that_contradicts_the_nodes_labels_is_refused(node: Node, vendor: Vendor) -> None:
+    node.labels = {"zone": "a"}
+    vendor.on("NodeGetInfo", node_info(node_id="1", topology={"zone": "b"}))
+    error = await refusal(node, endpoint=vendor.socket)
+    assert error == "it says that this node is zone=b, but its Node object says zone=a"
+
+
+async def test_the_hubs_refusal_reaches_the_plugin_and_stands_until_the_id_is_another(
+    node: Node, plugin: Plugin, vendor: Vendor
+) -> None:
+    plugin.start()
+    await node.start()
+    await told(plugin)
+    node.registry.refuse("vendor.test", "node n0 holds the id node-id; give each node its own --node-id")
+    assert await told(plugin, 2) == (False, "node n0 holds the id node-id; give each node its own --node-id")
+    found = node.registry.find("vendor.test")
+    assert found is not None
+    assert found.refused
+    assert (await found.call(PUBLISH, b"", timeout_s=5.0))[0].ok
+    assert node.facts() == {}
+    vendor.on("NodeGetInfo", node_info(node_id="mine"))
+    await until(lambda: plugin.told[-1].plugin_registered, "registered with another id")
+    assert node.facts() == {"vendor.test": "mine"}
+
+
+async def test_a_refusal_that_the_hub_takes_back_is_over(node: Node, plugin: Plugin) -> None:
+    plugin.start()
+    await node.start()
+    await told(plugin)
+    node.registry.refuse("vendor.test", "no")
+    await told(plugin, 2)
+    node.registry.refuse("vendor.test", "")
+    await until(lambda: plugin.told[-1].plugin_registered, "registered again")
+    assert node.facts() == {"vendor.test": "node-id"}
+
+
+# -------------------- one name, one driver --------------------
+
+
+async def test_a_second_driver_of_one_name_is_refused_until_the_first_one_left(
+    node: Node, plugin: Plugin, vendor: Vendor
+) -> None:
+    plugin.start()
+    await node.start()
+    await told(plugin)
+    with Vendor(vendor.socket.with_name("w.sock")) as second, another(node, "w.sock", endpoint=second.socket) as two:
+        registered, error = await told(two)
+        assert not registered
+        assert error.startswith(f"a driver vendor.test is registered already, by {plugin.socket} for {vendor.socket}")
+        plugin.stop()
+        await until(lambda: two.told[-1].plugin_registered, "the second one")
+        assert [driver.socket for driver in node.registry.drivers] == [second.socket]
+
+
+async def test_a_name_whose_driver_answers_no_more_is_taken_over(node: Node, plugin: Plugin, vendor: Vendor) -> None:
+    plugin.start()
+    await node.start()
+    await told(plugin)
+    vendor.stop()
+    with Vendor(vendor.socket.with_name("w.sock")) as second, another(node, "w.sock", endpoint=second.socket) as two:
+        assert await told(two) == (True, "")
+        plugin.stop()
+        with another(node, "x.sock", kind="Other") as later:
+            await told(later)  # by now the first one's end was seen, and is nothing to the second one
+        await node.registered()
+        assert [driver.socket for driver in node.registry.drivers] == [second.socket]
+
+
+async def test_a_killed_registrars_socket_keeps_no_name(node: Node, plugin: Plugin, vendor: Vendor) -> None:
+    plugin.start()
+    await node.start()
+    await told(plugin)
+    await asyncio.to_thread(plugin.stop, leave_file=True)
+    with another(node, "new-reg.sock", endpoint=vendor.socket) as two:
+        await until(lambda: two.told and two.told[-1].plugin_registered, "the second one")
+
+
+async def test_a_higher_version_takes_the_name(node: Node, plugin: Plugin, vendor: Vendor) -> None:
+    plugin.start()
+    await node.start()
+    await told(plugin)
+    with another(node, "w.sock", endpoint=vendor.socket, versions=("1.0.0", "1.1.0")) as two:
+        assert await told(two) == (True, "")
+        registered, error = await told(plugin, 2)
+        assert (registered, "registered already" in error) == (False, True)
+
+
+# -------------------- drivers that an operator named --------------------
+
+
+async def test_a_driver_that_an_operator_named_is_known_by_what_it_says(node: Node, vendor: Vendor) -> None:
+    await node.start(vendor.socket)
+    await node.registered()
+    assert node.facts() == {"vendor.test": "node-id"}
+    await until((node.state / "drivers.json").exists, "the file")
+    await node.restart()
+    assert node.registry.find("vendor.test") is None, "it is named no more"
+
+
+async def test_a_named_driver_that_registers_too_is_one_driver(node: Node, plugin: Plugin, vendor: Vendor) -> None:
+    link = vendor.socket.with_name("link")
+    link.symlink_to(vendor.socket.parent)
+    plugin.start()
+    await node.start(link / vendor.socket.name)
+    assert await told(plugin) == (True, "")
+    assert len(node.registry.drivers) == 1
+    plugin.stop()
+    await until(lambda: not node.registry.is_registered("vendor.test", str(plugin.socket)), "left")
+    await node.registered()
+    assert len(node.registry.drivers) == 1
+
+
+async def test_a_name_that_an_operator_gave_to_another_socket_is_refused(node: Node, vendor: Vendor) -> None:
+    with Vendor(vendor.socket.with_name("w.sock")) as named:
+        await node.start(named.socket)
+        await node.registered()
+        with another(node, "v.sock", endpoint=vendor.socket) as plugin:
+            registered, error = await told(plugin)
+    assert not registered
+    assert error == f"a driver vendor.test is at {named.socket}, which the agent's --driver names"
+
+
+async def test_a_named_driver_without_a_node_part_mounts_nothing_and_can_be_called(node: Node, vendor: Vendor) -> None:
+    vendor.lacks |= {"NodeGetInfo", "NodeGetCapabilities"}
+    await node.start(vendor.socket)
+    await until(lambda: node.registry.drivers[0].report is not None, "its report")
+    assert node.registry.find("vendor.test") is None
+    assert node.facts() == {}
+
+
+# -------------------- what lies about --------------------
+
+
+async def test_what_is_no_plugin_is_named_and_keeps_nobody_waiting(
+    node: Node, plugin: Plugin, vendor: Vendor, caplog: pytest.LogCaptureFixture
+) -> None:
+    sockets = node.sockets
+    (sockets / "directory.sock").mkdir()
+    os.mkfifo(sockets / "fifo.sock")
+    (sockets / "file.sock").write_text("hello")
+    (sockets / "link.sock").symlink_to("/nowhere")
+    with socket.socket(socket.AF_UNIX) as dead, socket.socket(socket.AF_UNIX) as silent:
+        dead.bind(str(sockets / "dead.sock"))
+        silent.bind(str(sockets / "silent.sock"))
+        silent.listen()
+        with (
+            another(node, "hangs.sock") as hangs,
+            another(node, "nonsense.sock") as nonsense,
+            another(node, "angry.sock") as angry,
+            another(node, "directory.sock/no-name.sock", name="") as no_name,
+            WireVendor(sockets / "html.sock") as html,
+            WireVendor(sockets / "noise.sock") as noise,
+        ):
+            hangs.info, nonsense.info, angry.refusal = None, b"\xff\xff\xff", "x" * 3_000_000
+            html.on(f"{SERVICE}/GetInfo", lambda wire: wire.headers(content_type="text/html", end=True))
+            noise.on(f"{SERVICE}/GetInfo", lambda wire: wire.raw(os.urandom(4096)))
+            await node.start()
+            plugin.start()
+            assert await told(plugin) == (True, "")
+            troubled = ("dead", "hangs", "nonsense", "angry", "no-name", "html", "noise")
+            await until(lambda: all(_trouble(caplog, name) for name in troubled), "all troubles in the log")
+            assert (await told(no_name))[0] is False
+    assert "is a FIFO, not a socket" in _line(caplog, "fifo.sock")
+    assert "is a regular file, not a socket" in _line(caplog, "file.sock")
+    assert "is a symbolic link to nothing" in _line(caplog, "link.sock")
+    assert "is a directory" in _line(caplog, "directory.sock is")
+    assert "connection refused" in _trouble(caplog, "dead")
+    assert "does not answer GetInfo" in _trouble(caplog, "hangs")
+    assert "does not parse" in _trouble(caplog, "nonsense")
+    assert "content-type text/html" in _trouble(caplog, "html")
+    assert max(map(len, caplog.messages)) < 2000
+    assert node.facts() == {"vendor.test": "node-id"}
+
+
+def _line(caplog: pytest.LogCaptureFixture, text: str) -> str:
+    return next((line for line in caplog.messages if text in line), "")
+
+
+def _trouble(caplog: pytest.LogCaptureFixture, name: str) -> str:
+    return _line(caplog, f"/{name}.sock is not registered")
+
+
+# -------------------- the file --------------------
+
+
+async def test_what_is_known_is_on_disk_for_its_owner_alone(node: Node, plugin: Plugin) -> None:
+    plugin.start()
+    await node.start()
+    await told(plugin)
+    assert stat.S_IMODE((node.state / "drivers.json").stat().st_mode) == 0o600
+
+
+async def test_a_state_directory_that_takes_no_file_keeps_no_driver_from_registering(
+    node: Node, plugin: Plugin, caplog: pytest.LogCaptureFixture
+) -> None:
+    node.state.write_text("no directory")
+    plugin.start()
+    await node.start()
+    assert await told(plugin) == (True, "")
+    assert "cannot be written" in caplog.text
+
+
+# -------------------- observing --------------------
+
+
+async def test_an_observer_finds_a_driver_by_its_registration_and_tells_it_nothing(
+    node: Node, plugin: Plugin, vendor: Vendor
+) -> None:
+    plugin.start()
+    await node.start(own=False)
+    await until(lambda: [driver.name for driver in node.registry.drivers] == ["vendor.test"], "the driver")
+    assert (await node.registry.drivers[0].unary("/csi.v1.Controller/GetCapacity", b"", timeout_s=5.0))[0].ok
+    assert (plugin.asked, plugin.told) == (1, [])
+    assert node.registry.find("vendor.test") is None
+    assert (node.registry.csi_node(), node.registry.node_annotations(), node.registry.node_labels()) == ([], {}, {})
+    assert not node.state.exists()
+
+
+async def test_an_observer_finds_a_driver_by_its_socket_and_counts_it_once(node: Node) -> None:
+    directory = node.root / "plugins" / "v"
+    directory.mkdir(parents=True)
+    with Vendor(directory / "csi.sock") as vendor:
+        await node.start(own=False)
+        await until(lambda: [driver.name for driver in node.registry.drivers] == ["vendor.test"], "the driver")
+        with another(node, "v.sock", endpoint=vendor.socket) as plugin:
+            await until(lambda: plugin.asked, "GetInfo")
+            assert len(node.registry.drivers) == 1
+
+
+async def test_an_observer_forgets_a_driver_that_left_after_a_while(node: Node, plugin: Plugin) -> None:
+    plugin.start()
+    await node.start(own=False, grace_s=0.5)
+    await until(lambda: node.registry.drivers, "the driver")
+    plugin.stop()
+    await until(lambda: not node.registry.drivers, "its end")

@@ -1,0 +1,468 @@
+"""What the hub tells is at the node, and what the node tells is at the hub, over links in memory that come and go."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cloud.sync.streams import SyncServer
+from common.link import Link, Stream
+from common.messages import Kind, Priority
+from common.objects import Object, Ref, Stamp
+from common.status import Code, Status
+from common.sync_messages import Put, Stored, encode
+from edge.metastore import Metastore
+from edge.sync_streams import SyncStreams
+from tests.support.linked import Peer, cut, link_pair, settle, until
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Mapping
+    from pathlib import Path
+
+NODE = Ref("Node", "", "n1")
+
+
+def item(name: str, version: int = 1, *, kind: str = "Pod", uid: str = "u", size: int = 700) -> Object:
+    return Object(Ref(kind, "ns", name), Stamp(uid, str(version)), json.dumps({"x": "x" * size}).encode())
+
+
+class Source:
+    """Closures of one node, as a test sets them."""
+
+    def __init__(self) -> None:
+        self.is_ready = True
+        self.objects: dict[Ref, Object] = {}
+        self.reads: Counter[str] = Counter()
+        self._watchers: list[Callable[[], None]] = []
+
+    def stamps(self, node: str) -> Mapping[Ref, Stamp]:
+        return {ref: found.stamp for ref, found in self.objects.items()}
+
+    def read(self, ref: Ref) -> Object | None:
+        self.reads[ref.name] += 1
+        return self.objects.get(ref)
+
+    def watch(self, node: str, changed: Callable[[], None]) -> Callable[[], None]:
+        self._watchers.append(changed)
+        return lambda: self._watchers.remove(changed)
+
+    def put(self, *objects: Object) -> None:
+        self.objects |= {found.ref: found for found in objects}
+        self.tell()
+
+    def drop(self, ref: Ref) -> None:
+        del self.objects[ref]
+        self.tell()
+
+    def tell(self) -> None:
+        for changed in self._watchers:
+            changed()
+
+
+class Sink:
+    """Facts of one node, with troubles that a test makes."""
+
+    def __init__(self) -> None:
+        self.facts: dict[Ref, Object] = {}
+        self.told: list[str] = []
+        self.refuses: set[str] = set()
+        self.trouble = ""
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    def stamps(self, node: str) -> Mapping[Ref, Stamp]:
+        return {ref: fact.stamp for ref, fact in self.facts.items() if ref.kind != "Event"}
+
+    async def store(self, node: str, obj: Object) -> None:
+        await self.gate.wait()
+        self._check(obj.ref)
+        self.told.append(f"{obj.ref.name} {obj.read()}")
+        self.facts[obj.ref] = obj
+
+    async def drop(self, node: str, ref: Ref, uid: str) -> None:
+        self._check(ref)
+        self.told.append(f"{ref.name} dropped")
+        self.facts.pop(ref, None)
+
+    def _check(self, ref: Ref) -> None:
+        if ref.name in self.refuses:
+            raise ValueError("no object of this node")
+        if self.trouble:
+            raise OSError(self.trouble)
+
+
+class World:
+    """A hub and an agent, and the link between them."""
+
+    def __init__(self, directory: Path) -> None:
+        self.source, self.sink = Source(), Sink()
+        self.server = SyncServer(self.source, self.sink)
+        self.metastore = Metastore(directory)
+        self.streams = SyncStreams(self.metastore)
+        self.links: tuple[Link, ...] = ()
+        self.priorities: set[int] = set()
+
+    async def connect(self) -> None:
+        """A new link; the streams are about to compare."""
+        self.links = link_pair(Peer(self.serve), Peer(accepts=False))
+        await settle()
+        self.streams.up(self.links[1])
+
+    def cut(self) -> None:
+        """The link goes."""
+        self.streams.down()
+        cut(*self.links)
+
+    async def serve(self, stream: Stream) -> None:
+        assert stream.opened is not None
+        self.priorities.add(stream.opened.priority)
+        if stream.opened.kind == Kind.SYNC:
+            await self.server.serve_sync(stream, "n1")
+        elif stream.opened.kind == Kind.FACTS:
+            await self.server.serve_facts(stream, "n1")
+        else:
+            stream.end(Status(Code.OK), await stream.receive())
+
+    async def in_step(self) -> None:
+        """Wait until the agent holds what the hub knows, and the hub what the agent tells."""
+        await until(lambda: self.metastore.in_step and self.equal and not self.metastore.facts.waiting)
+
+    @property
+    def equal(self) -> bool:
+        return self.metastore.objects.stamps() == self.source.stamps("n1")
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    world = World(tmp_path / "edge")
+    yield world
+    world.cut()
+    await settle()
+    await world.metastore.close()
+
+
+@pytest.fixture
+def carried(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """The bytes that both links received, all frames and credit included."""
+    found: Counter[str] = Counter()
+    received = Link.received
+
+    def count(link: Link, data: bytes) -> None:
+        found["bytes"] += len(data)
+        received(link, data)
+
+    monkeypatch.setattr(Link, "received", count)
+    return found
+
+
+# -------------------- down --------------------
+
+
+async def test_what_the_hub_knows_is_at_the_node_and_every_change_follows(world: World) -> None:
+    world.source.put(item("a"), item("b"))
+    await world.connect()
+    await world.in_step()
+    assert world.priorities == {Priority.SYNC}
+    assert world.metastore.get(item("a").ref) == item("a")
+    world.source.put(item("a", 2), item("c"))
+    await until(lambda: world.equal)
+    world.source.drop(item("b").ref)
+    await until(lambda: world.equal)
+    assert world.metastore.get(item("a").ref) == item("a", 2)
+    assert set(world.metastore.refs("Pod")) == {item("a").ref, item("c").ref}
+
+
+async def test_a_node_without_objects_is_in_step_too(world: World) -> None:
+    await world.connect()
+    await world.in_step()
+    assert world.metastore.ever_in_step
+
+
+async def test_what_was_deleted_meanwhile_is_there_until_the_hub_says_so(world: World) -> None:
+    world.source.put(item("a"), item("b"))
+    await world.connect()
+    await world.in_step()
+    world.cut()
+    await settle()
+    assert not world.metastore.in_step
+    world.source.drop(item("a").ref)
+    assert world.metastore.get(item("a").ref) == item("a")
+    await world.connect()
+    await world.in_step()
+    assert world.metastore.get(item("a").ref) is None
+
+
+async def test_a_hub_that_has_not_heard_everything_says_nothing(world: World) -> None:
+    world.source.put(item("a"))
+    await world.connect()
+    await world.in_step()
+    world.cut()
+    world.source.is_ready = False
+    world.source.objects.clear()
+    await world.connect()
+    world.source.tell()
+    await settle()
+    assert (world.metastore.in_step, world.equal) == (False, False)
+    world.source.put(item("a"), item("b"))
+    await settle()
+    assert world.metastore.get(item("b").ref) is None
+    world.source.is_ready = True
+    world.source.tell()
+    await world.in_step()
+
+
+async def test_another_object_under_the_same_name_is_the_one_that_is_there(world: World) -> None:
+    world.source.put(item("a", uid="old"))
+    await world.connect()
+    await world.in_step()
+    world.source.put(item("a", 2, uid="new"))
+    await until(lambda: world.equal)
+    assert world.metastore.get(item("a").ref) == item("a", 2, uid="new")
+
+
+async def test_what_changes_often_while_the_node_stores_is_sent_in_its_newest_state_alone(world: World) -> None:
+    await world.connect()
+    await world.in_step()
+    for version in range(1, 1_000):
+        world.source.put(item("a", version))
+        if version % 100 == 0:
+            await asyncio.sleep(0)
+    await until(lambda: world.equal)
+    assert world.source.reads["a"] < 30
+
+
+async def test_a_full_disk_at_the_node_holds_the_hub_up_and_loses_nothing(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("edge.stores.writer._RETRY_S", 0.01)
+    connection = world.metastore._writer._connection
+    assert connection is not None
+    connection.execute("CREATE TRIGGER full BEFORE INSERT ON objects BEGIN SELECT RAISE(ABORT, 'full'); END")
+    world.source.put(*(item(f"p{number}", size=10_000) for number in range(100)))
+    await world.connect()
+    await until(lambda: world.metastore.trouble)
+    await settle()
+    assert sum(world.source.reads.values()) < 60  # 256 KiB, and what was read in vain
+    world.cut()
+    await world.connect()
+    await settle()
+    assert not world.metastore.in_step
+    await asyncio.to_thread(connection.execute, "DROP TRIGGER full")
+    await world.in_step()
+
+
+async def test_an_object_too_large_for_the_link_is_named_and_the_others_come(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.source.put(item("huge", size=5_000_000), item("a"))
+    await world.connect()
+    await until(lambda: world.metastore.in_step)
+    assert world.metastore.refs("Pod") == [item("a").ref]
+    (said,) = [message for message in caplog.messages if "huge" in message]
+    assert said.startswith("node n1 is not told of Pod ns/huge: it has 5000")
+
+
+# -------------------- up --------------------
+
+
+async def test_what_the_node_tells_is_at_the_hub_before_and_after_it_was_offline(world: World) -> None:
+    world.metastore.put_fact(NODE, {"volumesInUse": []})
+    await world.connect()
+    await world.metastore.wait_acked(NODE)
+    assert world.sink.told == ["n1 {'volumesInUse': []}"]
+    world.cut()
+    await settle()
+    world.metastore.put_fact(NODE, {"volumesInUse": ["a"]})
+    world.metastore.put_fact(NODE, {"volumesInUse": ["a", "b"]})
+    assert not world.metastore.fact_acked(NODE)
+    await world.connect()
+    await world.metastore.wait_acked(NODE)
+    assert world.sink.told[1:] == ["n1 {'volumesInUse': ['a', 'b']}"]
+    world.metastore.drop_fact(NODE)
+    await until(lambda: world.sink.told[2:] == ["n1 dropped"])
+
+
+async def test_a_fact_that_is_again_as_it_was_is_acknowledged(world: World) -> None:
+    await world.connect()
+    for state in (1, 2, 1, 3, 1, 1):
+        world.metastore.put_fact(NODE, {"a": state})
+        await world.metastore.wait_acked(NODE)
+    world.metastore.put_fact(NODE, {"a": 2})
+    world.metastore.put_fact(NODE, {"a": 1})
+    await world.metastore.wait_acked(NODE)
+    assert world.sink.facts[NODE].read() == {"a": 1}
+
+
+async def test_a_hub_that_lost_its_facts_is_told_them_again_and_of_events_none(world: World) -> None:
+    world.metastore.put_fact(NODE, {"a": 1})
+    world.metastore.put_fact(Ref("Event", "ns", "e"), {"count": 1})
+    await world.connect()
+    await until(lambda: len(world.sink.told) == 2 and not world.metastore.facts.waiting)
+    world.cut()
+    world.sink.facts.clear()
+    await world.connect()
+    await until(lambda: len(world.sink.told) == 3)
+    assert world.sink.told == ["n1 {'a': 1}", "e {'count': 1}", "n1 {'a': 1}"]
+
+
+async def test_events_that_the_hub_keeps_are_not_dropped_because_the_node_forgot_them(world: World) -> None:
+    event = Ref("Event", "ns", "e")
+    for count in (1, 2):
+        world.metastore.put_fact(event, {"count": count})
+        await world.connect()
+        await until(lambda: not world.metastore.facts.waiting)
+        world.cut()
+        await settle()
+    assert world.sink.facts[event].read() == {"count": 2}
+    assert world.sink.told == ["e {'count': 1}", "e {'count': 2}"]
+
+
+async def test_a_fact_that_the_hub_refuses_holds_no_other_up(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    world.sink.refuses = {"gone", "e"}
+    world.metastore.put_fact(Ref("PersistentVolumeClaim", "ns", "gone"), {"a": 1})
+    world.metastore.put_fact(Ref("Event", "ns", "e"), {"count": 1})
+    world.metastore.put_fact(NODE, {"a": 1})
+    await world.connect()
+    await world.metastore.wait_acked(NODE)
+    await until(lambda: world.metastore.facts.waiting == 1)
+    assert "node n1 tells what is not taken: PersistentVolumeClaim ns/gone: no object of this node" in caplog.messages
+    assert (
+        "the hub does not take what this node tells of PersistentVolumeClaim ns/gone: it was refused: no object of "
+        "this node" in caplog.messages
+    )
+
+
+async def test_a_hub_whose_disk_is_full_acknowledges_nothing_and_tries_again(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("cloud.sync.streams._RETRY_S", 0.0)
+    world.sink.trouble = "disk is full"
+    world.metastore.put_fact(NODE, {"a": 1})
+    await world.connect()
+    said = "a fact of node n1 cannot be stored; it is tried again: disk is full"
+    await until(lambda: said in caplog.messages)
+    await settle()
+    assert caplog.messages.count(said) == 1
+    assert not world.metastore.fact_acked(NODE)
+    world.sink.trouble = ""
+    await world.metastore.wait_acked(NODE)
+
+
+async def test_an_old_stream_stores_nothing_after_a_new_one(world: World) -> None:
+    world.sink.gate.clear()
+    world.metastore.put_fact(NODE, {"a": 1})
+    await world.connect()
+    await until(lambda: world.server._tasks)
+    world.cut()
+    world.metastore.put_fact(NODE, {"a": 2})
+    await world.connect()
+    await settle()
+    assert world.sink.told == []
+    world.sink.gate.set()
+    await world.metastore.wait_acked(NODE)
+    assert world.sink.told == ["n1 {'a': 1}", "n1 {'a': 2}"]
+
+
+# -------------------- peers that break the rules --------------------
+
+
+async def test_an_agent_that_breaks_the_rules_is_told_so_and_its_stream_ends(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    _, at_edge = link_pair(Peer(world.serve), Peer(accepts=False))
+    await settle()
+    for kind, message in ((Kind.SYNC, encode(Stored(7))), (Kind.FACTS, b"nonsense"), (Kind.SYNC, b"\x92\x09\x01")):
+        stream = at_edge.open(kind, message)
+        while await stream.receive() is not None:
+            pass
+        assert stream.status is not None
+        assert stream.status.code == Code.INVALID_ARGUMENT
+        assert stream.status.message.startswith("the rules of a sync were broken: ")
+        stream.acknowledge(delivered=True)
+    assert not [record for record in caplog.records if record.exc_info]
+
+
+async def test_a_hub_that_breaks_the_rules_is_left_until_the_next_try(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def lie(stream: Stream) -> None:
+        await stream.send(encode(Put(1, "Pod", "ns", "a", "u", "1", b"{}")))
+        await stream.receive()
+        await asyncio.get_running_loop().create_future()
+
+    world.links = link_pair(Peer(lie), Peer(accepts=False))
+    await settle()
+    world.streams.up(world.links[1])
+    await until(lambda: any("SYNC stream has ended" in message for message in caplog.messages))
+    assert world.metastore.refs("Pod") == []
+    assert not [record for record in caplog.records if record.exc_info]
+
+
+async def test_a_failure_in_here_ends_the_stream_and_not_the_agent(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("common.standing._FIRST_WAIT_S", 0.0)
+    show = world.metastore.objects._show
+    failures = iter([RuntimeError("a bug")])
+
+    def fail_once(*given: object) -> None:
+        for failure in failures:
+            raise failure
+        show(*given)  # type: ignore[arg-type]  # as it was called
+
+    monkeypatch.setattr(world.metastore.objects, "_show", fail_once)
+    world.source.put(item("a"))
+    await world.connect()
+    await until(lambda: "a bug" in caplog.text)
+    await world.in_step()
+
+
+# -------------------- many --------------------
+
+
+async def test_10_000_objects_come_once_and_a_reconnect_sends_what_changed(
+    world: World, carried: Counter[str], record_property: Callable[[str, object], None]
+) -> None:
+    world.source.put(*(item(f"p{number:05}") for number in range(10_000)))
+    began = time.perf_counter()
+    await world.connect()
+    await world.in_step()
+    record_property("first_s", time.perf_counter() - began)
+    first = carried["bytes"]
+    assert 7_000_000 < first < 8_500_000
+    world.cut()
+    await settle()
+
+    carried.clear()
+    await world.connect()
+    await world.in_step()
+    assert carried["bytes"] < 10_000  # two digests of 2 KiB each, two hellos
+    world.cut()
+    await settle()
+
+    world.source.put(item("p00077", 2))
+    carried.clear()
+    began = time.perf_counter()
+    await world.connect()
+    await world.in_step()
+    record_property("again_s", time.perf_counter() - began)
+    assert carried["bytes"] < 15_000
+
+
+async def test_a_call_is_not_held_up_by_a_large_sync(world: World) -> None:
+    world.source.put(*(item(f"p{number:04}", size=20_000) for number in range(1_000)))
+    await world.connect()
+    await until(lambda: len(world.metastore.objects.stamps()) > 10)
+    for _ in range(20):
+        before = len(world.metastore.objects.stamps())
+        call = world.links[1].open(Kind.CALL, b"ping")
+        assert await call.receive() == b"ping"
+        call.cancel()
+        assert len(world.metastore.objects.stamps()) - before < 30  # a handful of chunks went before it
+    assert not world.equal
+    await world.in_step()

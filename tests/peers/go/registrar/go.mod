@@ -1,0 +1,18 @@
+// A registrar of the tests' own, on Kubernetes' own plugin registration API.
+module csi-bridge.io/tests/peers/registrar
+
+go 1.26.0
+
+require (
+	github.com/container-storage-interface/spec v1.13.0
+	google.golang.org/grpc v1.79.3
+	k8s.io/kubelet v0.36.3
+)
+
+require (
+	golang.org/x/net v0.55.0 // indirect
+	golang.org/x/sys v0.45.0 // indirect
+	golang.org/x/text v0.37.0 // indirect
+	google.golang.org/genproto/googleapis/rpc v0.0.0-20260128011058-8636f8732409 // indirect
+	google.golang.org/protobuf v1.36.12-0.20260120151049-f2248ac996af // indirect
+)

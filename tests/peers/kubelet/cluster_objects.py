@@ -1,0 +1,270 @@
+"""Objects of a scenario as a cluster wants them: from a few words to manifests."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from common.csi import csi_pb2 as pb
+from tests.peers.kubelet.kubelet_process import IMAGE
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from tests.peers.kubelet.node_under_test import Object
+
+RWO, RWX, ROX, RWOP = "ReadWriteOnce", "ReadWriteMany", "ReadOnlyMany", "ReadWriteOncePod"
+
+_MODES = {
+    RWO: pb.VolumeCapability.AccessMode.SINGLE_NODE_MULTI_WRITER,
+    RWOP: pb.VolumeCapability.AccessMode.SINGLE_NODE_SINGLE_WRITER,
+    ROX: pb.VolumeCapability.AccessMode.MULTI_NODE_READER_ONLY,
+    RWX: pb.VolumeCapability.AccessMode.MULTI_NODE_MULTI_WRITER,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Driver:
+    """A driver as the cluster knows it, and the flags of the dirdriver that plays it.
+
+    Attributes:
+        flags: of dirdriver; it has no topology.
+        attach: whether its volumes are attached.
+        fs_group_policy: of the CSIDriver; None leaves it to the API server's default.
+        pod_info: whether it wants to know the pod.
+        republish: whether it wants NodePublishVolume again and again.
+        inline: whether it serves inline volumes as well.
+        audiences: of the tokens that it wants.
+        tokens_in_secrets: whether it wants them in the secrets.
+    """
+
+    flags: tuple[str, ...] = ()
+    attach: bool = True
+    fs_group_policy: str | None = None
+    pod_info: bool = False
+    republish: bool = False
+    inline: bool = False
+    audiences: tuple[str, ...] = ()
+    tokens_in_secrets: bool | None = None
+
+    def manifest(self, name: str) -> Object:
+        """Its CSIDriver."""
+        spec: Object = {
+            "attachRequired": self.attach,
+            "podInfoOnMount": self.pod_info,
+            "requiresRepublish": self.republish,
+            "volumeLifecycleModes": ["Persistent", *(["Ephemeral"] if self.inline else [])],
+        }
+        if self.fs_group_policy:
+            spec["fsGroupPolicy"] = self.fs_group_policy
+        if self.audiences:
+            spec["tokenRequests"] = [{"audience": audience} for audience in self.audiences]
+        if self.tokens_in_secrets is not None:
+            spec["serviceAccountTokenInSecrets"] = self.tokens_in_secrets
+        return {"apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver", "metadata": {"name": name}, "spec": spec}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Volume:
+    """A volume of the driver, with its PersistentVolume and its claim.
+
+    Attributes:
+        name: what the scenario calls it.
+        modes: of PersistentVolume and claim.
+        block: whether it is a raw block volume.
+        fs_type, mount_options, attributes: of the PersistentVolume.
+        read_only: of the PersistentVolume's csi source.
+        size: of all.
+        secrets: purpose (`stage`, `publish`, `expand`) → what the Secret of that purpose holds.
+        grows: whether it has a StorageClass that allows expansion.
+    """
+
+    name: str = "data"
+    modes: tuple[str, ...] = (RWO,)
+    block: bool = False
+    fs_type: str = ""
+    mount_options: tuple[str, ...] = ()
+    attributes: Mapping[str, str] = field(default_factory=dict)
+    read_only: bool = False
+    size: str = "64Mi"
+    secrets: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    grows: bool = False
+
+    def capability(self) -> pb.VolumeCapability:
+        """What the driver is asked for when the volume is made."""
+        mode = pb.VolumeCapability.AccessMode(mode=_MODES[self.modes[0]])
+        if self.block:
+            return pb.VolumeCapability(access_mode=mode, block=pb.VolumeCapability.BlockVolume())
+        return pb.VolumeCapability(access_mode=mode, mount=pb.VolumeCapability.MountVolume(fs_type=self.fs_type))
+
+    def persistent_volume(self, name: str, *, driver: str, handle: str, claim: Object) -> Object:
+        """Its PersistentVolume, for one claim."""
+        source: Object = {
+            "driver": driver,
+            "volumeHandle": handle,
+            "readOnly": self.read_only,
+            "volumeAttributes": dict(self.attributes),
+        }
+        if self.fs_type:
+            source["fsType"] = self.fs_type
+        namespace = claim["metadata"]["namespace"]
+        for purpose in self.secrets:
+            field_name = f"node{purpose.title()}SecretRef"
+            source[field_name] = {"name": self.secret_name(purpose), "namespace": namespace}
+        spec: Object = {
+            "capacity": {"storage": self.size},
+            "accessModes": list(self.modes),
+            "volumeMode": "Block" if self.block else "Filesystem",
+            "persistentVolumeReclaimPolicy": "Retain",
+            "storageClassName": claim["spec"]["storageClassName"],
+            "claimRef": {"kind": "PersistentVolumeClaim", **_named(claim)},
+            "csi": source,
+        }
+        if self.mount_options:
+            spec["mountOptions"] = list(self.mount_options)
+        return {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": name}, "spec": spec}
+
+    def claim(self, *, namespace: str, volume: str, storage_class: str) -> Object:
+        """Its claim, which names the PersistentVolume."""
+        return {
+            "apiVersion": "v1",
+            "kind": "PersistentVolumeClaim",
+            "metadata": {"name": self.name, "namespace": namespace},
+            "spec": {
+                "storageClassName": storage_class if self.grows else "",
+                "accessModes": list(self.modes),
+                "volumeMode": "Block" if self.block else "Filesystem",
+                "volumeName": volume,
+                "resources": {"requests": {"storage": self.size}},
+            },
+        }
+
+    def secret_name(self, purpose: str) -> str:
+        """The name of its Secret of a purpose."""
+        return f"{self.name}-{purpose}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Use:
+    """A pod's use of a volume.
+
+    Attributes:
+        volume: which, by the scenario's name.
+        read_only: of the pod's reference to the claim.
+        name: of the pod's volume; that of the volume by default.
+    """
+
+    volume: str = "data"
+    read_only: bool = False
+    name: str = ""
+
+    @property
+    def in_pod(self) -> str:
+        """The name of the pod's volume."""
+        return self.name or self.volume
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inline:
+    """An inline volume of a pod."""
+
+    name: str = "scratch"
+    attributes: Mapping[str, str] = field(default_factory=dict)
+    fs_type: str = ""
+    read_only: bool = False
+    secret: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def secret_name(self) -> str:
+        """The name of its Secret."""
+        return f"{self.name}-inline"
+
+    def source(self, driver: str) -> Object:
+        """As the pod has it."""
+        source: Object = {"driver": driver, "volumeAttributes": dict(self.attributes), "readOnly": self.read_only}
+        if self.fs_type:
+            source["fsType"] = self.fs_type
+        if self.secret:
+            source["nodePublishSecretRef"] = {"name": self.secret_name}
+        return {"name": self.name, "csi": source}
+
+
+def pod(
+    name: str,
+    *,
+    namespace: str,
+    node: str,
+    uses: Sequence[tuple[Use, Volume]],
+    inlines: tuple[Inline, ...],
+    driver: str,
+    security: Mapping[str, object],
+    grace_s: int,
+) -> Object:
+    """A pod of one container that has all its volumes."""
+    volumes: list[Object] = [
+        {"name": use.in_pod, "persistentVolumeClaim": {"claimName": volume.name, "readOnly": use.read_only}}
+        for use, volume in uses
+    ]
+    files = [use.in_pod for use, volume in uses if not volume.block] + [inline.name for inline in inlines]
+    devices = [use.in_pod for use, volume in uses if volume.block]
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {
+            "nodeName": node,
+            "hostNetwork": True,
+            "serviceAccountName": "default",
+            "automountServiceAccountToken": False,
+            "terminationGracePeriodSeconds": grace_s,
+            "tolerations": [{"operator": "Exists"}],
+            "securityContext": dict(security),
+            "volumes": [*volumes, *(inline.source(driver) for inline in inlines)],
+            "containers": [
+                {
+                    "name": "main",
+                    "image": IMAGE,
+                    "imagePullPolicy": "Never",
+                    "volumeMounts": [{"name": it, "mountPath": f"/{it}"} for it in files],
+                    "volumeDevices": [{"name": it, "devicePath": f"/dev/{it}"} for it in devices],
+                }
+            ],
+        },
+    }
+
+
+def secret(name: str, content: Mapping[str, str], *, namespace: str) -> Object:
+    """A Secret."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": name, "namespace": namespace},
+        "stringData": dict(content),
+    }
+
+
+def storage_class(driver: str) -> Object:
+    """A StorageClass that lets volumes of a driver grow."""
+    return {
+        "apiVersion": "storage.k8s.io/v1",
+        "kind": "StorageClass",
+        "metadata": {"name": driver},
+        "provisioner": driver,
+        "allowVolumeExpansion": True,
+    }
+
+
+def attachment(*, handle: str, driver: str, node: str, volume: str) -> Object:
+    """The VolumeAttachment of a volume on a node, under the name that everybody computes (contract C.4)."""
+    name = f"csi-{hashlib.sha256(f'{handle}{driver}{node}'.encode()).hexdigest()}"
+    return {
+        "apiVersion": "storage.k8s.io/v1",
+        "kind": "VolumeAttachment",
+        "metadata": {"name": name},
+        "spec": {"attacher": driver, "nodeName": node, "source": {"persistentVolumeName": volume}},
+    }
+
+
+def _named(manifest: Object) -> Object:
+    return {key: manifest["metadata"][key] for key in ("name", "namespace")}

@@ -1,0 +1,131 @@
+"""A real kubelet on loopback, with a root directory of its own and a runtime that runs nothing.
+
+Rules:
+
+* Its periods are shortened where it lets us: what it does stays the same, and a record takes seconds.
+* It needs no cgroups and no network. All it writes is in one directory, but for empty ones in /var/lib and /var/log.
+* It works in an empty directory of its own: of a container without a log path it removes "*" from where it works.
+* What it left mounted is unmounted at the end, below its root and nowhere else.
+"""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from typing import TYPE_CHECKING
+
+from tests.peers.kubelet.leftovers import clear
+from tests.support.ports import free_ports
+from tests.support.processes import Process, Supervisor, listens_on
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+IMAGE = "nothing:1"
+"""The one image that the runtime knows."""
+
+_READY_LIMIT_S = 60.0
+
+
+class Kubelet:
+    """One kubelet and its runtime.
+
+    Args:
+        directory: for everything; its path must be short, sockets lie in it.
+        peer: finds a peer's binary by name.
+        node: the node's name.
+        kubeconfig: how it reaches its API server.
+    """
+
+    def __init__(self, directory: Path, *, peer: Callable[[str], Path], node: str, kubeconfig: Path) -> None:
+        self.directory = directory
+        self.node = node
+        self.root = directory / "root"
+        self._peer = peer
+        self._kubeconfig = kubeconfig
+        self._supervisor = Supervisor(directory / "logs")
+        self._port, self._healthz_port = free_ports(2)
+        self._process: Process | None = None
+
+    @property
+    def process(self) -> Process:
+        """The kubelet itself."""
+        assert self._process is not None, "the kubelet was not started"
+        return self._process
+
+    @property
+    def workplace(self) -> Path:
+        """The kubelet's working directory, where there is nothing."""
+        return self.directory / "empty"
+
+    def start(self) -> None:
+        """Start both, and wait until the kubelet takes pods."""
+        self.root.mkdir(parents=True)
+        socket = self.directory / "cri.sock"
+        endpoint = f"unix://{socket}"
+        command = [self._peer("fakeruntime"), f"--endpoint={endpoint}", f"--image={IMAGE}"]
+        self._supervisor.start("fakeruntime", command, ready=lambda: listens_on(socket))
+        config = self.directory / "kubelet.json"
+        config.write_text(json.dumps(self._configuration(endpoint), indent=2))
+        self.workplace.mkdir()
+        command = [
+            "env",
+            f"--chdir={self.workplace}",
+            self._peer("kubelet"),
+            f"--config={config}",
+            f"--kubeconfig={self._kubeconfig}",
+            f"--root-dir={self.root}",
+            f"--cert-dir={self.directory / 'pki'}",
+            f"--hostname-override={self.node}",
+            "--v=2",
+        ]
+        self._process = self._supervisor.start("kubelet", command, ready=self._healthy, timeout_s=_READY_LIMIT_S)
+
+    def kill(self) -> None:
+        """End the kubelet at once; pods stay as they are."""
+        self.process.kill()
+
+    def start_again(self) -> None:
+        """Start a kubelet that was killed."""
+        self.process.start()
+        self.process.wait_until(self._healthy, what="health", timeout_s=_READY_LIMIT_S)
+
+    def stop(self) -> None:
+        """Stop both, and unmount what is left."""
+        self._supervisor.stop()
+        clear(self.directory)
+
+    def _healthy(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self._healthz_port}/healthz", timeout=2.0) as answer:
+                return bool(answer.status == 200)
+        except OSError:
+            return False
+
+    def _configuration(self, endpoint: str) -> dict[str, object]:
+        return {
+            "apiVersion": "kubelet.config.k8s.io/v1beta1",
+            "kind": "KubeletConfiguration",
+            "containerRuntimeEndpoint": endpoint,
+            "address": "127.0.0.1",
+            "port": self._port,
+            "healthzBindAddress": "127.0.0.1",
+            "healthzPort": self._healthz_port,
+            "authentication": {"anonymous": {"enabled": False}, "webhook": {"enabled": False}},
+            "authorization": {"mode": "AlwaysAllow"},
+            # No cgroups, no limits, nothing that depends on how full the machine is.
+            "failCgroupV1": False,
+            "cgroupDriver": "cgroupfs",
+            "cgroupsPerQOS": False,
+            "enforceNodeAllocatable": [],
+            "failSwapOn": False,
+            "localStorageCapacityIsolation": False,
+            "evictionHard": {"memory.available": "1Mi"},
+            "podLogsDir": str(self.directory / "pod-logs"),
+            # Shorter than upstream's 1 min, 10 s and 1 min: pods are looked at again, volumesInUse is reported and
+            # volumes are measured soon.
+            "syncFrequency": "2s",
+            "nodeStatusUpdateFrequency": "1s",
+            "volumeStatsAggPeriod": "5s",
+        }

@@ -1,0 +1,240 @@
+"""A recorder: stands before a driver's socket, forwards every call as bytes, and notes it with the tree round it.
+
+It is made of the bridge's own two gRPC ends, so a status is the driver's own. It runs in a thread of its own: a script
+in another thread waits for calls, marks moments, and may hold a method's calls back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from common.csi.methods import METHODS
+from common.relay.client import Channel
+from common.relay.errors import VendorConnectionError
+from common.relay.server import CancelReason, Server, ServerCall, serve
+from common.sockets import listen_unix
+from common.status import Code, Origin, Status, code_name
+from tests.support.waiting import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+    from pathlib import Path
+
+    from google.protobuf.message import Message
+
+    from tests.peers.kubelet.tree import Tree
+
+_MAX_MESSAGE_BYTES = 4 << 20
+_PATIENCE_S = 30.0
+_ACTS = frozenset(
+    {"NodeStageVolume", "NodeUnstageVolume", "NodePublishVolume", "NodeUnpublishVolume", "NodeExpandVolume"}
+)
+"""Methods that change something: the tree is looked at before and after each."""
+
+
+@dataclass
+class Call:
+    """One call.
+
+    Attributes:
+        method: e.g. `NodeStageVolume`.
+        request: as it came.
+        timeout_s: what the caller gave it.
+        before: the tree when it came; None for a method that changes nothing.
+        began: seconds since the epoch.
+        ended: the same; None while it runs.
+        status: the code's name, or that the caller left before the answer, or that its time was up.
+        message: the driver's words.
+        after: the tree at the answer.
+    """
+
+    method: str
+    request: Message
+    timeout_s: float | None
+    before: Tree | None
+    began: float
+    ended: float | None = None
+    status: str = ""
+    message: str = ""
+    after: Tree | None = None
+
+
+@dataclass
+class Mark:
+    """A moment of the script: what it did or saw, and the tree then, if it wants that in the record."""
+
+    text: str
+    at: float
+    tree: Tree | None = None
+
+
+@dataclass
+class Recording:
+    """What was seen, in the order in which it began."""
+
+    events: list[Call | Mark] = field(default_factory=list)
+
+    def calls(self, method: str, status: str | None = None) -> list[Call]:
+        """The ended calls of a method, those with a status if one is given."""
+        return [
+            event
+            for event in list(self.events)
+            if isinstance(event, Call) and event.method == method and event.status and status in {None, event.status}
+        ]
+
+    def begun(self, method: str) -> list[Call]:
+        """All calls of a method, ended or not."""
+        return [event for event in list(self.events) if isinstance(event, Call) and event.method == method]
+
+
+class Recorder:
+    """The proxy of one driver.
+
+    Args:
+        vendor: the driver's socket.
+        look: takes the tree.
+
+    Attributes:
+        recording: what was seen so far.
+    """
+
+    def __init__(self, vendor: Path, *, look: Callable[[], Tree]) -> None:
+        self.recording = Recording()
+        self._vendor = vendor
+        self._look = look
+        self._held: set[str] = set()
+        self._held_answers: set[str] = set()
+        self._waiting: set[str] = set()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="recorder", daemon=True)
+        self._thread.start()
+        self._channel = Channel(vendor, max_message_bytes=_MAX_MESSAGE_BYTES)
+        self._servers: list[Server] = []
+
+    def listen(self, socket: Path) -> None:
+        """Serve on a socket, in the driver's place."""
+        self.serve(socket, self._handle)
+
+    def serve(self, socket: Path, handler: Callable[[ServerCall], Coroutine[Any, Any, None]]) -> Server:
+        """Serve anything on a socket in the recorder's thread, until it is closed."""
+
+        async def start() -> Server:
+            return await serve(
+                listen_unix(socket, mode=0o600),
+                handler,
+                max_message_bytes=_MAX_MESSAGE_BYTES,
+                on_error=lambda error: Status(Code.UNAVAILABLE, f"the recorder failed: {error!r}", Origin.PROXY),
+                too_large=lambda size: Status(Code.UNAVAILABLE, f"{size} bytes are too many", Origin.PROXY),
+            )
+
+        server: Server = self.run(start())
+        self._servers.append(server)
+        return server
+
+    def run(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """Run a coroutine in the recorder's thread, and wait for it."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(_PATIENCE_S)
+
+    def close(self) -> None:
+        """Stop serving; calls under way are cut."""
+        self.let_go()
+        for server in self._servers:
+            self.run(server.close())
+        self.run(self._channel.close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(_PATIENCE_S)
+        self._loop.close()
+
+    def mark(self, text: str, *, with_tree: bool = False) -> None:
+        """Note a moment."""
+        self.recording.events.append(Mark(text, time.time(), self._look() if with_tree else None))
+
+    def hold(self, method: str, *, answers: bool = False) -> None:
+        """Keep calls of a method from the driver, or its answers from the node, until `let_go`."""
+        (self._held_answers if answers else self._held).add(method)
+
+    def let_go(self) -> None:
+        """Forward what is held."""
+        self._held.clear()
+        self._held_answers.clear()
+
+    def wait_held(self, method: str) -> None:
+        """Wait until a call, or an answer, of a method is held back."""
+        wait_for(lambda: method in self._waiting, what=f"{method} to hold back", timeout_s=60.0, instead=self.told)
+
+    def wait_for(self, method: str, *, status: str | None = None, times: int = 1, timeout_s: float = 60.0) -> Call:
+        """Wait until so many calls of a method have ended, counted from the start; the last of them."""
+        found = wait_for(
+            lambda: self.recording.calls(method, status)[times - 1 : times],
+            what=f"{method} number {times} with {status or 'any status'}",
+            timeout_s=timeout_s,
+            instead=self.told,
+        )
+        return found[0]
+
+    def wait_begun(self, method: str, *, times: int = 1, timeout_s: float = 60.0) -> None:
+        """Wait until so many calls of a method have come."""
+        wait_for(
+            lambda: len(self.recording.begun(method)) >= times,
+            what=f"{method} number {times}",
+            timeout_s=timeout_s,
+            instead=self.told,
+        )
+
+    def told(self) -> str:
+        """The recording in a few lines, for a failure's reader."""
+        return "\n".join(
+            event.text if isinstance(event, Mark) else f"    {event.method}: {event.status} {event.message}"
+            for event in list(self.recording.events)
+        )
+
+    async def _handle(self, incoming: ServerCall) -> None:
+        method = incoming.method.rpartition("/")[2]
+        known = METHODS.get(incoming.method)
+        if known is None:
+            incoming.finish(Status(Code.UNIMPLEMENTED, f"{method} is no CSI method", Origin.PROXY))
+            return
+        acts = method in _ACTS
+        call = Call(
+            method=method,
+            request=known.request.FromString(incoming.request),
+            timeout_s=incoming.timeout_s,
+            before=self._look() if acts else None,
+            began=time.time(),
+        )
+        self.recording.events.append(call)
+        try:
+            status, answer = await self._forward(method, incoming)
+            await self._pass(method, self._held_answers)
+            call.message = status.message
+            call.after = self._look() if acts else None
+            call.ended, call.status = time.time(), code_name(status.code)
+        finally:
+            if not call.status:
+                at_deadline = incoming.cancelled_by is CancelReason.DEADLINE
+                call.ended, call.status = time.time(), "NO ANSWER IN TIME" if at_deadline else "GIVEN UP"
+        if answer is not None:
+            await incoming.send(answer)
+        incoming.finish(status)
+
+    async def _pass(self, method: str, held: set[str]) -> None:
+        """Return when calls of the method are not held back."""
+        try:
+            while method in held:
+                self._waiting.add(method)
+                await asyncio.sleep(0.01)
+        finally:
+            self._waiting.discard(method)
+
+    async def _forward(self, method: str, incoming: ServerCall) -> tuple[Status, bytes | None]:
+        await self._pass(method, self._held)
+        outgoing = self._channel.call(incoming.method, incoming.request, timeout_s=incoming.timeout_s)
+        try:
+            async with outgoing:
+                return await outgoing.unary()
+        except VendorConnectionError as error:
+            return Status(Code.UNAVAILABLE, str(error), Origin.PROXY), None

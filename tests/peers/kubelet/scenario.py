@@ -1,0 +1,48 @@
+"""A scenario: a driver, its volumes, and a short script of what happens to the pods that use them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tests.peers.kubelet.cluster_objects import Driver, Volume
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.peers.kubelet.scene import Scene
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scenario:
+    """One scenario.
+
+    Attributes:
+        name: of its record: words joined by dashes.
+        about: what happens, as a sentence.
+        run: the script.
+        driver: whose volumes.
+        volumes: what there is before the script starts.
+        alone: whether no other may run on the node meanwhile, because it restarts the node.
+        slow: whether it takes minutes.
+        leaves: whether files of a volume stay behind for ever; the record then shows which.
+        measures: whether NodeGetVolumeStats belongs into its record.
+    """
+
+    name: str
+    about: str
+    run: Callable[[Scene], None]
+    driver: Driver = Driver()  # noqa: RUF009  # it is frozen
+    volumes: tuple[Volume, ...] = (Volume(),)
+    alone: bool = False
+    slow: bool = False
+    leaves: bool = False
+    measures: bool = False
+
+
+def one_pod(scene: Scene) -> None:
+    """The plainest script: a pod comes, runs and goes."""
+    scene.start_pod("a")
+    scene.wait_published("a")
+    scene.delete_pod("a")
+    scene.wait_gone("a")

@@ -1,0 +1,136 @@
+"""Scenarios of volumes that grow: with a pod on them, before a pod comes, and with a driver that fails at it."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from tests.peers.kubelet.cluster_objects import Driver, Volume
+from tests.peers.kubelet.scenario import Scenario
+
+if TYPE_CHECKING:
+    from tests.peers.kubelet.scene import Scene
+
+_SMALL, _LARGE = "512Mi", "640Mi"  # xfs has no smaller ones
+_GROWING = Driver(flags=("--fs=image",))
+_FILESYSTEM = Volume(fs_type="xfs", size=_SMALL, grows=True, secrets={"expand": {"password": "expand-secret"}})
+_DISK = Volume(name="disk", block=True, size=_SMALL, grows=True)
+_RETRIED = ("INTERNAL", "UNAVAILABLE")
+_FINAL = ("INVALID_ARGUMENT", "OUT_OF_RANGE", "NOT_FOUND", "FAILED_PRECONDITION")
+
+
+def _online(scene: Scene, *, volume: str) -> None:
+    scene.start_pod("a")
+    scene.wait_published("a")
+    scene.grow(volume, _LARGE)
+    scene.wait_size(volume, _LARGE)
+    scene.delete_pod("a")
+    scene.wait_gone("a")
+
+
+def _before_the_pod(scene: Scene, *, volume: str) -> None:
+    scene.grow(volume, _LARGE)
+    scene.start_pod("a")
+    scene.wait_published("a")
+    scene.wait_size(volume, _LARGE)
+    scene.delete_pod("a")
+    scene.wait_gone("a")
+
+
+def _online_and_retried(scene: Scene, *, code: str) -> None:
+    scene.start_pod("a")
+    scene.wait_published("a")
+    scene.faults(f"NodeExpandVolume=error:{code}:no")
+    scene.grow("data", _LARGE)
+    scene.recorder.wait_for("NodeExpandVolume", status=code, times=2)
+    scene.faults()
+    scene.wait_size("data", _LARGE)
+    scene.delete_pod("a")
+    scene.wait_gone("a")
+
+
+def _online_and_given_up(scene: Scene, *, code: str) -> None:
+    scene.start_pod("a")
+    scene.wait_published("a")
+    scene.faults(f"NodeExpandVolume=error:{code}:no")
+    scene.grow("data", _LARGE)
+    scene.recorder.wait_for("NodeExpandVolume", status=code)
+    scene.let_pass("the node has told the claim what came of it")
+    scene.note_claim("data")
+    scene.delete_pod("a")
+    scene.wait_gone("a")
+
+
+def _at_mount_with_a_fault(scene: Scene, *, code: str) -> None:
+    """Whether the pod gets its volume all the same depends on the code: the record says."""
+    scene.faults(f"NodeExpandVolume=error:{code}:no")
+    scene.grow("data", _LARGE)
+    scene.start_pod("a")
+    scene.recorder.wait_for("NodeExpandVolume", status=code)
+    scene.let_pass("the node has told the claim what came of it")
+    scene.note_published("a")
+    scene.note_claim("data")
+    scene.faults()
+    scene.wait_published("a")
+    scene.delete_pod("a")
+    scene.wait_gone("a")
+
+
+SCENARIOS = (
+    Scenario(
+        name="expand-online",
+        about="A volume grows under a running pod.",
+        run=partial(_online, volume="data"),
+        driver=_GROWING,
+        volumes=(_FILESYSTEM,),
+    ),
+    Scenario(
+        name="expand-block-online",
+        about="A raw block volume grows under a running pod.",
+        run=partial(_online, volume="disk"),
+        volumes=(_DISK,),
+    ),
+    Scenario(
+        name="expand-at-mount",
+        about="A volume grew before a pod comes: the node does its part when it has published.",
+        run=partial(_before_the_pod, volume="data"),
+        driver=_GROWING,
+        volumes=(_FILESYSTEM,),
+    ),
+    Scenario(
+        name="expand-block-at-mount",
+        about="A raw block volume grew before a pod comes.",
+        run=partial(_before_the_pod, volume="disk"),
+        volumes=(_DISK,),
+    ),
+    *(
+        Scenario(
+            name=f"expand-online-{code.lower().replace('_', '-')}",
+            about=f"NodeExpandVolume answers {code} until it works.",
+            run=partial(_online_and_retried, code=code),
+            driver=_GROWING,
+            volumes=(_FILESYSTEM,),
+        )
+        for code in _RETRIED
+    ),
+    *(
+        Scenario(
+            name=f"expand-online-{code.lower().replace('_', '-')}",
+            about=f"NodeExpandVolume answers {code}, which is the driver's last word.",
+            run=partial(_online_and_given_up, code=code),
+            driver=_GROWING,
+            volumes=(_FILESYSTEM,),
+        )
+        for code in _FINAL
+    ),
+    *(
+        Scenario(
+            name=f"expand-at-mount-{code.lower().replace('_', '-')}",
+            about=f"NodeExpandVolume answers {code} while a pod starts.",
+            run=partial(_at_mount_with_a_fault, code=code),
+            driver=_GROWING,
+            volumes=(_FILESYSTEM,),
+        )
+        for code in (*_RETRIED, *_FINAL)
+    ),
+)

@@ -1,0 +1,119 @@
+"""Scenarios of fsGroup: who gives a volume's files to a pod's group, and when."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from tests.peers.kubelet.cluster_objects import RWX, Driver, Use, Volume
+from tests.peers.kubelet.scenario import Scenario
+
+if TYPE_CHECKING:
+    from tests.peers.kubelet.scene import Scene
+
+_GROUP = 2000
+
+
+def _one_pod(scene: Scene, *, files: bool = True, read_only: bool = False, policy: str = "") -> None:
+    if files:
+        scene.put_files("data")
+    _pod(scene, "a", read_only=read_only, policy=policy)
+
+
+def _two_pods(scene: Scene, *, policy: str) -> None:
+    """New files, with modes of their own, are put into the volume before the second pod comes."""
+    scene.put_files("data")
+    _pod(scene, "a", policy=policy)
+    scene.put_files("data", folder="later")
+    _pod(scene, "b", policy=policy)
+
+
+def _pod(scene: Scene, name: str, *, read_only: bool = False, policy: str = "") -> None:
+    security: dict[str, object] = {"fsGroup": _GROUP}
+    if policy:
+        security["fsGroupChangePolicy"] = policy
+    uses = [Use(volume=volume.name, read_only=read_only) for volume in scene.scenario.volumes]
+    scene.start_pod(name, *uses, security=security)
+    scene.wait_published(name)
+    scene.delete_pod(name)
+    scene.wait_gone(name)
+
+
+_FILE = Driver(fs_group_policy="File")
+
+SCENARIOS = (
+    Scenario(
+        name="fs-group-file",
+        about="fsGroupPolicy File: the node gives all files to the group.",
+        run=_one_pod,
+        driver=_FILE,
+    ),
+    Scenario(
+        name="fs-group-file-rwx",
+        about="fsGroupPolicy File holds for a shared volume as well.",
+        run=_one_pod,
+        driver=_FILE,
+        volumes=(Volume(modes=(RWX,)),),
+    ),
+    Scenario(
+        name="fs-group-none",
+        about="fsGroupPolicy None: nobody touches the files.",
+        run=_one_pod,
+        driver=Driver(fs_group_policy="None"),
+    ),
+    Scenario(
+        name="fs-group-with-fs-type",
+        about="fsGroupPolicy ReadWriteOnceWithFSType, and the volume has a filesystem.",
+        run=partial(_one_pod, files=False),
+        driver=Driver(fs_group_policy="ReadWriteOnceWithFSType", flags=("--fs=image",)),
+        volumes=(Volume(fs_type="ext4"),),
+    ),
+    Scenario(
+        name="fs-group-without-fs-type",
+        about="fsGroupPolicy ReadWriteOnceWithFSType, and the volume names no filesystem.",
+        run=_one_pod,
+        driver=Driver(fs_group_policy="ReadWriteOnceWithFSType"),
+    ),
+    Scenario(
+        name="fs-group-default-policy",
+        about="A CSIDriver that names no fsGroupPolicy.",
+        run=_one_pod,
+    ),
+    Scenario(
+        name="fs-group-read-only",
+        about="A pod with a group uses its claim read-only.",
+        run=partial(_one_pod, read_only=True),
+        driver=_FILE,
+    ),
+    Scenario(
+        name="fs-group-always",
+        about="fsGroupChangePolicy Always: a second pod finds new files, and they are changed as well.",
+        run=partial(_two_pods, policy="Always"),
+        driver=_FILE,
+    ),
+    Scenario(
+        name="fs-group-on-root-mismatch",
+        about="fsGroupChangePolicy OnRootMismatch: a second pod finds new files, and they stay as they are.",
+        run=partial(_two_pods, policy="OnRootMismatch"),
+        driver=_FILE,
+    ),
+    Scenario(
+        name="fs-group-by-driver",
+        about="A driver with VOLUME_MOUNT_GROUP is told the group, and the node leaves the files alone.",
+        run=_one_pod,
+        driver=Driver(fs_group_policy="File", flags=("--mount-group",)),
+    ),
+    Scenario(
+        name="fs-group-by-driver-policy-none",
+        about="A driver with VOLUME_MOUNT_GROUP, whose fsGroupPolicy is None.",
+        run=_one_pod,
+        driver=Driver(fs_group_policy="None", flags=("--mount-group",)),
+    ),
+    Scenario(
+        name="fs-group-block",
+        about="A pod with a group has a raw block volume.",
+        run=partial(_one_pod, files=False),
+        driver=_FILE,
+        volumes=(Volume(name="disk", block=True),),
+    ),
+)

@@ -1,0 +1,147 @@
+"""Scenarios of what a driver learns of a pod: inline volumes, pod information, tokens, secrets, republishing."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from tests.peers.kubelet.cluster_objects import Driver, Inline, Volume
+from tests.peers.kubelet.scenario import Scenario, one_pod
+
+if TYPE_CHECKING:
+    from tests.peers.kubelet.scene import Scene
+
+_INLINE = Driver(attach=False, pod_info=True, inline=True)
+_SECRETS = {
+    "stage": {"user": "s", "password": "stage-secret"},
+    "publish": {"user": "p", "password": "publish-secret"},
+    "expand": {"user": "e", "password": "expand-secret"},
+}
+
+
+def _inline(scene: Scene, *, inlines: tuple[Inline, ...], group: int = 0) -> None:
+    scene.start_pod("a", inline=inlines, security={"fsGroup": group} if group else None)
+    scene.wait_published("a")
+    scene.delete_pod("a")
+    scene.wait_gone("a")
+
+
+def _republished(scene: Scene) -> None:
+    scene.start_pod("a")
+    scene.wait_published("a")
+    scene.recorder.wait_for("NodePublishVolume", status="OK", times=3)
+    scene.faults("NodePublishVolume=error:INTERNAL:not now")
+    scene.recorder.wait_for("NodePublishVolume", status="INTERNAL")
+    scene.faults()
+    scene.delete_pod("a")
+    scene.wait_gone("a")
+
+
+def _measured(scene: Scene) -> None:
+    scene.start_pod("a")
+    scene.wait_published("a")
+    scene.recorder.wait_for("NodeGetVolumeStats", times=len(scene.scenario.volumes))
+    scene.delete_pod("a")
+    scene.wait_gone("a")
+
+
+def _registered(scene: Scene) -> None:
+    scene.note_registration("at first")
+    scene.unregister()
+    scene.let_pass("the node has forgotten the driver, if it does that soon")
+    scene.note_registration("unregistered")
+    scene.register()
+    scene.note_registration("registered again")
+
+
+SCENARIOS = (
+    Scenario(
+        name="inline",
+        about="An inline volume: neither attached nor staged.",
+        run=partial(_inline, inlines=(Inline(),)),
+        driver=_INLINE,
+        volumes=(),
+    ),
+    Scenario(
+        name="inline-with-everything",
+        about="An inline volume with attributes and a secret, used read-only.",
+        run=partial(
+            _inline,
+            inlines=(Inline(attributes={"size": "2Mi"}, read_only=True, secret={"password": "inline-secret"}),),
+        ),
+        driver=_INLINE,
+        volumes=(),
+    ),
+    Scenario(
+        name="inline-fs-group",
+        about="An inline volume of a pod with a group.",
+        run=partial(_inline, inlines=(Inline(),), group=2000),
+        driver=Driver(attach=False, pod_info=True, inline=True, fs_group_policy="File"),
+        volumes=(),
+    ),
+    Scenario(
+        name="inline-and-claim",
+        about="A pod has an inline volume and a claim of the same driver.",
+        run=partial(_inline, inlines=(Inline(),)),
+        driver=_INLINE,
+    ),
+    Scenario(
+        name="pod-info",
+        about="The driver is told the pod's name, namespace, UID and service account when it publishes.",
+        run=one_pod,
+        driver=Driver(pod_info=True),
+        volumes=(Volume(attributes={"tier": "cold"}),),
+    ),
+    Scenario(
+        name="tokens",
+        about="The driver gets tokens of the pod's service account in the volume context.",
+        run=one_pod,
+        driver=Driver(audiences=("", "vault")),
+    ),
+    Scenario(
+        name="tokens-in-secrets",
+        about="The driver gets the tokens in the secrets instead.",
+        run=one_pod,
+        driver=Driver(audiences=("vault",), tokens_in_secrets=True),
+        volumes=(Volume(secrets={"publish": {"password": "publish-secret"}}),),
+    ),
+    Scenario(
+        name="secrets",
+        about="Stage and publish have a secret each.",
+        run=one_pod,
+        volumes=(Volume(secrets=_SECRETS),),
+    ),
+    Scenario(
+        name="secrets-no-stage",
+        about="A stage secret of a driver that does not stage.",
+        run=one_pod,
+        driver=Driver(flags=("--no-stage",)),
+        volumes=(Volume(secrets=_SECRETS),),
+    ),
+    Scenario(
+        name="republish",
+        about="A driver that wants its volumes published again and again; one that fails then loses nothing.",
+        run=_republished,
+        driver=Driver(republish=True),
+    ),
+    Scenario(
+        name="stats",
+        about="The node asks how full volumes are.",
+        run=_measured,
+        volumes=(Volume(), Volume(name="disk", block=True)),
+        measures=True,
+    ),
+    Scenario(
+        name="old-single-node-modes",
+        about="A driver without SINGLE_NODE_MULTI_WRITER.",
+        run=one_pod,
+        driver=Driver(flags=("--no-multi-writer",)),
+    ),
+    Scenario(
+        name="registration",
+        about="A driver with topology registers, goes and registers again.",
+        run=_registered,
+        driver=Driver(flags=("--topology", "--max-volumes-per-node=7")),
+        volumes=(),
+    ),
+)

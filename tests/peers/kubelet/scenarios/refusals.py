@@ -1,0 +1,112 @@
+"""Scenarios of a driver that refuses: every gRPC code, at each call, until it works or until the pod goes."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from common.status import Code
+from tests.peers.kubelet.cluster_objects import Driver, Volume
+from tests.peers.kubelet.scenario import Scenario
+
+if TYPE_CHECKING:
+    from tests.peers.kubelet.scene import Scene
+
+CODES = tuple(code.name for code in Code if code is not Code.OK)
+_UP = {"stage": "NodeStageVolume", "publish": "NodePublishVolume"}
+_DOWN = {"unpublish": "NodeUnpublishVolume", "unstage": "NodeUnstageVolume"}
+_NO_ATTACH = Driver(attach=False)
+
+
+def _until_it_works(scene: Scene, *, method: str, code: str) -> None:
+    scene.faults(f"{method}=error:{code}:no")
+    scene.start_pod("a")
+    scene.recorder.wait_for(method, status=code, times=2)
+    scene.faults()
+    scene.wait_published("a")
+    scene.delete_pod("a")
+    scene.wait_gone("a")
+
+
+def _until_the_pod_goes(scene: Scene, *, method: str, code: str) -> None:
+    scene.faults(f"{method}=error:{code}:no")
+    scene.start_pod("a")
+    scene.recorder.wait_for(method, status=code, times=2)
+    scene.delete_pod("a")
+    scene.wait_gone("a")
+
+
+def _while_the_pod_goes(scene: Scene, *, method: str, code: str) -> None:
+    scene.start_pod("a")
+    scene.wait_published("a")
+    scene.faults(f"{method}=error:{code}:no")
+    scene.delete_pod("a")
+    scene.recorder.wait_for(method, status=code, times=2)
+    scene.faults()
+    scene.wait_gone("a")
+
+
+def _hanging(scene: Scene, *, method: str) -> None:
+    scene.faults(f"{method}=hang")
+    scene.start_pod("a")
+    scene.recorder.wait_for(method, timeout_s=150)
+    scene.faults()
+    scene.wait_published("a", timeout_s=180)
+    scene.delete_pod("a")
+    scene.wait_gone("a")
+
+
+SCENARIOS = (
+    *(
+        Scenario(
+            name=f"{word}-{code.lower().replace('_', '-')}",
+            about=f"{method} answers {code} until it works.",
+            run=partial(_until_it_works, method=method, code=code),
+            driver=_NO_ATTACH,
+        )
+        for word, method in _UP.items()
+        for code in CODES
+    ),
+    *(
+        Scenario(
+            name=f"{word}-{code.lower().replace('_', '-')}-pod-deleted",
+            about=f"{method} answers {code} until the pod is deleted.",
+            run=partial(_until_the_pod_goes, method=method, code=code),
+            driver=_NO_ATTACH,
+        )
+        for word, method in _UP.items()
+        for code in CODES
+    ),
+    *(
+        Scenario(
+            name=f"{word}-{code.lower().replace('_', '-')}",
+            about=f"{method} answers {code} until it works.",
+            run=partial(_while_the_pod_goes, method=method, code=code),
+            driver=_NO_ATTACH,
+        )
+        for word, method in _DOWN.items()
+        for code in ("INTERNAL", "UNAVAILABLE", "NOT_FOUND", "FAILED_PRECONDITION")
+    ),
+    *(
+        Scenario(
+            name=f"block-{word}-{code.lower().replace('_', '-')}-pod-deleted",
+            about=f"{method} of a raw block volume answers {code} until the pod is deleted.",
+            run=partial(_until_the_pod_goes, method=method, code=code),
+            driver=_NO_ATTACH,
+            volumes=(Volume(name="disk", block=True),),
+            leaves=(word == "stage" and code != "UNAVAILABLE"),
+        )
+        for word, method in _UP.items()
+        for code in ("INTERNAL", "UNAVAILABLE", "NOT_FOUND")
+    ),
+    *(
+        Scenario(
+            name=f"{word}-hangs",
+            about=f"{method} does not answer: the node gives up after two minutes, and tries again.",
+            run=partial(_hanging, method=method),
+            driver=_NO_ATTACH,
+            slow=True,
+        )
+        for word, method in _UP.items()
+    ),
+)

@@ -1,0 +1,120 @@
+"""Drivers register with the agent as with a kubelet: by the tests' own registrar in Go, and by the stock one.
+
+The stock node-driver-registrar is used where somebody has put it on PATH; no module proxy serves it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.bridge import Bridge
+from tests.support.vendor import Vendor
+from tests.support.waiting import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from tests.peers.support.dirdriver import DirDriver
+    from tests.support.bridge import Agent
+    from tests.support.processes import Process, Supervisor
+
+NAME = "dirdriver.csi"
+
+
+class Edge:
+    """A hub, and an agent that knows of no driver until one registers."""
+
+    def __init__(self, bridge: Bridge, directory: Path, supervisor: Supervisor, program: Path) -> None:
+        self.bridge = bridge
+        self.registry = directory / "kubelet" / "plugins_registry"
+        self._supervisor, self._program = supervisor, program
+        bridge.start_hub()
+        self.agent: Agent = bridge.start_agent("n1", flags=(f"--root-dir={self.registry.parent}", "--registration=own"))
+        wait_for(self.registry.is_dir, what="registry directory", instead=self.agent.process.log_tail)
+
+    def start_registrar(self, name: str, driver: Path, *flags: str, directory: Path | None = None) -> Process:
+        """Start a registrar for a driver's socket."""
+        command = [
+            self._program,
+            f"--csi-address={driver}",
+            f"--kubelet-registration-path={driver}",
+            f"--plugin-registration-path={directory or self.registry}",
+            *flags,
+        ]
+        return self._supervisor.start(name, command)
+
+    def wait_registered(self, *, times: int = 1) -> None:
+        """Wait until a driver registered so often."""
+        self.agent.wait_logged(f"driver {NAME} is registered", times=times)
+
+
+@pytest.fixture(params=["registrar", "csi-node-driver-registrar"])
+def edge(
+    request: pytest.FixtureRequest, short_dir: Path, supervisor: Supervisor, peer: Callable[[str], Path]
+) -> Iterator[Edge]:
+    program = peer(request.param)
+    with Bridge(short_dir, supervisor.directory) as bridge:
+        yield Edge(bridge, short_dir, supervisor, program)
+
+
+@pytest.fixture
+def driver(dirdriver: Callable[..., DirDriver]) -> DirDriver:
+    return dirdriver(NAME)
+
+
+def test_a_registered_driver_answers_calls_from_the_cloud(edge: Edge, driver: DirDriver) -> None:
+    edge.start_registrar("registrar", driver.socket)
+    edge.wait_registered()
+    assert [(known["name"], known["socket"]) for known in edge.agent.status()["drivers"]] == [
+        (NAME, str(driver.socket))
+    ]
+    edge.bridge.wait_routed(edge.bridge.start_proxy(NAME).sidecar())
+
+
+def test_a_registrar_lives_through_the_agents_restart_and_its_driver_registers_again(
+    edge: Edge, driver: DirDriver
+) -> None:
+    registrar = edge.start_registrar("registrar", driver.socket)
+    edge.wait_registered()
+    pid = registrar.pid
+    edge.agent.kill()
+    edge.agent.start()
+    edge.wait_registered(times=2)
+    assert (registrar.pid, registrar.running) == (pid, True)
+
+
+def test_a_registrar_that_starts_again_registers_again(edge: Edge, driver: DirDriver) -> None:
+    registrar = edge.start_registrar("registrar", driver.socket)
+    edge.wait_registered()
+    registrar.kill()  # leaves its socket's file behind
+    registrar.start()
+    edge.wait_registered(times=2)
+    registrar.stop()  # removes it
+    edge.agent.wait_logged(f"driver {NAME} is no more registered", times=2)
+    registrar.start()
+    edge.wait_registered(times=3)
+
+
+def test_a_registrar_that_is_refused_hears_why_and_ends(edge: Edge, driver: DirDriver, short_dir: Path) -> None:
+    edge.start_registrar("registrar", driver.socket)
+    edge.wait_registered()
+    other = edge.registry / "other"
+    other.mkdir()
+    with Vendor(short_dir / "second.sock", name=NAME) as second:
+        refused = edge.start_registrar("refused", second.socket, directory=other)
+        assert refused.wait_exit() == 1
+    assert f"a driver {NAME} is registered already" in refused.output()
+
+
+def test_a_registrar_that_was_refused_registers_once_the_reason_is_gone(edge: Edge, short_dir: Path) -> None:
+    with Vendor(short_dir / "v.sock", name=NAME) as vendor:
+        vendor.identity.node_id = ""
+        registrar = edge.start_registrar("registrar", vendor.socket)
+        assert registrar.wait_exit() == 1
+        assert "no node_id" in registrar.output()
+        vendor.identity.node_id = "n1"
+        registrar.start()
+        edge.wait_registered()

@@ -1,0 +1,286 @@
+"""An edge node without a kubelet: hub with manifests, agent with a root directory, dirdriver as the vendor's driver.
+
+    with EdgeNode(short_dir, tmp_path) as node:
+        node.start()
+        handle = node.make_volume("data")
+        node.write(*volume("data", handle), pod("web", "data"), file="web")
+        node.wait_published("web")
+
+Everything is a process of its own; nothing stays mounted afterwards, whatever happened.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import yaml
+
+from cli.edge_volumes import ask
+from common.csi import csi_pb2 as csi
+from common.errors import BridgeError
+from edge.fault_points import VARIABLE
+from tests.peers.support.dirdriver import DirDriver, start_dirdriver
+from tests.support.bridge import Agent, Bridge
+from tests.support.processes import Supervisor
+from tests.support.sidecar import Sidecar
+from tests.support.waiting import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from examples.dirdriver.call_log import Call
+
+Object = dict[str, Any]
+
+NODE = "n1"
+DRIVER = "dirdriver.csi"
+_LIMIT_S = 30.0
+_MIB = 1 << 20
+
+
+class EdgeNode:
+    """See the module.
+
+    Attributes:
+        root: the kubelet's directory.
+        manifests: where the hub reads the objects.
+        driver: the vendor's driver.
+        bridge: hub and agent.
+    """
+
+    driver: DirDriver
+    agent: Agent
+
+    def __init__(self, directory: Path, logs: Path) -> None:
+        """A node of which nothing runs yet.
+
+        Args:
+            directory: for everything, with a path short enough for sockets.
+            logs: for the processes' logs.
+        """
+        self.directory = directory
+        self.root = directory / "kubelet"
+        self.manifests = directory / "manifests"
+        self.manifests.mkdir()
+        self.bridge = Bridge(directory, logs)
+        self._supervisor = Supervisor(logs / "vendor")
+        self._flags: tuple[str, ...] = ()
+
+    def start(self, *flags: str, driver_flags: Iterable[str] = ("--no-attach",), hub_flags: Iterable[str] = ()) -> None:
+        """Start vendor, hub and agent, and wait until the driver is registered and the hub has told its objects."""
+        self.driver = start_dirdriver(
+            self._supervisor, self.directory, name=DRIVER, node_id=NODE, flags=tuple(driver_flags)
+        )
+        self.write(csi_driver(attach="--no-attach" not in driver_flags), file="driver")
+        self.bridge.start_hub(f"--manifests={self.manifests}", *hub_flags)
+        self.start_agent(*flags)
+
+    def start_agent(self, *flags: str, wait: bool = True) -> None:
+        """Start the agent for the first time."""
+        self._flags = (f"--root-dir={self.root}", *flags)
+        self.agent = self.bridge.start_agent(NODE, self.driver.socket, flags=self._flags, wait=wait)
+        if wait:
+            self.wait_told()
+
+    def restart_agent(self, *, fault_point: str = "", wait: bool = True) -> None:
+        """Start the agent again, after it ended; with a fault point it dies there."""
+        environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
+        self.agent.process.environment = environment | ({VARIABLE: fault_point} if fault_point else {})
+        self.agent.start(wait=wait)
+
+    # ---- objects -----------------------------------------------------------------------------------------------------
+
+    def make_volume(self, name: str, *, size_bytes: int = 16 * _MIB, block: bool = False) -> str:
+        """Let the vendor make a volume; its id."""
+        capability = csi.VolumeCapability(
+            access_mode={"mode": "SINGLE_NODE_WRITER"}, **({"block": {}} if block else {"mount": {}})
+        )
+        request = csi.CreateVolumeRequest(
+            name=name, capacity_range={"required_bytes": size_bytes}, volume_capabilities=[capability]
+        )
+        with Sidecar(self.driver.socket) as sidecar:
+            outcome = sidecar.call("CreateVolume", request)
+        assert outcome.ok, outcome.refusal
+        return str(outcome.answer.volume.volume_id)
+
+    def write(self, *objects: Object, file: str) -> None:
+        """Write objects to a file of the manifests, at once."""
+        new = self.manifests / f".{file}.new"
+        new.write_text(yaml.safe_dump_all(objects))
+        new.replace(self.manifests / f"{file}.yaml")
+
+    def remove(self, file: str) -> None:
+        """Remove a file of the manifests."""
+        (self.manifests / f"{file}.yaml").unlink()
+
+    # ---- what is there -----------------------------------------------------------------------------------------------
+
+    def state(self) -> Object:
+        """What the agent says of its volumes."""
+        return ask(self.agent.socket)
+
+    def volumes(self, pod: str) -> list[Object]:
+        """What the agent says of one pod's volumes; none while it does not answer."""
+        with contextlib.suppress(BridgeError):
+            return [volume for volume in self.state()["volumes"] if volume["pod"] == pod]
+        return []
+
+    def wait_told(self) -> None:
+        """Wait until the hub has told the agent all it knows."""
+        self._wait(lambda: self.state()["as_of"] is not None, "word of the hub's")
+
+    def wait_published(self, pod: str, *, count: int = 1, timeout_s: float = _LIMIT_S) -> list[Path]:
+        """Wait until a pod's volumes are published; where they are, sorted by name."""
+
+        def look() -> list[Object]:
+            found = self.volumes(pod)
+            return found if len(found) == count and all(each["state"] == "published" for each in found) else []
+
+        found = wait_for(look, what=f"published volume of {pod}", timeout_s=timeout_s, instead=self.tell)
+        return [Path(each["path"]) for each in sorted(found, key=lambda each: str(each["volume"]))]
+
+    def wait_clean(self, *, timeout_s: float = _LIMIT_S) -> None:
+        """Wait until nothing is left of any volume: no mount, no file, no loop device, no row."""
+        wait_for(lambda: not self.left_over(), what="clean node", timeout_s=timeout_s, instead=self.tell)
+
+    def left_over(self) -> list[str]:
+        """What is left of volumes on this node."""
+        found = [f"mount {path}" for path in self.mounts()]
+        for place in ("pods/*/volumes/*/*", "pods/*/volumeDevices/*/*", "plugins/kubernetes.io/csi/*/*/*",
+                      "plugins/kubernetes.io/csi/volumeDevices/*/*/*"):  # fmt: skip
+            found += [str(path.relative_to(self.root)) for path in self.root.glob(place)]
+        found += [f"loop device of {line}" for line in self._loops()]
+        with contextlib.suppress(BridgeError):
+            found += [f"row {volume['volume']} is {volume['state']}" for volume in self.state()["volumes"]]
+        return found
+
+    def mounts(self) -> list[str]:
+        """The mount points below the root directory, in the order in which they were mounted."""
+        lines = Path("/proc/self/mountinfo").read_text().splitlines()
+        return [path for line in lines if (path := line.split(" ")[4]).startswith(f"{self.root}/")]
+
+    def wipe_mounts(self) -> None:
+        """Unmount everything, as a reboot does."""
+        for path in reversed(self.mounts()):
+            subprocess.run(["umount", "--lazy", path], check=True)
+
+    def calls(self) -> list[Call]:
+        """The calls to the vendor's Node service that change something, in the order in which they began."""
+        methods = (
+            "NodeStageVolume",
+            "NodePublishVolume",
+            "NodeUnpublishVolume",
+            "NodeUnstageVolume",
+            "NodeExpandVolume",
+        )
+        return sorted((call for method in methods for call in self.driver.calls(method)), key=lambda call: call.start)
+
+    def _loops(self) -> list[str]:
+        listed = subprocess.run(["losetup", "--list", "--noheadings", "--output=BACK-FILE"], check=True,
+                                capture_output=True, text=True)  # fmt: skip
+        return [line.strip() for line in listed.stdout.splitlines() if line.strip().startswith(str(self.root))]
+
+    def _wait(self, look: Callable[[], bool], what: str) -> None:
+        def quietly() -> bool:
+            with contextlib.suppress(BridgeError):
+                return look()
+            return False
+
+        wait_for(quietly, what=what, timeout_s=_LIMIT_S, instead=self.tell)
+
+    def tell(self) -> str:
+        """How it stands: calls, what is left, what the agent says."""
+        calls = [f"{call.method} {call.code} {call.fields}" for call in self.calls()]
+        state = ""
+        with contextlib.suppress(BridgeError):
+            state = json.dumps(self.state()["volumes"], indent=1)
+        return "\n".join([*calls, *self.left_over(), state, self.agent.process.log_tail()])
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        try:
+            self.bridge.__exit__(*failure)
+        finally:
+            self.wipe_mounts()
+            self._supervisor.stop()
+
+
+def csi_driver(*, attach: bool = False, **spec: Any) -> Object:
+    """The CSIDriver object of the vendor's driver."""
+    return {
+        "apiVersion": "storage.k8s.io/v1",
+        "kind": "CSIDriver",
+        "metadata": {"name": DRIVER},
+        "spec": {"attachRequired": attach, **spec},
+    }
+
+
+def volume(
+    name: str,
+    handle: str,
+    *,
+    mode: str = "ReadWriteOnce",
+    block: bool = False,
+    size: str = "16Mi",
+    source: Object | None = None,
+    **spec: Any,
+) -> list[Object]:
+    """A PersistentVolume `pv-NAME` and its claim NAME, bound to each other."""
+    both = {"accessModes": [mode], "storageClassName": "", "volumeMode": "Block" if block else "Filesystem"}
+    return [
+        {
+            "apiVersion": "v1",
+            "kind": "PersistentVolume",
+            "metadata": {"name": f"pv-{name}"},
+            "spec": {
+                **both,
+                "capacity": {"storage": size},
+                "claimRef": {"namespace": "default", "name": name},
+                "csi": {"driver": DRIVER, "volumeHandle": handle, **(source or {})},
+                **spec,
+            },
+        },
+        {
+            "apiVersion": "v1",
+            "kind": "PersistentVolumeClaim",
+            "metadata": {"name": name, "namespace": "default"},
+            "spec": {**both, "volumeName": f"pv-{name}", "resources": {"requests": {"storage": size}}},
+        },
+    ]
+
+
+def pod(name: str, *claims: str, block: Iterable[str] = (), read_only: bool = False, **spec: Any) -> Object:
+    """A pod of this node with volumes `v-CLAIM`; those in `block` are used as devices."""
+    devices = set(block)
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {
+            "nodeName": NODE,
+            "containers": [
+                {
+                    "name": "c",
+                    "image": "none",
+                    "volumeMounts": [
+                        {"name": f"v-{each}", "mountPath": f"/{each}"} for each in claims if each not in devices
+                    ],
+                    "volumeDevices": [
+                        {"name": f"v-{each}", "devicePath": f"/dev/{each}"} for each in claims if each in devices
+                    ],
+                }
+            ],
+            "volumes": [
+                {"name": f"v-{each}", "persistentVolumeClaim": {"claimName": each, "readOnly": read_only}}
+                for each in claims
+            ],
+            **spec,
+        },
+    }

@@ -1,0 +1,77 @@
+"""A driver's node service in this process: it notes its calls, and does or refuses what a test wants."""
+
+import errno
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from common.csi.methods import METHODS
+from common.errors import CallTimeout
+from common.status import Code, Status
+
+
+@dataclass
+class ScriptedDriver:
+    """A node driver whose targets are plain directories and files.
+
+    Attributes:
+        answers: what a method answers instead of doing its work: a code with its text, or an error to raise.
+        meanwhile: called during a method, with its request: what lies on disk then can be looked at.
+        calls: the methods and requests, in order.
+        broken: methods that answer OK and do nothing.
+    """
+
+    name: str = "d.csi"
+    node_id: str = "n1-at-the-vendor"
+    capabilities: frozenset[int] = frozenset({1, 2, 3})
+    answers: dict[str, tuple[Code, str] | Exception] = field(default_factory=dict)
+    meanwhile: dict[str, Callable[[Any], None]] = field(default_factory=dict)
+    calls: list[tuple[str, Any]] = field(default_factory=list)
+    responses: dict[str, bytes] = field(default_factory=dict)
+    broken: set[str] = field(default_factory=set)
+
+    async def call(self, method: str, request: bytes, *, timeout_s: float) -> tuple[Status, bytes | None]:
+        """Note the call, and answer as told."""
+        assert timeout_s > 0
+        name = method.rpartition("/")[2]
+        message: Any = METHODS[method].request.FromString(request)
+        self.calls.append((name, message))
+        if name in self.meanwhile:
+            self.meanwhile[name](message)
+        answer = self.answers.get(name)
+        if isinstance(answer, Exception):
+            raise answer
+        if answer is not None:
+            return Status(*answer), None
+        if name not in self.broken:
+            self._do(name, message)
+        return Status(Code.OK), self.responses.get(name, b"")
+
+    def _do(self, name: str, request: Any) -> None:
+        if name == "NodePublishVolume":
+            target = Path(request.target_path)
+            if request.volume_capability.HasField("block"):
+                target.touch()
+            else:
+                target.mkdir(exist_ok=True)
+        elif name == "NodeUnpublishVolume":
+            target = Path(request.target_path)
+            try:
+                target.unlink()
+            except OSError as error:
+                if error.errno == errno.EISDIR:
+                    target.rmdir()
+
+    @property
+    def methods(self) -> list[str]:
+        """The names of the methods called, without `Node` and `Volume`."""
+        return [name.removeprefix("Node").removesuffix("Volume") for name, _ in self.calls]
+
+    def last(self, method: str) -> Any:
+        """The last request of a method."""
+        return next(request for name, request in reversed(self.calls) if name == method)
+
+
+NO_ANSWER = CallTimeout("driver d.csi")
+"""What a call ends with when its time is up."""

@@ -1,0 +1,107 @@
+"""A plugin of a kubelet, in this process, on a real gRPC server: it says what a test wants it to say, and keeps what it
+is told.
+
+    with Plugin(directory / "d-reg.sock", name="d.test", endpoint=vendor.socket) as plugin:
+        assert plugin.wait_told().plugin_registered
+"""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Self
+
+import grpc
+
+from common.csi.registration_pb2 import PluginInfo, RegistrationStatus, RegistrationStatusResponse
+from tests.support.waiting import wait_for
+
+SERVICE = "/pluginregistration.Registration"
+
+
+class Plugin(grpc.GenericRpcHandler):
+    """A registration socket.
+
+    Attributes:
+        socket: where it listens.
+        info: its answer to GetInfo; None: it lets the question hang.
+        refusal: a text that it answers GetInfo with, with INTERNAL; empty: it answers `info`.
+        confirms: whether it takes what it is told; else it answers UNAVAILABLE.
+        told: what it was told of its registration.
+        asked: how often it was asked for its info.
+    """
+
+    def __init__(
+        self,
+        socket: Path,
+        *,
+        name: str = "vendor.test",
+        endpoint: Path | str = "",
+        kind: str = "CSIPlugin",
+        versions: tuple[str, ...] = ("1.0.0",),
+    ) -> None:
+        self.socket = socket
+        self.info: PluginInfo | bytes | None = PluginInfo(
+            type=kind, name=name, endpoint=str(endpoint), supported_versions=versions
+        )
+        self.refusal = ""
+        self.confirms = True
+        self.told: list[RegistrationStatus] = []
+        self.asked = 0
+        self._ended = threading.Event()
+        self._server: grpc.Server | None = None
+
+    def wait_told(self, number: int = 1) -> RegistrationStatus:
+        """The `number`th word on its registration, as soon as it is there."""
+        wait_for(lambda: len(self.told) >= number, what=f"word {number} on the registration of {self.socket}")
+        return self.told[number - 1]
+
+    def start(self) -> None:
+        """Listen, in the place of whatever is there."""
+        self.socket.unlink(missing_ok=True)
+        self._server = grpc.server(ThreadPoolExecutor(8))
+        self._server.add_generic_rpc_handlers((self,))
+        self._server.add_insecure_port(f"unix://{self.socket}")
+        self._server.start()
+
+    def stop(self, *, leave_file: bool = False) -> None:
+        """End; a killed plugin leaves its file."""
+        aside = self.socket.with_name(f".{self.socket.name}")
+        if leave_file:
+            self.socket.rename(aside)
+        self._ended.set()
+        if self._server is not None:
+            self._server.stop(grace=None).wait()
+            self._server = None
+        if leave_file:
+            aside.rename(self.socket)
+        else:
+            self.socket.unlink(missing_ok=True)
+        self._ended.clear()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def service(self, details: grpc.HandlerCallDetails) -> "grpc.RpcMethodHandler[bytes, bytes] | None":
+        """Find who answers a method."""
+        methods = {f"{SERVICE}/GetInfo": self._get_info, f"{SERVICE}/NotifyRegistrationStatus": self._notify}
+        method = methods.get(details.method)
+        return grpc.unary_unary_rpc_method_handler(method) if method is not None else None
+
+    def _get_info(self, _request: bytes, context: grpc.ServicerContext) -> bytes:
+        self.asked += 1
+        if self.refusal:
+            context.abort(grpc.StatusCode.INTERNAL, self.refusal)
+        if self.info is None:
+            self._ended.wait()
+            return b""
+        return self.info if isinstance(self.info, bytes) else self.info.SerializeToString()
+
+    def _notify(self, request: bytes, context: grpc.ServicerContext) -> bytes:
+        if not self.confirms:
+            context.abort(grpc.StatusCode.UNAVAILABLE, "not now")
+        self.told.append(RegistrationStatus.FromString(request))
+        return RegistrationStatusResponse().SerializeToString()

@@ -1,0 +1,135 @@
+"""What the comparer tells of two records, and which of it the table of wanted differences covers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tests.peers.kubelet.comparer import Difference, Kind, compare
+from tests.peers.kubelet.differences import ACCEPTED, Accepted, unseen, unwanted
+from tests.peers.kubelet.parity import table
+
+if TYPE_CHECKING:
+    from tests.peers.kubelet.normal_form import Record, Step
+
+
+def record(*steps: Step, **fields: Any) -> Record:
+    return {"scenario": "s", "about": "x", "asked": [], "lanes": {"data": list(steps)}, "notes": {}} | fields
+
+
+def call(method: str, status: str = "OK", times: str = "", timeout: str = "120 s", **request: Any) -> Step:
+    step: Step = {"call": method, "request": request, "timeout": timeout, "status": status}
+    return step | ({"times": times} if times else {})
+
+
+def tree(*added: str, removed: tuple[str, ...] = ()) -> Step:
+    return {"tree": {"added": list(added), "removed": list(removed)}}
+
+
+def told(kubelet: Record, ours: Record) -> list[tuple[str, str, str, str]]:
+    return [(it.kind, it.where, it.kubelet, it.ours) for it in compare(kubelet, ours)]
+
+
+STAGE, PUBLISH = call("NodeStageVolume"), call("NodePublishVolume")
+
+
+def test_equal_records_have_no_difference() -> None:
+    assert compare(record(tree("a"), STAGE), record(tree("a"), STAGE)) == []
+
+
+def test_a_call_that_only_one_made_is_a_difference_and_those_after_it_still_line_up() -> None:
+    assert told(record(STAGE, PUBLISH), record(PUBLISH)) == [("call", "start", "NodeStageVolume OK", "")]
+
+
+def test_a_call_with_another_end_is_another_call() -> None:
+    assert told(record(STAGE), record(call("NodeStageVolume", "INTERNAL"))) == [
+        ("call", "start", "NodeStageVolume OK", ""),
+        ("call", "start", "", "NodeStageVolume INTERNAL"),
+    ]
+
+
+def test_a_call_that_we_repeat_and_the_kubelet_does_not_is_a_difference() -> None:
+    repeated = call("NodeStageVolume", times="one or more")
+
+    assert told(record(STAGE), record(repeated)) == [("call", "times of NodeStageVolume OK", "once", "one or more")]
+    assert told(record(repeated), record(STAGE)) == []
+
+
+def test_a_field_within_a_request_is_named_by_its_path() -> None:
+    theirs = call("NodeStageVolume", volume_capability={"mount": {"fs_type": "ext4"}})
+    ours = call("NodeStageVolume", volume_capability={"mount": {"fs_type": "xfs"}})
+
+    assert told(record(theirs), record(ours)) == [
+        ("field", "volume_capability.mount.fs_type of NodeStageVolume OK", "ext4", "xfs")
+    ]
+
+
+def test_an_empty_message_is_not_a_missing_one() -> None:
+    theirs, ours = call("NodeStageVolume", volume_capability={"mount": {}}), call("NodeStageVolume")
+
+    assert told(record(theirs), record(ours)) == [("field", "volume_capability.mount of NodeStageVolume OK", "{}", "")]
+
+
+def test_another_time_out_is_a_difference() -> None:
+    assert told(record(STAGE), record(call("NodeStageVolume", timeout="60 s"))) == [
+        ("field", "timeout of NodeStageVolume OK", "120 s", "60 s")
+    ]
+
+
+def test_a_line_of_the_tree_is_told_once_for_as_long_as_it_differs() -> None:
+    theirs = record(tree("dir 0750"), STAGE, PUBLISH, tree(removed=("dir 0750",)), {"mark": "gone"})
+    ours = record(tree("dir 0755"), STAGE, PUBLISH, tree(removed=("dir 0755",)), {"mark": "gone"})
+
+    assert told(theirs, ours) == [
+        ("tree", "before NodeStageVolume OK", "dir 0750", ""),
+        ("tree", "before NodeStageVolume OK", "", "dir 0755"),
+    ]
+
+
+def test_a_lane_that_only_one_has_is_told_call_by_call() -> None:
+    theirs = record(STAGE)
+    ours = record(STAGE) | {"lanes": {"data": [STAGE], "more": [PUBLISH]}}
+
+    assert [(it.lane, it.ours) for it in compare(theirs, ours)] == [("more", "NodePublishVolume OK")]
+
+
+def test_notes_are_compared_one_by_one() -> None:
+    theirs = record(notes={"claim data": ["640Mi"], "same": 1})
+    ours = record(notes={"claim data": ["512Mi"], "same": 1})
+
+    assert told(theirs, ours) == [("note", "notes: claim data", '["640Mi"]', '["512Mi"]')]
+
+
+def difference(**fields: Any) -> Difference:
+    return Difference(
+        **{"scenario": "s", "lane": "data", "kind": Kind.TREE, "where": "w", "kubelet": "k", "ours": "o"} | fields
+    )
+
+
+def test_an_entry_of_the_table_covers_what_it_names_and_nothing_else() -> None:
+    entry = Accepted(rule="C1", why="because", scenarios="s*", kind=Kind.TREE, kubelet="", ours="dir[1] *")
+
+    assert unwanted([difference(kubelet="", ours="dir[1] 0750")], accepted=[entry]) == []
+    for other in ({"kubelet": "k"}, {"ours": "dir1 0750"}, {"kind": Kind.CALL}, {"scenario": "t"}):
+        left = difference(**{"kubelet": "", "ours": "dir[1] 0750"} | other)
+        assert unwanted([left], accepted=[entry]) == [left]
+
+
+def test_an_entry_that_covers_nothing_is_found() -> None:
+    assert unseen([], accepted=ACCEPTED[:1]) == [ACCEPTED[0]]
+
+
+def test_the_parity_table_says_equal_wanted_different_and_not_played() -> None:
+    wanted = record(STAGE, scenario="node-killed-after-unstage")
+    ours = record(STAGE, call("NodeUnstageVolume"), scenario="node-killed-after-unstage")
+
+    text = table([
+        (record(STAGE, scenario="same"), record(STAGE, scenario="same")),
+        (wanted, ours),
+        (record(STAGE, scenario="bad"), record(PUBLISH, scenario="bad")),
+        (record(STAGE, scenario="later"), None),
+    ])  # fmt: skip
+
+    assert "| same | x | 1 | equal |" in text
+    assert "| node-killed-after-unstage | x | 1 | as wanted by C17 |" in text
+    assert "| bad | x | 1 | **differs** (2) |" in text
+    assert "| later | x | 1 | not played by the agent |" in text

@@ -1,0 +1,80 @@
+"""The hub serves both sync streams to agents alone, and without a source of objects it says nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cloud.store import Store
+from cloud.uds_hub import Hub
+from common.digest import Digest
+from common.messages import Kind
+from common.metrics import Metrics
+from common.status import Code
+from common.sync_messages import Digest as DigestSaid
+from common.sync_messages import encode
+from common.transport import Peer as Address
+from common.version import introduce
+from tests.support.linked import Peer, link_pair, settle
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from common.link import Stream
+
+DIGEST = encode(DigestSaid(1_000, Digest().sums()))
+
+
+class Server:
+    """Notes which node's stream it serves."""
+
+    def __init__(self) -> None:
+        self.served: list[tuple[str, str]] = []
+
+    async def serve_sync(self, stream: Stream, node: str) -> None:
+        self.served.append(("sync", node))
+
+    async def serve_facts(self, stream: Stream, node: str) -> None:
+        self.served.append(("facts", node))
+
+
+@pytest.fixture
+async def hub(tmp_path: Path) -> AsyncIterator[Hub]:
+    store = Store(tmp_path)
+    yield Hub(store, Metrics(), insecure=True, max_nodes=3)
+    await store.close()
+
+
+async def opened(hub: Hub, role: str, name: str, kind: Kind) -> Stream:
+    """A stream that somebody has opened at the hub."""
+    address = Address("10.0.0.1:7", local=False) if role == "edge" else Address("pid 7 uid 0", local=True, uid=0)
+    _, link = link_pair(hub, Peer(accepts=False), introduce(role, name, instance="i", boot=1), identity=address)
+    await settle()
+    stream = link.open(kind, DIGEST)
+    await settle()
+    return stream
+
+
+async def test_an_agents_streams_are_about_its_own_node(hub: Hub) -> None:
+    server = Server()
+    hub.sync = server  # type: ignore[assignment]  # it has what the hub calls
+    for kind in (Kind.SYNC, Kind.FACTS):
+        await opened(hub, "edge", "n1", kind)
+    assert server.served == [("sync", "n1"), ("facts", "n1")]
+
+
+@pytest.mark.parametrize("kind", [Kind.SYNC, Kind.FACTS])
+async def test_a_hub_without_a_source_says_nothing_and_ends_nothing(hub: Hub, kind: Kind) -> None:
+    stream = await opened(hub, "edge", "n1", kind)
+    assert stream.status is None
+    assert not stream._inbox
+
+
+@pytest.mark.parametrize("role", ["driver", "operator"])
+@pytest.mark.parametrize("kind", [Kind.SYNC, Kind.FACTS])
+async def test_nobody_but_an_agent_is_told_a_nodes_secrets(hub: Hub, kind: Kind, role: str) -> None:
+    stream = await opened(hub, role, "d.example" if role == "driver" else "", kind)
+    assert stream.status is not None
+    assert stream.status.code == Code.UNIMPLEMENTED

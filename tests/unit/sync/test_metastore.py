@@ -1,0 +1,592 @@
+"""The agent's memory on disk: what was stored is there after any end, and what cannot be used ends in words."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import sqlite3
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from common import database as database_module
+from common.digest import Digest
+from common.errors import SettingsError
+from common.objects import Object, Ref, Stamp, encode_body
+from common.sync import Compared, Confirmed, Untold
+from common.sync_messages import Change, InStep, drop, put
+from edge.metastore import SCHEMA_VERSION, Metastore
+from edge.stores.fact_store import MOST_EVENTS
+from tests.support.linked import until
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from common.database import Opened
+
+NODE = Ref("Node", "", "n1")
+
+
+def item(name: str, version: int = 1, *, kind: str = "Pod", uid: str = "u", body: bytes = b'{"a":1}') -> Object:
+    return Object(Ref(kind, "ns", name), Stamp(uid, str(version)), body)
+
+
+def changes(*wanted: Object | tuple[Ref, str] | None) -> list[Change]:
+    """Objects to put, keys and uids to drop, or None for `InStep`."""
+    found: list[Change] = []
+    for seq, one in enumerate(wanted, 1):
+        if one is None:
+            found.append(InStep(seq))
+        else:
+            found.append(put(seq, one) if isinstance(one, Object) else drop(seq, *one))
+    return found
+
+
+class Clock:
+    """A time that a test moves."""
+
+    now = 1_700_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+async def store(tmp_path: Path, clock: Clock) -> AsyncIterator[Metastore]:
+    store = Metastore(tmp_path, clock=clock)
+    yield store
+    await store.close()
+
+
+async def reopened(directory: Path, store: Metastore | None = None) -> Metastore:
+    """What an agent finds that starts now."""
+    if store is not None:
+        await store.close()
+    return Metastore(directory)
+
+
+def database(directory: Path) -> closing[sqlite3.Connection]:
+    return closing(sqlite3.connect(directory / "edge.db"))
+
+
+def files(directory: Path) -> list[Path]:
+    return list(directory.iterdir())
+
+
+# -------------------- objects --------------------
+
+
+async def test_a_new_store_is_empty_and_was_never_in_step(store: Metastore) -> None:
+    assert store.refs("Pod") == []
+    assert store.get(item("a").ref) is None
+    assert (store.in_step, store.ever_in_step, store.heard_at) == (False, False, None)
+    assert store.objects.sums() == Digest().sums()
+
+
+async def test_what_was_stored_is_there_at_once_and_after_a_restart(store: Metastore, tmp_path: Path) -> None:
+    await store.objects.store(changes(item("a"), item("b"), item("c", kind="PersistentVolume")))
+    assert store.get(item("a").ref) == item("a")
+    sums = store.objects.sums()
+    store = await reopened(tmp_path, store)
+    assert store.refs("Pod") == [item("a").ref, item("b").ref]
+    assert store.get(item("c", kind="PersistentVolume").ref) == item("c", kind="PersistentVolume")
+    assert store.objects.sums() == sums
+    await store.close()
+
+
+async def test_the_digest_is_always_the_one_of_what_is_stored(store: Metastore) -> None:
+    await store.objects.store(changes(item("a"), item("b"), item("a", 2), (item("b").ref, "u"), item("c")))
+    assert store.objects.sums() == Digest(store.objects.stamps()).sums()
+    assert store.objects.stamps() == {item("a").ref: Stamp("u", "2"), item("c").ref: Stamp("u", "1")}
+
+
+async def test_a_drop_of_another_uid_drops_nothing(store: Metastore) -> None:
+    await store.objects.store(changes(item("a", uid="new"), (item("a").ref, "old")))
+    assert store.get(item("a").ref) == item("a", uid="new")
+
+
+async def test_another_object_of_the_same_name_replaces_the_first_one(store: Metastore, tmp_path: Path) -> None:
+    await store.objects.store(changes(item("a", uid="old")))
+    await store.objects.store(changes((item("a").ref, "old"), item("a", uid="new")))
+    store = await reopened(tmp_path, store)
+    assert store.get(item("a").ref) == item("a", uid="new")
+    await store.close()
+
+
+async def test_subscribers_hear_of_each_transaction_once_when_it_is_on_the_disk(store: Metastore) -> None:
+    heard: list[frozenset[Ref]] = []
+
+    def hear(refs: frozenset[Ref]) -> None:
+        for ref in refs:
+            assert store.get(ref) == item(ref.name)
+        heard.append(refs)
+
+    unsubscribe = store.subscribe(hear)
+    await store.objects.store(changes(item("a"), item("b")))
+    assert heard == [frozenset({item("a").ref, item("b").ref})]
+    unsubscribe()
+    await store.objects.store(changes(item("c")))
+    assert len(heard) == 1
+
+
+async def test_a_subscriber_that_fails_keeps_nothing_from_the_others(
+    store: Metastore, caplog: pytest.LogCaptureFixture
+) -> None:
+    heard: list[frozenset[Ref]] = []
+
+    def fail(_: frozenset[Ref]) -> None:
+        raise RuntimeError("a bug")
+
+    store.subscribe(fail)
+    store.subscribe(heard.append)
+    await store.objects.store(changes(item("a")))
+    assert len(heard) == 1
+    assert "a bug" in caplog.text
+
+
+async def test_it_is_in_step_from_the_word_on_until_the_stream_goes(
+    store: Metastore, clock: Clock, tmp_path: Path
+) -> None:
+    heard: list[bool] = []
+    store.subscribe(lambda _: heard.append(store.in_step))
+    await store.objects.store(changes(item("a"), None))
+    assert (store.in_step, store.in_step_since, store.heard_at) == (True, clock.now, clock.now)
+    clock.now += 60
+    await store.objects.still_in_step()
+    assert store.heard_at == clock.now
+    store.objects.out_of_step()
+    assert (store.in_step, store.in_step_since, store.ever_in_step) == (False, None, True)
+    assert heard == [True, False]
+    store = await reopened(tmp_path, store)
+    assert (store.in_step, store.ever_in_step, store.heard_at) == (False, True, clock.now)
+    await store.close()
+
+
+async def test_its_age_is_not_renewed_while_nobody_fills_it(store: Metastore, clock: Clock) -> None:
+    await store.objects.store(changes(None))
+    store.objects.out_of_step()
+    then = clock.now
+    clock.now += 60
+    await store.objects.still_in_step()
+    assert store.heard_at == then
+
+
+async def test_storing_goes_on_when_nobody_waits_for_it_any_more(store: Metastore) -> None:
+    task = asyncio.create_task(store.objects.store(changes(item("a"))))
+    await asyncio.sleep(0)
+    task.cancel()
+    await store.objects.settle()
+    assert store.get(item("a").ref) == item("a")
+
+
+# -------------------- credentials --------------------
+
+SECRET = item("db", kind="Secret", body=b'{"data":"c2VjcmV0LXBhc3N3b3Jk"}')
+TOKEN = item("uid-1", kind="ServiceAccountToken", body=b'{"tokens":"secret-password"}')
+
+
+async def test_credentials_never_lie_on_the_disk_as_they_are(store: Metastore, tmp_path: Path) -> None:
+    await store.objects.store(changes(SECRET, TOKEN, item("a", body=b'{"plain":1}')))
+    everything = b"".join(file.read_bytes() for file in files(tmp_path))
+    assert b'{"plain":1}' in everything
+    assert b"c2VjcmV0" not in everything
+    assert b"secret-password" not in everything
+    store = await reopened(tmp_path, store)
+    assert store.get(SECRET.ref) == SECRET
+    assert store.get(TOKEN.ref) == TOKEN
+    await store.close()
+
+
+async def test_only_the_owner_may_read_the_store_and_its_key(store: Metastore, tmp_path: Path) -> None:
+    await store.objects.store(changes(SECRET))
+    modes = {file.name: file.stat().st_mode & 0o777 for file in files(tmp_path)}
+    assert modes.keys() == {"edge.db", "edge.db-wal", "edge.db-shm", "edge.key", "edge.lock"}
+    assert set(modes.values()) == {0o600}
+
+
+@pytest.mark.parametrize("key", [None, b"", b"x" * 32], ids=["lost", "empty", "another"])
+async def test_without_its_key_what_was_sealed_is_dropped_and_said_once(
+    store: Metastore, tmp_path: Path, key: bytes | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    await store.objects.store(changes(SECRET, item("a"), None))
+    await store.close()
+    (tmp_path / "edge.key").unlink()
+    if key is not None:
+        (tmp_path / "edge.key").write_bytes(key)
+    for _ in range(2):
+        store = Metastore(tmp_path)
+        assert store.get(SECRET.ref) is None
+        assert store.refs("Secret") == []
+        assert store.get(item("a").ref) == item("a")
+        assert store.objects.sums() == Digest({item("a").ref: item("a").stamp}).sums()
+        await store.close()
+    (said,) = [message for message in caplog.messages if "cannot be unsealed" in message]
+    assert said.startswith("1 objects with credentials cannot be unsealed")
+    assert said.endswith("Secret ns/db")
+    store = Metastore(tmp_path)
+    await store.objects.store(changes(SECRET))
+    assert store.get(SECRET.ref) == SECRET
+    await store.close()
+
+
+async def test_a_sealed_row_cannot_stand_in_for_another_one(store: Metastore, tmp_path: Path) -> None:
+    other = item("other", kind="Secret", body=b'{"data":"other"}')
+    await store.objects.store(changes(SECRET, other))
+    await store.close()
+    with database(tmp_path) as thief:
+        thief.execute("UPDATE objects SET body = (SELECT body FROM objects WHERE name = 'other') WHERE name = 'db'")
+        thief.commit()
+    store = Metastore(tmp_path)
+    assert store.get(SECRET.ref) is None
+    assert store.get(other.ref) == other
+    await store.close()
+
+
+# -------------------- files that cannot be used --------------------
+
+
+@pytest.mark.parametrize("content", [b"no database at all" * 100, b"SQLite format 3\x00" + b"\xff" * 5_000])
+async def test_a_damaged_store_is_moved_aside_and_begins_anew(
+    tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "edge.db").write_bytes(content)
+    store = Metastore(tmp_path)
+    assert not store.ever_in_step
+    await store.objects.store(changes(item("a")))
+    await store.close()
+    (aside,) = (file for file in files(tmp_path) if file.suffix == ".corrupt")
+    assert aside.read_bytes() == content
+    assert f"{tmp_path / 'edge.db'} is damaged" in caplog.messages[0]
+
+
+async def test_pages_damaged_in_the_middle_are_found_at_the_start(store: Metastore, tmp_path: Path) -> None:
+    await store.objects.store(changes(*(item(f"p{number:04}", body=b"x" * 300) for number in range(500)), None))
+    store.put_fact(NODE, {"a": 1})
+    await store.close()
+    content = bytearray((tmp_path / "edge.db").read_bytes())
+    content[40_960:] = b"\xff" * (len(content) - 40_960)
+    (tmp_path / "edge.db").write_bytes(content)
+    store = Metastore(tmp_path)
+    assert store.refs("Pod") == []
+    assert not store.ever_in_step
+    assert store.facts.stamps() == {}
+    await store.close()
+
+
+async def test_a_newer_agents_store_is_left_alone(store: Metastore, tmp_path: Path) -> None:
+    await store.objects.store(changes(item("a")))
+    await store.close()
+    with database(tmp_path) as newer:
+        newer.execute(f"PRAGMA user_version={SCHEMA_VERSION + 1}")
+    with pytest.raises(SettingsError, match=r"--state-dir=.*edge.db: was written by a newer edge agent \(schema 2"):
+        Metastore(tmp_path)
+    with database(tmp_path) as newer:
+        assert newer.execute("SELECT count(*) FROM objects").fetchone() == (1,)
+
+
+async def test_a_second_agent_is_refused_while_the_first_one_lives(store: Metastore, tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"--state-dir=.*: another edge agent is using it"):
+        Metastore(tmp_path)
+    await (await reopened(tmp_path, store)).close()
+
+
+@pytest.mark.parametrize("name", ["edge.db", "edge.key"])
+async def test_a_directory_in_a_files_place_is_the_operators_mistake(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).mkdir()
+    for _ in range(2):  # and the lock is free again
+        with pytest.raises(SettingsError, match=r"--state-dir=.*cannot be used"):
+            Metastore(tmp_path)
+
+
+async def test_a_body_that_the_disk_does_not_give_is_no_object_that_is_gone(store: Metastore) -> None:
+    await store.objects.store(changes(item("a")))
+    store._reader.close()
+    with pytest.raises(OSError, match=r"edge.db does not give Pod ns/a"):
+        store.get(item("a").ref)
+
+
+# -------------------- writes that fail --------------------
+
+
+def fill_up(directory: Path) -> None:
+    """Let every write of an object or a fact fail from now on."""
+    with database(directory) as other:
+        for table in ("objects", "facts"):
+            other.execute(
+                f"CREATE TRIGGER full_{table} BEFORE INSERT ON {table} BEGIN SELECT RAISE(ABORT, 'disk is full'); END"
+            )
+
+
+def empty(directory: Path) -> None:
+    """Let writes work again."""
+    with database(directory) as other:
+        for table in ("objects", "facts"):
+            other.execute(f"DROP TRIGGER full_{table}")
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What fails is tried again at once."""
+    monkeypatch.setattr("edge.stores.writer._RETRY_S", 0.0)
+
+
+async def test_on_a_full_disk_it_works_on_from_what_it_has_and_stores_when_there_is_room(
+    store: Metastore, tmp_path: Path, impatient: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    await store.objects.store(changes(item("a")))
+    fill_up(tmp_path)
+    storing = asyncio.ensure_future(store.objects.store(changes(item("a", 2), None)))
+    await until(lambda: store.trouble == "disk is full")
+    assert (store.get(item("a").ref), store.in_step, storing.done()) == (item("a"), False, False)
+    empty(tmp_path)
+    await storing
+    assert (store.get(item("a").ref), store.in_step) == (item("a", 2), True)
+    path = tmp_path / "edge.db"
+    assert [message for message in caplog.messages if "edge.db" in message] == [
+        f"cannot write {path}; it is tried again, and the agent works on from what it has: disk is full",
+        f"{path} is written again, and nothing is missing in it",
+    ]
+
+
+async def test_the_end_gives_up_what_cannot_be_written(store: Metastore, tmp_path: Path) -> None:
+    fill_up(tmp_path)
+    storing = asyncio.ensure_future(store.objects.store(changes(item("a"))))
+    store.put_fact(NODE, {"a": 1})
+    await until(lambda: store.trouble)
+    await store.close()
+    with pytest.raises(OSError, match="could not be written before the agent ended"):
+        await storing
+    with pytest.raises(sqlite3.ProgrammingError):
+        store._reader.execute("SELECT 1")
+
+
+@pytest.mark.parametrize("ended", [True, False], ids=["after an end", "after a kill"])
+async def test_a_store_that_cannot_be_written_at_the_start_is_worked_from_until_it_can(
+    tmp_path: Path, impatient: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, ended: bool
+) -> None:
+    before = Metastore(tmp_path / "before")
+    await before.objects.store(changes(item("a"), SECRET, None))
+    before.put_fact(NODE, {"a": 1})
+    await before.facts.flush()
+    if ended:
+        await before.close()
+    shutil.copytree(tmp_path / "before", tmp_path / "edge", ignore=shutil.ignore_patterns("*-shm"))
+    await before.close()
+    path, is_full = tmp_path / "edge" / "edge.db", True
+
+    def connect(file: Path, *given: Any, **more: Any) -> Opened:
+        if file == path and is_full:
+            raise sqlite3.OperationalError("database or disk is full")
+        return database_module.connect(file, *given, **more)
+
+    monkeypatch.setattr("edge.metastore.open_database", connect)
+    monkeypatch.setattr("edge.metastore.connect", connect)
+    store = Metastore(tmp_path / "edge")
+    assert (store.trouble, store.ever_in_step) == ("database or disk is full", True)
+    assert (store.get(item("a").ref), store.get(SECRET.ref)) == (item("a"), SECRET)
+    assert store.facts.read(NODE) is not None
+    assert caplog.messages == [
+        f"{path} cannot be written; the agent works from what is in it: database or disk is full",
+    ]
+    storing = asyncio.ensure_future(store.objects.store(changes(item("a", 2), item("b"))))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert store.get(item("a").ref) == item("a")
+    is_full = False
+    await storing
+    assert [store.get(item(name).ref) for name in ("a", "b")] == [item("a", 2), item("b")]
+    store = await reopened(tmp_path / "edge", store)
+    assert [store.get(item(name).ref) for name in ("a", "b")] == [item("a", 2), item("b")]
+    assert store.get(SECRET.ref) == SECRET
+    await store.close()
+
+
+async def test_an_empty_directory_that_cannot_be_written_is_the_operators_mistake(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def connect(*_: object, **__: object) -> Opened:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    monkeypatch.setattr("edge.metastore.open_database", connect)
+    with pytest.raises(SettingsError, match="cannot be used: database or disk is full"):
+        Metastore(tmp_path)
+
+
+# -------------------- facts --------------------
+
+
+def told(store: Metastore) -> dict[Ref, Stamp]:
+    return dict(store.facts.stamps())
+
+
+async def stored_fact(store: Metastore, ref: Ref, body: dict[str, object]) -> Stamp:
+    """Put a fact; its stamp when it is on the disk."""
+    store.put_fact(ref, body)
+    await store.facts.flush()
+    return told(store)[ref]
+
+
+async def test_a_fact_is_told_when_it_is_on_the_disk(store: Metastore, tmp_path: Path) -> None:
+    heard: list[frozenset[Ref]] = []
+    store.facts.listen(heard.append)
+    store.put_fact(NODE, {"status": {"volumesInUse": ["a"]}})
+    assert told(store) == {}
+    await store.facts.flush()
+    assert heard == [frozenset({NODE})]
+    fact = store.facts.read(NODE)
+    assert fact is not None
+    assert fact.read() == {"status": {"volumesInUse": ["a"]}}
+    assert fact.stamp == told(store)[NODE]
+    store = await reopened(tmp_path, store)
+    assert store.facts.read(NODE) == fact
+    await store.close()
+
+
+async def test_the_same_fact_again_is_no_new_state(store: Metastore) -> None:
+    stamp = await stored_fact(store, NODE, {"a": 1, "b": 2})
+    store.facts.hear(Confirmed(NODE, stamp))
+    heard: list[frozenset[Ref]] = []
+    store.facts.listen(heard.append)
+    assert await stored_fact(store, NODE, {"b": 2, "a": 1}) == stamp
+    assert store.fact_acked(NODE)
+    assert heard == []
+
+
+async def test_of_a_fact_only_the_newest_state_is_told_and_acknowledged(store: Metastore, tmp_path: Path) -> None:
+    first = await stored_fact(store, NODE, {"a": 1})
+    second = await stored_fact(store, NODE, {"a": 2})
+    store.facts.hear(Confirmed(NODE, first))
+    assert not store.fact_acked(NODE)
+    store.facts.hear(Confirmed(NODE, second))
+    assert store.fact_acked(NODE)
+    await store.facts.flush()
+    store = await reopened(tmp_path, store)
+    assert store.fact_acked(NODE)
+    store.put_fact(NODE, {"a": 3})
+    assert not store.fact_acked(NODE)
+    await store.close()
+
+
+async def test_a_fact_that_the_hub_turns_out_to_have_is_acknowledged(store: Metastore) -> None:
+    stamp = await stored_fact(store, NODE, {"a": 1})
+    store.facts.hear(Compared({NODE: stamp, Ref("CSINode", "", "n1"): Stamp("", "x")}))
+    assert store.fact_acked(NODE)
+    assert store.facts.waiting == 0
+
+
+async def test_who_waits_for_a_fact_hears_when_the_hub_has_it(store: Metastore) -> None:
+    stamp = await stored_fact(store, NODE, {"a": 1})
+    waiting = asyncio.ensure_future(store.wait_acked(NODE))
+    cancelled = asyncio.ensure_future(store.wait_acked(NODE))
+    await asyncio.sleep(0)
+    cancelled.cancel()
+    store.facts.hear(Confirmed(NODE, Stamp("", "older")))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    store.facts.hear(Confirmed(NODE, stamp))
+    await waiting
+    await store.wait_acked(NODE)
+    assert store.facts._waiters == {}
+
+
+async def test_who_waits_for_a_fact_that_is_dropped_hears_that(store: Metastore) -> None:
+    with pytest.raises(KeyError):
+        await store.wait_acked(NODE)
+    store.put_fact(NODE, {"a": 1})
+    waiting = asyncio.ensure_future(store.wait_acked(NODE))
+    await asyncio.sleep(0)
+    store.drop_fact(NODE)
+    with pytest.raises(KeyError):
+        await waiting
+    assert not store.fact_acked(NODE)
+
+
+async def test_a_dropped_fact_is_told_no_more_after_a_restart_too(store: Metastore, tmp_path: Path) -> None:
+    await stored_fact(store, NODE, {"a": 1})
+    heard: list[frozenset[Ref]] = []
+    store.facts.listen(heard.append)
+    store.drop_fact(NODE)
+    await store.facts.flush()
+    assert heard == [frozenset({NODE})]
+    assert told(store) == {}
+    store = await reopened(tmp_path, store)
+    assert told(store) == {}
+    await store.close()
+
+
+def event(number: int) -> Ref:
+    return Ref("Event", "ns", f"e{number}")
+
+
+async def test_an_event_is_forgotten_when_the_hub_has_it_unless_it_happened_again(
+    store: Metastore, tmp_path: Path
+) -> None:
+    first = await stored_fact(store, event(1), {"count": 1})
+    second = await stored_fact(store, event(1), {"count": 2})
+    store.facts.hear(Confirmed(event(1), first))
+    assert told(store) == {event(1): second}
+    store.facts.hear(Confirmed(event(1), second))
+    await store.facts.flush()
+    assert told(store) == {}
+    store = await reopened(tmp_path, store)
+    assert told(store) == {}
+    await store.close()
+
+
+async def test_an_event_that_the_hub_refuses_is_forgotten_and_another_fact_stays(
+    store: Metastore, caplog: pytest.LogCaptureFixture
+) -> None:
+    about = await stored_fact(store, event(1), {"count": 1})
+    node = await stored_fact(store, NODE, {"a": 1})
+    store.facts.hear(Untold(event(1), about, "no such pod"))
+    store.facts.hear(Untold(NODE, node, "not yours"))
+    await store.facts.flush()
+    assert told(store) == {NODE: node}
+    assert not store.fact_acked(NODE)
+    assert "the hub does not take what this node tells of Node n1: not yours" in caplog.messages
+
+
+async def test_events_are_told_after_other_facts_and_the_oldest_of_too_many_are_dropped(
+    store: Metastore, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    for number in range(MOST_EVENTS + 20):
+        store.put_fact(event(number), {"count": 1})
+    store.put_fact(event(20), {"count": 2})  # the oldest that is left happens again
+    store.put_fact(event(MOST_EVENTS + 20), {"count": 1})
+    store.put_fact(NODE, {"a": 1})
+    await store.facts.flush()
+    refs = list(told(store))
+    assert refs[0] == NODE
+    assert len(refs) == MOST_EVENTS + 1
+    assert event(21) not in refs
+    assert event(20) in refs
+    assert len([message for message in caplog.messages if "the oldest are dropped" in message]) == 1
+    store = await reopened(tmp_path, store)
+    assert set(told(store)) == set(refs)
+    await store.close()
+
+
+async def test_facts_that_come_and_go_while_the_disk_is_full_do_not_pile_up(
+    store: Metastore, tmp_path: Path, impatient: None
+) -> None:
+    await stored_fact(store, NODE, {"a": 0})
+    fill_up(tmp_path)
+    for number in range(3 * MOST_EVENTS):
+        store.put_fact(event(number), {"count": 1})
+        store.put_fact(NODE, {"a": number})
+        if number % 100 == 0:
+            await asyncio.sleep(0)
+    await until(lambda: store.trouble)
+    assert len(store.facts._unwritten) + len(store.facts._batch) < 3 * MOST_EVENTS
+    assert store.facts.read(NODE) == Object(NODE, told(store)[NODE], encode_body({"a": 0}))
+    empty(tmp_path)
+    await store.facts.flush()
+    assert len(told(store)) == MOST_EVENTS + 1

@@ -1,0 +1,400 @@
+"""A teller and a learner, one behaviour at a time. What holds whatever happens is in test_sync_model.py."""
+
+from __future__ import annotations
+
+import pytest
+
+from common.digest import BUCKETS, Digest, bucket_of
+from common.errors import LocalProtocolError, RemoteProtocolError
+from common.objects import Object, Ref, Stamp
+from common.sync import Compared, Confirmed, Learner, Teller, Untold
+from common.sync_messages import (
+    Differ,
+    Drop,
+    Held,
+    HeldAll,
+    InStep,
+    Put,
+    Refused,
+    Stored,
+    SyncMessage,
+    decode,
+    drop,
+    encode,
+    put,
+)
+from common.sync_messages import Digest as DigestSaid
+from tests.unit.sync.world import MAX_MESSAGE_BYTES, World
+
+EMPTY = Digest().sums()
+
+
+def pod(name: str, version: int = 1, *, uid: str = "u", size: int = 100, kind: str = "Pod") -> Object:
+    return Object(Ref(kind, "ns", name), Stamp(uid, str(version)), b"x" * size)
+
+
+def synced(*objects: Object, budget_bytes: int = 10_000) -> World:
+    """A world where the learner holds all that the teller knows."""
+    world = World(budget_bytes=budget_bytes)
+    for item in objects:
+        world.put(item)
+    world.connect()
+    world.settle()
+    world.sent.clear()
+    world.sent_bytes = 0
+    return world
+
+
+def told(world: World) -> list[SyncMessage]:
+    """What the teller says now."""
+    before = len(world.down)
+    while world.tell():
+        pass
+    return [said for message in world.down[before:] for said in decode(message)]
+
+
+# ---- what is said when nothing, little or all differs ----------------------------------------------------------------
+
+
+def test_two_that_hold_the_same_say_2_kilobytes_and_no_object() -> None:
+    world = synced(*(pod(f"p{number}") for number in range(1_000)))
+    world.connect()
+    world.settle()
+    assert world.sent == {"Digest": 1, "Differ": 1, "InStep": 1, "Stored": 1}
+    assert world.sent_bytes < 2_100
+
+
+def test_of_10_000_objects_one_that_changed_costs_itself_and_a_bucket() -> None:
+    world = synced(*(pod(f"p{number}") for number in range(10_000)), budget_bytes=262_144)
+    world.cut()
+    world.put(pod("p77", 2))
+    world.connect()
+    world.settle()
+    assert world.sent["Put"] == 1
+    assert world.sent["Held"] < 80
+    assert world.sent_bytes < 2_100 + 80 * 40 + 200
+
+
+def test_what_was_deleted_while_nobody_heard_is_dropped_by_uid() -> None:
+    world = synced(pod("a"), pod("b"))
+    world.cut()
+    world.drop(pod("a").ref)
+    world.connect()
+    world.settle()
+    assert list(world.copy.objects) == [pod("b").ref]
+    assert world.sent["Drop"] == 1
+
+
+def test_objects_are_told_in_the_truths_order_and_drops_in_the_reverse_one_before_them() -> None:
+    world = synced(pod("claim"), pod("pod"))
+    for item in (pod("new-claim"), pod("new-pod")):
+        world.put(item, tell=False)
+    for name in ("claim", "pod"):
+        world.drop(pod(name).ref, tell=False)
+    world.changed(pod("pod").ref, whole=True)
+    assert [getattr(said, "name", "in step") for said in told(world)] == [
+        "pod", "claim", "new-claim", "new-pod", "in step",
+    ]  # fmt: skip
+
+
+# ---- only the newest, one at a time ----------------------------------------------------------------------------------
+
+
+def test_an_object_that_changes_on_its_way_is_told_again_when_it_is_stored_and_only_in_its_newest_state() -> None:
+    world = synced()
+    world.put(pod("a", 1))
+    assert [type(said) for said in told(world)] == [Put, InStep]
+    world.put(pod("a", 2))
+    world.put(pod("a", 3))
+    assert told(world) == []
+    world.settle()
+    assert world.sent["Put"] == 2
+    assert world.copy.objects[pod("a").ref] == pod("a", 3)
+
+
+def test_a_body_is_read_when_it_is_sent_so_a_newer_one_goes() -> None:
+    world = synced()
+    world.put(pod("a", 1))
+    world.put(pod("a", 2), tell=False)
+    assert told(world)[0] == put(2, pod("a", 2))
+    world.settle()
+    assert world.sent["Put"] == 1
+
+
+def test_another_object_of_the_same_name_is_told_as_an_end_and_a_beginning() -> None:
+    world = synced(pod("a", uid="old"))
+    world.put(pod("a", 2, uid="new"))
+    assert told(world) == [drop(3, pod("a").ref, "old")]
+    world.settle()
+    assert world.copy.objects[pod("a").ref].stamp.uid == "new"
+
+
+def test_what_came_and_went_before_it_was_told_is_not_told() -> None:
+    world = synced()
+    world.put(pod("a"))
+    world.drop(pod("a").ref)
+    assert told(world) == []
+
+
+def test_what_is_gone_when_it_is_read_is_not_told() -> None:
+    world = synced()
+    world.put(pod("a"))
+    world.drop(pod("a").ref, tell=False)
+    assert [type(said) for said in told(world)] == []
+
+
+# ---- in step ---------------------------------------------------------------------------------------------------------
+
+
+def test_in_step_is_said_after_the_first_comparison_and_again_after_each_burst() -> None:
+    world = synced()
+    assert told(world) == []
+    world.put(pod("a"))
+    world.put(pod("b"))
+    assert [type(said) for said in told(world)] == [Put, Put, InStep]
+    world.settle()
+    world.drop(pod("a").ref)
+    assert [type(said) for said in told(world)] == [Drop, InStep]
+
+
+# ---- the budget ------------------------------------------------------------------------------------------------------
+
+
+def test_the_teller_stops_at_the_budget_until_something_is_stored() -> None:
+    world = synced(budget_bytes=450)
+    for number in range(5):
+        world.put(pod(f"p{number}"))
+    assert len(told(world)) == 3
+    assert told(world) == []
+    while world.deliver_down():
+        pass
+    world.store(1)
+    world.learn()
+    world.deliver_up()
+    assert len(told(world)) == 1
+
+
+def test_an_object_larger_than_the_budget_goes_alone() -> None:
+    world = synced(budget_bytes=450)
+    world.put(pod("small"))
+    world.put(pod("large", size=2_000))
+    world.put(pod("other"))
+    assert [said.name for said in told(world) if isinstance(said, Put)] == ["small"]
+    world.settle()
+    assert len(world.copy.objects) == 3
+
+
+# ---- what cannot be told ---------------------------------------------------------------------------------------------
+
+
+def test_an_object_too_large_for_the_peer_is_named_once_and_holds_nothing_up() -> None:
+    world = synced()
+    assert world.teller is not None
+    world.put(pod("huge", size=MAX_MESSAGE_BYTES))
+    world.put(pod("small"))
+    message = world.teller.next_message()
+    assert [type(said) for said in decode(message)] == [Put, InStep]
+    (event,) = world.teller.events()
+    assert isinstance(event, Untold)
+    assert (event.ref.name, event.stamp.version) == ("huge", "1")
+    assert event.why.startswith("it has 30")
+    world.teller.changed()
+    assert world.teller.next_message() == b""
+    world.truth.objects[pod("huge").ref] = pod("huge", 2)
+    world.teller.changed()
+    assert [type(said) for said in decode(world.teller.next_message())] == [Put, InStep]
+
+
+def test_an_object_that_cannot_be_told_still_ends_the_one_it_replaced() -> None:
+    world = synced(pod("a", uid="old"))
+    world.put(pod("a", 2, uid="new", size=MAX_MESSAGE_BYTES))
+    world.settle()
+    assert world.copy.objects == {}
+    assert world.said["Untold"] == 1
+    assert told(world) == []
+
+
+def test_an_object_that_becomes_too_large_and_then_another_one_is_still_ended() -> None:
+    world = synced(pod("a", uid="old"))
+    world.put(pod("a", 2, uid="old", size=MAX_MESSAGE_BYTES))
+    world.settle()
+    assert world.copy.objects == {pod("a").ref: pod("a", uid="old")}
+    world.drop(pod("a").ref)
+    world.settle()
+    assert world.copy.objects == {}
+
+
+def test_a_refused_object_is_named_and_left_alone_until_it_changes() -> None:
+    world = synced(pod("a"))
+    bad = Object(pod("a").ref, Stamp("u", "2"), b"refuse me")
+    world.put(bad)
+    world.settle()
+    assert world.sent["Put"] == 1
+    assert world.said["Untold"] == 1
+    assert world.copy.objects[bad.ref] == pod("a")
+    world.put(pod("a", 3))
+    world.settle()
+    assert world.copy.objects[bad.ref] == pod("a", 3)
+
+
+def test_a_key_that_the_wire_cannot_carry_is_named() -> None:
+    world = synced()
+    assert world.teller is not None
+    world.put(pod("n" * 2_000))
+    assert [type(said) for said in decode(world.teller.next_message() or b"")] == []
+    (event,) = world.teller.events()
+    assert isinstance(event, Untold)
+
+
+# ---- what its owner hears --------------------------------------------------------------------------------------------
+
+
+def test_the_owner_hears_what_the_learner_had_and_what_it_has_stored() -> None:
+    world = synced(pod("a"))
+    teller = Teller(world.truth, max_message_bytes=9_000)
+    teller.receive(encode(DigestSaid(1_000, world.copy.sums())))
+    (compared,) = teller.events()
+    assert isinstance(compared, Compared)
+    assert dict(compared.held) == {pod("a").ref: pod("a").stamp}
+    world.truth.objects = {pod("b").ref: pod("b")}
+    teller.changed()
+    while teller.next_message():
+        pass
+    teller.receive(encode(Stored(2)))
+    assert teller.events() == [Confirmed(pod("a").ref, None), Confirmed(pod("b").ref, pod("b").stamp)]
+
+
+def test_an_event_is_told_once_and_forgotten_by_the_teller() -> None:
+    world = synced(pod("e", kind="Event"))
+    assert world.truth.objects == {}
+    assert world.copy.passed == {(pod("e", kind="Event").ref, "1")}
+    assert world.teller is not None
+    assert not world.teller._told
+    world.connect()
+    world.settle()
+    assert world.sent["Put"] == world.sent["Drop"] == 0
+
+
+# ---- a peer that breaks the rules ------------------------------------------------------------------------------------
+
+
+def teller_that_asks() -> Teller:
+    """A teller that has asked what is in the bucket of its one object."""
+    world = World(budget_bytes=500)
+    world.put(pod("a"))
+    teller = Teller(world.truth, max_message_bytes=3_000)
+    teller.receive(encode(DigestSaid(500, EMPTY)))
+    return teller
+
+
+def teller_that_tells() -> Teller:
+    teller = teller_that_asks()
+    teller.receive(encode(HeldAll()))
+    while teller.next_message():
+        pass
+    return teller
+
+
+other = next(name for name in map(str, range(99)) if bucket_of(pod(name).ref) != bucket_of(pod("a").ref))
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        (Stored(1), "Stored was not to be said now"),
+        (Put(1, "Pod", "ns", "a", "u", "1", b""), "Put was not to be said now, or not by this side"),
+        (DigestSaid(1, EMPTY), "Digest was not to be said now"),
+        (Held("Pod", "ns", other, "u", "1"), "a bucket that was not asked for"),
+    ],
+)
+def test_a_learner_that_speaks_out_of_turn_is_refused(said: SyncMessage, why: str) -> None:
+    with pytest.raises(RemoteProtocolError, match=why):
+        teller_that_asks().receive(encode(said))
+
+
+def test_a_digest_of_another_size_is_refused() -> None:
+    teller = Teller(World(budget_bytes=0).truth, max_message_bytes=9_000)
+    with pytest.raises(RemoteProtocolError, match=r"a digest of 7 bytes, not 2048"):
+        teller.receive(encode(DigestSaid(500, b"1234567")))
+
+
+@pytest.mark.parametrize("said", [Stored(3), Refused(7, "no"), HeldAll(), Held("Pod", "ns", "a", "u", "1")])
+def test_a_learner_that_stores_what_it_was_not_told_is_refused(said: SyncMessage) -> None:
+    with pytest.raises(RemoteProtocolError):
+        teller_that_tells().receive(encode(said))
+
+
+def test_what_was_stored_stays_stored() -> None:
+    teller = teller_that_tells()
+    teller.receive(encode(Stored(2)))
+    with pytest.raises(RemoteProtocolError, match="Stored: 1 after 2"):
+        teller.receive(encode(Stored(1)))
+
+
+def test_a_learner_that_lists_without_an_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("common.sync._MOST_HELD", 50)
+    teller = Teller(World(budget_bytes=0).truth, max_message_bytes=9_000)
+    teller.receive(encode(DigestSaid(500, b"\xff" * 8 * BUCKETS)))
+    for number in range(50):
+        teller.receive(encode(Held("Pod", "ns", str(number), "u", "1")))
+    with pytest.raises(RemoteProtocolError, match="more than 50 objects"):
+        teller.receive(encode(Held("Pod", "ns", "50", "u", "1")))
+
+
+def learner(budget_bytes: int = 500) -> Learner:
+    found = Learner(World(budget_bytes=0).copy, budget_bytes=budget_bytes)
+    assert found.next_message()
+    return found
+
+
+def test_a_teller_that_tells_before_it_has_compared_is_refused() -> None:
+    with pytest.raises(RemoteProtocolError, match="Put was not to be said now"):
+        learner().receive(encode(put(1, pod("a"))))
+    asked = learner()
+    asked.receive(encode(Differ(b"\x07")))
+    with pytest.raises(RemoteProtocolError, match="Put was not to be said now"):
+        asked.receive(encode(put(1, pod("a"))))
+
+
+@pytest.mark.parametrize(
+    ("told", "why"),
+    [
+        ([put(2, pod("a"))], "Put: seq 2, not 1"),
+        ([put(1, pod("a")), put(1, pod("b"))], "Put: seq 1, not 2"),
+        ([put(1, pod("a", size=450)), drop(2, pod("b" * 200).ref, "u")], "Drop: .* 500 were agreed"),
+        ([InStep(1), InStep(2)], "InStep: twice"),
+        ([Differ(b"")], "Differ was not to be said now"),
+        ([Stored(1)], "not by this side"),
+        ([Put(1, "Pod", "ns", "", "u", "1", b"")], "without a kind or a name"),
+    ],
+)
+def test_a_teller_that_breaks_the_rules_is_refused(told: list[SyncMessage], why: str) -> None:
+    asked = learner()
+    asked.receive(encode(Differ(b"")))
+    with pytest.raises(RemoteProtocolError, match=why):
+        asked.receive(b"".join(map(encode, told)))
+
+
+def test_a_learner_cannot_store_what_did_not_come() -> None:
+    asked = learner()
+    asked.receive(encode(Differ(b"")))
+    with pytest.raises(LocalProtocolError, match="stored 1, but 0 was received last"):
+        asked.stored(1)
+
+
+# ---- the digest ------------------------------------------------------------------------------------------------------
+
+
+def test_a_digest_does_not_depend_on_the_order_and_forgets_what_goes() -> None:
+    one, two = Digest({pod("a").ref: Stamp("u", "1"), pod("b").ref: Stamp("u", "1")}), Digest()
+    for name in ("b", "c", "a"):
+        two.toggle(pod(name).ref, Stamp("u", "1"))
+    two.toggle(pod("c").ref, Stamp("u", "1"))
+    assert one.sums() == two.sums()
+    assert one.differing(two.sums()) == b""
+
+
+@pytest.mark.parametrize("changed", [Stamp("u", "2"), Stamp("v", "1"), Stamp("u1", "")])
+def test_another_uid_or_version_makes_another_digest(changed: Stamp) -> None:
+    ref = pod("a").ref
+    assert Digest({ref: changed}).differing(Digest({ref: Stamp("u", "1")}).sums()) == bytes([bucket_of(ref)])

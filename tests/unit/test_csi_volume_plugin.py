@@ -1,0 +1,439 @@
+"""The steps on a volume: what lies on disk before, during and after each call, and what its failure means."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from common.status import Code
+from edge.csi_volume_plugin import Published, Staged, Unreadable, VolumePlugin
+from edge.volume_errors import NON_FINAL, NotReady, Refused, Uncertain, VolumeError
+from edge.volumes import DriverRules, Pod, PodVolume, Volume
+from tests.support.node_driver import NO_ANSWER, ScriptedDriver
+
+VOLUME = Volume(driver="d.csi", handle="vol-1", name="pv1", mount_options=("password=hunter2",))
+BLOCK = Volume(driver="d.csi", handle="vol-2", name="pv2", block=True)
+POD = Pod(uid="u1", namespace="shop", name="web")
+WANTED = PodVolume(pod=POD, volume=VOLUME, volume_name="data")
+PUBLISHED = Published(driver="d.csi", handle="vol-1", name="pv1", pod_uid="u1")
+STAGED = Staged(driver="d.csi", handle="vol-1", name="pv1")
+HASH = "d2e8363faaac7ae76def3b14091d8eb5755f6b92e9531627aeec833a8731cc49"
+STAGING = f"plugins/kubernetes.io/csi/d.csi/{HASH}"
+TARGET = "pods/u1/volumes/kubernetes.io~csi/pv1"
+FINAL = [code for code in Code if code and code not in NON_FINAL]
+
+
+@pytest.fixture
+def driver() -> ScriptedDriver:
+    return ScriptedDriver()
+
+
+@pytest.fixture
+def plugin(tmp_path: Path, driver: ScriptedDriver) -> VolumePlugin:
+    return VolumePlugin(tmp_path / "root", "n1", {"d.csi": driver}.get)
+
+
+def on_disk(plugin: VolumePlugin) -> list[str]:
+    """Files, links and empty directories, from the root on."""
+    root = plugin.layout.root
+    found = [path for path in root.rglob("*") if not path.is_dir() or not any(path.iterdir())]
+    return sorted(str(path.relative_to(root)) for path in found)
+
+
+async def stage(plugin: VolumePlugin, volume: Volume = VOLUME, **more: Any) -> None:
+    await plugin.stage(volume, **({"publish_context": {"a": "context-value"}, "secrets": {"k": "s3cret!"}} | more))
+
+
+async def publish(plugin: VolumePlugin, wanted: PodVolume = WANTED, **more: Any) -> None:
+    await plugin.publish(wanted, **({"publish_context": {}, "secrets": {"k": "s3cret!"}} | more))
+
+
+async def failed(work: Any) -> VolumeError:
+    with pytest.raises(VolumeError) as raised:
+        await work
+    return raised.value
+
+
+async def test_a_volume_goes_up_and_down_and_leaves_nothing(plugin: VolumePlugin, driver: ScriptedDriver) -> None:
+    await stage(plugin)
+    assert on_disk(plugin) == [f"{STAGING}/globalmount", f"{STAGING}/vol_data.json"]
+    await publish(plugin)
+    assert on_disk(plugin) == [
+        f"{STAGING}/globalmount",
+        f"{STAGING}/vol_data.json",
+        f"{TARGET}/mount",
+        f"{TARGET}/vol_data.json",
+    ]
+    await plugin.unpublish(PUBLISHED)
+    await plugin.unstage(STAGED)
+    assert driver.methods == ["Stage", "Publish", "Unpublish", "Unstage"]
+    assert await plugin.clean_leftovers(PUBLISHED)
+    assert on_disk(plugin) == ["plugins/kubernetes.io/csi/d.csi", "pods"]
+
+
+async def test_the_data_is_written_before_each_call(plugin: VolumePlugin, driver: ScriptedDriver) -> None:
+    seen: list[dict[str, str]] = []
+    root = plugin.layout.root
+    driver.meanwhile["NodeStageVolume"] = lambda _: seen.append(
+        json.loads((root / STAGING / "vol_data.json").read_text())
+    )
+    driver.meanwhile["NodePublishVolume"] = lambda _: seen.append(
+        json.loads((root / TARGET / "vol_data.json").read_text())
+    )
+    await stage(plugin)
+    await publish(plugin)
+    assert seen[0] == {"driverName": "d.csi", "volumeHandle": "vol-1"}
+    assert seen[1]["specVolID"] == "pv1"
+    assert seen[1]["nodeName"] == "n1"
+
+
+async def test_the_driver_gets_the_paths_as_they_were_given(plugin: VolumePlugin, driver: ScriptedDriver) -> None:
+    await stage(plugin)
+    await publish(plugin)
+    root = plugin.layout.root
+    assert driver.last("NodeStageVolume").staging_target_path == str(root / STAGING / "globalmount")
+    assert driver.last("NodePublishVolume").staging_target_path == str(root / STAGING / "globalmount")
+    assert driver.last("NodePublishVolume").target_path == str(root / TARGET / "mount")
+    assert not (root / TARGET / "mount").is_symlink()
+
+
+async def test_a_driver_that_does_not_stage_is_not_asked_to(plugin: VolumePlugin, driver: ScriptedDriver) -> None:
+    driver.capabilities = frozenset()
+    await stage(plugin)
+    assert on_disk(plugin) == [f"{STAGING}/globalmount", f"{STAGING}/vol_data.json"]
+    await publish(plugin)
+    assert driver.last("NodePublishVolume").staging_target_path == ""
+    await plugin.unpublish(PUBLISHED)
+    await plugin.unstage(STAGED)
+    assert driver.methods == ["Publish", "Unpublish"]
+    assert not any(STAGING in path for path in on_disk(plugin))
+
+
+async def test_an_inline_volume_is_published_from_its_attributes(plugin: VolumePlugin, driver: ScriptedDriver) -> None:
+    inline = replace(VOLUME, ephemeral=True, rules=DriverRules(ephemeral=True))
+    await publish(plugin, replace(WANTED, volume=inline))
+    assert json.loads((plugin.layout.root / TARGET / "vol_data.json").read_text())["volumeLifecycleMode"] == "Ephemeral"
+    assert (await plugin.scan()).published == (replace(PUBLISHED, ephemeral=True),)
+
+
+async def test_without_its_driver_nothing_happens(plugin: VolumePlugin) -> None:
+    lost = replace(VOLUME, driver="lost.csi")
+    assert isinstance(await failed(stage(plugin, lost)), NotReady)
+    error = await failed(publish(plugin, replace(WANTED, volume=lost)))
+    assert isinstance(error, NotReady)
+    assert "driver lost.csi is not registered on this node" in str(error)
+    assert isinstance(await failed(plugin.unpublish(replace(PUBLISHED, driver="lost.csi"))), NotReady)
+    assert isinstance(await failed(plugin.unstage(replace(STAGED, driver="lost.csi"))), NotReady)
+    assert not plugin.layout.root.exists()
+
+
+@pytest.mark.parametrize("code", sorted(NON_FINAL))
+async def test_a_code_that_is_not_final_leaves_everything_in_place(
+    plugin: VolumePlugin, driver: ScriptedDriver, code: Code
+) -> None:
+    driver.answers |= {"NodeStageVolume": (code, "later"), "NodePublishVolume": (code, "later")}
+    staged, published = await failed(stage(plugin)), await failed(publish(plugin))
+    assert isinstance(staged, Uncertain)
+    assert isinstance(published, Uncertain)
+    assert (staged.code, published.code) == (code, code)
+    assert on_disk(plugin) == [f"{STAGING}/globalmount", f"{STAGING}/vol_data.json", f"{TARGET}/vol_data.json"]
+
+
+@pytest.mark.parametrize("code", FINAL)
+async def test_a_final_code_leaves_nothing(plugin: VolumePlugin, driver: ScriptedDriver, code: Code) -> None:
+    driver.answers |= {"NodeStageVolume": (code, "no"), "NodePublishVolume": (code, "no")}
+    staged, published = await failed(stage(plugin)), await failed(publish(plugin))
+    assert isinstance(staged, Refused)
+    assert isinstance(published, Refused)
+    assert str(staged) == f"driver d.csi answered NodeStageVolume with {code.name}: no"
+    assert on_disk(plugin) == ["plugins/kubernetes.io/csi/d.csi", "pods/u1/volumes/kubernetes.io~csi"]
+
+
+@pytest.mark.parametrize("step", [stage, publish])
+async def test_no_answer_is_uncertain(plugin: VolumePlugin, driver: ScriptedDriver, step: Callable[..., Any]) -> None:
+    driver.answers |= {"NodeStageVolume": NO_ANSWER, "NodePublishVolume": NO_ANSWER}
+    assert isinstance(await failed(step(plugin)), Uncertain)
+    assert any("vol_data.json" in path for path in on_disk(plugin))
+
+
+async def test_a_refused_publication_of_a_reconstructed_volume_keeps_its_directory(
+    plugin: VolumePlugin, driver: ScriptedDriver
+) -> None:
+    await publish(plugin)
+    driver.answers["NodePublishVolume"] = (Code.INTERNAL, "no")
+    assert isinstance(await failed(publish(plugin, reconstructed=True)), Refused)
+    assert f"{TARGET}/vol_data.json" in on_disk(plugin)
+
+
+@pytest.mark.parametrize("answer", [(Code.INTERNAL, "no"), (Code.UNAVAILABLE, "later"), NO_ANSWER])
+async def test_a_failed_republication_changes_nothing(
+    plugin: VolumePlugin, driver: ScriptedDriver, answer: Any
+) -> None:
+    await publish(plugin)
+    before = on_disk(plugin)
+    driver.answers["NodePublishVolume"] = answer
+    await failed(plugin.republish(WANTED, publish_context={}, secrets={}))
+    assert on_disk(plugin) == before
+
+
+async def test_a_republication_is_the_same_call(plugin: VolumePlugin, driver: ScriptedDriver) -> None:
+    await publish(plugin)
+    first = driver.last("NodePublishVolume")
+    written = (plugin.layout.root / TARGET / "vol_data.json").stat().st_ino
+    await plugin.republish(WANTED, publish_context={}, secrets={"k": "s3cret!"})
+    assert driver.last("NodePublishVolume") == first
+    assert (plugin.layout.root / TARGET / "vol_data.json").stat().st_ino == written
+
+
+async def test_an_ok_with_nothing_at_the_target_is_not_believed(plugin: VolumePlugin, driver: ScriptedDriver) -> None:
+    driver.broken.add("NodePublishVolume")
+    error = await failed(publish(plugin))
+    assert isinstance(error, Uncertain)
+    assert "answered NodePublishVolume with OK, but there is nothing at" in str(error)
+
+
+async def test_a_long_error_text_is_cut(plugin: VolumePlugin, driver: ScriptedDriver) -> None:
+    driver.answers["NodeStageVolume"] = (Code.INTERNAL, "x" * 3_000_000)
+    error = await failed(stage(plugin))
+    assert len(str(error)) < 1200
+    assert "(3000000 characters in all" in str(error)
+
+
+async def test_what_was_secret_in_the_request_is_not_told(plugin: VolumePlugin, driver: ScriptedDriver) -> None:
+    said = "mount -o password=hunter2 with s3cret! and context-value and token-of-the-pod failed"
+    driver.answers |= {"NodeStageVolume": (Code.INTERNAL, said), "NodePublishVolume": (Code.ABORTED, said)}
+    rules = DriverRules(token_audiences=(("a", 0),))
+    wanted = replace(WANTED, volume=replace(VOLUME, rules=rules))
+    tokens = {"a": {"token": "token-of-the-pod", "expirationTimestamp": "2026-01-01T00:00:00Z"}}
+    staged = str(await failed(stage(plugin)))
+    published = str(await failed(publish(plugin, wanted, tokens=tokens, publish_context={"a": "context-value"})))
+    for secret in ("hunter2", "s3cret!", "context-value"):
+        assert secret not in staged + published
+    assert "token-of-the-pod" not in published
+    assert "failed" in staged
+
+
+async def test_data_that_cannot_be_written_keeps_the_driver_unasked(
+    plugin: VolumePlugin, driver: ScriptedDriver
+) -> None:
+    (plugin.layout.root / STAGING / "vol_data.json").mkdir(parents=True)
+    (plugin.layout.root / TARGET / "vol_data.json").mkdir(parents=True)
+    for step in (stage, publish):
+        error = await failed(step(plugin))
+        assert isinstance(error, NotReady)
+        assert "cannot write" in str(error)
+    assert driver.calls == []
+
+
+@pytest.mark.parametrize("answer", [(Code.INTERNAL, "no"), NO_ANSWER])
+async def test_a_failed_unpublish_or_unstage_keeps_the_data(
+    plugin: VolumePlugin, driver: ScriptedDriver, answer: Any
+) -> None:
+    await stage(plugin)
+    await publish(plugin)
+    before = on_disk(plugin)
+    driver.answers |= {"NodeUnpublishVolume": answer, "NodeUnstageVolume": answer}
+    await failed(plugin.unpublish(PUBLISHED))
+    await failed(plugin.unstage(STAGED))
+    assert on_disk(plugin) == before
+
+
+async def test_an_unpublish_asks_the_driver_even_if_nothing_is_there(
+    plugin: VolumePlugin, driver: ScriptedDriver
+) -> None:
+    await plugin.unpublish(PUBLISHED)
+    assert driver.methods == ["Unpublish"]
+
+
+async def test_a_target_that_the_driver_left_behind_is_removed(plugin: VolumePlugin, driver: ScriptedDriver) -> None:
+    await publish(plugin)
+    driver.broken.add("NodeUnpublishVolume")
+    await plugin.unpublish(PUBLISHED)
+    assert on_disk(plugin) == ["pods/u1/volumes/kubernetes.io~csi"]
+
+
+async def test_a_target_that_holds_files_is_never_emptied(plugin: VolumePlugin, driver: ScriptedDriver) -> None:
+    await publish(plugin)
+    (plugin.layout.root / TARGET / "mount/data").write_text("precious")
+    driver.broken.add("NodeUnpublishVolume")
+    error = await failed(plugin.unpublish(PUBLISHED))
+    assert isinstance(error, Uncertain)
+    assert "it is not empty" in str(error)
+    assert (plugin.layout.root / TARGET / "mount/data").read_text() == "precious"
+    assert (plugin.layout.root / TARGET / "vol_data.json").exists()
+
+
+async def test_a_missing_vol_data_asks_the_driver_only_if_our_own_state_says_staged(
+    plugin: VolumePlugin, driver: ScriptedDriver
+) -> None:
+    await stage(plugin)
+    (plugin.layout.root / STAGING / "vol_data.json").unlink()
+    driver.calls.clear()
+    await plugin.unstage(STAGED, recorded=False)
+    assert driver.methods == []
+    await plugin.unstage(STAGED)
+    assert driver.methods == ["Unstage"]
+    assert on_disk(plugin) == ["plugins/kubernetes.io/csi/d.csi"]
+
+
+@pytest.mark.parametrize("content", ["", "nonsense", '{"driverName":"d.csi"}'])
+async def test_an_unreadable_vol_data_keeps_nothing_from_being_unstaged(
+    plugin: VolumePlugin, driver: ScriptedDriver, content: str
+) -> None:
+    await stage(plugin)
+    (plugin.layout.root / STAGING / "vol_data.json").write_text(content)
+    await plugin.unstage(STAGED, recorded=False)
+    assert driver.methods[-1] == "Unstage"
+
+
+async def test_an_expansion_tells_the_size_that_came_of_it(plugin: VolumePlugin, driver: ScriptedDriver) -> None:
+    assert await plugin.expand(VOLUME, "u1", required_bytes=100, secrets={}) == 100
+    driver.responses["NodeExpandVolume"] = b"\x08\xc8\x01"
+    assert await plugin.expand(VOLUME, "u1", required_bytes=100, secrets={}) == 200
+    request = driver.last("NodeExpandVolume")
+    assert request.volume_path == str(plugin.layout.root / TARGET / "mount")
+    assert request.staging_target_path == str(plugin.layout.root / STAGING / "globalmount")
+
+
+async def test_a_driver_that_cannot_expand_is_not_asked(plugin: VolumePlugin, driver: ScriptedDriver) -> None:
+    driver.capabilities = frozenset({1})
+    error = await failed(plugin.expand(VOLUME, "u1", required_bytes=100, secrets={}))
+    assert (type(error), error.code) == (Refused, Code.UNIMPLEMENTED)
+    assert driver.calls == []
+
+
+async def test_an_expansion_keeps_the_drivers_code(plugin: VolumePlugin, driver: ScriptedDriver) -> None:
+    driver.answers["NodeExpandVolume"] = (Code.FAILED_PRECONDITION, "in use")
+    error = await failed(plugin.expand(VOLUME, "u1", required_bytes=100, secrets={}))
+    assert (type(error), error.code) == (Refused, Code.FAILED_PRECONDITION)
+
+
+async def test_stats_are_asked_as_far_as_the_driver_tells(plugin: VolumePlugin, driver: ScriptedDriver) -> None:
+    driver.capabilities = frozenset()
+    assert await plugin.stats(PUBLISHED) is None
+    driver.capabilities = frozenset({1, 2, 7})
+    driver.responses["NodeGetVolumeStats"] = b"\x0a\x04\x10\x05\x20\x01"
+    driver.responses["NodeGetVolumeHealth"] = b"\x0a\x0a\x12\x08\x08\x01\x12\x04Slow"
+    found = await plugin.stats(PUBLISHED)
+    assert found is not None
+    assert (found.capacity_bytes, found.abnormal, found.message) == (5, True, "Slow")
+    assert driver.last("NodeGetVolumeHealth").staging_target_path == str(plugin.layout.root / STAGING / "globalmount")
+    assert driver.last("NodeGetVolumeStats").staging_target_path == ""
+
+
+async def test_stats_without_any_usage_are_an_error_as_for_the_kubelet(plugin: VolumePlugin) -> None:
+    assert "without any usage" in str(await failed(plugin.stats(PUBLISHED)))
+
+
+async def test_a_block_volume_is_prepared_as_by_the_kubelet(plugin: VolumePlugin, driver: ScriptedDriver) -> None:
+    root = "plugins/kubernetes.io/csi/volumeDevices"
+    await stage(plugin, BLOCK)
+    assert on_disk(plugin) == [f"{root}/pv2/data/vol_data.json", f"{root}/staging/pv2"]
+    driver.answers["NodePublishVolume"] = (Code.INTERNAL, "no")
+    await failed(publish(plugin, replace(WANTED, volume=BLOCK)))
+    request = driver.last("NodePublishVolume")
+    assert request.staging_target_path == str(plugin.layout.root / root / "staging/pv2")
+    assert request.target_path == str(plugin.layout.root / root / "publish/pv2/u1")
+    assert on_disk(plugin) == [f"{root}/publish/pv2", f"{root}/pv2/data/vol_data.json", f"{root}/staging/pv2"]
+    await plugin.unstage(Staged(driver="d.csi", handle="vol-2", name="pv2", block=True))
+    assert driver.last("NodeUnstageVolume").staging_target_path == str(plugin.layout.root / root / "staging/pv2")
+    assert on_disk(plugin) == [f"{root}/publish", f"{root}/staging"]
+
+
+async def test_a_refused_stage_of_a_block_volume_leaves_nothing(plugin: VolumePlugin, driver: ScriptedDriver) -> None:
+    driver.answers["NodeStageVolume"] = (Code.INTERNAL, "no")
+    await failed(stage(plugin, BLOCK))
+    assert not any("pv2" in path for path in on_disk(plugin))
+
+
+async def test_a_block_volume_of_a_driver_that_does_not_stage_has_no_staging_directory(
+    plugin: VolumePlugin, driver: ScriptedDriver
+) -> None:
+    driver.capabilities = frozenset()
+    await stage(plugin, BLOCK)
+    assert on_disk(plugin) == ["plugins/kubernetes.io/csi/volumeDevices/pv2/data/vol_data.json"]
+    assert driver.calls == []
+
+
+async def test_the_disk_tells_what_is_there(plugin: VolumePlugin, driver: ScriptedDriver) -> None:
+    await stage(plugin)
+    await publish(plugin)
+    await stage(plugin, BLOCK)
+    (plugin.layout.root / "plugins/kubernetes.io/csi/volumeDevices/publish/pv2").mkdir(parents=True)
+    (plugin.layout.root / "plugins/kubernetes.io/csi/volumeDevices/publish/pv2/u9").touch()
+    block = {"driver": "d.csi", "handle": "vol-2", "name": "pv2", "block": True}
+    found = await plugin.scan()
+    assert found.published == (PUBLISHED, Published(pod_uid="u9", **block))  # type: ignore[arg-type]  # as they are
+    assert found.staged == (replace(STAGED, name=""), Staged(**block))  # type: ignore[arg-type]  # as they are
+    assert found.unreadable == ()
+
+
+async def test_an_empty_node_has_nothing(plugin: VolumePlugin) -> None:
+    found = await plugin.scan()
+    assert (found.published, found.staged, found.unreadable) == ((), (), ())
+
+
+async def test_data_in_the_wrong_place_is_not_believed(plugin: VolumePlugin) -> None:
+    await stage(plugin)
+    await publish(plugin)
+    root = plugin.layout.root
+    (root / TARGET).rename(root / "pods/u1/volumes/kubernetes.io~csi/other")
+    (root / STAGING).rename(root / "plugins/kubernetes.io/csi/d.csi/other")
+    found = await plugin.scan()
+    assert (found.published, found.staged) == ((), ())
+    assert {(each.path.name, each.reason) for each in found.unreadable} == {
+        ("other", "its vol_data.json is another volume's")
+    }
+
+
+@pytest.mark.parametrize("content", [None, "nonsense", "[]"])
+async def test_what_is_unreadable_and_not_mounted_can_be_cleaned_away(
+    plugin: VolumePlugin, content: str | None
+) -> None:
+    await stage(plugin)
+    await publish(plugin)
+    await stage(plugin, BLOCK)
+    for file in plugin.layout.root.rglob("vol_data.json"):
+        if content is None:
+            file.unlink()
+        else:
+            file.write_text(content)
+    found = await plugin.scan()
+    assert [(each.pod_uid, each.name, each.driver, each.block) for each in found.unreadable] == [
+        ("u1", "pv1", "", False),
+        ("", "", "d.csi", False),
+        ("", "pv2", "", True),
+    ]
+    for each in found.unreadable:
+        assert await plugin.clean_leftovers(each)
+    assert (await plugin.scan()).unreadable == ()
+    assert not (plugin.layout.root / "pods/u1").exists()
+
+
+async def test_cleaning_takes_no_file_that_is_not_ours(plugin: VolumePlugin) -> None:
+    folder = plugin.layout.root / TARGET
+    folder.mkdir(parents=True)
+    (folder / "precious").touch()
+    assert not await plugin.clean_leftovers(Unreadable(path=folder, reason="", pod_uid="u1", name="pv1"))
+    assert (folder / "precious").exists()
+
+
+async def test_a_cancelled_step_goes_no_further(plugin: VolumePlugin, driver: ScriptedDriver) -> None:
+    driver.answers["NodeStageVolume"] = NO_ANSWER
+
+    async def hang(*_: object, **__: object) -> Any:
+        entered.set()
+        await asyncio.Event().wait()
+
+    entered = asyncio.Event()
+    driver.call = hang  # type: ignore[method-assign]  # a driver that never answers
+    task = asyncio.create_task(stage(plugin))
+    await entered.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert on_disk(plugin) == [f"{STAGING}/globalmount", f"{STAGING}/vol_data.json"]

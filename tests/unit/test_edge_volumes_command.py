@@ -1,0 +1,84 @@
+"""The volumes of a node as a person reads them, and what --wait still waits for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cli.edge_volumes import missing, select, show
+from cli.edge_volumes_settings import EdgeVolumesSettings
+
+SINCE = 1_795_252_323.9
+
+
+def volume(pod: str = "web", name: str = "data", **changes: Any) -> dict[str, Any]:
+    usual = {
+        "namespace": "default",
+        "pod": pod,
+        "pod_uid": f"uid-{pod}",
+        "volume": name,
+        "driver": "a.example",
+        "state": "published",
+        "since": SINCE,
+        "path": f"/root/pods/uid-{pod}/volumes/kubernetes.io~csi/pv-1/mount",
+        "error": "",
+    }
+    return usual | changes
+
+
+def node(*volumes: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    pods = sorted({(item["namespace"], item["pod"]) for item in volumes})
+    usual = {
+        "node": "n1",
+        "connected": True,
+        "since": "2026-11-21T09:12:03Z",
+        "as_of": "2026-11-21T09:12:04Z",
+        "pods": [{"namespace": namespace, "name": name} for namespace, name in pods],
+        "volumes": list(volumes),
+    }
+    return usual | changes
+
+
+def test_a_node_without_pods_is_one_line() -> None:
+    assert list(show(node())) == ["node n1 is connected since 2026-11-21T09:12:03Z; 0 of 0 volumes published"]
+
+
+def test_volumes_are_a_table_and_the_reasons_stand_below() -> None:
+    waiting = volume("db", state="waiting", path="", error="driver a.example is not registered on this node")
+    assert list(show(node(volume(), waiting))) == [
+        "node n1 is connected since 2026-11-21T09:12:03Z; 1 of 2 volumes published",
+        "",
+        "POD          VOLUME  DRIVER     STATE      SINCE                 PATH",
+        f"default/web  data    a.example  published  2026-11-21T09:12:03Z  {volume()['path']}",
+        "default/db   data    a.example  waiting    2026-11-21T09:12:03Z",
+        "",
+        "default/db data is waiting: driver a.example is not registered on this node",
+    ]
+
+
+def test_a_node_that_is_offline_says_how_old_its_knowledge_is() -> None:
+    (line,) = show(node(connected=False))
+    assert line.startswith("node n1 is offline since 2026-11-21T09:12:03Z;")
+    assert line.endswith("; what it knows is of 2026-11-21T09:12:04Z")
+
+
+def test_a_node_that_was_never_told_its_pods_says_so() -> None:
+    (line,) = show(node(as_of=None))
+    assert line.endswith("; the hub has not told this node its pods yet")
+
+
+def test_a_named_pod_that_is_not_known_is_waited_for() -> None:
+    selected = select(node(volume()), ("default", "other"))
+    assert missing(selected, ("default", "other")) == ["pod default/other is not known on node n1"]
+
+
+def test_a_pod_whose_volumes_are_all_published_is_waited_for_no_longer() -> None:
+    other = volume("db", state="staging")
+    selected = select(node(volume(), volume(name="more"), other), ("default", "web"))
+    assert [item["volume"] for item in selected["volumes"]] == ["data", "more"]
+    assert missing(selected, ("default", "web")) == []
+
+
+def test_a_pod_is_named_with_or_without_its_namespace() -> None:
+    assert EdgeVolumesSettings.from_texts({"pod": "shop/web"}).wanted_pod == ("shop", "web")
+    assert EdgeVolumesSettings.from_texts({"pod": "web"}).wanted_pod == ("default", "web")
+    assert EdgeVolumesSettings.from_texts({}).wanted_pod is None

@@ -1,0 +1,71 @@
+"""What the mount table says."""
+
+from pathlib import Path
+
+from edge.disk.mounts import Mount, MountTable, parse
+
+TABLE = """\
+25 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw
+90 25 0:40 / /proc rw - proc proc rw
+101 25 8:16 /pool/v1 /var/lib/kubelet/plugins/kubernetes.io/csi/d/H/globalmount rw shared:7 master:3 - ext4 /dev/sdb rw
+102 25 8:16 /pool/v1 /var/lib/kubelet/pods/u1/volumes/kubernetes.io~csi/pv1/mount ro - ext4 /dev/sdb rw
+103 25 0:50 / /var/lib/kubelet/pods/u2/volumes/kubernetes.io~csi/a\\040b\\011\\134c/mount rw - nfs4 srv:/x rw
+"""
+KUBELET = Path("/var/lib/kubelet")
+STAGED = KUBELET / "plugins/kubernetes.io/csi/d/H/globalmount"
+TARGET = KUBELET / "pods/u1/volumes/kubernetes.io~csi/pv1/mount"
+
+
+def table(text: str = TABLE) -> MountTable:
+    return MountTable(parse(text))
+
+
+def test_a_line_is_parsed_with_any_number_of_optional_fields() -> None:
+    assert parse(TABLE)[2] == Mount("8:16", "/pool/v1", str(STAGED))
+    assert parse(TABLE)[3] == Mount("8:16", "/pool/v1", str(TARGET))
+
+
+def test_escaped_characters_in_a_path_are_undone() -> None:
+    assert table().is_mount_point(KUBELET / "pods/u2/volumes/kubernetes.io~csi/a b\t\\c/mount")
+
+
+def test_a_directory_on_a_mount_is_no_mount_point() -> None:
+    assert not table().is_mount_point(TARGET / "sub")
+    assert not table().is_mount_point(TARGET.parent)
+
+
+def test_the_mounts_within_a_directory_are_found_and_no_neighbours() -> None:
+    assert table().within(KUBELET / "pods/u1") == [str(TARGET)]
+    assert table().within(TARGET) == [str(TARGET)]
+    assert table().within(KUBELET / "pods/u") == []
+
+
+def test_a_staged_volume_that_is_published_is_referenced() -> None:
+    assert table().references(STAGED) == [str(TARGET)]
+
+
+def test_a_staged_volume_whose_publications_are_gone_is_not() -> None:
+    without = "\n".join(line for line in TABLE.splitlines() if "/pods/u1/" not in line)
+    assert table(without).references(STAGED) == []
+
+
+def test_the_staging_directory_seen_through_another_path_is_no_reference() -> None:
+    again = f"104 25 8:16 /pool/v1 /host{STAGED} rw - ext4 /dev/sdb rw\n"
+    assert table(TABLE + again).references(STAGED) == [str(TARGET)]
+
+
+def test_another_directory_of_the_same_file_system_is_no_reference() -> None:
+    other = "105 25 8:16 /pool/v2 /mnt/v2 rw - ext4 /dev/sdb rw\n"
+    assert str(Path("/mnt/v2")) not in table(TABLE + other).references(STAGED)
+
+
+def test_a_bind_of_a_directory_that_is_no_mount_itself_is_a_reference() -> None:
+    plain = KUBELET / "plugins/kubernetes.io/csi/d/H2/globalmount"
+    bound = f"106 25 8:1 {plain} /mnt/x rw - ext4 /dev/sda1 rw\n"
+    assert table(TABLE + bound).references(plain) == ["/mnt/x"]
+
+
+def test_a_root_directory_behind_a_link_is_looked_up_by_its_real_path() -> None:
+    seen = MountTable(parse(TABLE), root=Path("/link"), real_root=KUBELET)
+    assert seen.is_mount_point(Path("/link/pods/u1/volumes/kubernetes.io~csi/pv1/mount"))
+    assert seen.references(Path("/link/plugins/kubernetes.io/csi/d/H/globalmount")) == [str(TARGET)]

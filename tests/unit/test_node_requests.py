@@ -1,0 +1,305 @@
+"""Every field of every node call comes from where the kubelet takes it."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from common.csi import csi_pb2 as pb
+from edge import node_requests as requests
+from edge.node_requests import Has, VolumeStats
+from edge.volume_errors import NotReady
+from edge.volumes import DriverRules, Pod, PodVolume, Volume
+
+Mode = pb.VolumeCapability.AccessMode.Mode
+POD = Pod(uid="u1", namespace="shop", name="web", service_account="seller", fs_group=2000)
+VOLUME = Volume(
+    driver="d.csi",
+    handle="vol-1",
+    name="pv1",
+    fs_type="ext4",
+    mount_options=("noatime", "discard"),
+    attributes={"pool": "fast"},
+)
+CONTEXT = {"devicePath": "/dev/sdb"}
+ALL = frozenset(range(1, 9))
+STAGE_ONLY = frozenset({Has.STAGE_UNSTAGE_VOLUME})
+
+
+def wanted(volume: Volume = VOLUME, pod: Pod = POD, **more: Any) -> PodVolume:
+    return PodVolume(pod=pod, volume=volume, volume_name="data", **more)
+
+
+def stage(volume: Volume = VOLUME, capabilities: frozenset[int] = STAGE_ONLY, **more: Any) -> pb.NodeStageVolumeRequest:
+    settings = {"publish_context": CONTEXT, "secrets": {"key": "s3cret"}, "fs_group": None, "selinux_label": ""} | more
+    return pb.NodeStageVolumeRequest.FromString(requests.stage(volume, "/staging", capabilities, **settings))
+
+
+def publish(
+    what: PodVolume | None = None, capabilities: frozenset[int] = STAGE_ONLY, **more: Any
+) -> pb.NodePublishVolumeRequest:
+    settings: dict[str, Any] = {"publish_context": CONTEXT, "secrets": {}, "tokens": None} | more
+    raw = requests.publish(what or wanted(), "/target", "/staging", capabilities, **settings)
+    return pb.NodePublishVolumeRequest.FromString(raw)
+
+
+def test_a_stage_has_all_fields_of_the_volume() -> None:
+    assert stage() == pb.NodeStageVolumeRequest(
+        volume_id="vol-1",
+        publish_context=CONTEXT,
+        staging_target_path="/staging",
+        volume_capability=pb.VolumeCapability(
+            mount=pb.VolumeCapability.MountVolume(fs_type="ext4", mount_flags=["noatime", "discard"]),
+            access_mode=pb.VolumeCapability.AccessMode(mode=Mode.SINGLE_NODE_WRITER),
+        ),
+        secrets={"key": "s3cret"},
+        volume_context={"pool": "fast"},
+    )
+
+
+def test_a_publish_has_all_fields_of_the_volume_and_the_claims_read_only() -> None:
+    assert publish(wanted(read_only=True), secrets={"key": "s3cret"}) == pb.NodePublishVolumeRequest(
+        volume_id="vol-1",
+        publish_context=CONTEXT,
+        staging_target_path="/staging",
+        target_path="/target",
+        volume_capability=stage().volume_capability,
+        readonly=True,
+        secrets={"key": "s3cret"},
+        volume_context={"pool": "fast"},
+    )
+
+
+def test_an_empty_file_system_type_stays_empty() -> None:
+    assert stage(replace(VOLUME, fs_type="")).volume_capability.mount.fs_type == ""
+
+
+@pytest.mark.parametrize(
+    ("modes", "without", "with_it"),
+    [
+        (("ReadWriteOnce",), Mode.SINGLE_NODE_WRITER, Mode.SINGLE_NODE_MULTI_WRITER),
+        (("ReadWriteOncePod",), Mode.SINGLE_NODE_WRITER, Mode.SINGLE_NODE_SINGLE_WRITER),
+        (("ReadOnlyMany",), Mode.MULTI_NODE_READER_ONLY, Mode.MULTI_NODE_READER_ONLY),
+        (("ReadWriteMany",), Mode.MULTI_NODE_MULTI_WRITER, Mode.MULTI_NODE_MULTI_WRITER),
+        (("ReadOnlyMany", "ReadWriteOnce"), Mode.MULTI_NODE_READER_ONLY, Mode.MULTI_NODE_READER_ONLY),
+        (("Newer",), Mode.UNKNOWN, Mode.UNKNOWN),
+        ((), Mode.SINGLE_NODE_WRITER, Mode.SINGLE_NODE_MULTI_WRITER),
+    ],
+)
+def test_the_first_access_mode_counts(modes: tuple[str, ...], without: Any, with_it: Any) -> None:
+    volume = replace(VOLUME, access_modes=modes)
+    able = frozenset({Has.SINGLE_NODE_MULTI_WRITER})
+    assert stage(volume, frozenset()).volume_capability.access_mode.mode == without
+    assert stage(volume, able).volume_capability.access_mode.mode == with_it
+    assert publish(wanted(volume), able).volume_capability.access_mode.mode == with_it
+
+
+def test_a_block_volume_has_no_flags_no_group_and_no_file_system() -> None:
+    volume = replace(VOLUME, block=True)
+    for capability in (
+        stage(volume, ALL, fs_group=2000).volume_capability,
+        publish(wanted(volume), ALL).volume_capability,
+    ):
+        assert capability.WhichOneof("access_type") == "block"
+
+
+def test_a_file_system_called_block_is_taken_for_a_block_volume_as_by_the_kubelet() -> None:
+    assert stage(replace(VOLUME, fs_type="block")).volume_capability.WhichOneof("access_type") == "block"
+
+
+def test_fs_group_is_delegated_to_a_driver_with_the_capability() -> None:
+    able = frozenset({Has.VOLUME_MOUNT_GROUP})
+    assert stage(capabilities=able, fs_group=2000).volume_capability.mount.volume_mount_group == "2000"
+    assert publish(capabilities=able).volume_capability.mount.volume_mount_group == "2000"
+    assert stage(fs_group=2000).volume_capability.mount.volume_mount_group == ""
+    assert publish().volume_capability.mount.volume_mount_group == ""
+
+
+def test_the_selinux_label_is_a_mount_option_if_the_driver_knows_it() -> None:
+    label = "system_u:object_r:container_file_t:s0:c15,c25"
+    volume = replace(VOLUME, rules=DriverRules(selinux_mount=True))
+    pod = replace(POD, selinux_label=label)
+    flags = ["noatime", "discard", f'context="{label}"']
+    assert stage(volume, selinux_label=label).volume_capability.mount.mount_flags == flags
+    assert publish(wanted(volume, pod)).volume_capability.mount.mount_flags == flags
+    assert publish(wanted(VOLUME, pod)).volume_capability.mount.mount_flags == flags[:2]
+
+
+def test_pod_info_goes_into_a_copy_of_the_attributes() -> None:
+    volume = replace(VOLUME, rules=DriverRules(pod_info=True))
+    assert dict(publish(wanted(volume)).volume_context) == {
+        "pool": "fast",
+        "csi.storage.k8s.io/pod.name": "web",
+        "csi.storage.k8s.io/pod.namespace": "shop",
+        "csi.storage.k8s.io/pod.uid": "u1",
+        "csi.storage.k8s.io/serviceAccount.name": "seller",
+        "csi.storage.k8s.io/ephemeral": "false",
+    }
+    assert volume.attributes == {"pool": "fast"}
+
+
+def test_an_inline_volume_has_no_staging_path_and_no_publish_context() -> None:
+    volume = replace(VOLUME, ephemeral=True, access_modes=("ReadOnlyMany",), rules=DriverRules(pod_info=True))
+    request = publish(wanted(volume), ALL)
+    assert (request.staging_target_path, dict(request.publish_context)) == ("", {})
+    assert request.volume_capability.access_mode.mode == Mode.SINGLE_NODE_MULTI_WRITER
+    assert list(request.volume_capability.mount.mount_flags) == []
+    assert request.volume_context["csi.storage.k8s.io/ephemeral"] == "true"
+
+
+TOKENS = {
+    "vault": {"token": "ey<1>", "expirationTimestamp": "2026-01-01T00:00:00Z"},
+    "": {"token": "ey2", "expirationTimestamp": "2026-01-02T00:00:00Z"},
+    "other": {"token": "ey3", "expirationTimestamp": "2026-01-03T00:00:00Z"},
+}
+ASKED = (("vault", 600), ("", 0))
+
+
+def test_tokens_are_written_as_go_writes_them() -> None:
+    volume = replace(VOLUME, rules=DriverRules(token_audiences=ASKED))
+    request = publish(wanted(volume), tokens=TOKENS)
+    assert request.volume_context[requests.TOKENS_KEY] == (
+        '{"":{"token":"ey2","expirationTimestamp":"2026-01-02T00:00:00Z"},'
+        '"vault":{"token":"ey\\u003c1\\u003e","expirationTimestamp":"2026-01-01T00:00:00Z"}}'
+    )
+    assert requests.TOKENS_KEY not in request.secrets
+
+
+def test_tokens_go_into_the_secrets_if_the_driver_says_so() -> None:
+    volume = replace(VOLUME, rules=DriverRules(token_audiences=ASKED, tokens_in_secrets=True))
+    given = {"key": "s3cret"}
+    request = publish(wanted(volume), tokens=TOKENS, secrets=given)
+    assert set(json.loads(request.secrets[requests.TOKENS_KEY])) == {"", "vault"}
+    assert requests.TOKENS_KEY not in request.volume_context
+    assert given == {"key": "s3cret"}
+
+
+@pytest.mark.parametrize("tokens", [None, {}, {"vault": TOKENS["vault"]}])
+def test_without_a_token_for_each_audience_nothing_is_asked(tokens: Any) -> None:
+    volume = replace(VOLUME, rules=DriverRules(token_audiences=ASKED))
+    with pytest.raises(NotReady, match="wants a token for audience"):
+        publish(wanted(volume), tokens=tokens)
+
+
+def test_a_block_volume_gets_no_tokens_as_from_the_kubelet() -> None:
+    volume = replace(VOLUME, block=True, rules=DriverRules(token_audiences=ASKED))
+    assert requests.TOKENS_KEY not in publish(wanted(volume)).volume_context
+
+
+def test_taking_down_names_the_volume_and_the_path_alone() -> None:
+    assert pb.NodeUnpublishVolumeRequest.FromString(
+        requests.unpublish("vol-1", "/target")
+    ) == pb.NodeUnpublishVolumeRequest(volume_id="vol-1", target_path="/target")
+    assert pb.NodeUnstageVolumeRequest.FromString(requests.unstage("vol-1", "/staging")) == pb.NodeUnstageVolumeRequest(
+        volume_id="vol-1", staging_target_path="/staging"
+    )
+
+
+def test_an_expansion_names_both_paths_the_size_and_the_capability() -> None:
+    raw = requests.expand(VOLUME, "/target", "/staging", ALL, required_bytes=2**31, secrets={"key": "s3cret"})
+    assert pb.NodeExpandVolumeRequest.FromString(raw) == pb.NodeExpandVolumeRequest(
+        volume_id="vol-1",
+        volume_path="/target",
+        staging_target_path="/staging",
+        capacity_range=pb.CapacityRange(required_bytes=2**31),
+        volume_capability=pb.VolumeCapability(
+            mount=pb.VolumeCapability.MountVolume(fs_type="ext4", mount_flags=["noatime", "discard"]),
+            access_mode=pb.VolumeCapability.AccessMode(mode=Mode.SINGLE_NODE_MULTI_WRITER),
+        ),
+        secrets={"key": "s3cret"},
+    )
+
+
+def test_equal_arguments_make_equal_bytes() -> None:
+    many = {f"k{number}": "v" for number in range(20)}
+    backwards = dict(reversed(many.items()))
+    assert stage(replace(VOLUME, attributes=many)) == stage(replace(VOLUME, attributes=backwards))
+    settings: Any = {"publish_context": {}, "secrets": {}, "fs_group": None, "selinux_label": ""}
+    assert requests.stage(replace(VOLUME, attributes=many), "/s", ALL, **settings) == requests.stage(
+        replace(VOLUME, attributes=backwards), "/s", ALL, **settings
+    )
+
+
+@pytest.mark.parametrize(
+    ("policy", "fs_type", "modes", "expected"),
+    [
+        ("File", "", ("ReadWriteMany",), True),
+        ("None", "ext4", ("ReadWriteOnce",), False),
+        ("ReadWriteOnceWithFSType", "ext4", ("ReadWriteOnce",), True),
+        ("ReadWriteOnceWithFSType", "ext4", ("ReadWriteOncePod",), True),
+        ("ReadWriteOnceWithFSType", "ext4", ("ReadWriteMany", "ReadWriteOnce"), True),
+        ("ReadWriteOnceWithFSType", "ext4", ("ReadWriteMany",), False),
+        ("ReadWriteOnceWithFSType", "", ("ReadWriteOnce",), False),
+    ],
+)
+def test_who_changes_the_group_of_the_files(policy: str, fs_type: str, modes: tuple[str, ...], expected: bool) -> None:
+    volume = replace(VOLUME, fs_type=fs_type, access_modes=modes, rules=DriverRules(fs_group_policy=policy))
+    assert requests.wants_fs_group(wanted(volume), frozenset()) is expected
+    assert not requests.wants_fs_group(wanted(volume, read_only=True), frozenset())
+    assert not requests.wants_fs_group(wanted(volume, replace(POD, fs_group=None)), frozenset())
+    assert not requests.wants_fs_group(wanted(volume), frozenset({Has.VOLUME_MOUNT_GROUP}))
+
+
+def test_an_inline_volume_counts_as_one_writers() -> None:
+    volume = replace(VOLUME, ephemeral=True, access_modes=())
+    assert requests.wants_fs_group(wanted(volume), frozenset())
+
+
+USAGE = pb.NodeGetVolumeStatsResponse(
+    usage=[
+        pb.VolumeUsage(available=1, total=3, used=2, unit=pb.VolumeUsage.BYTES),
+        pb.VolumeUsage(available=10, total=30, used=20, unit=pb.VolumeUsage.INODES),
+        pb.VolumeUsage(available=7, unit=pb.VolumeUsage.UNKNOWN),
+    ]
+).SerializeToString()
+SICK = bytes([0x12, 0x0C, 0x08, 0x01, 0x12, 0x08]) + b"too hot!"
+COUNTS: dict[str, Any] = {
+    "available_bytes": 1,
+    "capacity_bytes": 3,
+    "used_bytes": 2,
+    "inodes_free": 10,
+    "inodes": 30,
+    "inodes_used": 20,
+}
+
+
+def test_usage_is_read() -> None:
+    assert requests.read_stats(USAGE, frozenset({2})) == VolumeStats(**COUNTS)
+
+
+def test_an_old_drivers_condition_is_read_from_the_field_that_csi_1_13_has_no_more() -> None:
+
+    assert requests.read_stats(USAGE + SICK, frozenset({2, 4})) == VolumeStats(
+        **COUNTS, abnormal=True, message="too hot!"
+    )
+    assert requests.read_stats(USAGE, frozenset({2, 4})) == VolumeStats(**COUNTS, abnormal=False)
+
+
+def test_a_condition_of_a_driver_that_has_no_such_capability_is_not_taken_for_one() -> None:
+    assert requests.read_stats(USAGE + SICK, frozenset({2})) == VolumeStats(**COUNTS)
+
+
+def test_an_answer_without_usage_says_nothing_unless_it_tells_the_condition() -> None:
+    assert requests.read_stats(b"", frozenset({2})) is None
+    assert requests.read_stats(SICK, frozenset({2, 4})) == VolumeStats(abnormal=True, message="too hot!")
+
+
+def test_health_is_abnormal_with_every_reason_told() -> None:
+    entry = pb.VolumeHealth.VolumeHealthEntry
+    answer = pb.NodeGetVolumeHealthResponse(
+        volume_health=pb.VolumeHealth(
+            health_statuses=[
+                entry(status=pb.DEGRADED, reason="Slow", message="one disk is gone"),
+                entry(status=pb.DATA_LOSS, reason="Lost"),
+            ]
+        )
+    )
+    assert requests.read_health(answer.SerializeToString()) == (True, "Slow: one disk is gone; Lost")
+    assert requests.read_health(b"") == (False, "")
+
+
+@pytest.mark.parametrize("read", [requests.expanded_bytes, requests.read_health])
+def test_an_answer_that_is_none_is_refused(read: Any) -> None:
+    with pytest.raises(ValueError, match="its answer is no Node"):
+        read(b"\xff\xff")

@@ -1,0 +1,112 @@
+"""The file that a node's drivers are kept in, and what becomes of one that cannot be used."""
+
+from __future__ import annotations
+
+import json
+import stat
+from typing import TYPE_CHECKING
+
+import pytest
+
+from edge.registry.driver_file import DriverFile
+from edge.registry.registration import NodeInfo, Registration
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+KNOWN = Registration(
+    name="v.test",
+    endpoint="/plugins/v/csi.sock",
+    socket="/plugins_registry/v-reg.sock",
+    version=(1, 0, 0),
+    info=NodeInfo("id", 7, {"zone": "a"}, frozenset({1, 3})),
+    gone=True,
+)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> DriverFile:
+    return DriverFile(tmp_path / "state" / "drivers.json")
+
+
+def test_what_was_written_is_read(file: DriverFile) -> None:
+    assert file.read() == []
+    file.write([KNOWN])
+    assert file.read() == [KNOWN]
+    file.write([])
+    assert file.read() == []
+
+
+def test_the_file_is_its_owners_alone_and_nothing_else_is_left_behind(file: DriverFile) -> None:
+    file.path.parent.mkdir()
+    file.path.with_suffix(".new").write_text("of a write that a power cut ended")
+    file.write([KNOWN])
+    assert stat.S_IMODE(file.path.stat().st_mode) == 0o600
+    assert list(file.path.parent.iterdir()) == [file.path]
+
+
+def broken(change: str, value: object) -> bytes:
+    body = {
+        "version": 1,
+        "drivers": [
+            {
+                "name": "v",
+                "endpoint": "/v",
+                "socket": "",
+                "version": [1],
+                "nodeID": "id",
+                "maxVolumes": 0,
+                "topology": {},
+                "capabilities": [],
+                "gone": False,
+                change: value,
+            }
+        ],
+    }
+    return json.dumps(body).encode()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\x00\xff",
+        b"[]",
+        b"{}",
+        b'{"version": 1, "drivers": 3}',
+        b'{"version": 1, "drivers": [3]}',
+        b'{"version": 2, "drivers": []}',
+        b"[" * 100_000,
+        broken("name", 3),
+        broken("maxVolumes", "7"),
+        broken("topology", ["zone"]),
+        broken("topology", {"zone": 1}),
+        broken("version", ["1"]),
+        broken("gone", 1),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_moved_aside_and_named(
+    file: DriverFile, content: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    file.path.parent.mkdir()
+    file.path.write_bytes(content)
+    assert file.read() == []
+    (aside,) = file.path.parent.iterdir()
+    assert aside.suffix == ".corrupt"
+    assert aside.read_bytes() == content
+    assert str(aside) in caplog.text
+    file.write([KNOWN])
+    assert file.read() == [KNOWN]
+
+
+def test_a_file_of_another_version_says_so(file: DriverFile, caplog: pytest.LogCaptureFixture) -> None:
+    file.path.parent.mkdir()
+    file.path.write_text('{"version": 2, "drivers": []}')
+    file.read()
+    assert "its version is 2, and this agent's is 1" in caplog.text
+
+
+def test_a_path_that_is_no_file_is_nothing_known(file: DriverFile, caplog: pytest.LogCaptureFixture) -> None:
+    file.path.mkdir(parents=True)
+    assert file.read() == []
+    assert "cannot be read (Is a directory)" in caplog.text

@@ -1,0 +1,141 @@
+"""What is made and removed below a root directory, and what never is."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from edge.disk.root_dir import RootDir, RootDirError
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> RootDir:
+    return RootDir(tmp_path / "root")
+
+
+def mode(path: Path) -> int:
+    return path.stat().st_mode & 0o7777
+
+
+def test_missing_directories_are_made_with_the_kubelets_mode_whatever_the_umask(root: RootDir) -> None:
+    before = os.umask(0o077)
+    try:
+        root.make_dir(root.path / "pods/u1/volumes")
+    finally:
+        os.umask(before)
+    assert [mode(root.path / part) for part in ("pods", "pods/u1", "pods/u1/volumes")] == [0o750] * 3
+
+
+def test_a_directory_that_is_there_keeps_its_mode(root: RootDir) -> None:
+    root.make_dir(root.path / "pods/u1")
+    (root.path / "pods/u1").chmod(0o700)
+    root.make_dir(root.path / "pods/u1")
+    assert mode(root.path / "pods/u1") == 0o700
+
+
+def test_a_link_on_the_way_is_not_followed(root: RootDir, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    (outside / "dir").mkdir(parents=True)
+    (outside / "file").touch()
+    root.make_dir(root.path / "pods")
+    (root.path / "pods/u1").symlink_to(outside)
+    with pytest.raises(RootDirError, match="symbolic link is not followed"):
+        root.remove_dir(root.path / "pods/u1/dir")
+    with pytest.raises(RootDirError, match="symbolic link is not followed"):
+        root.remove_file(root.path / "pods/u1/file")
+    with pytest.raises(RootDirError, match="symbolic link is not followed"):
+        root.make_dir(root.path / "pods/u1/new/dir")
+    assert sorted(path.name for path in outside.iterdir()) == ["dir", "file"]
+
+
+def test_removing_a_link_leaves_what_it_leads_to(root: RootDir, tmp_path: Path) -> None:
+    (tmp_path / "data").touch()
+    root.make_dir(root.path / "a")
+    (root.path / "a/link").symlink_to(tmp_path / "data")
+    root.remove(root.path / "a/link")
+    assert (tmp_path / "data").exists()
+    assert root.names(root.path / "a") == {}
+
+
+def test_a_directory_that_is_not_empty_stays(root: RootDir) -> None:
+    root.make_dir(root.path / "a/b")
+    with pytest.raises(RootDirError, match=r"cannot remove the directory .*/a: it is not empty"):
+        root.remove_dir(root.path / "a")
+
+
+def test_what_is_not_there_is_removed_already(root: RootDir) -> None:
+    root.make_dir(root.path / "a")
+    root.remove(root.path / "a/b")
+    root.remove_dir(root.path / "x/y")
+    root.remove_file(root.path / "x/y")
+
+
+@pytest.mark.parametrize("path", ["/etc/passwd", "../x", "a/../../x", "."])
+def test_nothing_outside_the_root_is_touched(root: RootDir, path: str) -> None:
+    root.make_dir(root.path / "a")
+    with pytest.raises(RootDirError):
+        root.remove_dir(root.path / path)
+
+
+def test_a_file_is_replaced_at_once_and_a_failed_write_leaves_the_old_one(root: RootDir) -> None:
+    root.make_dir(root.path / "a")
+    file = root.path / "a/vol_data.json"
+    root.write_file(file, b"old")
+
+    def fail() -> None:
+        assert file.read_bytes() == b"old"
+        raise OSError("disk full")
+
+    with pytest.raises(RootDirError, match=r"cannot write .*vol_data\.json: disk full"):
+        root.write_file(file, b"new", reached=fail)
+    assert file.read_bytes() == b"old"
+    assert root.names(root.path / "a") == {"vol_data.json": "file"}
+    root.write_file(file, b"new")
+    assert file.read_bytes() == b"new"
+    assert mode(file) == 0o644
+
+
+def test_a_durable_file_reads_the_same(tmp_path: Path) -> None:
+    root = RootDir(tmp_path, durable=True)
+    root.write_file(tmp_path / "f", b"x")
+    assert root.read_file(tmp_path / "f", 10) == b"x"
+
+
+def test_what_a_crash_left_of_a_write_goes_with_the_file(root: RootDir) -> None:
+    root.make_dir(root.path / "a")
+    (root.path / "a/f.new").touch()
+    root.write_file(root.path / "a/f", b"x")
+    (root.path / "a/f.new").touch()
+    root.remove_file(root.path / "a/f")
+    root.remove_dir(root.path / "a")
+
+
+def test_a_fifo_in_a_files_place_is_no_file_and_keeps_nobody_waiting(root: RootDir) -> None:
+    root.make_dir(root.path / "a")
+    os.mkfifo(root.path / "a/f")
+    with pytest.raises(RootDirError, match="no ordinary file"):
+        root.read_file(root.path / "a/f", 10)
+
+
+def test_a_link_in_a_files_place_is_not_read(root: RootDir, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("x")
+    root.make_dir(root.path / "a")
+    (root.path / "a/f").symlink_to(tmp_path / "secret")
+    with pytest.raises(RootDirError, match="symbolic link"):
+        root.read_file(root.path / "a/f", 10)
+
+
+def test_a_file_that_is_too_large_is_refused(root: RootDir) -> None:
+    root.make_dir(root.path / "a")
+    root.write_file(root.path / "a/f", b"x" * 11)
+    with pytest.raises(RootDirError, match="larger than 10 bytes"):
+        root.read_file(root.path / "a/f", 10)
+
+
+def test_a_link_is_made_anew_where_it_leads_elsewhere(root: RootDir) -> None:
+    root.make_dir(root.path / "a")
+    root.link(root.path / "a/l", "/dev/one")
+    root.link(root.path / "a/l", "/dev/two")
+    assert root.read_link(root.path / "a/l") == "/dev/two"
+    assert root.read_link(root.path / "a/none") is None
+    assert root.read_link(root.path / "b/none") is None

@@ -1,0 +1,221 @@
+"""The binding: what controllers would fill in is filled in, and two that want one thing are named."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cloud.sync.binding import Binder, Bound, ClaimStatus, Told
+from common.objects import Ref
+from tests.support.cluster_objects import attachment, claim, driver, entries, node, pod, volume
+
+DATA = Ref("PersistentVolumeClaim", "default", "data")
+V = Ref("PersistentVolume", "", "v")
+
+
+def bind(*objects: Any, told: Told | None = None, sizes: dict[str, str] | None = None) -> Bound:
+    return Binder().bind(entries(*objects), told or Told(), sizes or {})
+
+
+def uid(bound: Bound, ref: Ref) -> str:
+    return bound.items[ref].stamp.uid
+
+
+def status(bound: Bound, ref: Ref = DATA) -> Any:
+    return bound.items[ref].body["status"]
+
+
+def assert_bound(bound: Bound, claim_ref: Ref = DATA, volume_ref: Ref = V) -> None:
+    claim_body, volume_body = bound.items[claim_ref].body, bound.items[volume_ref].body
+    assert claim_body["spec"]["volumeName"] == volume_ref.name
+    assert claim_body["status"]["phase"] == volume_body["status"]["phase"] == "Bound"
+    named = volume_body["spec"]["claimRef"]
+    assert (named["namespace"], named["name"]) == (claim_ref.namespace, claim_ref.name)
+    assert named["uid"] == uid(bound, claim_ref)
+
+
+# -------------------- claims and volumes --------------------
+
+
+def test_a_claim_and_a_volume_are_bound_if_either_names_the_other() -> None:
+    for written in (
+        (claim("data", volume="v"), volume("v")),
+        (claim("data"), volume("v", claim="default/data")),
+        (claim("data", volume="v"), volume("v", claim="default/data")),
+    ):
+        bound = bind(*written)
+        assert_bound(bound)
+        assert status(bound) == {"phase": "Bound", "accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Gi"}}
+        assert bound.problems == {}
+
+
+def test_the_claims_uid_is_filled_in_and_another_one_is_a_problem() -> None:
+    right = {"namespace": "default", "name": "data", "uid": uid(bind(claim("data")), DATA)}
+    assert_bound(bind(claim("data"), volume("v", claimRef=right)))
+    bound = bind(claim("data", volume="v"), volume("v", claimRef={**right, "uid": "another"}))
+    assert status(bound) == {"phase": "Pending"}
+    assert list(bound.problems.values()) == [
+        "PersistentVolume v: spec.claimRef.uid is not that of PersistentVolumeClaim default/data: they are not bound"
+    ]
+
+
+def test_of_two_claims_that_name_a_volume_that_which_it_names_has_it() -> None:
+    bound = bind(claim("a", volume="v"), claim("data", volume="v"), volume("v", claim="default/data"))
+    assert_bound(bound)
+    assert list(bound.problems.values()) == [
+        (
+            "PersistentVolumeClaim default/a: PersistentVolume v is bound to PersistentVolumeClaim default/data: "
+            "the two are not bound"
+        )
+    ]
+
+
+def test_of_two_claims_that_name_a_volume_which_names_none_the_first_by_name_has_it() -> None:
+    bound = bind(claim("z", volume="v"), claim("data", volume="v"), volume("v"))
+    assert_bound(bound)
+    assert list(bound.problems) == ["PersistentVolumeClaim default/z"]
+
+
+def test_of_two_volumes_that_name_a_claim_one_is_bound() -> None:
+    bound = bind(claim("data"), volume("w", claim="default/data"), volume("v", claim="default/data"))
+    assert_bound(bound)
+    assert list(bound.problems) == ["PersistentVolume w"]
+    assert status(bound, Ref("PersistentVolume", "", "w")) == {"phase": "Available"}
+
+
+def test_a_volume_and_a_claim_that_name_others_are_not_bound() -> None:
+    bound = bind(claim("data", volume="w"), volume("v", claim="default/data"))
+    assert list(bound.problems.values()) == [
+        (
+            "PersistentVolume v: spec.claimRef names PersistentVolumeClaim default/data, which names "
+            "PersistentVolume w: they are not bound"
+        )
+    ]
+    bound = bind(claim("data", volume="v"), volume("v", claim="other/data"))
+    assert list(bound.problems) == ["PersistentVolumeClaim default/data"]
+
+
+def test_what_names_something_that_is_not_there_waits() -> None:
+    bound = bind(claim("data", volume="v"), volume("w", claim="default/later"))
+    assert status(bound) == {"phase": "Pending"}
+    assert status(bound, Ref("PersistentVolume", "", "w")) == {"phase": "Available"}
+    assert bound.problems == {}
+
+
+def test_the_claim_of_a_generic_ephemeral_volume_is_made_and_belongs_to_its_pod() -> None:
+    template = {"spec": {"accessModes": ["ReadWriteOnce"], "volumeMode": "Block"}}
+    written = pod("web", volumes=[{"name": "tmp", "ephemeral": {"volumeClaimTemplate": template}}])
+    bound = bind(written, volume("v", claim="default/web-tmp"))
+    ref = Ref("PersistentVolumeClaim", "default", "web-tmp")
+    assert_bound(bound, ref)
+    body = bound.items[ref].body
+    assert body["spec"]["volumeMode"] == "Block"
+    (owner,) = body["metadata"]["ownerReferences"]
+    assert owner["uid"] == uid(bound, Ref("Pod", "default", "web"))
+    assert (owner["kind"], owner["controller"]) == ("Pod", True)
+
+
+def test_a_written_claim_counts_and_its_owner_gets_its_uid() -> None:
+    template = {"spec": {"accessModes": ["ReadWriteOnce"]}}
+    written = claim("web-tmp", volume="v")
+    written["metadata"]["ownerReferences"] = [{"apiVersion": "v1", "kind": "Pod", "name": "web", "controller": True}]
+    bound = bind(pod("web", volumes=[{"name": "tmp", "ephemeral": {"volumeClaimTemplate": template}}]), written)
+    body = bound.items[Ref("PersistentVolumeClaim", "default", "web-tmp")].body
+    assert body["spec"]["volumeName"] == "v"
+    assert body["metadata"]["ownerReferences"][0]["uid"] == uid(bound, Ref("Pod", "default", "web"))
+
+
+# -------------------- sizes --------------------
+
+
+def told(size: str, *, node: str = "n1", uid: str = "", **more: Any) -> Told:
+    return Told(claims={DATA: (ClaimStatus(node, uid, {"capacity": {"storage": size}, **more}),)})
+
+
+def test_a_claims_size_does_not_follow_its_volume_but_what_its_node_tells() -> None:
+    """Else no node would ever see that a volume has grown."""
+    web = pod("web", claims=("data",))
+    first = bind(web, claim("data"), volume("v", claim="default/data", size="1Gi"))
+    grown = (web, claim("data"), volume("v", claim="default/data", size="2Gi"))
+    second = bind(*grown, sizes=dict(first.sizes))
+    assert status(second)["capacity"] == {"storage": "1Gi"}
+    third = bind(*grown, sizes=dict(second.sizes), told=told("2Gi", conditions=[]))
+    assert status(third)["capacity"] == {"storage": "2Gi"}
+    assert status(third)["conditions"] == []
+    fourth = bind(*grown, sizes=dict(third.sizes))  # the node tells it no more
+    assert status(fourth)["capacity"] == {"storage": "2Gi"}
+
+
+def test_a_size_that_is_written_counts_and_never_shrinks_what_is_known() -> None:
+    written = claim("data", volume="v", status={"capacity": {"storage": "512Mi"}})
+    first = bind(written, volume("v"))
+    assert status(first)["capacity"] == {"storage": "512Mi"}
+    assert status(bind(written, volume("v"), sizes={f"{uid(first, DATA)}/v": "1Gi"}))["capacity"] == {"storage": "1Gi"}
+
+
+def test_sizes_are_forgotten_with_their_claims() -> None:
+    first = bind(claim("data", volume="v"), volume("v"))
+    assert list(first.sizes.values()) == ["1Gi"]
+    assert bind(claim("data"), sizes=dict(first.sizes)).sizes == first.sizes
+    assert bind(volume("v"), sizes=dict(first.sizes)).sizes == {}
+
+
+def test_a_node_that_does_not_use_a_claim_or_means_another_one_says_nothing_of_it() -> None:
+    written = (pod("web", node="n2", claims=("data",)), claim("data", volume="v"), volume("v"))
+    assert status(bind(*written, told=told("5Gi", node="n1")))["capacity"] == {"storage": "1Gi"}
+    assert status(bind(*written, told=told("5Gi", node="n2", uid="old")))["capacity"] == {"storage": "1Gi"}
+    assert status(bind(*written, told=told("5Gi", node="n2")))["capacity"] == {"storage": "5Gi"}
+
+
+def test_of_several_nodes_the_largest_size_and_the_latest_state_count() -> None:
+    users = (pod("a", claims=("data",)), pod("b", node="n2", claims=("data",)))
+    statuses = (
+        ClaimStatus("n1", "", {"capacity": {"storage": "2Gi"}, "allocatedResourceStatuses": {"storage": "old"}}),
+        ClaimStatus("n2", "", {"capacity": {"storage": "1Gi"}, "allocatedResourceStatuses": {"storage": "new"}}),
+    )
+    bound = bind(*users, claim("data", volume="v"), volume("v"), told=Told(claims={DATA: statuses}))
+    assert status(bound)["capacity"] == {"storage": "2Gi"}
+    assert status(bound)["allocatedResourceStatuses"] == {"storage": "new"}
+
+
+# -------------------- pods, nodes, the others --------------------
+
+
+def test_a_node_that_pods_name_is_made_up_and_a_written_one_gets_its_host_name() -> None:
+    bound = bind(pod("web", node="n1"), node("n2", zone="z"))
+    n1, n2 = (bound.items[Ref("Node", "", name)].body["metadata"] for name in ("n1", "n2"))
+    assert n1["labels"] == {"kubernetes.io/hostname": "n1"}
+    assert n2["labels"] == {"kubernetes.io/hostname": "n2", "zone": "z"}
+
+
+def test_a_node_has_the_labels_and_annotations_that_it_tells_of_itself() -> None:
+    metadata = {"labels": {"topology/d": "a", "zone": "y"}, "annotations": {"nodeid": "1"}}
+    bound = bind(node("n1", zone="z"), told=Told(nodes={"n1": {"metadata": metadata}, "n9": {"metadata": metadata}}))
+    body = bound.items[Ref("Node", "", "n1")].body
+    assert body["metadata"]["labels"] == {"kubernetes.io/hostname": "n1", "topology/d": "a", "zone": "z"}
+    assert body["metadata"]["annotations"] == {"nodeid": "1"}
+    assert Ref("Node", "", "n9") not in bound.items
+    assert list(bound.problems.values()) == [
+        "Node n1: the node's own value of the label zone is not the one that is written, which counts"
+    ]
+
+
+def test_a_pod_runs_as_the_default_service_account_unless_it_names_one() -> None:
+    bound = bind(pod("a"), pod("b", serviceAccountName="own"))
+    names = [bound.items[Ref("Pod", "default", name)].body["spec"]["serviceAccountName"] for name in ("a", "b")]
+    assert names == ["default", "own"]
+
+
+def test_attachments_and_drivers_are_as_they_are_written() -> None:
+    written = entries(attachment("a", volume="v", attached=False), driver(attachRequired=False))
+    bound = Binder().bind(written, Told(), {})
+    assert {ref: entry.item for ref, entry in written.items()} == bound.items
+
+
+def test_what_is_written_stays_as_it_is_and_what_stays_equal_is_made_once() -> None:
+    written = entries(pod("web"), claim("data", volume="v"), volume("v"), node())
+    before = {ref: repr(entry.item) for ref, entry in written.items()}
+    binder = Binder()
+    first = binder.bind(written, Told(), {})
+    second = binder.bind(written, Told(), dict(first.sizes))
+    assert before == {ref: repr(entry.item) for ref, entry in written.items()}
+    assert all(second.items[ref] is item for ref, item in first.items.items())

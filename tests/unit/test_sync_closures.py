@@ -1,0 +1,293 @@
+"""The closures: each node holds what its pods need, in a usable order, and nothing of anybody else's."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cloud.sync.closures import Closures
+from cloud.sync.source import Item, Objects
+from common.objects import Ref
+from tests.support.cluster_objects import attachment, claim, driver, entries, node, pod, secret, volume
+
+
+def source(*objects: Any) -> Objects:
+    """A source that holds these and is ready."""
+    found = Objects()
+    found.replace(items(*objects), ready=True)
+    return found
+
+
+def items(*objects: Any) -> dict[Ref, Item]:
+    return {ref: entry.item for ref, entry in entries(*objects).items()}
+
+
+def held(closures: Closures, name: str) -> list[str]:
+    return [str(ref) for ref in closures.stamps(name)]
+
+
+def put(into: Objects, *objects: Any) -> None:
+    into.update(items(*objects))
+
+
+def remove(from_: Objects, *refs: Ref) -> None:
+    from_.update(dict.fromkeys(refs))
+
+
+STAGE = {"nodeStageSecretRef": "vault/stage"}
+WEB = (
+    pod("web", claims=("data",)),
+    claim("data", volume="v"),
+    volume("v", claim="default/data", secrets=STAGE),
+    secret("stage", namespace="vault", key="x"),
+    driver(),
+    attachment("a-v", volume="v"),
+    node(),
+)
+
+
+def test_a_node_holds_what_its_pods_need_each_thing_before_what_needs_it() -> None:
+    assert held(Closures(source(*WEB)), "n1") == [
+        "Node n1",
+        "CSIDriver d.example",
+        "Secret vault/stage",
+        "PersistentVolume v",
+        "VolumeAttachment a-v",
+        "PersistentVolumeClaim default/data",
+        "Pod default/web",
+    ]
+
+
+def test_pods_come_in_the_order_of_their_names_and_shared_things_once() -> None:
+    closures = Closures(source(pod("b", claims=("c",)), pod("a", claims=("c",)), pod("z", namespace="a"), claim("c")))
+    assert held(closures, "n1") == [
+        "Pod a/z",
+        "PersistentVolumeClaim default/c",
+        "Pod default/a",
+        "Pod default/b",
+    ]
+
+
+def test_nothing_of_anybody_else_is_held() -> None:
+    others = (
+        pod("other", node="n2", claims=("theirs",)),
+        claim("theirs", volume="w"),
+        volume("w", claim="default/theirs", driver="e.example", secrets={"nodePublishSecretRef": "vault/other"}),
+        secret("other", namespace="vault"),
+        secret("nobodys"),
+        driver("e.example"),
+        attachment("a-w", volume="w", node="n2"),
+        attachment("b-v", volume="v", node="n2"),
+        attachment("a-x", volume="unused"),
+        volume("unused"),
+        claim("unused"),
+        node("n2"),
+    )
+    closures = Closures(source(*WEB, *others))
+    assert held(closures, "n1") == held(Closures(source(*WEB)), "n1")
+    assert "Secret vault/stage" not in held(closures, "n2")
+    assert held(closures, "n3") == []
+
+
+def test_a_claim_gets_nobody_a_volume_that_does_not_name_it() -> None:
+    """Anybody may write a claim that names any volume, and would get its secrets."""
+    for stranger in (
+        volume("v", claim="default/other", secrets=STAGE),
+        volume("v", claim="other/data", secrets=STAGE),
+        volume("v", secrets=STAGE),
+        volume("v", secrets=STAGE, claimRef={"namespace": "default", "name": "data", "uid": "another"}),
+    ):
+        closures = Closures(source(*WEB[:2], stranger, *WEB[3:]))
+        assert held(closures, "n1") == ["Node n1", "PersistentVolumeClaim default/data", "Pod default/web"]
+
+
+def test_two_claims_of_one_pod_may_name_one_volume_and_only_its_own_gets_it() -> None:
+    thief = claim("aaa", volume="v")
+    closures = Closures(source(pod("web", claims=("aaa", "data")), thief, *WEB[1:]))
+    assert "PersistentVolume v" in held(closures, "n1")
+
+
+def test_what_comes_later_is_pulled_in_then() -> None:
+    objects = source()
+    closures = Closures(objects)
+    calls: list[int] = []
+    closures.watch("n1", lambda: calls.append(len(closures.stamps("n1"))))
+    for number, written in enumerate(WEB):
+        put(objects, written)
+        assert held(closures, "n1") == held(Closures(source(*WEB[: number + 1])), "n1")
+    assert calls == [1, 2, 3, 4, 5, 6, 7]
+
+
+def test_a_pod_that_moves_takes_its_things_along() -> None:
+    objects = source(*WEB)
+    closures = Closures(objects)
+    told: list[str] = []
+    for name in ("n1", "n2", "n3"):
+        closures.watch(name, partial(told.append, name))
+    put(objects, pod("web", node="n2", claims=("data",)))
+    assert sorted(told) == ["n1", "n2"]
+    assert held(closures, "n1") == ["Node n1"]
+    assert "Secret vault/stage" in held(closures, "n2")
+
+
+def test_only_nodes_that_look_an_object_up_hear_of_it_and_once() -> None:
+    objects = source(*WEB, pod("other", node="n2"))
+    closures = Closures(objects)
+    told: list[str] = []
+    for name in ("n1", "n2"):
+        closures.watch(name, partial(told.append, name))
+    put(objects, secret("stage", namespace="vault", key="y"), driver(podInfoOnMount=True), secret("nobodys"))
+    assert told == ["n1"]
+    put(objects, secret("nobodys", key="x"))
+    assert told == ["n1"]
+
+
+def test_stamps_stay_the_same_mapping_until_something_changes() -> None:
+    objects = source(*WEB)
+    closures = Closures(objects)
+    before = closures.stamps("n1")
+    put(objects, pod("other", node="n2"))
+    assert closures.stamps("n1") is before
+    put(objects, driver(podInfoOnMount=True))
+    after = closures.stamps("n1")
+    assert after is not before
+    assert [ref.kind for ref in before if before[ref] != after[ref]] == ["CSIDriver"]
+
+
+def test_who_stops_watching_hears_no_more_and_nothing_is_kept_for_it() -> None:
+    objects = source(*WEB)
+    closures = Closures(objects)
+    told: list[str] = []
+    first = closures.watch("n1", lambda: told.append("first"))
+    second = closures.watch("n1", lambda: told.append("second"))
+    first()
+    first()
+    put(objects, driver(podInfoOnMount=True))
+    assert told == ["second"]
+    second()
+    put(objects, driver())
+    assert told == ["second"]
+    assert (closures._closures, closures._users, dict(closures._watchers)) == ({}, {}, {})
+
+
+def test_one_watcher_that_fails_keeps_no_other_from_hearing() -> None:
+    objects = source(*WEB, pod("other", node="n2", claims=("x",)), claim("x", volume="y"))
+    closures = Closures(objects)
+    told: list[str] = []
+
+    def fail() -> None:
+        raise RuntimeError("a stream with a fault")
+
+    closures.watch("n1", fail)
+    closures.watch("n1", lambda: told.append("n1"))
+    put(objects, driver(podInfoOnMount=True))
+    assert told == ["n1"]
+
+
+def test_everybody_hears_when_the_source_becomes_ready() -> None:
+    objects = Objects()
+    closures = Closures(objects)
+    told: list[bool] = []
+    closures.watch("n1", lambda: told.append(closures.is_ready))
+    objects.replace(items(*WEB), ready=False)
+    objects.replace(items(*WEB), ready=True)
+    objects.replace(items(*WEB), ready=True)
+    assert told == [False, True]
+
+
+def test_an_object_is_read_as_it_is_now() -> None:
+    objects = source(*WEB)
+    closures = Closures(objects)
+    ref = Ref("CSIDriver", "", "d.example")
+    found = closures.read(ref)
+    assert found is not None
+    assert (found.stamp, found.read()["kind"]) == (closures.stamps("n1")[ref], "CSIDriver")
+    remove(objects, ref)
+    assert closures.read(ref) is None
+    assert not closures.holds("n1", ref)
+
+
+# -------------------- any changes in any order --------------------
+
+NODES, NAMES = ("n1", "n2"), ("a", "b", "c")
+
+
+@st.composite
+def changes(draw: st.DrawFn) -> tuple[Ref, Any]:
+    """One object of a small world in any state, or gone."""
+    name, other = draw(st.sampled_from(NAMES)), draw(st.sampled_from(NAMES))
+    on, flag = draw(st.sampled_from(NODES)), draw(st.booleans())
+    claims = tuple(sorted(draw(st.sets(st.sampled_from(NAMES)))))
+    secrets = {"nodeStageSecretRef": f"default/{other}"}
+    kinds = (
+        pod(name, node=on, claims=claims),
+        claim(name, volume=other),
+        volume(name, claim=f"default/{other}", driver=draw(st.sampled_from(NAMES)), secrets=secrets),
+        attachment(name, volume=other, node=on),
+        secret(name, key=other),
+        driver(name, podInfoOnMount=flag),
+        node(on, zone=other),
+    )
+    made = draw(st.sampled_from(kinds))
+    ((ref, entry),) = entries(made).items()
+    return ref, entry.item if draw(st.integers(0, 3)) else None
+
+
+@given(st.lists(st.lists(changes(), min_size=1, max_size=4).map(dict), max_size=25), st.data())
+def test_whatever_changes_a_closure_is_what_it_would_be_if_made_anew(
+    batches: list[dict[Ref, Any]], data: st.DataObject
+) -> None:
+    objects = source()
+    closures = Closures(objects)
+    seen = {name: dict(closures.stamps(name)) for name in NODES}
+    told: set[str] = set()
+    for name in NODES:
+        closures.watch(name, partial(told.add, name))
+    for batch in batches:
+        told.clear()
+        objects.update(batch)
+        for name in NODES:
+            now = list(closures.stamps(name).items())
+            assert now == list(Closures(objects).stamps(name).items())
+            assert name in told or now == list(seen[name].items()), "nobody was told"
+            seen[name] = dict(now)
+
+
+# -------------------- size --------------------
+
+
+def large(pods: int, *, on: str = "n1") -> list[Any]:
+    found = []
+    for number in range(pods):
+        name = f"{on}-p{number}"
+        found += [
+            pod(name, node=on, claims=(f"c-{name}",)),
+            claim(f"c-{name}", volume=f"v-{name}"),
+            volume(f"v-{name}", claim=f"default/c-{name}", secrets={"nodeStageSecretRef": f"default/s-{name}"}),
+            secret(f"s-{name}"),
+        ]
+    return [*found, driver()]
+
+
+def test_ten_thousand_objects_of_one_node_are_quick() -> None:
+    objects = source(*large(2_500))
+    closures = Closures(objects)
+    assert took(lambda: closures.stamps("n1")) < 2.0  # 50 ms on the machine that it was written on
+    assert len(closures.stamps("n1")) == 10_001
+    more = items(pod("more", claims=("c-n1-p7",)))
+
+    def add() -> None:
+        objects.update(more)
+        closures.stamps("n1")
+
+    assert took(add) < 0.5  # 10 ms
+
+
+def took(work: Any) -> float:
+    begin = time.process_time()
+    work()
+    return time.process_time() - begin

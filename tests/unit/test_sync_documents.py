@@ -1,0 +1,139 @@
+"""YAML as it is read: what Kubernetes means by it, where everything stands, and nothing that harms the hub."""
+
+from __future__ import annotations
+
+import pytest
+
+from cloud.sync.documents import DocumentError, read_json, read_yaml, write_yaml
+
+
+def values(text: str) -> list[object]:
+    return [document.value for document in read_yaml(text)]
+
+
+def test_a_file_has_many_documents_and_empty_ones_are_none() -> None:
+    assert values("a: 1\n---\n---\n# nothing\n---\nb: 2\n...\n") == [{"a": 1}, {"b": 2}]
+    assert values("") == []
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("yes", True),
+        ("off", False),
+        ("0644", 420),
+        ("-0o17", -15),
+        ("0x1F", 31),
+        ("1.5", 1.5),
+        ("1e3", 1000.0),
+        ("~", None),
+        ("", None),
+        ("12:30", "12:30"),
+        ("2030-01-31T12:00:00Z", "2030-01-31T12:00:00Z"),
+        ("1_000", "1_000"),
+        ("'5'", "5"),
+        ("!!str 5", "5"),
+        ("1Gi", "1Gi"),
+    ],
+)
+def test_plain_texts_mean_what_they_mean_to_kubectl(text: str, value: object) -> None:
+    assert values(f"a: {text}") == [{"a": value}]
+
+
+def test_every_field_knows_its_line_and_a_missing_one_that_of_its_parent() -> None:
+    (document,) = read_yaml("kind: Pod\nspec:\n  volumes:\n  - name: a\n  - name: b\n    csi:\n      driver: d\n")
+    line = document.place.find
+    assert line(("spec", "volumes", 1, "csi", "driver")).line == 7
+    assert line(("spec", "volumes", 1, "name")).line == 5
+    assert line(("spec", "nodeName")).line == 2
+    assert line(("metadata", "name")).line == 1
+
+
+def test_an_alias_repeats_what_its_anchor_named() -> None:
+    assert values("a: &x {k: [1]}\nb: *x\n") == [{"a": {"k": [1]}, "b": {"k": [1]}}]
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "why"),
+    [
+        ("a: 1\nb:\n\t- c\n", 3, "tab"),
+        ("a:\n  b: [1\n", 3, "no YAML"),
+        ("a: 1\nb: {a: !!python/object:os.system x}", 2, "tag"),
+        ("a: !own {b: 1}", 1, "tag"),
+        ("1: b", 1, "a key must be a text"),
+        ("? [a]\n: b", 1, "a key must be a text"),
+        ("a: 1\nb: 2\na: 3", 3, "'a' stands there twice"),
+        ("a: {}\n<<: {b: 1}", 2, "merge"),
+        ("a: .nan", 1, "number"),
+        (f"a: {'9' * 5000}", 1, "number"),
+        ("a: b\nc: \x00", 2, "control character"),
+        ("a: *nothing", 1, "repeats nothing"),
+        ("a: &x [*x]", 1, "repeats nothing"),
+        ("a: " + "[" * 5_000_000, 1, "nested"),
+        ("- " * 5_000_000, 1, "nested"),
+        ("a: &a [[[[[[x]]]]]]\n" + "".join(f"a{n}: &a [[[[[*a]]]]]\n" for n in range(60)), 20, "nested"),
+    ],
+)
+def test_what_cannot_be_read_is_named_with_its_line(text: str, line: int, why: str) -> None:
+    with pytest.raises(DocumentError, match=why) as failure:
+        read_yaml(text)
+    assert failure.value.line == line
+
+
+def test_aliases_cannot_make_a_small_file_large() -> None:
+    texts = "a: &a " + "x" * 1_000_000 + "\nb: [" + "*a, " * 100 + "]"
+    laughs = "a0: &a0 [x, x]\n" + "".join(f"a{n + 1}: &a{n + 1} [*a{n}, *a{n}]\n" for n in range(40))
+    for bomb in (texts, laughs):
+        with pytest.raises(DocumentError, match="larger than 64 MiB, counting what aliases repeat"):
+            read_yaml(bomb)
+
+
+def test_no_error_shows_a_value() -> None:
+    for text in ("password: 'hunter2", "password: !x hunter2", "password: [hunter2", "hunter2: {a: 1"):
+        with pytest.raises(DocumentError) as failure:
+            read_yaml(text)
+        assert "hunter2" not in str(failure.value)
+
+
+def test_json_is_read_with_its_own_rules() -> None:
+    (document,) = read_json('{"a": "\\ud83d\\ude00", \n\t"b": 1}')
+    assert document.value == {"a": "\U0001f600", "b": 1}
+    assert read_json("null") == []
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "why"),
+    [
+        ('{"a": 1,\n"b"}', 2, "no JSON"),
+        ('{"a": 1, "a": 2}', 1, "'a' stands there twice"),
+        ('{"a": NaN}', 1, "no number"),
+        ("[" * 100_000, 1, "nested"),
+    ],
+)
+def test_json_that_cannot_be_read_is_named_with_its_line(text: str, line: int, why: str) -> None:
+    with pytest.raises(DocumentError, match=why) as failure:
+        read_json(text)
+    assert failure.value.line == line
+
+
+def test_what_is_written_is_read_back_as_it_was() -> None:
+    odd = [
+        "yes",
+        "~",
+        "089",
+        "1e3",
+        "0o7",
+        "12:30",
+        "<<",
+        "",
+        " x",
+        "a\nb\n",
+        "a: b",
+        "\x00\x1b",
+        "größe",
+        "- x",
+        "Off",
+    ]
+    value = {"texts": odd, "numbers": [0, -1, 1.5], "others": [None, True, {}, []], **dict.fromkeys(odd[:2], 1)}
+    (document,) = read_yaml(write_yaml(value).decode())
+    assert document.value == value

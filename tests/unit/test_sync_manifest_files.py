@@ -1,0 +1,316 @@
+"""A directory of manifests: additions count at once, what takes something away only when it has been left alone."""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from cloud.sync.manifest_files import MAX_FILE_BYTES, ManifestFiles, Now
+from tests.support.cluster_objects import as_yaml, node, pod
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+DAY = 86_400.0
+
+
+class World:
+    """A directory, and a clock that stands still: files were written a day ago unless a test says `fresh`."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.files = ManifestFiles(directory)
+        self.now = Now(steady=100.0, wall=2_000_000_000.0)
+        self.writes = 0
+
+    def write(self, name: str, *objects: Any, text: str | None = None, fresh: bool = False) -> None:
+        path = self.directory / name
+        path.write_text(as_yaml(*objects) if text is None else text)
+        self.touch(path, fresh=fresh)
+
+    def touch(self, path: Path, *, fresh: bool) -> None:
+        self.writes += 1  # two writes differ in their times, however quickly they follow each other
+        when = int((self.now.wall - (0.0 if fresh else DAY)) * 1e9) + self.writes
+        os.utime(path, ns=(when, when))
+
+    def scan(self, *, after: float = 0.0) -> list[str]:
+        """The objects, some time later."""
+        self.now = Now(self.now.steady + after, self.now.wall + after)
+        self.files.scan(self.now)
+        return sorted(str(ref) for ref in self.files.objects()[0])
+
+    def is_complete(self) -> bool:
+        return self.files.was_complete
+
+    def problems(self) -> list[str]:
+        return [*self.files.problems().values(), *self.files.objects()[1].values()]
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    directory = tmp_path / "manifests"
+    directory.mkdir()
+    return World(directory)
+
+
+def test_all_yaml_and_json_files_are_read_and_nothing_else(world: World) -> None:
+    world.write("a.yaml", node("a"))
+    world.write("b.yml", node("b"))
+    world.write("c.json", text='{"kind": "Node", "apiVersion": "v1", "metadata": {"name": "c"}}')
+    for name in (".hidden.yaml", "d.yaml~", "d.yaml.swp", "README.md", "odd\nname.yaml"):
+        world.write(name, text="no: [yaml")
+    (world.directory / "sub").mkdir()
+    (world.directory / "sub" / "e.yaml").write_text("no: [yaml")
+    assert world.scan() == ["Node a", "Node b", "Node c"]
+    assert (world.problems(), world.is_complete(), world.files.unsettled) == ([], True, False)
+
+
+def test_a_file_is_read_again_only_when_it_has_changed(world: World) -> None:
+    world.write("a.yaml", node("a"))
+    world.scan()
+    before = world.files.revision
+    world.scan(after=100)
+    assert world.files.revision == before
+    world.write("a.yaml", node("a"), node("b"))
+    assert world.scan() == ["Node a", "Node b"]
+    assert world.files.revision > before
+
+
+# -------------------- broken files --------------------
+
+
+def test_a_broken_file_stays_as_a_whole_what_it_was_and_the_others_go_on(world: World) -> None:
+    world.write("a.yaml", node("a"), node("b"))
+    world.write("c.yaml", node("c"))
+    world.scan()
+    world.write("a.yaml", node("a"), node("new"), {"kind": "Node", "apiVersion": "v1", "metadata": {}})
+    world.write("c.yaml", node("c"), node("d"))
+    assert world.scan() == ["Node a", "Node b", "Node c", "Node d"]
+    assert world.problems() == ["a.yaml:15: Node without a name: metadata.name is missing; its last good version stays"]
+    world.write("a.yaml", node("a"), node("b"), node("new"))
+    assert "Node new" in world.scan()
+    assert world.problems() == []
+
+
+def test_nothing_is_complete_before_every_file_was_good_once(world: World) -> None:
+    world.write("a.yaml", node("a"))
+    world.write("b.yaml", text="b: [")
+    assert world.scan() == ["Node a"]
+    assert not world.is_complete()
+    assert world.problems()[0].endswith("; nothing of it is known")
+    world.write("b.yaml", node("b"))
+    world.scan()
+    assert world.is_complete()
+    world.write("c.yaml", text="c: [")
+    world.scan()
+    assert world.is_complete()
+
+
+def test_what_is_no_file_is_named_and_never_waited_for(world: World) -> None:
+    os.mkfifo(world.directory / "fifo.yaml")
+    (world.directory / "directory.yaml").mkdir()
+    (world.directory / "dangling.yaml").symlink_to("nothing")
+    (world.directory / "loop.yaml").symlink_to("loop.yaml")
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(world.directory / "socket.yaml"))
+    world.write("good.yaml", node("a"))
+    world.scan()
+    assert world.scan(after=1) == ["Node a"]
+    starts = sorted(text.split(":")[0] for text in world.problems())
+    assert starts == ["dangling.yaml", "directory.yaml", "fifo.yaml", "loop.yaml", "socket.yaml"]
+
+
+def test_a_file_that_is_too_large_is_refused(world: World) -> None:
+    world.write("a.yaml", text="#" * (MAX_FILE_BYTES + 1))
+    world.scan()
+    assert world.problems() == ["a.yaml: it is larger than 16 MiB; divide it; nothing of it is known"]
+
+
+def test_a_dangling_link_keeps_what_it_led_to(world: World) -> None:
+    target = world.directory / ".target"
+    world.write(".target", node("a"))
+    (world.directory / "a.yaml").symlink_to(".target")
+    assert world.scan() == ["Node a"]
+    target.unlink()
+    world.scan()
+    assert world.scan(after=60) == ["Node a"]
+    assert world.problems() == ["a.yaml: it cannot be read (No such file or directory); its last good version stays"]
+
+
+# -------------------- what takes something away --------------------
+
+
+def test_an_addition_counts_at_once(world: World) -> None:
+    world.write("a.yaml", node("a"))
+    world.scan()
+    world.write("a.yaml", node("a"), node("b"), fresh=True)
+    world.write("c.yaml", node("c"), fresh=True)
+    assert world.scan() == ["Node a", "Node b", "Node c"]
+
+
+@pytest.mark.parametrize(
+    "halves", [[node("a")], [], [node("a"), pod("web")]], ids=["says less", "empty", "says something else"]
+)
+def test_a_file_that_is_just_written_may_be_half_written(world: World, halves: list[Any]) -> None:
+    world.write("a.yaml", node("a"), pod("web", claims=("data",)))
+    whole = world.scan()
+    world.write("a.yaml", *halves, fresh=True)
+    before = world.files.objects()[0]
+    assert world.scan() == whole
+    assert world.files.objects()[0] == before
+    assert world.files.unsettled
+    world.write("a.yaml", *halves, fresh=True)  # written again: it begins anew
+    assert world.scan(after=0.9) == whole
+    assert world.files.objects()[0] == before
+    world.scan(after=1.0)
+    assert world.files.objects()[0] != before
+    assert not world.files.unsettled
+
+
+def test_a_half_written_file_that_is_broken_is_not_named_at_once(world: World) -> None:
+    world.write("a.yaml", node("a"))
+    world.scan()
+    world.write("a.yaml", text="kind: No\nmetada", fresh=True)
+    world.scan()
+    assert world.problems() == []
+    world.write("a.yaml", node("a"), fresh=True)
+    assert world.scan(after=0.1) == ["Node a"]
+    world.write("a.yaml", text="kind: No\nmetada", fresh=True)
+    world.scan(after=0.1)
+    world.scan(after=1.0)
+    assert len(world.problems()) == 1
+
+
+def test_a_file_dated_in_the_future_is_believed_as_well(world: World) -> None:
+    world.write("a.yaml", node("a"), node("b"))
+    world.scan()
+    world.write("a.yaml", node("a"))
+    os.utime(world.directory / "a.yaml", (4e9, 4e9))
+    assert world.scan() == ["Node a", "Node b"]
+    assert world.scan(after=1.0) == ["Node a"]
+
+
+def test_a_deleted_file_is_deleted_when_it_stays_away(world: World) -> None:
+    world.write("a.yaml", node("a"))
+    world.write("b.yaml", node("b"))
+    world.scan()
+    (world.directory / "a.yaml").unlink()
+    assert world.scan() == ["Node a", "Node b"]
+    assert world.scan(after=1.0) == ["Node b"]
+
+
+def test_a_file_that_an_editor_puts_aside_for_a_moment_is_not_deleted(world: World) -> None:
+    world.write("a.yaml", node("a"))
+    world.write("b.yaml", node("b"))
+    whole = world.scan()
+    (world.directory / "a.yaml").rename(world.directory / "a.yaml~")
+    assert world.scan(after=0.5) == whole
+    world.write("a.yaml", node("a"), node("c"), fresh=True)
+    assert world.scan(after=0.4) == [*whole, "Node c"]
+    assert world.scan(after=60) == [*whole, "Node c"]
+
+
+def test_the_last_file_of_a_directory_can_be_deleted(world: World) -> None:
+    world.write("a.yaml", node("a"))
+    world.scan()
+    (world.directory / "a.yaml").unlink()
+    world.scan()
+    assert world.scan(after=1.0) == []
+    assert world.problems() == []
+
+
+# -------------------- the directory --------------------
+
+
+def test_a_directory_that_is_gone_takes_nothing_away(world: World) -> None:
+    world.write("a.yaml", node("a"))
+    world.scan()
+    away = world.directory.rename(world.directory.with_name("away"))
+    world.scan()
+    assert world.scan(after=DAY) == ["Node a"]
+    assert world.problems() == [
+        f"{world.directory} cannot be read (No such file or directory): what it held is kept as it was"
+    ]
+    assert world.files.identity is None
+    away.rename(world.directory)
+    assert world.scan() == ["Node a"]
+    assert world.problems() == []
+
+
+def test_an_empty_directory_in_its_place_takes_nothing_away(world: World) -> None:
+    """A mount point is one, when nothing is mounted on it."""
+    world.write("a.yaml", node("a"))
+    world.scan()
+    world.directory.rename(world.directory.with_name("away"))
+    world.directory.mkdir()
+    world.scan()
+    assert world.scan(after=DAY) == ["Node a"]
+    assert "holds no manifest" in world.problems()[0]
+    world.write("b.yaml", node("b"))
+    world.scan()
+    assert world.scan(after=1.0) == ["Node b"]
+
+
+def test_a_file_in_the_directorys_place_takes_nothing_away(world: World) -> None:
+    world.write("a.yaml", node("a"))
+    world.scan()
+    world.directory.rename(world.directory.with_name("away"))
+    world.directory.touch()
+    assert world.scan(after=DAY) == ["Node a"]
+    assert "(Not a directory)" in world.problems()[0]
+
+
+def test_a_directory_that_is_empty_or_missing_at_the_start_is_not_complete(world: World) -> None:
+    world.scan()
+    assert not world.is_complete()
+    world.directory.rmdir()
+    world.scan()
+    assert not world.is_complete()
+    world.directory.mkdir()
+    world.write("a.yaml", node("a"))
+    world.scan()
+    assert world.is_complete()
+
+
+def test_a_mounted_config_map_changes_as_a_whole(world: World) -> None:
+    def version(number: int, *objects: Any) -> None:
+        data = world.directory / f"..data-{number}"
+        data.mkdir()
+        (data / "a.yaml").write_text(as_yaml(*objects))
+        world.touch(data / "a.yaml", fresh=False)
+        (world.directory / "..tmp").symlink_to(data.name)
+        (world.directory / "..tmp").rename(world.directory / "..data")
+
+    version(1, node("a"))
+    (world.directory / "a.yaml").symlink_to("..data/a.yaml")
+    assert world.scan() == ["Node a"]
+    version(2, node("b"))
+    assert world.scan() == ["Node b"]
+
+
+# -------------------- twice --------------------
+
+
+def test_of_two_objects_of_one_name_the_first_counts_and_both_places_are_named(world: World) -> None:
+    world.write("a.yaml", node("n", of="a"), node("n", of="a2"))
+    world.write("b.yaml", node("m"), node("n", of="b"))
+    assert world.scan() == ["Node m", "Node n"]
+    found, _ = world.files.objects()
+    assert [entry.item.body["metadata"]["labels"]["of"] for entry in found.values() if entry.ref.name == "n"] == ["a"]
+    assert world.problems() == [
+        "a.yaml:8: Node n is already at a.yaml:1, and that one counts",
+        "b.yaml:7: Node n is already at a.yaml:1, and that one counts",
+    ]
+
+
+def test_an_object_on_its_way_from_one_file_to_another_is_never_away(world: World) -> None:
+    world.write("b.yaml", node("n"), node("m"))
+    world.scan()
+    world.write("a.yaml", node("n"), fresh=True)
+    world.write("b.yaml", node("m"), fresh=True)
+    assert world.scan() == ["Node m", "Node n"]
+    assert world.problems() == []
+    assert world.scan(after=1.0) == ["Node m", "Node n"]

@@ -1,0 +1,99 @@
+"""A vol_data.json is the kubelet's byte for byte, and nothing in it is guessed."""
+
+import contextlib
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from edge.disk.volume_data import VolumeData, VolumeDataUnknown, of_block, of_staging, of_target, parse
+from edge.volumes import Pod, PodVolume, Volume
+
+VOLUME = Volume(driver="d.csi", handle="vol-1", name="pv1")
+POD = Pod(uid="u1", namespace="default", name="web")
+
+
+def test_the_file_of_a_staging_names_handle_and_driver() -> None:
+    assert of_staging(VOLUME, "").encode() == b'{"driverName":"d.csi","volumeHandle":"vol-1"}\n'
+
+
+def test_the_file_of_a_staging_keeps_the_selinux_context() -> None:
+    written = json.loads(of_staging(VOLUME, "system_u:object_r:t:s0:c1,c2").encode())
+    assert written["seLinuxMountContext"] == "system_u:object_r:t:s0:c1,c2"
+
+
+def test_the_file_of_a_target_has_the_kubelets_keys_in_gos_order() -> None:
+    raw = of_target(PodVolume(pod=POD, volume=VOLUME, volume_name="data"), "n1", "").encode()
+    written = json.loads(raw)
+    assert list(written) == [
+        "attachmentID",
+        "driverName",
+        "nodeName",
+        "specVolID",
+        "volumeHandle",
+        "volumeLifecycleMode",
+    ]
+    assert written["volumeLifecycleMode"] == "Persistent"
+    assert written["attachmentID"].startswith("csi-")
+    assert raw.endswith(b"}\n")
+
+
+def test_the_file_of_an_inline_volume_says_that_it_is_ephemeral() -> None:
+    volume = Volume(driver="d.csi", handle="csi-1", name="scratch", ephemeral=True)
+    assert of_target(PodVolume(pod=POD, volume=volume, volume_name="scratch"), "n1", "").lifecycle == "Ephemeral"
+
+
+def test_the_file_of_a_block_volume_has_no_lifecycle() -> None:
+    assert set(json.loads(of_block(VOLUME, "n1").encode())) == {
+        "attachmentID",
+        "driverName",
+        "nodeName",
+        "specVolID",
+        "volumeHandle",
+    }
+
+
+def test_characters_that_go_escapes_are_escaped() -> None:
+    data = VolumeData(driver="d.csi", handle="<a&b>\u2028é")
+    assert data.encode() == b'{"driverName":"d.csi","volumeHandle":"\\u003ca\\u0026b\\u003e\\u2028\xc3\xa9"}\n'
+
+
+def test_keys_of_a_newer_kubelet_are_ignored() -> None:
+    raw = b'{"driverName":"d","volumeHandle":"h","newer":{"a":1},"alsoNewer":3}'
+    assert parse(raw) == VolumeData(driver="d", handle="h")
+
+
+@pytest.mark.parametrize(
+    ("raw", "why"),
+    [
+        (b"", "no JSON"),
+        (b"{", "no JSON"),
+        (b"\xff\xfe", "no JSON"),
+        (b"[" * 100_000, "no JSON"),
+        (b"[]", "no JSON object"),
+        (b"{}", "has no driverName"),
+        (b'{"driverName":"d"}', "has no volumeHandle"),
+        (b'{"driverName":"d","volumeHandle":7}', "volumeHandle is no string"),
+        (b'{"driverName":"d","volumeHandle":"h","nodeName":null}', "nodeName is no string"),
+    ],
+)
+def test_what_does_not_tell_its_volume_is_unknown_and_says_why(raw: bytes, why: str) -> None:
+    with pytest.raises(VolumeDataUnknown, match=why):
+        parse(raw)
+
+
+@given(st.binary(max_size=200))
+def test_no_content_does_more_than_be_unknown(raw: bytes) -> None:
+    with contextlib.suppress(VolumeDataUnknown):
+        parse(raw)
+
+
+@given(st.text(min_size=1), st.text(min_size=1), st.text())
+def test_what_is_written_can_be_read(driver: str, handle: str, name: str) -> None:
+    data = VolumeData(driver=driver, handle=handle, name=name)
+    try:
+        raw = data.encode()
+    except UnicodeEncodeError:
+        return  # lone surrogates: no object of Kubernetes holds any
+    assert parse(raw) == data

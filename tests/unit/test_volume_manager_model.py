@@ -1,0 +1,218 @@
+"""The volume manager under everything at once: pods come and go, steps fail, hang and are cut off, agents die.
+
+Whatever happened: a volume has one step at a time; nothing is asked for that was written down as done; nothing is
+unstaged under a mount; and when all is well again, what is mounted is what is wanted, and in the end nothing is left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from common.objects import Ref
+from common.status import Code
+from edge.disk.found_volumes import Found, Published, Staged
+from edge.manager.states import State
+from edge.volume_errors import NotReady, Refused, Uncertain, VolumeError
+from tests.support.volume_world import DRIVER, FakePlugin, FakeStates, World, settle
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from edge.manager.states import Row
+    from edge.volumes import PodVolume, Volume
+
+PODS = ("a", "b", "c")
+STEPS = ("stage", "publish", "unpublish", "unstage")
+
+ACTIONS = st.one_of(
+    st.tuples(st.just("come"), st.sampled_from(PODS)),
+    st.tuples(st.just("go"), st.sampled_from(PODS)),
+    st.tuples(st.just("fail"), st.sampled_from(STEPS), st.sampled_from(["refused", "uncertain", "not ready", "hang"])),
+    st.tuples(st.just("turn"), st.sampled_from([0.5, 3.0, 130.0])),
+    st.tuples(st.just("restart")),
+    st.tuples(st.just("reboot")),
+    st.tuples(st.just("lose states")),
+    st.tuples(st.just("disk"), st.booleans()),
+    st.tuples(st.just("driver"), st.booleans()),
+    st.tuples(st.just("step"), st.booleans()),
+)
+
+
+class Plugin(FakePlugin):
+    """It mounts also when nobody learns of that, and looks at what it is asked for."""
+
+    def __init__(self, done: set[Published | Staged]) -> None:
+        super().__init__()
+        self.done = done
+        self.wrong: list[str] = []
+
+    def must(self, so: bool, otherwise: str) -> None:
+        """Remember what must not be: an error here would be taken for a bug in a step, and the step tried again."""
+        if not so:
+            self.wrong.append(otherwise)
+
+    @property
+    def disk(self) -> Found:
+        published = tuple(one for one in self.mounted if isinstance(one, Published))
+        return Found(published=published, staged=tuple(one for one in self.mounted if isinstance(one, Staged)))
+
+    async def scan(self) -> Found:
+        return self.disk
+
+    @contextlib.contextmanager
+    def doing(self, what: Published | Staged) -> Iterator[None]:
+        """Mounted in the end, unless the driver surely did not."""
+        self.must(what not in self.done, f"{what} is done, and asked for again")
+        try:
+            yield
+        except (NotReady, Refused):
+            raise
+        except BaseException:
+            self.mounted.add(what)
+            raise
+
+    async def stage(self, volume: Volume, **given: Any) -> None:
+        with self.doing(Staged(driver=DRIVER, handle=volume.handle, name=volume.name)):
+            await super().stage(volume, **given)
+
+    async def publish(self, wanted: PodVolume, **given: Any) -> None:
+        volume = wanted.volume
+        staged = Staged(driver=DRIVER, handle=volume.handle, name=volume.name) in self.mounted
+        self.must(staged, "published before it was staged")
+        published = Published(driver=DRIVER, handle=volume.handle, name=volume.name, pod_uid=wanted.pod.uid)
+        with self.doing(published):
+            await super().publish(wanted, **given)
+
+    async def unpublish(self, published: Published) -> None:
+        self.done.discard(published)
+        await super().unpublish(published)
+
+    async def unstage(self, staged: Staged, *, recorded: bool = True) -> None:
+        self.must(not self.disk.published, "unstaged under a mount")
+        self.done.discard(staged)
+        await super().unstage(staged, recorded=recorded)
+
+
+class States(FakeStates):
+    """It tells what was written down as done."""
+
+    def __init__(self, done: set[Published | Staged]) -> None:
+        super().__init__()
+        self.done = done
+
+    async def put(self, row: Row) -> None:
+        await super().put(row)
+        if row.state is State.DONE:
+            self.done.add(_what(row))
+
+
+def _what(row: Any) -> Published | Staged:
+    if hasattr(row, "pod_uid"):
+        return Published(driver=row.driver, handle=row.handle, name=row.name, pod_uid=row.pod_uid)
+    return Staged(driver=row.driver, handle=row.handle, name=row.name)
+
+
+class Model:
+    """A world, and what happens to it."""
+
+    def __init__(self) -> None:
+        done: set[Published | Staged] = set()
+        self.done = done
+        self.plugin = Plugin(done)
+        self.world = World(states=States(done), plugin=self.plugin)
+        self.world.add_volume()
+        self.wanted: dict[str, str] = {}
+        self.hanging: list[asyncio.Event] = []
+        self.uids = 0
+
+    async def do(self, action: tuple[Any, ...]) -> None:
+        match action:
+            case ("come", pod):
+                self.uids += 1
+                self.wanted[pod] = f"{pod}-{self.uids}"
+                self.world.add_pod(pod, uid=self.wanted[pod])
+            case ("go", pod) if pod in self.wanted:
+                del self.wanted[pod]
+                self.world.store.drop(Ref("Pod", "default", pod))
+            case ("fail", step, how):
+                self.plugin.fails(step, self._outcome(how))
+            case ("turn", seconds):
+                await self.world.clock.turn(seconds)
+            case ("restart",):
+                await self.world.restart(boot=self.world.boot)
+            case ("reboot",):
+                await self.world.manager.close(0.0)
+                self.plugin.mounted.clear()
+                self.done.clear()
+                await self.world.restart(boot=self.world.boot + "'")
+            case ("lose states",):
+                await self.world.manager.close(0.0)
+                self.world.states.kept.clear()
+                self.done.clear()
+                await self.world.restart(boot=self.world.boot)
+            case ("disk", full):
+                self.world.states.trouble = "full" if full else ""
+            case ("driver", here):
+                self.world.drivers.by_name[DRIVER].registered = here
+                self.world.drivers.tell()
+            case ("step", in_step):
+                self.world.store.in_step = in_step
+                self.world.store.tell()
+        await settle()
+
+    def _outcome(self, how: str) -> VolumeError | asyncio.Event:
+        if how == "hang":
+            self.hanging.append(asyncio.Event())
+            return self.hanging[-1]
+        errors: Mapping[str, VolumeError] = {
+            "refused": Refused("no", code=Code.INTERNAL),
+            "uncertain": Uncertain("perhaps"),
+            "not ready": NotReady("not yet"),
+        }
+        return errors[how]
+
+    async def heal(self) -> None:
+        """All is well again, and there is time enough."""
+        self.plugin.outcomes.clear()
+        for one in self.hanging:
+            one.set()
+        for action in (("disk", False), ("driver", True), ("step", True), ("turn", 1000.0)):
+            await self.do(action)
+
+    def check(self) -> None:
+        assert self.plugin.wrong == []
+        assert max(self.plugin.at_once.values(), default=0) <= 1
+        published = {one.pod_uid for one in self.plugin.mounted if isinstance(one, Published)}
+        assert published == set(self.wanted.values())
+        assert {row.pod_uid for row in self.world.states.publications()} == published
+        assert all(row.state is State.DONE for row in self.world.states.kept.values())
+        assert len(self.plugin.mounted) == (len(published) + 1 if published else 0)
+        assert {one["state"] for one in self.world.manager.describe()} <= {"published"}
+
+
+async def live(actions: list[tuple[Any, ...]]) -> None:
+    model = Model()
+    await model.world.start()
+    try:
+        for action in actions:
+            await model.do(action)
+        await model.heal()
+        model.check()
+        for pod in list(model.wanted):
+            await model.do(("go", pod))
+        await model.heal()
+        model.check()
+        assert model.world.states.kept == {}
+    finally:
+        await model.world.manager.close(0.0)
+
+
+@settings(max_examples=250, deadline=None)
+@given(st.lists(ACTIONS, max_size=25))
+def test_in_the_end_what_is_mounted_is_what_is_wanted(actions: list[tuple[Any, ...]]) -> None:
+    asyncio.run(live(actions))

@@ -1,0 +1,465 @@
+"""What is wanted: how pods and their objects become volumes, why some do not, and what is read again when."""
+
+from __future__ import annotations
+
+import base64
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from common.objects import Object, Ref, Stamp
+from edge.manager.wanted import Wanted
+from edge.volumes import Claim, DriverRules, PodVolume, SecretRef, Volume, inline_handle
+from tests.support.volume_world import (
+    DRIVER,
+    GI,
+    NODE,
+    FakeStore,
+    attachment,
+    persistent_claim,
+    persistent_volume,
+    pod,
+    secret,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+NOW = 1_700_000_000.0
+"""2023-11-14T22:13:20Z"""
+
+POD = Ref("Pod", "default", "web")
+CLAIM = Ref("PersistentVolumeClaim", "default", "data")
+VOLUME = Ref("PersistentVolume", "", "pv-data")
+
+
+def driver(**spec: Any) -> dict[str, Any]:
+    return {"kind": "CSIDriver", "metadata": {"name": DRIVER}, "spec": spec}
+
+
+def a_node(**labels: str) -> dict[str, Any]:
+    return {"kind": "Node", "metadata": {"name": NODE, "labels": labels}}
+
+
+def store(*bodies: Mapping[str, Any]) -> FakeStore:
+    made = FakeStore()
+    for body in bodies:
+        made.put(body)
+    return made
+
+
+def wanted(given: FakeStore, *, own_labels: dict[str, str] | None = None, selinux: bool = False) -> Wanted:
+    labels = {} if own_labels is None else own_labels
+    made = Wanted(given, node=NODE, own_labels=lambda: labels, selinux=selinux)
+    made.load(NOW)
+    return made
+
+
+def volume(*bodies: Mapping[str, Any], selinux: bool = False) -> PodVolume:
+    """The one volume of the one pod."""
+    (found,) = wanted(store(*bodies), selinux=selinux).pods
+    (one,) = found.volumes
+    assert found.unresolved == {}
+    return one
+
+
+def why(*bodies: Mapping[str, Any]) -> str:
+    """Why the one volume of the one pod cannot be resolved."""
+    (found,) = wanted(store(*bodies)).pods
+    (reason,) = found.unresolved.values()
+    assert found.volumes == ()
+    return reason
+
+
+WEB = pod(claims=("data",))
+
+
+# ---- resolved --------------------------------------------------------------------------------------------------------
+
+
+def test_a_volume_of_a_claim_has_everything_that_its_objects_say() -> None:
+    csi = {
+        "fsType": "ext4",
+        "readOnly": True,
+        "volumeAttributes": {"a": "1"},
+        "nodeStageSecretRef": {"namespace": "x", "name": "s"},
+        "nodePublishSecretRef": {"namespace": "x", "name": "p"},
+        "nodeExpandSecretRef": {"namespace": "x", "name": "e"},
+    }
+    given = volume(
+        pod(
+            claims=("data",),
+            read_only=True,
+            spec={
+                "serviceAccountName": "robot",
+                "securityContext": {"fsGroup": 7, "fsGroupChangePolicy": "OnRootMismatch"},
+            },
+        ),
+        persistent_volume(
+            csi=csi, size="2Gi", accessModes=["ReadWriteMany", "ReadWriteOnce"], mountOptions=["noatime"]
+        ),
+        persistent_claim(
+            status={
+                "allocatedResources": {"storage": "2Gi"},
+                "allocatedResourceStatuses": {"storage": "NodeResizePending"},
+            }
+        ),
+        driver(
+            attachRequired=False,
+            podInfoOnMount=True,
+            fsGroupPolicy="File",
+            requiresRepublish=True,
+            tokenRequests=[{"audience": "a", "expirationSeconds": 600}, {"audience": ""}],
+            serviceAccountTokenInSecrets=True,
+            volumeLifecycleModes=["Persistent", "Ephemeral"],
+        ),
+    )
+    assert given.read_only
+    assert (given.pod.uid, given.pod.service_account) == ("web-uid", "robot")
+    assert (given.pod.fs_group, given.pod.fs_group_on_root_mismatch) == (7, True)
+    assert given.volume == Volume(
+        driver=DRIVER,
+        handle="h-data",
+        name="pv-data",
+        fs_type="ext4",
+        access_modes=("ReadWriteMany", "ReadWriteOnce"),
+        mount_options=("noatime",),
+        attributes={"a": "1"},
+        stage_secret=SecretRef("x", "s"),
+        publish_secret=SecretRef("x", "p"),
+        expand_secret=SecretRef("x", "e"),
+        size_bytes=2 * GI,
+        claim=Claim(
+            namespace="default",
+            name="data",
+            uid="data-uid",
+            status_bytes=GI,
+            allocated_bytes=2 * GI,
+            resize_status="NodeResizePending",
+        ),
+        rules=DriverRules(
+            attach_required=False,
+            pod_info=True,
+            ephemeral=True,
+            fs_group_policy="File",
+            requires_republish=True,
+            token_audiences=(("a", 600), ("", 0)),
+            tokens_in_secrets=True,
+        ),
+    )
+
+
+def test_what_objects_leave_out_has_the_kubelets_defaults() -> None:
+    given = volume(WEB, persistent_volume(accessModes=[]), persistent_claim())
+    assert given.volume.rules == DriverRules()
+    assert given.volume.access_modes == ("ReadWriteOnce",)
+    assert given.pod.service_account == "default"
+    assert (given.volume.fs_type, given.volume.attributes, given.volume.mount_options) == ("", {}, ())
+
+
+def test_a_block_volume_is_mapped() -> None:
+    block = pod(claims=("data",), devices=("data",))
+    assert volume(block, persistent_volume(volumeMode="Block"), persistent_claim()).volume.block
+
+
+def test_a_volume_that_no_container_uses_is_not_wanted() -> None:
+    (found,) = wanted(store(pod(claims=("data",), spec={"containers": [{"name": "c"}]}))).pods
+    assert (found.volumes, dict(found.unresolved)) == ((), {})
+
+
+def test_an_init_container_uses_its_volumes_too() -> None:
+    container = {"name": "i", "volumeMounts": [{"name": "data", "mountPath": "/d"}]}
+    given = pod(claims=("data",), spec={"containers": [{"name": "c"}], "initContainers": [container]})
+    assert volume(given, persistent_volume(), persistent_claim()).volume_name == "data"
+
+
+def test_volumes_that_are_neither_claims_nor_csi_are_somebody_elses() -> None:
+    (found,) = wanted(store(pod(volumes=[{"name": "c", "configMap": {"name": "c"}}]))).pods
+    assert (found.volumes, dict(found.unresolved)) == ((), {})
+
+
+def test_an_inline_volume_has_a_handle_of_its_own_and_its_secret_in_the_pods_namespace() -> None:
+    csi = {
+        "driver": DRIVER,
+        "fsType": "xfs",
+        "readOnly": True,
+        "volumeAttributes": {"k": "v"},
+        "nodePublishSecretRef": {"name": "s"},
+    }
+    given = volume(pod(volumes=[{"name": "tmp", "csi": csi}]), driver(volumeLifecycleModes=["Ephemeral"]))
+    assert given.read_only
+    assert given.volume.handle == inline_handle("web-uid", "tmp")
+    assert (given.volume.name, given.volume.ephemeral, given.volume.fs_type) == ("tmp", True, "xfs")
+    assert given.volume.publish_secret == SecretRef("default", "s")
+    assert given.volume.attributes == {"k": "v"}
+
+
+def test_a_generic_ephemeral_volume_is_the_claim_that_its_pod_owns() -> None:
+    given = pod(volumes=[{"name": "scratch", "ephemeral": {"volumeClaimTemplate": {}}}])
+    owner = {"ownerReferences": [{"uid": "web-uid", "controller": True}]}
+    claim = persistent_claim("web-scratch", metadata=owner)
+    assert volume(given, persistent_volume("web-scratch"), claim).volume.name == "pv-web-scratch"
+    assert "was not created for pod default/web" in why(
+        given, persistent_volume("web-scratch"), persistent_claim("web-scratch")
+    )
+
+
+def test_one_volume_that_cannot_be_resolved_holds_up_no_other() -> None:
+    given = store(pod(claims=("data", "gone")), persistent_volume(), persistent_claim())
+    (found,) = wanted(given).pods
+    assert [one.volume_name for one in found.volumes] == ["data"]
+    assert dict(found.unresolved) == {"gone": "PVC default/gone is not known to this node"}
+
+
+# ---- not resolved ----------------------------------------------------------------------------------------------------
+
+PV = persistent_volume()
+LEAVING = {"deletionTimestamp": "2023-01-01T00:00:00Z"}
+PROTECTED = {**LEAVING, "finalizers": ["kubernetes.io/pvc-protection"]}
+
+
+@pytest.mark.parametrize(
+    ("bodies", "reason"),
+    [
+        ((WEB,), "PVC default/data is not known to this node"),
+        ((WEB, persistent_claim()), "PV pv-data is not known to this node"),
+        ((WEB, PV, persistent_claim(status={"phase": "Pending"})), "PVC default/data is not bound"),
+        ((WEB, PV, persistent_claim(volumeName="")), "PVC default/data is bound, but does not name its PV"),
+        ((WEB, PV, persistent_claim(metadata=LEAVING)), "PVC default/data is being deleted"),
+        (
+            (WEB, persistent_volume(claimRef=None), persistent_claim()),
+            "PV pv-data is not bound to PVC default/data yet: it has no claimRef",
+        ),
+        (
+            (WEB, persistent_volume(claimRef={"uid": "other"}), persistent_claim()),
+            "PV pv-data belongs to another PVC: its claimRef has the uid other, and PVC default/data has data-uid",
+        ),
+        (
+            (WEB, {**PV, "spec": {**PV["spec"], "csi": None}}, persistent_claim()),
+            "PV pv-data is not a CSI volume, and nothing else is mounted here",
+        ),
+        (
+            (WEB, persistent_volume(volumeMode="Block"), persistent_claim()),
+            "volume data has volumeMode Block, but stands in volumeMounts",
+        ),
+        (
+            (pod(claims=("data",), devices=("data",)), PV, persistent_claim()),
+            "volume data has volumeMode Filesystem, but stands in volumeDevices",
+        ),
+        (
+            (WEB, PV, persistent_claim(), driver(volumeLifecycleModes=["Ephemeral"])),
+            "the CSIDriver object of d.csi does not allow the volume mode Persistent",
+        ),
+        (
+            (pod(volumes=[{"name": "tmp", "csi": {"driver": DRIVER}}]),),
+            "volume tmp is an inline volume of driver d.csi, whose CSIDriver object is missing",
+        ),
+        (
+            (pod(volumes=[{"name": "tmp", "csi": {"driver": DRIVER}}]), driver()),
+            (
+                "volume tmp is an inline volume of driver d.csi, whose CSIDriver object does not list the volume mode "
+                "Ephemeral"
+            ),
+        ),
+    ],
+)
+def test_a_volume_that_is_not_ready_has_a_reason(bodies: tuple[Mapping[str, Any], ...], reason: str) -> None:
+    assert why(*bodies) == reason
+
+
+def test_a_claim_whose_deletion_waits_for_its_pods_is_still_mounted() -> None:
+    assert volume(WEB, PV, persistent_claim(metadata=PROTECTED)).volume.name == "pv-data"
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {**PV, "spec": {**PV["spec"], "capacity": {"storage": "much"}}},
+        {**PV, "spec": {**PV["spec"], "csi": {"driver": DRIVER}}},
+        {**PV, "spec": {**PV["spec"], "csi": "x"}},
+        {**PV, "spec": {**PV["spec"], "nodeAffinity": {"required": {"nodeSelectorTerms": ["x"]}}}},
+        {"kind": "PersistentVolume", "metadata": {"name": "pv-data"}},
+    ],
+)
+def test_an_object_that_makes_no_sense_makes_its_volume_unresolved(broken: Mapping[str, Any]) -> None:
+    assert "is not as the API server would have it" in why(WEB, broken, persistent_claim())
+
+
+def test_a_pod_that_makes_no_sense_is_not_gone() -> None:
+    given = store()
+    given.objects[POD] = Object(POD, Stamp("web-uid", "1"), b'{"spec": {"nodeName": "n1"}, "metadata": 3}')
+    made = wanted(given)
+    assert not made.is_gone("web-uid")
+    (found,) = made.pods
+    assert "is not as the API server would have it" in found.unresolved[""]
+
+
+# ---- affinity --------------------------------------------------------------------------------------------------------
+
+
+def affinity(*terms: Mapping[str, Any]) -> dict[str, Any]:
+    return persistent_volume(nodeAffinity={"required": {"nodeSelectorTerms": list(terms)}})
+
+
+def expression(key: str, operator: str, *values: str) -> dict[str, Any]:
+    return {"matchExpressions": [{"key": key, "operator": operator, "values": list(values)}]}
+
+
+@pytest.mark.parametrize(
+    ("term", "fits"),
+    [
+        (expression("zone", "In", "a", "b"), True),
+        (expression("zone", "In", "b"), False),
+        (expression("zone", "NotIn", "b"), True),
+        (expression("zone", "NotIn", "a"), False),
+        (expression("none", "NotIn", "a"), True),
+        (expression("zone", "Exists"), True),
+        (expression("none", "Exists"), False),
+        (expression("none", "DoesNotExist"), True),
+        (expression("disks", "Gt", "3"), True),
+        (expression("disks", "Gt", "4"), False),
+        (expression("disks", "Lt", "5"), True),
+        (expression("zone", "Gt", "1"), False),
+        ({"matchFields": [{"key": "metadata.name", "operator": "In", "values": [NODE]}]}, True),
+        ({"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n2"]}]}, False),
+        ({}, False),
+    ],
+)
+def test_a_volume_is_for_nodes_that_its_affinity_selects(term: Mapping[str, Any], fits: bool) -> None:
+    (found,) = wanted(store(WEB, persistent_claim(), affinity(term), a_node(zone="a", disks="4"))).pods
+    assert bool(found.volumes) is fits
+    if not fits:
+        assert found.unresolved["data"].startswith("PV pv-data is not for this node")
+
+
+def test_one_of_several_terms_is_enough() -> None:
+    terms = expression("zone", "In", "b"), expression("zone", "In", "a")
+    assert volume(WEB, persistent_claim(), affinity(*terms), a_node(zone="a")).volume_name == "data"
+
+
+def test_what_the_drivers_say_of_the_node_counts_before_the_node_object_has_it() -> None:
+    labels = {"rack": "1"}
+    made = wanted(store(WEB, persistent_claim(), affinity(expression("rack", "In", "1"))), own_labels=labels)
+    assert next(iter(made.pods)).volumes
+    labels["rack"] = "2"
+    assert made.update_labels(NOW) == {"web-uid"}
+    assert not next(iter(made.pods)).volumes
+
+
+# ---- SELinux ---------------------------------------------------------------------------------------------------------
+
+LABELLED = pod(claims=("data",), spec={"securityContext": {"seLinuxOptions": {"level": "s0:c1,c2"}}})
+ALONE = persistent_volume(accessModes=["ReadWriteOncePod"])
+
+
+def test_a_pods_label_is_handed_on_only_where_driver_volume_and_machine_agree() -> None:
+    asked = driver(seLinuxMount=True)
+    given = volume(LABELLED, ALONE, persistent_claim(), asked, selinux=True)
+    assert given.pod.selinux_label == "system_u:object_r:container_file_t:s0:c1,c2"
+    assert volume(LABELLED, ALONE, persistent_claim(), asked).pod.selinux_label == ""
+    assert volume(LABELLED, ALONE, persistent_claim(), driver(), selinux=True).pod.selinux_label == ""
+    assert volume(LABELLED, PV, persistent_claim(), asked, selinux=True).pod.selinux_label == ""
+
+
+# ---- gone ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_pod_of_another_node_is_none_of_ours() -> None:
+    made = wanted(store(pod(node="n2")))
+    assert list(made.pods) == []
+    assert made.is_gone("web-uid")
+
+
+@pytest.mark.parametrize(("phase", "gone"), [("Pending", False), ("Succeeded", True), ("Failed", True)])
+def test_a_pod_that_has_ended_is_gone(phase: str, gone: bool) -> None:
+    assert wanted(store(pod(status={"phase": phase}))).is_gone("web-uid") is gone
+
+
+def test_a_deleted_pod_is_gone_when_its_grace_is_over() -> None:
+    made = wanted(store(pod(metadata={"deletionTimestamp": "2023-11-14T22:13:50Z"})))
+    assert not made.is_gone("web-uid")
+    assert made.next_end() == NOW + 30
+    assert made.expire(NOW + 29) == frozenset()
+    assert made.expire(NOW + 30) == {"web-uid"}
+    assert made.is_gone("web-uid")
+    assert made.next_end() is None
+
+
+def test_a_pod_of_the_same_name_is_another_one() -> None:
+    given = store(pod())
+    made = wanted(given)
+    given.put(pod(uid="other"))
+    assert made.update([POD], NOW) == {"web-uid", "other"}
+    assert made.is_gone("web-uid")
+    assert not made.is_gone("other")
+
+
+# ---- changes ---------------------------------------------------------------------------------------------------------
+
+
+def test_only_the_pods_that_use_an_object_are_resolved_again() -> None:
+    given = store(
+        *(body for n in range(20) for body in (pod(f"p{n}", claims=(f"c{n}",)), persistent_claim(f"c{n}"))),
+        *(persistent_volume(f"c{n}") for n in range(20)),
+    )
+    made = wanted(given)
+    given.put(persistent_volume("c7", size="5Gi"))
+    given.reads = 0
+    assert made.update([Ref("PersistentVolume", "", "pv-c7")], NOW) == {"p7-uid"}
+    assert given.reads < 10
+
+
+def test_an_object_that_comes_later_is_noticed() -> None:
+    given = store(WEB)
+    made = wanted(given)
+    for body in (persistent_claim(), PV):
+        ref = given.put(body)
+        assert made.update([ref], NOW) == {"web-uid"}
+    assert next(iter(made.pods)).volumes
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        attachment(),
+        secret("s", a="b"),
+        {"kind": "ServiceAccountToken", "metadata": {"namespace": "default", "name": "web-uid"}},
+    ],
+    ids=lambda body: body["kind"],
+)
+def test_what_the_calls_read_is_noticed_as_well(body: Mapping[str, Any]) -> None:
+    csi = {"nodeStageSecretRef": {"namespace": "default", "name": "s"}}
+    given = store(WEB, persistent_volume(csi=csi), persistent_claim(), driver(tokenRequests=[{"audience": "a"}]))
+    made = wanted(given)
+    ref = given.put(body)
+    assert made.update([ref], NOW) == {"web-uid"}
+
+
+def test_what_changes_nothing_that_is_wanted_is_no_change() -> None:
+    given = store(WEB, PV, persistent_claim())
+    made = wanted(given)
+    given.put(persistent_claim(status={"conditions": [{"type": "x"}]}))
+    assert made.update([CLAIM], NOW) == frozenset()
+    given.put({**a_node(zone="a"), "status": {"volumesInUse": []}})
+    assert made.update([Ref("Node", "", NODE)], NOW) == frozenset()
+
+
+def test_what_is_gone_leaves_nothing_behind() -> None:
+    given = store(WEB, PV, persistent_claim())
+    made = wanted(given)
+    given.drop(POD)
+    assert made.update([POD], NOW) == {"web-uid"}
+    assert list(made.pods) == []
+    assert vars(made)["_by_ref"] == {}
+    given.put(PV)
+    given.reads = 0
+    assert made.update([VOLUME], NOW) == frozenset()
+    assert given.reads == 0
+
+
+def test_no_secret_is_kept() -> None:
+    csi = {"nodeStageSecretRef": {"namespace": "default", "name": "s"}}
+    made = wanted(store(WEB, persistent_volume(csi=csi), persistent_claim(), secret("s", key="hidden")))
+    text = repr(list(made.pods))
+    assert "hidden" not in text
+    assert base64.b64encode(b"hidden").decode() not in text
