@@ -19,6 +19,9 @@ State = dict[str, Any]
 _ASK_AGAIN_S = 0.2
 """Between two looks while waiting: a tenth of what a mount takes, and nothing to the agent."""
 
+_SETTLED = {"published", "unpublishing", "unstaging", "left over"}
+"""States that nobody waits for: what leaves, or was left by an earlier time, is no pod's to have."""
+
 _ANSWER_S = 10.0
 """The agent answers from memory."""
 
@@ -58,15 +61,20 @@ def select(state: State, pod: tuple[str, str] | None) -> State:
 
 
 def missing(state: State, pod: tuple[str, str] | None) -> list[str]:
-    """What is still to be waited for, a sentence each; nothing if all is published."""
+    """What is still to be waited for, a sentence each; nothing if all that is wanted is published."""
+    if state.get("observing"):
+        return [f"a kubelet mounts the volumes of node {state['node']} (--registration=observe)"]
     found = []
     if pod is not None and not state["pods"]:
         found.append(f"pod {pod[0]}/{pod[1]} is not known on node {state['node']}{_how_old(state)}")
-    for volume in state["volumes"]:
-        if volume["state"] != "published":
-            why = f": {volume['error']}" if volume["error"] else ""
-            found.append(f"{volume['namespace']}/{volume['pod']} {volume['volume']} is {volume['state']}{why}")
-    return found
+    elif state["as_of"] is None:
+        found.append(f"node {state['node']} may have more pods{_how_old(state)}")
+    return found + [_line(volume) for volume in state["volumes"] if volume["state"] not in _SETTLED]
+
+
+def _line(volume: State) -> str:
+    why = f": {volume['error']}" if volume["error"] else ""
+    return f"{volume['namespace']}/{volume['pod']} {volume['volume']} is {volume['state']}{why}"
 
 
 def show(state: State) -> Iterator[str]:
@@ -94,7 +102,7 @@ def show(state: State) -> Iterator[str]:
                 for volume in volumes
             ],
         )
-    wrong = [item for item in missing(state, None) if ": " in item]
+    wrong = [_line(volume) for volume in volumes if volume["state"] != "published" and volume["error"]]
     if wrong:
         yield ""
         yield from map(printable, wrong)

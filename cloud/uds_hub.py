@@ -24,6 +24,7 @@ from cloud.store import Store
 from cloud.sync.closures import Closures
 from cloud.sync.fact_files import FactFiles
 from cloud.sync.facts import FactSink
+from cloud.sync.good_manifests import GoodManifests
 from cloud.sync.manifests import Manifests
 from cloud.sync.streams import SyncServer
 from common.accounting import Account, Accounted
@@ -55,6 +56,9 @@ _QUICK_REPORT_BYTES = 16_384
 
 _MOST_WATCHES = 64
 """Watches of one driver at once. Each proxy driver has one; each that is not read holds a report."""
+
+_PART_TEXTS, _PART_CHARS = 100, 2_000
+"""Of the sentences about problems in one part of the state, and of one of them: at most 800 KB."""
 
 _SHOWN_CHARS = 100
 """What a peer says of itself stands in the log up to here."""
@@ -290,10 +294,20 @@ class Hub:
         assert stream.opened is not None
         node, driver = stream.opened.node, stream.opened.subject
         self.nodes.forget(node, driver)
+        if self.sync is not None and not driver:
+            await self._forget_facts(self.sync, node)
         log.warning(
             "an operator let the hub forget %s", f"driver {driver} of node {node}" if driver else f"node {node}"
         )
         stream.end(Status(Code.OK, origin=self.origin))
+
+    async def _forget_facts(self, sync: SyncServer, node: str) -> None:
+        try:
+            await sync.forget(node)
+        except OSError as error:
+            raise OperatorRefused(
+                f"edge node {node} is forgotten, but not all that it told", f"its files cannot be removed: {error}"
+            ) from error
 
     async def _serve_trust(self, stream: Stream) -> None:
         """An operator says that the hub knows all nodes and their drivers again."""
@@ -333,6 +347,9 @@ class Hub:
             yield {
                 "drivers": [{"driver": link.peer.name, "since": since, "address": link.peer_identity.address}],
             }
+        problems = list(_in_parts(self.problems()))
+        for some in problems[:-1]:
+            yield {"problems": some}
         yield {
             "software": SOFTWARE,
             "known": self.nodes.known,
@@ -340,7 +357,7 @@ class Hub:
             "max_nodes": self.nodes.max_nodes,
             "lost": self._store.losses.standing,
             "trouble": self._store.trouble,
-            "problems": self.problems(),
+            "problems": problems[-1],
         }
 
     def _report_changed(self, driver: str) -> None:
@@ -359,6 +376,12 @@ class Hub:
         (Role.EDGE, Kind.FACTS): _serve_facts,
     }
     """Which role may open which kind of stream."""
+
+
+def _in_parts(texts: list[str]) -> Iterator[list[str]]:
+    """Some at a time, and an empty list if there is none."""
+    for start in range(0, len(texts) or 1, _PART_TEXTS):
+        yield [text[:_PART_CHARS] for text in texts[start : start + _PART_TEXTS]]
 
 
 async def _ignore(stream: Stream) -> None:
@@ -425,10 +448,10 @@ def _read_manifests(settings: HubSettings, hub: Hub, tasks: Tasks) -> None:
     if settings.manifests is None:
         return
     files = FactFiles(settings.state_dir)
-    manifests = Manifests(settings.manifests, facts=files)
+    manifests = Manifests(settings.manifests, facts=files, kept=GoodManifests(settings.state_dir / "manifests"))
     closures = Closures(manifests)
-    hub.sync = SyncServer(closures, FactSink(closures, files))
-    hub.problems = lambda: [*manifests.problems(), *files.problems()]
+    hub.sync = sync = SyncServer(closures, FactSink(closures, files))
+    hub.problems = lambda: [*manifests.problems(), *files.problems(), *sync.problems()]
     tasks.start(manifests.run(), name="manifests")
 
 

@@ -1,20 +1,28 @@
 """A quantity: a size as the objects of Kubernetes write it (`10Gi`, `1500m`, `1e9`), in bytes.
 
-Rules are those of apimachinery's pkg/api/resource: a fraction of a byte counts as a whole one.
+Rules:
+
+* Those of apimachinery's pkg/api/resource: a fraction of a byte counts as a whole one.
+* A size is not negative and has at most 63 bits, as in the fields of CSI that hold it.
+* The error does not show the text: it comes from files and peers, and goes into logs.
 """
 
 import math
 import re
 from fractions import Fraction
 
+_MOST_BYTES = 2**63 - 1
+
 _PATTERN = re.compile(
-    r"([+-]?(?:\d{1,30}(?:\.\d{0,30})?|\.\d{1,30}))(Ki|Mi|Gi|Ti|Pi|Ei|n|u|m|k|M|G|T|P|E|[eE][+-]?\d{1,2})?"
+    r"(\+?(?:\d{1,30}(?:\.\d{0,30})?|\.\d{1,30}))(Ki|Mi|Gi|Ti|Pi|Ei|n|u|m|k|M|G|T|P|E|[eE][+-]?\d{1,2})?",
+    re.ASCII,
 )
 
 _FACTORS: dict[str, Fraction] = {
     **{suffix: Fraction(1024) ** power for power, suffix in enumerate(("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"))},
     **{suffix: Fraction(1000) ** power for power, suffix in enumerate(("n", "u", "m", "", *"kMGTPE"), -3)},
 }  # fmt: skip
+_NONE = "it is no quantity such as 10Gi, from 0 to below 8Ei"
 
 
 def parse_bytes(quantity: object) -> int:
@@ -24,15 +32,21 @@ def parse_bytes(quantity: object) -> int:
         ValueError: it is none.
     """
     if isinstance(quantity, int) and not isinstance(quantity, bool):
-        return quantity
+        return _checked(quantity)
     match = _PATTERN.fullmatch(quantity) if isinstance(quantity, str) else None
     if match is None:
-        raise ValueError(f"{quantity!r} is no quantity (such as 10Gi)")
+        raise ValueError(_NONE)
     number, suffix = match[1], match[2] or ""
     factor = _FACTORS.get(suffix)
     if factor is None:
         factor = Fraction(10) ** int(suffix[1:])
-    return math.ceil(Fraction(number) * factor)
+    return _checked(math.ceil(Fraction(number) * factor))
+
+
+def _checked(size: int) -> int:
+    if not 0 <= size <= _MOST_BYTES:
+        raise ValueError(_NONE)
+    return size
 
 
 def format_bytes(size: int) -> str:

@@ -65,9 +65,11 @@ _PART_BYTES = 16_384
 _IN_STEP_BYTES = 16
 """No `InStep` is longer."""
 
-_MOST_HELD = 100_000
-"""What a learner may list: ten times the largest closure that was measured."""
+_MOST_HELD_BYTES = 16 * 1_048_576
+"""What a learner may list: 10,000 objects with names of 1,500 characters."""
 
+_HELD_BYTES = 100
+"""What an object of the list weighs beside its texts."""
 
 _WHY_CHARS = 1_000
 """A refusal's words are cut here."""
@@ -143,9 +145,9 @@ class _UnderWay:
 class Teller:
     """The side that knows. `receive()` what comes, send `next_message()` until it is empty, and look at `events()`."""
 
-    __slots__ = ("_budget_bytes", "_events", "_in_step", "_listed", "_max_message_bytes", "_question", "_refs", "_seq",
-                 "_stale", "_state", "_stored", "_todo", "_told", "_truth", "_under_way", "_untold", "unstored_bytes",
-                 )  # fmt: skip
+    __slots__ = ("_budget_bytes", "_events", "_held_bytes", "_in_step", "_listed", "_max_message_bytes", "_question",
+                 "_refs", "_seq", "_stale", "_state", "_stored", "_todo", "_told", "_truth", "_under_way", "_untold",
+                 "unstored_bytes")  # fmt: skip
 
     def __init__(self, truth: Truth, *, max_message_bytes: int, budget_bytes: int = BUDGET_BYTES) -> None:
         """A teller that waits for the learner's digest.
@@ -161,6 +163,7 @@ class Teller:
         self._state = _State.GREETING
         self._question = b""
         self._listed = b""  # the buckets whose content the learner lists
+        self._held_bytes = 0  # what it has listed
         self._told: dict[Ref, Stamp] = {}  # what the learner holds, once it has stored all that is under way
         self._todo: dict[Ref, Stamp | None] = {}
         self._stale = False  # whether `_todo` is to be made anew
@@ -262,8 +265,9 @@ class Teller:
             return
         if bucket_of(ref) not in self._listed:
             raise RemoteProtocolError("Held: an object of a bucket that was not asked for")
-        if ref not in self._told and len(self._told) >= _MOST_HELD:
-            raise RemoteProtocolError(f"Held: more than {_MOST_HELD} objects")
+        self._held_bytes += _HELD_BYTES + _least_size(said)
+        if self._held_bytes > _MOST_HELD_BYTES:
+            raise RemoteProtocolError(f"Held: more than {_MOST_HELD_BYTES} bytes of names")
         self._told[ref] = said.stamp
 
     def _begin(self) -> None:
@@ -476,11 +480,13 @@ def _is_another(known: Stamp | None, stamp: Stamp) -> bool:
     return known is not None and known.uid != stamp.uid
 
 
-def _least_size(said: Put | Drop) -> int:
-    """What a change counts for the learner: never more than for the teller, who counts its encoded bytes."""
+def _least_size(said: Held | Put | Drop) -> int:
+    """What is counted of what the other side says: never more than its encoded bytes."""
     ref = said.ref
     size = len(ref.kind) + len(ref.namespace) + len(ref.name) + len(said.uid)
-    return size + len(said.object.stamp.version) + len(said.body) if isinstance(said, Put) else size
+    if isinstance(said, Put):
+        return size + len(said.object.stamp.version) + len(said.body)
+    return size + len(said.stamp.version) if isinstance(said, Held) else size
 
 
 def _parts(stamps: Iterable[tuple[Ref, Stamp]]) -> Iterator[bytes]:

@@ -159,9 +159,10 @@ class _Worker:
                 self._again = False
                 await self._work()
         except Exception as error:  # noqa: BLE001  # its owner raises it
-            self._failure, self._stopped = error, True
-            if self._owner is not None:
+            if not self._stopped and self._owner is not None:  # who stops it is past raising anything
+                self._failure = error
                 self._owner.cancel()
+            self._stopped = True
         finally:
             self._task = None
 

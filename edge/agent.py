@@ -256,6 +256,11 @@ def _link(agent: Agent, uplink: Uplink) -> dict[str, Any]:
     return {"node": agent.node, "connected": uplink.link is not None, "since": timestamp(uplink.since)}
 
 
+async def _drain(agent: Agent, uplink: Uplink) -> None:
+    await uplink.drain("the edge agent is shutting down")
+    await agent.operations.drain()
+
+
 async def run(settings: AgentSettings, stopping: asyncio.Event) -> None:
     """Run an agent until `stopping` is set, then drain it.
 
@@ -296,12 +301,10 @@ async def run(settings: AgentSettings, stopping: asyncio.Event) -> None:
             await part.start(tasks)
             tasks.start(uplink.run(), name="uplink")
             await stopping.wait()
-            log.info("stopping: what is under way has %g s to finish", settings.drain_timeout_s)
+            log.info("stopping: calls under way have %g s to finish", settings.drain_timeout_s)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(settings.drain_timeout_s):
-                    await uplink.drain("the edge agent is shutting down")
-                    await agent.operations.drain()
-                    await part.drain(settings.drain_timeout_s)
+                    await asyncio.gather(_drain(agent, uplink), part.drain(settings.drain_timeout_s))
     finally:
         await part.close()
         if status is not None:

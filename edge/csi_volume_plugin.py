@@ -220,7 +220,7 @@ class VolumePlugin:
             await self._call(driver, "publish", node_requests.PUBLISH, request, hidden)
         except Refused:
             if not keep and not volume.block:
-                await _tidied(self._dirs.tidy_refused_publish, target)
+                await _tidied(self._dirs.tidy_refused_publish, published)
             raise
         await _locally(Uncertain, self._dirs.require_target, driver.name, target)
         if volume.block:
@@ -276,19 +276,26 @@ class VolumePlugin:
         Args:
             staged: the volume.
             recorded: our own state says that it is staged or may be: the driver is asked even if vol_data.json is gone
-                (RULE C17). Without, its absence means that nothing was staged, as for the kubelet.
+                (RULE C17). Without, its absence means that nothing was staged, as for the kubelet, unless a mount is
+                there.
 
         Raises:
-            NotReady: something still uses it: a mount references it, or the driver is not registered.
+            NotReady: something still uses it: a mount references it, or the driver is not registered; or it is mounted,
+                and the driver says that it does not stage.
             VolumeError: it is not, or not surely, unstaged: the step must be repeated.
         """
         await _locally(NotReady, self._dirs.require_unused, staged)
-        asked = False
-        if recorded or await _locally(NotReady, self._dirs.may_be_staged, staged):
+        asked, mounted = False, self.is_mounted(staged, await self.mount_table())
+        if recorded or mounted or await _locally(NotReady, self._dirs.may_be_staged, staged):
             driver = self._driver(staged.driver)
             if asked := Has.STAGE_UNSTAGE_VOLUME in driver.capabilities:
                 request = node_requests.unstage(staged.handle, str(self._dirs.staging_target(staged)))
                 await self._call(driver, "unstage", node_requests.UNSTAGE, request)
+            elif mounted:
+                raise NotReady(
+                    f"{staged.key} is still mounted, and driver {driver.name} has no capability STAGE_UNSTAGE_VOLUME "
+                    f"to unstage it with; see whether it is the driver that staged it"
+                )
         await _locally(Uncertain, self._dirs.tidy_staged, staged, asked=asked)
         reach("unstage.after-clean")
 

@@ -2,6 +2,12 @@
 
 A random id made once, and a count of starts. The hub lets a later start of the same instance replace its old link, and
 refuses another instance of the same name while the first one lives.
+
+Rules:
+
+* A machine that has an identity starts with it even if the start cannot be counted, as on a disk that is full or
+  read-only: it must come back with its volumes. The hub takes the same count twice for a later start.
+* A machine that has none yet, and cannot keep one, does not start.
 """
 
 import json
@@ -31,13 +37,13 @@ class Instance:
 
 
 def next_boot(state_dir: Path) -> Instance:
-    """Count one more start, on disk, before anything is told to the hub.
+    """Count one more start, on disk if that can be, before anything is told to the hub.
 
     An unreadable file becomes a new identity: the hub then refuses it for as long as the old link lives, which says
     what is wrong, and takes it afterwards.
 
     Raises:
-        SettingsError: the directory cannot be written.
+        SettingsError: there is no identity, and the directory cannot be written.
     """
     path = state_dir / "instance.json"
     last = _read(path)
@@ -46,7 +52,10 @@ def next_boot(state_dir: Path) -> Instance:
         state_dir.mkdir(parents=True, exist_ok=True)
         _write(path, json.dumps({"id": instance.id, "boot": instance.boot}))
     except OSError as error:
-        raise SettingsError("--state-dir", str(state_dir), f"cannot be written: {error.strerror or error}") from error
+        if last is None:
+            why = f"cannot be written: {error.strerror or error}"
+            raise SettingsError("--state-dir", str(state_dir), why) from error
+        log.error("%s cannot be written, and this start is not counted: %s", path, error.strerror or error)  # noqa: TRY400  # not a bug
     return instance
 
 

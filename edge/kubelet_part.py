@@ -10,13 +10,16 @@ Rules:
 * With `--registration=observe` another one is the kubelet: drivers are found, and nothing is stored, told or mounted.
 """
 
+import asyncio
 import errno
 import logging
+import os
 import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from common.database import lock
 from common.errors import SettingsError, timestamp
 from common.link import Link
 from common.tasks import Tasks
@@ -32,8 +35,13 @@ from edge.volume_manager import VolumeManager
 
 log = logging.getLogger("csi_bridge.edge")
 
-_KUBELET_SOCKETS = ("device-plugins/kubelet.sock", "pod-resources/kubelet.sock")
-"""What a running kubelet listens on below its root directory, whatever its configuration."""
+_KUBELET_SOCKET = "pod-resources/kubelet.sock"
+"""What a running kubelet listens on below its root directory. (`device-plugins/kubelet.sock` is always that of
+/var/lib/kubelet, wherever the kubelet's root directory is.)"""
+
+
+_TRY_AGAIN_S = 5.0
+"""After a disk that took nothing: it is emptied by people."""
 
 
 class KubeletPart:
@@ -50,8 +58,7 @@ class KubeletPart:
             SettingsError: a directory cannot be used, or is another one's.
         """
         own = settings.registration == "own"
-        if own:
-            _check_root(settings.root_dir)
+        self._root_lock = _take_root(settings.root_dir) if own else None
         self.volumes = Volumes(settings) if own else None
         self.registry = DriverRegistry(
             settings.node,
@@ -68,7 +75,7 @@ class KubeletPart:
         """Bring the volumes to where they should be, from what is known here, and take registrations."""
         tasks.start(self.registry.run(), name="driver registry")
         if self.volumes is not None:
-            await self.volumes.start(self.registry)
+            await self.volumes.start(self.registry, tasks)
         tasks.start(self._registrar.run(), name="registrar")
 
     def up(self, link: Link) -> None:
@@ -87,10 +94,12 @@ class KubeletPart:
             await self.volumes.drain(limit_s)
 
     async def close(self) -> None:
-        """Close what is on disk, and the connections to the drivers."""
-        await self.registry.close()
+        """End the steps that still are under way, then close what is on disk, and the connections to the drivers."""
         if self.volumes is not None:
             await self.volumes.close()
+        await self.registry.close()
+        if self._root_lock is not None:
+            os.close(self._root_lock)
 
     def describe(self) -> dict[str, Any]:
         """The pods and their volumes, for the status socket; holds no secret."""
@@ -109,20 +118,48 @@ class Volumes:
             SettingsError: it cannot be used.
         """
         self._settings = settings
-        full = settings.durability == "full"
-        self.metastore = Metastore(settings.state_dir, full=full)
-        self._states = VolumeStates(settings.state_dir, durable=full)
+        self.metastore = Metastore(settings.state_dir, full=settings.durability == "full")
+        self._trouble = ""
+        self._states = self._open_states()
         self.streams = SyncStreams(self.metastore)
         self._manager: VolumeManager | None = None
 
-    async def start(self, registry: DriverRegistry) -> None:
-        """Find out what is mounted, and begin to mount what is wanted."""
+    def _open_states(self) -> VolumeStates | None:
+        """None, and why in the log, while the disk takes nothing: without a row no driver is asked (RULE C13).
+
+        Raises:
+            SettingsError: another agent uses them, or a newer one did.
+        """
+        try:
+            states = VolumeStates(self._settings.state_dir, durable=self._settings.durability == "full")
+        except OSError as error:
+            if str(error) != self._trouble:
+                log.error("no volume is mounted or unmounted before this is mended: %s", error)  # noqa: TRY400  # no bug
+            self._trouble = str(error)
+            return None
+        self._trouble = ""
+        return states
+
+    async def start(self, registry: DriverRegistry, tasks: Tasks) -> None:
+        """Find out what is mounted, and begin to mount what is wanted; later, if the disk does not allow it yet."""
+        if self._states is not None:
+            await self._manage(registry, self._states)
+        else:
+            tasks.start(self._manage_later(registry), name="wait for the state directory")
+
+    async def _manage_later(self, registry: DriverRegistry) -> None:
+        while self._states is None:
+            await asyncio.sleep(_TRY_AGAIN_S)
+            self._states = await asyncio.to_thread(self._open_states)
+        await self._manage(registry, self._states)
+
+    async def _manage(self, registry: DriverRegistry, states: VolumeStates) -> None:
         settings = self._settings
         facts = NodeFacts(settings.node, self.metastore, registry)
         manager = VolumeManager(
             node=settings.node,
             store=self.metastore,
-            states=self._states,
+            states=states,
             plugin=VolumePlugin(settings.root_dir, settings.node, registry.find, durable=settings.durability == "full"),
             drivers=registry,
             facts=self.metastore,
@@ -130,6 +167,7 @@ class Volumes:
             in_use_changed=lambda: facts.tell(manager.volumes_in_use()),
             own_labels=registry.node_labels,
             stats_interval_s=settings.volume_stats_interval_s,
+            republish_interval_s=settings.volume_republish_interval_s,
         )
         await manager.start()
         self._manager = manager
@@ -146,8 +184,10 @@ class Volumes:
             await self._manager.close(limit_s)
 
     async def close(self) -> None:
-        """Close what is on disk."""
-        await self._states.close()
+        """End the steps that still are under way, and close what is on disk."""
+        await self.drain(0.0)  # nothing may be at work any more when its rows can no longer be written
+        if self._states is not None:
+            await self._states.close()
         await self.metastore.close()
 
     def describe(self) -> dict[str, Any]:
@@ -156,26 +196,30 @@ class Volumes:
         return {
             "as_of": timestamp(heard_at) if heard_at is not None else None,
             "in_step": self.metastore.in_step,
-            "trouble": self.metastore.trouble,
+            "trouble": self._trouble or self.metastore.trouble,
             "pods": manager.describe_pods() if manager is not None else [],
             "volumes": manager.describe() if manager is not None else [],
         }
 
 
-def _check_root(root: Path) -> None:
-    """See that the root directory can be used, and that no kubelet is using it.
+def _take_root(root: Path) -> int:
+    """Take the root directory for this agent alone; the descriptor of its lock.
 
     Raises:
-        SettingsError: it cannot, or one is.
+        SettingsError: it cannot be used, or a kubelet or another agent is using it.
     """
     try:
         root.mkdir(parents=True, exist_ok=True)
+        descriptor = lock(root / "csi-bridge.lock")
+    except BlockingIOError:
+        raise SettingsError("--root-dir", str(root), "another edge agent is using it") from None
     except OSError as error:
-        raise SettingsError("--root-dir", str(root), f"cannot be made: {error.strerror or error}") from error
-    for name in _KUBELET_SOCKETS:
-        if _listens(root / name):
-            why = f"a kubelet is running with this root directory ({name} answers): say --registration=observe"
-            raise SettingsError("--root-dir", str(root), why)
+        raise SettingsError("--root-dir", str(root), f"cannot be used: {error.strerror or error}") from error
+    if _listens(root / _KUBELET_SOCKET):
+        os.close(descriptor)
+        why = f"a kubelet is running with this root directory ({_KUBELET_SOCKET} answers): say --registration=observe"
+        raise SettingsError("--root-dir", str(root), why)
+    return descriptor
 
 
 def _listens(path: Path) -> bool:

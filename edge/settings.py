@@ -42,6 +42,11 @@ class AgentSettings(LinkSettings):
         parse=bounded(duration, low="1s", high="24h"),
         help="How often a driver is asked for usage and health of each volume.",
     )
+    volume_republish_interval_s: float = setting(
+        "1m",
+        parse=bounded(duration, low="1s", high="24h"),
+        help="How often a volume is published again whose driver asks for it (requiresRepublish); up to half is added.",
+    )
     status: Path | None = setting(
         "unix:///run/csi-bridge/edge.sock",
         parse=unix_path,

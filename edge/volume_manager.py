@@ -24,10 +24,12 @@ from edge.manager.call_inputs import CallInputs
 from edge.manager.clock import Clock, LoopClock, Timer
 from edge.manager.facts import Facts, VolumeFacts
 from edge.manager.host import Drivers, Plugin, States, VolumeHost
+from edge.manager.leftovers import Leftovers, accounts_for
 from edge.manager.reconstruction import reconstruct
 from edge.manager.report import Entry, report_leaving, report_pod, report_unreadable, report_unresolved, report_wanted
 from edge.manager.resolution import PodWants, driver_rules
 from edge.manager.rows import Target
+from edge.manager.shared_look import SharedLook
 from edge.manager.states import Device, Publication, read_boot
 from edge.manager.task import VolumeTask
 from edge.manager.wanted import Wanted
@@ -41,6 +43,9 @@ _PATIENCE_S = 123.0
 
 _RESTART_S = 10.0
 """After a task failed by a bug: not at once, so that it cannot spin."""
+
+_LEFTOVERS_S = 60.0
+"""Between two looks at what earlier times left, while there is any."""
 
 _SELINUX = Path("/sys/fs/selinux/enforce")
 
@@ -122,9 +127,11 @@ class VolumeManager:
             node=node,
             own_labels=own_labels,
             selinux=_SELINUX.exists() if selinux is None else selinux,
+            complain=lambda text: log.error("%s", text),
         )
         self._host = VolumeHost(
             plugin=plugin,
+            mount_table=SharedLook(plugin.mount_table),
             states=states,
             drivers=drivers,
             inputs=CallInputs(store, node=node, clock=self._clock),
@@ -144,9 +151,9 @@ class VolumeManager:
         self._tasks: set[asyncio.Task[None]] = set()
         self._users: defaultdict[VolumeKey, set[str]] = defaultdict(set)
         """By volume: the pods that want it now."""
-        self._held: defaultdict[str, set[VolumeKey]] = defaultdict(set)
-        """By pod: the volumes that it wants, has wanted, or may have mounted."""
-        self._unreadable: list[Unreadable] = []
+        self._held: dict[str, set[VolumeKey]] = {}
+        """By pod: the volumes that it wants now."""
+        self._leftovers = Leftovers(plugin, is_explained=self._is_explained, is_pod_gone=self._is_pod_gone)
         self._clueless: dict[str, dict[str, _Clueless]] = {}
         self._told_in_use: list[str] = []
         self._subscribers: list[Callable[[], None]] = []
@@ -167,9 +174,13 @@ class VolumeManager:
         for volume in list(self._volumes.values()):
             self._spawn(volume)
         self._look_at_trust()
+        self._start_cleaning()
 
     async def close(self, drain_s: float) -> None:
-        """Let the steps under way finish for so long, then cancel them. What is mounted stays mounted."""
+        """Let the steps under way finish for so long, then cancel them. What is mounted stays mounted.
+
+        Cancelling leaves them under way, and none begins after them. It may be called again.
+        """
         self._running = False
         for timer in self._timers.values():
             timer.cancel()
@@ -196,7 +207,8 @@ class VolumeManager:
 
     def describe(self) -> list[Entry]:
         """Every volume of every pod, and those that are being taken down (see `edge.manager.report`)."""
-        shown = [one for wants in self.wanted.pods if not wants.pod.gone for one in self._describe(wants)]
+        mounts = self._mounts()
+        shown = [one for wants in self.wanted.pods if not wants.pod.gone for one in self._describe(wants, mounts)]
         for volume in self._volumes.values():
             shown += report_leaving(
                 volume,
@@ -205,22 +217,37 @@ class VolumeManager:
                 may_unstage=self._may_unstage,
                 wants_of=self.wanted.of,
             )
-        shown += [report_unreadable(one, self._started_at) for one in self._unreadable if not self._is_known(one)]
+        shown += [report_unreadable(one, self._started_at) for one in self._leftovers.shown]
         return sorted(shown, key=lambda one: (one["namespace"], one["pod"], one["volume"], one["pv"], one["uid"]))
 
     def describe_pods(self) -> list[Entry]:
         """Every pod of this node that is not gone, those without volumes included."""
-        pods = [report_pod(wants, self._describe(wants)) for wants in self.wanted.pods if not wants.pod.gone]
+        mounts = self._mounts()
+        pods = [report_pod(wants, self._describe(wants, mounts)) for wants in self.wanted.pods if not wants.pod.gone]
         return sorted(pods, key=lambda one: (one["namespace"], one["name"], one["uid"]))
 
-    def _describe(self, wants: PodWants) -> list[Entry]:
+    def _describe(self, wants: PodWants, mounts: Mapping[str, set[VolumeKey]]) -> list[Entry]:
         resolved = [report_wanted(want, self._volumes.get(want.volume.key), self._path) for want in wants.volumes]
-        held = [self._volumes[key] for key in self._held.get(wants.pod.uid, ()) if key in self._volumes]
         mounted = {
-            row.volume_name for task in held for row in task.rows.publications.values() if row.pod_uid == wants.pod.uid
+            row.volume_name
+            for key in mounts.get(wants.pod.uid, ())
+            for row in self._volumes[key].rows.publications.values()
+            if row.pod_uid == wants.pod.uid
         }
-        unresolved = self._clueless.get(wants.pod.uid, {}).items()
-        return resolved + [report_unresolved(wants, name, one.since) for name, one in unresolved if name not in mounted]
+        since = self._clueless.get(wants.pod.uid, {})
+        return resolved + [
+            report_unresolved(wants, name, since[name].since if name in since else self._clock.time())
+            for name in wants.unresolved
+            if name not in mounted
+        ]
+
+    def _mounts(self) -> dict[str, set[VolumeKey]]:
+        """By pod: the volumes that it has, or may have."""
+        found: defaultdict[str, set[VolumeKey]] = defaultdict(set)
+        for key, volume in self._volumes.items():
+            for target in volume.rows.publications:
+                found[target.pod_uid].add(key)
+        return found
 
     def _path(self, published: Published) -> str:
         try:
@@ -238,10 +265,16 @@ class VolumeManager:
         if not self._running:
             return
         for ref in changed:
-            if ref.kind == "PersistentVolumeClaim" and self._store.get(ref) is None:
+            if ref.kind == "PersistentVolumeClaim" and self._is_absent(ref):
                 self._facts.forget_claim(ref.namespace, ref.name)
         self._pods_changed(self.wanted.update(changed, self._clock.time()))
         self._look_at_trust()
+
+    def _is_absent(self, ref: Ref) -> bool:
+        try:
+            return self._store.get(ref) is None
+        except OSError:  # it may well exist
+            return False
 
     def _drivers_changed(self) -> None:
         if not self._running:
@@ -251,18 +284,21 @@ class VolumeManager:
             volume.retry()
 
     def _pods_changed(self, uids: Collection[str]) -> None:
-        """These pods want something else: tell the tasks of all volumes that they wanted or want."""
+        """These pods want something else: tell the tasks of all volumes that they wanted, want or have."""
         touched: set[VolumeKey] = set()
+        mounts = self._mounts() if uids else {}
         for uid in uids:
             wants = self.wanted.of(uid)
             alive = wants if wants is not None and not wants.pod.gone else None
             keys = {want.volume.key for want in alive.volumes} if alive is not None else set()
-            for key in self._held[uid] - keys:
+            before = self._held.pop(uid, set())
+            for key in before - keys:
                 self._users[key].discard(uid)
             for key in keys:
                 self._users[key].add(uid)
-            self._held[uid] |= keys
-            touched |= self._held[uid] if alive is not None else self._held.pop(uid)
+            if keys:
+                self._held[uid] = keys
+            touched |= before | keys | mounts.get(uid, set())
             self._note_clueless(uid, alive)
         for key in touched:
             self._want(key)
@@ -296,10 +332,9 @@ class VolumeManager:
             task is not None and (target in task.wants or target in task.rows.publications)
         )
 
-    def _taken(self, key: VolumeKey, pod_uid: str, name: str) -> VolumeKey | None:
-        target = Target(pod_uid, name)
-        others = (self._volumes.get(other) for other in self._held.get(pod_uid, ()) if other != key)
-        return next((task.key for task in others if task is not None and target in task.rows.publications), None)
+    def _taken(self, want: PodVolume) -> VolumeKey | None:
+        others = (task for key, task in self._volumes.items() if key != want.volume.key)
+        return next((task.key for task in others if task.holds(want)), None)
 
     def _spawn(self, volume: VolumeTask) -> None:
         if not self._running or volume.running:
@@ -320,6 +355,7 @@ class VolumeManager:
         elif self._volumes.get(volume.key) is volume:
             del self._volumes[volume.key]
             self._tell_in_use()
+            self._start_cleaning()
         self._tell()
 
     def _tell_in_use(self) -> None:
@@ -344,7 +380,11 @@ class VolumeManager:
         if until is not None:
             # The wall clock may be set meanwhile: it is looked at every now and then.
             delay_s = min(max(until - self._clock.time(), 0.0) + 0.001, 60.0)
-            self._set_timer("grace", delay_s, lambda: self._pods_changed(self.wanted.expire(self._clock.time())))
+            self._set_timer("grace", delay_s, self._look_at_ends)
+
+    def _look_at_ends(self) -> None:
+        self._pods_changed(self.wanted.expire(self._clock.time()))
+        self._wake_at_next_end()
 
     def _note_clueless(self, uid: str, wants: PodWants | None) -> None:
         """Remember since when a pod's volumes cannot be resolved."""
@@ -411,11 +451,7 @@ class VolumeManager:
         )
         for row in rows:
             self._volume(row.key).rows.add(row)
-            if isinstance(row, Publication):
-                self._held[row.pod_uid].add(row.key)
-        self._unreadable = list(found.unreadable)
-        for one in self._unreadable:
-            log.warning("%s lies there of an earlier time, and its state is unknown: %s", one.path, one.reason)
+        self._leftovers.begin(found.unreadable, rows)
 
     def _is_attach_required(self, driver: str) -> bool:
         try:
@@ -426,28 +462,25 @@ class VolumeManager:
     def _volume(self, key: VolumeKey) -> VolumeTask:
         return self._volumes.setdefault(key, VolumeTask(key, self._host))
 
+    # ---- what earlier times left -------------------------------------------------------------------------------------
+
     def _start_cleaning(self) -> None:
-        if self._was_in_step and self._unreadable and self._running:
-            task = asyncio.create_task(self._clean_unreadable(), name="clean leftovers")
+        if self._leftovers and self._running:
+            task = asyncio.create_task(self._clean(), name="clean leftovers")
             self._tasks.add(task)
             task.add_done_callback(self._kept_ended)
 
-    async def _clean_unreadable(self) -> None:
-        """Remove what is left of pods that are gone, where nothing is mounted (RULE C18)."""
-        for one in [one for one in self._unreadable if one.pod_uid and self.wanted.is_gone(one.pod_uid)]:
-            if not self._is_known(one) and await self._plugin.clean_leftovers(one):
-                log.info("%s is removed: its pod is gone, and nothing is mounted there", one.path)
-                self._unreadable = [other for other in self._unreadable if other is not one]
+    async def _clean(self) -> None:
+        await self._leftovers.look()
         self._tell()
+        if self._leftovers:  # people may mend it, or unmount something
+            self._set_timer("leftovers", _LEFTOVERS_S, self._start_cleaning)
 
-    def _is_known(self, one: Unreadable) -> bool:
-        """Whether a row tells what an unreadable directory does not."""
-        target = Target(one.pod_uid, one.name)
-        return any(
-            target in self._volumes[key].rows.publications
-            for key in self._held.get(one.pod_uid, ())
-            if key in self._volumes
-        )
+    def _is_explained(self, one: Unreadable) -> bool:
+        return any(accounts_for(volume, one) for volume in self._volumes.values())
+
+    def _is_pod_gone(self, uid: str) -> bool:
+        return self._was_in_step and self.wanted.is_gone(uid)
 
     def _kept_ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

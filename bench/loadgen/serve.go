@@ -1,6 +1,6 @@
 package main
 
-// The driver that answers at once: Identity, and the part of Controller and Node that a bridge asks for, from memory.
+// The driver that answers at once: Identity, and the part of Controller that a bridge asks for, from memory.
 
 import (
 	"context"
@@ -30,6 +30,8 @@ func serve(ctx context.Context, args []string) error {
 	flags.StringVar(&d.name, "name", "load.csi-bridge.io", "the driver's name")
 	flags.StringVar(&d.node, "node", "node-1", "the node id that NodeGetInfo answers")
 	flags.DurationVar(&d.delay, "delay", 0, "how long every Controller call but GetCapabilities takes")
+	flags.StringVar(&d.mounts, "mounts", "", "a directory for volumes that can be staged and published; without, none can")
+	calls := flags.String("call-log", "", "a file that each call about a volume is noted in, when it begins and ends")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -44,7 +46,15 @@ func serve(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	server := grpc.NewServer()
+	var options []grpc.ServerOption
+	if *calls != "" {
+		log, err := openCallLog(*calls)
+		if err != nil {
+			return err
+		}
+		options = append(options, grpc.UnaryInterceptor(log.intercept))
+	}
+	server := grpc.NewServer(options...)
 	csi.RegisterIdentityServer(server, d)
 	csi.RegisterControllerServer(server, d)
 	csi.RegisterNodeServer(server, d)
@@ -61,6 +71,7 @@ type driver struct {
 
 	name, node string
 	delay      time.Duration
+	mounts     string
 
 	mutex   sync.Mutex
 	volumes map[string]int64 // bytes, by id; a volume's id is its name
@@ -150,14 +161,4 @@ func (d *driver) ValidateVolumeCapabilities(
 	return &csi.ValidateVolumeCapabilitiesResponse{
 		Confirmed: &csi.ValidateVolumeCapabilitiesResponse_Confirmed{VolumeCapabilities: r.GetVolumeCapabilities()},
 	}, nil
-}
-
-func (d *driver) NodeGetCapabilities(
-	context.Context, *csi.NodeGetCapabilitiesRequest,
-) (*csi.NodeGetCapabilitiesResponse, error) {
-	return &csi.NodeGetCapabilitiesResponse{}, nil
-}
-
-func (d *driver) NodeGetInfo(context.Context, *csi.NodeGetInfoRequest) (*csi.NodeGetInfoResponse, error) {
-	return &csi.NodeGetInfoResponse{NodeId: d.node}, nil
 }

@@ -5,9 +5,9 @@ import json
 import os
 import signal
 import time
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 import grpc
@@ -19,6 +19,8 @@ from cli.edge_volumes import ask
 from common.csi import csi_pb2 as csi
 from common.csi.csi_pb2_grpc import ControllerStub, IdentityStub
 from common.errors import BridgeError
+
+Answer = TypeVar("Answer")
 
 _MIB = 1_048_576
 _FILE_TEXT = "written at the edge\n"
@@ -183,9 +185,8 @@ class _Story:
         if left or self._stage.unmount():
             raise DemoError(f"the edge still has {', '.join(map(str, left)) or 'mounts'}")
         self._teller.good("unpublished, unstaged, and nothing is left of it but its data")
-        await self._controller.ControllerUnpublishVolume(
-            csi.ControllerUnpublishVolumeRequest(volume_id=volume.volume_id, node_id=NODE), timeout=_LIMIT_S
-        )
+        unpublish = csi.ControllerUnpublishVolumeRequest(volume_id=volume.volume_id, node_id=NODE)
+        await _retried(lambda: self._controller.ControllerUnpublishVolume(unpublish, timeout=_LIMIT_S))
 
     async def _cut(self) -> csi.Volume:
         self._teller.act("A slow CreateVolume is under way, and the link is cut")
@@ -200,10 +201,13 @@ class _Story:
         self._teller.act("The link is back, and the same call joins the work that went on")
         self._stage.cable.mend()
         with self._teller.waiting("the agent dials again; the sidecar retries"):
-            answer = await self._retry(request)
+            answer: csi.CreateVolumeResponse = await _retried(
+                lambda: self._controller.CreateVolume(request, timeout=_LIMIT_S)
+            )
         self._teller.good(f"volume {answer.volume.volume_id}: made once, at the edge, while nobody was listening")
         self._stage.faults.write_text("")
-        return answer.volume
+        volume: csi.Volume = answer.volume
+        return volume
 
     async def _is_offline(self) -> bool:
         try:
@@ -211,18 +215,6 @@ class _Story:
         except grpc.aio.AioRpcError as error:
             return "is offline since" in (error.details() or "")
         return False
-
-    async def _retry(self, request: csi.CreateVolumeRequest) -> csi.CreateVolumeResponse:
-        give_up = time.monotonic() + 60
-        while True:
-            try:
-                answer: csi.CreateVolumeResponse = await self._controller.CreateVolume(request, timeout=_LIMIT_S)
-            except grpc.aio.AioRpcError as error:
-                if time.monotonic() > give_up:
-                    raise DemoError(f"the retry never got through: {_words(error)}") from error
-                await asyncio.sleep(0.5)
-            else:
-                return answer
 
     async def _delete(self, volumes: list[csi.Volume]) -> None:
         self._teller.act("The sidecar deletes both volumes")
@@ -257,6 +249,22 @@ async def _refusal(call: Awaitable[object]) -> str:
     except grpc.aio.AioRpcError as error:
         return _words(error)
     raise DemoError("a call was answered that should have been refused: the link is cut")
+
+
+async def _retried(call: Callable[[], Awaitable[Answer]]) -> Answer:
+    """A call's answer, as a sidecar gets it: it asks again.
+
+    Raises:
+        DemoError: it never got one.
+    """
+    give_up = time.monotonic() + 60
+    while True:
+        try:
+            return await call()
+        except grpc.aio.AioRpcError as error:
+            if time.monotonic() > give_up:
+                raise DemoError(f"the retry never got through: {_words(error)}") from error
+        await asyncio.sleep(0.5)
 
 
 def _words(error: grpc.aio.AioRpcError) -> str:

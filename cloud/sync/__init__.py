@@ -6,12 +6,13 @@ agents tell upwards.
 
 Read in this order, each building on the ones before:
 
-* `fields`, `quantities`: reading one object's fields, with errors that name the field. Pure.
+* `fields`: reading one object's fields, with errors that name the field. Pure.
 * `kind_rules`, then one module per kind (`pods`, `persistentvolumeclaims`, `persistentvolumes`, `volumeattachments`,
   `nodes`, `csidrivers`, `secrets`), and `kinds`, the table of them: what is checked, kept and pulled in. Pure.
 * `source`: where objects come from.
 * `closures`: which of them each node holds.
-* `documents`, `manifest_files`, `binding`, `manifests`: the source that reads a directory, for want of Kubernetes.
+* `documents`, `manifest_objects`, `good_manifests`, `manifest_files`, `binding`, `manifests`: the source that reads a
+  directory, for want of Kubernetes.
 * `fact_kinds`, `fact_files`, `facts`: what the nodes tell, on disk.
 * `streams`: both on the wire.
 """

@@ -17,8 +17,9 @@ Rules:
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import TypeVar
 
 from cloud.sync import pods, volumeattachments
@@ -214,9 +215,14 @@ class _Closure:
 
     def change(self, refs: set[Ref]) -> Iterable[Ref]:
         """These have changed: look up again what depends on them. What is looked up now, or no more."""
-        self._stamps = None
+        before, self._stamps = self._stamps, None
         stale = {pod for ref in refs if ref.kind not in _LEAVES for pod in self._pods.get(ref, ())}
-        return self._walk_again(stale | {ref for ref in refs if ref.kind == "Pod"})
+        stale |= {ref for ref in refs if ref.kind == "Pod"}
+        held = self._held(stale)
+        differing = self._walk_again(stale)
+        if before is not None and held == self._held(stale):
+            self._stamps = self._in_place(before, refs)
+        return differing
 
     def clear(self) -> Iterable[Ref]:
         """Forget all. What was looked up."""
@@ -237,6 +243,24 @@ class _Closure:
                 self._walks[pod] = new
             differing |= old.looked_up ^ new.looked_up
         return differing
+
+    def _held(self, pods: Iterable[Ref]) -> dict[Ref, tuple[Ref, ...]]:
+        return {pod: self._walks[pod].held for pod in pods if pod in self._walks}
+
+    def _attachments(self, ref: Ref) -> Iterable[Ref]:
+        """An attachment that changes is told by its volume (`_Bound.move`)."""
+        return self._bound.attachments.get((self.node, ref.name), ()) if ref.kind == "PersistentVolume" else ()
+
+    def _in_place(self, before: Mapping[Ref, Stamp], refs: Collection[Ref]) -> dict[Ref, Stamp] | None:
+        """What there is after a change of states alone, without looking at all there is; None if one came or went."""
+        stamps = dict(before)
+        for ref in chain(refs, *map(self._attachments, refs)):
+            stamp = self._source.stamp(ref)
+            if (stamp is None) is (ref in stamps):
+                return None
+            if stamp is not None:
+                stamps[ref] = stamp
+        return stamps
 
     def _add_stamp(self, ref: Ref, stamps: dict[Ref, Stamp]) -> None:
         if ref not in stamps and (stamp := self._source.stamp(ref)) is not None:

@@ -26,6 +26,13 @@ _MOST_WEIGHT: Final = 64 * 1024 * 1024
 
 _DEEPEST: Final = 100
 
+_TOO_DEEP: Final = f"it is nested more than {_DEEPEST} levels deep"
+
+_NO_JSON_NUMBER: Final = "it has a number that JSON cannot hold"
+
+_LARGEST_INTEGER: Final = 2**64
+"""No whole number of Kubernetes is larger; of one with thousands of digits Python makes no text."""
+
 _SHOWN_CHARS: Final = 60
 
 _STR, _MERGE = "tag:yaml.org,2002:str", "<<"
@@ -100,13 +107,17 @@ def read_json(text: str) -> list[Document]:
         DocumentError: it is no JSON, or a key stands there twice.
     """
     try:
-        value = json.loads(text, object_pairs_hook=_unique, parse_constant=_no_number)
+        value = json.loads(
+            text, object_pairs_hook=_unique, parse_constant=_no_number, parse_int=_json_integer, parse_float=_finite
+        )
     except json.JSONDecodeError as error:
         raise DocumentError(error.lineno, f"it is no JSON: {error.msg}") from None
     except RecursionError:
-        raise DocumentError(1, "it is nested too deeply") from None
+        raise DocumentError(1, _TOO_DEEP) from None
     except ValueError as error:
         raise DocumentError(1, str(error)) from None
+    if _is_deeper(value, _DEEPEST):
+        raise DocumentError(1, _TOO_DEEP)
     return [Document(value, Place(1, {}))] if value is not None else []
 
 
@@ -164,7 +175,7 @@ class _Composer:
         before = self._weight
         self._weigh(8, line)
         if depth >= _DEEPEST:
-            raise DocumentError(line, f"it is nested more than {_DEEPEST} levels deep")
+            raise DocumentError(line, _TOO_DEEP)
         value, parts, height = self._parts(event, line, depth)
         place = Place(line, parts)
         if event.anchor is not None:
@@ -217,7 +228,7 @@ class _Composer:
         if anchored is None:
             raise DocumentError(line, f"the alias {_short(event.anchor)} repeats nothing that ended before it")
         if depth + anchored.height >= _DEEPEST:
-            raise DocumentError(line, f"it is nested more than {_DEEPEST} levels deep")
+            raise DocumentError(line, _TOO_DEEP)
         self._weigh(anchored.weight, line)
         return anchored.value, Place(line, anchored.place.parts), anchored.height
 
@@ -247,7 +258,7 @@ def _scalar(event: Any, line: int) -> str | int | float | bool | None:
     try:
         return _of_kind(kind, text)
     except ValueError:
-        raise DocumentError(line, "it has a number that JSON cannot hold") from None
+        raise DocumentError(line, _NO_JSON_NUMBER) from None
 
 
 def _of_kind(kind: str, text: str) -> str | int | float | bool | None:
@@ -258,10 +269,7 @@ def _of_kind(kind: str, text: str) -> str | int | float | bool | None:
     if kind == "int":
         return _integer(text)
     if kind == "float":
-        number = float(text)
-        if not math.isfinite(number):
-            raise ValueError
-        return number
+        return _finite(text)
     return text
 
 
@@ -269,7 +277,38 @@ def _integer(text: str) -> int:
     """As Go reads it: a leading 0 means octal."""
     digits = text.lstrip("+-")
     base = 8 if re.fullmatch("0[0-7]+", digits) else 0
-    return -int(digits, base) if text.startswith("-") else int(digits, base)
+    number = int(digits, base)
+    if number > _LARGEST_INTEGER:
+        raise ValueError(_NO_JSON_NUMBER)
+    return -number if text.startswith("-") else number
+
+
+def _json_integer(text: str) -> int:
+    if len(text) > len(str(_LARGEST_INTEGER)) or abs(number := int(text)) > _LARGEST_INTEGER:
+        raise ValueError(_NO_JSON_NUMBER)
+    return number
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(_NO_JSON_NUMBER)
+    return number
+
+
+def _is_deeper(value: object, levels: int) -> bool:
+    """Whether a value has more levels than this, texts and numbers included. Level by level: without recursion."""
+    level = [value]
+    for _ in range(levels):
+        level = [
+            part
+            for whole in level
+            if isinstance(whole, dict | list)
+            for part in (whole.values() if isinstance(whole, dict) else whole)
+        ]
+        if not level:
+            return False
+    return True
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

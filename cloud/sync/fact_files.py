@@ -5,6 +5,7 @@ Rules:
 * A fact is in its file (written beside it and renamed) before it counts, so an acknowledged fact outlives the hub.
 * Whose fact it is, and whether it makes sense, was checked before it comes here.
 * Events are kept for people: the newest of each node, and nobody asks for them.
+* All that touches the disk is done in a thread, the making of YAML too: the largest fact's takes a quarter of a second.
 """
 
 import asyncio
@@ -12,7 +13,9 @@ import contextlib
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping
+import os
+import shutil
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,8 +23,10 @@ from cloud.sync.binding import ClaimStatus, Told
 from cloud.sync.documents import read_yaml, write_yaml
 from cloud.sync.fact_kinds import NAMESPACED_KINDS, NODE_KINDS, UID, VERSION, Fact, check_ref, keep
 from cloud.sync.fields import is_name
+from cloud.sync.kind_rules import pick
 from common.errors import SettingsError
 from common.objects import Ref, Stamp
+from common.quantity import parse_bytes
 
 log = logging.getLogger("csi_bridge.hub.facts")
 
@@ -32,6 +37,9 @@ MOST_EVENTS: Final = 1_000
 """Of one node."""
 
 _SHOWN_CHARS: Final = 100
+
+_MOST_SHOWN: Final = 10
+"""Nodes that a sentence names."""
 
 _LONGEST_FILE_CHARS: Final = 200
 
@@ -53,7 +61,9 @@ class FactFiles:
         self._events: dict[str, dict[Path, None]] = {}
         """By node: the files of its events, the oldest first."""
         self._told: Told | None = None
-        self._problems: list[str] | None = None
+        self._conflicts: list[str] | None = None
+        self._trouble = ""
+        """Why the disk takes nothing; empty while it does."""
         self._lock = asyncio.Lock()
         self._subscribers: list[Callable[[], None]] = []
         try:
@@ -82,16 +92,19 @@ class FactFiles:
                 for ref, told in claims.items()
             }
             nodes = {
-                node: facts[ref].body for node, facts in self._facts.items() if (ref := Ref("Node", "", node)) in facts
+                node: pick(facts[ref].body, "metadata")
+                for node, facts in self._facts.items()
+                if (ref := Ref("Node", "", node)) in facts
             }
             self._told = Told(in_order, nodes)
         return self._told
 
     def problems(self) -> list[str]:
-        """Nodes on which a driver gave the same node id (RULE C5)."""
-        if self._problems is None:
-            self._problems = list(_id_conflicts(self._facts))
-        return self._problems
+        """A disk that takes nothing, and nodes on which a driver gave the same node id (RULE C5)."""
+        if self._conflicts is None:
+            self._conflicts = list(_id_conflicts(self._facts))
+        trouble = f"what the nodes tell cannot be kept, and they wait for it: {self._trouble}"
+        return [*([trouble] if self._trouble else []), *self._conflicts]
 
     def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:
         """Be told, on the loop, when `told()` is another one, until the function returned is called."""
@@ -111,10 +124,10 @@ class FactFiles:
                 raise ValueError(f"node {node} tells of more than {MOST_FACTS} objects")
             if facts.get(ref) == fact:
                 return
-            await asyncio.to_thread(_write, self._path(node, ref), _document(ref, fact))
-            facts.pop(ref, None)  # so that it comes last
+            await self._on_disk(_write_fact, self._path(node, ref), ref, fact)
+            old = facts.pop(ref, None)  # so that it comes last
             facts[ref] = fact
-            self._note(ref)
+            self._note(ref, old, fact)
 
     async def remove(self, node: str, ref: Ref) -> None:
         """Forget a fact.
@@ -123,9 +136,21 @@ class FactFiles:
             OSError: its file cannot be removed.
         """
         async with self._lock:
-            await asyncio.to_thread(self._path(node, ref).unlink, missing_ok=True)
-            self._facts.get(node, {}).pop(ref, None)
-            self._note(ref)
+            await self._on_disk(_remove_file, self._path(node, ref))
+            self._note(ref, self._facts.get(node, {}).pop(ref, None), None)
+
+    async def forget(self, node: str) -> None:
+        """Forget all that a node told: it is gone for good.
+
+        Raises:
+            OSError: its directory cannot be removed.
+        """
+        async with self._lock:
+            self._events.pop(node, None)
+            for ref, fact in self._facts.pop(node, {}).items():
+                self._note(ref, fact, None)
+            if is_name(node):
+                await self._on_disk(_remove_tree, self._root / node)
 
     async def put_event(self, node: str, ref: Ref, fact: Fact) -> None:
         """Keep an event, and of the node's events the newest.
@@ -136,16 +161,16 @@ class FactFiles:
         async with self._lock:
             path = self._path(node, ref)
             events = self._events.setdefault(node, {})
-            await asyncio.to_thread(_write, path, _document(ref, fact))
+            await self._on_disk(_write_fact, path, ref, fact)
             events.pop(path, None)
             events[path] = None
             while len(events) > MOST_EVENTS:
                 oldest = next(iter(events))
-                await asyncio.to_thread(oldest.unlink, missing_ok=True)
+                await self._on_disk(_remove_file, oldest)
                 del events[oldest]
 
     def sizes(self) -> dict[str, str]:
-        """The sizes that claims had, as `keep_sizes` was told last. An unreadable file has none."""
+        """The sizes that claims had, as `keep_sizes` was told last; without what cannot be read."""
         try:
             sizes = json.loads(self._sizes_path.read_bytes())
         except FileNotFoundError:
@@ -153,7 +178,7 @@ class FactFiles:
         except (OSError, ValueError, RecursionError) as error:
             log.warning("%s is unreadable, and claims get the size of their volumes: %s", self._sizes_path, error)
             return {}
-        return {str(key): str(size) for key, size in sizes.items()} if isinstance(sizes, dict) else {}
+        return {key: size for key, size in sizes.items() if _is_size(size)} if isinstance(sizes, dict) else {}
 
     def keep_sizes(self, sizes: Mapping[str, str]) -> None:
         """Keep the sizes of claims. Any thread may.
@@ -161,13 +186,29 @@ class FactFiles:
         Raises:
             OSError: they cannot be written.
         """
-        _write(self._sizes_path, json.dumps(sizes, indent=1, sort_keys=True).encode())
+        # No node tells them again: without the fsync a power cut may leave an empty file.
+        _write(self._sizes_path, json.dumps(sizes, indent=1, sort_keys=True).encode(), durable=True)
 
-    def _note(self, ref: Ref) -> None:
+    async def _on_disk(self, work: Callable[..., None], *what: object) -> None:
+        """Work in a thread.
+
+        Raises:
+            OSError: the disk does not take it; `problems` tells until it takes something.
+        """
+        try:
+            await asyncio.to_thread(work, *what)
+        except OSError as error:
+            self._trouble = error.strerror or str(error)
+            raise
+        self._trouble = ""
+
+    def _note(self, ref: Ref, old: Fact | None, new: Fact | None) -> None:
         """A fact has changed: those that it concerns hear of it."""
         if ref.kind == "CSINode":
-            self._problems = None
+            self._conflicts = None
             return
+        if ref.kind == "Node" and old and new and old.body.get("metadata") == new.body.get("metadata"):
+            return  # what is in use changes with every mount, and concerns no other object
         self._told = None
         for changed in list(self._subscribers):
             changed()
@@ -215,10 +256,16 @@ def _id_conflicts(facts: Mapping[str, Mapping[Ref, Fact]]) -> Iterator[str]:
     for (driver, node_id), nodes in sorted(holders.items()):
         if len(nodes) > 1:
             yield (
-                f"CSI driver {driver} gave the node ID {_shown(node_id)} on the nodes {', '.join(sorted(nodes))}: "
+                f"CSI driver {driver} gave the node ID {_shown(node_id)} on the nodes {_named(nodes)}: "
                 f"volumes may be attached to the wrong one; let the driver give each node an ID of its own "
                 f"(mostly its flag --nodeid, from spec.nodeName)"
             )
+
+
+def _named(nodes: Collection[str]) -> str:
+    """Some nodes, for people."""
+    more = len(nodes) - _MOST_SHOWN
+    return ", ".join(sorted(nodes)[:_MOST_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 def _shown(node_id: str) -> str:
@@ -245,12 +292,40 @@ def _from_document(value: dict[str, Any], written_ns: int) -> tuple[Ref, Fact]:
     return ref, Fact(stamp, body, written_ns)
 
 
-def _write(path: Path, data: bytes) -> None:
+def _is_size(text: object) -> bool:
+    """Whether a text that somebody may have written by hand is a size."""
+    try:
+        return isinstance(text, str) and parse_bytes(text) >= 0
+    except ValueError:
+        return False
+
+
+def _write_fact(path: Path, ref: Ref, fact: Fact) -> None:
+    _write(path, _document(ref, fact))
+
+
+def _remove_file(path: Path) -> None:
+    """Remove a file, and its directory with the last one: a node may tell of any number of namespaces."""
+    path.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+        path.parent.rmdir()
+
+
+def _remove_tree(path: Path) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        shutil.rmtree(path)
+
+
+def _write(path: Path, data: bytes, *, durable: bool = False) -> None:
     """Beside it, then into its place: half a file is never in that place."""
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}")
     try:
-        beside.write_bytes(data)
+        with beside.open("wb") as file:
+            file.write(data)
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
         beside.replace(path)
     except OSError:
         with contextlib.suppress(OSError):

@@ -10,8 +10,13 @@ from cloud.sync.kind_rules import pick, quantities, without_empty
 from cloud.sync.persistentvolumeclaims import CONDITION, check_status
 from common.objects import Object, Ref, Stamp, encode_body
 
-MAX_FACT_BYTES: Final = 256 * 1024
-"""A CSINode of a hundred drivers has 20 KiB."""
+MOST_FACT_BYTES: Final = {
+    "CSINode": 256 * 1024,
+    "Node": 256 * 1024,
+    "PersistentVolumeClaim": 16 * 1024,
+    "Event": 16 * 1024,
+}
+"""By kind: a CSINode of a hundred drivers has 20 KiB; claims and events, of which a node has thousands, at most 6."""
 
 VERSION: Final = "csi-bridge.io/fact-version"
 UID: Final = "csi-bridge.io/fact-uid"
@@ -59,8 +64,9 @@ def read_fact(obj: Object) -> Body:
     Raises:
         ValueError: it is too large, or a field is wrong.
     """
-    if len(obj.body) > MAX_FACT_BYTES:
-        raise ValueError(f"{obj.ref} has {len(obj.body)} bytes, and a fact has at most {MAX_FACT_BYTES}")
+    most_bytes = MOST_FACT_BYTES[obj.ref.kind]
+    if len(obj.body) > most_bytes:
+        raise ValueError(f"{obj.ref} has {len(obj.body)} bytes, and such a fact has at most {most_bytes}")
     if obj.stamp.uid and not is_uid(obj.stamp.uid):
         raise ValueError(f"{obj.ref} has a UID that cannot be one")
     try:

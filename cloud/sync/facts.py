@@ -52,11 +52,19 @@ class FactSink:
         check_ref(node, obj.ref)
         fact = Fact(obj.stamp, read_fact(obj))
         if self._is_stale(node, obj.ref, fact.body):
-            log.info("node %s tells of %s, which it does not need any more: dropped", node, obj.ref)
+            log.debug("node %s tells of %s, which it does not need any more: dropped", node, obj.ref)
         elif obj.ref.kind == "Event":
             await self._files.put_event(node, obj.ref, fact)
         else:
             await self._files.put(node, obj.ref, fact)
+
+    async def forget(self, node: str) -> None:
+        """The node is gone for good, and all that it told.
+
+        Raises:
+            OSError: the disk is broken.
+        """
+        await self._files.forget(node)
 
     async def drop(self, node: str, ref: Ref, uid: str) -> None:
         """The node tells this no more. An event stays: it has happened.

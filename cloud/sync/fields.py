@@ -15,6 +15,12 @@ Body = Mapping[str, Any]
 
 Path = tuple[str | int, ...]
 
+_LARGEST_NUMBER: Final = 2**63 - 1
+"""What Kubernetes and protobuf hold: a larger one would fail where it is used, on the node."""
+
+_SHOWN_CHARS: Final = 60
+"""A key is shown up to here: whoever writes the object chooses it."""
+
 LONGEST_NAME_CHARS: Final = 253
 LONGEST_LABEL_CHARS: Final = 63
 _LABEL: Final = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
@@ -47,7 +53,11 @@ class FieldError(ValueError):
 
 def spell(path: Path) -> str:
     """`spec.volumes[0].name`."""
-    return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path).removeprefix(".")
+    return "".join(f"[{step}]" if isinstance(step, int) else f".{_shown(step)}" for step in path).removeprefix(".")
+
+
+def _shown(key: str) -> str:
+    return key if len(key) <= _SHOWN_CHARS else f"{key[:_SHOWN_CHARS]}…"
 
 
 class Fields:
@@ -112,8 +122,8 @@ class Fields:
     def number(self, name: str) -> int | None:
         """A whole number that is not negative."""
         value = self._value(name, int, "a whole number", required=False)
-        if value is not None and (isinstance(value, bool) or value < 0):
-            self.refuse(name, "must be a whole number that is not negative")
+        if value is not None and (isinstance(value, bool) or not 0 <= value <= _LARGEST_NUMBER):
+            self.refuse(name, "must be a whole number that is not negative and has at most 63 bits")
         return None if value is None else int(value)
 
     def time(self, name: str) -> str:
@@ -140,8 +150,8 @@ class Fields:
             self.refuse(name, "must be a quantity such as 1Gi")
         try:
             return parse_bytes(value)
-        except ValueError as error:
-            raise FieldError((*self.path, name), str(error)) from None
+        except ValueError:
+            self.refuse(name, "must be a quantity such as 1Gi, from 0 to below 8Ei")
 
     def part(self, name: str, *, required: bool = False) -> "Fields":
         """A mapping; empty if it is missing."""

@@ -77,7 +77,11 @@ def pick(body: Body | None, *names: str) -> dict[str, Any]:
 
 def quantities(body: Body, *names: str) -> dict[str, Any]:
     """A mapping in which the amounts under these names are texts, as the API server makes them."""
-    texts = {name: {unit: str(amount) for unit, amount in body[name].items()} for name in names if name in body}
+    texts = {
+        name: {unit: str(amount) for unit, amount in body[name].items() if amount is not None}
+        for name in names
+        if name in body
+    }
     return {**body, **texts}
 
 

@@ -2,7 +2,8 @@
 
 Rules:
 
-* A file that cannot be used stays, as a whole, what it was when it was last good.
+* A file that cannot be used stays, as a whole, what it was when it was last good, also when that was in an earlier
+  life of the hub (`good_manifests`).
 * What takes something away is not believed at once: a file that is gone, is broken or says less than before
   may be half written, or be on its way from one name to another. It must have been left alone for `settle_s`. The
   same goes for one that says something else of an object than before; only what is added counts at once.
@@ -10,9 +11,11 @@ Rules:
   that is not mounted). An empty one does that is the very directory which had files before.
 * Files are looked up by their own names: `*.yaml`, `*.yml` and `*.json`, symlinks included, hidden ones and
   sub-directories not (a mounted ConfigMap has its contents in hidden ones and links to them).
+* What nobody foresaw in a file is that file's problem: the hub carries calls as well.
 * No clock of its own: whoever scans says what time it is.
 """
 
+import logging
 import os
 import stat
 from collections.abc import Iterable, Mapping
@@ -20,8 +23,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from cloud.sync.good_manifests import GoodManifests
 from cloud.sync.manifest_objects import BrokenFile, Entry, read_objects
 from common.objects import Ref, Stamp
+
+log = logging.getLogger("csi_bridge.hub.manifests")
 
 MAX_FILE_BYTES: Final = 16 * 1024 * 1024
 _SUFFIXES: Final = (".yaml", ".yml", ".json")
@@ -68,14 +74,16 @@ class ManifestFiles:
     """The files of one directory. Used by one thread at a time.
 
     Attributes:
+        kept: what the files said when they were last good, on the disk.
         identity: device and inode of the directory, when it could last be read; None if it cannot.
         revision: another one when `objects()` may be.
         unsettled: something waits to be believed: scan again in `settle_s`.
-        was_complete: at one time every file was good.
+        was_complete: at one time every file was good, or one that was added broken to those that were.
     """
 
     directory: Path
     settle_s: float = 1.0
+    kept: GoodManifests | None = None
     identity: tuple[int, int] | None = None
     unsettled: bool = False
     revision: int = 0
@@ -84,6 +92,9 @@ class ManifestFiles:
     _home: tuple[int, int] | None = None
     """The directory that had files."""
     _problem: str = ""
+    _unkept: set[str] = field(default_factory=set)
+    """Files that are good and not on the disk as they are now."""
+    _kept_problem: str = ""
 
     def scan(self, now: Now) -> None:
         """Look at the directory once more, and read what has changed."""
@@ -100,12 +111,15 @@ class ManifestFiles:
             self._problem = f"{self.directory} holds no manifest, and may be the wrong directory: nothing is taken away"
             return
         self._problem = ""
+        if self._home is None:
+            self._recall_missing(names)
         self._home = self.identity
         for name in names:
             self._look(name, self._files.setdefault(name, _File()), now)
         for name in self._files.keys() - set(names):
             self._miss(name, now)
-        self.was_complete = self.was_complete or all(file.good is not None for file in self._files.values())
+        self.was_complete = self.was_complete or all(map(self._is_known, self._files))
+        self._keep()
 
     def objects(self) -> tuple[dict[Ref, Entry], dict[str, str]]:
         """Every object once, and the problems of those that are there twice. Of two the first counts, by file name."""
@@ -122,6 +136,8 @@ class ManifestFiles:
     def problems(self) -> Mapping[str, str]:
         """What is wrong with which file, or with the directory."""
         found = {"": self._problem} if self._problem else {}
+        if self._kept_problem:
+            found["kept"] = self._kept_problem
         for name, file in sorted(self._files.items()):
             if file.believed is not None and file.believed.problem:
                 kept = "its last good version stays" if file.good is not None else "nothing of it is known"
@@ -144,7 +160,7 @@ class ManifestFiles:
             if reading != file.waiting:
                 file.waiting, file.since = reading, now.steady
         if self._is_harmless(file) or self._is_settled(file, now):
-            self._believe(file)
+            self._believe(name, file)
             self.revision += 1
         else:
             self.unsettled = True
@@ -156,6 +172,7 @@ class ManifestFiles:
             file.waiting, file.since = _GONE, now.steady
         if self._is_settled(file, now):
             del self._files[name]
+            self._unkept.discard(name)
             self.revision += 1
         else:
             self.unsettled = True
@@ -172,11 +189,41 @@ class ManifestFiles:
         age = now.wall - written[3] / 1e9 if written is not None else 0.0
         return now.steady - file.since >= self.settle_s or age >= self.settle_s
 
-    @staticmethod
-    def _believe(file: _File) -> None:
+    def _believe(self, name: str, file: _File) -> None:
         file.believed, file.waiting = file.waiting, None
         if file.believed is not None and not file.believed.problem:
             file.good = file.believed.entries
+            self._unkept.add(name)
+        elif file.good is None and self.kept is not None:
+            file.good = self.kept.recall(name)
+
+    def _recall_missing(self, names: list[str]) -> None:
+        """What an earlier life knew and is not there: gone, or just on its way from one name to another."""
+        for name in set(self.kept.names if self.kept is not None else ()) - set(names):
+            if self.kept is not None and (good := self.kept.recall(name)) is not None:
+                self._files[name] = _File(good)
+
+    def _keep(self) -> None:
+        """Keep what is good for the next life; what fails is tried again at the next look."""
+        if self.kept is None or not self.was_complete:
+            return
+        try:
+            self.kept.keep({name: self._files[name].good or () for name in sorted(self._unkept)}, self._files)
+        except OSError as error:
+            why = error.strerror or error
+            self._kept_problem = (
+                f"what the manifests say cannot be kept for a hub that restarts while one is broken: {why}"
+            )
+        else:
+            self._unkept.clear()
+            self._kept_problem = ""
+
+    def _is_known(self, name: str) -> bool:
+        """Whether nodes can be told what a file says: it was good, or never was, so that none of them uses it."""
+        if self._files[name].good is not None:
+            return True
+        is_new = self.kept is not None and self.kept.is_complete and name not in self.kept.names
+        return is_new and self._files[name].believed is not None
 
 
 _GONE: Final = _Reading(None)
@@ -208,6 +255,9 @@ def _read(path: Path) -> _Reading:
         return _Reading(signature, problem=str(error))
     except OSError as error:
         return _Reading(signature, problem=f"{path.name}: it cannot be read ({error.strerror})")
+    except Exception:
+        log.exception("reading %s failed", path)
+        return _Reading(signature, problem=f"{path.name}: reading it failed, through a mistake in CSI Bridge")
 
 
 def _bytes_of(path: Path) -> bytes:

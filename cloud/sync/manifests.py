@@ -2,9 +2,10 @@
 
 Rules:
 
-* Files are read and objects are bound in a thread; what came of it replaces the old objects on the loop, all at once.
-* Ready means that every file was good at one time. With one file broken from the start nothing is told to any node,
-  for what stands in it may be what a node still uses.
+* Files are read and objects are bound in a thread; what came of it goes into the objects on the loop, all at once.
+* What nobody foresaw ends a look and not the hub, which carries calls as well.
+* Ready means that every file was good at one time, in this life of the hub or an earlier one (`good_manifests`). With
+  one that never was nothing is told to any node, for what stands in it may be what a node still uses.
 * The system tells of changes; a look every few seconds finds what it does not tell of (network file systems, what a
   link leads to, a directory that was replaced).
 """
@@ -21,6 +22,7 @@ from typing import Protocol
 from watchfiles import awatch
 
 from cloud.sync.binding import Binder, Told
+from cloud.sync.good_manifests import GoodManifests
 from cloud.sync.manifest_files import ManifestFiles, Now
 from cloud.sync.source import Item, Objects
 from common.objects import Ref
@@ -32,6 +34,9 @@ logging.getLogger("watchfiles").setLevel(logging.WARNING)  # it tells of every c
 
 RESCAN_S = 5.0
 """Between two looks without a cause: a hundredth of a second's work for a thousand files."""
+
+_FAILED = "failed"
+"""The problem of that name: reading broke off."""
 
 _DEBOUNCE_MS, _STEP_MS = 100, 20
 """Changes that come within a step of each other are one, for no longer than the debounce."""
@@ -56,18 +61,26 @@ class Facts(Protocol):
 class Manifests(Objects):
     """The source (`source.Source`) that reads a directory. `run()` does the work."""
 
-    def __init__(self, directory: Path, *, facts: Facts | None = None, rescan_s: float = RESCAN_S) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        facts: Facts | None = None,
+        kept: GoodManifests | None = None,
+        rescan_s: float = RESCAN_S,
+    ) -> None:
         """Nothing is read yet.
 
         Args:
             directory: it need not be there yet.
             facts: what the nodes tell, which goes into the objects.
+            kept: what the files said when they were last good.
             rescan_s: how long a change may go unseen that the system does not tell of.
         """
         super().__init__()
         self._directory, self._rescan_s = directory, rescan_s
         self._facts = facts
-        self._files = ManifestFiles(directory)
+        self._files = ManifestFiles(directory, kept=kept)
         self._loader = _Loader(self._files, facts)
         self._problems: Mapping[str, str] = {}
         self._wake = asyncio.Event()
@@ -100,9 +113,15 @@ class Manifests(Objects):
 
     async def _load(self) -> None:
         told = self._facts.told() if self._facts is not None else Told()
-        loaded = await asyncio.to_thread(self._loader.load, told, _now())
-        if loaded.items is not None:
-            self.replace(loaded.items, ready=self.is_ready or loaded.complete)
+        try:
+            loaded = await asyncio.to_thread(self._loader.load, told, _now())
+        except Exception:  # the hub carries calls as well
+            if _FAILED not in self._problems:
+                log.exception("reading %s failed", self._directory)
+            why = "reading it failed, through a mistake in CSI Bridge; what was known of it stays"
+            self._problems = {**self._problems, _FAILED: f"{self._directory}: {why}"}
+            return
+        self.update(loaded.changes, ready=self.is_ready or loaded.complete)
         for key, text in loaded.problems.items():
             if self._problems.get(key) != text:
                 log.error("%s", text)
@@ -132,9 +151,9 @@ class Manifests(Objects):
 
 @dataclass(frozen=True, slots=True)
 class _Loaded:
-    """What came of a look: the objects, or None if they are what they were."""
+    """What came of a look: the objects that differ from before, None for those that are no more."""
 
-    items: Mapping[Ref, Item] | None
+    changes: Mapping[Ref, Item | None]
     problems: Mapping[str, str]
     complete: bool
 
@@ -147,6 +166,7 @@ class _Loader:
         self._binder = Binder()
         self._sizes: Mapping[str, str] | None = None
         self._seen: tuple[int, Told] | None = None
+        self._items: Mapping[Ref, Item] = {}
         self._inner: Mapping[str, str] = {}
         """Problems that are not of one file."""
         self._kept = True
@@ -154,7 +174,7 @@ class _Loader:
     def load(self, told: Told, now: Now) -> _Loaded:
         """Scan, and bind again if there is anything new."""
         self._files.scan(now)
-        items = None
+        items = self._items
         if self._seen is None or self._seen[0] != self._files.revision or self._seen[1] is not told:
             entries, self._inner = self._files.objects()
             bound = self._binder.bind(entries, told, self._known_sizes())
@@ -164,7 +184,9 @@ class _Loader:
             self._kept = self._kept and sizes == self._sizes
             self._sizes = sizes
             self._seen, items = (self._files.revision, told), bound.items
-        return _Loaded(items, {**self._files.problems(), **self._inner, **self._keep_sizes()}, self._files.was_complete)
+        problems = {**self._files.problems(), **self._inner, **self._keep_sizes()}
+        changes, self._items = _changes(self._items, items), items
+        return _Loaded(changes, problems, self._files.was_complete)
 
     def _known_sizes(self) -> Mapping[str, str]:
         if self._sizes is None:
@@ -181,6 +203,18 @@ class _Loader:
             return {"sizes": f"the sizes of claims cannot be written, and a restart forgets them: {error.strerror}"}
         self._kept = True
         return {}
+
+
+def _changes(old: Mapping[Ref, Item], new: Mapping[Ref, Item]) -> dict[Ref, Item | None]:
+    """What turns the old objects into the new ones. Found in the thread: of many, few change."""
+    if old is new:
+        return {}
+    changes: dict[Ref, Item | None] = dict.fromkeys(old.keys() - new.keys())
+    for ref, item in new.items():
+        known = old.get(ref)
+        if known is None or known.stamp != item.stamp:
+            changes[ref] = item
+    return changes
 
 
 async def _end(task: asyncio.Task[None] | None) -> None:

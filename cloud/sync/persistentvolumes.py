@@ -47,6 +47,7 @@ def _check(fields: Fields) -> None:
         _check_affinity(spec.part("nodeAffinity"))
     if spec.has("csi"):
         _check_csi(spec.part("csi"))
+    fields.part("status").text("phase")
 
 
 def _check_affinity(affinity: Fields) -> None:

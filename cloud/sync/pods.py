@@ -68,6 +68,7 @@ def _check(fields: Fields) -> None:
 
 def _check_container(container: Fields) -> None:
     container.text("name", required=True)
+    container.part("securityContext").part("seLinuxOptions")
     for name in ("volumeMounts", "volumeDevices"):
         for use in container.parts(name):
             use.text("name", required=True)

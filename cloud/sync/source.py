@@ -47,7 +47,7 @@ class Item:
 
 
 class Objects:
-    """The objects of a source (`Source`), which whoever fills them replaces."""
+    """The objects of a source (`Source`), for whoever fills them."""
 
     def __init__(self) -> None:
         self.is_ready = False
@@ -82,11 +82,6 @@ class Objects:
         for news in [changed] * bool(changed) + [frozenset()] * became_ready:
             for tell in list(self._subscribers):
                 tell(news)
-
-    def replace(self, items: Mapping[Ref, Item], *, ready: bool) -> None:
-        """These are all the objects that there are."""
-        gone = {ref: None for kind in self._kinds.values() for ref in kind if ref not in items}
-        self.update({**gone, **items}, ready=ready)
 
     def _put(self, ref: Ref, item: Item | None) -> bool:
         """Whether this changed anything."""

@@ -11,16 +11,18 @@ Rules:
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Protocol
 from weakref import WeakValueDictionary
 
 from common.digest import Digest
-from common.errors import RemoteProtocolError
+from common.errors import NotCarried, RemoteProtocolError
 from common.link import Stream
 from common.objects import Object, Ref, Stamp
 from common.status import Code, Origin, Status
-from common.sync import Event, Untold
+from common.sync import Confirmed, Event, Untold
 from common.sync_messages import Change, Drop, Put
 from common.sync_stream import Telling, learn
 
@@ -28,6 +30,12 @@ log = logging.getLogger("csi_bridge.hub.sync")
 
 _RETRY_S = 5.0
 """Between a fact that could not be stored and the next try: a disk is emptied by people."""
+
+_MOST_STREAMS = 4
+"""Of one node at once. An agent has two; those of a link that is just ending may still be there."""
+
+_MOST_REFUSALS = 10
+"""Of one stream are logged: a node could fill the hub's disk with them."""
 
 
 class Closures(Protocol):
@@ -64,6 +72,9 @@ class FactSink(Protocol):
     async def drop(self, node: str, ref: Ref, uid: str) -> None:
         """The node says no more of it. Errors as in `store`."""
 
+    async def forget(self, node: str) -> None:
+        """The node is gone for good, and all that it told. OSError as in `store`."""
+
 
 class SyncServer:
     """Serves the streams of all nodes."""
@@ -75,10 +86,34 @@ class SyncServer:
         """By node: held while a fact is being stored."""
         self._tasks: set[asyncio.Task[str]] = set()
         """Facts that are being stored, also after their streams."""
+        self._open: Counter[str] = Counter()
+        self._untold: defaultdict[str, dict[Ref, Untold]] = defaultdict(dict)
+        """By node that is connected: what cannot be told to it."""
+
+    def problems(self) -> list[str]:
+        """Objects that nodes lack because they cannot be told."""
+        return [
+            f"node {node} is not told of {ref}: {one.why}"
+            for node, untold in sorted(self._untold.items())
+            for ref, one in untold.items()
+            if self._closures.stamps(node).get(ref) == one.stamp
+        ]
+
+    async def forget(self, node: str) -> None:
+        """A node is gone for good: forget what it told.
+
+        Raises:
+            OSError: that cannot be removed.
+        """
+        await self._sink.forget(node)
 
     async def serve_sync(self, stream: Stream, node: str) -> None:
         """Tell an agent its node's closure, until its link is gone."""
-        telling = Telling(stream, _Closure(self._closures, node), hear=lambda event: _hear(node, event))
+        with self._counted(node):
+            await self._serve_sync(stream, node)
+
+    async def _serve_sync(self, stream: Stream, node: str) -> None:
+        telling = Telling(stream, _Closure(self._closures, node), hear=lambda event: self._hear(node, event))
         ready = asyncio.Event()
 
         def changed() -> None:
@@ -93,11 +128,34 @@ class SyncServer:
             await _within_rules(stream, telling.run(), node)
         finally:
             unwatch()
+            self._untold.pop(node, None)
 
     async def serve_facts(self, stream: Stream, node: str) -> None:
         """Let an agent tell the facts of its node, until its link is gone."""
         order = self._orders.setdefault(node, asyncio.Lock())
-        await _within_rules(stream, learn(stream, _Facts(self._sink, node, order, self._tasks)), node)
+        with self._counted(node):
+            await _within_rules(stream, learn(stream, _Facts(self._sink, node, order, self._tasks)), node)
+
+    @contextmanager
+    def _counted(self, node: str) -> Iterator[None]:
+        """A stream of a node: each holds the keys of its closure, or facts that wait."""
+        if self._open[node] >= _MOST_STREAMS:
+            raise NotCarried("a sync stream", f"the node has {_MOST_STREAMS} already")
+        self._open[node] += 1
+        try:
+            yield
+        finally:
+            self._open[node] -= 1
+            if not self._open[node]:
+                del self._open[node]
+
+    def _hear(self, node: str, event: Event) -> None:
+        match event:
+            case Untold(ref, _, why):
+                self._untold[node][ref] = event
+                log.warning("node %s is not told of %s: %s", node, ref, why)
+            case Confirmed(ref, _) if node in self._untold:
+                self._untold[node].pop(ref, None)
 
 
 class _Closure:
@@ -122,6 +180,7 @@ class _Facts:
         self._node = node
         self._order = order
         self._tasks = tasks
+        self._refusals = 0
 
     def sums(self) -> bytes:
         return Digest(self.stamps()).sums()
@@ -154,7 +213,7 @@ class _Facts:
                 try:
                     await self._store_once(change)
                 except ValueError as error:
-                    log.warning("node %s tells what is not taken: %s: %s", self._node, change.ref, error)
+                    self._note_refusal(change.ref, error)
                     return str(error) or "it is not taken"
                 except OSError as error:
                     if str(error) != last:
@@ -163,6 +222,12 @@ class _Facts:
                     await asyncio.sleep(_RETRY_S)
                 else:
                     return ""
+
+    def _note_refusal(self, ref: Ref, error: ValueError) -> None:
+        self._refusals += 1
+        if self._refusals <= _MOST_REFUSALS:
+            more = "; more of them are not logged" if self._refusals == _MOST_REFUSALS else ""
+            log.warning("node %s tells what is not taken: %s: %s%s", self._node, ref, error, more)
 
     async def _store_once(self, change: Put | Drop) -> None:
         if isinstance(change, Put):
@@ -178,8 +243,3 @@ async def _within_rules(stream: Stream, sync: Awaitable[None], node: str) -> Non
     except RemoteProtocolError as error:
         log.warning("node %s broke the rules of a sync: %s", node, error)
         stream.end(Status(Code.INVALID_ARGUMENT, f"the rules of a sync were broken: {error}", Origin.HUB))
-
-
-def _hear(node: str, event: Event) -> None:
-    if isinstance(event, Untold):
-        log.warning("node %s is not told of %s: %s", node, event.ref, event.why)

@@ -68,6 +68,8 @@ class Unreadable:
         pod_uid: whose it is; empty for stagings.
         name: the volume's name as a directory; empty for stagings of file systems.
         driver: of a file system's staging, else empty.
+        bare: there is no vol_data.json, which is there before a driver is asked and goes when all is undone; never of
+            a block volume's publication, which has none of its own.
     """
 
     path: Path
@@ -76,6 +78,17 @@ class Unreadable:
     name: str = ""
     driver: str = ""
     block: bool = False
+    bare: bool = False
+
+    def is_of(self, volume: Published | Staged) -> bool:
+        """Whether it is where that volume has its directory."""
+        if volume.block != self.block:
+            return False
+        if isinstance(volume, Published):
+            return (volume.pod_uid, escaped(volume.name)) == (self.pod_uid, self.name)
+        if self.block:
+            return not self.pod_uid and escaped(volume.name) == self.name
+        return (volume.driver, handle_hash(volume.handle)) == (self.driver, self.path.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +129,9 @@ class _Scan:
                     data = self._read(path)
                     _require(escaped(data.name) == folder)
                 except VolumeDataUnknown as error:
-                    self.unreadable.append(Unreadable(path=path, reason=str(error), pod_uid=uid, name=folder))
+                    self.unreadable.append(
+                        Unreadable(path=path, reason=str(error), pod_uid=uid, name=folder, bare=error.missing)
+                    )
                     continue
                 ephemeral = data.lifecycle == EPHEMERAL
                 self.published.append(
@@ -131,7 +146,7 @@ class _Scan:
                     data = self._read(path)
                     _require(data.driver == driver and handle_hash(data.handle) == folder)
                 except VolumeDataUnknown as error:
-                    self.unreadable.append(Unreadable(path=path, reason=str(error), driver=driver))
+                    self.unreadable.append(Unreadable(path=path, reason=str(error), driver=driver, bare=error.missing))
                     continue
                 self.staged.append(Staged(driver=data.driver, handle=data.handle))
 
@@ -144,8 +159,8 @@ class _Scan:
                 data = self._read(self.layout.block_data(name))
                 _require(escaped(data.name) == name)
             except VolumeDataUnknown as error:
-                why = str(error)
-                self.unreadable.append(Unreadable(path=self.layout.block_dir(name), reason=why, name=name, block=True))
+                why, path = str(error), self.layout.block_dir(name)
+                self.unreadable.append(Unreadable(path=path, reason=why, name=name, block=True, bare=error.missing))
                 self.unreadable += [
                     Unreadable(path=path, reason=why, pod_uid=uid, name=name, block=True)
                     for uid, path in sorted(places.get(name, {}).items())

@@ -105,12 +105,12 @@ class Walk:
                 raise _Stopped
             try:
                 entry = os.lstat(name, dir_fd=folder)
+                if not stat.S_ISDIR(entry.st_mode):
+                    self._change(folder, name, entry)
+                    continue
+                below = os.open(name, os.O_RDONLY | os.O_DIRECTORY | _NOT_FOLLOWED, dir_fd=folder)
             except FileNotFoundError:
                 continue  # removed meanwhile
-            if not stat.S_ISDIR(entry.st_mode):
-                self._change(folder, name, entry)
-                continue
-            below = os.open(name, os.O_RDONLY | os.O_DIRECTORY | _NOT_FOLLOWED, dir_fd=folder)
             # A btrfs subvolume has a device number of its own, but the same mount.
             if entry.st_dev == status.st_dev or _mount_id(below) == mount:
                 return below

@@ -7,6 +7,7 @@ Rules:
 * Everything here blocks, and raises OSError where the file system refuses.
 """
 
+import errno
 import logging
 from collections.abc import Iterable
 from pathlib import Path
@@ -24,6 +25,9 @@ from edge.volumes import PodVolume, Volume
 
 log = logging.getLogger("csi_bridge.edge.volumes")
 
+_HALF_WRITTEN = f"{VOL_DATA}.new"
+"""What a death in the middle of writing vol_data.json leaves (`RootDir.write_file`)."""
+
 
 class VolumeDirs:
     """The directories of volumes below one root directory.
@@ -36,6 +40,8 @@ class VolumeDirs:
     def __init__(self, root: RootDir, node: str) -> None:
         self.layout = Layout(root.path)
         self._root, self._node = root, node
+        self._kept: dict[Path, str] = {}
+        """What could not be cleaned away, and why: said once."""
 
     def target(self, published: Published) -> Path:
         """`target_path`."""
@@ -151,9 +157,13 @@ class VolumeDirs:
         else:
             self._tidy_target(self.staging_target(staged), "stage")
 
-    def tidy_refused_publish(self, target: Path) -> None:
-        """After a final code of NodePublishVolume; not for block volumes, whose directories are their stagings'."""
-        self._tidy_target(target, "publish")
+    def tidy_refused_publish(self, published: Published) -> None:
+        """After a final code of NodePublishVolume; not for block volumes, whose directories are their stagings'.
+
+        The pod's directories go, too, if nothing else is in them: it may end without ever getting the volume.
+        """
+        self._tidy_target(self.target(published), "publish")
+        self._prune_pod(published.pod_uid, block=False)
 
     # ---------------------------------------------------------------- what is there
 
@@ -180,27 +190,38 @@ class VolumeDirs:
     def clean_leftovers(self, what: Published | Unreadable) -> bool:
         """See `VolumePlugin.clean_leftovers`."""
         places = list(self._places(what))
+        try:
+            self._require_idle(what, places)
+            self._remove_leftovers(what, places)
+        except OSError as error:
+            self._tell_kept(places[0], _words(error))
+            return False
+        self._kept.pop(places[0], None)
+        if what.pod_uid:
+            self._prune_pod(what.pod_uid, block=what.block)
+        return True
+
+    def _require_idle(self, what: Published | Unreadable, places: list[Path]) -> None:
         mounts = read_table(self.layout.root, whole=True)
         busy = [found for place in places for found in mounts.within(place)]
         busy += [str(device) for place in places if what.block for device in loops_on(place)]
         if busy:
-            log.warning("%s is left as it is: there is still %s", places[0], busy[0])
-            return False
-        try:
-            if not what.block:
-                folder = places[0]
-                self._tidy_target(folder / ("mount" if what.pod_uid else "globalmount"), "leftovers")
-            elif what.pod_uid:
-                for place in places:
-                    self._root.remove(place)
-            else:
-                self._tidy_block(what.name, "leftovers")
-        except OSError as error:
-            log.warning("%s is left as it is: %s", places[0], _words(error))
-            return False
-        if what.pod_uid:
-            self._prune_pod(what)
-        return True
+            raise OSError(errno.EBUSY, f"there is still {busy[0]}")
+
+    def _remove_leftovers(self, what: Published | Unreadable, places: list[Path]) -> None:
+        bare = isinstance(what, Unreadable) and what.bare
+        if not what.block:
+            self._remove_target(places[0] / ("mount" if what.pod_uid else "globalmount"), "leftovers", bare=bare)
+        elif what.pod_uid:
+            for place in places:
+                self._root.remove(place)
+        else:
+            self._tidy_block(what.name, "leftovers", bare=bare)
+
+    def _tell_kept(self, place: Path, why: str) -> None:
+        if self._kept.get(place) != why:
+            self._kept[place] = why
+            log.warning("%s is left as it is: %s", place, why)
 
     def _places(self, what: Published | Unreadable) -> Iterable[Path]:
         if not what.block:
@@ -214,15 +235,15 @@ class VolumeDirs:
             yield self.layout.block_targets(what.name)
             yield self.layout.block_staging(what.name)
 
-    def _prune_pod(self, what: Published | Unreadable) -> None:
-        """Remove a gone pod's directories, from the inside out, up to the first that holds something."""
-        pod = self.layout.pod(what.pod_uid)
-        kind = pod / ("volumeDevices" if what.block else "volumes")
+    def _prune_pod(self, uid: str, *, block: bool) -> None:
+        """Remove a pod's directories, from the inside out, up to the first that holds something."""
+        pod = self.layout.pod(uid)
+        kind = pod / ("volumeDevices" if block else "volumes")
         try:
             for folder in (kind / PLUGIN, kind, pod):
                 self._root.remove_dir(folder)
         except OSError as error:
-            log.debug("the directories of pod %s stay: %s", what.pod_uid, _words(error))
+            log.debug("the directories of pod %s stay: %s", uid, _words(error))
 
     # ---------------------------------------------------------------- parts of several
 
@@ -244,21 +265,25 @@ class VolumeDirs:
         if read_table(self.layout.root).is_mount_point(target):
             log.warning("%s stays: something is mounted there", target)
             return
+        self._remove_target(target, step)
+
+    def _remove_target(self, target: Path, step: str, *, bare: bool = False) -> None:
+        """The same, of what is surely not mounted; of a bare directory nothing goes that is not empty."""
         reach(f"{step}.before-clean")
-        self._root.remove(target)
+        (self._root.remove_dir if bare else self._root.remove)(target)
         reach(f"{step}.after-target")
-        self._root.remove_file(target.parent / VOL_DATA)
+        self._root.remove_file(target.parent / (_HALF_WRITTEN if bare else VOL_DATA))
         reach(f"{step}.after-data-removed")
         self._root.remove_dir(target.parent)
 
-    def _tidy_block(self, name: str, step: str) -> None:
+    def _tidy_block(self, name: str, step: str, *, bare: bool = False) -> None:
         """Remove a block volume's own directories, while none of them holds anything of a pod."""
         reach(f"{step}.before-clean")
         self._root.remove_dir(self.layout.block_targets(name))
         self._root.remove_dir(self.layout.block_staging(name))
         reach(f"{step}.after-target")
         self._root.remove_dir(self.layout.device_maps(name))
-        self._root.remove_file(self.layout.block_data(name) / VOL_DATA)
+        self._root.remove_file(self.layout.block_data(name) / (_HALF_WRITTEN if bare else VOL_DATA))
         reach(f"{step}.after-data-removed")
         self._root.remove_dir(self.layout.block_data(name))
         self._root.remove_dir(self.layout.block_dir(name))

@@ -39,14 +39,22 @@ class CallInputs:
         """
         if volume.ephemeral or not volume.rules.attach_required:
             return {}
-        ref = Ref("VolumeAttachment", "", attachment_name(volume.driver, volume.handle, self._node))
-        found = self._objects.get(ref)
+        ref, found = self._attachment(volume)
         if found is None:
             raise Waiting(f"PV {volume.name} is not attached to this node yet: there is no VolumeAttachment {ref.name}")
         try:
             return self._attached(_body(found), volume, ref.name)
         except (AttributeError, KeyError, TypeError) as error:
             raise NotReady(f"{ref} is not as the API server would have it ({type(error).__name__})") from None
+
+    def attachment_uid(self, volume: Volume) -> str:
+        """Which attachment the volume has now; empty if it has or needs none."""
+        try:
+            self.publish_context(volume)
+            found = self._attachment(volume)[1] if volume.rules.attach_required and not volume.ephemeral else None
+        except NotReady:
+            return ""
+        return found.stamp.uid if found is not None else ""
 
     def secrets(self, ref: SecretRef | None) -> dict[str, str]:
         """The values of a Secret by key; empty if none is asked for.
@@ -56,7 +64,7 @@ class CallInputs:
         """
         if ref is None:
             return {}
-        found = self._objects.get(Ref("Secret", ref.namespace, ref.name))
+        found = self._get(Ref("Secret", ref.namespace, ref.name))
         if found is None:
             raise NotReady(f"secret {ref.namespace}/{ref.name} is not known to this node")
         values = {}
@@ -76,22 +84,30 @@ class CallInputs:
             NotReady: one is missing or expired (RULE C9: none can be made here).
         """
         audiences = [audience for audience, _ in want.volume.rules.token_audiences]
-        if not audiences:
+        if not audiences or want.volume.block:  # the kubelet gives none with a block volume (csi_block.go)
             return None
         pod = want.pod
-        found = self._objects.get(Ref("ServiceAccountToken", pod.namespace, pod.uid))
+        found = self._get(Ref("ServiceAccountToken", pod.namespace, pod.uid))
         have = (_body(found).get("tokens") or {}) if found is not None else {}
         return {audience: self._token(have.get(audience), audience, want) for audience in audiences}
 
     def claim_size(self, claim: Claim) -> ClaimSize | None:
         """What the claim says of its size now; None if it is another one, or gone, or unreadable."""
-        found = self._objects.get(Ref("PersistentVolumeClaim", claim.namespace, claim.name))
-        if found is None or found.stamp.uid != claim.uid:
-            return None
         try:
-            return read_claim(_body(found))
-        except (AttributeError, TypeError, ValueError):
+            found = self._get(Ref("PersistentVolumeClaim", claim.namespace, claim.name))
+            return read_claim(_body(found)) if found is not None and found.stamp.uid == claim.uid else None
+        except (AttributeError, NotReady, TypeError, ValueError):
             return None
+
+    def _get(self, ref: Ref) -> Object | None:
+        try:
+            return self._objects.get(ref)
+        except OSError as error:
+            raise NotReady(str(error)) from error
+
+    def _attachment(self, volume: Volume) -> tuple[Ref, Object | None]:
+        ref = Ref("VolumeAttachment", "", attachment_name(volume.driver, volume.handle, self._node))
+        return ref, self._get(ref)
 
     def _attached(self, body: Mapping[str, Any], volume: Volume, name: str) -> dict[str, str]:
         spec, status = body["spec"], body.get("status") or {}

@@ -12,7 +12,7 @@ from edge.fault_points import reach
 from edge.manager.expansion import ClaimSize, Plan, Verdict, is_infeasible, plan_expansion
 from edge.manager.host import VolumeHost
 from edge.manager.rows import Target, VolumeRows
-from edge.volume_errors import Refused
+from edge.volume_errors import Refused, Uncertain, VolumeError
 from edge.volumes import Claim, PodVolume, Volume, VolumeKey
 
 log = logging.getLogger("csi_bridge.edge.volumes")
@@ -133,6 +133,9 @@ class VolumeExpander:
             self._waits = True
             log.warning("volume %s cannot be expanded while it is in use: %s", self._key, error.why)
             return False
+        except Uncertain as error:
+            self._tell_failure(claim, size, plan, error, infeasible=False)
+            raise
         message = f'MountVolume.NodeExpandVolume succeeded for volume "{volume.name}"'
         host.facts.tell_pod(want.pod, "FileSystemResizeSuccessful", message, warning=False)
         host.facts.tell_claim(claim, "FileSystemResizeSuccessful", message, warning=False)
@@ -140,11 +143,15 @@ class VolumeExpander:
         return True
 
     def _tell_refusal(self, claim: Claim, size: ClaimSize, plan: Plan, error: Refused) -> None:
-        if plan.legacy:
+        if plan.legacy:  # nobody waits for a word of it
             return
         infeasible = is_infeasible(size, plan, error.code, refused_before=self._refused)
         self._refused = True
-        self._host.facts.not_expanded(claim, size, error.why, infeasible=infeasible)
+        self._tell_failure(claim, size, plan, error, infeasible=infeasible)
+
+    def _tell_failure(self, claim: Claim, size: ClaimSize, plan: Plan, error: VolumeError, *, infeasible: bool) -> None:
+        if not plan.legacy:
+            self._host.facts.not_expanded(claim, size, error.why, infeasible=infeasible)
 
     async def _remember(self, plan: Plan) -> None:
         self._settled = replace(plan, verdict=Verdict.DONE)

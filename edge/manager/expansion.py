@@ -109,7 +109,8 @@ def plan_expansion(claim: ClaimSize, *, volume_bytes: int, known_bytes: int, mou
         return Plan(verdict, volume_bytes, legacy=True, claim_knows=knows)
     required = claim.allocated_bytes or volume_bytes
     if claim.status_bytes >= required and not claim.resize_status:  # another node did it, or the controller alone
-        return Plan(Verdict.EXPAND if claim.shared else Verdict.DONE, required, claim_knows=True)
+        is_done = not claim.shared or known_bytes >= required
+        return Plan(Verdict.DONE if is_done else Verdict.EXPAND, required, claim_knows=True)
     if claim.resize_status not in {PENDING, IN_PROGRESS}:
         return _NOTHING
     return Plan(Verdict.DONE if known_bytes >= required else Verdict.EXPAND, required)

@@ -62,7 +62,7 @@ class VolumeFacts:
         """Nothing is told yet."""
         self._facts, self._node, self._clock = facts, node, clock
         self._causes: OrderedDict[tuple[str, str, str], _Cause] = OrderedDict()
-        self._conditions: dict[str, tuple[str, str]] = {}
+        self._conditions: dict[tuple[str, str], tuple[str, str]] = {}
 
     # ---- events ------------------------------------------------------------------------------------------------------
 
@@ -124,27 +124,33 @@ class VolumeFacts:
     # ---- claims ------------------------------------------------------------------------------------------------------
 
     def expanding(self, claim: Claim, size: ClaimSize) -> None:
-        """This node begins to expand it."""
-        self._claim(claim, size.status_bytes, IN_PROGRESS, None)
+        """This node begins to expand it. Why it failed before stays told until it succeeds."""
+        self._claim(claim, size.status_bytes, IN_PROGRESS, self._condition(claim))
 
     def expanded(self, claim: Claim, size_bytes: int) -> None:
         """It has its new size."""
-        self._conditions.pop(claim.uid, None)
+        self._conditions.pop((claim.namespace, claim.name), None)
         self._claim(claim, size_bytes, "", None)
 
     def not_expanded(self, claim: Claim, size: ClaimSize, why: str, *, infeasible: bool) -> None:
-        """The driver refused to expand it."""
+        """The driver refused to expand it, or gave no answer that says so."""
         message = f"failed to expand pvc with {why}"[:_LONGEST_MESSAGE]
-        known, since = self._conditions.get(claim.uid, ("", ""))
+        known, since = self._conditions.get((claim.namespace, claim.name), ("", ""))
         if known != message:  # the time of the same condition stays: the fact is the same
             since = timestamp(self._clock.time())
-            self._conditions[claim.uid] = (message, since)
-        condition = {"type": "NodeResizeError", "status": "True", "lastTransitionTime": since, "message": message}
+            self._conditions[claim.namespace, claim.name] = (message, since)
         status = INFEASIBLE if infeasible else size.resize_status and IN_PROGRESS
-        self._claim(claim, size.status_bytes, status, condition)
+        self._claim(claim, size.status_bytes, status, self._condition(claim))
+
+    def _condition(self, claim: Claim) -> dict[str, str] | None:
+        message, since = self._conditions.get((claim.namespace, claim.name), ("", ""))
+        if not message:
+            return None
+        return {"type": "NodeResizeError", "status": "True", "lastTransitionTime": since, "message": message}
 
     def forget_claim(self, namespace: str, name: str) -> None:
         """The claim is gone: what was told of it is void."""
+        self._conditions.pop((namespace, name), None)
         self._facts.drop_fact(Ref("PersistentVolumeClaim", namespace, name))
 
     def _claim(self, claim: Claim, size_bytes: int, resize_status: str, condition: dict[str, str] | None) -> None:

@@ -119,11 +119,12 @@ class VolumeHost:
     """What volume tasks share.
 
     Attributes:
+        mount_table: the mounts as they are now, in a look that others may share.
         boot: the id of the machine's present boot.
         may_unpublish: whether there is a reason, fresh and of the right uid, to take a volume from a pod.
         may_unstage: whether what the store does not know may be taken for unwanted.
-        taken: which other volume may be mounted at a pod's place for volumes of a name (pod uid, name): objects can be
-            written anew under the same names, and a place has one mount.
+        taken: which other volume may be mounted where one is to be: objects can be written anew under the same names,
+            and a place has one mount.
         in_use_acked: returns once the hub has stored that a volume stands in this node's `volumesInUse` (RULE C12).
             Not asked for a volume that may be staged already.
         in_use_changed: the node's `volumesInUse` may be another one now.
@@ -133,6 +134,7 @@ class VolumeHost:
     """
 
     plugin: Plugin
+    mount_table: Callable[[], Awaitable[MountTable]]
     states: States
     drivers: Drivers
     inputs: CallInputs
@@ -141,7 +143,7 @@ class VolumeHost:
     boot: str
     may_unpublish: Callable[[Publication], bool]
     may_unstage: Callable[[Device], bool]
-    taken: Callable[[VolumeKey, str, str], VolumeKey | None]
+    taken: Callable[[PodVolume], VolumeKey | None]
     in_use_acked: Callable[[VolumeKey], Awaitable[None]]
     in_use_changed: Callable[[], None]
     changed: Callable[[], None]

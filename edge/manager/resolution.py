@@ -79,7 +79,7 @@ def resolve(found: Object, look: Look, *, node: str, labels: Mapping[str, str], 
         if pod.gone:
             return PodWants(pod=pod, refs=frozenset((found.ref,)))
         return _Resolver(look, node, labels, pod, body, selinux=selinux).wants(found.ref, ends_at)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         pod = Pod(uid=found.stamp.uid, namespace=found.ref.namespace, name=found.ref.name)
         return PodWants(pod=pod, unresolved={"": _malformed(found.ref, error)}, refs=frozenset((found.ref,)))
 
@@ -207,7 +207,9 @@ class _Resolver:
                 one = self._volume(given, name, uses[name])
             except _Unresolved as reason:
                 unresolved[name] = str(reason)
-            except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+            except OSError as error:  # the disk does not give an object
+                unresolved[name] = str(error)
+            except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
                 unresolved[name] = _malformed(None, error)
             else:
                 if one is not None:

@@ -53,6 +53,7 @@ class Device:
         name: the PV's.
         reconstructed: only the disk tells of it: a driver's refusal does not prove that nothing is there.
         attached: it needs its attachment, and stands in the node's `volumesInUse`.
+        attachment_uid: the attachment under which it was staged; empty if it needed none, or that is unknown.
         mount_point: its staging directory was a mount point when it was done.
         arguments: a hash of what the driver was asked for.
         size_bytes: the size that this node has expanded it to; 0 if unknown.
@@ -68,6 +69,7 @@ class Device:
     state: State = State.UNCERTAIN
     reconstructed: bool = False
     attached: bool = False
+    attachment_uid: str = ""
     mount_point: bool = False
     arguments: str = ""
     size_bytes: int = 0
@@ -145,7 +147,8 @@ class VolumeStates:
             durable: every write survives a power cut, and waits for the disk.
 
         Raises:
-            SettingsError: it cannot be used, another agent uses it, or it is a newer agent's.
+            SettingsError: another agent uses it, or it is a newer agent's.
+            OSError: it cannot be written, which may pass: a full disk, one that is read-only.
         """
         self._path = state_dir / "volumes.db"
         self._found: list[Row] = []
@@ -159,8 +162,8 @@ class VolumeStates:
                 raise
         except BlockingIOError:
             raise SettingsError("--state-dir", str(state_dir), "another edge agent is using it") from None
-        except (OSError, sqlite3.Error) as error:
-            raise SettingsError("--state-dir", str(state_dir), f"cannot be written: {error}") from error
+        except sqlite3.Error as error:
+            raise OSError(f"{self._path} cannot be written: {error}") from error
         self._database = opened.connection
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="edge-volume-states")
         self._lock = threading.Lock()

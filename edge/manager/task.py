@@ -6,15 +6,17 @@ Rules:
   given up for another step.
 * Before a driver is asked the row says `UNCERTAIN`, and after its answer what came of it (RULE C13). An uncertain mount
   is mounted again or undone, and nothing else (RULE C14). What is done is not asked for again.
-* Taking down comes first, and needs the host's permission at that moment. Unstaging needs that no pod is left.
-* A refusal by the driver means that nothing is there, unless only the disk tells of the mount. A failed refresh changes
-  nothing.
+* Taking down comes first, and needs the host's permission at that moment. Unstaging needs that no pod is left; what was
+  attached anew since it was staged is unstaged before the next pod gets it: meanwhile another node may have written.
+* A refusal by the driver means that nothing is there, unless something is mounted or only the disk tells of the mount.
+  A failed refresh changes nothing.
 * What fails is tried again with the kubelet's back-off, and at once if something that it needs has changed.
 """
 
 import asyncio
 import hashlib
 import logging
+import math
 import zlib
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -22,6 +24,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from edge.backoff import Backoff
+from edge.disk.found_volumes import Published, Staged
 from edge.manager.call_inputs import Waiting
 from edge.manager.expander import VolumeExpander
 from edge.manager.host import VolumeHost
@@ -43,6 +46,10 @@ _PATIENCE_S = 123.0
 
 _STUBBORN = 3
 """A step that takes down is told as an event when it has failed so often: a driver may need a moment."""
+
+_LOOKS_AN_INTERVAL = 20
+"""In how many turns the volumes of a node are looked at: all 300 at once would be too much for a driver, and each at a
+moment of its own would wake agent and driver five times a second, which costs more than the question."""
 
 
 class Step(StrEnum):
@@ -108,6 +115,7 @@ class VolumeTask:
         self._expander = VolumeExpander(key, host, self.rows)
         self._woken = asyncio.Event()
         self._closing = False
+        self._attachable = False
         self._backoffs: dict[tuple[Step, Target], Backoff] = {}
         self._troubles: dict[Target, _Trouble] = {}
         self._due: dict[tuple[Step, Target], float] = {}
@@ -133,6 +141,8 @@ class VolumeTask:
         self._wanted_since = {target: self._wanted_since.get(target, now) for target in wants}
         kept = {VOLUME, *wants, *self.rows.publications}
         self._troubles = {target: trouble for target, trouble in self._troubles.items() if target in kept}
+        self._backoffs = {one: backoff for one, backoff in self._backoffs.items() if one[1] in kept}
+        self._attachable = self._attachable or self._is_attach_required
         self.retry()
 
     def retry(self) -> None:
@@ -161,9 +171,17 @@ class VolumeTask:
     def is_attached(self) -> bool:
         """Whether it is to stand in `volumesInUse`: it needs its attachment, and is wanted or may be mounted."""
         device = self.rows.device
-        return (device is not None and device.attached) or any(
-            want.volume.rules.attach_required and not want.volume.ephemeral for want in self.wants.values()
-        )
+        return self._is_attach_required or (device is not None and (device.attached or self._attachable))
+
+    @property
+    def _is_attach_required(self) -> bool:
+        return any(want.volume.rules.attach_required and not want.volume.ephemeral for want in self.wants.values())
+
+    def holds(self, want: PodVolume) -> bool:
+        """Whether it has, or is just taking, the place that another volume is to get."""
+        target, device = Target(want.pod.uid, want.volume.name), self.rows.device
+        shares = want.volume.block and device is not None and device.block and device.name == want.volume.name
+        return shares or target in self.rows.publications or self.doing == (Step.PUBLISH, target)
 
     @property
     def is_over(self) -> bool:
@@ -217,9 +235,13 @@ class VolumeTask:
         for target, publication in rows.publications.items():
             if target not in self.wants and self._host.may_unpublish(publication):
                 yield Step.UNPUBLISH, target
+        is_stale = self._is_stale()
         for target, want in self.wants.items():
             if not rows.is_published(target):
-                yield (Step.PUBLISH, target) if want.volume.ephemeral or rows.is_staged else (Step.STAGE, VOLUME)
+                if is_stale:
+                    yield Step.UNSTAGE, VOLUME
+                else:
+                    yield (Step.PUBLISH, target) if want.volume.ephemeral or rows.is_staged else (Step.STAGE, VOLUME)
         if (target_to_expand := self._expander.find(self.wants)) is not None:
             yield Step.EXPAND, target_to_expand
         if rows.device is not None and not rows.publications and not self.wants and self._host.may_unstage(rows.device):
@@ -235,8 +257,8 @@ class VolumeTask:
                 self._due.setdefault((Step.REPUBLISH, target), now + self._republish_s(target))
                 yield Step.REPUBLISH, target
             if self._host.stats_interval_s:
-                # The first look is at a moment of its own, so that 300 volumes are not looked at in one second.
-                self._due.setdefault((Step.STATS, target), now + self._host.stats_interval_s * _fraction(target))
+                first_s = now + self._host.stats_interval_s * _fraction(target)
+                self._due.setdefault((Step.STATS, target), self._round(math.ceil, first_s))
                 yield Step.STATS, target
 
     # ---- one step ----------------------------------------------------------------------------------------------------
@@ -297,12 +319,12 @@ class VolumeTask:
         volume, host = want.volume, self._host
         self._check_place(want)
         driver = host.driver(self.key.driver)
-        context = host.inputs.publish_context(volume)
+        context, attachment_uid = host.inputs.publish_context(volume), host.inputs.attachment_uid(volume)
         secrets = host.inputs.secrets(volume.stage_secret) if _STAGE_UNSTAGE in driver.capabilities else {}
         before = self.rows.device
         if volume.rules.attach_required and not (before is not None and before.attached):
             await self._check_in_use()
-        intent = self._intent_to_stage(want, before)
+        intent = self._intent_to_stage(want, before, attachment_uid)
         await self.rows.intend(Step.STAGE, intent)
         try:
             await host.plugin.stage(
@@ -316,10 +338,10 @@ class VolumeTask:
             await self.rows.settle(Step.STAGE, before or intent, gone=before is None)
             raise
         except Refused as error:
-            kept = intent.reconstructed or bool(self.rows.publications)
+            kept = intent.reconstructed or bool(self.rows.publications) or await self._is_mounted(staged_of(intent))
             await self.rows.settle(Step.STAGE, replace(intent, error=error.why), gone=not kept)
             raise
-        mounted = host.plugin.is_mounted(staged_of(intent), await host.plugin.mount_table())
+        mounted = await self._is_mounted(staged_of(intent))
         size_bytes = intent.size_bytes or (volume.claim.status_bytes if volume.claim is not None else 0)
         done = replace(intent, state=State.DONE, reconstructed=False, mount_point=mounted, size_bytes=size_bytes)
         await self.rows.settle(Step.STAGE, replace(done, since=host.clock.time()))
@@ -349,10 +371,11 @@ class VolumeTask:
             await self.rows.settle(Step.PUBLISH, before or intent, gone=before is None)
             raise
         except Refused as error:
-            await self.rows.settle(Step.PUBLISH, replace(intent, error=error.why), gone=not intent.reconstructed)
+            kept = intent.reconstructed or await self._is_mounted(published_of(intent))
+            await self.rows.settle(Step.PUBLISH, replace(intent, error=error.why), gone=not kept)
             raise
         await self._expander.expand_mounting(want)  # if that fails the pod must not start: it stays uncertain
-        mounted = host.plugin.is_mounted(published_of(intent), await host.plugin.mount_table())
+        mounted = await self._is_mounted(published_of(intent))
         done = replace(intent, state=State.DONE, reconstructed=False, mount_point=mounted, since=host.clock.time())
         await self.rows.settle(Step.PUBLISH, done)
         log.info("volume %s is published to pod %s/%s", self.key, pod.namespace, pod.name)
@@ -401,8 +424,9 @@ class VolumeTask:
         before = self.rows.device
         assert before is not None
         self._host.driver(self.key.driver)
-        await self.rows.intend(Step.UNSTAGE, replace(before, state=State.UNCERTAIN, error=""))
-        if self.wants or not self._host.may_unstage(before):
+        intent = replace(before, state=State.UNCERTAIN, error="", attached=before.attached or self._attachable)
+        await self.rows.intend(Step.UNSTAGE, intent)
+        if not (self._is_stale() if self.wants else self._host.may_unstage(before)):
             await self.rows.settle(Step.UNSTAGE, before)
             return
         try:
@@ -412,6 +436,7 @@ class VolumeTask:
             raise
         await self.rows.settle(Step.UNSTAGE, before, gone=True)
         self._expander.forget()
+        self._attachable = self._is_attach_required
         self._stop_waiting()  # what the hub confirmed was for this time
         self._host.in_use_changed()
         log.info("volume %s is no longer staged", self.key)
@@ -431,7 +456,7 @@ class VolumeTask:
     async def _read_stats(self, target: Target) -> None:
         """Ask for a mounted volume's use and health; given up as soon as there is something to do."""
         host, want = self._host, self.wants[target]
-        self._due[Step.STATS, target] = host.clock.monotonic() + host.stats_interval_s
+        self._due[Step.STATS, target] = self._round(math.floor, host.clock.monotonic() + host.stats_interval_s)
         if not host.has_driver(self.key.driver):
             return
         asking = asyncio.ensure_future(host.plugin.stats(published_of(self.rows.publications[target])))
@@ -456,7 +481,7 @@ class VolumeTask:
 
     # ---- what a step needs -------------------------------------------------------------------------------------------
 
-    def _intent_to_stage(self, want: PodVolume, before: Device | None) -> Device:
+    def _intent_to_stage(self, want: PodVolume, before: Device | None, attachment_uid: str) -> Device:
         volume = want.volume
         return Device(
             driver=volume.driver,
@@ -465,6 +490,7 @@ class VolumeTask:
             block=volume.block,
             reconstructed=before is not None and before.reconstructed,
             attached=volume.rules.attach_required,
+            attachment_uid=attachment_uid,
             arguments=_hash(volume, want.pod.fs_group, want.pod.selinux_label),
             size_bytes=before.size_bytes if before is not None else 0,
             boot=self._host.boot,
@@ -494,15 +520,33 @@ class VolumeTask:
             return before.since
         return self._host.clock.time()
 
+    def _is_stale(self) -> bool:
+        """Whether it was staged under another attachment than it has now, and no pod has it.
+
+        The cloud takes a volume from a node that is away for long, and gives it back later: what is mounted is of the
+        time before another node wrote to it.
+        """
+        device, want = self.rows.device, next(iter(self.wants.values()), None)
+        if device is None or want is None or self.rows.publications or not device.attachment_uid:
+            return False
+        return self._host.inputs.attachment_uid(want.volume) not in {"", device.attachment_uid}
+
+    async def _is_mounted(self, what: Published | Staged) -> bool:
+        """Whether there is a mount at its target, or that cannot be found out."""
+        try:
+            return self._host.plugin.is_mounted(what, await self._host.mount_table())
+        except NotReady:
+            return True
+
     def _check_place(self, want: PodVolume) -> None:
         """One volume to a place; and one that is ReadWriteOncePod alone goes to one pod (operation_generator.go)."""
         pod_uid, volume = want.pod.uid, want.volume
         others = [row for row in self.rows.publications.values() if row.pod_uid != pod_uid]
         if others and volume.access_modes == ("ReadWriteOncePod",):
             raise NotReady("the volume has the access mode ReadWriteOncePod and is already in use by another pod")
-        taken = self._host.taken(self.key, pod_uid, volume.name)
+        taken = self._host.taken(want)
         if taken is not None:
-            raise NotReady(f"the pod has another volume in the place of {volume.name}, until it ends: {taken}")
+            raise NotReady(f"another volume is in the place of {volume.name}, until it is taken down: {taken}")
 
     async def _check_in_use(self) -> None:
         """The hub knows that this node uses the volume before a driver is asked for the first time (RULE C12).
@@ -514,7 +558,7 @@ class VolumeTask:
         await asyncio.sleep(0)  # the hub may know it already
         if not self._in_use.done():
             raise Waiting("the hub has not confirmed yet that this node uses the volume (volumesInUse)")
-        if self._in_use.cancelled() or self._in_use.exception() is not None:
+        if self._in_use.exception() is not None:
             log.error("volume %s: cannot wait for volumesInUse", self.key, exc_info=self._in_use.exception())
             self._in_use = None
             raise NotReady("whether the hub knows that this node uses the volume (volumesInUse) cannot be found out")
@@ -527,6 +571,11 @@ class VolumeTask:
         if self._in_use is not None:
             self._in_use.cancel()
             self._in_use = None
+
+    def _round(self, up_or_down: Callable[[float], int], at: float) -> float:
+        """A moment at which other volumes are looked at, too, near this one (see `_LOOKS_AN_INTERVAL`)."""
+        every_s = self._host.stats_interval_s / _LOOKS_AN_INTERVAL
+        return up_or_down(at / every_s) * every_s
 
     def _republish_s(self, target: Target) -> float:
         return self._host.republish_interval_s * (1 + _fraction(target) / 2)

@@ -7,6 +7,7 @@ Rules:
   else makes a volume unwanted: a claim that vanished or an affinity that no longer fits takes no mount from a pod.
 """
 
+import contextlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
@@ -37,6 +38,7 @@ class Wanted:
         node: str,
         own_labels: Callable[[], Mapping[str, str]] = dict,
         selinux: bool = False,
+        complain: Callable[[str], None] = lambda _: None,
     ) -> None:
         """Nothing is read yet: see `load`.
 
@@ -45,13 +47,17 @@ class Wanted:
             node: this node's name.
             own_labels: what its drivers say of the node's topology; the Node object may not have heard of it yet.
             selinux: whether this machine runs SELinux.
+            complain: gets a line for people about what cannot be right.
         """
+        self._complain = complain
         self._objects, self._node, self._own_labels, self._selinux = objects, node, own_labels, selinux
         self._node_ref = Ref("Node", "", node)
         self._node_labels: dict[str, str] = {}
         self._labels: dict[str, str] = {}
         self._pods: dict[Ref, PodWants] = {}
         self._by_uid: dict[str, Ref] = {}
+        self._twins: dict[str, dict[Ref, None]] = {}
+        """By uid: further pods that have it, the one that came last at the end."""
         self._by_ref: defaultdict[Ref, set[Ref]] = defaultdict(set)
         self._ends: dict[Ref, float] = {}
 
@@ -112,13 +118,21 @@ class Wanted:
         return set(self._pods)
 
     def _read_labels(self) -> dict[str, str]:
-        self._node_labels = labels_of(self._objects.get(self._node_ref))
+        with contextlib.suppress(OSError):
+            self._node_labels = labels_of(self._objects.get(self._node_ref))
         return {**self._own_labels(), **self._node_labels}
 
     def _resolve(self, refs: Iterable[Ref], now: float) -> frozenset[str]:
         changed: set[str] = set()
         for ref in refs:
-            old, new = self._pods.get(ref), self._resolve_one(ref, now)
+            old = self._pods.get(ref)
+            try:
+                new = self._resolve_one(ref, now)
+            except OSError as error:
+                if old is None:
+                    raise
+                self._complain(f"{ref} stays as it was known: {error}")
+                continue
             if old == new:
                 continue
             if old is not None:
@@ -137,18 +151,29 @@ class Wanted:
 
     def _remember(self, ref: Ref, wants: PodWants) -> None:
         self._pods[ref] = wants
+        if (other := self._by_uid.get(wants.pod.uid)) is not None:
+            self._complain(f"{other} and {ref} have one uid, {wants.pod.uid}: only the latter gets its volumes")
+            self._twins.setdefault(wants.pod.uid, {})[other] = None
         self._by_uid[wants.pod.uid] = ref
         for one in wants.refs:
-            self._by_ref[one].add(ref)
+            if one != ref:  # a pod is concerned by itself, and ten thousand sets would fill the memory
+                self._by_ref[one].add(ref)
         if wants.ends_at is not None:
             self._ends[ref] = wants.ends_at
 
     def _forget(self, ref: Ref, wants: PodWants) -> None:
         del self._pods[ref]
+        twins = self._twins.get(wants.pod.uid, {})
+        twins.pop(ref, None)
         if self._by_uid.get(wants.pod.uid) == ref:
             del self._by_uid[wants.pod.uid]
+            if twins:  # a copied manifest: the pod that stays keeps what it has
+                self._by_uid[wants.pod.uid], _ = twins.popitem()
+        if not twins:
+            self._twins.pop(wants.pod.uid, None)
         for one in wants.refs:
-            self._by_ref[one].discard(ref)
-            if not self._by_ref[one]:
-                del self._by_ref[one]
+            if one != ref:
+                self._by_ref[one].discard(ref)
+                if not self._by_ref[one]:
+                    del self._by_ref[one]
         self._ends.pop(ref, None)

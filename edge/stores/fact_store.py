@@ -60,15 +60,15 @@ class FactStore:
         self._path: Path
 
     def load(self, database: sqlite3.Connection) -> None:
-        """Read what is on the disk.
+        """Read what is on the disk, all of it once, so that damage shows now.
 
         Raises:
             sqlite3.DatabaseError: it is damaged.
         """
         for found in (self._newest, self._acked, self._stamps, self._events):
             found.clear()
-        for kind, namespace, name, version, acked in database.execute(
-            "SELECT kind, namespace, name, version, acked FROM facts ORDER BY rowid"
+        for kind, namespace, name, version, acked, _body in database.execute(
+            "SELECT kind, namespace, name, version, acked, body FROM facts ORDER BY rowid"
         ):
             ref = Ref(kind, namespace, name)
             self._newest[ref], self._stamps[ref] = version, Stamp("", version)

@@ -12,6 +12,7 @@ Rules:
 import asyncio
 import logging
 import sqlite3
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -66,6 +67,7 @@ class ObjectStore:
         self._subscribers: list[Subscriber] = []
         self._order = asyncio.Lock()
         self._tasks: set[asyncio.Task[bool]] = set()
+        self._ends = 0  # how many streams that filled it are gone
         self._writer: StoreWriter
         self._reader: sqlite3.Connection
         self._path: Path
@@ -161,7 +163,7 @@ class ObjectStore:
 
     async def store(self, changes: Sequence[Change]) -> Mapping[int, str]:
         """Store these in one transaction (`common.sync_stream.Copy`). Nothing is refused."""
-        task = asyncio.get_running_loop().create_task(self._store(changes), name="store objects")
+        task = asyncio.get_running_loop().create_task(self._store(changes, self._ends), name="store objects")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         if not await asyncio.shield(task):
@@ -174,7 +176,8 @@ class ObjectStore:
             await asyncio.wait(self._tasks)
 
     def out_of_step(self) -> None:
-        """The stream that filled it is gone."""
+        """The stream that filled it is gone: what it told may still be stored, but is no word of now."""
+        self._ends += 1
         if self.in_step_since is not None:
             self.in_step_since = None
             self._tell(frozenset())
@@ -187,12 +190,12 @@ class ObjectStore:
                 if await self._writer.write([(_HEARD, (now,))]):
                     self.heard_at = now
 
-    async def _store(self, changes: Sequence[Change]) -> bool:
+    async def _store(self, changes: Sequence[Change], ends: int) -> bool:
         async with self._order:
             now = self._clock()
             if not await self._writer.write([self._statement(change, now) for change in changes]):
                 return False
-            self._show(changes, now)
+            self._show(changes, now, is_current=ends == self._ends)
         return True
 
     def _statement(self, change: Change, now: float) -> Statement:
@@ -208,15 +211,15 @@ class ObjectStore:
             case InStep():
                 return _HEARD, (now,)
 
-    def _show(self, changes: Sequence[Change], now: float) -> None:
+    def _show(self, changes: Sequence[Change], now: float, *, is_current: bool) -> None:
         """The disk has these: let memory and subscribers follow."""
         touched: set[Ref] = set()
         came_in_step = False
         for change in changes:
             if isinstance(change, InStep):
-                came_in_step = came_in_step or self.in_step_since is None
-                self.in_step_since = self.in_step_since or now
                 self.heard_at = now
+                if is_current and self.in_step_since is None:
+                    came_in_step, self.in_step_since = True, now
                 continue
             ref = change.ref
             touched.add(ref)
@@ -229,6 +232,8 @@ class ObjectStore:
             self._tell(frozenset(touched))
 
     def _note(self, ref: Ref, stamp: Stamp) -> None:
+        # One text for each kind and namespace, not ten thousand.
+        ref = Ref(sys.intern(ref.kind), sys.intern(ref.namespace), ref.name)
         self._stamps[ref] = stamp
         self._digest.toggle(ref, stamp)
 

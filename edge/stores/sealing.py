@@ -63,7 +63,10 @@ def load_sealer(path: Path) -> Sealer:
         log.error("%s holds no key (%d bytes, not %d): another one is made", path, len(key), _KEY_BYTES)
         return Sealer(_make(path))
     if path.stat().st_mode & 0o077:  # whoever restored it from a backup may have lost its mode
-        path.chmod(0o600)
+        try:
+            path.chmod(0o600)
+        except OSError as error:  # a read-only disk: the node must come back with its volumes all the same
+            log.error("%s may be read by others, and its mode cannot be changed: %s", path, error.strerror)  # noqa: TRY400  # not a bug
     return Sealer(key)
 
 

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from cloud.sync.binding import Binder
 from cloud.sync.closures import Closures
 from cloud.sync.fact_files import FactFiles
 from cloud.sync.facts import FactSink
+from cloud.sync.good_manifests import GoodManifests
 from cloud.sync.manifests import Manifests
 from common.objects import Object, Ref, Stamp, encode_body
 from tests.support.cluster_objects import as_yaml, claim, driver, node, pod, volume
@@ -134,6 +136,50 @@ async def test_with_a_file_broken_from_the_start_nobody_is_told_anything(directo
         await until(lambda: closures.is_ready, what="readiness")
         assert told[-1]
         assert manifests.problems() == []
+
+
+async def test_with_a_file_broken_at_a_restart_the_nodes_are_told_what_it_said_before(
+    directory: Path, tmp_path: Path
+) -> None:
+    kept = tmp_path / "kept"
+    put(directory / "a.yaml", *WEB)
+    put(directory / "b.yaml", node("n2"))
+    async with running(Manifests(directory, kept=GoodManifests(kept), rescan_s=NEVER_S)) as closures:
+        await until(lambda: closures.is_ready, what="readiness")
+        before = dict(closures.stamps("n1"))
+    (directory / "a.yaml").write_text("a: [")
+    manifests = Manifests(directory, kept=GoodManifests(kept), rescan_s=NEVER_S)
+    async with running(manifests) as closures:
+        await until(lambda: closures.is_ready, what="readiness after a restart")
+        assert closures.stamps("n1") == before
+        (said,) = manifests.problems()
+        assert said.endswith("; its last good version stays")
+        put(directory / "b.yaml", pod("other", node="n2"))
+        await until(lambda: "Pod default/other" in held(closures, "n2"), what="news of the other file")
+
+
+async def test_a_mistake_in_here_is_a_problem_and_the_next_look_goes_on(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    put(directory / "web.yaml", *WEB)
+    manifests = Manifests(directory, rescan_s=0.05)
+    async with running(manifests) as closures:
+        await until(lambda: closures.is_ready, what="readiness")
+        with monkeypatch.context() as broken:
+            looks: list[str] = []
+
+            def fail(*_: object) -> None:
+                looks.append("failed")
+                raise KeyError("a bug")
+
+            broken.setattr(Binder, "bind", fail)
+            put(directory / "other.yaml", pod("other"))
+            await until(lambda: len(looks) > 2, what="third look")
+            await until(manifests.problems, what="problem")
+        assert "Pod default/web" in held(closures)
+        await until(lambda: "Pod default/other" in held(closures), what="news of the other file")
+        await until(lambda: not manifests.problems(), what="end of the problem")
+    assert len([record for record in caplog.records if record.exc_info]) == 1
 
 
 async def test_a_directory_that_comes_goes_and_comes_back_takes_nothing_along(directory: Path) -> None:

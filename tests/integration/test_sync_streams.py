@@ -265,6 +265,22 @@ async def test_an_object_too_large_for_the_link_is_named_and_the_others_come(
     assert world.metastore.refs("Pod") == [item("a").ref]
     (said,) = [message for message in caplog.messages if "huge" in message]
     assert said.startswith("node n1 is not told of Pod ns/huge: it has 5000")
+    assert world.server.problems() == [said]
+    world.source.put(item("huge", 2))
+    await world.in_step()
+    assert world.server.problems() == []
+
+
+async def test_what_cannot_be_told_is_a_problem_as_long_as_it_is_there_and_its_node_too(world: World) -> None:
+    huge = item("huge", size=5_000_000)
+    world.source.put(huge)
+    for end in (world.source.drop, lambda _: world.cut()):
+        world.source.put(huge)
+        await world.connect()
+        await until(world.server.problems)
+        end(huge.ref)
+        await until(lambda: not world.server.problems())
+        world.cut()
 
 
 # -------------------- up --------------------
@@ -368,7 +384,35 @@ async def test_an_old_stream_stores_nothing_after_a_new_one(world: World) -> Non
     assert world.sink.told == ["n1 {'a': 1}", "n1 {'a': 2}"]
 
 
+async def test_of_many_facts_that_are_refused_the_log_names_the_first(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.sink.refuses = {f"c{number}" for number in range(30)}
+    for name in sorted(world.sink.refuses):
+        world.metastore.put_fact(Ref("PersistentVolumeClaim", "ns", name), {"a": 1})
+    world.metastore.put_fact(Ref("PersistentVolumeClaim", "ns", "z"), {"a": 1})
+    await world.connect()
+    await world.metastore.wait_acked(Ref("PersistentVolumeClaim", "ns", "z"))
+    said = [message for message in caplog.messages if message.startswith("node n1 tells what is not taken")]
+    assert len(said) == 10
+    assert said[-1].endswith("; more of them are not logged")
+
+
 # -------------------- peers that break the rules --------------------
+
+
+async def test_a_node_has_so_many_streams_and_no_more(world: World) -> None:
+    for _ in range(2):
+        at_hub, at_edge = link_pair(Peer(world.serve), Peer(accepts=False))
+        await settle()
+        streams = [at_edge.open(kind) for kind in (Kind.SYNC, Kind.FACTS, Kind.SYNC, Kind.FACTS, Kind.SYNC)]
+        await settle()
+        assert [stream.status is None for stream in streams] == [True, True, True, True, False]
+        assert streams[-1].status is not None
+        assert streams[-1].status.message == "a sync stream is not served here: the node has 4 already"
+        cut(at_hub, at_edge)
+        await settle()
+        assert not world.server._open
 
 
 async def test_an_agent_that_breaks_the_rules_is_told_so_and_its_stream_ends(
@@ -410,10 +454,10 @@ async def test_a_failure_in_here_ends_the_stream_and_not_the_agent(
     show = world.metastore.objects._show
     failures = iter([RuntimeError("a bug")])
 
-    def fail_once(*given: object) -> None:
+    def fail_once(*given: object, **named: object) -> None:
         for failure in failures:
             raise failure
-        show(*given)  # type: ignore[arg-type]  # as it was called
+        show(*given, **named)  # type: ignore[arg-type]  # as it was called
 
     monkeypatch.setattr(world.metastore.objects, "_show", fail_once)
     world.source.put(item("a"))

@@ -5,7 +5,6 @@ About ten scenarios are played in every run, of every group some; all of them wh
 
 from __future__ import annotations
 
-import json
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.peers.kubelet import catalog
+from tests.peers.kubelet.comparer import compare
 from tests.peers.kubelet.kubelet_node import KubeletNode
 from tests.peers.kubelet.leftovers import clear
 from tests.peers.kubelet.play import play
@@ -60,26 +60,29 @@ def node(place: Path, peer: Callable[[str], Path]) -> Iterator[KubeletNode]:
         node.stop()
 
 
-def _differing(scenarios: Sequence[Scenario], node: KubeletNode, place: Path) -> list[str]:
-    """Which of them went otherwise than the records say, each with what there was instead."""
+def _require_the_same(scenarios: Sequence[Scenario], node: KubeletNode, place: Path) -> None:
+    """Fail with what differs, and with when what happened in those that do."""
     found = []
     for played in play(scenarios, node=node, directory=place):
         name = played.scenario.name
         if played.error is not None:
             found.append(f"{name} failed: {played.error}")
         elif played.record != catalog.read(name):
-            found.append(f"{name} went otherwise:\n{json.dumps(played.record, indent=1)}")
-    return found
+            told = [str(difference) for difference in compare(catalog.read(name), played.record)]
+            told = told or ["how often something was repeated"]
+            found.append("\n".join([f"{name} went otherwise:", *told, *played.timeline]))
+    if found:
+        pytest.fail("\n".join(found), pytrace=False)
 
 
 def test_the_kubelet_does_what_its_records_say(node: KubeletNode, place: Path) -> None:
-    assert _differing([catalog.BY_NAME[name] for name in _CHOSEN], node, place) == []
+    _require_the_same([catalog.BY_NAME[name] for name in _CHOSEN], node, place)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_the_kubelet_does_in_every_scenario_what_its_records_say(node: KubeletNode, place: Path) -> None:
-    assert _differing(catalog.SCENARIOS, node, place) == []
+    _require_the_same(catalog.SCENARIOS, node, place)
 
 
 def test_the_kubelet_removes_no_file_that_is_not_its_own(node: KubeletNode, place: Path) -> None:
@@ -87,7 +90,7 @@ def test_the_kubelet_removes_no_file_that_is_not_its_own(node: KubeletNode, plac
     sentinel = node.kubelet.workplace / _SENTINEL
     sentinel.touch()
 
-    assert _differing([catalog.BY_NAME["one-pod"]], node, place) == []
+    _require_the_same([catalog.BY_NAME["one-pod"]], node, place)
 
     assert Path(f"/proc/{node.kubelet.process.pid}/cwd").readlink() == node.kubelet.workplace
     assert sentinel.exists()

@@ -144,7 +144,7 @@ class Agent(Member):
             *(f"--driver=unix://{path}" for path in sockets),
             f"--state-dir={directory / node}",
             f"--status=unix://{self.socket}",
-            f"--root-dir={directory / 'kubelet'}",
+            f"--root-dir={directory / f'{node}-kubelet'}",
             *_TIMES,
             *flags,
         ]

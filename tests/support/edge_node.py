@@ -15,6 +15,7 @@ import contextlib
 import json
 import os
 import subprocess
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -26,12 +27,13 @@ from common.errors import BridgeError
 from edge.fault_points import VARIABLE
 from tests.peers.support.dirdriver import DirDriver, start_dirdriver
 from tests.support.bridge import Agent, Bridge
-from tests.support.processes import Supervisor
+from tests.support.machine import Machine
+from tests.support.processes import Process, Supervisor, listens_on
 from tests.support.sidecar import Sidecar
 from tests.support.waiting import wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from examples.dirdriver.call_log import Call
 
@@ -42,6 +44,9 @@ DRIVER = "dirdriver.csi"
 _LIMIT_S = 30.0
 _MIB = 1 << 20
 
+_SETTLED_S = 60.0
+"""A file that is older is not being written any more (`cloud.sync.manifest_files`)."""
+
 
 class EdgeNode:
     """See the module.
@@ -51,28 +56,36 @@ class EdgeNode:
         manifests: where the hub reads the objects.
         driver: the vendor's driver.
         bridge: hub and agent.
+        machine: what agent and driver run in, if that can be switched off.
     """
 
     driver: DirDriver
     agent: Agent
 
-    def __init__(self, directory: Path, logs: Path) -> None:
+    def __init__(self, directory: Path, logs: Path, *, reboots: bool = False) -> None:
         """A node of which nothing runs yet.
 
         Args:
             directory: for everything, with a path short enough for sockets.
             logs: for the processes' logs.
+            reboots: it is to have a mount namespace of its own, and can be switched off.
         """
+        self.machine = Machine(directory, logs) if reboots else None
         self.directory = directory
         self.root = directory / "kubelet"
         self.manifests = directory / "manifests"
         self.manifests.mkdir()
         self.bridge = Bridge(directory, logs)
-        self._supervisor = Supervisor(logs / "vendor")
+        self._logs = logs
+        self._supervisor = _VendorSupervisor(logs / "vendor", self.machine)
         self._flags: tuple[str, ...] = ()
+        self._commands: dict[Process, list[str]] = {}
+        """What each is started with, wherever it runs."""
 
     def start(self, *flags: str, driver_flags: Iterable[str] = ("--no-attach",), hub_flags: Iterable[str] = ()) -> None:
         """Start vendor, hub and agent, and wait until the driver is registered and the hub has told its objects."""
+        if self.machine is not None:
+            self.machine.boot()
         self.driver = start_dirdriver(
             self._supervisor, self.directory, name=DRIVER, node_id=NODE, flags=tuple(driver_flags)
         )
@@ -83,7 +96,13 @@ class EdgeNode:
     def start_agent(self, *flags: str, wait: bool = True) -> None:
         """Start the agent for the first time."""
         self._flags = (f"--root-dir={self.root}", *flags)
-        self.agent = self.bridge.start_agent(NODE, self.driver.socket, flags=self._flags, wait=wait)
+        hub, sockets = self.bridge.hub.address, [self.driver.socket]
+        self.agent = Agent(NODE, hub, sockets, self.directory, self._logs, self._flags)
+        self.bridge.members.append(self.agent)
+        self._commands = {self.agent.process: self.agent.process.command}
+        self._start(self.agent.process)
+        if wait:
+            self.agent.wait_ready()
         if wait:
             self.wait_told()
 
@@ -91,15 +110,51 @@ class EdgeNode:
         """Start the agent again, after it ended; with a fault point it dies there."""
         environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
         self.agent.process.environment = environment | ({VARIABLE: fault_point} if fault_point else {})
-        self.agent.start(wait=wait)
+        self._start(self.agent.process)
+        if wait:
+            self.agent.wait_ready()
+
+    def start_driver(self) -> None:
+        """Start the vendor's driver again, after it ended."""
+        self._commands.setdefault(self.driver.process, self._supervisor.own_commands[0])
+        self._start(self.driver.process)
+        self.driver.process.wait_until(lambda: listens_on(self.driver.socket), what="being ready")
+
+    def power_off(self) -> None:
+        """End agent and driver at once, and take away all that is mounted or attached: the machine has no power."""
+        assert self.machine is not None
+        self.agent.kill()
+        self.driver.process.kill()
+        self.machine.power_off(self._loop_devices())
+
+    def boot(self, *, driver: bool = True, wait: bool = True) -> None:
+        """Start the machine, the driver and the agent.
+
+        Args:
+            driver: else it is left to the test.
+            wait: whether to wait until the agent serves.
+        """
+        assert self.machine is not None
+        self.machine.boot()
+        if driver:
+            self.start_driver()
+        self.restart_agent(wait=wait)
+
+    def seen(self, path: Path) -> Path:
+        """Where the test finds what the node's pods see at a path."""
+        return self.machine.seen(path) if self.machine is not None else path
+
+    def _start(self, process: Process) -> None:
+        command = self._commands[process]
+        process.command = self.machine.inside(command) if self.machine is not None else list(command)
+        process.start()
 
     # ---- objects -----------------------------------------------------------------------------------------------------
 
-    def make_volume(self, name: str, *, size_bytes: int = 16 * _MIB, block: bool = False) -> str:
+    def make_volume(self, name: str, *, size_bytes: int = 16 * _MIB, block: bool = False, shared: bool = False) -> str:
         """Let the vendor make a volume; its id."""
-        capability = csi.VolumeCapability(
-            access_mode={"mode": "SINGLE_NODE_WRITER"}, **({"block": {}} if block else {"mount": {}})
-        )
+        mode = "MULTI_NODE_MULTI_WRITER" if shared else "SINGLE_NODE_WRITER"
+        capability = csi.VolumeCapability(access_mode={"mode": mode}, **({"block": {}} if block else {"mount": {}}))
         request = csi.CreateVolumeRequest(
             name=name, capacity_range={"required_bytes": size_bytes}, volume_capabilities=[capability]
         )
@@ -108,10 +163,18 @@ class EdgeNode:
         assert outcome.ok, outcome.refusal
         return str(outcome.answer.volume.volume_id)
 
-    def write(self, *objects: Object, file: str) -> None:
-        """Write objects to a file of the manifests, at once."""
+    def write(self, *objects: Object, file: str, settled: bool = False) -> None:
+        """Write objects to a file of the manifests, at once.
+
+        Args:
+            objects: all that the file is to hold.
+            file: its name.
+            settled: the hub is to believe at once also what is taken away: the file seems to be an old one.
+        """
         new = self.manifests / f".{file}.new"
         new.write_text(yaml.safe_dump_all(objects))
+        if settled:
+            os.utime(new, (0, time.time() - _SETTLED_S))
         new.replace(self.manifests / f"{file}.yaml")
 
     def remove(self, file: str) -> None:
@@ -151,16 +214,21 @@ class EdgeNode:
     def left_over(self) -> list[str]:
         """What is left of volumes on this node."""
         found = [f"mount {path}" for path in self.mounts()]
-        for place in ("pods/*/volumes/*/*", "pods/*/volumeDevices/*/*", "plugins/kubernetes.io/csi/*/*/*",
-                      "plugins/kubernetes.io/csi/volumeDevices/*/*/*"):  # fmt: skip
-            found += [str(path.relative_to(self.root)) for path in self.root.glob(place)]
+        own = self.root / "plugins/kubernetes.io/csi"
+        places = [*self.root.glob("pods/*"), *own.glob("*/*"), *own.glob("volumeDevices/*/*")]
+        kept = {own / "volumeDevices" / each for each in ("staging", "publish")}
+        found += [str(path.relative_to(self.root)) for path in places if path not in kept]
         found += [f"loop device of {line}" for line in self._loops()]
-        with contextlib.suppress(BridgeError):
+        try:
             found += [f"row {volume['volume']} is {volume['state']}" for volume in self.state()["volumes"]]
+        except BridgeError as error:  # whether there are rows is not known
+            found.append(str(error))
         return found
 
     def mounts(self) -> list[str]:
         """The mount points below the root directory, in the order in which they were mounted."""
+        if self.machine is not None:
+            return self.machine.mounts(self.root)
         lines = Path("/proc/self/mountinfo").read_text().splitlines()
         return [path for line in lines if (path := line.split(" ")[4]).startswith(f"{self.root}/")]
 
@@ -181,9 +249,18 @@ class EdgeNode:
         return sorted((call for method in methods for call in self.driver.calls(method)), key=lambda call: call.start)
 
     def _loops(self) -> list[str]:
-        listed = subprocess.run(["losetup", "--list", "--noheadings", "--output=BACK-FILE"], check=True,
+        return [file for _, file in self._attached() if file.startswith(str(self.root))]
+
+    def _loop_devices(self) -> list[str]:
+        """The loop devices on files of this node and on its other loop devices, those that hold another one first."""
+        found = [(device, file) for device, file in self._attached() if file.startswith(str(self.directory))]
+        return [device for device, _ in sorted(found, key=lambda one: not one[1].startswith(str(self.root)))]
+
+    def _attached(self) -> list[tuple[str, str]]:
+        """All loop devices, and the file of each."""
+        listed = subprocess.run(["losetup", "--list", "--noheadings", "--output=NAME,BACK-FILE"], check=True,
                                 capture_output=True, text=True)  # fmt: skip
-        return [line.strip() for line in listed.stdout.splitlines() if line.strip().startswith(str(self.root))]
+        return [(name, file.strip()) for line in listed.stdout.splitlines() for name, _, file in [line.partition(" ")]]
 
     def _wait(self, look: Callable[[], bool], what: str) -> None:
         def quietly() -> bool:
@@ -208,8 +285,24 @@ class EdgeNode:
         try:
             self.bridge.__exit__(*failure)
         finally:
-            self.wipe_mounts()
-            self._supervisor.stop()
+            if self.machine is None:
+                self.wipe_mounts()
+                self._supervisor.stop()
+            elif self.machine.is_on:
+                self.power_off()
+
+
+class _VendorSupervisor(Supervisor):
+    """Starts what belongs to the vendor, where the node is."""
+
+    def __init__(self, directory: Path, machine: Machine | None) -> None:
+        super().__init__(directory)
+        self._machine = machine
+        self.own_commands: list[list[str]] = []
+
+    def start(self, name: str, command: Sequence[object], **more: Any) -> Process:
+        self.own_commands.append([str(word) for word in command])
+        return super().start(name, self._machine.inside(command) if self._machine is not None else command, **more)
 
 
 def csi_driver(*, attach: bool = False, **spec: Any) -> Object:

@@ -7,6 +7,7 @@ time, nor otherwise than before, nor again for what had been written down as don
 from __future__ import annotations
 
 import itertools
+import signal
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,54 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from examples.dirdriver.call_log import Call
+
+FILESYSTEM = [
+    *(f"stage.{point}" for point in (
+        "before-intent", "after-intent", "before-dir", "after-dir", "before-data", "before-rename", "after-data",
+        "before-call", "after-call", "before-result", "after-result")),
+    *(f"publish.{point}" for point in (
+        "before-intent", "after-intent", "before-dir", "after-dir", "before-data", "before-rename", "after-data",
+        "before-call", "after-call", "before-ownership", "after-ownership", "before-result", "after-result")),
+    *(f"unpublish.{point}" for point in (
+        "before-intent", "after-intent", "before-call", "after-call", "before-clean", "after-target",
+        "after-data-removed", "after-clean", "before-result", "after-result")),
+    *(f"unstage.{point}" for point in (
+        "before-intent", "after-intent", "before-call", "after-call", "before-clean", "after-target",
+        "after-data-removed", "after-clean", "before-result", "after-result")),
+]  # fmt: skip
+"""The points that a filesystem volume comes by, with an fsGroup."""
+
+BLOCK = [
+    *(f"stage.{point}" for point in ("before-dir", "before-data", "after-data", "after-dir", "after-call")),
+    *(f"publish.{point}" for point in (
+        "before-dir", "after-dir", "before-call", "after-call", "before-bind", "after-bind", "after-link", "after-loop",
+        "before-result")),
+    *(f"unpublish.{point}" for point in (
+        "before-loop", "after-loop", "after-link", "after-unbind", "after-map", "before-call", "after-call",
+        "after-clean")),
+    *(f"unstage.{point}" for point in (
+        "before-call", "after-call", "before-clean", "after-target", "after-data-removed", "after-clean")),
+]  # fmt: skip
+"""The points where a block volume is something else than a filesystem volume."""
+
+GROWING = [
+    "expand.before-intent", "expand.after-intent", "expand.before-call", "expand.after-call", "expand.before-result",
+    "expand.after-result", "facts.before-claim", "facts.after-claim",
+]  # fmt: skip
+"""The points that a volume comes by whose claim is smaller."""
+
+REFUSED_STAGE = ["stage.before-clean", "stage.after-target", "stage.after-data-removed"]
+REFUSED_PUBLISH = ["publish.before-clean", "publish.after-target", "publish.after-data-removed"]
+"""The points after a driver's refusal."""
+
+LOOKS = ["stats.before-call", "stats.after-call", "health.before-call", "health.after-call"]
+"""The points that a published volume comes by each minute."""
+
+LEFTOVERS = ["leftovers.before-clean", "leftovers.after-target", "leftovers.after-data-removed"]
+"""The points where directories are removed that no volume accounts for."""
+
+ALL = {*FILESYSTEM, *BLOCK, *GROWING, *REFUSED_STAGE, *REFUSED_PUBLISH, *LOOKS, *LEFTOVERS}
+"""Each of these is a test's."""
 
 _TEXT = "written by the pod\n"
 
@@ -38,7 +87,9 @@ _RECORDED = ("before-intent", "after-result")
 """Here the step was written down as done, or had not begun: its own call is made once."""
 
 
-def live_through(node: EdgeNode, point: str, *, block: bool = False, grow: bool = False, **spec: Any) -> None:
+def live_through(
+    node: EdgeNode, point: str, *, block: bool = False, grow: bool = False, refuses: str = "", **spec: Any
+) -> None:
     """Let a pod come and go with an agent that dies at the point, and check what that left.
 
     Args:
@@ -46,32 +97,52 @@ def live_through(node: EdgeNode, point: str, *, block: bool = False, grow: bool 
         point: where the agent dies.
         block: whether the volume is used as a device.
         grow: whether the claim is smaller than its volume, so that the node has to expand it.
+        refuses: a method that the driver answers with INTERNAL until the agent has died.
         spec: further fields of the pod.
     """
-    name = point.replace(".", "-")
+    name = point.replace(".", "-") + "-block" * block
     handle = node.make_volume(name, block=block)
     objects = volume(name, handle, block=block)
     if grow:
         objects[1]["status"] = {"capacity": {"storage": "8Mi"}}
+
+    def write(**phases: str) -> None:
+        names = {"first": name, "again": f"{name}-again"}
+        pods = [
+            pod(names[which], name, block=[name] if block else (), **spec) | {"status": {"phase": phase}}
+            for which, phase in phases.items()
+        ]
+        node.write(*objects, *pods, file=name, settled=True)
+
     before = len(node.calls())
-    node.agent.stop()
+    node.agent.kill()
     node.restart_agent(fault_point=point)
-    node.write(*objects, pod(name, name, block=[name] if block else (), **spec), file=name)
-    died = _dies_before(node, lambda: [each["state"] for each in node.volumes(name)] == ["published"])
+    if refuses:
+        node.driver.set_faults(f"{refuses}=error:INTERNAL:not now")
+    write(first="Running")
+    died = dies_before(node, lambda: [each["state"] for each in node.volumes(name)] == ["published"])
     _write_text(node.wait_published(name)[0])
-    node.remove(name)
-    died += _dies_before(node, lambda: not node.left_over())
+    write(first="Succeeded")
+    died += dies_before(node, lambda: not node.left_over())
     assert died == 1, f"the agent died {died} times at {point}"
     node.wait_clean()
     _check(node.calls()[before:], point)
-    node.write(*objects, pod(name, name, block=[name] if block else (), **spec), file=name)
-    assert _read_text(node.wait_published(name)[0]) == _TEXT
-    node.remove(name)
+    write(first="Succeeded", again="Running")
+    assert _read_text(node.wait_published(f"{name}-again")[0]) == _TEXT
+    write(first="Succeeded", again="Succeeded")
     node.wait_clean()
+    node.remove(name)
 
 
-def _dies_before(node: EdgeNode, look: Callable[[], bool]) -> bool:
-    """Whether the agent died before something came about. If so it lives again, without the fault point."""
+def dies_before(node: EdgeNode, look: Callable[[], object]) -> bool:
+    """Whether the agent died before something came about. If so it lives again, without the fault point.
+
+    From then on the driver does as it is asked.
+
+    Args:
+        node: its agent runs.
+        look: is true only while the agent answers: a dying process looks like a running one for a moment.
+    """
     wait_for(
         lambda: not node.agent.process.running or look(),
         what="death of the agent, or what it was at",
@@ -79,6 +150,8 @@ def _dies_before(node: EdgeNode, look: Callable[[], bool]) -> bool:
     )
     died = not node.agent.process.running
     if died:
+        assert node.agent.process.exit_status == -signal.SIGKILL, node.tell()
+        node.driver.set_faults()
         node.restart_agent()
     return died
 

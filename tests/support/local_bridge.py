@@ -89,6 +89,7 @@ class LocalBridge:
                 "insecure": "true",
                 "driver": [f"unix://{self._vendor}"],
                 "state_dir": str(states / "edge"),
+                "root_dir": str(states / "kubelet"),
                 "status": f"unix://{self._directory / 'edge.sock'}",
             }
         )

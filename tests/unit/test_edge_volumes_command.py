@@ -78,6 +78,24 @@ def test_a_pod_whose_volumes_are_all_published_is_waited_for_no_longer() -> None
     assert missing(selected, ("default", "web")) == []
 
 
+def test_what_nobody_wants_any_more_is_not_waited_for_and_what_is_wrong_with_it_is_shown() -> None:
+    leaving = [volume("old", state=state, error="busy") for state in ("unpublishing", "unstaging", "left over")]
+    assert missing(node(volume(), *leaving), None) == []
+    assert list(show(node(*leaving)))[-1] == "default/old data is left over: busy"
+
+
+def test_a_node_that_was_never_told_its_pods_is_waited_for() -> None:
+    assert missing(node(as_of=None), None) == [
+        "node n1 may have more pods; the hub has not told this node its pods yet"
+    ]
+
+
+def test_who_waits_on_a_node_with_a_kubelet_is_told_so() -> None:
+    assert missing(node(as_of=None, observing=True), None) == [
+        "a kubelet mounts the volumes of node n1 (--registration=observe)"
+    ]
+
+
 def test_a_pod_is_named_with_or_without_its_namespace() -> None:
     assert EdgeVolumesSettings.from_texts({"pod": "shop/web"}).wanted_pod == ("shop", "web")
     assert EdgeVolumesSettings.from_texts({"pod": "web"}).wanted_pod == ("default", "web")

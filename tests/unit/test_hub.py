@@ -373,7 +373,15 @@ async def test_the_state_comes_in_a_message_for_each_node_and_each_proxy_driver_
     assert software.startswith("csi-bridge/")
     (lost,) = hub.pop("lost")
     assert lost.endswith("Z hub.db was damaged")
-    assert hub == {"known": 2, "connected": 2, "max_nodes": 3, "trouble": "disk is full"}
+    assert hub == {"known": 2, "connected": 2, "max_nodes": 3, "trouble": "disk is full", "problems": []}
+
+
+async def test_any_number_of_problems_is_told_in_messages_of_a_bounded_size(world: World) -> None:
+    problems = [f"m.yaml:{number}: {'x' * 5_000}" for number in range(450)]
+    world.hub.problems = lambda: problems
+    found = await parts(await world.operator())
+    assert [problem for part in found for problem in part.get("problems", ())] == [text[:2_000] for text in problems]
+    assert max(len(json.dumps(part)) for part in found) < 300_000
 
 
 async def test_a_state_larger_than_a_message_is_told_whole(world: World) -> None:

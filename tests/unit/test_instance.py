@@ -81,6 +81,38 @@ def test_a_file_that_cannot_be_right_becomes_a_new_identity_and_is_logged(
     assert "new identity" in record.getMessage()
 
 
+@pytest.mark.parametrize("broken", ["os.fsync", "pathlib.Path.replace", "pathlib.Path.mkdir"])
+def test_a_known_machine_starts_also_where_its_start_cannot_be_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, broken: str
+) -> None:
+    first = next_boot(tmp_path)
+
+    def fail(*_given: object, **_named: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as full:
+        full.setattr(broken, fail)
+        for _ in range(2):
+            assert next_boot(tmp_path) == Instance(first.id, 2)
+    path = tmp_path / "instance.json"
+    assert caplog.messages == [
+        f"{path} cannot be written, and this start is not counted: No space left on device"
+    ] * 2  # fmt: skip
+    assert next_boot(tmp_path) == Instance(first.id, 2)
+    assert [each.name for each in tmp_path.iterdir()] == ["instance.json"]
+
+
+def test_a_machine_without_an_identity_does_not_start_where_it_cannot_keep_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_given: object, **_named: object) -> None:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr("pathlib.Path.replace", fail)
+    with pytest.raises(SettingsError, match=r"--state-dir=.*: cannot be written: Read-only file system"):
+        next_boot(tmp_path)
+
+
 def test_a_directory_that_is_a_file_is_the_operators_mistake(tmp_path: Path) -> None:
     (tmp_path / "state").touch()
     with pytest.raises(SettingsError, match=r"--state-dir=.*: cannot be written: "):

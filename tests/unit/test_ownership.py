@@ -39,6 +39,25 @@ async def test_every_entry_gets_the_group_and_the_modes(tmp_path: Path) -> None:
     assert look(root / "dir/deep/readonly") == (GID, "0o664")
 
 
+async def test_a_directory_that_another_pod_removes_meanwhile_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tree(tmp_path / "v")
+    (root / "short-lived").mkdir()
+    usual = os.lstat
+
+    def remove_after(name: str, *, dir_fd: int) -> os.stat_result:
+        found = usual(name, dir_fd=dir_fd)
+        if name == "short-lived":
+            (root / name).rmdir()
+        return found
+
+    monkeypatch.setattr(ownership.os, "lstat", remove_after)
+    await ownership.give(root, GID, on_root_mismatch=False)
+    monkeypatch.undo()
+    assert look(root) == look(root / "dir/deep") == (GID, "0o2770")
+
+
 async def test_a_symbolic_link_is_given_and_what_it_leads_to_is_not(tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.touch(0o600)

@@ -18,7 +18,7 @@ from tests.support.cluster_objects import attachment, claim, driver, entries, no
 def source(*objects: Any) -> Objects:
     """A source that holds these and is ready."""
     found = Objects()
-    found.replace(items(*objects), ready=True)
+    found.update(items(*objects), ready=True)
     return found
 
 
@@ -193,9 +193,9 @@ def test_everybody_hears_when_the_source_becomes_ready() -> None:
     closures = Closures(objects)
     told: list[bool] = []
     closures.watch("n1", lambda: told.append(closures.is_ready))
-    objects.replace(items(*WEB), ready=False)
-    objects.replace(items(*WEB), ready=True)
-    objects.replace(items(*WEB), ready=True)
+    objects.update(items(*WEB), ready=False)
+    objects.update(items(*WEB), ready=True)
+    objects.update(items(*WEB), ready=True)
     assert told == [False, True]
 
 
@@ -291,3 +291,53 @@ def took(work: Any) -> float:
     begin = time.process_time()
     work()
     return time.process_time() - begin
+
+
+class CountingSource(Objects):
+    """A source that counts how often it is asked for a stamp."""
+
+    asked = 0
+
+    def stamp(self, ref: Ref) -> Any:
+        self.asked += 1
+        return super().stamp(ref)
+
+
+def test_another_state_of_one_object_costs_no_look_at_all_the_others() -> None:
+    counting = CountingSource()
+    counting.update(items(*WEB, *(pod(f"p{number}") for number in range(500))), ready=True)
+    closures = Closures(counting)
+    before = closures.stamps("n1")
+    counting.asked = 0
+
+    put(counting, pod("p7", securityContext={"fsGroup": 7}), secret("stage", namespace="vault", key="y"))
+
+    after = closures.stamps("n1")
+    assert counting.asked < 10
+    assert list(after) == list(before)
+    assert {ref for ref in after if after[ref] != before[ref]} == {
+        Ref("Pod", "default", "p7"),
+        Ref("Secret", "vault", "stage"),
+    }
+
+
+def test_an_object_of_an_unchanged_list_that_comes_or_goes_is_seen() -> None:
+    there = source(*WEB)
+    closures = Closures(there)
+    whole = held(closures, "n1")
+
+    remove(there, Ref("Secret", "vault", "stage"))
+    assert held(closures, "n1") == [name for name in whole if name != "Secret vault/stage"]
+    put(there, secret("stage", namespace="vault", key="x"))
+    assert held(closures, "n1") == whole
+
+
+def test_another_state_of_an_attachment_is_seen() -> None:
+    there = source(*WEB)
+    closures = Closures(there)
+    before = closures.stamps("n1")
+
+    put(there, attachment("a-v", volume="v", attached=False))
+
+    after = closures.stamps("n1")
+    assert {ref for ref in after if after[ref] != before[ref]} == {Ref("VolumeAttachment", "", "a-v")}

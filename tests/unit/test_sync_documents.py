@@ -66,6 +66,7 @@ def test_an_alias_repeats_what_its_anchor_named() -> None:
         ("a: {}\n<<: {b: 1}", 2, "merge"),
         ("a: .nan", 1, "number"),
         (f"a: {'9' * 5000}", 1, "number"),
+        (f"a: 0x{'f' * 5000}", 1, "number"),
         ("a: b\nc: \x00", 2, "control character"),
         ("a: *nothing", 1, "repeats nothing"),
         ("a: &x [*x]", 1, "repeats nothing"),
@@ -107,6 +108,9 @@ def test_json_is_read_with_its_own_rules() -> None:
         ('{"a": 1,\n"b"}', 2, "no JSON"),
         ('{"a": 1, "a": 2}', 1, "'a' stands there twice"),
         ('{"a": NaN}', 1, "no number"),
+        ('{"a": 1e400}', 1, "number that JSON cannot hold"),
+        (f'{{"a": {"9" * 5000}}}', 1, "number that JSON cannot hold"),
+        ('{"a": ' + "[" * 98 + "1" + "]" * 98 + ', "b": ' + "[" * 100 + "1" + "]" * 100 + "}", 1, "nested"),
         ("[" * 100_000, 1, "nested"),
     ],
 )
@@ -137,3 +141,12 @@ def test_what_is_written_is_read_back_as_it_was() -> None:
     value = {"texts": odd, "numbers": [0, -1, 1.5], "others": [None, True, {}, []], **dict.fromkeys(odd[:2], 1)}
     (document,) = read_yaml(write_yaml(value).decode())
     assert document.value == value
+
+
+def test_json_is_as_deep_as_yaml_may_be() -> None:
+    for depth in (1, 98):
+        text = '{"a": ' + "[" * depth + "1" + "]" * depth + "}"
+        assert read_json(text)[0].value == read_yaml(text)[0].value
+    for read in (read_json, read_yaml):
+        with pytest.raises(DocumentError, match="nested more than 100 levels deep"):
+            read('{"a": ' + "[" * 99 + "1" + "]" * 99 + "}")

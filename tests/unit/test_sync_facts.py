@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,7 +14,7 @@ from cloud.sync import fact_files
 from cloud.sync.binding import ClaimStatus
 from cloud.sync.documents import read_yaml
 from cloud.sync.fact_files import FactFiles
-from cloud.sync.fact_kinds import MAX_FACT_BYTES
+from cloud.sync.fact_kinds import MOST_FACT_BYTES
 from cloud.sync.facts import FactSink
 from common.errors import SettingsError
 from common.objects import Object, Ref, Stamp, encode_body
@@ -121,7 +122,7 @@ async def test_it_is_all_there_after_a_restart(tmp_path: Path) -> None:
     assert again.told().claims == {
         CLAIM: (ClaimStatus("n1", "u-1", {"capacity": {"storage": "2Gi"}, "conditions": []}),)
     }
-    assert again.told().nodes == {"n1": NODE_FACT.read()}
+    assert again.told().nodes == {"n1": {"metadata": NODE_FACT.read()["metadata"]}}
 
 
 async def test_stamps_are_those_that_the_node_gave_and_events_have_none(tmp_path: Path) -> None:
@@ -231,7 +232,8 @@ async def test_what_is_not_a_nodes_to_tell_is_refused_and_nothing_is_written(
         (Object(NODE, Stamp("", "1"), b"{"), "Expecting"),
         (Object(NODE, Stamp("", "1"), b"[" * 100_000), "nested too deeply"),
         (Object(NODE, Stamp("", "1"), b'{"metadata": {"labels": {"a": "\\ud800"}}}'), "character that UTF-8 does not"),
-        (Object(NODE, Stamp("", "1"), b" " * (MAX_FACT_BYTES + 1)), "a fact has at most 262144"),
+        (Object(NODE, Stamp("", "1"), b" " * (MOST_FACT_BYTES["Node"] + 1)), "such a fact has at most 262144"),
+        (event(message="m" * 16_384), "such a fact has at most 16384"),
         (obj(NODE, {}, uid="../x"), "UID that cannot be one"),
         (obj(NODE, {"metadata": {"labels": {"a": 1}}}), r"Node n1: metadata.labels.a must be a text"),
         (obj(NODE, {"status": {"volumesInUse": "all"}}), "status.volumesInUse must be a list"),
@@ -255,7 +257,7 @@ async def test_a_fact_that_makes_no_sense_is_refused(tmp_path: Path, told: Objec
 async def test_what_has_just_left_the_closure_is_dropped_without_a_word_to_the_node(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO)
+    caplog.set_level(logging.DEBUG, "csi_bridge")
     to = sink(FactFiles(tmp_path))
     gone = Ref("Pod", "default", "gone")
     await to.store("n1", obj(Ref("PersistentVolumeClaim", "default", "gone"), {"status": {}}))
@@ -331,7 +333,79 @@ async def test_two_nodes_with_one_node_id_are_named_until_they_differ(tmp_path: 
     assert files.problems() == []
 
 
+async def test_a_node_that_is_gone_for_good_is_in_nobodys_way(tmp_path: Path) -> None:
+    files = FactFiles(tmp_path)
+    to = sink(files)
+    for told in (csi_node("n1", "7"), NODE_FACT, claim("1Gi"), event()):
+        await to.store("n1", told)
+    await to.store("n2", csi_node("n2", "7"))
+    assert len(files.problems()) == 1
+    heard: list[int] = []
+    files.subscribe(lambda: heard.append(1))
+    for node in ("n1", "n1", "never-here", "../n2", ""):
+        await to.forget(node)
+    assert heard
+    assert to.stamps("n1") == {}
+    assert files.problems() == []
+    assert written(tmp_path) == ["n2/CSINode/n2.yaml"]
+    await to.store("n1", event())
+    assert sink(FactFiles(tmp_path)).stamps("n1") == {}
+    assert written(tmp_path) == ["n1/Event/default/web.17a2b3.yaml", "n2/CSINode/n2.yaml"]
+
+
+async def test_of_many_nodes_with_one_node_id_some_are_named(tmp_path: Path) -> None:
+    files = FactFiles(tmp_path)
+    for number in range(10, 23):
+        await sink(files).store(f"n{number}", csi_node(f"n{number}", "same"))
+    (said,) = files.problems()
+    assert "on the nodes n10, n11, n12, n13, n14, n15, n16, n17, n18, n19 and 3 more: " in said
+
+
+async def test_what_a_node_has_in_use_changes_with_every_mount_and_is_no_news_for_other_objects(tmp_path: Path) -> None:
+    files = FactFiles(tmp_path)
+    to = sink(files)
+    heard: list[int] = []
+    files.subscribe(lambda: heard.append(1))
+    metadata = {"labels": {"zone": "a"}}
+    for version, in_use in enumerate((["v"], ["v", "w"], [])):
+        await to.store(
+            "n1", obj(NODE, {"metadata": metadata, "status": {"volumesInUse": in_use}}, version=str(version))
+        )
+    assert to.stamps("n1")[NODE].version == "2"
+    assert len(heard) == 1
+    await to.store("n1", obj(NODE, {"metadata": {"labels": {"zone": "b"}}}, version="3"))
+    assert len(heard) == 2
+    assert files.told().nodes == {"n1": {"metadata": {"labels": {"zone": "b"}}}}
+
+
 # -------------------- the disk --------------------
+
+
+async def test_namespaces_that_a_node_makes_up_leave_no_directories(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fact_files, "MOST_EVENTS", 2)
+    to = sink(FactFiles(tmp_path))
+    for number in range(5):
+        about = {"involvedObject": {"kind": "Node", "name": "n1"}}
+        await to.store("n1", obj(Ref("Event", f"ns{number}", "e"), about))
+    assert sorted(path.name for path in (tmp_path / "facts/n1/Event").iterdir()) == ["ns3", "ns4"]
+
+
+async def test_no_yaml_is_made_on_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[int] = []
+    write_yaml = fact_files.write_yaml
+
+    def noted(value: Any) -> bytes:
+        threads.append(threading.get_ident())
+        return write_yaml(value)
+
+    monkeypatch.setattr(fact_files, "write_yaml", noted)
+    to = sink(FactFiles(tmp_path))
+    await to.store("n1", NODE_FACT)
+    await to.store("n1", event())
+    assert len(threads) == 2
+    assert threading.get_ident() not in threads
 
 
 async def test_a_disk_that_is_full_is_told_and_nothing_is_half_written(
@@ -341,17 +415,19 @@ async def test_a_disk_that_is_full_is_told_and_nothing_is_half_written(
     to = sink(files)
     await to.store("n1", claim("1Gi"))
 
-    def full(_path: Path, _data: bytes) -> int:
+    def full(_path: Path, _target: Path) -> int:
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as broken:
-        broken.setattr("pathlib.Path.write_bytes", full)
+        broken.setattr("pathlib.Path.replace", full)
         with pytest.raises(OSError, match="No space left"):
             await to.store("n1", claim("2Gi", version="2"))
+    assert files.problems() == ["what the nodes tell cannot be kept, and they wait for it: No space left on device"]
     assert to.stamps("n1") == {CLAIM: Stamp("", "1")}
     assert sink(FactFiles(tmp_path)).stamps("n1") == to.stamps("n1")
     await to.store("n1", claim("2Gi", version="2"))
     assert sink(FactFiles(tmp_path)).stamps("n1") == {CLAIM: Stamp("", "2")}
+    assert files.problems() == []
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff", b"a: [", b"{}", b"kind: Pod\nmetadata: {name: x}\n", b"- 1\n"])
@@ -407,7 +483,7 @@ def test_sizes_are_kept_and_an_unreadable_file_has_none(tmp_path: Path, caplog: 
     assert files.sizes() == {}
     files.keep_sizes({"u/v": "1Gi"})
     assert FactFiles(tmp_path).sizes() == {"u/v": "1Gi"}
-    for content in ("{", "[" * 100_000, "[1]"):
+    for content in ("{", "[" * 100_000, "[1]", '{"u/v": "much"}', '{"u/v": null}', '{"u/v": "-1"}'):
         (tmp_path / "claim-sizes.json").write_text(content)
         assert files.sizes() == {}
     assert "is unreadable" in caplog.text

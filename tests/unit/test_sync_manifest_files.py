@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from cloud.sync import manifest_files
+from cloud.sync.good_manifests import GoodManifests
 from cloud.sync.manifest_files import MAX_FILE_BYTES, ManifestFiles, Now
-from tests.support.cluster_objects import as_yaml, node, pod
+from common.errors import SettingsError
+from tests.support.cluster_objects import as_yaml, claim, driver, node, pod, secret, volume
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,7 +25,8 @@ class World:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self.files = ManifestFiles(directory)
+        self.state_dir = directory.with_name("state")
+        self.files = ManifestFiles(directory, kept=GoodManifests(self.state_dir))
         self.now = Now(steady=100.0, wall=2_000_000_000.0)
         self.writes = 0
 
@@ -41,6 +45,10 @@ class World:
         self.now = Now(self.now.steady + after, self.now.wall + after)
         self.files.scan(self.now)
         return sorted(str(ref) for ref in self.files.objects()[0])
+
+    def restart(self) -> None:
+        """The hub comes back and knows what is on its disk."""
+        self.files = ManifestFiles(self.directory, kept=GoodManifests(self.state_dir))
 
     def is_complete(self) -> bool:
         return self.files.was_complete
@@ -314,3 +322,186 @@ def test_an_object_on_its_way_from_one_file_to_another_is_never_away(world: Worl
     assert world.scan() == ["Node m", "Node n"]
     assert world.problems() == []
     assert world.scan(after=1.0) == ["Node m", "Node n"]
+
+
+# -------------------- after a restart --------------------
+
+
+def test_a_file_that_is_broken_at_a_restart_is_what_it_was_when_it_was_last_good(world: World) -> None:
+    world.write("a.yaml", node("a"), secret("s"), claim("c", volume="v"), volume("v", claim="default/c"), driver())
+    world.write("b.yaml", node("b"))
+    before = world.scan()
+    objects = world.files.objects()[0]
+    world.write("a.yaml", text="a: [")
+    for _ in range(2):
+        world.restart()
+        assert world.scan() == before
+        assert {ref: entry.item for ref, entry in world.files.objects()[0].items()} == {
+            ref: entry.item for ref, entry in objects.items()
+        }
+        assert world.is_complete()
+        (said,) = world.problems()
+        assert said.startswith("a.yaml:2: it is no YAML")
+        assert said.endswith("; its last good version stays")
+    world.write("a.yaml", node("new"))
+    assert world.scan() == ["Node b", "Node new"]
+    assert world.problems() == []
+
+
+def test_a_file_that_is_not_there_at_a_restart_must_stay_away_to_be_gone(world: World) -> None:
+    world.write("a.yaml", node("a"))
+    world.write("b.yaml", node("b"))
+    world.scan()
+    (world.directory / "a.yaml").rename(world.directory / "a~")
+    world.restart()
+    assert world.scan() == ["Node a", "Node b"]
+    (world.directory / "a~").rename(world.directory / "a.yaml")
+    assert world.scan(after=0.5) == ["Node a", "Node b"]
+    (world.directory / "a.yaml").unlink()
+    world.restart()
+    world.scan()
+    assert world.scan(after=1.0) == ["Node b"]
+    world.write("a.yaml", text="a: [")  # what it said once is no more its last good version
+    assert world.scan(after=1.0) == ["Node b"]
+    world.restart()
+    assert world.scan() == ["Node b"]
+
+
+def test_an_empty_directory_at_a_restart_tells_nobody_anything(world: World) -> None:
+    world.write("a.yaml", node("a"))
+    world.scan()
+    (world.directory / "a.yaml").rename(world.directory.with_name("a.yaml"))
+    world.restart()
+    for _ in range(3):
+        world.scan(after=1.0)
+        assert not world.is_complete()
+    world.write("b.yaml", node("b"))
+    world.scan()
+    assert world.scan(after=1.0) == ["Node b"]
+    assert world.is_complete()
+
+
+def test_what_is_kept_is_the_owners_alone_and_written_once(world: World) -> None:
+    world.write("a.yaml", secret("s", password="hunter2"))
+    world.scan()
+    kept = world.state_dir / "a.yaml"
+    assert sorted(path.name for path in world.state_dir.iterdir()) == [".complete", "a.yaml"]
+    assert kept.stat().st_mode & 0o777 == 0o600
+    assert world.state_dir.stat().st_mode & 0o777 == 0o700
+    inode = kept.stat().st_ino
+    world.restart()
+    world.scan()
+    assert kept.stat().st_ino == inode
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"kind": "List", "items": [{"kind": "Pod"}]}', None])
+def test_a_kept_file_that_cannot_be_read_is_none(
+    world: World, content: bytes | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.write("a.yaml", node("a"))
+    world.scan()
+    kept = world.state_dir / "a.yaml"
+    kept.unlink()
+    if content is None:
+        kept.mkdir()
+    else:
+        kept.write_bytes(content)
+    world.write("a.yaml", text="a: [")
+    world.restart()
+    assert world.scan() == []
+    assert not world.is_complete()
+    assert "so that it is not known what a.yaml said before" in caplog.text
+
+
+def test_what_cannot_be_kept_is_a_problem_until_it_is(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    world.write("a.yaml", node("a"))
+    with monkeypatch.context() as broken:
+        broken.setattr("cloud.sync.good_manifests.Path.replace", full)
+        assert world.scan() == ["Node a"]
+    assert world.is_complete()
+    assert world.problems() == [
+        "what the manifests say cannot be kept for a hub that restarts while one is broken: No space left on device"
+    ]
+    world.scan()
+    assert world.problems() == []
+    assert sorted(path.name for path in world.state_dir.iterdir()) == [".complete", "a.yaml"]
+
+
+def test_a_file_that_was_added_broken_says_nothing_after_a_restart_too(world: World) -> None:
+    world.write("a.yaml", node("a"))
+    world.scan()
+    world.write("b.yaml", text="b: [")
+    world.scan()
+    world.restart()
+    assert world.scan() == ["Node a"]
+    assert world.is_complete()
+    (said,) = world.problems()
+    assert said.endswith("; nothing of it is known")
+
+
+def test_a_file_that_comes_with_a_restart_is_waited_for_while_it_may_be_half_written(world: World) -> None:
+    world.write("a.yaml", node("a"), node("b"))
+    world.scan()
+    world.write("a.yaml", node("a"))
+    world.write("b.yaml", text="b: [", fresh=True)
+    world.restart()
+    world.scan()
+    assert not world.is_complete()
+    world.write("b.yaml", node("b"), fresh=True)
+    world.scan(after=0.5)
+    assert not world.is_complete()
+    assert world.scan(after=1.0) == ["Node a", "Node b"]
+    assert world.is_complete()
+
+
+def test_unless_all_that_was_told_is_kept_a_broken_file_may_have_been_told(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    world.write("a.yaml", node("a"))
+    world.scan()
+    world.write("b.yaml", node("b"))
+    with monkeypatch.context() as broken:
+        broken.setattr("cloud.sync.good_manifests.Path.replace", full)
+        assert world.scan() == ["Node a", "Node b"]
+    world.write("b.yaml", text="b: [")
+    world.restart()
+    assert world.scan() == ["Node a"]
+    assert not world.is_complete()
+
+
+def test_a_directory_for_them_that_cannot_be_used_is_the_operators_mistake(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(SettingsError, match=r"--state-dir=.*cannot be used"):
+        GoodManifests(tmp_path / "file")
+
+
+# -------------------- what nobody foresaw --------------------
+
+
+def test_a_mistake_in_reading_one_file_is_that_files_problem(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    read_objects = manifest_files.read_objects
+
+    def fail_at_a(name: str, data: bytes) -> Any:
+        if name == "a.yaml" and b"broken" in data:
+            raise KeyError("a bug")
+        return read_objects(name, data)
+
+    monkeypatch.setattr(manifest_files, "read_objects", fail_at_a)
+    world.write("a.yaml", node("a"))
+    world.scan()
+    world.write("a.yaml", node("broken"))
+    world.write("b.yaml", node("b"))
+    for _ in range(2):
+        assert world.scan() == ["Node a", "Node b"]
+        assert world.problems() == [
+            "a.yaml: reading it failed, through a mistake in CSI Bridge; its last good version stays"
+        ]
+    assert [record.exc_info is not None for record in caplog.records] == [True]

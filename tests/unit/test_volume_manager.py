@@ -493,7 +493,7 @@ async def test_another_volume_under_the_old_names_is_not_mounted_over_the_first_
     assert world.plugin.calls == []
     waiting, published = sorted(world.manager.describe(), key=lambda one: one["state"], reverse=True)
     assert (published["state"], published["handle"]) == ("published", "h-data")
-    assert "the pod has another volume in the place of pv-data" in waiting["error"]
+    assert "another volume is in the place of pv-data" in waiting["error"]
     world.store.drop(pod)
     await settle()
     assert world.plugin.calls == TAKEN_DOWN

@@ -18,7 +18,8 @@ from common.status import Code
 from edge.disk.found_volumes import Found, Published, Staged
 from edge.manager.states import State
 from edge.volume_errors import NotReady, Refused, Uncertain, VolumeError
-from tests.support.volume_world import DRIVER, FakePlugin, FakeStates, World, settle
+from edge.volumes import attachment_name
+from tests.support.volume_world import DRIVER, NODE, FakePlugin, FakeStates, World, settle
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -27,11 +28,14 @@ if TYPE_CHECKING:
     from edge.volumes import PodVolume, Volume
 
 PODS = ("a", "b", "c")
+ATTACHMENT = Ref("VolumeAttachment", "", attachment_name(DRIVER, "h-data", NODE))
 STEPS = ("stage", "publish", "unpublish", "unstage")
 
 ACTIONS = st.one_of(
     st.tuples(st.just("come"), st.sampled_from(PODS)),
     st.tuples(st.just("go"), st.sampled_from(PODS)),
+    st.tuples(st.just("back"), st.sampled_from(PODS)),
+    st.tuples(st.just("attach"), st.sampled_from(["one", "two", ""])),
     st.tuples(st.just("fail"), st.sampled_from(STEPS), st.sampled_from(["refused", "uncertain", "not ready", "hang"])),
     st.tuples(st.just("turn"), st.sampled_from([0.5, 3.0, 130.0])),
     st.tuples(st.just("restart")),
@@ -120,25 +124,35 @@ def _what(row: Any) -> Published | Staged:
 class Model:
     """A world, and what happens to it."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, attach: bool) -> None:
         done: set[Published | Staged] = set()
-        self.done = done
+        self.done, self.attach = done, attach
         self.plugin = Plugin(done)
         self.world = World(states=States(done), plugin=self.plugin)
+        self.world.add_driver(attachRequired=attach)
         self.world.add_volume()
         self.wanted: dict[str, str] = {}
         self.hanging: list[asyncio.Event] = []
         self.uids = 0
+        self.last: dict[str, str] = {}
 
-    async def do(self, action: tuple[Any, ...]) -> None:
+    async def do(self, action: tuple[Any, ...]) -> None:  # noqa: PLR0912  # a case for each action
         match action:
             case ("come", pod):
                 self.uids += 1
-                self.wanted[pod] = f"{pod}-{self.uids}"
+                self.wanted[pod] = self.last[pod] = f"{pod}-{self.uids}"
                 self.world.add_pod(pod, uid=self.wanted[pod])
             case ("go", pod) if pod in self.wanted:
                 del self.wanted[pod]
                 self.world.store.drop(Ref("Pod", "default", pod))
+            case ("back", pod) if pod in self.last:  # the hub had lost it for a moment
+                self.wanted[pod] = self.last[pod]
+                self.world.add_pod(pod, uid=self.last[pod])
+            case ("attach", uid) if self.attach:
+                if uid:
+                    self.world.attach(metadata={"uid": uid})
+                elif ATTACHMENT in self.world.store.objects:
+                    self.world.store.drop(ATTACHMENT)
             case ("fail", step, how):
                 self.plugin.fails(step, self._outcome(how))
             case ("turn", seconds):
@@ -181,7 +195,7 @@ class Model:
         self.plugin.outcomes.clear()
         for one in self.hanging:
             one.set()
-        for action in (("disk", False), ("driver", True), ("step", True), ("turn", 1000.0)):
+        for action in (("disk", False), ("driver", True), ("step", True), ("attach", "three"), ("turn", 1000.0)):
             await self.do(action)
 
     def check(self) -> None:
@@ -195,8 +209,8 @@ class Model:
         assert {one["state"] for one in self.world.manager.describe()} <= {"published"}
 
 
-async def live(actions: list[tuple[Any, ...]]) -> None:
-    model = Model()
+async def live(actions: list[tuple[Any, ...]], *, attach: bool) -> None:
+    model = Model(attach=attach)
     await model.world.start()
     try:
         for action in actions:
@@ -213,6 +227,6 @@ async def live(actions: list[tuple[Any, ...]]) -> None:
 
 
 @settings(max_examples=250, deadline=None)
-@given(st.lists(ACTIONS, max_size=25))
-def test_in_the_end_what_is_mounted_is_what_is_wanted(actions: list[tuple[Any, ...]]) -> None:
-    asyncio.run(live(actions))
+@given(actions=st.lists(ACTIONS, max_size=25), attach=st.booleans())
+def test_in_the_end_what_is_mounted_is_what_is_wanted(*, actions: list[tuple[Any, ...]], attach: bool) -> None:
+    asyncio.run(live(actions, attach=attach))

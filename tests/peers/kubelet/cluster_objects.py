@@ -255,9 +255,14 @@ def storage_class(driver: str) -> Object:
     }
 
 
+def attachment_name(*, handle: str, driver: str, node: str) -> str:
+    """The name of the VolumeAttachment of a volume on a node, as everybody computes it (contract C.4)."""
+    return f"csi-{hashlib.sha256(f'{handle}{driver}{node}'.encode()).hexdigest()}"
+
+
 def attachment(*, handle: str, driver: str, node: str, volume: str) -> Object:
-    """The VolumeAttachment of a volume on a node, under the name that everybody computes (contract C.4)."""
-    name = f"csi-{hashlib.sha256(f'{handle}{driver}{node}'.encode()).hexdigest()}"
+    """The VolumeAttachment of a volume on a node."""
+    name = attachment_name(handle=handle, driver=driver, node=node)
     return {
         "apiVersion": "storage.k8s.io/v1",
         "kind": "VolumeAttachment",

@@ -26,6 +26,7 @@ class Accepted:
         where: a pattern of the place.
         kubelet: a pattern of what the kubelet has.
         ours: a pattern of what we have.
+        passing: whether it is there in some runs and not in others.
     """
 
     rule: str
@@ -35,6 +36,11 @@ class Accepted:
     where: str = "*"
     kubelet: str = "*"
     ours: str = "*"
+    passing: bool = False
+
+    def concerns(self, scenario: str) -> bool:
+        """Whether it may be found in a scenario."""
+        return fnmatchcase(scenario, self.scenarios)
 
     def covers(self, difference: Difference) -> bool:
         """Whether a difference is one of these."""
@@ -52,6 +58,18 @@ class Accepted:
 _STAGED_WITHOUT_POD = "A volume that is staged for no pod is found by its vol_data.json, and unstaged."
 _FORGOTTEN_FILES = "What a failed volume leaves is removed with it."
 _KEEPS_REGISTRATION = "A registration that goes is kept for a while: most drivers come back."
+_ASKS_AT_ONCE = (
+    "What a driver says of itself is asked when it registers, comes back, and now and then, and is kept: the hub "
+    "answers sidecars from it, and an offline node knows it."
+)
+_NOT_AGAIN = "What was recorded as done before a restart, and is still mounted, is not asked for again."
+_FILE_WITHOUT_STAGE = (
+    "A driver that does not stage gets its vol_data.json too, and its directory is removed in the end; the kubelet "
+    "leaves an empty globalmount behind."
+)
+_GONE_MEANWHILE = "A pod that went while its volume was staged is not given the volume any more."
+_SOONER = "The agent's first retry comes a little sooner, and may find the driver not back yet."
+_HEALTH = "CSI 1.13's NodeGetVolumeHealth is asked where a driver has it; the kubelet does not know it yet."
 
 ACCEPTED: tuple[Accepted, ...] = (
     *(
@@ -73,6 +91,57 @@ ACCEPTED: tuple[Accepted, ...] = (
     Accepted(
         rule="C4", why=_KEEPS_REGISTRATION, scenarios="registration", kind=Kind.NOTE, where="notes: unregistered*"
     ),
+    *(
+        Accepted(rule="C3", why=_ASKS_AT_ONCE, scenarios="*", kind=Kind.CALL, kubelet="", ours=f"{call} *")
+        for call in (
+            "NodeGetInfo",
+            "ControllerGetCapabilities",
+            "GroupControllerGetCapabilities",
+            "GetPluginInfo",
+            "GetPluginCapabilities",
+        )
+    ),
+    Accepted(rule="C3", why=_ASKS_AT_ONCE, scenarios="*", kind=Kind.FIELD, where="timeout of NodeGetInfo *"),
+    Accepted(rule="C3", why=_ASKS_AT_ONCE, scenarios="*", kind=Kind.NOTE, where="asked"),
+    *(
+        Accepted(rule="C13", why=_NOT_AGAIN, scenarios="node-killed-*", kind=Kind.CALL, kubelet=f"{call} OK", ours="")
+        for call in ("NodeStageVolume", "NodePublishVolume")
+    ),
+    *(
+        Accepted(rule="C18", why=_FILE_WITHOUT_STAGE, scenarios=scenario, kind=Kind.TREE, kubelet=kubelet, ours=ours)
+        for scenario in ("no-stage", "no-attach-no-stage", "secrets-no-stage")
+        for kubelet, ours in (
+            ("", "plugins/kubernetes.io/csi/DRIVER/HASH(data)/vol_data.json *"),
+            ("plugins/kubernetes.io/csi/DRIVER/HASH(data)*", ""),
+        )
+    ),
+    *(
+        Accepted(rule="C7", why=_GONE_MEANWHILE, scenarios=scenario, kind=kind, kubelet=kubelet, ours="")
+        for scenario in ("pod-deleted-during-stage", "pod-forced-away-during-stage")
+        for kind, kubelet in (
+            (Kind.CALL, "NodePublishVolume OK"),
+            (Kind.CALL, "NodeUnpublishVolume OK"),
+            (Kind.TREE, "pods/UID(a)/volumes/kubernetes.io~csi/PV(data)*"),
+        )
+    ),
+    Accepted(
+        rule="C7",
+        why=_SOONER,
+        scenarios="driver-dies-*",
+        kind=Kind.CALL,
+        kubelet="",
+        ours="Node*Volume UNAVAILABLE",
+        passing=True,
+    ),
+    Accepted(
+        rule="C7",
+        why=_SOONER,
+        scenarios="driver-dies-*",
+        kind=Kind.TREE,
+        where="before Node*Volume UNAVAILABLE",
+        passing=True,
+    ),
+    Accepted(rule="G", why=_HEALTH, scenarios="stats", kind=Kind.NOTE, where="measured"),
 )
 
 
@@ -82,10 +151,12 @@ def unwanted(found: Iterable[Difference], *, accepted: Iterable[Accepted] = ACCE
     return [difference for difference in found if not any(it.covers(difference) for it in known)]
 
 
-def rules(found: Iterable[Difference], *, accepted: Iterable[Accepted] = ACCEPTED) -> list[str]:
-    """The rules that want the covered ones, in order."""
-    known, differences = list(accepted), list(found)
-    return sorted({it.rule for it in known for difference in differences if it.covers(difference)})
+def rules(scenario: str, found: Iterable[Difference], *, accepted: Iterable[Accepted] = ACCEPTED) -> list[str]:
+    """The rules that want what was found in a scenario, and what is found there in some runs, in order."""
+    differences = list(found)
+    return sorted(
+        {it.rule for it in accepted if (it.passing and it.concerns(scenario)) or any(map(it.covers, differences))}
+    )
 
 
 def unseen(found: Iterable[Difference], *, accepted: Iterable[Accepted] = ACCEPTED) -> list[Accepted]:

@@ -8,7 +8,7 @@ Rules:
   what is its own. What belongs to no volume is in the lane `shared`, looked at when the script says so.
 * A tree is told as what was added to the one before and what was removed from it.
 * Retries depend on time: calls that are repeated with the same end, and with the same trees round them, are one step,
-  `one or more` times. Retries that only go on after a mark are not told again.
+  `one or more` times. What only goes on after a mark is not told again.
 * Calls that only ask are named once for the whole scenario (`asked`): how often they come depends on time.
 * So are calls that measure (`measured`), if the scenario is about them, with their requests.
 * Driver messages are left out: they hold paths and are the driver's own.
@@ -190,17 +190,22 @@ def _shortened(moments: Sequence[_Moment]) -> list[_Moment]:
                 told[at : at + 2 * length] = [replace(moment, more=True) for moment in one]
             else:
                 at += 1
-    return list(_without_going_on(told))
+    return _without_going_on(told)
 
 
-def _without_going_on(moments: Sequence[_Moment]) -> Iterator[_Moment]:
-    last: _Moment | None = None
+def _without_going_on(moments: Sequence[_Moment]) -> list[_Moment]:
+    """The moments without repetitions that marks stand between: a mark does not change what goes on anyway."""
+    told: list[_Moment] = []
+    last = -1  # where the last call is
     for moment in moments:
-        goes_on = last is not None and moment.fails and moment.repeats(last)
-        if not goes_on:
-            yield moment
+        # What belongs to no volume is a registration, which goes on by nobody's retry.
+        if last >= 0 and moment.lane != SHARED and moment.repeats(told[last]):
+            told[last] = replace(told[last], more=True)
+            continue
         if moment.lane:
-            last = moment
+            last = len(told)
+        told.append(moment)
+    return told
 
 
 def _told(moments: Sequence[_Moment]) -> Iterator[Step]:
@@ -231,7 +236,12 @@ def _request(message: Message) -> Record:
     context = shown.get("volume_context", {})
     if _TOKENS in context:
         context[_TOKENS] = _tokens(context[_TOKENS])
-    return {key: shown[key] for key in sorted(shown)}
+    return _ordered(shown)
+
+
+def _ordered(shown: Record) -> Record:
+    """The same with sorted keys: Go sends its maps in any order."""
+    return {key: _ordered(value) if isinstance(value, dict) else value for key, value in sorted(shown.items())}
 
 
 def _marker(key: str, value: str) -> str:

@@ -41,7 +41,7 @@ def _lines(pairs: Sequence[tuple[Record, Record | None]]) -> Iterator[str]:
     yield "|---|---|---|---|"
     for kubelet, ours in pairs:
         name = kubelet["scenario"]
-        verdict = _verdict(found[name]) if ours is not None else "not played by the agent"
+        verdict = _verdict(name, found[name]) if ours is not None else "not played by the agent"
         yield f"| {name} | {kubelet['about']} | {_calls(kubelet)} | {verdict} |"
     yield ""
     yield "## Differences that are wanted"
@@ -57,13 +57,12 @@ def _lines(pairs: Sequence[tuple[Record, Record | None]]) -> Iterator[str]:
         yield from (f"    {line}" for difference in left for line in str(difference).splitlines())
 
 
-def _verdict(found: Sequence[Difference]) -> str:
-    if not found:
-        return "equal"
+def _verdict(scenario: str, found: Sequence[Difference]) -> str:
     left = differences.unwanted(found)
     if left:
         return f"**differs** ({len(left)})"
-    return f"as wanted by {', '.join(differences.rules(found))}"
+    wanted = differences.rules(scenario, found)
+    return f"as wanted by {', '.join(wanted)}" if wanted else "equal"
 
 
 def _calls(record: Record) -> int:

@@ -39,18 +39,21 @@ class Played:
     error: Exception | None = None
 
 
-def play(scenarios: Sequence[Scenario], *, node: NodeUnderTest, directory: Path) -> Iterator[Played]:
+def play(
+    scenarios: Sequence[Scenario], *, node: NodeUnderTest, directory: Path, at_once: int = AT_ONCE
+) -> Iterator[Played]:
     """Play scenarios on a node that runs; each as soon as it is over, those that want the node alone at the end.
 
     Args:
         scenarios: which.
         node: where.
         directory: for the drivers; its path must be short.
+        at_once: how many are played side by side.
     """
     numbered = list(enumerate(scenarios, start=1))
     # Children die with the thread that started them, so a node is restarted in this thread, which lives on.
     alone = [(number, scenario) for number, scenario in numbered if scenario.alone]
-    with ThreadPoolExecutor(AT_ONCE, "scene") as pool:
+    with ThreadPoolExecutor(at_once, "scene") as pool:
         together = [
             pool.submit(_play_one, scenario, node, directory / f"s{number}", number)
             for number, scenario in numbered

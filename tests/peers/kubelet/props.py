@@ -103,8 +103,10 @@ class Props:
         """Know a pod and its inline volumes by the scenario's names."""
         self.names[uid] = f"UID({pod})"
         for inline in inlines:
-            digest = hashlib.sha256(f"{uid}{inline.name}".encode()).hexdigest()
-            self.names[f"csi-{digest}"] = f"INLINE({pod}, {inline.name})"
+            handle = f"csi-{hashlib.sha256(f'{uid}{inline.name}'.encode()).hexdigest()}"
+            attachment = objects.attachment_name(handle=handle, driver=self.driver, node=self._node.name)
+            self.names[handle] = f"INLINE({pod}, {inline.name})"
+            self.names[attachment] = f"ATTACHMENT({inline.name})"
             self.names[f"kubernetes.io~csi/{inline.name}"] = f"kubernetes.io~csi/NAME({inline.name})"
 
     def pv(self, volume: str) -> str:

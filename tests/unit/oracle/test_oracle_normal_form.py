@@ -104,6 +104,15 @@ def test_retries_that_go_on_after_a_mark_are_not_told_again() -> None:
     assert steps(failing, mark, failing, failing) == steps(failing, mark)
 
 
+def test_a_success_that_is_repeated_after_a_mark_is_told_as_several() -> None:
+    found = steps(stage(), Mark("seen", 0.0), stage())
+
+    assert [(step.get("call"), step.get("times")) for step in found] == [
+        ("NodeStageVolume", "one or more"),
+        (None, None),
+    ]
+
+
 def test_a_retry_that_finds_another_tree_is_another_step() -> None:
     left = frozenset({"PV(data) left"})
 
@@ -131,3 +140,17 @@ def test_calls_that_only_ask_are_named_once_and_those_that_measure_where_it_matt
     assert form["lanes"] == {"shared": []}
     assert [step["call"] for step in form["measured"]] == ["NodeGetVolumeStats"]
     assert "measured" not in formed(stats())
+
+
+def test_maps_are_sorted_whatever_order_they_were_sent_in() -> None:
+    (step,) = steps(stage(publish_context={"b": "2", "a": "1"}))
+
+    assert list(step["request"]["publish_context"]) == ["a", "b"]
+
+
+def test_a_registration_after_a_mark_is_told_again() -> None:
+    registered = Call("NodeGetInfo", pb.NodeGetInfoRequest(), 120.0, None, 0.0, 1.0, "OK")
+
+    found = steps(registered, Mark("restarted", 0.0), registered, lane="shared")
+
+    assert [step.get("call") for step in found] == ["NodeGetInfo", None, "NodeGetInfo"]

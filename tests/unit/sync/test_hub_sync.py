@@ -11,7 +11,7 @@ from cloud.uds_hub import Hub
 from common.digest import Digest
 from common.messages import Kind
 from common.metrics import Metrics
-from common.status import Code
+from common.status import Code, Status
 from common.sync_messages import Digest as DigestSaid
 from common.sync_messages import encode
 from common.transport import Peer as Address
@@ -32,6 +32,13 @@ class Server:
 
     def __init__(self) -> None:
         self.served: list[tuple[str, str]] = []
+        self.forgotten: list[str] = []
+        self.trouble = ""
+
+    async def forget(self, node: str) -> None:
+        self.forgotten.append(node)
+        if self.trouble:
+            raise OSError(self.trouble)
 
     async def serve_sync(self, stream: Stream, node: str) -> None:
         self.served.append(("sync", node))
@@ -78,3 +85,34 @@ async def test_nobody_but_an_agent_is_told_a_nodes_secrets(hub: Hub, kind: Kind,
     stream = await opened(hub, role, "d.example" if role == "driver" else "", kind)
     assert stream.status is not None
     assert stream.status.code == Code.UNIMPLEMENTED
+
+
+async def test_what_a_node_told_is_forgotten_with_the_node_and_not_with_one_of_its_drivers(hub: Hub) -> None:
+    server = Server()
+    hub.sync = server  # type: ignore[assignment]  # it has what the hub calls
+    at_hub, _ = link_pair(
+        hub, Peer(accepts=False), introduce("edge", "n1", instance="i"), identity=Address("10.0.0.1:7", local=False)
+    )
+    await settle()
+    refused = await forgotten(hub, "n1")
+    assert refused.code == Code.UNAVAILABLE  # it is connected
+    assert server.forgotten == []
+    hub.closed(at_hub, "test", "it is gone")
+    server.trouble = "disk on fire"
+    told = await forgotten(hub, "n1")
+    assert told.message == (
+        "edge node n1 is forgotten, but not all that it told: its files cannot be removed: disk on fire"
+    )
+    assert server.forgotten == ["n1"]
+
+
+async def forgotten(hub: Hub, node: str) -> Status:
+    """What an operator is told who lets the hub forget a node."""
+    _, link = link_pair(
+        hub, Peer(accepts=False), introduce("operator", "", instance="o"), identity=Address("", local=True, uid=0)
+    )
+    await settle()
+    stream = link.open(Kind.FORGET, node=node)
+    await settle()
+    assert stream.status is not None
+    return stream.status

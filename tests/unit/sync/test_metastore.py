@@ -18,6 +18,7 @@ from common.sync import Compared, Confirmed, Untold
 from common.sync_messages import Change, InStep, drop, put
 from edge.metastore import SCHEMA_VERSION, Metastore
 from edge.stores.fact_store import MOST_EVENTS
+from edge.stores.sealing import load_sealer
 from tests.support.linked import until
 
 if TYPE_CHECKING:
@@ -169,6 +170,17 @@ async def test_it_is_in_step_from_the_word_on_until_the_stream_goes(
     await store.close()
 
 
+async def test_what_a_stream_told_that_is_gone_is_no_word_of_now(store: Metastore, clock: Clock) -> None:
+    storing = asyncio.ensure_future(store.objects.store(changes(item("a"), None)))
+    await asyncio.sleep(0)
+    store.objects.out_of_step()  # the link goes before the disk has it
+    await storing
+    assert store.get(item("a").ref) == item("a")
+    assert (store.in_step, store.ever_in_step, store.heard_at) == (False, True, clock.now)
+    await store.objects.store(changes(None))
+    assert store.in_step
+
+
 async def test_its_age_is_not_renewed_while_nobody_fills_it(store: Metastore, clock: Clock) -> None:
     await store.objects.store(changes(None))
     store.objects.out_of_step()
@@ -233,6 +245,27 @@ async def test_without_its_key_what_was_sealed_is_dropped_and_said_once(
     store = Metastore(tmp_path)
     await store.objects.store(changes(SECRET))
     assert store.get(SECRET.ref) == SECRET
+    await store.close()
+
+
+async def test_a_key_that_others_may_read_is_theirs_no_more_or_that_is_said(
+    store: Metastore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    await store.objects.store(changes(SECRET))
+    await store.close()
+    key = tmp_path / "edge.key"
+    key.chmod(0o644)
+
+    def fail(*_given: object) -> None:
+        raise OSError(30, "Read-only file system")
+
+    with monkeypatch.context() as read_only:
+        read_only.setattr("edge.stores.sealing.Path.chmod", fail)
+        load_sealer(key)
+    assert caplog.messages == [f"{key} may be read by others, and its mode cannot be changed: Read-only file system"]
+    store = Metastore(tmp_path)
+    assert store.get(SECRET.ref) == SECRET
+    assert key.stat().st_mode & 0o777 == 0o600
     await store.close()
 
 

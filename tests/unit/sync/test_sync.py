@@ -332,13 +332,23 @@ def test_what_was_stored_stays_stored() -> None:
 
 
 def test_a_learner_that_lists_without_an_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("common.sync._MOST_HELD", 50)
+    monkeypatch.setattr("common.sync._MOST_HELD_BYTES", 50 * 109)
     teller = Teller(World(budget_bytes=0).truth, max_message_bytes=9_000)
     teller.receive(encode(DigestSaid(500, b"\xff" * 8 * BUCKETS)))
     for number in range(50):
-        teller.receive(encode(Held("Pod", "ns", str(number), "u", "1")))
-    with pytest.raises(RemoteProtocolError, match="more than 50 objects"):
-        teller.receive(encode(Held("Pod", "ns", "50", "u", "1")))
+        teller.receive(encode(Held("Pod", "ns", str(10 + number), "u", "1")))
+    with pytest.raises(RemoteProtocolError, match="more than 5450 bytes of names"):
+        teller.receive(encode(Held("Pod", "ns", "60", "u", "1")))
+
+
+def test_a_learner_cannot_fill_the_tellers_memory_with_long_names() -> None:
+    teller = Teller(World(budget_bytes=0).truth, max_message_bytes=9_000)
+    teller.receive(encode(DigestSaid(500, b"\xff" * 8 * BUCKETS)))
+    long = "x" * 1_000
+    with pytest.raises(RemoteProtocolError, match="bytes of names"):  # noqa: PT012  # one of them is too much
+        for number in range(100_000):
+            teller.receive(encode(Held("Pod", "ns", f"{number}{long}", long, long)))
+    assert len(teller._told) < 6_000
 
 
 def learner(budget_bytes: int = 500) -> Learner:

@@ -33,6 +33,8 @@ def _republished(scene: Scene) -> None:
     scene.faults("NodePublishVolume=error:INTERNAL:not now")
     scene.recorder.wait_for("NodePublishVolume", status="INTERNAL")
     scene.faults()
+    published = len(scene.recorder.recording.calls("NodePublishVolume", "OK"))
+    scene.recorder.wait_for("NodePublishVolume", status="OK", times=published + 2)
     scene.delete_pod("a")
     scene.wait_gone("a")
 

@@ -1,0 +1,143 @@
+"""Figures of the edge: pods' volumes on one node, from the pod to the mount, by the agent and beside the real kubelet.
+
+The driver mounts in earnest. It is the load generator's, in Go, wherever a slower one would be what is measured.
+"""
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from bench.figures import Command, Figure
+from bench.load_node import LoadNode, cpu_s, pods_with_a_volume, pods_without_volumes
+from tests.support.waiting import wait_for
+
+_VOLUMES = 300
+_OBJECTS = 10_000
+_IDLE_S = 60.0
+"""One look at each volume is within it."""
+
+
+def missing(loadgen: Command) -> str:
+    """Why no volume can be measured here; empty if they can."""
+    if os.geteuid() != 0:
+        return "only root can mount"
+    if Path(loadgen[0]).name != "loadgen":
+        return "its driver is the load generator's, which needs Go"
+    return ""
+
+
+def left_out(names: tuple[str, ...], why: str) -> list[Figure]:
+    """Rows of figures that cannot be measured on this machine."""
+    return [Figure(name, f"left out: {why}") for name in names]
+
+
+# ---- many volumes --------------------------------------------------------------------------------------------------
+
+
+def many_volumes(directory: Path, loadgen: Command) -> list[Figure]:
+    """A node with 10,000 objects and 300 volumes: it hears of them, hears of them again, and boots without a hub."""
+    what = f"{_OBJECTS:,} objects, {_VOLUMES} volumes"
+    if why := missing(loadgen):
+        return left_out((what,), why)
+    volumes = pods_with_a_volume(_VOLUMES, secrets="first")
+    with LoadNode(directory, loadgen) as node:
+        node.write_json(volumes, file="volumes")
+        node.write_json(pods_without_volumes(_OBJECTS - len(volumes) - 2), file="idle")  # and Node and CSIDriver
+        node.start_cloud()
+        node.wait_hub_read()
+        first = _first_time(node)
+        nothing = node.reconnect()
+        changed = [*pods_with_a_volume(1, secrets="second"), *volumes[6:]]
+        three = node.reconnect(lambda: _change(node, changed))
+        boot = _boot(node)
+    return [
+        Figure(f"{what}: told after", f"{first['told_s']:.2f} s ({first['down'] / 1e6:.2f} MB)", details=first),
+        _within(f"{what}: link up to first mount", first["first_s"], 2.0),
+        Figure(f"{what}: link up to all mounts", f"{first['all_s']:.2f} s"),
+        _small(f"{what}: edge agent, resident", first["rss_mb"]),
+        Figure(f"{what}: bytes of a reconnect, nothing new, down / up", f"{nothing['down']:,} / {nothing['up']:,}"),
+        Figure(f"{what}: the same, three Secrets are other ones", f"{three['down']:,} / {three['up']:,}"),
+        Figure(
+            f"{what}: boot without a hub, agent's start to all mounts",
+            f"{boot['all_s']:.2f} s (first {boot['first_s']:.2f} s)",
+            details=boot,
+        ),
+    ]
+
+
+def _first_time(node: LoadNode) -> dict[str, float]:
+    began = time.time()
+    node.start_agent(wait=False)
+    calls = node.wait_all_published(_VOLUMES, since=began)
+    wait_for(lambda: node.meter.quiet_s() > 1.0, what="end of the talk")
+    up = node.meter.ups[0]
+    large = [chunk.at for chunk in node.meter.chunks if chunk.down and chunk.size_bytes > 1_000]
+    return {
+        "up_s": up - began,
+        "told_s": large[-1] - up,
+        "first_s": (calls[0].end or 0) - up,
+        "all_s": (calls[-1].end or 0) - up,
+        "rss_mb": node.process.memory_info().rss / 1_048_576,
+        "cpu_s": cpu_s(node.process),
+        "down": node.meter.bytes_since(began, down=True),
+        "up": node.meter.bytes_since(began, down=False),
+    }
+
+
+def _change(node: LoadNode, objects: list[dict[str, Any]]) -> None:
+    node.write_json(objects, file="volumes")
+    time.sleep(2.0)  # what replaces something is believed after a second
+    node.wait_hub_read()
+
+
+def _boot(node: LoadNode) -> dict[str, float]:
+    """A reboot in a place without network: no hub, no mount, an agent that has just been started."""
+    node.bridge.hub.kill()
+    node.agent.stop()
+    node.wipe_mounts()
+    began = time.time()
+    node.agent.start(wait=False)
+    calls = node.wait_all_published(_VOLUMES, since=began)
+    return {"first_s": (calls[0].end or 0) - began, "all_s": (calls[-1].end or 0) - began}
+
+
+def _within(name: str, took_s: float, limit_s: float) -> Figure:
+    return Figure(name, f"{took_s:.2f} s", f"<= {limit_s:g} s", took_s <= limit_s)
+
+
+def _small(name: str, rss_mb: float) -> Figure:
+    return Figure(name, f"{rss_mb:.0f} MB", "<= 80 MB", rss_mb <= 80)
+
+
+# ---- an idle node --------------------------------------------------------------------------------------------------
+
+
+def idle_volumes(directory: Path, loadgen: Command) -> list[Figure]:
+    """What an agent costs that has nothing to do but to look at 300 volumes every minute."""
+    name = f"idle agent, {_VOLUMES} volumes, looked at every minute"
+    if why := missing(loadgen):
+        return left_out((name,), why)
+    with LoadNode(directory, loadgen) as node:
+        node.write_json(pods_with_a_volume(_VOLUMES), file="volumes")
+        node.start_cloud()
+        began = time.time()
+        node.start_agent(wait=False)
+        node.wait_all_published(_VOLUMES, since=began)
+        share, looks = _idle_share(node)
+        node.agent.stop()
+        node.agent.process.command.append("--volume-stats-interval=24h")
+        node.agent.start()
+        wait_for(lambda: bool(node.state()["in_step"]), what="agent in step")
+        without, _ = _idle_share(node)
+    measured = f"{share:.2%} of a core ({without:.2%} without looking)"
+    return [Figure(name, measured, "< 0.50%", share < 0.005, {"share": share, "without": without, "looks": looks})]
+
+
+def _idle_share(node: LoadNode) -> tuple[float, int]:
+    """CPU time by time, and how often the driver was asked for a volume's use."""
+    time.sleep(5.0)  # what the mounts needed is over
+    began, cpu, looks = time.monotonic(), cpu_s(node.process), len(node.driver.calls("NodeGetVolumeStats"))
+    time.sleep(_IDLE_S)
+    share = (cpu_s(node.process) - cpu) / (time.monotonic() - began)
+    return share, len(node.driver.calls("NodeGetVolumeStats")) - looks

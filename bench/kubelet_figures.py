@@ -1,0 +1,267 @@
+"""Figures beside the real kubelet: the same driver, one pod after another, in turns, on the same machine.
+
+The kubelet has the periods of its defaults. Its clock starts when the API server has answered that there is a pod; the
+agent's starts when the pod's YAML gets its name among the manifests, so that the hub is part of its time. Both stop
+when the driver has answered NodePublishVolume, by the driver's own log.
+"""
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import yaml
+
+from bench.edge_figures import left_out
+from bench.figures import Command, Figure
+from bench.load_node import LoadNode, cpu_s
+from examples.dirdriver.call_log import Call
+from tests.peers import build
+from tests.peers.kubelet.kubelet_process import IMAGE, Kubelet
+from tests.peers.kubelet.recorder import Recorder
+from tests.peers.kubelet.registrar_stand_in import RegistrarStandIn
+from tests.peers.support.control_plane import ControlPlane
+from tests.peers.support.kube_api import KubeApi
+from tests.support.edge_node import DRIVER, Object, csi_driver, pod, volume
+from tests.support.waiting import wait_for
+
+_TIMES = 50
+_IDLE_S = 15.0
+_SLOW_S = 120.0
+_NODE = "bench-node"
+_PEERS = ("etcd", "kube-apiserver", "kube-controller-manager", "kubelet", "fakeruntime")
+_LARGE_BYTES = 300
+"""A chunk on the link of at least so many bytes carries an object: pings and acknowledgements are smaller."""
+
+
+def beside_kubelet(directory: Path, _loadgen: Command) -> list[Figure]:
+    """From a pod to its mounted volume, and what that costs."""
+    missing = [f"{name} is not built (make peers)" for name in _PEERS if build.find(name) is None]
+    if os.geteuid() != 0:
+        missing = ["only root can mount"]
+    if missing:
+        return left_out(("pod known to volume published", "CPU time a mount cycle"), missing[0])
+    with LoadNode(directory) as node:
+        node.start_cloud()
+        ours = _handles(node, "agent")
+        node.write(*(each for name, handle in ours.items() for each in volume(name, handle)), file="volumes")
+        node.start_agent()
+        with _cluster(directory, node.driver.socket) as cluster:
+            theirs = _handles(node, "kubelet")
+            cluster.add_volumes(theirs)
+            return _measure(node, cluster, list(ours.items()), list(theirs.items()))
+
+
+@dataclass
+class _Way:
+    """One volume's way.
+
+    Attributes:
+        total_s: from the pod to the end of NodePublishVolume.
+        driver_s: how long the driver worked on it.
+        hub_s: until the first object left the hub.
+    """
+
+    total_s: float
+    driver_s: float
+    hub_s: float = 0.0
+
+
+def _measure(
+    node: LoadNode, cluster: "_Cluster", ours: list[tuple[str, str]], theirs: list[tuple[str, str]]
+) -> list[Figure]:
+    costs = _Costs(node.agent.process.pid, cluster.kubelet.process.pid, node.bridge.hub.process.pid)
+    agent: list[_Way] = []
+    kubelet: list[_Way] = []
+    for (name, handle), (other, other_handle) in zip(ours, theirs, strict=True):
+        new, ready = _written(node, pod(f"p-{name}", name), file=f"p-{name}")
+        began = time.time()
+        new.rename(ready)
+        agent.append(_way(node, handle, began))
+        agent[-1].hub_s = _left_hub(node, began) - began
+        cluster.api.create(cluster.pod(f"p-{other}", other))
+        kubelet.append(_way(node, other_handle, time.time()))
+    for (name, _), (other, _) in zip(ours, theirs, strict=True):
+        node.remove(f"p-{name}")
+        cluster.api.delete("Pod", f"p-{other}", namespace="default")
+    _wait_unstaged(node, [handle for _, handle in [*ours, *theirs]])
+    wait_for(lambda: not cluster.api.all("Pod", namespace="default"), what="end of all pods", timeout_s=_SLOW_S)
+    agent_ms, kubelet_ms, hub_ms = costs.a_cycle_ms()
+    return [
+        _beside("p50", agent, kubelet, 0.5),
+        _beside("p99", agent, kubelet, 0.99),
+        _parts(agent, kubelet),
+        Figure(
+            f"CPU time a mount cycle of {_TIMES}, agent",
+            f"{agent_ms:.1f} ms (kubelet {kubelet_ms:.1f}, with all else it does for a pod; hub {hub_ms:.1f})",
+            details={"agent": agent_ms, "kubelet": kubelet_ms, "hub": hub_ms},
+        ),
+    ]
+
+
+def _beside(name: str, agent: list[_Way], kubelet: list[_Way], share: float) -> Figure:
+    ours, theirs = (_at([way.total_s for way in ways], share) for ways in (agent, kubelet))
+    measured = f"{ours * 1000:.0f} ms ({ours / theirs:.2f} x the kubelet's {theirs * 1000:.0f})"
+    details = {"agent_ms": _ms(agent), "kubelet_ms": _ms(kubelet)} if share == 0.5 else {}
+    return Figure(f"pod known to volume published, {name} of {_TIMES}", measured, "<= 1 x", ours <= theirs, details)
+
+
+def _parts(agent: list[_Way], kubelet: list[_Way]) -> Figure:
+    hub, driver = (_at([getattr(way, part) for way in agent], 0.5) for part in ("hub_s", "driver_s"))
+    rest = _at([way.total_s - way.hub_s - way.driver_s for way in agent], 0.5)
+    theirs, their_driver = (
+        _at(values, 0.5)
+        for values in ([way.total_s - way.driver_s for way in kubelet], [way.driver_s for way in kubelet])
+    )
+    measured = f"{hub * 1000:.0f} / {rest * 1000:.0f} / {driver * 1000:.0f} ms"
+    beside = f" (kubelet / driver: {theirs * 1000:.0f} / {their_driver * 1000:.0f})"
+    return Figure("of that hub / agent / driver, p50", measured + beside)
+
+
+def _ms(ways: list[_Way]) -> list[int]:
+    return [round(way.total_s * 1000) for way in ways]
+
+
+def _at(values: list[float], share: float) -> float:
+    return sorted(values)[min(int(len(values) * share), len(values) - 1)]
+
+
+class _Costs:
+    """CPU time of processes from now on, without what they need while nothing happens."""
+
+    def __init__(self, *pids: int) -> None:
+        self._processes = [psutil.Process(pid) for pid in pids]
+        before = self._now()
+        time.sleep(_IDLE_S)
+        self._began, self._cpu_s = time.monotonic(), self._now()
+        self._idle = [(now - then) / _IDLE_S for now, then in zip(self._cpu_s, before, strict=True)]
+
+    def a_cycle_ms(self) -> list[float]:
+        """Of each, for one of the pods that came and went since."""
+        past_s = time.monotonic() - self._began
+        spent = zip(self._now(), self._cpu_s, self._idle, strict=True)
+        return [(now - then - idle * past_s) / _TIMES * 1000 for now, then, idle in spent]
+
+    def _now(self) -> list[float]:
+        return [cpu_s(process) for process in self._processes]
+
+
+# ---- what both mount -----------------------------------------------------------------------------------------------
+
+
+def _handles(node: LoadNode, prefix: str) -> dict[str, str]:
+    """New volumes of the driver, by name."""
+    names = [f"{prefix}{number:02}" for number in range(_TIMES)]
+    return {name: node.make_volume(name, size_bytes=1 << 20) for name in names}
+
+
+def _written(node: LoadNode, *objects: Object, file: str) -> tuple[Path, Path]:
+    """A manifest that needs only its name, and that name."""
+    new = node.manifests / f".{file}.new"
+    new.write_text(yaml.safe_dump_all(objects))
+    return new, node.manifests / f"{file}.yaml"
+
+
+def _way(node: LoadNode, handle: str, began: float) -> _Way:
+    """Wait until a volume is published."""
+
+    def ended() -> list[Call]:
+        return [call for call in _calls(node, handle, "NodePublishVolume") if call.end and call.code == "OK"]
+
+    published = wait_for(ended, what=f"publication of {handle}", timeout_s=_SLOW_S, instead=node.agent.process.log_tail)
+    calls = _calls(node, handle, "NodeStageVolume") + published
+    assert published[0].end is not None
+    return _Way(published[0].end - began, sum((call.end or call.start) - call.start for call in calls))
+
+
+def _left_hub(node: LoadNode, began: float) -> float:
+    chunks = [chunk for chunk in list(node.meter.chunks) if chunk.at >= began and chunk.down]
+    return next((chunk.at for chunk in chunks if chunk.size_bytes >= _LARGE_BYTES), began)
+
+
+def _calls(node: LoadNode, handle: str, method: str) -> list[Call]:
+    return [call for call in node.driver.calls(method) if call.fields["volume_id"] == handle]
+
+
+def _wait_unstaged(node: LoadNode, handles: list[str]) -> None:
+    def done() -> bool:
+        calls = [call for call in node.driver.calls("NodeUnstageVolume") if call.end and call.code == "OK"]
+        return {call.fields["volume_id"] for call in calls} >= set(handles)
+
+    wait_for(done, what="end of all volumes", timeout_s=_SLOW_S, instead=node.agent.process.log_tail)
+
+
+# ---- the kubelet ---------------------------------------------------------------------------------------------------
+
+
+class _DefaultKubelet(Kubelet):
+    """A kubelet that does everything as often as upstream's does: what it costs is measured."""
+
+    def _configuration(self, endpoint: str) -> dict[str, object]:
+        hurried = {"syncFrequency", "nodeStatusUpdateFrequency", "volumeStatsAggPeriod"}
+        return {key: value for key, value in super()._configuration(endpoint).items() if key not in hurried}
+
+
+@dataclass
+class _Cluster:
+    """A cluster with one node."""
+
+    api: KubeApi
+    kubelet: Kubelet
+
+    def add_volumes(self, handles: dict[str, str]) -> None:
+        """Make the driver's volumes known, and their claims bound."""
+        self.api.create(csi_driver())
+        for name, handle in handles.items():
+            for each in volume(name, handle):
+                self.api.create(each)
+        for name in handles:
+            self.api.wait_until(
+                "PersistentVolumeClaim", name, lambda it: it["status"].get("phase") == "Bound", what="bound",
+                namespace="default",
+            )  # fmt: skip
+
+    def pod(self, name: str, claim: str) -> Object:
+        """A pod of this node; its container runs as soon as it has its volume."""
+        made = pod(
+            name, claim, nodeName=_NODE, tolerations=[{"operator": "Exists"}], terminationGracePeriodSeconds=0,
+            enableServiceLinks=False, automountServiceAccountToken=False,
+        )  # fmt: skip
+        made["spec"]["containers"][0] |= {"image": IMAGE, "imagePullPolicy": "Never"}
+        return made
+
+
+@contextmanager
+def _cluster(directory: Path, vendor: Path) -> Iterator[_Cluster]:
+    """A control plane and a kubelet that the driver is registered with."""
+    plane = ControlPlane(directory / "plane", peer=_peer, nodes=(_NODE,))
+    kubelet: Kubelet | None = None
+    recorder = Recorder(vendor, look=frozenset)  # it only serves the registration
+    try:
+        plane.start()
+        kubelet = _DefaultKubelet(directory / "k", peer=_peer, node=_NODE, kubeconfig=plane.node_kubeconfig(_NODE))
+        kubelet.start()
+        plane.api.wait_until("Node", _NODE, _is_ready, what="ready", timeout_s=_SLOW_S)
+        registry = kubelet.root / "plugins_registry"
+        RegistrarStandIn(recorder, driver=DRIVER, endpoint=vendor, registry=registry).register()
+        yield _Cluster(plane.api, kubelet)
+    finally:
+        if kubelet is not None:
+            kubelet.stop()
+        plane.stop()
+        recorder.close()
+
+
+def _is_ready(node: Object) -> bool:
+    conditions: list[dict[str, Any]] = node.get("status", {}).get("conditions", [])
+    return any(it["type"] == "Ready" and it["status"] == "True" for it in conditions)
+
+
+def _peer(name: str) -> Path:
+    found = build.find(name)
+    assert found is not None, f"{name} is not built"
+    return found

@@ -1,0 +1,56 @@
+"""An agent that is stopped while a driver is at work on a volume."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.integration.dirdriver.support import needs_mounts
+from tests.support.edge_node import DRIVER, EdgeNode, pod, volume
+from tests.support.requests import create
+from tests.support.waiting import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = needs_mounts
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[EdgeNode]:
+    with tempfile.TemporaryDirectory(prefix="csi-") as directory, EdgeNode(Path(directory), tmp_path) as node:
+        yield node
+
+
+def test_a_driver_that_hangs_is_left_with_its_call_cancelled_and_the_next_agent_goes_on(node: EdgeNode) -> None:
+    node.start("--drain-timeout=300ms")
+    handles = [node.make_volume(name) for name in ("data", "more")]
+    with node.bridge.start_proxy(DRIVER).sidecar() as sidecar:
+        node.bridge.wait_routed(sidecar)
+        node.driver.set_faults("NodeStageVolume=hang", "CreateVolume=hang")
+        call = sidecar.start("CreateVolume", create("another"))
+        wait_for(
+            lambda: node.agent.status()["operations"],
+            what="operation under way",
+            timeout_s=20.0,
+            instead=lambda: f"{call.done and call.outcome()} {node.bridge.log_tails()[-6000:]}",
+        )
+    node.write(*volume("data", handles[0]), *volume("more", handles[1]), pod("web", "data", "more"), file="web")
+    wait_for(
+        lambda: [each["state"] for each in node.volumes("web")] == ["staging", "staging"],
+        what="two stages under way",
+        timeout_s=20.0,
+    )
+    node.agent.ask_to_stop()
+    assert node.agent.process.wait_exit() == 0, node.agent.process.log_tail()
+    assert node.agent.complaints() == []
+    assert not [line for line in node.agent.lines() if "bug" in line["msg"]]
+    assert [call.code for call in node.driver.calls("NodeStageVolume")] == ["CANCELLED", "CANCELLED"]
+    node.driver.set_faults()
+    node.restart_agent()
+    node.wait_published("web", count=2)
+    node.remove("web")
+    node.wait_clean()

@@ -1,0 +1,232 @@
+"""An edge node that mounts and unmounts for long, with many volumes and many objects: nothing grows, nothing is left.
+
+Real hub, agent and driver. Counts are asserted and bytes, never times.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from common.errors import BridgeError
+from tests.integration.dirdriver.support import needs_mounts
+from tests.support.edge_node import NODE, EdgeNode, pod, volume
+from tests.support.waiting import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.support.edge_node import Object
+
+pytestmark = needs_mounts
+
+_AT_ONCE = 10
+"""Pods that come and go together: each round is as many cycles."""
+
+_SLOW_S = 100.0
+
+
+@dataclass(frozen=True)
+class Held:
+    """What a process holds: numbers that are the same after as many rounds as one likes.
+
+    Attributes:
+        files: its open file descriptors.
+        threads: its threads.
+        rows: the rows of its databases, but for those that wait for the hub.
+    """
+
+    files: int
+    threads: int
+    rows: dict[str, int]
+
+
+class LargeNode(EdgeNode):
+    """A node whose mounts go by hundreds."""
+
+    def wipe_mounts(self) -> None:
+        if mounts := self.mounts():
+            subprocess.run(["umount", "--lazy", *reversed(mounts)], check=True)
+
+
+@pytest.fixture
+def node(short_dir: Path, tmp_path: Path) -> Iterator[EdgeNode]:
+    with LargeNode(short_dir, tmp_path) as node:
+        yield node
+
+
+def held(node: EdgeNode) -> Held:
+    process = Path("/proc") / str(node.agent.process.pid)
+    return Held(
+        files=len(list((process / "fd").iterdir())),
+        threads=len(list((process / "task").iterdir())),
+        rows=_rows(node),
+    )
+
+
+def _rows(node: EdgeNode) -> dict[str, int]:
+    """By file and table of the agent's state."""
+    found = {}
+    for path in sorted((node.directory / "n1").glob("*.db")):
+        with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as database:
+            tables = [name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+            for table in tables:
+                (count,) = database.execute(f'SELECT count(*) FROM "{table}"').fetchone()
+                found[f"{path.name} {table}"] = count
+        database.close()
+    return found
+
+
+def _pods(claims: list[str]) -> list[Object]:
+    return [pod(f"p-{claim}", claim) for claim in claims]
+
+
+def _cycle(node: EdgeNode, claims: list[str]) -> None:
+    """All pods come, and go when all have their volumes."""
+    node.write(*_pods(claims), file="pods")
+    wait_for(
+        lambda: sum(each["state"] == "published" for each in node.state()["volumes"]) == len(claims),
+        what="published volumes",
+        timeout_s=_SLOW_S,
+        instead=node.tell,
+    )
+    assert len(node.mounts()) == 2 * len(claims)
+    node.remove("pods")
+    node.wait_clean(timeout_s=_SLOW_S)
+
+
+def _make_volumes(node: EdgeNode, count: int) -> list[str]:
+    """Volumes of the driver, which the hub knows with their claims."""
+    claims = [f"c{number:03}" for number in range(count)]
+    objects = [each for claim in claims for each in volume(claim, node.make_volume(claim, size_bytes=1 << 20))]
+    node.write(*objects, file="volumes")
+    return claims
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("cycles", [pytest.param(50, id="50"), pytest.param(1_000, id="1000", marks=pytest.mark.slow)])
+def test_mounting_and_unmounting_again_and_again_leaves_nothing_behind(node: EdgeNode, cycles: int) -> None:
+    node.start()
+    claims = _make_volumes(node, _AT_ONCE if cycles <= 50 else 50)
+    _cycle(node, claims)  # threads and connections are made when they are first needed
+    before = held(node)
+
+    for _ in range(cycles // len(claims)):
+        _cycle(node, claims)
+
+    wait_for(lambda: held(node) == before, what=f"agent that holds {before}", instead=lambda: held(node))
+    assert node.agent.status()["operations"] == []
+    calls = node.calls()
+    done = (cycles // len(claims) + 1) * len(claims)
+    assert len(calls) == 4 * done, "each step was done once"
+    assert {call.code for call in calls} == {"OK"}
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("count", [pytest.param(60, id="60"), pytest.param(300, id="300", marks=pytest.mark.slow)])
+def test_a_node_with_many_volumes_gets_them_all_back_after_a_reboot_without_its_hub(node: EdgeNode, count: int) -> None:
+    node.start()
+    claims = _make_volumes(node, count)
+    node.write(*_pods(claims), file="pods")
+    _wait_all_published(node, count)
+    before = held(node)
+
+    node.bridge.hub.kill()
+    node.agent.kill()
+    node.wipe_mounts()
+    node.restart_agent()
+    _wait_all_published(node, count)
+
+    assert len(node.mounts()) == 2 * count
+    assert held(node).rows == before.rows
+    assert held(node).threads <= before.threads
+    assert len(node.calls()) == 2 * 2 * count, "each step was done once, and once more after the reboot"
+
+
+@pytest.mark.timeout(300)
+def test_of_ten_thousand_objects_only_what_differs_comes_down_again(short_dir: Path, tmp_path: Path) -> None:
+    with LinkedNode(short_dir, tmp_path) as node:
+        _write_json(node, [pod(f"idle{number:05}") for number in range(9_995)], file="idle")
+        node.start()
+        node.write(*_pods(_make_volumes(node, 1)), file="pods")  # with claim, volume and driver, and the node's own
+        _wait_objects(node, 10_000)
+        everything = node.bytes_down()
+
+        node.break_link()
+        nothing = node.bytes_down() - everything
+        node.write(pod("late"), file="late")
+        _wait_objects(node, 10_001)
+        one = node.bytes_down() - everything - nothing
+        node.break_link(meanwhile=lambda: node.remove("late"))
+        _wait_objects(node, 10_000)
+        gone = node.bytes_down() - everything - nothing - one
+
+    assert everything > 2_000_000
+    assert nothing < 8_000, "a digest of 2 KB, and what greets"
+    assert one < 2_000, "the object alone"
+    assert gone < 12_000, "a digest, the list of one bucket in 256, and the object's name"
+
+
+class LinkedNode(LargeNode):
+    """A node whose agent dials through a link that counts, and that can be cut."""
+
+    def start_agent(self, *flags: str, wait: bool = True) -> None:
+        self._link = self.bridge.start_link()
+        flags = (f"--root-dir={self.root}", *flags)
+        self.agent = self.bridge.start_agent(
+            NODE, self.driver.socket, flags=flags, through=self._link.address, wait=wait
+        )
+        self.wait_told()
+
+    def bytes_down(self) -> int:
+        """What the agent has been sent so far, once no more comes."""
+        seen: list[int] = []
+
+        def settled() -> bool:
+            seen.append(int(self._link.command("stats")["bytes_down"]))
+            return len(seen) > 20 and len(set(seen[-20:])) == 1
+
+        wait_for(settled, what="end of the talk", timeout_s=_SLOW_S)
+        return seen[-1]
+
+    def break_link(self, meanwhile: Callable[[], None] = lambda: None) -> None:
+        """Cut the link and mend it, and wait until the agent has heard all."""
+        links = self._link.command("cut refuse")["accepted"]
+        self.agent.wait_connected(False)
+        meanwhile()
+        self._link.command("heal")
+        wait_for(lambda: self._link.command("stats")["accepted"] > links, what="new link", timeout_s=_SLOW_S)
+        wait_for(lambda: bool(self.state()["in_step"]), what="agent in step", timeout_s=_SLOW_S)
+
+
+def _wait_objects(node: EdgeNode, count: int) -> None:
+    wait_for(
+        lambda: _rows(node).get("edge.db objects") == count,
+        what=f"store of {count:,} objects",
+        timeout_s=_SLOW_S,
+        instead=lambda: _rows(node),
+    )
+
+
+def _wait_all_published(node: EdgeNode, count: int) -> None:
+    def look() -> bool:
+        try:
+            volumes = node.state()["volumes"]
+        except BridgeError:  # it is just starting
+            return False
+        return len(volumes) == count and all(each["state"] == "published" for each in volumes)
+
+    wait_for(look, what=f"{count} published volumes", timeout_s=_SLOW_S, instead=node.agent.process.log_tail)
+
+
+def _write_json(node: EdgeNode, objects: list[Object], *, file: str) -> None:
+    """As `node.write`, but quick."""
+    new = node.manifests / f".{file}.new"
+    new.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}))
+    new.replace(node.manifests / f"{file}.json")

@@ -1,0 +1,190 @@
+"""An agent node: a hub with manifests and our agent, as a `NodeUnderTest`.
+
+What controllers and sidecars do in a cluster is a file here that is written, changed or removed: a pod that ends is a
+file that goes, an attachment says from the start that it is attached, a volume that has grown is written with its new
+size. What the node tells comes from where the hub keeps it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import uuid
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from cli.edge_volumes import ask
+from common.errors import BridgeError
+from tests.peers.kubelet.leftovers import clear
+from tests.support.bridge import Bridge
+from tests.support.waiting import let_pass, wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from tests.peers.kubelet.node_under_test import Object
+    from tests.support.bridge import Agent
+
+_NAME = "node-under-test"
+_CHANGE_COUNTS_S = 1.5
+"""A changed object counts when its file has been quiet for a second; a new one, such as a pod, at once."""
+
+_UNTOLD = ("Namespace", "StorageClass")
+"""Kinds that no node is told of."""
+
+
+class AgentNode:
+    """A hub and the agent of one node.
+
+    Args:
+        directory: for everything; its path must be short.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.name = _NAME
+        self._directory = directory
+        self._manifests = directory / "manifests"
+        self._manifests.mkdir(parents=True)
+        logs = directory / "logs"
+        logs.mkdir()
+        self._bridge = Bridge(directory, logs)
+        self._agent: Agent | None = None
+        self._objects: dict[tuple[str, str, str], Object] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def agent(self) -> Agent:
+        """The agent."""
+        assert self._agent is not None, "the node was not started"
+        return self._agent
+
+    @property
+    def root(self) -> Path:
+        """The agent's root directory."""
+        return self._directory / f"{self.name}-kubelet"
+
+    def start(self) -> None:
+        """Start hub and agent; the node has been told all there is when this returns."""
+        self.create({"apiVersion": "v1", "kind": "Node", "metadata": {"name": self.name}})
+        self._bridge.start_hub(f"--manifests={self._manifests}")
+        self._agent = self._bridge.start_agent(self.name, flags=("--volume-republish-interval=2s",))
+        wait_for(lambda: self._state()["as_of"], what="word of the hub's", instead=self._bridge.log_tails)
+
+    def stop(self) -> None:
+        """Stop everything, and unmount what is left."""
+        self._bridge.stop()
+        clear(self._directory)
+
+    def create(self, manifest: Object) -> Object:
+        """Write an object; a claim is bound by the hub."""
+        made = {**manifest, "metadata": {**manifest["metadata"], "uid": str(uuid.uuid4())}}
+        self._write(made)
+        return made
+
+    def delete(self, kind: str, name: str, *, namespace: str | None = None) -> None:
+        """Remove an object's file."""
+        with self._lock:
+            if self._objects.pop((kind, namespace or "", name), None) is not None and kind not in _UNTOLD:
+                self._file(kind, namespace or "", name).unlink()
+
+    def attach(self, attachment: Object, *, context: Mapping[str, str]) -> None:
+        """Write an attachment that says so."""
+        self.create({**attachment, "status": {"attached": True, "attachmentMetadata": dict(context)}})
+
+    def wait_detachable(self, attachment: str) -> None:
+        """Wait until the node has told that it uses the volume no more, and remove the attachment."""
+        found = self._objects["VolumeAttachment", "", attachment]["spec"]
+        source = self._objects["PersistentVolume", "", found["source"]["persistentVolumeName"]]["spec"]["csi"]
+        key = f"kubernetes.io/csi/{source['driver']}^{source['volumeHandle']}"
+        wait_for(lambda: not self._may_be_in_use(key), what=f"end of the use of {key}")
+        self.delete("VolumeAttachment", attachment)
+
+    def grow(self, *, claim: str, namespace: str, volume: str, size: str, node_expansion: bool) -> None:
+        """Write a volume and its claim as the external resizer leaves them."""
+        grown = self._objects["PersistentVolume", "", volume]
+        self._write({**grown, "spec": {**grown["spec"], "capacity": {"storage": size}}})
+        asking = self._objects["PersistentVolumeClaim", namespace, claim]
+        status: dict[str, Any] = {"allocatedResources": {"storage": size}}
+        if node_expansion:
+            status["allocatedResourceStatuses"] = {"storage": "NodeResizePending"}
+        else:
+            status["capacity"] = {"storage": size}
+        spec = {**asking["spec"], "resources": {"requests": {"storage": size}}}
+        self._write({**asking, "spec": spec, "status": {**asking.get("status", {}), **status}})
+        let_pass(_CHANGE_COUNTS_S)
+
+    def claim(self, name: str, *, namespace: str) -> Object:
+        """A claim as it was written, with what the node tells of it."""
+        written = self._objects["PersistentVolumeClaim", namespace, name]
+        told = self._fact("PersistentVolumeClaim", namespace, name).get("status", {})
+        return {**written, "status": {**written.get("status", {}), **told}}
+
+    def registration(self, driver: str) -> Object:
+        """From what the node tells of CSINode and Node."""
+        entries = self._fact("CSINode").get("spec", {}).get("drivers", [])
+        meta = self._fact("Node").get("metadata", {})
+        ids = json.loads(meta.get("annotations", {}).get("csi.volume.kubernetes.io/nodeid", "{}"))
+        labels = {key: value for key, value in meta.get("labels", {}).items() if driver in key}
+        entry: Object = next((it for it in entries if it["name"] == driver), {})
+        return {"entry": entry, "node id": ids.get(driver, ""), "labels": labels}
+
+    def is_published(self, pod: str, *, namespace: str) -> bool:
+        """Whether all volumes of the pod are published."""
+        found = [it for it in self._state()["pods"] if (it["namespace"], it["name"]) == (namespace, pod)]
+        return bool(found) and found[0]["published"] == found[0]["volumes"]
+
+    def is_gone(self, pod: str, *, namespace: str, uid: str) -> bool:
+        """Whether pod and directory are gone."""
+        state = self._state()
+        known = any((it["namespace"], it["name"]) == (namespace, pod) for it in state["pods"])
+        leaving = any(it["uid"] == uid for it in state["volumes"])
+        return not known and not leaving and not (self.root / "pods" / uid).exists()
+
+    def why_not(self, pod: str, *, namespace: str) -> str:
+        """What the agent says of the pod's volumes, and the end of its log."""
+        with contextlib.suppress(BridgeError):
+            volumes = [it for it in self._state()["volumes"] if it["namespace"] == namespace]
+            return "\n".join([f"{pod}:", json.dumps(volumes, indent=1), self.agent.process.log_tail()])
+        return self.agent.process.log_tail()
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self.agent.kill()
+
+    def start_again(self) -> None:
+        """Start the agent that was killed."""
+        self.agent.start()
+
+    def _may_be_in_use(self, key: str) -> bool:
+        told = self._fact("Node")
+        return not told or key in told.get("status", {}).get("volumesInUse", [])
+
+    def _state(self) -> Object:
+        return ask(self.agent.socket)
+
+    def _write(self, made: Object) -> None:
+        kind, meta = made["kind"], made["metadata"]
+        namespace = meta.get("namespace", "")
+        with self._lock:
+            self._objects[kind, namespace, meta["name"]] = made
+            if kind in _UNTOLD:
+                return
+            file = self._file(kind, namespace, meta["name"])
+            new = file.with_name(f".{file.name}")
+            new.write_text(yaml.safe_dump(made))
+            new.replace(file)
+
+    def _file(self, kind: str, namespace: str, name: str) -> Path:
+        return self._manifests / f"{kind}-{namespace}-{name}.yaml".lower()
+
+    def _fact(self, kind: str, namespace: str = "", name: str = _NAME) -> Object:
+        """What the node has told of an object last; empty for nothing."""
+        facts = self._directory / "hub" / "facts" / self.name / kind
+        file = (facts / namespace if namespace else facts) / f"{name}.yaml"
+        with contextlib.suppress(FileNotFoundError):
+            found: Object = yaml.safe_load(file.read_text())
+            return found
+        return {}

@@ -1,0 +1,54 @@
+"""The table of fault points: complete, reached from the agent's code, told to users, and survived by tests."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+from edge.fault_points import POINTS
+from tests.support.fault_points import ALL
+
+ROOT = Path(__file__).parents[2]
+
+
+def reached() -> dict[str, str]:
+    """What the agent's code says it reaches, as patterns, and where: an f-string's values match any step."""
+    found = {}
+    for path in (ROOT / "edge").rglob("*.py"):
+        for call in ast.walk(ast.parse(path.read_text())):
+            if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "reach":
+                found[_pattern(call.args[0])] = f"{path.relative_to(ROOT)}:{call.lineno}"
+    return found
+
+
+def _pattern(argument: ast.expr) -> str:
+    parts = argument.values if isinstance(argument, ast.JoinedStr) else [argument]
+    return "".join(re.escape(str(part.value)) if isinstance(part, ast.Constant) else "[a-z]+" for part in parts)
+
+
+def test_the_code_reaches_no_point_that_the_table_does_not_have() -> None:
+    unknown = {
+        pattern: place
+        for pattern, place in reached().items()
+        if not any(re.fullmatch(pattern, point) for point in POINTS)
+    }
+    assert unknown == {}
+
+
+def test_the_table_has_no_point_that_the_code_does_not_reach() -> None:
+    patterns = reached()
+    assert [point for point in POINTS if not any(re.fullmatch(pattern, point) for pattern in patterns)] == []
+
+
+def test_an_agent_is_killed_at_every_point_of_the_table() -> None:
+    assert set(POINTS) == ALL
+
+
+def test_the_page_on_recovery_has_the_table_and_what_happens_after_each_point() -> None:
+    _, _, page = (ROOT / "docs" / "recovery.md").read_text().partition("## A death at every point")
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in page.splitlines() if line.startswith("| `")]
+    told = {name.strip("`"): (there, then) for name, there, then in rows}
+    assert {name: there for name, (there, _) in told.items()} == POINTS
+    assert [name for name, (_, then) in told.items() if not then] == []
+    assert len(rows) == len(POINTS)

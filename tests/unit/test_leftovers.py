@@ -1,0 +1,162 @@
+"""What an earlier time left: shown while no volume accounts for it, and removed where that can harm nobody."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from common.objects import Ref
+from edge.csi_volume_plugin import VolumePlugin
+from edge.disk.found_volumes import Found, Published, Staged, Unreadable
+from edge.disk.layout import handle_hash
+from edge.manager.states import Device, Publication
+from edge.volume_errors import NotReady
+from tests.support.volume_world import DRIVER, World, settle
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+MISSING = "there is no vol_data.json"
+STAGING = Unreadable(path=Path("/root") / handle_hash("h-data"), reason=MISSING, driver=DRIVER, bare=True)
+IN_POD = Unreadable(path=Path("/root/pod"), reason=MISSING, pod_uid="web-uid", name="pv-data", bare=True)
+DAMAGED = Unreadable(path=STAGING.path, reason="it is no JSON", driver=DRIVER)
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    made = World()
+    yield made
+    await made.manager.close(0.0)
+
+
+def shown(world: World) -> list[str]:
+    return [one["error"] for one in world.manager.describe() if one["state"] == "left over"]
+
+
+async def test_a_bare_directory_that_nobody_accounts_for_goes_at_once_also_without_a_hub(world: World) -> None:
+    world.plugin.found = Found(unreadable=(STAGING, IN_POD))
+    world.store.in_step = world.store.ever_in_step = False
+    await world.start()
+    assert world.plugin.cleaned == [STAGING, IN_POD]
+    assert shown(world) == []
+
+
+async def test_a_row_explains_a_bare_directory_for_good(world: World) -> None:
+    device = Device(driver=DRIVER, handle="h-data", name="pv-data", boot="boot-1")
+    publication = Publication(driver=DRIVER, handle="h-data", name="pv-data", pod_uid="web-uid", boot="boot-1")
+    await world.states.put(device)
+    await world.states.put(publication)
+    world.plugin.found = Found(unreadable=(STAGING, IN_POD))
+    world.plugin.fails("unpublish", NotReady("not now"))
+    await world.start()
+    assert (shown(world), world.plugin.cleaned) == ([], [])
+    await world.clock.turn(1.0)
+    assert world.plugin.calls == ["unpublish h-data web-uid", "unpublish h-data web-uid", "unstage h-data"]
+    assert [one for one in world.plugin.cleaned if isinstance(one, Unreadable)] == []
+    assert world.manager.describe() == []
+
+
+async def test_what_a_pod_wants_is_neither_shown_nor_touched_until_the_pod_is_gone(world: World) -> None:
+    world.drivers.by_name[DRIVER].registered = False
+    world.plugin.found = Found(unreadable=(STAGING, IN_POD))
+    pod = world.add_pod()
+    await world.start()
+    assert (shown(world), world.plugin.cleaned) == ([], [])
+    world.store.drop(pod)
+    await settle()
+    assert world.plugin.cleaned == [STAGING, IN_POD]
+    assert shown(world) == []
+
+
+async def test_a_staging_that_may_have_been_made_stays_and_is_shown_until_somebody_removed_it(world: World) -> None:
+    world.plugin.found = Found(unreadable=(DAMAGED,))
+    await world.start()
+    await world.clock.turn(600.0)
+    assert (shown(world), world.plugin.cleaned) == (["it is no JSON"], [])
+    world.plugin.found = Found()
+    await world.clock.turn(60.0)
+    assert shown(world) == []
+    assert world.clock.waiting == 0
+
+
+async def test_what_came_to_lie_there_later_is_no_leftover(world: World) -> None:
+    world.plugin.found = Found(unreadable=(DAMAGED,))
+    await world.start()
+    world.plugin.found = Found(unreadable=(DAMAGED, IN_POD))
+    await world.clock.turn(60.0)
+    assert (shown(world), world.plugin.cleaned) == (["it is no JSON"], [])
+
+
+async def test_a_disk_that_does_not_answer_is_looked_at_later(
+    world: World, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.plugin.found = Found(unreadable=(DAMAGED,))
+    await world.start()
+
+    async def refuse() -> Found:
+        raise NotReady("input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(world.plugin, "scan", refuse)
+        await world.clock.turn(60.0)
+    assert "what earlier times left cannot be cleaned up now: input/output error" in caplog.messages
+    world.plugin.found = Found()
+    await world.clock.turn(60.0)
+    assert shown(world) == []
+
+
+async def test_a_pod_that_comes_while_the_hub_is_away_gets_its_directory_in_place_of_a_leftover(world: World) -> None:
+    world.plugin.found = Found(unreadable=(STAGING,))
+    world.store.in_step = False
+    world.add_pod()
+    await world.start()
+    assert world.plugin.calls == ["stage h-data", "publish h-data web-uid"]
+    assert Ref("Pod", "default", "web") in world.store.objects
+    assert (shown(world), world.plugin.cleaned) == ([], [])
+
+
+BLOCK = Unreadable(path=Path("/root/pv-data"), reason=MISSING, name="pv-data", block=True)
+BLOCK_IN_POD = Unreadable(path=Path("/root/u1"), reason=MISSING, pod_uid="u1", name="pv-data", block=True)
+
+
+@pytest.mark.parametrize(
+    ("one", "volume"),
+    [
+        (STAGING, Staged(driver=DRIVER, handle="h-data", name="pv-data")),
+        (IN_POD, Published(driver=DRIVER, handle="h-data", name="pv-data", pod_uid="web-uid")),
+        (BLOCK, Staged(driver=DRIVER, handle="h-data", name="pv-data", block=True)),
+        (BLOCK_IN_POD, Published(driver=DRIVER, handle="h-data", name="pv-data", pod_uid="u1", block=True)),
+    ],
+)
+def test_a_directory_is_the_volumes_that_has_its_place_there(one: Unreadable, volume: Published | Staged) -> None:
+    assert [other.is_of(volume) for other in (STAGING, IN_POD, BLOCK, BLOCK_IN_POD)].count(True) == 1
+    assert one.is_of(volume)
+
+
+async def test_of_a_bare_directory_goes_what_is_empty_and_what_was_half_written(tmp_path: Path) -> None:
+    plugin = VolumePlugin(tmp_path, "n1", {}.get)
+    staging = plugin.layout.staging_target("d.csi", "h-data")
+    staging.mkdir(parents=True)
+    (staging.parent / "vol_data.json.new").touch()
+    (one,) = (await plugin.scan()).unreadable
+    assert one.bare
+    assert await plugin.clean_leftovers(one)
+    assert not staging.parent.exists()
+
+
+@pytest.mark.parametrize("precious", ["globalmount/file", "vol_data.json", "file"])
+async def test_of_a_bare_directory_nothing_goes_that_was_put_there_meanwhile(
+    tmp_path: Path, precious: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    plugin = VolumePlugin(tmp_path, "n1", {}.get)
+    staging = plugin.layout.staging_target("d.csi", "h-data")
+    staging.mkdir(parents=True)
+    (one,) = (await plugin.scan()).unreadable
+    (staging.parent / precious).write_text("precious")
+    for _ in range(2):
+        assert not await plugin.clean_leftovers(one)
+    assert (staging.parent / precious).read_text() == "precious"
+    assert [text for text in caplog.messages if "it is not empty" in text] == caplog.messages
+    assert len(caplog.messages) == 1

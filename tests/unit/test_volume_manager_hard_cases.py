@@ -1,0 +1,284 @@
+"""The volume manager: what must not be forgotten, mixed up or repeated when several things go wrong at once."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import pytest
+
+from common.objects import Ref
+from common.status import Code
+from edge.disk.found_volumes import Found, Unreadable
+from edge.volume_errors import NotReady, Refused, Uncertain
+from tests.support.volume_world import DRIVER, World, persistent_claim, persistent_volume, settle
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+POD = Ref("Pod", "default", "web")
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    made = World()
+    yield made
+    await made.manager.close(0.0)
+
+
+async def mounted(world: World) -> Ref:
+    """A world in which a pod has its volume."""
+    ref = world.add_pod()
+    await world.start()
+    assert world.take_calls() == ["stage h-data", "publish h-data web-uid"]
+    return ref
+
+
+# ---- refusals that prove nothing -------------------------------------------------------------------------------------
+
+
+async def test_a_refused_stage_does_not_forget_what_an_unclear_unstage_left_mounted(world: World) -> None:
+    ref = await mounted(world)
+    world.plugin.fails("unstage", Uncertain("it hangs"))
+    world.store.drop(ref)
+    await settle()
+    world.plugin.fails("stage", Refused("busy", code=Code.INTERNAL), Refused("busy", code=Code.INTERNAL))
+    second = world.add_pod("two")
+    await settle()
+    assert world.states.device() is not None
+    world.store.drop(second)
+    await settle()
+    assert world.take_calls()[-1] == "unstage h-data"
+    assert world.states.kept == {}
+
+
+async def test_a_refused_publish_does_not_forget_what_an_unclear_unpublish_left_mounted(world: World) -> None:
+    ref = await mounted(world)
+    world.plugin.fails("unpublish", Uncertain("it hangs"))
+    world.store.drop(ref)
+    await settle()
+    world.plugin.fails("publish", Refused("busy", code=Code.ALREADY_EXISTS))
+    ref = world.add_pod()  # the same one, of the same uid
+    await settle()
+    assert world.states.publications()
+    world.store.drop(ref)
+    await settle()
+    assert world.take_calls()[-2:] == ["unpublish h-data web-uid", "unstage h-data"]
+    assert world.states.kept == {}
+
+
+async def test_a_mount_is_taken_down_also_if_its_pod_came_back_without_it_meanwhile(world: World) -> None:
+    ref = await mounted(world)
+    claim = Ref("PersistentVolumeClaim", "default", "data")
+    body = world.store.body(ref)
+    world.plugin.fails("unpublish", Uncertain("it hangs"))
+    world.store.drop(ref, claim)
+    await settle()
+    world.store.put(body)
+    await world.clock.turn(10.0)
+    assert world.take_calls() == ["unpublish h-data web-uid"]
+    world.store.drop(ref)
+    await settle()
+    assert world.take_calls() == ["unpublish h-data web-uid", "unstage h-data"]
+
+
+# ---- one place, one volume -------------------------------------------------------------------------------------------
+
+
+async def test_an_inline_volume_and_a_claims_of_the_same_name_are_never_published_to_one_place(world: World) -> None:
+    world.add_driver("i.csi", volumeLifecycleModes=["Ephemeral"], attachRequired=False)
+    world.drivers.by_name["i.csi"] = world.drivers.by_name[DRIVER]
+    world.add_pod("other")
+    await world.start()
+    world.take_calls()
+    world.add_pod(volumes=[{"name": "pv-data", "csi": {"driver": "i.csi"}}])
+    await settle()
+    assert len(world.take_calls()) == 1
+
+
+async def test_two_block_volumes_whose_pvs_had_the_same_name_never_share_their_directories(world: World) -> None:
+    world.store.put(persistent_volume("data", volumeMode="Block"))
+    world.store.put(persistent_claim("data"))
+    ref = world.add_pod(devices=("data",))
+    await world.start()
+    assert world.take_calls() == ["stage h-data", "publish h-data web-uid"]
+    world.plugin.fails("unstage", Uncertain("it hangs"))
+    world.store.drop(ref)
+    world.store.put(persistent_volume("data", csi={"volumeHandle": "h-new"}, volumeMode="Block"))
+    world.add_pod("two", devices=("data",))
+    await settle()
+    assert world.take_calls() == ["unpublish h-data web-uid", "unstage h-data"]
+    await world.clock.turn(2.0)
+    assert world.take_calls() == ["unstage h-data", "stage h-new", "publish h-new two-uid"]
+
+
+async def test_two_pods_that_claim_one_uid_do_not_take_each_others_volumes_away(world: World) -> None:
+    world.add_pod("web", uid="one")
+    copy = world.add_pod("copy", uid="one")
+    await world.start()
+    world.take_calls()
+    world.store.drop(copy)
+    await settle()
+    assert world.take_calls() == []
+    world.manager.describe()
+    world.store.drop(POD)
+    await settle()
+    assert world.take_calls() == ["unpublish h-data one", "unstage h-data"]
+
+
+# ---- attachments -----------------------------------------------------------------------------------------------------
+
+
+async def test_a_volume_that_was_attached_anew_is_unstaged_before_another_pod_gets_it(world: World) -> None:
+    """While the node was away the cloud detached it, another node wrote to it, and it came back."""
+    world.add_driver(attachRequired=True)
+    world.attach(metadata={"uid": "first"})
+    ref = await mounted(world)
+    world.attach(metadata={"uid": "second"})
+    await settle()
+    assert world.take_calls() == []  # not under a pod that has it
+    world.store.objects.pop(ref)
+    world.add_pod("web", uid="again")
+    await settle()
+    assert world.take_calls() == [
+        "unpublish h-data web-uid",
+        "unstage h-data",
+        "stage h-data",
+        "publish h-data again",
+    ]
+
+
+async def test_a_volume_that_was_attached_anew_while_it_was_staged_is_staged_again(world: World) -> None:
+    world.add_driver(attachRequired=True)
+    world.attach(metadata={"uid": "first"})
+    staging = asyncio.Event()
+    world.plugin.fails("stage", staging)
+    world.add_pod()
+    await world.start()
+    world.attach(metadata={"uid": "second"})
+    staging.set()
+    await settle()
+    assert world.take_calls() == ["stage h-data", "unstage h-data", "stage h-data", "publish h-data web-uid"]
+
+
+async def test_a_volume_is_in_use_until_it_is_unstaged_also_if_attaching_became_required_meanwhile(
+    world: World,
+) -> None:
+    ref = await mounted(world)
+    world.add_driver(attachRequired=True)
+    await settle()
+    assert world.manager.volumes_in_use() == [f"kubernetes.io/csi/{DRIVER}^h-data"]
+    unstage = asyncio.Event()
+    world.plugin.fails("unstage", unstage)
+    world.store.drop(ref)
+    await settle()
+    assert world.manager.volumes_in_use() == [f"kubernetes.io/csi/{DRIVER}^h-data"]
+    unstage.set()
+    await settle()
+    assert world.manager.volumes_in_use() == []
+
+
+# ---- what would go on for ever ---------------------------------------------------------------------------------------
+
+
+async def test_a_shared_volume_that_is_larger_than_was_asked_for_is_not_expanded_again_and_again(world: World) -> None:
+    """The driver had rounded up: the PV is larger than what the claim was allocated, and stays so."""
+    status = {"capacity": {"storage": "2Gi"}, "allocatedResources": {"storage": "2Gi"}}
+    world.add_volume(
+        pv={"size": "3Gi", "accessModes": ["ReadWriteMany"]},
+        claim={"status": status, "accessModes": ["ReadWriteMany"]},
+    )
+    world.add_pod()
+    await world.start()
+    await world.clock.turn(300.0)
+    assert world.take_calls().count("expand h-data web-uid") <= 1
+
+
+async def test_pods_that_never_got_a_volume_leave_nothing_of_themselves_in_memory(world: World) -> None:
+    await mounted(world)
+    (task,) = world.manager._volumes.values()  # what is held, not what is told, is the question
+    before = len(task._backoffs)
+    for number in range(10):
+        world.plugin.fails("publish", Refused("no", code=Code.INTERNAL))
+        ref = world.add_pod(f"pod-{number}")
+        await settle()
+        world.store.drop(ref)
+        await settle()
+    assert len(task._backoffs) == before
+
+
+async def test_an_unpublish_that_took_several_tries_is_followed_by_the_next_pod_at_once(world: World) -> None:
+    world.add_volume(pv={"accessModes": ["ReadWriteOncePod"]})
+    ref = await mounted(world)
+    world.plugin.fails("unpublish", *[Uncertain("it hangs")] * 4)
+    world.store.drop(ref)
+    world.add_pod("two")
+    await settle()
+    await world.clock.turn(0.5 + 1.0 + 2.0 + 4.0)
+    assert world.take_calls()[-2:] == ["unpublish h-data web-uid", "publish h-data two-uid"]
+
+
+async def test_a_block_volume_does_not_wait_for_tokens_which_no_kubelet_gives_with_one(world: World) -> None:
+    world.add_driver(attachRequired=False, tokenRequests=[{"audience": "a"}])
+    world.add_volume(pv={"volumeMode": "Block"})
+    world.add_pod(devices=("data",))
+    await world.start()
+    assert world.take_calls() == ["stage h-data", "publish h-data web-uid"]
+
+
+# ---- objects that make no sense, and a disk that gives none ----------------------------------------------------------
+
+
+async def test_a_number_without_end_in_one_pod_holds_up_no_other(world: World) -> None:
+    world.add_pod("mad", spec={"securityContext": {"fsGroup": float("inf")}})
+    world.add_pod()
+    await world.start()
+    assert world.take_calls() == ["stage h-data", "publish h-data web-uid"]
+
+
+async def test_a_disk_that_does_not_give_an_object_takes_no_volume_and_ends_no_task(world: World) -> None:
+    await mounted(world)
+    get, broken = world.store.get, Ref("PersistentVolumeClaim", "default", "data")
+
+    def fail(ref: Ref) -> object:
+        if ref == broken:
+            raise OSError("the disk does not give it")
+        return get(ref)
+
+    world.store.get = fail  # type: ignore[assignment, method-assign]  # the same signature, and it fails
+    world.store.tell(broken)
+    world.store.tell(POD)
+    world.add_pod("other", claims=())
+    await settle()
+    assert world.take_calls() == []
+    assert [one["name"] for one in world.manager.describe_pods()] == ["other", "web"]
+    del world.store.get  # type: ignore[attr-defined]  # as it was
+    world.store.tell(POD)
+    await settle()
+    assert world.take_calls() == []
+    assert world.entry()["state"] == "published"
+
+
+async def test_what_a_row_tells_of_is_left_to_its_task_also_if_its_directory_is_unreadable(world: World) -> None:
+    ref = await mounted(world)
+    (publication,) = world.states.publications()
+    path = world.plugin.path(publication)  # type: ignore[arg-type]  # it has what is asked of it
+    world.plugin.found = Found(unreadable=(Unreadable(path=path, reason="bad", pod_uid="web-uid", name="pv-data"),))
+    world.plugin.fails("unpublish", NotReady("not now"))
+    world.change(ref, status={"phase": "Succeeded"})
+    await world.restart(boot="boot-2")
+    assert world.take_calls() == ["unpublish h-data web-uid"]
+    assert world.plugin.cleaned == []
+
+
+@pytest.mark.parametrize("step_s", [700.0, 7.0])
+async def test_a_long_grace_ends_though_nothing_else_happens(world: World, step_s: float) -> None:
+    ref = await mounted(world)
+    ends = datetime.fromtimestamp(world.clock.time() + 600.0, UTC).isoformat()
+    world.change(ref, metadata={**world.store.body(ref)["metadata"], "deletionTimestamp": ends})
+    await settle()
+    assert world.take_calls() == []
+    for _ in range(round(700.0 / step_s)):
+        await world.clock.turn(step_s)
+    assert world.take_calls() == ["unpublish h-data web-uid", "unstage h-data"]
