@@ -69,6 +69,10 @@ _FILE_WITHOUT_STAGE = (
 )
 _GONE_MEANWHILE = "A pod that went while its volume was staged is not given the volume any more."
 _SOONER = "The agent's first retry comes a little sooner, and may find the driver not back yet."
+_STARTS_ALONE = (
+    "An agent that starts works from what it knows, before the hub can be asked: a pod that went while it was dead may "
+    "get its volume once more, and loses it when the hub has said so."
+)
 _HEALTH = "CSI 1.13's NodeGetVolumeHealth is asked where a driver has it; the kubelet does not know it yet."
 
 ACCEPTED: tuple[Accepted, ...] = (
@@ -91,17 +95,6 @@ ACCEPTED: tuple[Accepted, ...] = (
     Accepted(
         rule="C4", why=_KEEPS_REGISTRATION, scenarios="registration", kind=Kind.NOTE, where="notes: unregistered*"
     ),
-    *(
-        Accepted(rule="C3", why=_ASKS_AT_ONCE, scenarios="*", kind=Kind.CALL, kubelet="", ours=f"{call} *")
-        for call in (
-            "NodeGetInfo",
-            "ControllerGetCapabilities",
-            "GroupControllerGetCapabilities",
-            "GetPluginInfo",
-            "GetPluginCapabilities",
-        )
-    ),
-    Accepted(rule="C3", why=_ASKS_AT_ONCE, scenarios="*", kind=Kind.FIELD, where="timeout of NodeGetInfo *"),
     Accepted(rule="C3", why=_ASKS_AT_ONCE, scenarios="*", kind=Kind.NOTE, where="asked"),
     *(
         Accepted(rule="C13", why=_NOT_AGAIN, scenarios="node-killed-*", kind=Kind.CALL, kubelet=f"{call} OK", ours="")
@@ -140,6 +133,18 @@ ACCEPTED: tuple[Accepted, ...] = (
         kind=Kind.TREE,
         where="before Node*Volume UNAVAILABLE",
         passing=True,
+    ),
+    *(
+        Accepted(
+            rule="C11",
+            why=_STARTS_ALONE,
+            scenarios="node-killed-*-pod-gone",
+            kind=kind,
+            kubelet="",
+            ours=ours,
+            passing=True,
+        )
+        for kind, ours in ((Kind.CALL, "Node*"), (Kind.TREE, "*"))
     ),
     Accepted(rule="G", why=_HEALTH, scenarios="stats", kind=Kind.NOTE, where="measured"),
 )

@@ -41,7 +41,19 @@ Step = dict[str, Any]
 SHARED = "shared"
 """The lane of what belongs to no volume."""
 
-_ASKING = frozenset({"GetPluginInfo", "GetPluginCapabilities", "Probe", "NodeGetCapabilities"})
+_ASKING = frozenset(
+    {
+        "GetPluginInfo",
+        "GetPluginCapabilities",
+        "Probe",
+        "NodeGetCapabilities",
+        "ControllerGetCapabilities",
+        "GroupControllerGetCapabilities",
+    }
+)
+
+_REGISTRATION_LIMIT_S = 60.0
+"""A NodeGetInfo of a registration has the kubelet's 2 minutes; one with less only asks."""
 _MEASURING = frozenset({"NodeGetVolumeStats", "NodeGetVolumeHealth", "NodeGetStorageHealth"})
 _TOKENS = "csi.storage.k8s.io/serviceAccount.tokens"
 _LONGEST_CYCLE = 4
@@ -70,14 +82,14 @@ def normal_form(
         measures: whether calls that measure belong into it.
     """
     naming = _Naming(names)
-    events = [it for it in recording.events if isinstance(it, Mark) or it.method not in _ASKING | _MEASURING]
+    events = [it for it in recording.events if isinstance(it, Mark) or not (_only_asks(it) or it.method in _MEASURING)]
     moments = [_moment(event, naming) for event in events]
     lanes = sorted({moment.lane for moment in moments if moment.lane} | {SHARED})
     return {
         "scenario": scenario,
         "about": about,
         **({"measured": _measured(recording, naming)} if measures else {}),
-        "asked": sorted({it.method for it in recording.events if isinstance(it, Call) and it.method in _ASKING}),
+        "asked": sorted({it.method for it in recording.events if isinstance(it, Call) and _only_asks(it)}),
         "lanes": {lane: list(_told(_shortened(_of_lane(lane, moments)))) for lane in lanes},
         "notes": naming.of_value(dict(notes)),
     }
@@ -137,6 +149,11 @@ class _Naming:
     def of_tree(self, tree: Tree | None) -> Tree | None:
         """A tree, in the record's words."""
         return None if tree is None else frozenset(self.of(line) for line in tree)
+
+
+def _only_asks(call: Call) -> bool:
+    soon = call.timeout_s is not None and call.timeout_s < _REGISTRATION_LIMIT_S
+    return call.method in _ASKING or (call.method == "NodeGetInfo" and soon)
 
 
 def _moment(event: Call | Mark, naming: _Naming) -> _Moment:

@@ -7,6 +7,7 @@ in another thread waits for calls, marks moments, and may hold a method's calls 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
 from dataclasses import dataclass, field
@@ -21,7 +22,7 @@ from common.status import Code, Origin, Status, code_name
 from tests.support.waiting import wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Iterator
     from pathlib import Path
 
     from google.protobuf.message import Message
@@ -90,6 +91,14 @@ class Recording:
         """All calls of a method, ended or not."""
         return [event for event in list(self.events) if isinstance(event, Call) and event.method == method]
 
+    def under_way(self) -> list[Call]:
+        """The calls that have not ended."""
+        return [event for event in list(self.events) if isinstance(event, Call) and not event.status]
+
+
+_HANGING_S = 0.5
+"""A call that has not ended by then is one that hangs on purpose."""
+
 
 class Recorder:
     """The proxy of one driver.
@@ -109,6 +118,7 @@ class Recorder:
         self._held: set[str] = set()
         self._held_answers: set[str] = set()
         self._waiting: set[str] = set()
+        self._paused = False
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="recorder", daemon=True)
         self._thread.start()
@@ -162,6 +172,18 @@ class Recorder:
         self._held.clear()
         self._held_answers.clear()
 
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """A moment in which no call begins, and those under way have ended; but for those that never end."""
+        self._paused = True
+        give_up = time.monotonic() + _HANGING_S
+        try:
+            while self.recording.under_way() and time.monotonic() < give_up:
+                time.sleep(0.01)
+            yield
+        finally:
+            self._paused = False
+
     def wait_held(self, method: str) -> None:
         """Wait until a call, or an answer, of a method is held back."""
         wait_for(lambda: method in self._waiting, what=f"{method} to hold back", timeout_s=60.0, instead=self.told)
@@ -198,6 +220,8 @@ class Recorder:
         if known is None:
             incoming.finish(Status(Code.UNIMPLEMENTED, f"{method} is no CSI method", Origin.PROXY))
             return
+        while self._paused:  # noqa: ASYNC110  # it is the test's thread that ends it
+            await asyncio.sleep(0.01)
         acts = method in _ACTS
         call = Call(
             method=method,

@@ -194,9 +194,9 @@ class Scene:
 
     def faults(self, *faults: str) -> None:
         """Let the driver misbehave from the next call on; without any, no more."""
-        # The mark comes first: a call between the two is then one more of those before it, which is told of them.
-        self.recorder.mark(f"the driver's faults: {', '.join(faults)}" if faults else "the driver works again")
-        self._vendor.set_faults(*faults)
+        with self.recorder.paused():
+            self.recorder.mark(f"the driver's faults: {', '.join(faults)}" if faults else "the driver works again")
+            self._vendor.set_faults(*faults)
 
     def let_go(self) -> None:
         """Forward the calls that were held back."""

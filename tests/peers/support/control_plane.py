@@ -14,7 +14,7 @@ import urllib.request
 import uuid
 from typing import TYPE_CHECKING
 
-import yaml  # type: ignore[import-untyped]  # its stubs are not worth a dependency for one call
+import yaml
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
