@@ -65,6 +65,8 @@ def missing(state: State, pod: tuple[str, str] | None) -> list[str]:
     if state.get("observing"):
         return [f"a kubelet mounts the volumes of node {state['node']} (--registration=observe)"]
     found = []
+    if not state["started"]:
+        found.append(f"node {state['node']} mounts nothing yet: {state['trouble']}")
     if pod is not None and not state["pods"]:
         found.append(f"pod {pod[0]}/{pod[1]} is not known on node {state['node']}{_how_old(state)}")
     elif state["as_of"] is None:
@@ -96,13 +98,14 @@ def show(state: State) -> Iterator[str]:
                     volume["volume"],
                     volume["driver"],
                     volume["state"],
-                    timestamp(volume["since"]),
+                    timestamp(volume["since"]) if volume["since"] else "-",
                     volume["path"],
                 )
                 for volume in volumes
             ],
         )
-    wrong = [_line(volume) for volume in volumes if volume["state"] != "published" and volume["error"]]
+    wrong = [f"node {state['node']}: {state['trouble']}"] if state["trouble"] else []
+    wrong += [_line(volume) for volume in volumes if volume["state"] != "published" and volume["error"]]
     if wrong:
         yield ""
         yield from map(printable, wrong)

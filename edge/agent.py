@@ -296,9 +296,11 @@ async def run(settings: AgentSettings, stopping: asyncio.Event) -> None:
         status = StatusEndpoint(settings.listen_unix("status", mode=0o600), pages)
     try:
         async with supervised() as tasks:
-            if status is not None:
-                await status.start()
             await part.start(tasks)
+            if (
+                status is not None
+            ):  # not before it is known what is mounted: who waits would hear that nothing is missing
+                await status.start()
             tasks.start(uplink.run(), name="uplink")
             await stopping.wait()
             log.info("stopping: calls under way have %g s to finish", settings.drain_timeout_s)

@@ -104,7 +104,7 @@ class KubeletPart:
     def describe(self) -> dict[str, Any]:
         """The pods and their volumes, for the status socket; holds no secret."""
         if self.volumes is None:
-            return {"pods": [], "volumes": [], "as_of": None, "observing": True}
+            return {"pods": [], "volumes": [], "as_of": None, "trouble": "", "started": True, "observing": True}
         return self.volumes.describe() | {"observing": False}
 
 
@@ -196,6 +196,7 @@ class Volumes:
         return {
             "as_of": timestamp(heard_at) if heard_at is not None else None,
             "in_step": self.metastore.in_step,
+            "started": manager is not None,
             "trouble": self._trouble or self.metastore.trouble,
             "pods": manager.describe_pods() if manager is not None else [],
             "volumes": manager.describe() if manager is not None else [],

@@ -128,7 +128,10 @@ class Registrar:
         """Drivers that registered before anybody observed, or whose registration is none of ours to ask about."""
         seen: set[Path] = set()
         while True:
-            now = set(await asyncio.to_thread(lambda: list(self._plugins.glob("*/csi.sock"))))
+            try:
+                now = set(await asyncio.to_thread(lambda: list(self._plugins.glob("*/csi.sock"))))
+            except OSError:  # a directory went away while it was read, or may not be read: what was seen stays
+                now = seen
             for path in now - seen:
                 self._registry.found(str(path), str(path))
             for path in seen - now:

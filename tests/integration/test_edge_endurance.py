@@ -46,6 +46,10 @@ class Held:
     threads: int
     rows: dict[str, int]
 
+    def is_no_more_than(self, before: Held) -> bool:
+        """Whether nothing has grown. A connection that was just closing when it was counted may be gone since."""
+        return self.files <= before.files and self.threads <= before.threads and self.rows == before.rows
+
 
 class LargeNode(EdgeNode):
     """A node whose mounts go by hundreds."""
@@ -120,7 +124,11 @@ def test_mounting_and_unmounting_again_and_again_leaves_nothing_behind(node: Edg
     for _ in range(cycles // len(claims)):
         _cycle(node, claims)
 
-    wait_for(lambda: held(node) == before, what=f"agent that holds {before}", instead=lambda: held(node))
+    wait_for(
+        lambda: held(node).is_no_more_than(before),
+        what=f"agent that holds no more than {before}",
+        instead=lambda: held(node),
+    )
     assert node.agent.status()["operations"] == []
     calls = node.calls()
     done = (cycles // len(claims) + 1) * len(claims)

@@ -18,6 +18,7 @@ from tests.support.fault_points import (
     REFUSED_STAGE,
     dies_before,
     live_through,
+    some_always,
 )
 
 if TYPE_CHECKING:
@@ -36,23 +37,23 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EdgeNode]:
         yield node
 
 
-@pytest.mark.parametrize("point", GROWING)
+@pytest.mark.parametrize("point", some_always(GROWING))
 def test_a_volume_that_grows_survives_a_death_at(node: EdgeNode, point: str) -> None:
     live_through(node, point, grow=True)
 
 
-@pytest.mark.parametrize("point", REFUSED_STAGE)
+@pytest.mark.parametrize("point", some_always(REFUSED_STAGE))
 def test_a_volume_whose_staging_is_refused_survives_a_death_at(node: EdgeNode, point: str) -> None:
     live_through(node, point, refuses="NodeStageVolume")
 
 
-@pytest.mark.parametrize("point", REFUSED_PUBLISH)
+@pytest.mark.parametrize("point", some_always(REFUSED_PUBLISH))
 def test_a_volume_whose_publication_is_refused_survives_a_death_at(node: EdgeNode, point: str) -> None:
     live_through(node, point, refuses="NodePublishVolume")
 
 
 @needs_loops
-@pytest.mark.parametrize("point", REFUSED_STAGE)
+@pytest.mark.parametrize("point", some_always(REFUSED_STAGE))
 def test_a_block_volume_whose_staging_is_refused_survives_a_death_at(node: EdgeNode, point: str) -> None:
     live_through(node, point, refuses="NodeStageVolume", block=True)
 
@@ -72,7 +73,7 @@ def test_a_published_volume_is_let_alone_after_a_death_at(node: EdgeNode, point:
     node.wait_clean()
 
 
-@pytest.mark.parametrize("point", LEFTOVERS)
+@pytest.mark.parametrize("point", some_always(LEFTOVERS))
 @pytest.mark.parametrize(
     "places",
     [

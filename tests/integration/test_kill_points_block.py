@@ -10,7 +10,7 @@ import pytest
 
 from tests.integration.dirdriver.support import needs_loops
 from tests.support.edge_node import EdgeNode
-from tests.support.fault_points import BLOCK, live_through
+from tests.support.fault_points import BLOCK, live_through, some_always
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,6 +28,6 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EdgeNode]:
         yield node
 
 
-@pytest.mark.parametrize("point", BLOCK)
+@pytest.mark.parametrize("point", some_always(BLOCK))
 def test_a_block_volume_survives_a_death_at(node: EdgeNode, point: str) -> None:
     live_through(node, point, block=True)

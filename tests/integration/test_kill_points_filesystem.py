@@ -10,7 +10,7 @@ import pytest
 
 from tests.integration.dirdriver.support import needs_mounts
 from tests.support.edge_node import EdgeNode, csi_driver
-from tests.support.fault_points import FILESYSTEM, live_through
+from tests.support.fault_points import FILESYSTEM, live_through, some_always
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,6 +29,6 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EdgeNode]:
         yield node
 
 
-@pytest.mark.parametrize("point", FILESYSTEM)
+@pytest.mark.parametrize("point", some_always(FILESYSTEM))
 def test_a_filesystem_volume_survives_a_death_at(node: EdgeNode, point: str) -> None:
     live_through(node, point, securityContext={"fsGroup": 4711})

@@ -443,6 +443,7 @@ BLOCK = [
 ]
 
 
+@pytest.mark.slow  # an agent that is killed there, in test_kill_points_filesystem, is of every run
 @pytest.mark.parametrize(("way", "point"), FILE_SYSTEM)
 def test_a_file_system_whose_agent_died_anywhere_can_be_taken_down_and_leaves_nothing(
     root: Path, shared: Running, way: str, point: str
@@ -451,6 +452,7 @@ def test_a_file_system_whose_agent_died_anywhere_can_be_taken_down_and_leaves_no
 
 
 @needs_loops
+@pytest.mark.slow  # as above, in test_kill_points_block
 @pytest.mark.parametrize(("way", "point"), BLOCK)
 def test_a_block_volume_whose_agent_died_anywhere_can_be_taken_down_and_leaves_nothing(
     root: Path, shared: Running, way: str, point: str

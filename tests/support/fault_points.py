@@ -11,11 +11,13 @@ import signal
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from tests.support.edge_node import EdgeNode, pod, volume
 from tests.support.waiting import wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from examples.dirdriver.call_log import Call
@@ -85,6 +87,13 @@ _OWN = {step: {f"Node{step.capitalize()}Volume"} for step in _CALLS}
 
 _RECORDED = ("before-intent", "after-result")
 """Here the step was written down as done, or had not begun: its own call is made once."""
+
+
+def some_always(points: Sequence[str]) -> list[Any]:
+    """The points as parameters: one in five for every run, the others for those of slow tests, as CI's is."""
+    return [
+        point if number % 5 == 0 else pytest.param(point, marks=pytest.mark.slow) for number, point in enumerate(points)
+    ]
 
 
 def live_through(

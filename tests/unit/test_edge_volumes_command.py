@@ -32,6 +32,8 @@ def node(*volumes: dict[str, Any], **changes: Any) -> dict[str, Any]:
         "connected": True,
         "since": "2026-11-21T09:12:03Z",
         "as_of": "2026-11-21T09:12:04Z",
+        "started": True,
+        "trouble": "",
         "pods": [{"namespace": namespace, "name": name} for namespace, name in pods],
         "volumes": list(volumes),
     }
@@ -100,3 +102,9 @@ def test_a_pod_is_named_with_or_without_its_namespace() -> None:
     assert EdgeVolumesSettings.from_texts({"pod": "shop/web"}).wanted_pod == ("shop", "web")
     assert EdgeVolumesSettings.from_texts({"pod": "web"}).wanted_pod == ("default", "web")
     assert EdgeVolumesSettings.from_texts({}).wanted_pod is None
+
+
+def test_a_disk_that_takes_nothing_is_told_and_waited_for() -> None:
+    state = node(started=False, trouble="volumes.db cannot be written: disk is full")
+    assert missing(state, None) == ["node n1 mounts nothing yet: volumes.db cannot be written: disk is full"]
+    assert list(show(state))[-1] == "node n1: volumes.db cannot be written: disk is full"

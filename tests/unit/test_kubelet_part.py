@@ -56,5 +56,7 @@ async def test_beside_a_running_kubelet_an_agent_only_observes(tmp_path: Path) -
 async def test_rows_that_cannot_be_written_are_waited_for_and_said(tmp_path: Path) -> None:
     (tmp_path / "state" / "volumes.db").mkdir(parents=True)
     waiting = part(tmp_path)
-    assert "volumes.db" in waiting.describe()["trouble"]
+    state = waiting.describe()
+    assert not state["started"]
+    assert "volumes.db" in state["trouble"]
     await waiting.close()

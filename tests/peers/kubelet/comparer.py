@@ -28,7 +28,7 @@ class Kind(StrEnum):
     TREE = "tree"
     """A line of the tree."""
     NOTE = "note"
-    """Something that the script saw: a claim's status, the registration, which questions were asked."""
+    """Something that the script saw: a claim's status, the registration."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ def compare(kubelet: Record, ours: Record) -> list[Difference]:
     found: list[Difference] = []
     for lane in sorted({*kubelet["lanes"], *ours["lanes"]}):
         found += _lane(name, lane, kubelet["lanes"].get(lane, []), ours["lanes"].get(lane, []))
-    for key in ("asked", "measured", "notes"):
+    for key in ("measured", "notes"):  # what was asked is told, and is everybody's own
         found += _notes(name, key, kubelet.get(key), ours.get(key))
     return found
 

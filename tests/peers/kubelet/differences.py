@@ -58,10 +58,6 @@ class Accepted:
 _STAGED_WITHOUT_POD = "A volume that is staged for no pod is found by its vol_data.json, and unstaged."
 _FORGOTTEN_FILES = "What a failed volume leaves is removed with it."
 _KEEPS_REGISTRATION = "A registration that goes is kept for a while: most drivers come back."
-_ASKS_AT_ONCE = (
-    "What a driver says of itself is asked when it registers, comes back, and now and then, and is kept: the hub "
-    "answers sidecars from it, and an offline node knows it."
-)
 _NOT_AGAIN = "What was recorded as done before a restart, and is still mounted, is not asked for again."
 _FILE_WITHOUT_STAGE = (
     "A driver that does not stage gets its vol_data.json too, and its directory is removed in the end; the kubelet "
@@ -95,7 +91,6 @@ ACCEPTED: tuple[Accepted, ...] = (
     Accepted(
         rule="C4", why=_KEEPS_REGISTRATION, scenarios="registration", kind=Kind.NOTE, where="notes: unregistered*"
     ),
-    Accepted(rule="C3", why=_ASKS_AT_ONCE, scenarios="*", kind=Kind.NOTE, where="asked"),
     *(
         Accepted(rule="C13", why=_NOT_AGAIN, scenarios="node-killed-*", kind=Kind.CALL, kubelet=f"{call} OK", ours="")
         for call in ("NodeStageVolume", "NodePublishVolume")
@@ -109,7 +104,7 @@ ACCEPTED: tuple[Accepted, ...] = (
         )
     ),
     *(
-        Accepted(rule="C7", why=_GONE_MEANWHILE, scenarios=scenario, kind=kind, kubelet=kubelet, ours="")
+        Accepted(rule="C.7", why=_GONE_MEANWHILE, scenarios=scenario, kind=kind, kubelet=kubelet, ours="")
         for scenario in ("pod-deleted-during-stage", "pod-forced-away-during-stage")
         for kind, kubelet in (
             (Kind.CALL, "NodePublishVolume OK"),
@@ -118,7 +113,7 @@ ACCEPTED: tuple[Accepted, ...] = (
         )
     ),
     Accepted(
-        rule="C7",
+        rule="C.7",
         why=_SOONER,
         scenarios="driver-dies-*",
         kind=Kind.CALL,
@@ -127,7 +122,7 @@ ACCEPTED: tuple[Accepted, ...] = (
         passing=True,
     ),
     Accepted(
-        rule="C7",
+        rule="C.7",
         why=_SOONER,
         scenarios="driver-dies-*",
         kind=Kind.TREE,
