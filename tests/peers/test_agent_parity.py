@@ -28,21 +28,6 @@ if TYPE_CHECKING:
     from tests.peers.kubelet.normal_form import Record
     from tests.peers.kubelet.scenario import Scenario
 
-_CHOSEN = (
-    "one-pod",
-    "two-pods-rwx",
-    "block-and-filesystem",
-    "no-stage",
-    "fs-group-file",
-    "inline-and-claim",
-    "secrets",
-    "expand-online",
-    "stage-internal",
-    "publish-unavailable-pod-deleted",
-    "pod-deleted-during-publish",
-    "node-killed-after-publish",
-)
-
 _NOT_PLAYED = frozenset({"tokens", "tokens-in-secrets"})
 """Tokens are made by an API server: there is none behind manifests."""
 
@@ -88,7 +73,7 @@ def _play(scenarios: Sequence[Scenario], node: AgentNode, place: Path) -> tuple[
 
 
 def test_the_agent_does_what_the_kubelet_does(node: AgentNode, place: Path) -> None:
-    assert not "\n".join(_play([catalog.BY_NAME[name] for name in _CHOSEN], node, place)[1])
+    assert not "\n".join(_play([catalog.BY_NAME[name] for name in catalog.ALWAYS], node, place)[1])
 
 
 @pytest.mark.slow

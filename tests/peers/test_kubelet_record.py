@@ -22,20 +22,6 @@ if TYPE_CHECKING:
 
     from tests.peers.kubelet.scenario import Scenario
 
-_CHOSEN = (
-    "one-pod",
-    "two-pods-rwx",
-    "block-and-filesystem",
-    "no-stage",
-    "fs-group-file",
-    "inline-and-claim",
-    "secrets",
-    "expand-online",
-    "stage-internal",
-    "publish-unavailable-pod-deleted",
-    "pod-deleted-during-publish",
-    "node-killed-after-publish",
-)
 _SENTINEL = "not-a-log"
 
 pytestmark = pytest.mark.timeout(300)
@@ -76,7 +62,7 @@ def _require_the_same(scenarios: Sequence[Scenario], node: KubeletNode, place: P
 
 
 def test_the_kubelet_does_what_its_records_say(node: KubeletNode, place: Path) -> None:
-    _require_the_same([catalog.BY_NAME[name] for name in _CHOSEN], node, place)
+    _require_the_same([catalog.BY_NAME[name] for name in catalog.ALWAYS], node, place)
 
 
 @pytest.mark.slow

@@ -27,6 +27,23 @@ SCENARIOS: tuple[Scenario, ...] = (
 BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}
 
 
+ALWAYS = (
+    "one-pod",
+    "two-pods-rwx",
+    "block-and-filesystem",
+    "no-stage",
+    "fs-group-file",
+    "inline-and-claim",
+    "secrets",
+    "expand-online",
+    "stage-internal",
+    "publish-unavailable-pod-deleted",
+    "pod-deleted-during-publish",
+    "node-killed-after-publish",
+)
+"""The scenarios that are played in every run of the tests: of every group some."""
+
+
 def read(name: str) -> Record:
     """The kubelet's record of a scenario.
 
