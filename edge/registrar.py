@@ -127,11 +127,14 @@ class Registrar:
     async def _look_for_drivers(self) -> None:
         """Drivers that registered before anybody observed, or whose registration is none of ours to ask about."""
         seen: set[Path] = set()
+        told = ""
         while True:
             try:
                 now = set(await asyncio.to_thread(lambda: list(self._plugins.glob("*/csi.sock"))))
-            except OSError:  # a directory went away while it was read, or may not be read: what was seen stays
-                now = seen
+            except OSError as error:  # a directory went away while it was read, or may not be read
+                if str(error) != told:
+                    log.warning("cannot look for drivers in %s: %s; those that were seen stay", self._plugins, error)
+                told, now = str(error), seen
             for path in now - seen:
                 self._registry.found(str(path), str(path))
             for path in seen - now:

@@ -5,6 +5,7 @@ again for four times as long. At a boot every unit that waits for its pod's volu
 """
 
 import asyncio
+import contextlib
 import json
 import socket
 import time
@@ -49,14 +50,12 @@ class StatusEndpoint:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            async with asyncio.timeout(_READ_TIMEOUT_S):
-                request = await reader.readline()
-                while (await reader.readline()).strip():
-                    pass
-                writer.write(self._answer(request))
-                await writer.drain()
-        except (OSError, ValueError, TimeoutError):  # gone, a line of more than 64 KiB, or too slow
-            pass
+            request = await _request(reader)
+            if request:
+                writer.write(self._answer(request))  # what fails in here is a bug, and asyncio logs it
+                with contextlib.suppress(OSError, TimeoutError):  # gone, or too slow
+                    async with asyncio.timeout(_READ_TIMEOUT_S):
+                        await writer.drain()
         finally:
             writer.close()
 
@@ -87,3 +86,15 @@ def _encoded(status: HTTPStatus, body: bytes) -> bytes:
         f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
     )
     return head.encode() + body
+
+
+async def _request(reader: asyncio.StreamReader) -> bytes:
+    """The request line; empty if the client is gone, too slow, or writes lines of more than 64 KiB."""
+    try:
+        async with asyncio.timeout(_READ_TIMEOUT_S):
+            request = await reader.readline()
+            while (await reader.readline()).strip():
+                pass
+    except (OSError, ValueError, TimeoutError):
+        return b""
+    return request

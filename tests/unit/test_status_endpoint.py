@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 from typing import TYPE_CHECKING, Any
@@ -64,3 +65,34 @@ def test_each_path_has_its_own_answer_and_no_other_path_has_one(sock: socket.soc
     assert ask(endpoint, "/status") == ("HTTP/1.1 200 OK", {"a": 1})
     assert ask(endpoint) == ("HTTP/1.1 200 OK", {"b": 2})
     assert ask(endpoint, "/../etc")[0] == "HTTP/1.1 404 Not Found"
+
+
+class Closing:
+    """A writer that only remembers that it was closed."""
+
+    closed = False
+
+    def write(self, data: bytes) -> None:
+        raise AssertionError(data)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+async def test_a_page_that_fails_is_not_passed_over_in_silence(sock: socket.socket) -> None:
+    def broken() -> dict[str, Any]:
+        raise ValueError("a bug")
+
+    reader, writer = asyncio.StreamReader(), Closing()
+    reader.feed_data(b"GET /volumes HTTP/1.1\r\n\r\n")
+    with pytest.raises(ValueError, match="a bug"):
+        await StatusEndpoint(sock, {"/volumes": broken})._serve(reader, writer)  # type: ignore[arg-type]  # all it uses
+    assert writer.closed
+
+
+async def test_a_client_that_leaves_early_gets_nothing_and_is_no_mistake(sock: socket.socket) -> None:
+    reader, writer = asyncio.StreamReader(), Closing()
+    reader.feed_data(b"x" * 100_000)
+    reader.feed_eof()
+    await StatusEndpoint(sock, {})._serve(reader, writer)  # type: ignore[arg-type]  # all it uses
+    assert writer.closed
