@@ -1,15 +1,28 @@
 """A volume expander: expands one volume on this node when its claim or its PV has grown, and tells the claim.
 
 What is to be done is decided in `edge.manager.expansion`; what is kept here is only what a restart may forget.
+
+A claim's status comes back by way of the cloud, late or, offline, not at all. What this node has found out itself holds
+at once: a size that the driver refused for good is not asked for again because the claim still says that it is the
+node's turn, and it keeps no pod waiting.
 """
 
 import logging
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from common.status import Code
+from edge.backoff import MOST_S
 from edge.fault_points import reach
-from edge.manager.expansion import ClaimSize, Plan, Verdict, is_infeasible, plan_expansion
+from edge.manager.expansion import (
+    IN_PROGRESS,
+    PENDING,
+    ClaimSize,
+    Plan,
+    Verdict,
+    is_infeasible,
+    plan_expansion,
+)
 from edge.manager.host import VolumeHost
 from edge.manager.rows import Target, VolumeRows
 from edge.volume_errors import Refused, Uncertain, VolumeError
@@ -19,6 +32,14 @@ log = logging.getLogger("csi_bridge.edge.volumes")
 
 _EXPAND_VOLUME = 3
 """Of `NodeServiceCapability.RPC.Type`."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Refusal:
+    """The driver's last word on a size, which holds until the claim says another thing, or it is too long ago."""
+
+    required_bytes: int
+    holds_until: float
 
 
 class VolumeExpander:
@@ -33,17 +54,18 @@ class VolumeExpander:
         """The volume is no longer staged: what was true of it while it was in use is true no more."""
         self._settled: Plan | None = None
         self._refused = False
+        self._refusal: _Refusal | None = None
         self._waits = False
 
-    def find(self, wants: Mapping[Target, PodVolume]) -> Target | None:
-        """A pod through whose mount the volume is to be expanded now."""
+    def find(self, wants: Mapping[Target, PodVolume]) -> tuple[Target, float] | None:
+        """A pod through whose mount the volume is to be expanded, and not before when, by the monotonic clock."""
         if self._waits or self._rows.device is None:
             return None
         for target, want in wants.items():
             if self._rows.is_published(target) and not want.read_only:
                 planned = self._plan(want.volume, mounting=False)
                 if planned is not None and planned[1] != self._settled:
-                    return target
+                    return target, self._refused_until(planned[1])
         return None
 
     async def expand_mounting(self, want: PodVolume) -> None:
@@ -53,7 +75,7 @@ class VolumeExpander:
             VolumeError: it could not be expanded, and the pod must not have it so.
         """
         planned = self._plan(want.volume, mounting=True)
-        if planned is None:
+        if planned is None or self._host.clock.monotonic() < self._refused_until(planned[1]):
             return
         if want.read_only:
             why = (
@@ -83,8 +105,14 @@ class VolumeExpander:
         size = self._host.inputs.claim_size(claim)
         if size is None:
             return None
+        if size.resize_status not in {PENDING, IN_PROGRESS}:
+            self._refusal = None
         plan = plan_expansion(size, volume_bytes=volume.size_bytes, known_bytes=known_bytes, mounting=mounting)
         return (size, plan) if plan.verdict is not Verdict.NOTHING else None
+
+    def _refused_until(self, plan: Plan) -> float:
+        refusal = self._refusal
+        return refusal.holds_until if refusal is not None and refusal.required_bytes == plan.required_bytes else 0.0
 
     async def _expand(self, want: PodVolume, size: ClaimSize, plan: Plan) -> None:
         claim = want.volume.claim
@@ -147,6 +175,8 @@ class VolumeExpander:
             return
         infeasible = is_infeasible(size, plan, error.code, refused_before=self._refused)
         self._refused = True
+        if infeasible:
+            self._refusal = _Refusal(plan.required_bytes, self._host.clock.monotonic() + MOST_S)
         self._tell_failure(claim, size, plan, error, infeasible=infeasible)
 
     def _tell_failure(self, claim: Claim, size: ClaimSize, plan: Plan, error: VolumeError, *, infeasible: bool) -> None:

@@ -12,7 +12,8 @@ from edge.disk.found_volumes import Published, Unreadable
 from edge.manager.resolution import PodWants
 from edge.manager.rows import VOLUME, Target, published_of
 from edge.manager.states import Device, Publication, State
-from edge.manager.task import Step, VolumeTask
+from edge.manager.steps import Step
+from edge.manager.task import VolumeTask
 from edge.node_requests import VolumeStats
 from edge.volumes import PodVolume
 
@@ -66,7 +67,7 @@ def report_wanted(want: PodVolume, task: VolumeTask | None, path_of: PathOf) -> 
     volume, pod = want.volume, want.pod
     target = Target(pod.uid, volume.name)
     row = task.rows.publications.get(target) if task is not None else None
-    stats = task.stats.get(target) if task is not None else None
+    stats = task.upkeep.stats.get(target) if task is not None else None
     published = Published(
         driver=volume.driver,
         handle=volume.handle,

@@ -16,12 +16,8 @@ Rules:
 import asyncio
 import hashlib
 import logging
-import math
-import zlib
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from enum import StrEnum
-from typing import TYPE_CHECKING
 
 from edge.backoff import Backoff
 from edge.disk.found_volumes import Published, Staged
@@ -30,11 +26,10 @@ from edge.manager.expander import VolumeExpander
 from edge.manager.host import VolumeHost
 from edge.manager.rows import VOLUME, Target, VolumeRows, published_of, staged_of
 from edge.manager.states import Device, Publication, Row, State
+from edge.manager.steps import MOUNTING, REGULAR, Candidate, Step, tell_pods
+from edge.manager.upkeep import VolumeUpkeep
 from edge.volume_errors import NotReady, Refused, VolumeError
 from edge.volumes import PodVolume, Volume, VolumeKey
-
-if TYPE_CHECKING:
-    from edge.node_requests import VolumeStats
 
 log = logging.getLogger("csi_bridge.edge.volumes")
 
@@ -46,42 +41,6 @@ _PATIENCE_S = 123.0
 
 _STUBBORN = 3
 """A step that takes down is told as an event when it has failed so often: a driver may need a moment."""
-
-_LOOKS_AN_INTERVAL = 20
-"""In how many turns the volumes of a node are looked at: all 300 at once would be too much for a driver, and each at a
-moment of its own would wake agent and driver five times a second, which costs more than the question."""
-
-
-class Step(StrEnum):
-    """What can be done to a volume; the words of the fault points."""
-
-    RECORD = "record"
-    UNPUBLISH = "unpublish"
-    STAGE = "stage"
-    PUBLISH = "publish"
-    EXPAND = "expand"
-    REPUBLISH = "republish"
-    UNSTAGE = "unstage"
-    STATS = "stats"
-
-
-_REGULAR = {Step.RECORD, Step.REPUBLISH, Step.STATS}
-"""Steps whose success says nothing about another step's trouble."""
-
-
-_EVENTS = {
-    Step.STAGE: ("MountVolume.MountDevice", "FailedMount"),
-    Step.PUBLISH: ("MountVolume.SetUp", "FailedMount"),
-    Step.REPUBLISH: ("MountVolume.SetUp", "FailedMount"),
-    Step.EXPAND: ("NodeExpandVolume.NodeExpandVolume", "VolumeResizeFailed"),
-}
-_BLOCK_EVENTS = {
-    Step.STAGE: ("MapVolume.SetUpDevice", "FailedMapVolume"),
-    Step.PUBLISH: ("MapVolume.MapPodDevice", "FailedMapVolume"),
-    Step.REPUBLISH: ("MapVolume.MapPodDevice", "FailedMapVolume"),
-    Step.EXPAND: ("NodeExpandVolume.NodeExpandVolume", "VolumeResizeFailed"),
-}
-"""The kubelet's words for what failed, and its reasons (operation_generator.go, kubelet/events)."""
 
 
 @dataclass(slots=True)
@@ -99,7 +58,7 @@ class VolumeTask:
         key: which volume.
         rows: what is known of its mounts.
         wants: who wants it.
-        stats: its use and health, as last told.
+        upkeep: what is done from time to time while it is mounted.
         doing: the step under way.
         running: somebody runs it.
     """
@@ -109,16 +68,15 @@ class VolumeTask:
         self.key, self._host = key, host
         self.rows = VolumeRows(key, host.states)
         self.wants: dict[Target, PodVolume] = {}
-        self.stats: dict[Target, VolumeStats] = {}
         self.doing: tuple[Step, Target] | None = None
         self.running = False
-        self._expander = VolumeExpander(key, host, self.rows)
         self._woken = asyncio.Event()
+        self._expander = VolumeExpander(key, host, self.rows)
+        self.upkeep = VolumeUpkeep(key, host, self.rows, self._woken)
         self._closing = False
         self._attachable = False
         self._backoffs: dict[tuple[Step, Target], Backoff] = {}
         self._troubles: dict[Target, _Trouble] = {}
-        self._due: dict[tuple[Step, Target], float] = {}
         self._wanted_since: dict[Target, float] = {}
         self._in_use: asyncio.Task[None] | None = None
         self._do: Mapping[Step, Callable[[Target], Awaitable[None]]] = {
@@ -127,9 +85,9 @@ class VolumeTask:
             Step.STAGE: self._stage,
             Step.PUBLISH: self._publish,
             Step.EXPAND: self._expand,
-            Step.REPUBLISH: self._republish,
+            Step.REPUBLISH: lambda target: self.upkeep.republish(target, self.wants[target]),
             Step.UNSTAGE: self._unstage,
-            Step.STATS: self._read_stats,
+            Step.STATS: lambda target: self.upkeep.read_stats(target, self.wants[target]),
         }
 
     # ---- what the manager says ---------------------------------------------------------------------------------------
@@ -219,16 +177,26 @@ class VolumeTask:
         """The step to take now, or until when there is none."""
         now = self._host.clock.monotonic()
         until: float | None = None
-        for one in self._candidates(now):
-            backoff = self._backoffs.get(one)
-            ready_at = max(backoff.ready_at if backoff is not None else 0.0, self._due.get(one, 0.0))
+        for step, target, due in self._candidates(now):
+            backoff = self._backoffs.get((step, target))
+            ready_at = max(backoff.ready_at, due) if backoff is not None else due
             if ready_at <= now:
-                return one, None
+                return (step, target), None
             until = ready_at if until is None else min(until, ready_at)
         return None, until
 
-    def _candidates(self, now: float) -> Iterator[tuple[Step, Target]]:
+    def _candidates(self, now: float) -> Iterator[Candidate]:
         """Every step that the volume needs, the most urgent first; some are not due yet."""
+        yield from ((step, target, 0.0) for step, target in self._mounting())
+        if (expansion := self._expander.find(self.wants)) is not None:
+            yield Step.EXPAND, *expansion
+        rows = self.rows
+        if rows.device is not None and not rows.publications and not self.wants and self._host.may_unstage(rows.device):
+            yield Step.UNSTAGE, VOLUME, 0.0
+        yield from self.upkeep.find(self.wants, now)
+
+    def _mounting(self) -> Iterator[tuple[Step, Target]]:
+        """What brings rows and wants together."""
         rows = self.rows
         for target in rows.unwritten:
             yield Step.RECORD, target
@@ -242,24 +210,6 @@ class VolumeTask:
                     yield Step.UNSTAGE, VOLUME
                 else:
                     yield (Step.PUBLISH, target) if want.volume.ephemeral or rows.is_staged else (Step.STAGE, VOLUME)
-        if (target_to_expand := self._expander.find(self.wants)) is not None:
-            yield Step.EXPAND, target_to_expand
-        if rows.device is not None and not rows.publications and not self.wants and self._host.may_unstage(rows.device):
-            yield Step.UNSTAGE, VOLUME
-        yield from self._regular(now)
-
-    def _regular(self, now: float) -> Iterator[tuple[Step, Target]]:
-        """What is done from time to time as long as a volume is mounted."""
-        for target, want in self.wants.items():
-            if not self.rows.is_published(target):
-                continue
-            if want.volume.rules.requires_republish:
-                self._due.setdefault((Step.REPUBLISH, target), now + self._republish_s(target))
-                yield Step.REPUBLISH, target
-            if self._host.stats_interval_s:
-                first_s = now + self._host.stats_interval_s * _fraction(target)
-                self._due.setdefault((Step.STATS, target), self._round(math.ceil, first_s))
-                yield Step.STATS, target
 
     # ---- one step ----------------------------------------------------------------------------------------------------
 
@@ -275,7 +225,7 @@ class VolumeTask:
             self._failed(step, target, NotReady(f"{step} failed by a bug of the agent: {type(error).__name__}"))
         else:
             self._backoffs.pop((step, target), None)
-            if step not in _REGULAR:
+            if step not in REGULAR:
                 self._troubles.pop(target, None)
         finally:
             self.doing = None
@@ -295,13 +245,12 @@ class VolumeTask:
     def _tell(self, step: Step, target: Target, why: str, failures: int) -> None:
         """An event with the true cause, for whom it concerns."""
         facts = self._host.facts
-        if step not in _EVENTS:
+        if step not in MOUNTING:
             if failures >= _STUBBORN:  # the pod may be forgotten everywhere, but not the node
                 facts.tell_node("FailedUnMount", f"volume {self.key}{self._whose(target)}: {step} failed: {why}")
             return
-        for want in [self.wants[target]] if target in self.wants else self.wants.values():
-            part, reason = (_BLOCK_EVENTS if want.volume.block else _EVENTS)[step]
-            facts.tell_pod(want.pod, reason, f'{part} failed for volume "{want.volume.name}": {why}')
+        concerned = [self.wants[target]] if target in self.wants else self.wants.values()
+        tell_pods(facts, concerned, step, why)
 
     def _whose(self, target: Target) -> str:
         if target in self.wants:
@@ -380,22 +329,6 @@ class VolumeTask:
         await self.rows.settle(Step.PUBLISH, done)
         log.info("volume %s is published to pod %s/%s", self.key, pod.namespace, pod.name)
 
-    async def _republish(self, target: Target) -> None:
-        """Let the driver refresh the contents. Nothing changes if it does not (RULE C9)."""
-        want, inputs = self.wants[target], self._host.inputs
-        self._due[Step.REPUBLISH, target] = self._host.clock.monotonic() + self._republish_s(target)
-        try:
-            self._host.driver(self.key.driver)
-            context = inputs.publish_context(want.volume)
-            secrets = inputs.secrets(want.volume.publish_secret)
-            tokens = inputs.tokens(want)
-            await self._host.plugin.republish(want, publish_context=context, secrets=secrets, tokens=tokens)
-        except NotReady as error:
-            log.debug("volume %s is not refreshed%s: %s", self.key, self._whose(target), error.why)
-        except VolumeError as error:
-            log.warning("volume %s could not be refreshed%s: %s", self.key, self._whose(target), error.why)
-            self._tell(Step.REPUBLISH, target, error.why, 1)
-
     async def _expand(self, target: Target) -> None:
         await self._expander.expand_published(self.wants[target])
 
@@ -443,41 +376,12 @@ class VolumeTask:
 
     def _forget(self, target: Target) -> None:
         """Nothing is left of a pod's mount."""
-        self.stats.pop(target, None)
-        self._due = {one: due for one, due in self._due.items() if one[1] != target}
+        self.upkeep.forget(target)
         self._backoffs = {one: backoff for one, backoff in self._backoffs.items() if one[1] != target}
 
     @staticmethod
     def _whose_was(row: Publication) -> str:
         return f" to pod {row.pod_namespace}/{row.pod_name}" if row.pod_name else f" to the pod of uid {row.pod_uid}"
-
-    # ---- use and health ----------------------------------------------------------------------------------------------
-
-    async def _read_stats(self, target: Target) -> None:
-        """Ask for a mounted volume's use and health; given up as soon as there is something to do."""
-        host, want = self._host, self.wants[target]
-        self._due[Step.STATS, target] = self._round(math.floor, host.clock.monotonic() + host.stats_interval_s)
-        if not host.has_driver(self.key.driver):
-            return
-        asking = asyncio.ensure_future(host.plugin.stats(published_of(self.rows.publications[target])))
-        waking = asyncio.ensure_future(self._woken.wait())
-        try:
-            await asyncio.wait({asking, waking}, return_when=asyncio.FIRST_COMPLETED)
-            if not asking.done():
-                return
-            stats = asking.result()
-        except VolumeError as error:
-            log.debug("volume %s does not tell its use: %s", self.key, error.why)
-            return
-        finally:
-            asking.cancel()
-            waking.cancel()
-            await asyncio.gather(asking, waking, return_exceptions=True)
-        if stats is None:
-            return
-        self.stats[target] = stats
-        if stats.abnormal:
-            host.facts.tell_pod(want.pod, "VolumeConditionAbnormal", f"Volume {want.volume_name}: {stats.message}")
 
     # ---- what a step needs -------------------------------------------------------------------------------------------
 
@@ -572,14 +476,6 @@ class VolumeTask:
             self._in_use.cancel()
             self._in_use = None
 
-    def _round(self, up_or_down: Callable[[float], int], at: float) -> float:
-        """A moment at which other volumes are looked at, too, near this one (see `_LOOKS_AN_INTERVAL`)."""
-        every_s = self._host.stats_interval_s / _LOOKS_AN_INTERVAL
-        return up_or_down(at / every_s) * every_s
-
-    def _republish_s(self, target: Target) -> float:
-        return self._host.republish_interval_s * (1 + _fraction(target) / 2)
-
 
 def _hash(volume: Volume, *more: object) -> str:
     """What two equal requests have in common; not the secrets, tokens and contexts, which come and go."""
@@ -593,8 +489,3 @@ def _hash(volume: Volume, *more: object) -> str:
         *more,
     )
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
-
-
-def _fraction(target: Target) -> float:
-    """A number from 0 to 1 that is another one for each target."""
-    return zlib.crc32(repr(tuple(target)).encode()) / 2**32

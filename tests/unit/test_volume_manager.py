@@ -861,6 +861,51 @@ async def test_an_infeasible_expansion_is_given_up(world: World, code: Code) -> 
     assert world.entry()["state"] == "published"
 
 
+async def test_an_infeasible_expansion_keeps_no_pod_waiting_for_a_claim_that_comes_back_late(world: World) -> None:
+    world.add_volume(pv={"size": "2Gi"})
+    resize(world, "NodeResizePending")
+    world.plugin.fails("expand", Refused("too large", code=Code.OUT_OF_RANGE))
+    world.add_pod()
+    await world.start()
+    assert world.entry()["state"] == "waiting"
+    resize(world, "NodeResizeInProgress")  # it was told first that the expansion begins
+    await world.clock.turn(1)
+    assert world.plugin.calls == [*MOUNTED, "expand h-data web-uid", "publish h-data web-uid"]
+    assert world.entry()["state"] == "published"
+    await world.clock.turn(60)
+    resize(world, "NodeResizeInfeasible")
+    await world.clock.turn(1000)
+    assert world.take_calls() == [*MOUNTED, "expand h-data web-uid", "publish h-data web-uid"]
+    resize(world, "NodeResizePending")  # the resizer wants it tried again
+    await settle()
+    assert world.take_calls() == ["expand h-data web-uid"]
+
+
+async def test_an_infeasible_expansion_is_tried_again_after_long_if_the_claim_never_hears_of_it(world: World) -> None:
+    await mounted(world)
+    world.plugin.fails("expand", Refused("too large", code=Code.OUT_OF_RANGE))
+    grow(world)
+    resize(world, "NodeResizePending")
+    await settle()
+    await world.clock.turn(120)
+    assert world.take_calls() == ["expand h-data web-uid"]
+    await world.clock.turn(2)
+    assert world.take_calls() == ["expand h-data web-uid"]
+    assert claim_facts(world)[-1] == FINISHED
+
+
+async def test_another_size_is_asked_for_at_once_after_one_that_is_infeasible(world: World) -> None:
+    await mounted(world)
+    world.plugin.fails("expand", Refused("too large", code=Code.OUT_OF_RANGE))
+    grow(world, "3Gi")
+    resize(world, "NodeResizePending", "3Gi")
+    await settle()
+    resize(world, "NodeResizePending", "2Gi")
+    await settle()
+    assert world.take_calls() == ["expand h-data web-uid"] * 2
+    assert world.plugin.given[-1]["required_bytes"] == 2 * GI
+
+
 async def test_an_expansion_whose_outcome_is_unknown_is_tried_again(world: World) -> None:
     await mounted(world)
     world.plugin.fails("expand", Uncertain("slow"))

@@ -65,10 +65,6 @@ _FILE_WITHOUT_STAGE = (
 )
 _GONE_MEANWHILE = "A pod that went while its volume was staged is not given the volume any more."
 _SOONER = "The agent's first retry comes a little sooner, and may find the driver not back yet."
-_STATUS_COMES_BACK = (
-    "How often an unexpanded volume is published again depends on when the claim's new status has come back from the "
-    "cloud."
-)
 _STARTS_ALONE = (
     "An agent that starts works from what it knows, before the hub can be asked: a pod that went while it was dead may "
     "get its volume once more, and loses it when the hub has said so."
@@ -144,14 +140,6 @@ ACCEPTED: tuple[Accepted, ...] = (
             passing=True,
         )
         for kind, ours in ((Kind.CALL, "Node*"), (Kind.TREE, "*"))
-    ),
-    Accepted(
-        rule="C.8",
-        why=_STATUS_COMES_BACK,
-        scenarios="expand-at-mount-invalid-argument",
-        kind=Kind.CALL,
-        where="times of NodePublishVolume OK",
-        passing=True,
     ),
     Accepted(rule="G", why=_HEALTH, scenarios="stats", kind=Kind.NOTE, where="measured"),
 )

@@ -1,0 +1,122 @@
+"""A volume's upkeep: what is done from time to time while it is mounted.
+
+Its use and health are read, and drivers that ask for it refresh its contents. Neither changes what is known of the
+mounts, whatever comes of it, and neither is in the way of another step.
+"""
+
+import asyncio
+import logging
+import math
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from edge.manager.host import VolumeHost
+from edge.manager.rows import Target, VolumeRows, published_of
+from edge.manager.steps import Candidate, Step, tell_pods
+from edge.volume_errors import NotReady, VolumeError
+from edge.volumes import PodVolume, VolumeKey
+
+if TYPE_CHECKING:
+    from edge.node_requests import VolumeStats
+
+log = logging.getLogger("csi_bridge.edge.volumes")
+
+_LOOKS_AN_INTERVAL = 20
+"""In how many turns the volumes of a node are looked at: all 300 at once would be too much for a driver, and each at a
+moment of its own would wake agent and driver five times a second, which costs more than the question."""
+
+
+class VolumeUpkeep:
+    """The upkeep of one volume.
+
+    Attributes:
+        stats: its use and health, as last told.
+    """
+
+    def __init__(self, key: VolumeKey, host: VolumeHost, rows: VolumeRows, woken: asyncio.Event) -> None:
+        """Nothing is known and nothing is due yet.
+
+        Args:
+            key: which volume.
+            host: what is around it.
+            rows: what is known of its mounts.
+            woken: set as soon as there may be another step to take.
+        """
+        self.stats: dict[Target, VolumeStats] = {}
+        self._key, self._host, self._rows, self._woken = key, host, rows, woken
+        self._due: dict[tuple[Step, Target], float] = {}
+
+    def find(self, wants: Mapping[Target, PodVolume], now: float) -> Iterator[Candidate]:
+        """What is to be done about it, and when."""
+        for target, want in wants.items():
+            if not self._rows.is_published(target):
+                continue
+            if want.volume.rules.requires_republish:
+                due = self._due.setdefault((Step.REPUBLISH, target), now + self._republish_s(target))
+                yield Step.REPUBLISH, target, due
+            if self._host.stats_interval_s:
+                first_s = now + self._host.stats_interval_s * _fraction(target)
+                due = self._due.setdefault((Step.STATS, target), self._round(math.ceil, first_s))
+                yield Step.STATS, target, due
+
+    def forget(self, target: Target) -> None:
+        """Nothing is left of a pod's mount."""
+        self.stats.pop(target, None)
+        self._due = {one: due for one, due in self._due.items() if one[1] != target}
+
+    async def republish(self, target: Target, want: PodVolume) -> None:
+        """Let the driver refresh the contents. Nothing changes if it does not (RULE C9)."""
+        host, inputs = self._host, self._host.inputs
+        self._due[Step.REPUBLISH, target] = host.clock.monotonic() + self._republish_s(target)
+        pod = f"{want.pod.namespace}/{want.pod.name}"
+        try:
+            host.driver(self._key.driver)
+            context = inputs.publish_context(want.volume)
+            secrets = inputs.secrets(want.volume.publish_secret)
+            tokens = inputs.tokens(want)
+            await host.plugin.republish(want, publish_context=context, secrets=secrets, tokens=tokens)
+        except NotReady as error:
+            log.debug("volume %s is not refreshed for pod %s: %s", self._key, pod, error.why)
+        except VolumeError as error:
+            log.warning("volume %s could not be refreshed for pod %s: %s", self._key, pod, error.why)
+            tell_pods(host.facts, [want], Step.REPUBLISH, error.why)
+
+    async def read_stats(self, target: Target, want: PodVolume) -> None:
+        """Ask for its use and health; given up as soon as there is something to do."""
+        host = self._host
+        self._due[Step.STATS, target] = self._round(math.floor, host.clock.monotonic() + host.stats_interval_s)
+        if not host.has_driver(self._key.driver):
+            return
+        asking = asyncio.ensure_future(host.plugin.stats(published_of(self._rows.publications[target])))
+        waking = asyncio.ensure_future(self._woken.wait())
+        try:
+            await asyncio.wait({asking, waking}, return_when=asyncio.FIRST_COMPLETED)
+            if not asking.done():
+                return
+            stats = asking.result()
+        except VolumeError as error:
+            log.debug("volume %s does not tell its use: %s", self._key, error.why)
+            return
+        finally:
+            asking.cancel()
+            waking.cancel()
+            await asyncio.gather(asking, waking, return_exceptions=True)
+        if stats is None:
+            return
+        self.stats[target] = stats
+        if stats.abnormal:
+            host.facts.tell_pod(want.pod, "VolumeConditionAbnormal", f"Volume {want.volume_name}: {stats.message}")
+
+    def _round(self, up_or_down: Callable[[float], int], at: float) -> float:
+        """A moment at which other volumes are looked at, too, near this one (see `_LOOKS_AN_INTERVAL`)."""
+        every_s = self._host.stats_interval_s / _LOOKS_AN_INTERVAL
+        return up_or_down(at / every_s) * every_s
+
+    def _republish_s(self, target: Target) -> float:
+        return self._host.republish_interval_s * (1 + _fraction(target) / 2)
+
+
+def _fraction(target: Target) -> float:
+    """A number from 0 to 1 that is another one for each target."""
+    return zlib.crc32(repr(tuple(target)).encode()) / 2**32
