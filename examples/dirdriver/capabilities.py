@@ -46,10 +46,10 @@ CONTROLLER: Mapping[str, Sequence[Controller]] = {
 NODE: Mapping[str, Sequence[Node]] = {
     ALWAYS: (
         Node.GET_VOLUME_STATS,
-        Node.EXPAND_VOLUME,
         Node.GET_VOLUME_HEALTH,
         Node.GET_STORAGE_HEALTH,
     ),
+    "node expand": (Node.EXPAND_VOLUME,),
     "stage": (Node.STAGE_UNSTAGE_VOLUME,),
     "multi-writer": (Node.SINGLE_NODE_MULTI_WRITER,),
     "mount group": (Node.VOLUME_MOUNT_GROUP,),
@@ -64,6 +64,7 @@ def switches(settings: Settings) -> frozenset[str]:
         ALWAYS: True,
         "attach": settings.attach,
         "stage": settings.stage,
+        "node expand": settings.node_expand,
         "topology": settings.topology,
         "snapshot topology": settings.topology and settings.snapshot_topology,
         "metadata": settings.metadata,

@@ -54,6 +54,7 @@ class Size(click.ParamType[int]):
 @click.option("--max-volumes-per-node", type=click.IntRange(min=0), default=0, help="Attachments; 0: no limit.")
 @click.option("--attach/--no-attach", default=True, help="Whether volumes are attached before a node uses them.")
 @click.option("--stage/--no-stage", default=True, help="Whether volumes are staged before they are published.")
+@click.option("--node-expand/--no-node-expand", default=True, help="Whether the node says that it can expand volumes.")
 @click.option("--topology/--no-topology", default=True, help="Whether a volume lives on one node.")
 @click.option(
     "--snapshot-topology/--no-snapshot-topology", default=True, help="Whether a snapshot says where it lives, too."

@@ -40,6 +40,7 @@ class Settings:
         max_volumes_per_node: attachments to one node; 0 means no limit.
         attach: whether ControllerPublishVolume is needed before a node can use a volume.
         stage: whether NodeStageVolume is needed before NodePublishVolume.
+        node_expand: whether the node has EXPAND_VOLUME; ControllerExpandVolume sends volumes there all the same.
         topology: whether a volume lives on one node, and says so.
         snapshot_topology: whether a snapshot says where it lives, too (alpha in CSI 1.13); nothing without `topology`.
         metadata: whether SnapshotMetadata is served.
@@ -63,6 +64,7 @@ class Settings:
     max_volumes_per_node: int = 0
     attach: bool = True
     stage: bool = True
+    node_expand: bool = True
     topology: bool = True
     snapshot_topology: bool = True
     metadata: bool = True

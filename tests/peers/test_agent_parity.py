@@ -78,7 +78,7 @@ def test_the_agent_does_what_the_kubelet_does(node: AgentNode, place: Path) -> N
 
 @pytest.mark.slow
 def test_the_agent_does_in_every_scenario_what_the_kubelet_does(node: AgentNode, place: Path) -> None:
-    scenarios = [it for it in catalog.SCENARIOS if it.name not in _NOT_PLAYED and not it.slow]
+    scenarios = [it for it in catalog.SCENARIOS if it.name not in _NOT_PLAYED]
     records, wrong = _play(scenarios, node, place)
     text = table([(catalog.read(name), records.get(name)) for name in catalog.BY_NAME])
     if os.environ.get("CSI_BRIDGE_WRITE_PARITY") == "1":

@@ -19,7 +19,7 @@ from cli.edge_volumes import ask
 from common.errors import BridgeError
 from tests.peers.kubelet.leftovers import clear
 from tests.support.bridge import Bridge
-from tests.support.waiting import let_pass, wait_for
+from tests.support.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from tests.support.bridge import Agent
 
 _NAME = "node-under-test"
-_CHANGE_COUNTS_S = 1.5
-"""A changed object counts when its file has been quiet for a second; a new one, such as a pod, at once."""
+_PERIODS = ("--volume-republish-interval=2s", "--volume-stats-interval=5s")
+"""As short as those of the kubelet that was recorded."""
 
 _UNTOLD = ("Namespace", "StorageClass")
 """Kinds that no node is told of."""
@@ -70,7 +70,7 @@ class AgentNode:
         """Start hub and agent; the node has been told all there is when this returns."""
         self.create({"apiVersion": "v1", "kind": "Node", "metadata": {"name": self.name}})
         self._bridge.start_hub(f"--manifests={self._manifests}")
-        self._agent = self._bridge.start_agent(self.name, flags=("--volume-republish-interval=2s",))
+        self._agent = self._bridge.start_agent(self.name, flags=_PERIODS)
         wait_for(lambda: self._state()["as_of"], what="word of the hub's", instead=self._bridge.log_tails)
 
     def stop(self) -> None:
@@ -85,10 +85,12 @@ class AgentNode:
         return made
 
     def delete(self, kind: str, name: str, *, namespace: str | None = None) -> None:
-        """Remove an object's file."""
+        """Remove an object's file. A pod's deletion counts when this returns: the hub waits whether it comes back."""
         with self._lock:
             if self._objects.pop((kind, namespace or "", name), None) is not None and kind not in _UNTOLD:
                 self._file(kind, namespace or "", name).unlink()
+        if kind == "Pod":
+            wait_for(lambda: not self._kept(kind, namespace or "", name).exists(), what="belief in the deletion")
 
     def attach(self, attachment: Object, *, context: Mapping[str, str]) -> None:
         """Write an attachment that says so."""
@@ -114,7 +116,8 @@ class AgentNode:
             status["capacity"] = {"storage": size}
         spec = {**asking["spec"], "resources": {"requests": {"storage": size}}}
         self._write({**asking, "spec": spec, "status": {**asking.get("status", {}), **status}})
-        let_pass(_CHANGE_COUNTS_S)
+        # A new object, such as a pod, counts before a changed one: the hub waits until a changed file is quiet.
+        wait_for(lambda: self._is_believed(grown, size) and self._is_believed(asking, size), what="belief in the size")
 
     def claim(self, name: str, *, namespace: str) -> Object:
         """A claim as it was written, with what the node tells of it."""
@@ -157,6 +160,18 @@ class AgentNode:
     def start_again(self) -> None:
         """Start the agent that was killed."""
         self.agent.start()
+
+    def has_finished(self, driver: str) -> bool:
+        """Whether it knows of no volume of a driver."""
+        return all(it["driver"] != driver for it in self._state()["volumes"])
+
+    def _is_believed(self, made: Object, text: str) -> bool:
+        """Whether the hub keeps this of an object's file, and therefore goes by it."""
+        kept = self._kept(made["kind"], made["metadata"].get("namespace", ""), made["metadata"]["name"])
+        return kept.exists() and text in kept.read_text()
+
+    def _kept(self, kind: str, namespace: str, name: str) -> Path:
+        return self._directory / "hub" / "manifests" / self._file(kind, namespace, name).name
 
     def _may_be_in_use(self, key: str) -> bool:
         told = self._fact("Node")

@@ -37,6 +37,7 @@ class Driver:
         inline: whether it serves inline volumes as well.
         audiences: of the tokens that it wants.
         tokens_in_secrets: whether it wants them in the secrets.
+        selinux_mount: whether it takes an SELinux label as a mount option.
     """
 
     flags: tuple[str, ...] = ()
@@ -47,6 +48,7 @@ class Driver:
     inline: bool = False
     audiences: tuple[str, ...] = ()
     tokens_in_secrets: bool | None = None
+    selinux_mount: bool = False
 
     def manifest(self, name: str) -> Object:
         """Its CSIDriver."""
@@ -56,6 +58,8 @@ class Driver:
             "requiresRepublish": self.republish,
             "volumeLifecycleModes": ["Persistent", *(["Ephemeral"] if self.inline else [])],
         }
+        if self.selinux_mount:
+            spec["seLinuxMount"] = True
         if self.fs_group_policy:
             spec["fsGroupPolicy"] = self.fs_group_policy
         if self.audiences:
@@ -77,6 +81,7 @@ class Volume:
         read_only: of the PersistentVolume's csi source.
         size: of all.
         secrets: purpose (`stage`, `publish`, `expand`) → what the Secret of that purpose holds.
+        late_secrets: purposes whose Secrets are not there before the script creates them.
         grows: whether it has a StorageClass that allows expansion.
     """
 
@@ -89,6 +94,7 @@ class Volume:
     read_only: bool = False
     size: str = "64Mi"
     secrets: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    late_secrets: tuple[str, ...] = ()
     grows: bool = False
 
     def capability(self) -> pb.VolumeCapability:

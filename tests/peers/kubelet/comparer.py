@@ -80,9 +80,18 @@ def compare(kubelet: Record, ours: Record) -> list[Difference]:
     found: list[Difference] = []
     for lane in sorted({*kubelet["lanes"], *ours["lanes"]}):
         found += _lane(name, lane, kubelet["lanes"].get(lane, []), ours["lanes"].get(lane, []))
-    for key in ("measured", "notes"):  # what was asked is told, and is everybody's own
-        found += _notes(name, key, kubelet.get(key), ours.get(key))
-    return found
+    found += _measured(name, kubelet.get("measured", ()), ours.get("measured", ()))
+    found += _notes(name, "notes", kubelet["notes"], ours["notes"])
+    return found  # what was asked is told, and is everybody's own
+
+
+def _measured(name: str, kubelet: Sequence[Step], ours: Sequence[Step]) -> Iterator[Difference]:
+    for step in kubelet:
+        if step not in ours:
+            yield Difference(name, "all", Kind.NOTE, "measured", _shown(step), "")
+    for step in ours:
+        if step not in kubelet:
+            yield Difference(name, "all", Kind.NOTE, "measured", "", _shown(step))
 
 
 def _notes(name: str, key: str, kubelet: Any, ours: Any) -> Iterator[Difference]:
@@ -114,9 +123,9 @@ def _lane(name: str, lane: str, kubelet: Sequence[Step], ours: Sequence[Step]) -
 def _requests(name: str, lane: str, their: _Point, our: _Point) -> Iterator[Difference]:
     if "mark" in their.step:
         return
-    more, ours_more = their.step.get("times", ""), our.step.get("times", "")
-    if ours_more and not more:
-        yield Difference(name, lane, Kind.CALL, f"times of {their.title}", "once", ours_more)
+    times, our_times = their.step.get("times", "once"), our.step.get("times", "once")
+    if times != our_times:
+        yield Difference(name, lane, Kind.CALL, f"times of {their.title}", times, our_times)
     fields, our_fields = _flat(their.step["request"]), _flat(our.step["request"])
     fields["timeout"], our_fields["timeout"] = their.step.get("timeout"), our.step.get("timeout")
     for field in sorted({*fields, *our_fields}):

@@ -51,6 +51,9 @@ class NodeUnderTest(Protocol):
     def is_gone(self, pod: str, *, namespace: str, uid: str) -> bool:
         """Whether a pod is gone from the cluster and from the node."""
 
+    def has_finished(self, driver: str) -> bool:
+        """Whether it is done with all volumes of a driver that no pod uses, as far as it tells."""
+
     def why_not(self, pod: str, *, namespace: str) -> str:
         """What the node says of a pod, for a failure's reader."""
 

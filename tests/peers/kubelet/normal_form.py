@@ -7,8 +7,12 @@ Rules:
 * Each volume has a lane of its own, because a node works on several at a time: its calls, and of the trees round them
   what is its own. What belongs to no volume is in the lane `shared`, looked at when the script says so.
 * A tree is told as what was added to the one before and what was removed from it.
-* Retries depend on time: calls that are repeated with the same end, and with the same trees round them, are one step,
-  `one or more` times. What only goes on after a mark is not told again.
+* Calls that are repeated with the same end, and with the same trees round them, are one step, `one or more` times. What
+  only goes on after a mark is not told again.
+* How often something is tried that fails is a matter of time. A call that fails is told of one or more even if it was
+  made once, and so are the calls between it and the next like it: they belong to the next try. One that fails again and
+  changes nothing more is no step of its own.
+* A time-out is rounded up to ten seconds: what was asked before the call took some of it.
 * Calls that only ask are named once for the whole scenario (`asked`): how often they come depends on time.
 * So are calls that measure (`measured`), if the scenario is about them, with their requests.
 * Driver messages are left out: they hold paths and are the driver's own.
@@ -18,6 +22,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -54,6 +59,9 @@ _ASKING = frozenset(
 
 _REGISTRATION_LIMIT_S = 60.0
 """A NodeGetInfo of a registration has the kubelet's 2 minutes; one with less only asks."""
+_ASKED_FIRST_S = 10
+"""What is asked before a call, of the driver and of the API server, takes a part of the call's time-out."""
+
 _MEASURING = frozenset({"NodeGetVolumeStats", "NodeGetVolumeHealth", "NodeGetStorageHealth"})
 _TOKENS = "csi.storage.k8s.io/serviceAccount.tokens"
 _LONGEST_CYCLE = 4
@@ -90,7 +98,7 @@ def normal_form(
         "about": about,
         **({"measured": _measured(recording, naming)} if measures else {}),
         "asked": sorted({it.method for it in recording.events if isinstance(it, Call) and _only_asks(it)}),
-        "lanes": {lane: list(_told(_shortened(_of_lane(lane, moments)))) for lane in lanes},
+        "lanes": {lane: list(_told(_shortened(_retried(_of_lane(lane, moments))))) for lane in lanes},
         "notes": naming.of_value(dict(notes)),
     }
 
@@ -117,9 +125,12 @@ class _Moment:
         """Whether it is a call that did not succeed."""
         return "call" in self.step and self.step["status"] != "OK"
 
-    def repeats(self, other: _Moment) -> bool:
+    def repeats(self, earlier: _Moment) -> bool:
         """Whether this is the same call once more."""
-        return bool(self.lane) and replace(self, more=False) == replace(other, more=False)
+        if not self.lane or self.step != earlier.step:
+            return False
+        found, left = (earlier.before, earlier.after), (earlier.after, earlier.after)
+        return (self.before, self.after) in ({found, left} if self.fails else {found})
 
 
 class _Naming:
@@ -162,7 +173,7 @@ def _moment(event: Call | Mark, naming: _Naming) -> _Moment:
     request = naming.of_value(_request(event.request))
     step: Step = {"call": event.method, "request": request}
     if event.timeout_s is not None:
-        step["timeout"] = f"{event.timeout_s:.0f} s"
+        step["timeout"] = f"{math.ceil(event.timeout_s / _ASKED_FIRST_S) * _ASKED_FIRST_S} s"
     step["status"] = event.status or "NO ANSWER"
     lane = _lane(request.get("volume_id", ""))
     return _Moment(step, lane, naming.of_tree(event.before), naming.of_tree(event.after))
@@ -196,6 +207,16 @@ def _of_lane(lane: str, moments: Sequence[_Moment]) -> list[_Moment]:
     ]
 
 
+def _retried(moments: Sequence[_Moment]) -> list[_Moment]:
+    """The moments; calls that fail, and what stands between two that fail alike, are told of one or more."""
+    told = [replace(moment, more=moment.fails) for moment in moments]
+    for at, moment in enumerate(moments):
+        if moment.fails:
+            last = max((before for before in range(at) if moments[before].step == moment.step), default=at)
+            told[last:at] = [replace(one, more=bool(one.lane)) for one in told[last:at]]
+    return told
+
+
 def _shortened(moments: Sequence[_Moment]) -> list[_Moment]:
     """The moments with repetitions told once: first of single calls, then of cycles of several."""
     told = list(moments)
@@ -203,7 +224,7 @@ def _shortened(moments: Sequence[_Moment]) -> list[_Moment]:
         at = 0
         while at + 2 * length <= len(told):
             one, other = told[at : at + length], told[at + length : at + 2 * length]
-            if all(moment.repeats(again) for moment, again in zip(one, other, strict=True)):
+            if all(again.repeats(moment) for moment, again in zip(one, other, strict=True)):
                 told[at : at + 2 * length] = [replace(moment, more=True) for moment in one]
             else:
                 at += 1
@@ -231,8 +252,7 @@ def _told(moments: Sequence[_Moment]) -> Iterator[Step]:
         if moment.before is not None:
             yield from _change(tree, moment.before)
             tree = moment.before
-        # Whether a failing call was repeated before its cause went is a matter of time.
-        yield {**moment.step, "times": _MORE} if moment.more or moment.fails else moment.step
+        yield {**moment.step, "times": _MORE} if moment.more else moment.step
         if moment.after is not None:
             yield from _change(tree, moment.after)
             tree = moment.after

@@ -42,7 +42,9 @@ class Played:
 def play(
     scenarios: Sequence[Scenario], *, node: NodeUnderTest, directory: Path, at_once: int = AT_ONCE
 ) -> Iterator[Played]:
-    """Play scenarios on a node that runs; each as soon as it is over, those that want the node alone at the end.
+    """Play scenarios on a node that runs, the slow ones first, and those that want the node alone at the end.
+
+    Each is told as soon as it is over and those before it are.
 
     Args:
         scenarios: which.
@@ -50,7 +52,7 @@ def play(
         directory: for the drivers; its path must be short.
         at_once: how many are played side by side.
     """
-    numbered = list(enumerate(scenarios, start=1))
+    numbered = list(enumerate(sorted(scenarios, key=lambda it: not it.slow), start=1))
     # Children die with the thread that started them, so a node is restarted in this thread, which lives on.
     alone = [(number, scenario) for number, scenario in numbered if scenario.alone]
     with ThreadPoolExecutor(at_once, "scene") as pool:

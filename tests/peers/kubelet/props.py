@@ -93,6 +93,11 @@ class Props:
         self._node.create(manifest)
         self._made.append(manifest)
 
+    def create_secret(self, volume: str, purpose: str) -> None:
+        """Create a volume's Secret of a purpose."""
+        named = self.volumes[volume]
+        self.create(objects.secret(named.secret_name(purpose), named.secrets[purpose], namespace=self.namespace))
+
     def create_inline_secrets(self, inlines: Iterable[Inline]) -> None:
         """Create the Secrets of a pod's inline volumes."""
         for inline in inlines:
@@ -176,8 +181,9 @@ class Props:
             name: f"PV({volume.name})",
             self._attachment(volume.name)["metadata"]["name"]: f"ATTACHMENT({volume.name})",
         }
-        for purpose, content in volume.secrets.items():
-            self.create(objects.secret(volume.secret_name(purpose), content, namespace=self.namespace))
+        for purpose in volume.secrets:
+            if purpose not in volume.late_secrets:
+                self.create_secret(volume.name, purpose)
         claim = volume.claim(namespace=self.namespace, volume=name, storage_class=self.driver)
         self.create(volume.persistent_volume(name, driver=self.driver, handle=handle, claim=claim))
         self.create(claim)

@@ -96,7 +96,7 @@ class Recording:
         return [event for event in list(self.events) if isinstance(event, Call) and not event.status]
 
 
-_HANGING_S = 0.5
+_HANGING_S = 5.0
 """A call that has not ended by then is one that hangs on purpose."""
 
 
@@ -119,6 +119,7 @@ class Recorder:
         self._held_answers: set[str] = set()
         self._waiting: set[str] = set()
         self._paused = False
+        self._pause_after: tuple[str, str, int] | None = None
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="recorder", daemon=True)
         self._thread.start()
@@ -168,14 +169,15 @@ class Recorder:
         (self._held_answers if answers else self._held).add(method)
 
     def let_go(self) -> None:
-        """Forward what is held."""
+        """Forward what is held, and let calls begin."""
+        self._paused = False
         self._held.clear()
         self._held_answers.clear()
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
         """A moment in which no call begins, and those under way have ended; but for those that never end."""
-        self._paused = True
+        self.run(self._pause())
         give_up = time.monotonic() + _HANGING_S
         try:
             while self.recording.under_way() and time.monotonic() < give_up:
@@ -183,6 +185,10 @@ class Recorder:
             yield
         finally:
             self._paused = False
+
+    def pause_after(self, method: str, *, status: str, times: int) -> None:
+        """Let no call begin when so many calls of a method have ended, until a `paused` moment is over."""
+        self._pause_after = method, status, times
 
     def wait_held(self, method: str) -> None:
         """Wait until a call, or an answer, of a method is held back."""
@@ -207,12 +213,20 @@ class Recorder:
             instead=self.told,
         )
 
+    def wait_idle(self) -> None:
+        """Wait until no call is under way."""
+        wait_for(lambda: not self.recording.under_way(), what="end of the calls under way", instead=self.told)
+
     def told(self) -> str:
         """The recording in a few lines, for a failure's reader."""
         return "\n".join(
             event.text if isinstance(event, Mark) else f"    {event.method}: {event.status} {event.message}"
             for event in list(self.recording.events)
         )
+
+    async def _pause(self) -> None:
+        """In the recorder's own thread: no call is just about to begin."""
+        self._paused = True
 
     async def _handle(self, incoming: ServerCall) -> None:
         method = incoming.method.rpartition("/")[2]
@@ -237,6 +251,8 @@ class Recorder:
             call.message = status.message
             call.after = self._look() if acts else None
             call.ended, call.status = time.time(), code_name(status.code)
+            if self._pause_after == (method, call.status, len(self.recording.calls(method, call.status))):
+                await self._pause()
         finally:
             if not call.status:
                 # At a deadline either end's timer may be the first.

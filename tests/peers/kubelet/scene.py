@@ -29,6 +29,7 @@ _GONE_LIMIT_S = 60.0
 _LONGER_THAN_ITS_LOOPS_S = 4.0
 """The kubelet's slowest loop that matters here is its housekeeping, every 2 s."""
 
+_RESIZE_ERROR = "NodeResizeError"
 _SETTLED_LOOKS = 5
 """Equal looks in a row, 50 ms apart: the node removes directories one after the other."""
 
@@ -233,6 +234,7 @@ class Scene:
         """End the kubelet, or the agent, at once."""
         self._node.kill()
         self._node_is_dead = True
+        self.recorder.wait_idle()  # a call that is held back must not go on only because nobody saw yet that it is over
         self.recorder.mark("the node's process is killed")
 
     def start_node(self) -> None:
@@ -257,6 +259,19 @@ class Scene:
             node_expansion=node_expansion,
         )
 
+    def create_secret(self, volume: str, purpose: str) -> None:
+        """Create a volume's Secret that was not there at first."""
+        self.recorder.mark(f"the {purpose} Secret of volume {volume} is created")
+        self._props.create_secret(volume, purpose)
+
+    def wait_resize_error(self, volume: str) -> None:
+        """Wait until a claim says that its volume could not be expanded."""
+        wait_for(
+            lambda: any(it["type"] == _RESIZE_ERROR for it in self._claim_status(volume).get("conditions") or ()),
+            what=f"{_RESIZE_ERROR} of claim {volume}",
+            instead=lambda: self._claim_status(volume),
+        )
+
     def wait_size(self, volume: str, size: str) -> None:
         """Wait until a claim says that it has this size, and note its status."""
         wait_for(
@@ -265,6 +280,17 @@ class Scene:
             instead=lambda: self._claim_status(volume),
         )
         self.note_claim(volume)
+
+    def wait_measured(self) -> None:
+        """Wait until each volume was measured."""
+        wait_for(
+            lambda: (
+                len({it.request.SerializeToString() for it in self.recorder.recording.calls("NodeGetVolumeStats")})
+                == len(self.scenario.volumes)
+            ),
+            what="measurement of each volume",
+            instead=self.recorder.told,
+        )
 
     def put_files(self, volume: str, *, folder: str = "folder") -> None:
         """Put a folder with a file and a link into a volume that is a directory."""
@@ -288,6 +314,10 @@ class Scene:
         published = self._node.is_published(pod, namespace=self._props.namespace)
         self.notes.setdefault(f"pod {pod} has its volumes", []).append(published)
 
+    def wait_registered(self) -> None:
+        """Wait until the cluster knows the driver on this node."""
+        wait_for(lambda: self._node.registration(self._props.driver)["entry"], what="entry of the driver in CSINode")
+
     def note_registration(self, when: str) -> None:
         """Put into the record what the cluster knows of the driver on this node."""
         self.notes[when] = self._node.registration(self._props.driver)
@@ -303,6 +333,12 @@ class Scene:
 
     def _wait_clean(self, pod: str) -> None:
         """Wait until nothing is left of any volume, and no directory goes any more."""
+        wait_for(
+            lambda: self._node.has_finished(self._props.driver),
+            what="node that is done with all volumes",
+            timeout_s=_GONE_LIMIT_S,
+            instead=lambda: self._why_not(pod),
+        )
         if self.scenario.leaves:
             let_pass(_LONGER_THAN_ITS_LOOPS_S)
             return

@@ -51,6 +51,13 @@ def test_the_mount_group_is_left_to_the_caller_unless_the_driver_is_told() -> No
     assert Node.VOLUME_MOUNT_GROUP not in capabilities.chosen(capabilities.NODE, settings())
 
 
+def test_a_driver_at_odds_with_itself_expands_in_the_controller_and_not_on_the_node() -> None:
+    at_odds = settings(node_expand=False)
+
+    assert Node.EXPAND_VOLUME not in capabilities.chosen(capabilities.NODE, at_odds)
+    assert Controller.EXPAND_VOLUME in capabilities.chosen(capabilities.CONTROLLER, at_odds)
+
+
 def test_an_older_driver_has_single_node_multi_writer_on_neither_side() -> None:
     older = settings(multi_writer=False)
 

@@ -121,10 +121,56 @@ def test_a_retry_that_finds_another_tree_is_another_step() -> None:
     assert [step.get("call") for step in found] == ["NodeStageVolume", None, "NodeStageVolume"]
 
 
+def test_a_retry_that_changes_nothing_more_is_not_told_again() -> None:
+    left = frozenset({"PV(data) left"})
+    first, again = stage(status="INTERNAL", after=left), stage(status="INTERNAL", before=left, after=left)
+
+    assert steps(first, again, again) == steps(first)
+
+
+def test_a_success_that_finds_what_the_one_before_left_is_another_step() -> None:
+    left = frozenset({"PV(data) left"})
+
+    found = steps(stage(after=left), stage(before=left, after=left))
+
+    assert [step.get("call") for step in found] == ["NodeStageVolume", None, "NodeStageVolume"]
+
+
+def test_a_try_that_fails_is_told_alike_whether_it_was_the_last_or_not() -> None:
+    left = frozenset({"PV(data) left"})
+    first = (stage(after=left), stage("vol-1", status="INTERNAL", before=left, after=left))
+    again = (stage(before=left, after=left), first[1])
+
+    found = steps(*first, *again)
+
+    assert found == steps(*first, *again * 2)
+    assert [(step["status"], step.get("times", "")) for step in found if "call" in step] == [
+        ("OK", ""),
+        ("INTERNAL", "one or more"),
+        ("OK", "one or more"),
+        ("INTERNAL", "one or more"),
+    ]
+
+
+def test_the_try_that_works_is_told_as_one() -> None:
+    failing, mark = stage(status="INTERNAL"), Mark("works again", 0.0)
+
+    found = steps(stage(), failing, mark, stage())
+
+    assert [step.get("times") for step in found] == [None, "one or more", None, None]
+
+
 def test_a_cycle_of_calls_is_told_once() -> None:
     cycle = (stage(), stage(status="INTERNAL"))
 
     assert [step["status"] for step in steps(*cycle, *cycle, *cycle)] == ["OK", "INTERNAL"]
+
+
+def test_a_time_out_of_which_questions_before_the_call_took_some_is_told_whole() -> None:
+    call = stage()
+    call.timeout_s = 118.4
+
+    assert steps(call)[0]["timeout"] == "120 s"
 
 
 def test_loop_devices_lose_their_numbers() -> None:

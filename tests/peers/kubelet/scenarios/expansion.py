@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 _SMALL, _LARGE = "512Mi", "640Mi"  # xfs has no smaller ones
 _GROWING = Driver(flags=("--fs=image",))
+_NOT_ON_NODES = Driver(flags=("--fs=image", "--no-node-expand"))
 _FILESYSTEM = Volume(fs_type="xfs", size=_SMALL, grows=True, secrets={"expand": {"password": "expand-secret"}})
 _DISK = Volume(name="disk", block=True, size=_SMALL, grows=True)
 _RETRIED = ("INTERNAL", "UNAVAILABLE")
@@ -55,6 +56,7 @@ def _online_and_given_up(scene: Scene, *, code: str) -> None:
     scene.faults(f"NodeExpandVolume=error:{code}:no")
     scene.grow("data", _LARGE)
     scene.recorder.wait_for("NodeExpandVolume", status=code)
+    scene.wait_resize_error("data")
     scene.let_pass("the node has told the claim what came of it")
     scene.note_claim("data")
     scene.delete_pod("a")
@@ -65,17 +67,42 @@ def _at_mount_with_a_fault(scene: Scene, *, code: str) -> None:
     """Whether the pod gets its volume all the same depends on the code: the record says."""
     scene.faults(f"NodeExpandVolume=error:{code}:no")
     scene.grow("data", _LARGE)
-    scene.start_pod("a")
     if code in _RETRIED:
         # It goes on and on: the fault is lifted just after an answer, and not between the calls of one try.
+        scene.recorder.pause_after("NodeExpandVolume", status=code, times=3)
+    scene.start_pod("a")
+    if code in _RETRIED:
         scene.recorder.wait_for("NodeExpandVolume", status=code, times=3)
     else:
         scene.recorder.wait_for("NodeExpandVolume", status=code)
         scene.let_pass("the node has told the claim what came of it")
+    scene.wait_resize_error("data")
     scene.note_published("a")
     scene.note_claim("data")
     scene.faults()
     scene.wait_published("a")
+    scene.delete_pod("a")
+    scene.wait_gone("a")
+
+
+def _online_without_the_capability(scene: Scene) -> None:
+    scene.start_pod("a")
+    scene.wait_published("a")
+    scene.grow("data", _LARGE)
+    scene.wait_resize_error("data")
+    scene.let_pass("the node has told the claim what came of it")
+    scene.note_claim("data")
+    scene.delete_pod("a")
+    scene.wait_gone("a")
+
+
+def _at_mount_without_the_capability(scene: Scene) -> None:
+    scene.grow("data", _LARGE)
+    scene.start_pod("a")
+    scene.recorder.wait_for("NodePublishVolume", status="OK", times=3)
+    scene.wait_resize_error("data")
+    scene.note_published("a")
+    scene.note_claim("data")
     scene.delete_pod("a")
     scene.wait_gone("a")
 
@@ -136,5 +163,19 @@ SCENARIOS = (
             volumes=(_FILESYSTEM,),
         )
         for code in (*_RETRIED, *_FINAL)
+    ),
+    Scenario(
+        name="expand-online-no-capability",
+        about="A volume grows under a running pod and waits for its node, where the driver has no EXPAND_VOLUME.",
+        run=_online_without_the_capability,
+        driver=_NOT_ON_NODES,
+        volumes=(_FILESYSTEM,),
+    ),
+    Scenario(
+        name="expand-at-mount-no-capability",
+        about="The same while a pod starts.",
+        run=_at_mount_without_the_capability,
+        driver=_NOT_ON_NODES,
+        volumes=(_FILESYSTEM,),
     ),
 )

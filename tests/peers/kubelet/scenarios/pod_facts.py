@@ -5,13 +5,15 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from tests.peers.kubelet.cluster_objects import Driver, Inline, Volume
+from tests.peers.kubelet.cluster_objects import RWO, RWOP, Driver, Inline, Volume
 from tests.peers.kubelet.scenario import Scenario, one_pod
 
 if TYPE_CHECKING:
     from tests.peers.kubelet.scene import Scene
 
+_NO_ATTACH = Driver(attach=False)
 _INLINE = Driver(attach=False, pod_info=True, inline=True)
+_LABEL = {"user": "system_u", "role": "object_r", "type": "container_file_t", "level": "s0:c10,c20"}
 _SECRETS = {
     "stage": {"user": "s", "password": "stage-secret"},
     "publish": {"user": "p", "password": "publish-secret"},
@@ -28,8 +30,9 @@ def _inline(scene: Scene, *, inlines: tuple[Inline, ...], group: int = 0) -> Non
 
 def _republished(scene: Scene) -> None:
     scene.start_pod("a")
-    scene.wait_published("a")
+    # The second call may come before anybody sees that the pod has its volume.
     scene.recorder.wait_for("NodePublishVolume", status="OK", times=3)
+    scene.wait_published("a")
     scene.faults("NodePublishVolume=error:INTERNAL:not now")
     scene.recorder.wait_for("NodePublishVolume", status="INTERNAL")
     scene.faults()
@@ -39,20 +42,45 @@ def _republished(scene: Scene) -> None:
     scene.wait_gone("a")
 
 
+def _secret_comes_late(scene: Scene, *, purpose: str) -> None:
+    scene.start_pod("a")
+    scene.let_pass("the node has tried without the Secret")
+    scene.create_secret("data", purpose)
+    scene.wait_published("a")
+    scene.delete_pod("a")
+    scene.wait_gone("a")
+
+
+def _secret_never_comes(scene: Scene) -> None:
+    scene.start_pod("a")
+    scene.let_pass("the node has tried without the Secret")
+    scene.delete_pod("a")
+    scene.wait_gone("a")
+
+
+def _labelled(scene: Scene) -> None:
+    scene.start_pod("a", security={"seLinuxOptions": _LABEL})
+    scene.wait_published("a")
+    scene.delete_pod("a")
+    scene.wait_gone("a")
+
+
 def _measured(scene: Scene) -> None:
     scene.start_pod("a")
     scene.wait_published("a")
-    scene.recorder.wait_for("NodeGetVolumeStats", times=len(scene.scenario.volumes))
+    scene.wait_measured()
     scene.delete_pod("a")
     scene.wait_gone("a")
 
 
 def _registered(scene: Scene) -> None:
+    scene.wait_registered()
     scene.note_registration("at first")
     scene.unregister()
     scene.let_pass("the node has forgotten the driver, if it does that soon")
     scene.note_registration("unregistered")
     scene.register()
+    scene.wait_registered()
     scene.note_registration("registered again")
 
 
@@ -119,6 +147,33 @@ SCENARIOS = (
         run=one_pod,
         driver=Driver(flags=("--no-stage",)),
         volumes=(Volume(secrets=_SECRETS),),
+    ),
+    *(
+        Scenario(
+            name=f"{purpose}-secret-late",
+            about=f"The {purpose} secret is created some time after the pod.",
+            run=partial(_secret_comes_late, purpose=purpose),
+            driver=_NO_ATTACH,
+            volumes=(Volume(secrets=_SECRETS, late_secrets=(purpose,)),),
+        )
+        for purpose in ("stage", "publish")
+    ),
+    Scenario(
+        name="stage-secret-missing-pod-deleted",
+        about="The stage secret is not there, and the pod goes.",
+        run=_secret_never_comes,
+        driver=_NO_ATTACH,
+        volumes=(Volume(secrets=_SECRETS, late_secrets=("stage",)),),
+    ),
+    *(
+        Scenario(
+            name=name,
+            about=f"A driver with seLinuxMount, a pod with a label, and a {mode} claim, where there is no SELinux.",
+            run=_labelled,
+            driver=Driver(attach=False, selinux_mount=True),
+            volumes=(Volume(modes=(mode,)),),
+        )
+        for name, mode in (("selinux-mount", RWOP), ("selinux-mount-shared", RWO))
     ),
     Scenario(
         name="republish",
