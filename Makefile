@@ -11,7 +11,7 @@ WORKERS ?= 3
 PYTEST  := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-full check peers record-kubelet parity bench proto constraints clean
+.PHONY: help demo test test-slow test-full check peers record-kubelet parity bench proto constraints clean
 
 help:                ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -29,7 +29,10 @@ demo: $(STAMP)       ## a volume's whole life, cloud to edge and back, on this m
 
 test: $(STAMP)       ## unit and integration tests, and the peer tests whose binaries are in the cache
 	$(if $(filter 1,$(CSI_BRIDGE_REQUIRE_PEERS)),@$(BIN)/python tests/peers/build.py)
-	@$(PYTEST) -m "not slow" $(ARGS)
+	@$(PYTEST) -m "not slow and not endurance" $(ARGS)
+
+test-slow: $(STAMP)  ## what make test leaves out, but for the endurance tests (4 minutes; root, peers)
+	@$(PYTEST) -m slow $(ARGS)
 
 test-full: $(STAMP)  ## everything, however slow
 	@$(PYTEST) $(ARGS)
@@ -43,7 +46,7 @@ check: $(STAMP)      ## format, lint, types, layers
 peers: $(STAMP)      ## build the real peers (etcd, kube-apiserver, sidecars, csi-sanity, ...) into the cache
 	@$(BIN)/python tests/peers/build.py
 
-parity: $(STAMP)      ## play the kubelet's scenarios on the agent, and write docs/kubelet-parity.md (3 minutes; root)
+parity: $(STAMP)      ## play the kubelet's scenarios on the agent, and write docs/kubelet-parity.md (4 minutes; root)
 	@CSI_BRIDGE_WRITE_PARITY=1 $(BIN)/python -m pytest tests/peers/test_agent_parity.py
 
 record-kubelet: $(STAMP) ## write what the real kubelet does in every scenario into the tree (15 minutes; root)

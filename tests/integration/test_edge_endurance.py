@@ -114,7 +114,9 @@ def _make_volumes(node: EdgeNode, count: int) -> list[str]:
 
 
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("cycles", [pytest.param(50, id="50"), pytest.param(1_000, id="1000", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "cycles", [pytest.param(50, id="50"), pytest.param(1_000, id="1000", marks=pytest.mark.endurance)]
+)
 def test_mounting_and_unmounting_again_and_again_leaves_nothing_behind(node: EdgeNode, cycles: int) -> None:
     node.start()
     claims = _make_volumes(node, _AT_ONCE if cycles <= 50 else 50)
@@ -137,7 +139,7 @@ def test_mounting_and_unmounting_again_and_again_leaves_nothing_behind(node: Edg
 
 
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("count", [pytest.param(60, id="60"), pytest.param(300, id="300", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [pytest.param(60, id="60"), pytest.param(300, id="300", marks=pytest.mark.endurance)])
 def test_a_node_with_many_volumes_gets_them_all_back_after_a_reboot_without_its_hub(node: EdgeNode, count: int) -> None:
     node.start()
     claims = _make_volumes(node, count)
@@ -164,6 +166,7 @@ def test_of_ten_thousand_objects_only_what_differs_comes_down_again(short_dir: P
         node.start()
         node.write(*_pods(_make_volumes(node, 1)), file="pods")  # with claim, volume and driver, and the node's own
         _wait_objects(node, 10_000)
+        node.wait_published("p-c000")  # what the node tells of its volume changes objects, too
         everything = node.bytes_down()
 
         node.break_link()

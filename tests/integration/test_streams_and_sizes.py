@@ -248,7 +248,7 @@ def test_large_messages_on_a_slow_link_pass_and_another_call_is_answered_meanwhi
     _large_messages_both_ways(bridge, vendor, size=MIB // 4, rate="512kbit", keepalive="1250ms", patience_s=60)
 
 
-@pytest.mark.slow
+@pytest.mark.endurance
 @pytest.mark.timeout(1_500)
 def test_4_mib_at_64_kbit_per_second_pass_and_another_call_is_answered_meanwhile(
     bridge: Bridge, vendor: Vendor, tmp_path: Path

@@ -1,6 +1,6 @@
 """The real kubelet, recorded afresh, does what its records in the tree say.
 
-About ten scenarios are played in every run, of every group some; all of them where slow tests run too.
+About ten scenarios are played in every run, of every group some; all of them in make test-full.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def test_the_kubelet_does_what_its_records_say(node: KubeletNode, place: Path) -
     _require_the_same([catalog.BY_NAME[name] for name in catalog.ALWAYS], node, place)
 
 
-@pytest.mark.slow
+@pytest.mark.endurance
 @pytest.mark.timeout(3600)
 def test_the_kubelet_does_in_every_scenario_what_its_records_say(node: KubeletNode, place: Path) -> None:
     _require_the_same(catalog.SCENARIOS, node, place)

@@ -35,6 +35,7 @@ def tunnel(
     return tunnel_to(vendor, _DRIVER)
 
 
+@pytest.mark.slow
 def test_three_hundred_callers_at_once_are_all_answered_and_identity_does_not_wait_for_them(
     tunnel: Tunnel, peer: Callable[[str], Path]
 ) -> None:

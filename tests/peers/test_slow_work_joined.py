@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
     from tests.peers.support.tunnel import Tunnel
 
 
+@pytest.mark.slow
 def test_a_volume_that_takes_25_s_to_make_is_made_once_under_a_time_out_of_10_s(
     dirdriver: Callable[..., DirDriver],
     tunnel_to: Callable[[Path, str], Tunnel],

@@ -142,17 +142,22 @@ class Sidecar:
     def __init__(self, socket: Path) -> None:
         self.socket = socket
         self._channel = grpc.insecure_channel(f"unix://{socket}", _OPTIONS)
+        self._calls: set[Any] = set()
+        """Those under way: grpcio cancels a call that nobody holds."""
 
     def call(self, method: str, request: Message | bytes | None = None, *, timeout_s: float | None = None) -> Outcome:
         """Make a unary call and wait for its end."""
         return self.start(method, request, timeout_s=timeout_s or PATIENCE_S).outcome()
 
     def start(self, method: str, request: Message | bytes | None = None, *, timeout_s: float | None = None) -> Pending:
-        """Begin a unary call; without `timeout_s` it has no deadline."""
+        """Begin a unary call; without `timeout_s` it has no deadline. It goes on if `Pending` is dropped."""
         path = path_of(method)
         known = METHODS.get(path)
         call: Any = self._channel.unary_unary(path, response_deserializer=known.response.FromString if known else None)
-        return Pending(call.future(_request(path, request), timeout=timeout_s))
+        future = call.future(_request(path, request), timeout=timeout_s)
+        self._calls.add(future)
+        future.add_done_callback(self._calls.discard)
+        return Pending(future)
 
     def stream(self, method: str, request: Message | bytes | None = None) -> Stream:
         """Begin a streaming call."""
