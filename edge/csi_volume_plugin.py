@@ -367,18 +367,30 @@ class VolumePlugin:
         Raises:
             NotReady: the root directory cannot be read.
         """
-        return await _locally(NotReady, scan, self._root)
+        found = await _locally(NotReady, scan, self._root)
+        self._dirs.forget_gone(found.unreadable)
+        return found
 
     async def mount_table(self) -> MountTable:
         """The mounts as they are now, for `is_mounted`."""
         return await _locally(NotReady, read_table, self.layout.root)
 
     def is_mounted(self, what: Published | Staged, mounts: MountTable) -> bool:
-        """Whether there is a mount at its target; of a block volume in a pod, at its device map."""
+        """Whether it stands where it is used: of a block volume in a pod, at its device map."""
+        if isinstance(what, Published) and what.block:
+            return mounts.is_mount_point(self.layout.device_map(what.name, what.pod_uid))
+        return self._is_at_target(what, mounts)
+
+    def has_mounts(self, what: Published | Staged, mounts: MountTable) -> bool:
+        """Whether anything of it is mounted.
+
+        The device map is made after the driver has published: a publication whose answer was lost has a target alone.
+        """
+        return self.is_mounted(what, mounts) or self._is_at_target(what, mounts)
+
+    def _is_at_target(self, what: Published | Staged, mounts: MountTable) -> bool:
         if isinstance(what, Staged):
             return mounts.is_mount_point(self._dirs.staging_target(what))
-        if what.block:
-            return mounts.is_mount_point(self.layout.device_map(what.name, what.pod_uid))
         return mounts.is_mount_point(self._dirs.target(what))
 
     def path(self, published: Published) -> Path:

@@ -24,6 +24,7 @@ from common.errors import SettingsError, timestamp
 from common.link import Link
 from common.tasks import Tasks
 from edge.csi_volume_plugin import VolumePlugin
+from edge.home import Home
 from edge.manager.states import VolumeStates
 from edge.metastore import Metastore
 from edge.node_facts import NodeFacts
@@ -31,6 +32,7 @@ from edge.registrar import Registrar
 from edge.registry.driver_registry import DriverRegistry
 from edge.settings import AgentSettings
 from edge.sync_streams import SyncStreams
+from edge.volume_errors import VolumeError
 from edge.volume_manager import VolumeManager
 
 log = logging.getLogger("csi_bridge.edge")
@@ -58,6 +60,7 @@ class KubeletPart:
             SettingsError: a directory cannot be used, or is another one's.
         """
         own = settings.registration == "own"
+        self._home = Home(settings.state_dir, settings.node, settings.root_dir) if own else None
         self._root_lock = _take_root(settings.root_dir) if own else None
         self.volumes = Volumes(settings) if own else None
         self.registry = DriverRegistry(
@@ -73,6 +76,8 @@ class KubeletPart:
 
     async def start(self, tasks: Tasks) -> None:
         """Bring the volumes to where they should be, from what is known here, and take registrations."""
+        if self._home is not None:
+            self._home.keep()
         tasks.start(self.registry.run(), name="driver registry")
         if self.volumes is not None:
             await self.volumes.start(self.registry, tasks)
@@ -133,27 +138,32 @@ class Volumes:
         try:
             states = VolumeStates(self._settings.state_dir, durable=self._settings.durability == "full")
         except OSError as error:
-            if str(error) != self._trouble:
-                log.error("no volume is mounted or unmounted before this is mended: %s", error)  # noqa: TRY400  # no bug
-            self._trouble = str(error)
+            self._note(str(error))
             return None
-        self._trouble = ""
+        self._note("")
         return states
+
+    def _note(self, trouble: str) -> None:
+        """Why nothing is mounted or unmounted: once in the log."""
+        if trouble and trouble != self._trouble:
+            log.error("no volume is mounted or unmounted before this is mended: %s", trouble)
+        self._trouble = trouble
 
     async def start(self, registry: DriverRegistry, tasks: Tasks) -> None:
         """Find out what is mounted, and begin to mount what is wanted; later, if the disk does not allow it yet."""
-        if self._states is not None:
-            await self._manage(registry, self._states)
-        else:
-            tasks.start(self._manage_later(registry), name="wait for the state directory")
+        if self._states is None or not await self._manage(registry, self._states):
+            tasks.start(self._manage_later(registry), name="wait for the disk")
 
     async def _manage_later(self, registry: DriverRegistry) -> None:
-        while self._states is None:
+        while True:
             await asyncio.sleep(_TRY_AGAIN_S)
-            self._states = await asyncio.to_thread(self._open_states)
-        await self._manage(registry, self._states)
+            if self._states is None:
+                self._states = await asyncio.to_thread(self._open_states)
+            if self._states is not None and await self._manage(registry, self._states):
+                return
 
-    async def _manage(self, registry: DriverRegistry, states: VolumeStates) -> None:
+    async def _manage(self, registry: DriverRegistry, states: VolumeStates) -> bool:
+        """False, and why in the log, while it cannot be found out what is mounted."""
         settings = self._settings
         facts = NodeFacts(settings.node, self.metastore, registry)
         manager = VolumeManager(
@@ -169,10 +179,16 @@ class Volumes:
             stats_interval_s=settings.volume_stats_interval_s,
             republish_interval_s=settings.volume_republish_interval_s,
         )
-        await manager.start()
+        try:
+            await manager.start()
+        except VolumeError as error:
+            self._note(error.why)
+            return False
+        self._note("")
         self._manager = manager
         facts.tell(manager.volumes_in_use())  # not before it is known what is mounted (contract.md C.9)
         registry.subscribe(lambda: facts.tell(manager.volumes_in_use()))
+        return True
 
     def node_labels(self) -> dict[str, str]:
         """The labels of this node's Node object, as far as it is known here."""

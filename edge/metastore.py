@@ -151,6 +151,11 @@ class Metastore:
         """An object as it was stored last (`ObjectStore.get`)."""
         return self.objects.get(ref)
 
+    def uid(self, ref: Ref) -> str:
+        """An object's UID, also of one that `get` does not give; empty if there is none."""
+        stamp = self.objects.stamps().get(ref)
+        return stamp.uid if stamp is not None else ""
+
     def refs(self, kind: str) -> list[Ref]:
         """The keys of all objects of a kind."""
         return self.objects.refs(kind)
@@ -188,6 +193,10 @@ class Metastore:
     def drop_fact(self, ref: Ref) -> None:
         """Nothing is to be told of `ref` any more."""
         self.facts.drop(ref)
+
+    def fact_refs(self, kind: str) -> list[Ref]:
+        """The facts of a kind that are on the disk."""
+        return [ref for ref in self.facts.stamps() if ref.kind == kind]
 
     def fact_acked(self, ref: Ref) -> bool:
         """Whether the hub has stored the newest state; False if there is no such fact."""

@@ -87,7 +87,7 @@ class Registrar:
                 tasks.create_task(self._look_for_drivers(), name=f"look through {self._plugins}")
             async with contextlib.aclosing(looks(self.directory)) as found:
                 async for seen in found:
-                    self._name_others(seen.others)
+                    self._name_others({**seen.others, **seen.unread})
                     await self._compare(tasks, seen.sockets)
 
     async def _compare(self, tasks: asyncio.TaskGroup, sockets: Mapping[Path, FileId]) -> None:
@@ -127,14 +127,16 @@ class Registrar:
     async def _look_for_drivers(self) -> None:
         """Drivers that registered before anybody observed, or whose registration is none of ours to ask about."""
         seen: set[Path] = set()
-        told = ""
+        trouble = ""
         while True:
             try:
                 now = set(await asyncio.to_thread(lambda: list(self._plugins.glob("*/csi.sock"))))
             except OSError as error:  # a directory went away while it was read, or may not be read
-                if str(error) != told:
+                if str(error) != trouble:
                     log.warning("cannot look for drivers in %s: %s; those that were seen stay", self._plugins, error)
-                told, now = str(error), seen
+                trouble, now = str(error), seen
+            else:
+                trouble = ""
             for path in now - seen:
                 self._registry.found(str(path), str(path))
             for path in seen - now:

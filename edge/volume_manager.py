@@ -14,7 +14,7 @@ import contextlib
 import logging
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -44,6 +44,9 @@ _PATIENCE_S = 123.0
 _RESTART_S = 10.0
 """After a task failed by a bug: not at once, so that it cannot spin."""
 
+_READ_AGAIN_S = 10.0
+"""Between two tries of objects that the disk did not give."""
+
 _LEFTOVERS_S = 60.0
 """Between two looks at what earlier times left, while there is any."""
 
@@ -62,7 +65,14 @@ class Store(Protocol):
         """It had all that the hub knew, once, perhaps before this start."""
 
     def get(self, ref: Ref) -> Object | None:
-        """One object."""
+        """One object.
+
+        Raises:
+            OSError: the disk does not give it.
+        """
+
+    def uid(self, ref: Ref) -> str:
+        """An object's UID, also of one that the disk does not give; empty if there is none."""
 
     def refs(self, kind: str) -> list[Ref]:
         """All objects of a kind."""
@@ -73,9 +83,10 @@ class Store(Protocol):
 
 @dataclass(slots=True)
 class _Clueless:
-    """A pod's volume that cannot be resolved."""
+    """A pod's volume that cannot be resolved: since when, in seconds since the epoch, and by the monotonic clock."""
 
     since: float
+    began_at: float
     told: bool = False
 
 
@@ -158,6 +169,8 @@ class VolumeManager:
         self._told_in_use: list[str] = []
         self._subscribers: list[Callable[[], None]] = []
         self._timers: dict[str, Timer] = {}
+        self._driver_states: dict[str, object] = {}
+        """How the drivers of the volumes were when they were looked at last."""
         self._was_in_step = False
         self._running = False
         self._started_at = self._clock.time()
@@ -165,12 +178,17 @@ class VolumeManager:
     # ---- life --------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Find out what is mounted and what is wanted, and begin to bring them together."""
+        """Find out what is mounted and what is wanted, and begin to bring them together.
+
+        Raises:
+            NotReady: what is mounted cannot be found out. It may be called again.
+        """
         await self._reconstruct()
         self._running = True
         self._store.subscribe(self._objects_changed)
         self._drivers.subscribe(self._drivers_changed)
-        self._pods_changed(self.wanted.load(self._clock.time()))
+        self._forget_lost_claims()
+        self._pods_changed(self.wanted.load(self._clock.monotonic()))
         for volume in list(self._volumes.values()):
             self._spawn(volume)
         self._look_at_trust()
@@ -267,8 +285,15 @@ class VolumeManager:
         for ref in changed:
             if ref.kind == "PersistentVolumeClaim" and self._is_absent(ref):
                 self._facts.forget_claim(ref.namespace, ref.name)
-        self._pods_changed(self.wanted.update(changed, self._clock.time()))
+        self._pods_changed(self.wanted.update(changed, self._clock.monotonic()))
         self._look_at_trust()
+
+    def _forget_lost_claims(self) -> None:
+        """What was told of claims that went without our noticing: the agent died before it was forgotten."""
+        if self._store.ever_in_step:
+            for ref in self._facts.claims():
+                if self._is_absent(ref):
+                    self._facts.forget_claim(ref.namespace, ref.name)
 
     def _is_absent(self, ref: Ref) -> bool:
         try:
@@ -279,9 +304,17 @@ class VolumeManager:
     def _drivers_changed(self) -> None:
         if not self._running:
             return
-        self._pods_changed(self.wanted.update_labels(self._clock.time()))
+        self._pods_changed(self.wanted.update_labels(self._clock.monotonic()))
+        before = self._driver_states
+        self._driver_states = {key.driver: self._state_of(key.driver) for key in self._volumes}
         for volume in list(self._volumes.values()):
-            volume.retry()
+            name = volume.key.driver  # one that comes and goes must not hurry the volumes of the others
+            if self._driver_states[name] != before[name]:
+                volume.retry()
+
+    def _state_of(self, name: str) -> object:
+        driver = self._drivers.find(name)
+        return None if driver is None else (driver.registered, driver.file, driver.capabilities)
 
     def _pods_changed(self, uids: Collection[str]) -> None:
         """These pods want something else: tell the tasks of all volumes that they wanted, want or have."""
@@ -306,6 +339,7 @@ class VolumeManager:
             self._start_cleaning()
             self._tell_clueless()
             self._wake_at_next_end()
+            self._wake_to_read_again()
             self._tell_in_use()
             self._tell()
 
@@ -373,34 +407,46 @@ class VolumeManager:
         old = self._timers.pop(name, None)
         if old is not None:
             old.cancel()
-        self._timers[name] = self._clock.call_later(delay_s, callback)
+
+        def ring() -> None:
+            del self._timers[name]
+            callback()
+
+        self._timers[name] = self._clock.call_later(delay_s, ring)
 
     def _wake_at_next_end(self) -> None:
         until = self.wanted.next_end()
         if until is not None:
-            # The wall clock may be set meanwhile: it is looked at every now and then.
-            delay_s = min(max(until - self._clock.time(), 0.0) + 0.001, 60.0)
+            delay_s = max(until - self._clock.monotonic(), 0.0) + 0.001  # a bell may ring a moment early
             self._set_timer("grace", delay_s, self._look_at_ends)
 
     def _look_at_ends(self) -> None:
-        self._pods_changed(self.wanted.expire(self._clock.time()))
+        self._pods_changed(self.wanted.expire(self._clock.monotonic()))
         self._wake_at_next_end()
+
+    def _wake_to_read_again(self) -> None:
+        if self.wanted.has_unread and "read again" not in self._timers:  # what changes meanwhile must not put it off
+            self._set_timer("read again", _READ_AGAIN_S, self._read_again)
+
+    def _read_again(self) -> None:
+        self._pods_changed(self.wanted.read_again(self._clock.monotonic()))
+        self._wake_to_read_again()
 
     def _note_clueless(self, uid: str, wants: PodWants | None) -> None:
         """Remember since when a pod's volumes cannot be resolved."""
         old = self._clueless.pop(uid, {})
         if wants is not None and wants.unresolved:
-            now = self._clock.time()
-            self._clueless[uid] = {name: old.get(name) or _Clueless(now) for name in wants.unresolved}
+            new = _Clueless(self._clock.time(), self._clock.monotonic())
+            self._clueless[uid] = {name: old.get(name) or replace(new) for name in wants.unresolved}
 
     def _tell_clueless(self) -> None:
         """Tell of the volumes that could not be resolved for long."""
-        now, next_s = self._clock.time(), None
+        now, next_s = self._clock.monotonic(), None
         for uid, names in self._clueless.items():
             wants = self.wanted.of(uid)
             assert wants is not None
             for name, one in names.items():
-                left_s = one.since + _PATIENCE_S - now
+                left_s = one.began_at + _PATIENCE_S - now
                 if one.told:
                     continue
                 if left_s <= 0:
@@ -456,10 +502,11 @@ class VolumeManager:
     def _is_attach_required(self, driver: str) -> bool:
         try:
             return driver_rules(self._store.get(Ref("CSIDriver", "", driver))).attach_required
-        except (AttributeError, TypeError, ValueError):
+        except (AttributeError, OSError, TypeError, ValueError):
             return True
 
     def _volume(self, key: VolumeKey) -> VolumeTask:
+        self._driver_states.setdefault(key.driver, self._state_of(key.driver))
         return self._volumes.setdefault(key, VolumeTask(key, self._host))
 
     # ---- what earlier times left -------------------------------------------------------------------------------------

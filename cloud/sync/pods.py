@@ -43,6 +43,7 @@ def ephemeral_claim_name(pod: str, volume: str) -> str:
 
 
 def _check(fields: Fields) -> None:
+    fields.part("metadata").number("deletionGracePeriodSeconds")
     spec = fields.part("spec", required=True)
     spec.name("nodeName", required=True)
     spec.name("serviceAccountName")

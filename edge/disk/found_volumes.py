@@ -5,13 +5,16 @@ Rules:
 * vol_data.json is believed only where it belongs: its names must lead to the directory that it lies in.
 * Whatever has a directory is found, mounted or not, whole or left half-way: as known, or as unreadable with the reason.
 * Only directories of ours are listed; no target is opened or stat'ed.
+* One that cannot be read is unreadable as a whole, and hides no other; but without those that hold all of a kind
+  nothing is known, and the scan fails.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from edge.disk.layout import PLUGIN, VOL_DATA, Layout, escaped, handle_hash
-from edge.disk.root_dir import RootDir
+from edge.disk.root_dir import Kind, RootDir
 from edge.disk.volume_data import EPHEMERAL, LARGEST_BYTES, VolumeData, VolumeDataUnknown, parse
 from edge.volumes import VolumeKey
 
@@ -61,12 +64,12 @@ class Staged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unreadable:
-    """A directory of a volume whose state is unknown, because its vol_data.json does not tell.
+    """A directory of a volume whose vol_data.json does not tell its state, or one of several volumes, not readable.
 
     Attributes:
         path: the volume's directory; of a block volume's publication, the link or map of the pod.
-        pod_uid: whose it is; empty for stagings.
-        name: the volume's name as a directory; empty for stagings of file systems.
+        pod_uid: whose it is; empty for stagings, and for the publications of a block volume.
+        name: the volume's name as a directory; empty for stagings of file systems, and for several volumes.
         driver: of a file system's staging, else empty.
         bare: there is no vol_data.json, which is there before a driver is asked and goes when all is undone; never of
             a block volume's publication, which has none of its own.
@@ -104,7 +107,7 @@ def scan(root: RootDir) -> Found:
     """All CSI volumes that have a directory below a root directory. Blocks.
 
     Raises:
-        OSError: a directory of ours cannot be read.
+        OSError: the directory of all pods, or of all stagings, or of all block volumes cannot be read.
     """
     found = _Scan(root, Layout(root.path))
     found.file_systems()
@@ -123,7 +126,7 @@ class _Scan:
 
     def file_systems(self) -> None:
         for uid in self._dirs(self.layout.pods):
-            for folder in self._dirs(self.layout.pods / uid / "volumes" / PLUGIN):
+            for folder in _dirs(self._below(self.layout.pods / uid / "volumes" / PLUGIN, pod_uid=uid)):
                 path = self.layout.volume_dir(uid, folder)
                 try:
                     data = self._read(path)
@@ -140,7 +143,7 @@ class _Scan:
 
     def stagings(self) -> None:
         for driver in self._dirs(self.layout.staging_root) - _NO_DRIVERS:
-            for folder in self._dirs(self.layout.staging_root / driver):
+            for folder in _dirs(self._below(self.layout.staging_root / driver, driver=driver)):
                 path = self.layout.staging_root / driver / folder
                 try:
                     data = self._read(path)
@@ -175,19 +178,31 @@ class _Scan:
         found: dict[str, dict[str, Path]] = {}
         root = self.layout.block_root
         for name in self._dirs(root / "publish"):
-            for uid in self.root.names(root / "publish" / name):
+            for uid in self._below(root / "publish" / name, name=name, block=True):
                 found.setdefault(name, {})[uid] = root / "publish" / name / uid
         for name in self._dirs(root) - {"staging", "publish"}:
-            for uid in self.root.names(self.layout.device_maps(name)):
+            for uid in self._below(self.layout.device_maps(name), name=name, block=True):
                 found.setdefault(name, {})[uid] = self.layout.device_maps(name) / uid
         for uid in self._dirs(self.layout.pods):
             folder = self.layout.pods / uid / "volumeDevices" / PLUGIN
-            for name in self.root.names(folder):
+            for name in self._below(folder, pod_uid=uid, block=True):
                 found.setdefault(name, {})[uid] = folder / name
         return found
 
     def _dirs(self, path: Path) -> set[str]:
-        return {name for name, kind in self.root.names(path).items() if kind == "dir"}
+        return _dirs(self.root.names(path))
+
+    def _below(
+        self, path: Path, *, pod_uid: str = "", name: str = "", driver: str = "", block: bool = False
+    ) -> dict[str, Kind]:
+        """What lies in a directory of some volumes."""
+        try:
+            return self.root.names(path)
+        except OSError as error:
+            self.unreadable.append(
+                Unreadable(path=path, reason=str(error), pod_uid=pod_uid, name=name, driver=driver, block=block)
+            )
+            return {}
 
     def _read(self, folder: Path) -> VolumeData:
         return read_data(self.root, folder)
@@ -205,6 +220,10 @@ def read_data(root: RootDir, folder: Path) -> VolumeData:
         raise VolumeDataUnknown(f"there is no {VOL_DATA}", missing=True) from None
     except OSError as error:
         raise VolumeDataUnknown(str(error)) from error
+
+
+def _dirs(found: Mapping[str, Kind]) -> set[str]:
+    return {name for name, kind in found.items() if kind == "dir"}
 
 
 def _require(belongs: bool) -> None:  # noqa: FBT001  # it reads as a sentence

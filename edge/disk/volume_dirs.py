@@ -16,7 +16,7 @@ from edge.disk import volume_data
 from edge.disk.block_devices import loops_on
 from edge.disk.found_volumes import Published, Staged, Unreadable, read_data
 from edge.disk.layout import PLUGIN, VOL_DATA, Layout
-from edge.disk.mounts import read_table
+from edge.disk.mounts import MountTable, read_table
 from edge.disk.root_dir import RootDir
 from edge.disk.volume_data import VolumeData, VolumeDataUnknown
 from edge.fault_points import reach
@@ -41,7 +41,7 @@ class VolumeDirs:
         self.layout = Layout(root.path)
         self._root, self._node = root, node
         self._kept: dict[Path, str] = {}
-        """What could not be cleaned away, and why: said once."""
+        """What is unreadable and could not be cleaned away, and why: it is tried again and again, and said once."""
 
     def target(self, published: Published) -> Path:
         """`target_path`."""
@@ -171,10 +171,14 @@ class VolumeDirs:
         """Refuse to unstage what is mounted elsewhere."""
         target = self.staging_target(staged)
         mounts = read_table(self.layout.root, whole=True)
-        used = mounts.within(self.layout.device_maps(staged.name)) if staged.block else mounts.references(target)
+        used = mounts.references(target) if not staged.block else self._block_mounts(staged.name, mounts)
         if used:
             places = ", ".join(used[:3])
             raise NotReady(f"{staged.key} is still in use: it is mounted at {places}")
+
+    def _block_mounts(self, name: str, mounts: MountTable) -> list[str]:
+        """Where a block volume is mounted for pods: at device maps, and where the driver published it."""
+        return [*mounts.within(self.layout.device_maps(name)), *mounts.within(self.layout.block_targets(name))]
 
     def may_be_staged(self, staged: Staged) -> bool:
         """Whether the disk has any sign of a staging."""
@@ -194,12 +198,16 @@ class VolumeDirs:
             self._require_idle(what, places)
             self._remove_leftovers(what, places)
         except OSError as error:
-            self._tell_kept(places[0], _words(error))
+            self._tell_kept(what, places[0], _words(error))
             return False
-        self._kept.pop(places[0], None)
         if what.pod_uid:
             self._prune_pod(what.pod_uid, block=what.block)
         return True
+
+    def forget_gone(self, unreadable: Iterable[Unreadable]) -> None:
+        """Of what could not be cleaned away remember what still lies there."""
+        there = {one.path for one in unreadable}
+        self._kept = {path: why for path, why in self._kept.items() if path in there}
 
     def _require_idle(self, what: Published | Unreadable, places: list[Path]) -> None:
         mounts = read_table(self.layout.root, whole=True)
@@ -218,10 +226,12 @@ class VolumeDirs:
         else:
             self._tidy_block(what.name, "leftovers", bare=bare)
 
-    def _tell_kept(self, place: Path, why: str) -> None:
-        if self._kept.get(place) != why:
-            self._kept[place] = why
-            log.warning("%s is left as it is: %s", place, why)
+    def _tell_kept(self, what: Published | Unreadable, place: Path, why: str) -> None:
+        if isinstance(what, Unreadable):
+            if self._kept.get(what.path) == why:
+                return
+            self._kept[what.path] = why
+        log.warning("%s is left as it is: %s", place, why)
 
     def _places(self, what: Published | Unreadable) -> Iterable[Path]:
         if not what.block:

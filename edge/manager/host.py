@@ -70,7 +70,10 @@ class Plugin(Protocol):
         """The mounts as they are now."""
 
     def is_mounted(self, what: Published | Staged, mounts: MountTable) -> bool:
-        """Whether there is a mount at its target."""
+        """Whether it stands where it is used."""
+
+    def has_mounts(self, what: Published | Staged, mounts: MountTable) -> bool:
+        """Whether anything of it is mounted."""
 
     def path(self, published: Published) -> Path:
         """Where a pod finds it."""
@@ -102,6 +105,10 @@ class Driver(Protocol):
     @property
     def registered(self) -> bool:
         """Whether it is here now."""
+
+    @property
+    def file(self) -> object:
+        """Which file its registration socket was: another one each time that it registers."""
 
 
 class Drivers(Protocol):

@@ -6,11 +6,13 @@ Rules:
 * What a volume accounts for meanwhile is neither shown nor touched.
 * A bare one goes at once if it is empty: no driver was asked for anything there, or all is undone. Any other one of a
   pod goes when the pod is surely gone and nothing is mounted there. A staging whose vol_data.json does not tell stays:
-  a driver may hold something for it, and only people can find out what.
+  a driver may hold something for it, and only people can find out what. So does a directory of several volumes that
+  cannot be read, and meanwhile all that lay in it.
 """
 
 import logging
 from collections.abc import Callable, Iterable
+from pathlib import Path
 
 from edge.disk.found_volumes import Published, Staged, Unreadable
 from edge.manager.host import Plugin
@@ -72,7 +74,7 @@ class Leftovers:
 
     async def _look(self) -> None:
         there = {one.path: one for one in (await self._plugin.scan()).unreadable}
-        self._all = [there[one.path] for one in self._all if one.path in there]
+        self._all = [there.get(one.path, one) for one in self._all if not there.keys().isdisjoint(_way_to(one.path))]
         for one in list(self._all):
             if self._is_explained(one) or not self._may_go(one):
                 continue
@@ -81,12 +83,17 @@ class Leftovers:
                 self._all = [other for other in self._all if other is not one]
 
     def _may_go(self, one: Unreadable) -> bool:
-        return one.bare or bool(one.pod_uid and self._is_pod_gone(one.pod_uid))
+        return one.bare or bool(one.name and one.pod_uid and self._is_pod_gone(one.pod_uid))
 
 
 def accounts_for(task: VolumeTask, one: Unreadable) -> bool:
     """Whether a volume has a directory there, or is to have one."""
     return any(one.is_of(what) for what in _places(task))
+
+
+def _way_to(path: Path) -> Iterable[Path]:
+    """It, and the directories that it lies in."""
+    return path, *path.parents
 
 
 def _places(task: VolumeTask) -> Iterable[Published | Staged]:

@@ -7,11 +7,13 @@ Rules:
   volume is somebody else's.
 * The preconditions are the kubelet's (contract.md C.6); those that depend on what is mounted now are the volume task's.
 * An object that is not as the API server would have it makes its volumes unresolved; it never makes a pod vanish.
+* A pod that is being deleted is over when its status says that all containers have ended, or when its grace has passed
+  since this process heard of the deletion. The time of the deletion is another machine's, and may have come late: until
+  now nobody here had told the containers to end.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from datetime import datetime
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from common.objects import Object, Ref
@@ -37,6 +39,12 @@ _PROTECTION = "kubernetes.io/pvc-protection"
 
 _ENDED = ("Succeeded", "Failed")
 
+_GRACE_S = 30
+"""Seconds, of a pod that does not say (core/v1, DefaultTerminationGracePeriodSeconds)."""
+
+_CONTAINERS = ("initContainers", "containers", "ephemeralContainers")
+_STATUSES = ("initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodWants:
@@ -47,7 +55,9 @@ class PodWants:
         unresolved: why the others are not, by the pod's name of the volume.
         refs: every object that this was made of, there or not, and those that the node calls read.
         stamps: the states of what the node calls read: attachments, secrets, tokens.
-        ends_at: when the pod's grace is over, in seconds since the epoch; None if that is not to come.
+        deleted_at: when this process heard that the pod is being deleted, by the monotonic clock; None if it is not.
+        ends_at: when the pod's grace is over, by the same clock; None if that is not to come.
+        unread: the disk did not give the pod, or an object that it names: it is to be read again.
     """
 
     pod: Pod
@@ -55,14 +65,25 @@ class PodWants:
     unresolved: Mapping[str, str] = field(default_factory=dict)
     refs: frozenset[Ref] = frozenset()
     stamps: tuple[tuple[Ref, str], ...] = ()
+    deleted_at: float | None = None
     ends_at: float | None = None
+    unread: bool = False
 
 
 class _Unresolved(Exception):
     """A volume cannot be resolved; `str()` is the reason."""
 
 
-def resolve(found: Object, look: Look, *, node: str, labels: Mapping[str, str], now: float, selinux: bool) -> PodWants:
+def resolve(
+    found: Object,
+    look: Look,
+    *,
+    node: str,
+    labels: Mapping[str, str],
+    now: float,
+    deleted_at: float | None,
+    selinux: bool,
+) -> PodWants:
     """What a Pod object wants on this node.
 
     Args:
@@ -70,18 +91,26 @@ def resolve(found: Object, look: Look, *, node: str, labels: Mapping[str, str], 
         look: finds the objects that it names.
         node: this node's name.
         labels: the labels of this node.
-        now: seconds since the epoch.
+        now: seconds, by the monotonic clock.
+        deleted_at: when this process heard of the pod's deletion, by the same clock, if it had before.
         selinux: whether this machine runs SELinux.
     """
     try:
         body = found.read()
-        pod, ends_at = _pod(found, body, now)
+        deleted_at, ends_at = _deletion(body, now if deleted_at is None else deleted_at)
+        pod = _pod(found, body, is_over=ends_at is not None and (ends_at <= now or _all_ended(body)))
         if pod.gone:
-            return PodWants(pod=pod, refs=frozenset((found.ref,)))
-        return _Resolver(look, node, labels, pod, body, selinux=selinux).wants(found.ref, ends_at)
+            return PodWants(pod=pod, refs=frozenset((found.ref,)), deleted_at=deleted_at)
+        wants = _Resolver(look, node, labels, pod, body, selinux=selinux).wants(found.ref)
+        return replace(wants, deleted_at=deleted_at, ends_at=ends_at)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         pod = Pod(uid=found.stamp.uid, namespace=found.ref.namespace, name=found.ref.name)
-        return PodWants(pod=pod, unresolved={"": _malformed(found.ref, error)}, refs=frozenset((found.ref,)))
+        return without_body(pod, found.ref, _malformed(found.ref, error))
+
+
+def without_body(pod: Pod, ref: Ref, why: str, *, unread: bool = False) -> PodWants:
+    """What is known of a pod whose body tells nothing: that it is there."""
+    return PodWants(pod=pod, unresolved={"": why}, refs=frozenset((ref,)), unread=unread)
 
 
 def node_of(found: Object) -> str:
@@ -153,24 +182,41 @@ def _matches(requirement: Body, value: str | None) -> bool:
     raise ValueError(f"the node selector operator {operator!r} is unknown")
 
 
-def _pod(found: Object, body: Body, now: float) -> tuple[Pod, float | None]:
-    spec, metadata = body["spec"], body["metadata"]
-    ends_at = None
-    if metadata.get("deletionTimestamp"):  # it includes the grace: until then its containers may run
-        ends_at = datetime.fromisoformat(metadata["deletionTimestamp"]).timestamp()
+def _deletion(body: Body, known_at: float) -> tuple[float | None, float | None]:
+    """When the deletion of a pod became known, and when its grace is over; None for both if it is not being deleted."""
+    metadata = body["metadata"]
+    if not metadata.get("deletionTimestamp"):
+        return None, None
+    grace_s = metadata.get("deletionGracePeriodSeconds")
+    return known_at, known_at + (_GRACE_S if grace_s is None else int(grace_s))
+
+
+def _all_ended(body: Body) -> bool:
+    """Whether the status says of each container that it has ended."""
+    status = body.get("status") or {}
+    ended = {
+        one["name"]
+        for kind in _STATUSES
+        for one in status.get(kind) or ()
+        if (one.get("state") or {}).get("terminated") is not None
+    }
+    return all(container["name"] in ended for container in _containers(body["spec"]))
+
+
+def _pod(found: Object, body: Body, *, is_over: bool) -> Pod:
+    spec = body["spec"]
     ended = (body.get("status") or {}).get("phase") in _ENDED
     context = spec.get("securityContext") or {}
     group = context.get("fsGroup")
-    pod = Pod(
+    return Pod(
         uid=found.stamp.uid,
         namespace=found.ref.namespace,
         name=found.ref.name,
         service_account=str(spec.get("serviceAccountName") or "default"),
         fs_group=None if group is None else int(group),
         fs_group_on_root_mismatch=context.get("fsGroupChangePolicy") == "OnRootMismatch",
-        gone=ended or (ends_at is not None and ends_at <= now),
+        gone=ended or is_over,
     )
-    return pod, None if pod.gone else ends_at
 
 
 @dataclass(slots=True)
@@ -192,8 +238,9 @@ class _Resolver:
         self._pod, self._body, self._selinux = pod, body, selinux
         self._refs: set[Ref] = set()
         self._stamps: dict[Ref, str] = {}
+        self._unread = False
 
-    def wants(self, ref: Ref, ends_at: float | None) -> PodWants:
+    def wants(self, ref: Ref) -> PodWants:
         """All its volumes."""
         self._refs.add(ref)
         volumes: list[PodVolume] = []
@@ -208,7 +255,7 @@ class _Resolver:
             except _Unresolved as reason:
                 unresolved[name] = str(reason)
             except OSError as error:  # the disk does not give an object
-                unresolved[name] = str(error)
+                unresolved[name], self._unread = str(error), True
             except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
                 unresolved[name] = _malformed(None, error)
             else:
@@ -220,7 +267,7 @@ class _Resolver:
             unresolved=unresolved,
             refs=frozenset(self._refs),
             stamps=tuple(sorted(self._stamps.items())),
-            ends_at=ends_at,
+            unread=self._unread,
         )
 
     def _volume(self, given: Body, name: str, use: _Use) -> PodVolume | None:
@@ -253,7 +300,7 @@ class _Resolver:
         bound = str(body["spec"].get("volumeName") or "")
         if not bound:
             raise _Unresolved(f"{shown} is bound, but does not name its PV")
-        volume = self._persistent(bound, _claim(found, status))
+        volume = self._persistent(bound, _claim(found, bound, status))
         self._check_use(name, volume, use)
         label = self._label(volume, use)
         return PodVolume(pod=_labelled(self._pod, label), volume=volume, volume_name=name, read_only=read_only)
@@ -389,7 +436,7 @@ def _uses(spec: Body) -> dict[str, _Use]:
 
 
 def _containers(spec: Body) -> Iterator[Body]:
-    for kind in ("initContainers", "containers", "ephemeralContainers"):
+    for kind in _CONTAINERS:
         yield from spec.get(kind) or ()
 
 
@@ -413,12 +460,13 @@ def _labelled(pod: Pod, label: str) -> Pod:
     )
 
 
-def _claim(found: Object, status: Body) -> Claim:
+def _claim(found: Object, volume: str, status: Body) -> Claim:
     allocated = (status.get("allocatedResources") or {}).get("storage")
     return Claim(
         namespace=found.ref.namespace,
         name=found.ref.name,
         uid=found.stamp.uid,
+        volume=volume,
         status_bytes=_storage(status.get("capacity")),
         allocated_bytes=None if allocated is None else parse_bytes(allocated),
         resize_status=str((status.get("allocatedResourceStatuses") or {}).get("storage") or ""),

@@ -55,7 +55,7 @@ class Device:
         attached: it needs its attachment, and stands in the node's `volumesInUse`.
         attachment_uid: the attachment under which it was staged; empty if it needed none, or that is unknown.
         mount_point: its staging directory was a mount point when it was done.
-        arguments: a hash of what the driver was asked for.
+        arguments: a hash of what the driver was asked for, or that it was not asked; empty if that is unknown.
         size_bytes: the size that this node has expanded it to; 0 if unknown.
         boot: the boot in which it was done.
         since: when it came into this state, in seconds since the epoch.

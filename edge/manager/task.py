@@ -7,7 +7,8 @@ Rules:
 * Before a driver is asked the row says `UNCERTAIN`, and after its answer what came of it (RULE C13). An uncertain mount
   is mounted again or undone, and nothing else (RULE C14). What is done is not asked for again.
 * Taking down comes first, and needs the host's permission at that moment. Unstaging needs that no pod is left; what was
-  attached anew since it was staged is unstaged before the next pod gets it: meanwhile another node may have written.
+  attached anew since it was staged, or staged with other arguments, is unstaged before the next pod gets it.
+* It is staged for the first pod that may get it. What keeps another pod from it keeps nobody else.
 * A refusal by the driver means that nothing is there, unless something is mounted or only the disk tells of the mount.
   A failed refresh changes nothing.
 * What fails is tried again with the kubelet's back-off, and at once if something that it needs has changed.
@@ -35,6 +36,11 @@ log = logging.getLogger("csi_bridge.edge.volumes")
 
 _STAGE_UNSTAGE = 1
 """Of `NodeServiceCapability.RPC.Type`."""
+
+_ASKED = "asked "
+_NOT_ASKED = "not asked"
+"""How a staging's `arguments` begin: the driver was asked for this, or it did not stage then. Those of earlier
+versions, and of what only the disk tells of, begin otherwise, and are compared with nothing."""
 
 _PATIENCE_S = 123.0
 """A wait for others is told as an event after this: how long the kubelet waits before it says so (2 min 3 s)."""
@@ -94,7 +100,9 @@ class VolumeTask:
 
     def want(self, wants: Mapping[Target, PodVolume]) -> None:
         """Who wants it now, and that something about that is new."""
+        self._look_at_use()
         self.wants = dict(wants)
+        self._look_at_use()
         now = self._host.clock.time()
         self._wanted_since = {target: self._wanted_since.get(target, now) for target in wants}
         kept = {VOLUME, *wants, *self.rows.publications}
@@ -136,10 +144,10 @@ class VolumeTask:
         return any(want.volume.rules.attach_required and not want.volume.ephemeral for want in self.wants.values())
 
     def holds(self, want: PodVolume) -> bool:
-        """Whether it has, or is just taking, the place that another volume is to get."""
-        target, device = Target(want.pod.uid, want.volume.name), self.rows.device
-        shares = want.volume.block and device is not None and device.block and device.name == want.volume.name
-        return shares or target in self.rows.publications or self.doing == (Step.PUBLISH, target)
+        """Whether it has the place that another volume is to get."""
+        device = self.rows.device
+        shares = want.volume.block and device is not None and _place(device) == _place(want.volume)
+        return shares or _target(want) in self.rows.publications
 
     @property
     def is_over(self) -> bool:
@@ -204,12 +212,16 @@ class VolumeTask:
             if target not in self.wants and self._host.may_unpublish(publication):
                 yield Step.UNPUBLISH, target
         is_stale = self._is_stale()
+        is_ready = self._is_staged and not is_stale
+        if is_stale:
+            yield Step.UNSTAGE, VOLUME
+        elif not is_ready and self._next_want() is not None:
+            yield Step.STAGE, VOLUME
         for target, want in self.wants.items():
-            if not rows.is_published(target):
-                if is_stale:
-                    yield Step.UNSTAGE, VOLUME
-                else:
-                    yield (Step.PUBLISH, target) if want.volume.ephemeral or rows.is_staged else (Step.STAGE, VOLUME)
+            if rows.is_published(target):
+                continue
+            if is_ready or want.volume.ephemeral or self._in_the_way(want):  # which the try tells
+                yield Step.PUBLISH, target
 
     # ---- one step ----------------------------------------------------------------------------------------------------
 
@@ -264,18 +276,21 @@ class VolumeTask:
     # ---- mounting ----------------------------------------------------------------------------------------------------
 
     async def _stage(self, _target: Target) -> None:
-        want = next(want for target, want in self.wants.items() if not self.rows.is_published(target))
-        volume, host = want.volume, self._host
-        self._check_place(want)
-        driver = host.driver(self.key.driver)
+        want, host = self._next_want(), self._host
+        assert want is not None
+        volume, driver = want.volume, host.driver(self.key.driver)
         context, attachment_uid = host.inputs.publish_context(volume), host.inputs.attachment_uid(volume)
         secrets = host.inputs.secrets(volume.stage_secret) if _STAGE_UNSTAGE in driver.capabilities else {}
         before = self.rows.device
-        if volume.rules.attach_required and not (before is not None and before.attached):
+        must_be_known = volume.rules.attach_required and not (before is not None and before.attached)
+        if must_be_known:
             await self._check_in_use()
         intent = self._intent_to_stage(want, before, attachment_uid)
         await self.rows.intend(Step.STAGE, intent)
         try:
+            self._check(self._in_the_way(want))  # another volume may have been quicker
+            if must_be_known and self._in_use is None:
+                raise Waiting("the pod that wanted it is gone, and what the hub has confirmed is void")
             await host.plugin.stage(
                 volume,
                 publish_context=context,
@@ -287,7 +302,7 @@ class VolumeTask:
             await self.rows.settle(Step.STAGE, before or intent, gone=before is None)
             raise
         except Refused as error:
-            kept = intent.reconstructed or bool(self.rows.publications) or await self._is_mounted(staged_of(intent))
+            kept = intent.reconstructed or bool(self.rows.publications) or await self._has_mounts(staged_of(intent))
             await self.rows.settle(Step.STAGE, replace(intent, error=error.why), gone=not kept)
             raise
         mounted = await self._is_mounted(staged_of(intent))
@@ -299,7 +314,7 @@ class VolumeTask:
     async def _publish(self, target: Target) -> None:
         want = self.wants[target]
         pod, host = want.pod, self._host
-        self._check_place(want)
+        self._check(self._in_the_way(want) or self._misfit(want))
         host.driver(self.key.driver)
         context = host.inputs.publish_context(want.volume)
         secrets = host.inputs.secrets(want.volume.publish_secret)
@@ -308,6 +323,7 @@ class VolumeTask:
         intent = self._intent_to_publish(want, before)
         await self.rows.intend(Step.PUBLISH, intent)
         try:
+            self._check(self._in_the_way(want))  # another volume may have been quicker
             await host.plugin.publish(
                 want,
                 publish_context=context,
@@ -320,7 +336,7 @@ class VolumeTask:
             await self.rows.settle(Step.PUBLISH, before or intent, gone=before is None)
             raise
         except Refused as error:
-            kept = intent.reconstructed or await self._is_mounted(published_of(intent))
+            kept = intent.reconstructed or await self._has_mounts(published_of(intent))
             await self.rows.settle(Step.PUBLISH, replace(intent, error=error.why), gone=not kept)
             raise
         await self._expander.expand_mounting(want)  # if that fails the pod must not start: it stays uncertain
@@ -383,6 +399,87 @@ class VolumeTask:
     def _whose_was(row: Publication) -> str:
         return f" to pod {row.pod_namespace}/{row.pod_name}" if row.pod_name else f" to the pod of uid {row.pod_uid}"
 
+    # ---- what stands in the way --------------------------------------------------------------------------------------
+
+    def _next_want(self) -> PodVolume | None:
+        """For whom it is staged: the first pod that does not have it and may get it."""
+        return next((want for want in self._waiting() if not self._in_the_way(want)), None)
+
+    def _waiting(self) -> Iterator[PodVolume]:
+        """The pods that do not have it, of a volume that can be staged."""
+        for target, want in self.wants.items():
+            if not want.volume.ephemeral and not self.rows.is_published(target):
+                yield want
+
+    def _in_the_way(self, want: PodVolume) -> str:
+        """Why a pod cannot get it while things are as they are; empty if it can.
+
+        One volume to a place; one that is ReadWriteOncePod alone goes to one pod (operation_generator.go), but what a
+        pod had it may have again; and nothing is staged anew under a pod.
+        """
+        target, volume, had = _target(want), want.volume, self.rows.publications
+        if (
+            volume.access_modes == ("ReadWriteOncePod",)
+            and target not in had
+            and any(other.pod_uid != target.pod_uid for other in had)
+        ):
+            return "the volume has the access mode ReadWriteOncePod and is already in use by another pod"
+        taken = self._host.taken(want)
+        if taken is not None:
+            return f"another volume is in the place of {volume.name}, until it is taken down: {taken}"
+        return self._misfit(want) if any(other != target for other in had) else ""
+
+    def _misfit(self, want: PodVolume) -> str:
+        """Why a pod cannot get it from how it is staged; empty if it can."""
+        device = self.rows.device
+        if device is None or want.volume.ephemeral:
+            return ""
+        if _place(device) != _place(want.volume):
+            staged = f"block volume {device.name}" if device.block else "a file system"
+            return f"it is staged as {staged}, and is staged anew when no pod has it so any more"
+        if self.rows.is_staged and not self._is_staged:
+            return (
+                f"driver {self.key.driver} stages now, and did not stage when another pod got the volume; "
+                f"it is asked to when no pod has it any more"
+            )
+        return ""
+
+    @staticmethod
+    def _check(why_not: str) -> None:
+        if why_not:
+            raise NotReady(why_not)
+
+    @property
+    def _stages(self) -> bool:
+        driver = self._host.drivers.find(self.key.driver)
+        return driver is not None and _STAGE_UNSTAGE in driver.capabilities
+
+    @property
+    def _is_staged(self) -> bool:
+        """Whether it is surely staged: by the driver, if that stages."""
+        device = self.rows.device
+        return self.rows.is_staged and not (self._stages and device is not None and device.arguments == _NOT_ASKED)
+
+    def _is_stale(self) -> bool:
+        """Whether it was staged in another way than the next pod is to get it, and no pod has it.
+
+        The cloud takes a volume from a node that is away for long, and gives it back later, with another attachment:
+        what is mounted is of the time before another node wrote to it. And objects can be written anew with the same
+        handle. If no pod may get it yet, it makes room: two block volumes may wait for each other's place.
+        """
+        device = self.rows.device
+        if device is None or self.rows.publications:
+            return False
+        want = self._next_want() or next(self._waiting(), None)
+        if want is None:
+            return False
+        is_other = self._stages and device.arguments.startswith(_ASKED) and device.arguments != _asked(want)
+        if is_other or _place(device) != _place(want.volume):
+            return True
+        if not device.attachment_uid:
+            return False
+        return self._host.inputs.attachment_uid(want.volume) not in {"", device.attachment_uid}
+
     # ---- what a step needs -------------------------------------------------------------------------------------------
 
     def _intent_to_stage(self, want: PodVolume, before: Device | None, attachment_uid: str) -> Device:
@@ -395,7 +492,7 @@ class VolumeTask:
             reconstructed=before is not None and before.reconstructed,
             attached=volume.rules.attach_required,
             attachment_uid=attachment_uid,
-            arguments=_hash(volume, want.pod.fs_group, want.pod.selinux_label),
+            arguments=_asked(want) if self._stages else _NOT_ASKED,
             size_bytes=before.size_bytes if before is not None else 0,
             boot=self._host.boot,
             since=self._since(before),
@@ -424,33 +521,19 @@ class VolumeTask:
             return before.since
         return self._host.clock.time()
 
-    def _is_stale(self) -> bool:
-        """Whether it was staged under another attachment than it has now, and no pod has it.
-
-        The cloud takes a volume from a node that is away for long, and gives it back later: what is mounted is of the
-        time before another node wrote to it.
-        """
-        device, want = self.rows.device, next(iter(self.wants.values()), None)
-        if device is None or want is None or self.rows.publications or not device.attachment_uid:
-            return False
-        return self._host.inputs.attachment_uid(want.volume) not in {"", device.attachment_uid}
-
     async def _is_mounted(self, what: Published | Staged) -> bool:
-        """Whether there is a mount at its target, or that cannot be found out."""
+        """Whether it stands where it is used, or that cannot be found out."""
         try:
             return self._host.plugin.is_mounted(what, await self._host.mount_table())
         except NotReady:
             return True
 
-    def _check_place(self, want: PodVolume) -> None:
-        """One volume to a place; and one that is ReadWriteOncePod alone goes to one pod (operation_generator.go)."""
-        pod_uid, volume = want.pod.uid, want.volume
-        others = [row for row in self.rows.publications.values() if row.pod_uid != pod_uid]
-        if others and volume.access_modes == ("ReadWriteOncePod",):
-            raise NotReady("the volume has the access mode ReadWriteOncePod and is already in use by another pod")
-        taken = self._host.taken(want)
-        if taken is not None:
-            raise NotReady(f"another volume is in the place of {volume.name}, until it is taken down: {taken}")
+    async def _has_mounts(self, what: Published | Staged) -> bool:
+        """Whether anything of it is mounted, or that cannot be found out."""
+        try:
+            return self._host.plugin.has_mounts(what, await self._host.mount_table())
+        except NotReady:
+            return True
 
     async def _check_in_use(self) -> None:
         """The hub knows that this node uses the volume before a driver is asked for the first time (RULE C12).
@@ -471,10 +554,29 @@ class VolumeTask:
         await self._host.in_use_acked(self.key)
         self.retry()
 
+    def _look_at_use(self) -> None:
+        """What the hub has confirmed is void as soon as the volume is not in use, which the hub is told, too."""
+        if not self.is_attached:
+            self._stop_waiting()
+
     def _stop_waiting(self) -> None:
         if self._in_use is not None:
             self._in_use.cancel()
             self._in_use = None
+
+
+def _target(want: PodVolume) -> Target:
+    return Target(want.pod.uid, want.volume.name)
+
+
+def _place(what: Volume | Device) -> tuple[bool, str]:
+    """What beside driver and handle makes the staging directory (`edge.disk.layout`)."""
+    return what.block, what.name if what.block else ""
+
+
+def _asked(want: PodVolume) -> str:
+    """A staging's arguments. Not fsGroup, which is given with the first pod's: the next one's is no other volume."""
+    return _ASKED + _hash(want.volume, want.selinux_context)
 
 
 def _hash(volume: Volume, *more: object) -> str:

@@ -5,15 +5,20 @@ Rules:
 * Bodies are not kept: an object that changed is read again, and only the pods that consulted it are resolved again.
 * A pod is gone if it has ended, if it was deleted and its grace is over, or if the store has no pod of its uid. Nothing
   else makes a volume unwanted: a claim that vanished or an affinity that no longer fits takes no mount from a pod.
+* What the disk does not give is still there: such a pod stays as it was known, or is known by its uid alone, and is
+  read again later (`read_again`). It holds up no other one.
+* All times are those of the monotonic clock.
 """
 
 import contextlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Protocol
 
 from common.objects import Object, Ref
-from edge.manager.resolution import PodWants, labels_of, node_of, resolve
+from edge.manager.resolution import PodWants, labels_of, node_of, resolve, without_body
+from edge.volumes import Pod
 
 POD = "Pod"
 
@@ -22,7 +27,14 @@ class Objects(Protocol):
     """The objects that this node was told of."""
 
     def get(self, ref: Ref) -> Object | None:
-        """One of them."""
+        """One of them.
+
+        Raises:
+            OSError: the disk does not give it.
+        """
+
+    def uid(self, ref: Ref) -> str:
+        """Its UID, also of one that the disk does not give; empty if there is none."""
 
     def refs(self, kind: str) -> list[Ref]:
         """All of a kind."""
@@ -60,6 +72,7 @@ class Wanted:
         """By uid: further pods that have it, the one that came last at the end."""
         self._by_ref: defaultdict[Ref, set[Ref]] = defaultdict(set)
         self._ends: dict[Ref, float] = {}
+        self._unread: set[Ref] = set()
 
     @property
     def pods(self) -> Iterable[PodWants]:
@@ -106,8 +119,17 @@ class Wanted:
         return self._resolve([ref for ref, ends_at in self._ends.items() if ends_at <= now], now)
 
     def next_end(self) -> float | None:
-        """When something changes next by itself, in seconds since the epoch."""
+        """When something changes next by itself."""
         return min(self._ends.values(), default=None)
+
+    @property
+    def has_unread(self) -> bool:
+        """Whether the disk did not give something."""
+        return bool(self._unread)
+
+    def read_again(self, now: float) -> frozenset[str]:
+        """Try what the disk did not give. The uids of the pods that want something else than before."""
+        return self._resolve(list(self._unread), now)
 
     def _relabelled(self) -> set[Ref]:
         """The pods to be resolved again: all of them, if the node's labels are other ones. Its status changes often."""
@@ -126,13 +148,7 @@ class Wanted:
         changed: set[str] = set()
         for ref in refs:
             old = self._pods.get(ref)
-            try:
-                new = self._resolve_one(ref, now)
-            except OSError as error:
-                if old is None:
-                    raise
-                self._complain(f"{ref} stays as it was known: {error}")
-                continue
+            new = self._resolve_one(ref, old, now)
             if old == new:
                 continue
             if old is not None:
@@ -143,11 +159,31 @@ class Wanted:
                 changed.add(new.pod.uid)
         return frozenset(changed)
 
-    def _resolve_one(self, ref: Ref, now: float) -> PodWants | None:
-        found = self._objects.get(ref)
+    def _resolve_one(self, ref: Ref, old: PodWants | None, now: float) -> PodWants | None:
+        try:
+            found = self._objects.get(ref)
+        except OSError as error:
+            return self._keep(ref, old, str(error))
         if found is None or node_of(found) not in {self._node, ""}:  # one that does not say is malformed, not gone
             return None
-        return resolve(found, self._objects.get, node=self._node, labels=self._labels, now=now, selinux=self._selinux)
+        return resolve(
+            found,
+            self._objects.get,
+            node=self._node,
+            labels=self._labels,
+            now=now,
+            deleted_at=old.deleted_at if old is not None and old.pod.uid == found.stamp.uid else None,
+            selinux=self._selinux,
+        )
+
+    def _keep(self, ref: Ref, old: PodWants | None, why: str) -> PodWants:
+        """A pod that the disk does not give."""
+        if old is None or not old.unread:
+            self._complain(f"{ref} stays as it was known: {why}")
+        if old is not None:
+            return replace(old, unread=True)
+        pod = Pod(uid=self._objects.uid(ref), namespace=ref.namespace, name=ref.name)
+        return without_body(pod, ref, why, unread=True)
 
     def _remember(self, ref: Ref, wants: PodWants) -> None:
         self._pods[ref] = wants
@@ -160,6 +196,8 @@ class Wanted:
                 self._by_ref[one].add(ref)
         if wants.ends_at is not None:
             self._ends[ref] = wants.ends_at
+        if wants.unread:
+            self._unread.add(ref)
 
     def _forget(self, ref: Ref, wants: PodWants) -> None:
         del self._pods[ref]
@@ -177,3 +215,4 @@ class Wanted:
                 if not self._by_ref[one]:
                     del self._by_ref[one]
         self._ends.pop(ref, None)
+        self._unread.discard(ref)

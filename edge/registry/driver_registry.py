@@ -104,7 +104,6 @@ class DriverRegistry:
         self._file = DriverFile(state_dir / "drivers.json")
         self._sockets = DriverSockets(node, max_message_bytes=max_message_bytes, heard=self._heard)
         self._known: dict[str, NodeDriver] = {}
-        self._refusals: dict[str, tuple[str, str]] = {}
         self._registering: dict[str, str] = {}
         self._subscribers: list[Callable[[], None]] = []
         self._news = asyncio.Event()
@@ -149,12 +148,12 @@ class DriverRegistry:
         return {found.name: sorted(found.info.topology) for found in self._facts()}
 
     def _facts(self) -> list[Registration]:
-        return [known.registration for known in self._known.values() if not known.refused]
+        return [known.registration for known in self._known.values()]
 
     def is_registered(self, name: str, socket: str) -> bool:
-        """Whether this registration socket holds the name, and nobody objects."""
+        """Whether this registration socket holds the name."""
         known = self._known.get(name)
-        return known is not None and known.registered and known.registration.socket == socket and not known.refused
+        return known is not None and known.registered and known.registration.socket == socket
 
     # ---- registrations -----------------------------------------------------------------------------------------------
 
@@ -171,7 +170,7 @@ class DriverRegistry:
             with self._alone(offer), self._sockets.asking(endpoint) as seat:
                 await self._see_that_name_is_free(offer, seat, version)
                 info = await self._ask(seat.driver, offer.name)
-                self._see_that_nothing_contradicts(offer.name, info)
+                self._check_labels(offer.name, info)
                 registration = Registration(offer.name, str(endpoint), offer.socket, version, info)
                 self._install(registration, seat).file = offer.file
         except (ValueError, CallError) as error:
@@ -192,23 +191,6 @@ class DriverRegistry:
                 known.gone_at_s = self._clock()
                 known.registration = replace(known.registration, gone=True)
             log.info("driver %s is no more registered: its socket %s is gone", known.name, socket)
-            self._tell()
-
-    def refuse(self, name: str, reason: str) -> None:
-        """The hub says that another node has this driver's node id (RULE C5), or, with no reason, that none has.
-
-        The refusal stands until the driver gives another id. Calls to the driver go on: what it has mounted must be
-        unmounted some day.
-        """
-        known = self._known.get(name)
-        if not reason:
-            self._refusals.pop(name, None)
-        elif known is not None:
-            self._refusals[name] = known.node_id, reason
-        if known is not None and known.refused != reason:
-            known.refused = reason
-            if reason:
-                log.error("driver %s may not be registered: %s", name, reason)
             self._tell()
 
     @contextlib.contextmanager
@@ -260,16 +242,6 @@ class DriverRegistry:
             raise ValueError(f"it answered {_short(method)} with {code_name(status.code)}: {shorten(status.message)}")
         return body or b""
 
-    def _see_that_nothing_contradicts(self, name: str, info: NodeInfo) -> None:
-        if refusal := self._refusal(name, info):
-            raise ValueError(refusal)
-        self._check_labels(name, info)
-
-    def _refusal(self, name: str, info: NodeInfo) -> str:
-        """The hub's, if it concerns this node id."""
-        node_id, reason = self._refusals.get(name, ("", ""))
-        return reason if node_id == info.node_id else ""
-
     def _check_labels(self, name: str, info: NodeInfo) -> None:
         check_labels(info.topology, self._labels(), whose="its Node object")
         for known in self._known.values():
@@ -283,7 +255,7 @@ class DriverRegistry:
             before.names.discard(name)
         seat.names.add(name)
         known.registration, known.driver = registration, seat.driver
-        known.file, known.gone_at_s, known.refused = None, None, self._refusal(name, registration.info)
+        known.file, known.gone_at_s = None, None
         return known
 
     def _forget(self, name: str) -> None:
@@ -339,7 +311,6 @@ class DriverRegistry:
         if info.node_id != before.node_id:
             log.warning("driver %s called this node %s and now %s", known.name, before.node_id, info.node_id)
         known.registration = replace(known.registration, info=info)
-        known.refused = self._refusal(known.name, info)
         self._tell()
 
     def _forget_former_names(self, seat: Seat, name: str) -> None:

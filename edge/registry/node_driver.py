@@ -18,7 +18,6 @@ class NodeDriver:
         driver: what calls to it go through.
         file: which file its registration socket was; None if it has not registered since the agent started.
         gone_at_s: since when its registration socket is gone, or None.
-        refused: why the hub does not want it to be registered (RULE C5); empty if it does.
     """
 
     def __init__(self, registration: Registration, driver: Driver, node: str) -> None:
@@ -26,7 +25,6 @@ class NodeDriver:
         self.driver = driver
         self.file: FileId = None
         self.gone_at_s: float | None = None
-        self.refused = ""
         self._node = node
 
     @property

@@ -6,10 +6,13 @@ Rules (kubernetes pkg/kubelet/pluginmanager/pluginwatcher):
   a dot. Nothing is opened to find out: what is no socket is named and left alone.
 * The truth is a look at the whole directory. A file watcher says when to look; a slow look without reason catches what
   a watcher can miss, and a directory that was removed and made again.
+* What cannot be looked at now has not gone: a process out of descriptors, or a disk with an error, would otherwise
+  deregister every driver of the node. What was seen there last counts until a look succeeds, and that is tried soon.
 """
 
 import asyncio
 import contextlib
+import errno
 import logging
 import os
 import stat
@@ -30,7 +33,10 @@ _LOOK_ANYWAY_MS = 30_000
 """The look without reason."""
 
 _BROKEN_S = 1.0
-"""How often it is looked while nothing can be watched: the kubelet's own pace (its reconciler's)."""
+"""How often it is looked while nothing can be watched, or a look fails: the kubelet's own pace (its reconciler's)."""
+
+_GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
+"""Errors that tell what is there: nothing that could be a socket, or a directory."""
 
 _DIRECTORY_MODE = 0o755
 
@@ -42,14 +48,32 @@ class Look:
     Attributes:
         sockets: which file each socket is; another file at a path is another socket.
         others: what else is there, in words, by path.
+        unread: what could not be looked at, in words, by path; `sockets` has those that were seen there before.
     """
 
     sockets: dict[Path, FileId] = field(default_factory=dict)
     others: dict[Path, str] = field(default_factory=dict)
+    unread: dict[Path, str] = field(default_factory=dict)
+
+    def keep(self, before: "Look", place: Path, error: OSError) -> None:
+        """Take what an earlier look saw at a place and below it, because this one cannot see it."""
+        for path, file in before.sockets.items():
+            if path.is_relative_to(place):
+                self.sockets.setdefault(path, file)
+        why = error.strerror or error
+        self.unread[place] = f"cannot be read: {why}; the sockets that were seen there still count"
 
 
-def look(directory: Path) -> Look:
-    """Look through a directory and those below it. Symbolic links to directories are not followed."""
+_NOTHING_SEEN = Look()
+
+
+def look(directory: Path, before: Look = _NOTHING_SEEN) -> Look:
+    """Look through a directory and those below it. Symbolic links to directories are not followed.
+
+    Args:
+        directory: where.
+        before: the last look there.
+    """
     found = Look()
     waiting = [directory]
     while waiting:
@@ -57,13 +81,14 @@ def look(directory: Path) -> Look:
         try:
             with os.scandir(here) as entries:
                 for entry in entries:
-                    _sort(entry, found, waiting)
+                    _sort(entry, found, waiting, before)
         except OSError as error:
-            found.others[here] = f"cannot be read: {error.strerror or error}"
+            if error.errno not in _GONE:
+                found.keep(before, here, error)
     return found
 
 
-def _sort(entry: os.DirEntry[str], found: Look, waiting: list[Path]) -> None:
+def _sort(entry: os.DirEntry[str], found: Look, waiting: list[Path], before: Look) -> None:
     if entry.name.startswith("."):
         return
     path = Path(entry.path)
@@ -75,7 +100,9 @@ def _sort(entry: os.DirEntry[str], found: Look, waiting: list[Path]) -> None:
     try:
         mode = path.stat().st_mode
     except OSError as error:
-        if path.is_symlink():  # else it was just removed
+        if error.errno not in _GONE:
+            found.keep(before, path, error)
+        elif entry.is_symlink():  # else it was just removed
             found.others[path] = f"is a symbolic link to nothing usable: {error.strerror or error}"
         return
     if not stat.S_ISSOCK(mode):
@@ -98,11 +125,11 @@ async def looks(directory: Path) -> AsyncGenerator[Look, None]:
 
     Cancelling ends the watch.
     """
-    trouble = ""
+    trouble, found = "", Look()
     while True:
         try:
             await asyncio.to_thread(directory.mkdir, mode=_DIRECTORY_MODE, parents=True, exist_ok=True)
-            async with contextlib.aclosing(_watched(directory)) as watched:
+            async with contextlib.aclosing(_watched(directory, found)) as watched:
                 async for found in watched:
                     trouble = ""
                     yield found
@@ -110,12 +137,13 @@ async def looks(directory: Path) -> AsyncGenerator[Look, None]:
             if str(error) != trouble:
                 trouble = str(error)
                 log.warning("%s cannot be watched: %s; it is looked at each second instead", directory, trouble)
-            yield await asyncio.to_thread(look, directory)
+            found = await asyncio.to_thread(look, directory, found)
+            yield found
             await asyncio.sleep(_BROKEN_S)
 
 
-async def _watched(directory: Path) -> AsyncGenerator[Look, None]:
-    """Looks, until the directory is another one than that which is watched."""
+async def _watched(directory: Path, found: Look) -> AsyncGenerator[Look, None]:
+    """Looks after the last one, until the directory is another one than that which is watched."""
     with _held(directory) as held:
         changes = awatch(
             directory,
@@ -128,14 +156,16 @@ async def _watched(directory: Path) -> AsyncGenerator[Look, None]:
         news: asyncio.Future[set[tuple[Change, str]]] | None = None
         try:
             while True:
-                news = asyncio.ensure_future(anext(changes))
-                await asyncio.sleep(
-                    0
-                )  # runs it up to its first wait: from here the watch stands, and nothing is missed
+                if news is None or news.done():
+                    news = asyncio.ensure_future(anext(changes))
+                    await asyncio.sleep(0)  # runs it to its first wait: from here the watch stands, nothing is missed
                 if not _is_still(directory, held):
                     return
-                yield await asyncio.to_thread(look, directory)
-                await news
+                found = await asyncio.to_thread(look, directory, found)
+                yield found
+                await asyncio.wait([news], timeout=_BROKEN_S if found.unread else None)
+                if news.done():
+                    news.result()
         finally:
             if news is not None:
                 news.cancel()

@@ -3,7 +3,8 @@
 Rules:
 
 * Nothing here asks anybody: bytes and words in, values out. What breaks a rule is a `ValueError` in words.
-* Ids are never rewritten (RULE C5): what a driver says is taken as it is, or refused.
+* Ids are never rewritten (RULE C5): what a driver says is taken as it is, or refused. That another node has the same
+  one no node can see: the hub tells people of it (`cloud.sync.fact_files`), and nobody decides whose it is.
 
 Sources: kubernetes pkg/volume/csi (csi_plugin.go, nodeinfomanager), CSI spec "NodeGetInfo"; contract.md C.1 and C.2.
 """

@@ -98,6 +98,7 @@ def test_a_copy_of_an_earlier_start_is_refused_while_the_later_one_lives(
 ) -> None:
     copy = short_dir / "rival" / "n1"
     shutil.copytree(short_dir / "n1", copy)
+    (copy / "home.json").unlink()  # on a machine of its own the root directory would have the same path
     for _ in range(2):
         world.agent.kill()
         world.agent.start()

@@ -453,35 +453,6 @@ async def test_topology_that_contradicts_the_nodes_labels_is_refused(node: Node,
     assert error == "it says that this node is zone=b, but its Node object says zone=a"
 
 
-async def test_the_hubs_refusal_reaches_the_plugin_and_stands_until_the_id_is_another(
-    node: Node, plugin: Plugin, vendor: Vendor
-) -> None:
-    plugin.start()
-    await node.start()
-    await told(plugin)
-    node.registry.refuse("vendor.test", "node n0 holds the id node-id; give each node its own --node-id")
-    assert await told(plugin, 2) == (False, "node n0 holds the id node-id; give each node its own --node-id")
-    found = node.registry.find("vendor.test")
-    assert found is not None
-    assert found.refused
-    assert (await found.call(PUBLISH, b"", timeout_s=5.0))[0].ok
-    assert node.facts() == {}
-    vendor.on("NodeGetInfo", node_info(node_id="mine"))
-    await until(lambda: plugin.told[-1].plugin_registered, "registered with another id")
-    assert node.facts() == {"vendor.test": "mine"}
-
-
-async def test_a_refusal_that_the_hub_takes_back_is_over(node: Node, plugin: Plugin) -> None:
-    plugin.start()
-    await node.start()
-    await told(plugin)
-    node.registry.refuse("vendor.test", "no")
-    await told(plugin, 2)
-    node.registry.refuse("vendor.test", "")
-    await until(lambda: plugin.told[-1].plugin_registered, "registered again")
-    assert node.facts() == {"vendor.test": "node-id"}
-
-
 # -------------------- one name, one driver --------------------
 
 

@@ -46,6 +46,7 @@ class Registered(SocketDriver):
     """A driver that is registered."""
 
     registered = True
+    file: object = None
 
 
 @dataclass

@@ -100,6 +100,10 @@ class FakeStore:
         self.reads += 1
         return self.objects.get(ref)
 
+    def uid(self, ref: Ref) -> str:
+        found = self.objects.get(ref)
+        return found.stamp.uid if found is not None else ""
+
     def refs(self, kind: str) -> list[Ref]:
         return [ref for ref in self.objects if ref.kind == kind]
 
@@ -134,6 +138,9 @@ class FakeStore:
 
     def drop_fact(self, ref: Ref) -> None:
         self.facts.pop(ref, None)
+
+    def fact_refs(self, kind: str) -> list[Ref]:
+        return [ref for ref in self.facts if ref.kind == kind]
 
     def events(self) -> list[tuple[str, str]]:
         """Reason and message of every event told."""
@@ -181,6 +188,7 @@ class FakeDriver:
     node_id: str = "n1-id"
     capabilities: frozenset[int] = frozenset({1, 2, 3})
     registered: bool = True
+    file: object = None
 
     async def call(self, method: str, request: bytes, *, timeout_s: float) -> Any:
         raise AssertionError("nobody but the plugin calls it")
@@ -268,6 +276,9 @@ class FakePlugin:
         return MountTable(())
 
     def is_mounted(self, what: Published | Staged, mounts: MountTable) -> bool:
+        return what in self.mounted
+
+    def has_mounts(self, what: Published | Staged, mounts: MountTable) -> bool:
         return what in self.mounted
 
     def path(self, published: Published) -> Path:

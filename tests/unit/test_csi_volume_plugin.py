@@ -11,6 +11,7 @@ import pytest
 
 from common.status import Code
 from edge.csi_volume_plugin import Published, Staged, Unreadable, VolumePlugin
+from edge.disk import mounts
 from edge.volume_errors import NON_FINAL, NotReady, Refused, Uncertain, VolumeError
 from edge.volumes import DriverRules, Pod, PodVolume, Volume
 from tests.support.node_driver import NO_ANSWER, ScriptedDriver
@@ -359,6 +360,47 @@ async def test_a_block_volume_of_a_driver_that_does_not_stage_has_no_staging_dir
     assert driver.calls == []
 
 
+BLOCK_PUBLISHED = Published(driver="d.csi", handle="vol-2", name="pv2", pod_uid="u1", block=True)
+BLOCK_STAGED = Staged(driver="d.csi", handle="vol-2", name="pv2", block=True)
+
+
+@pytest.fixture
+def mount(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
+    """Let the kernel's table say that something is mounted at a path."""
+    table = tmp_path / "mountinfo"
+    table.write_text("20 1 0:1 / / rw - rootfs rootfs rw\n")
+    monkeypatch.setattr(mounts, "MOUNTINFO", table)
+
+    def add(path: Path) -> None:
+        table.write_text(f"{table.read_text()}21 20 0:5 /sdb {path} rw - devtmpfs devtmpfs rw\n")
+
+    return add
+
+
+async def test_a_block_volume_has_mounts_once_the_driver_has_published_it_and_stands_when_its_pod_has_it(
+    plugin: VolumePlugin, mount: Callable[[Path], None]
+) -> None:
+    assert not plugin.has_mounts(BLOCK_PUBLISHED, await plugin.mount_table())
+    mount(plugin.layout.block_target("pv2", "u1"))
+    table = await plugin.mount_table()
+    assert plugin.has_mounts(BLOCK_PUBLISHED, table)
+    assert not plugin.is_mounted(BLOCK_PUBLISHED, table)
+    assert not plugin.has_mounts(replace(BLOCK_PUBLISHED, pod_uid="u2"), table)
+    mount(plugin.layout.device_map("pv2", "u1"))
+    assert plugin.is_mounted(BLOCK_PUBLISHED, await plugin.mount_table())
+
+
+async def test_a_block_volume_that_the_driver_has_published_to_a_pod_is_not_unstaged(
+    plugin: VolumePlugin, driver: ScriptedDriver, mount: Callable[[Path], None]
+) -> None:
+    target = plugin.layout.block_target("pv2", "u1")
+    await stage(plugin, BLOCK)
+    mount(target)
+    error = await failed(plugin.unstage(BLOCK_STAGED))
+    assert (type(error), str(error)) == (NotReady, f"{BLOCK_STAGED.key} is still in use: it is mounted at {target}")
+    assert driver.methods == ["Stage"]
+
+
 async def test_the_disk_tells_what_is_there(plugin: VolumePlugin, driver: ScriptedDriver) -> None:
     await stage(plugin)
     await publish(plugin)
@@ -420,6 +462,33 @@ async def test_cleaning_takes_no_file_that_is_not_ours(plugin: VolumePlugin) -> 
     (folder / "precious").touch()
     assert not await plugin.clean_leftovers(Unreadable(path=folder, reason="", pod_uid="u1", name="pv1"))
     assert (folder / "precious").exists()
+
+
+async def test_what_is_left_as_it_is_is_said_once_and_not_remembered_when_it_is_gone(
+    plugin: VolumePlugin, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = plugin.layout.root / TARGET
+    for _ in range(2):
+        folder.mkdir(parents=True)
+        (folder / "precious").touch()
+        for _ in range(3):
+            (one,) = (await plugin.scan()).unreadable
+            assert not await plugin.clean_leftovers(one)
+        (folder / "precious").unlink()
+        folder.rmdir()
+        assert (await plugin.scan()).unreadable == ()
+    assert len([text for text in caplog.messages if f"{folder} is left as it is" in text]) == 2
+
+
+async def test_of_a_gone_pods_volume_that_cannot_be_cleaned_away_nothing_is_remembered(
+    plugin: VolumePlugin, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = plugin.layout.root / TARGET
+    folder.mkdir(parents=True)
+    (folder / "precious").touch()
+    assert not await plugin.clean_leftovers(PUBLISHED)
+    assert len([text for text in caplog.messages if f"{folder} is left as it is" in text]) == 1
+    assert not plugin._dirs._kept
 
 
 async def test_a_cancelled_step_goes_no_further(plugin: VolumePlugin, driver: ScriptedDriver) -> None:

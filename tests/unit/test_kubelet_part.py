@@ -2,27 +2,36 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from typing import TYPE_CHECKING
 
 import pytest
 
 from common.errors import SettingsError
+from common.tasks import supervised
+from edge import kubelet_part
+from edge.csi_volume_plugin import VolumePlugin
 from edge.kubelet_part import KubeletPart
 from edge.settings import AgentSettings
+from edge.volume_errors import NotReady
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from edge.disk.found_volumes import Found
 
-def part(directory: Path, *, state: str = "state", registration: str = "own") -> KubeletPart:
+
+def part(
+    directory: Path, *, node: str = "n1", state: str = "state", root: str = "root", registration: str = "own"
+) -> KubeletPart:
     settings = AgentSettings.from_texts(
         {
-            "node": "n1",
+            "node": node,
             "hub": "ws://127.0.0.1:1",
             "insecure": "true",
             "state_dir": str(directory / state),
-            "root_dir": str(directory / "root"),
+            "root_dir": str(directory / root),
             "registration": registration,
         }
     )
@@ -60,3 +69,46 @@ async def test_rows_that_cannot_be_written_are_waited_for_and_said(tmp_path: Pat
     assert not state["started"]
     assert "volumes.db" in state["trouble"]
     await waiting.close()
+
+
+async def test_a_nodes_state_is_not_taken_for_another_nodes_nor_for_mounts_elsewhere(tmp_path: Path) -> None:
+    first = part(tmp_path)
+    async with supervised() as tasks:
+        await first.start(tasks)
+    await first.close()
+    with pytest.raises(SettingsError, match=r"^--node=n1-typo: .*state holds the state of --node=n1,"):
+        part(tmp_path, node="n1-typo")
+    with pytest.raises(SettingsError, match=r"^--root-dir=.*other: .* the state of --root-dir=.*root,"):
+        part(tmp_path, root="other")
+    assert not (tmp_path / "other").exists()
+    await part(tmp_path, node="n1-typo", root="other", registration="observe").close()  # it takes nothing down
+    await part(tmp_path).close()
+
+
+async def test_a_state_directory_is_no_nodes_before_an_agent_has_started_with_it(tmp_path: Path) -> None:
+    await part(tmp_path, node="n1-typo").close()
+    await part(tmp_path).close()
+
+
+async def test_a_root_directory_that_cannot_be_read_ends_no_agent_and_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(kubelet_part, "_TRY_AGAIN_S", 0.0)
+    scan, fails = VolumePlugin.scan, [NotReady("cannot read pods: Input/output error")] * 2
+
+    async def fail_twice(plugin: VolumePlugin) -> Found:
+        if fails:
+            raise fails.pop()
+        return await scan(plugin)
+
+    monkeypatch.setattr(VolumePlugin, "scan", fail_twice)
+    own = part(tmp_path)
+    async with asyncio.timeout(5.0), supervised() as tasks:
+        await own.start(tasks)
+        state = own.describe()
+        assert (state["started"], state["trouble"]) == (False, "cannot read pods: Input/output error")
+        await next(task for task in asyncio.all_tasks() if task.get_name() == "wait for the disk")
+        state = own.describe()
+        assert (state["started"], state["trouble"]) == (True, "")
+    await own.close()
+    assert len([text for text in caplog.messages if "Input/output error" in text]) == 1

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from common.objects import Ref
 from edge.csi_volume_plugin import VolumePlugin
 from edge.disk.found_volumes import Found, Published, Staged, Unreadable
-from edge.disk.layout import handle_hash
+from edge.disk.layout import PLUGIN, VOL_DATA, Layout, handle_hash
+from edge.disk.root_dir import Kind, RootDir, RootDirError
+from edge.disk.volume_data import of_block, of_staging, of_target
 from edge.manager.states import Device, Publication
 from edge.volume_errors import NotReady
+from edge.volumes import Pod, PodVolume, Volume
 from tests.support.volume_world import DRIVER, World, settle
 
 if TYPE_CHECKING:
@@ -115,6 +120,95 @@ async def test_a_pod_that_comes_while_the_hub_is_away_gets_its_directory_in_plac
     assert world.plugin.calls == ["stage h-data", "publish h-data web-uid"]
     assert Ref("Pod", "default", "web") in world.store.objects
     assert (shown(world), world.plugin.cleaned) == ([], [])
+
+
+async def test_what_lies_in_a_directory_that_cannot_be_read_for_a_while_is_not_taken_for_gone(world: World) -> None:
+    inside = Unreadable(path=Path("/root/pod/pv-data"), reason="it is no JSON", pod_uid="web-uid", name="pv-data")
+    around = Unreadable(path=Path("/root/pod"), reason="input/output error", pod_uid="web-uid")
+    world.plugin.found = Found(unreadable=(inside, DAMAGED))
+    world.store.in_step = False
+    await world.start()
+    world.plugin.found = Found(unreadable=(around,))
+    await world.clock.turn(60.0)
+    assert shown(world) == ["it is no JSON"]
+    world.plugin.found = Found(unreadable=(inside,))
+    world.store.in_step = True
+    world.store.tell()
+    await settle()
+    assert world.plugin.cleaned == [inside]
+
+
+async def test_a_directory_of_several_volumes_stays_also_if_its_pod_is_gone(world: World) -> None:
+    world.plugin.found = Found(unreadable=(Unreadable(path=Path("/root/pod"), reason="bad", pod_uid="web-uid"),))
+    await world.start()
+    await world.clock.turn(60.0)
+    assert (shown(world), world.plugin.cleaned) == (["bad"], [])
+
+
+def lay(root: Path, name: str, *, block: bool) -> None:
+    """A volume on the disk, staged and in the pod of its name."""
+    layout, volume = Layout(root), Volume(driver=f"{name}.csi", handle=f"h-{name}", name=name, block=block)
+    if block:
+        files = {layout.block_data(name) / VOL_DATA: of_block(volume, "n1").encode()}
+        files |= {layout.device_map(name, name): b"", layout.block_target(name, name): b""}
+        files |= {layout.device_link(name, name): b""}
+    else:
+        pod = Pod(uid=name, namespace="default", name=name)
+        files = {layout.staging_dir(volume.driver, volume.handle) / VOL_DATA: of_staging(volume, "").encode()}
+        wanted = PodVolume(pod=pod, volume=volume, volume_name=name)
+        files |= {layout.volume_dir(name, name) / VOL_DATA: of_target(wanted, "n1", "").encode()}
+    for path, content in files.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("block", "bad", "published", "unreadable"),
+    [
+        (False, f"pods/a/volumes/{PLUGIN}", ["b"], {"pod_uid": "a"}),
+        (False, "plugins/kubernetes.io/csi/a.csi", ["a", "b"], {"driver": "a.csi"}),
+        (True, f"pods/a/volumeDevices/{PLUGIN}", ["a", "b"], {"pod_uid": "a", "block": True}),
+        (True, "plugins/kubernetes.io/csi/volumeDevices/publish/a", ["a", "b"], {"name": "a", "block": True}),
+        (True, "plugins/kubernetes.io/csi/volumeDevices/a/dev", ["a", "b"], {"name": "a", "block": True}),
+    ],
+)
+async def test_a_directory_that_cannot_be_read_hides_no_other(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    block: bool,
+    bad: str,
+    published: list[str],
+    unreadable: dict[str, Any],
+) -> None:
+    for name in ("a", "b"):
+        lay(tmp_path, name, block=block)
+    refuse(monkeypatch, tmp_path / bad)
+    found = await VolumePlugin(tmp_path, "n1", {}.get).scan()
+    assert sorted(one.pod_uid for one in found.published) == published
+    assert "h-b" in {one.handle for one in found.staged}
+    reason = f"cannot read {tmp_path / bad}: Input/output error"
+    assert found.unreadable == (Unreadable(path=tmp_path / bad, reason=reason, **unreadable),)
+
+
+@pytest.mark.parametrize("bad", ["pods", "plugins/kubernetes.io/csi", "plugins/kubernetes.io/csi/volumeDevices"])
+async def test_without_the_directory_of_all_volumes_of_a_kind_nothing_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bad: str
+) -> None:
+    refuse(monkeypatch, tmp_path / bad)
+    with pytest.raises(NotReady, match=f"cannot read .*{bad}: Input/output error"):
+        await VolumePlugin(tmp_path, "n1", {}.get).scan()
+
+
+def refuse(monkeypatch: pytest.MonkeyPatch, bad: Path) -> None:
+    """The disk does not give this directory."""
+    names = RootDir.names
+
+    def fail(root: RootDir, path: Path) -> dict[str, Kind]:
+        if path == bad:
+            raise RootDirError(OSError(errno.EIO, os.strerror(errno.EIO)), "read", path)
+        return names(root, path)
+
+    monkeypatch.setattr(RootDir, "names", fail)
 
 
 BLOCK = Unreadable(path=Path("/root/pv-data"), reason=MISSING, name="pv-data", block=True)

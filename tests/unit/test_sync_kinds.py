@@ -242,6 +242,7 @@ def changed(written: Any, path: str, value: Any) -> Any:
         (changed(pod("web"), "metadata.uid", ".."), "metadata.uid must be a UID"),
         (changed(pod("web"), "metadata.deletionTimestamp", "soon"), "metadata.deletionTimestamp must be a time"),
         (changed(pod("web"), "metadata.deletionTimestamp", "2030-01-31"), "metadata.deletionTimestamp must be a time"),
+        (changed(pod("web"), "metadata.deletionGracePeriodSeconds", "30"), "Seconds must be a whole number"),
         (changed(pod("web"), "metadata.labels", {"a": 1}), "metadata.labels.a must be a text (in quotes"),
         (changed(pod("web"), "apiVersion", "v2"), "Pod default/web: apiVersion must be one of v1"),
         (changed(pod("web"), "apiVersion", None), "apiVersion is missing"),

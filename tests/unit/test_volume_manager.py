@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,11 +15,13 @@ from edge.disk.found_volumes import Found, Published, Staged, Unreadable
 from edge.manager.states import Device, Publication, State
 from edge.node_requests import VolumeStats
 from edge.volume_errors import NotReady, Refused, Uncertain
-from tests.support.volume_world import DRIVER, GI, FakeDriver, World, secret, settle
+from tests.support.volume_world import DRIVER, GI, FakeDriver, World, pod, secret, settle
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
     from typing import Any
+
+    from common.objects import Object
 
 CLAIM = Ref("PersistentVolumeClaim", "default", "data")
 VOLUME = Ref("PersistentVolume", "", "pv-data")
@@ -169,6 +172,24 @@ async def test_a_volume_waits_for_its_driver_and_is_mounted_when_it_registers(wo
     assert world.entry()["error"] == ""
 
 
+async def test_a_driver_that_comes_and_goes_hurries_its_own_volumes_alone(world: World) -> None:
+    other = world.drivers.by_name["other.csi"] = FakeDriver("other.csi")
+    world.plugin.fails("stage", *[Uncertain("slow")] * 100)
+    world.add_pod()
+    await world.start()
+    await world.clock.turn(100)
+    world.take_calls()
+    for _ in range(10):
+        other.registered = not other.registered
+        world.drivers.tell()
+        await settle()
+    assert world.take_calls() == []
+    world.drivers.by_name[DRIVER].file = "another socket"
+    world.drivers.tell()
+    await settle()
+    assert world.take_calls() == ["stage h-data"]
+
+
 async def test_a_driver_that_is_away_is_not_asked(world: World) -> None:
     world.drivers.by_name[DRIVER].registered = False
     world.add_pod()
@@ -305,6 +326,15 @@ async def test_a_refused_stage_leaves_nothing_and_is_tried_again_with_growing_di
         assert world.take_calls() == ["stage h-data"]
     await world.clock.turn(4.0)
     assert world.take_calls() == MOUNTED
+
+
+async def test_a_clock_that_was_put_back_delays_no_event(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.store.put(pod("web", claims=("missing",)))
+    await world.start()
+    right = world.clock.time
+    monkeypatch.setattr(world.clock, "time", lambda: right() - 30 * 86400.0)
+    await world.clock.turn(130)
+    assert [reason for reason, _ in world.store.events()] == ["FailedMount"]
 
 
 async def test_one_cause_is_one_event_however_often_it_is_met(world: World) -> None:
@@ -468,6 +498,35 @@ async def test_a_deleted_pod_keeps_its_volume_until_its_grace_is_over(world: Wor
     assert world.plugin.calls == TAKEN_DOWN
 
 
+@pytest.mark.parametrize(("deleted_s", "wrong_s"), [(-600.0, 0.0), (30.0, 300.0), (30.0, -300.0)])
+async def test_a_deleted_pod_has_its_whole_grace_however_late_it_is_heard_of_and_whatever_the_clock_says(
+    world: World, monkeypatch: pytest.MonkeyPatch, deleted_s: float, wrong_s: float
+) -> None:
+    pod = await mounted(world)
+    right = world.clock.time
+    deleted = datetime.fromtimestamp(right() + deleted_s, UTC).isoformat()
+    monkeypatch.setattr(world.clock, "time", lambda: right() + wrong_s)
+    world.change(pod, metadata={**world.store.body(pod)["metadata"], "deletionTimestamp": deleted})
+    await settle()
+    await world.clock.turn(29)
+    monkeypatch.setattr(world.clock, "time", lambda: right() + wrong_s + 3600.0)
+    await world.clock.turn(0.9)
+    assert world.take_calls() == []
+    await world.clock.turn(0.2)
+    assert world.take_calls() == TAKEN_DOWN
+
+
+async def test_a_deleted_pod_loses_its_volume_as_soon_as_its_containers_have_ended(world: World) -> None:
+    pod = await mounted(world)
+    world.change(
+        pod,
+        metadata={**world.store.body(pod)["metadata"], "deletionTimestamp": "2099-01-01T00:00:00Z"},
+        status={"phase": "Running", "containerStatuses": [{"name": "c", "state": {"terminated": {}}}]},
+    )
+    await settle()
+    assert world.plugin.calls == TAKEN_DOWN
+
+
 async def test_a_pod_that_is_being_deleted_gets_no_volume_any_more(world: World) -> None:
     await world.start()
     leaving = {"namespace": "default", "name": "web", "uid": "web-uid", "deletionTimestamp": "2099-01-01T00:00:00Z"}
@@ -560,6 +619,7 @@ async def test_a_pod_that_comes_back_while_its_volume_is_unstaged_gets_it_again(
 async def test_a_driver_that_is_not_there_lets_the_mount_wait(world: World) -> None:
     pod = await mounted(world)
     driver = world.drivers.by_name.pop(DRIVER)
+    world.drivers.tell()
     world.store.drop(pod)
     await settle()
     assert world.plugin.calls == []
@@ -748,6 +808,73 @@ async def test_an_unreadable_directory_is_shown_and_cleaned_when_its_pod_is_gone
     await settle()
     assert world.plugin.cleaned == [one]
     assert world.manager.describe() == []
+
+
+async def test_a_root_directory_that_cannot_be_read_is_told_and_the_start_can_be_repeated(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse() -> Found:
+        raise NotReady("input/output error")
+
+    world.add_pod()
+    with monkeypatch.context() as patch:
+        patch.setattr(world.plugin, "scan", refuse)
+        with pytest.raises(NotReady):
+            await world.start()
+    await world.start()
+    assert world.plugin.calls == MOUNTED
+
+
+# ---- a store that does not give everything ---------------------------------------------------------------------------
+
+
+def withhold(world: World, monkeypatch: pytest.MonkeyPatch, withheld: Ref) -> None:
+    """The disk does not give this object."""
+    get = world.store.get
+
+    def fail(ref: Ref) -> Object | None:
+        if ref == withheld:
+            raise OSError("locked for a moment")
+        return get(ref)
+
+    monkeypatch.setattr(world.store, "get", fail)
+
+
+async def test_a_pod_that_the_disk_does_not_give_at_start_keeps_its_mounts_and_holds_up_no_other(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    web = await mounted(world)
+    world.add_pod("other", claims=("other",))
+    withhold(world, monkeypatch, web)
+    await world.restart()
+    assert world.take_calls() == ["stage h-other", "publish h-other other-uid"]
+    assert {one["error"] for one in world.manager.describe() if one["pod"] == "web"} == {"", "locked for a moment"}
+
+
+async def test_a_pod_that_the_disk_did_not_give_has_its_volume_soon_after_without_being_told_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await world.start()
+    with monkeypatch.context() as patch:
+        withhold(world, patch, Ref("Pod", "default", "web"))
+        world.add_pod()
+        await settle()
+        await world.clock.turn(100)
+        assert world.plugin.calls == []
+    await world.clock.turn(10)
+    assert world.plugin.calls == MOUNTED
+    await world.clock.turn(100)
+    assert world.clock.waiting == 0
+
+
+async def test_a_driver_whose_rules_the_disk_does_not_give_ends_no_start(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.plugin.found = Found(staged=(Staged(driver=DRIVER, handle="h-data"),))
+    withhold(world, monkeypatch, Ref("CSIDriver", "", DRIVER))
+    world.store.in_step = False
+    await world.start()
+    assert world.manager.volumes_in_use() == [IN_USE]
 
 
 # ---- expanding -------------------------------------------------------------------------------------------------------
@@ -940,6 +1067,18 @@ async def test_a_driver_that_cannot_expand_has_nothing_to_do_unless_the_claim_wa
     await settle()
     assert world.plugin.calls == []
     assert "EXPAND_VOLUME" in world.entry()["error"]
+
+
+@pytest.mark.parametrize(("complete", "left"), [(True, []), (False, [Ref("PersistentVolumeClaim", "default", "gone")])])
+async def test_what_an_earlier_life_told_of_a_claim_that_is_gone_is_void_if_the_store_was_complete(
+    world: World, complete: bool, left: list[Ref]
+) -> None:
+    for name in ("data", "gone"):
+        world.store.put_fact(Ref("PersistentVolumeClaim", "default", name), {"status": {}})
+    world.add_volume()
+    world.store.in_step, world.store.ever_in_step = False, complete
+    await world.start()
+    assert list(world.store.facts) == [CLAIM, *left]
 
 
 async def test_what_was_told_of_a_claim_is_void_when_it_is_gone(world: World) -> None:

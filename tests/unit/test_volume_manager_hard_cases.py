@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -17,7 +17,10 @@ from tests.support.volume_world import DRIVER, World, persistent_claim, persiste
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from edge.manager.states import Row
+
 POD = Ref("Pod", "default", "web")
+VOLUME = Ref("PersistentVolume", "", "pv-data")
 
 
 @pytest.fixture
@@ -127,6 +130,244 @@ async def test_two_pods_that_claim_one_uid_do_not_take_each_others_volumes_away(
     assert world.take_calls() == ["unpublish h-data one", "unstage h-data"]
 
 
+async def test_a_pod_that_must_wait_for_a_volume_for_one_pod_only_does_not_keep_it_from_its_owner(world: World) -> None:
+    world.add_volume(pv={"accessModes": ["ReadWriteOncePod"]})
+    await mounted(world)
+    world.add_pod("second", uid="a-second")  # it sorts before web-uid
+    world.plugin.mounted.clear()
+    await world.restart(boot="boot-2")
+    assert world.take_calls() == ["stage h-data", "publish h-data web-uid"]
+    assert world.entry()["error"] == ""
+    assert "ReadWriteOncePod" in world.entry("second")["error"]
+
+
+async def test_pods_that_had_a_volume_before_it_was_for_one_pod_only_have_it_again_after_a_reboot(world: World) -> None:
+    await mounted(world)
+    world.add_pod("two")
+    await settle()
+    world.add_volume(pv={"accessModes": ["ReadWriteOncePod"]})
+    await settle()
+    world.plugin.mounted.clear()
+    world.take_calls()
+    await world.restart(boot="boot-2")
+    assert world.take_calls() == ["stage h-data", "publish h-data two-uid", "publish h-data web-uid"]
+
+
+async def test_a_volume_whose_place_is_taken_in_one_pod_is_mounted_for_another(world: World) -> None:
+    await mounted(world)
+    world.store.put(persistent_volume("data", csi={"volumeHandle": "h-new"}))
+    world.add_pod("x")
+    await settle()
+    assert world.take_calls() == ["stage h-new", "publish h-new x-uid"]
+
+
+async def test_of_two_block_volumes_of_one_name_only_one_is_asked_for_though_both_are_written_down(
+    world: World,
+) -> None:
+    """The PV is written anew while the intent to stage the old one is on its way to the disk."""
+    block_volume(world)
+    put = world.states.put
+
+    async def rewrite(row: Row) -> None:
+        if row.handle == "h-data":
+            world.states.put = put  # type: ignore[method-assign]  # as it was
+            world.store.put(persistent_volume("data", csi={"volumeHandle": "h-new"}, volumeMode="Block"))
+            for _ in range(10):
+                await asyncio.sleep(0)
+        await put(row)
+
+    world.states.put = rewrite  # type: ignore[method-assign]  # the same signature, and it takes its time
+    world.add_pod(devices=("data",))
+    await world.start()
+    await world.clock.turn(5.0)
+    assert world.take_calls() == ["stage h-new", "publish h-new web-uid"]
+    assert [row.handle for row in world.states.rows()] == ["h-new", "h-new"]
+
+
+async def test_two_block_volumes_whose_handles_were_exchanged_do_not_wait_for_each_other(world: World) -> None:
+    handles = {"a": "h-a", "b": "h-b"}
+    for name, handle in handles.items():
+        block_volume(world, name, handle)
+    refs = [world.add_pod(name, claims=(name,), devices=(name,)) for name in handles]
+    await world.start()
+    assert len(world.take_calls()) == 4
+    for ref in refs:
+        del world.store.objects[ref]
+    for name, handle in {"a": "h-b", "b": "h-a"}.items():
+        block_volume(world, name, handle)
+    for name in handles:
+        world.add_pod(name, uid=f"{name}-again", claims=(name,), devices=(name,))
+    await settle()
+    await world.clock.turn(5.0)
+    assert [world.entry(name, name)["state"] for name in handles] == ["published", "published"]
+    assert {(row.handle, row.name) for row in world.states.rows()} == {("h-b", "pv-a"), ("h-a", "pv-b")}
+
+
+# ---- objects that were written anew, with the same handle ------------------------------------------------------------
+
+
+def block_volume(world: World, name: str = "data", handle: str = "h-data") -> None:
+    """A block volume; its PV is called after the claim."""
+    world.store.put(persistent_volume(name, csi={"volumeHandle": handle}, volumeMode="Block"))
+    world.store.put(persistent_claim(name))
+
+
+ANEW = ["unpublish h-data web-uid", "unstage h-data", "stage h-data", "publish h-data again"]
+
+
+async def test_a_block_volume_whose_pv_has_another_name_is_staged_again_for_the_next_pod(world: World) -> None:
+    block_volume(world)
+    ref = world.add_pod(devices=("data",))
+    await world.start()
+    world.take_calls()
+    del world.store.objects[ref], world.store.objects[VOLUME]
+    block_volume(world, "new")
+    world.add_pod(uid="again", claims=("new",), devices=("new",))
+    await settle()
+    assert world.take_calls() == ANEW
+    staged = world.plugin.given[-3]["staged"]
+    assert (staged.name, staged.block) == ("pv-data", True)
+
+
+async def test_a_volume_whose_mode_changed_is_staged_again_for_the_next_pod(world: World) -> None:
+    ref = await mounted(world)
+    del world.store.objects[ref]
+    block_volume(world)
+    world.add_pod(uid="again", devices=("data",))
+    await settle()
+    assert world.take_calls() == ANEW
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"csi": {"fsType": "xfs"}},
+        {"csi": {"volumeAttributes": {"share": "other"}}},
+        {"mountOptions": ["noatime"]},
+        {"accessModes": ["ReadWriteMany"]},
+    ],
+)
+async def test_a_volume_whose_pv_asks_for_something_else_is_staged_again_for_the_next_pod(
+    world: World, change: dict[str, Any]
+) -> None:
+    ref = await mounted(world)
+    world.store.put(persistent_volume("data", **change))
+    await settle()
+    assert world.take_calls() == []  # not under a pod that has it
+    world.store.drop(ref)
+    world.take_calls()
+    world.add_pod(uid="again")
+    await settle()
+    assert "stage h-data" in world.take_calls()
+
+
+async def test_a_pod_does_not_get_a_volume_while_what_is_staged_otherwise_cannot_be_unstaged(world: World) -> None:
+    ref = await mounted(world)
+    world.store.put(persistent_volume("data", mountOptions=["noatime"]))
+    world.plugin.fails("unstage", *[NotReady("it is still in use")] * 3)
+    del world.store.objects[ref]
+    world.add_pod(uid="again")
+    await settle()
+    await world.clock.turn(60.0)
+    assert world.take_calls() == [ANEW[0], *["unstage h-data"] * 3, *ANEW[1:]]
+
+
+async def test_a_pod_beside_another_gets_a_volume_as_it_is_staged(world: World) -> None:
+    """As from a kubelet: that its PV has other mount options by now is for the time after all of its pods."""
+    await mounted(world)
+    world.store.put(persistent_volume("data", mountOptions=["noatime"]))
+    world.add_pod("two")
+    await settle()
+    assert world.take_calls() == ["publish h-data two-uid"]
+
+
+async def test_a_block_volume_is_not_published_from_where_it_was_not_staged(world: World) -> None:
+    block_volume(world)
+    ref = world.add_pod(devices=("data",))
+    await world.start()
+    world.take_calls()
+    block_volume(world, "new")
+    world.add_pod("again", uid="again", claims=("new",), devices=("new",))
+    await world.clock.turn(60.0)
+    assert world.take_calls() == []
+    assert "it is staged as block volume pv-data" in world.entry("again", "new")["error"]
+    world.store.drop(ref)
+    await settle()
+    assert world.take_calls() == ANEW
+
+
+async def test_of_two_block_pvs_of_one_handle_the_first_is_staged_and_the_other_waits_for_it(world: World) -> None:
+    block_volume(world)
+    block_volume(world, "new")
+    world.plugin.fails("publish", *[Refused("no", code=Code.INTERNAL)] * 2)
+    world.add_pod("a", devices=("data",))
+    world.add_pod("b", claims=("new",), devices=("new",))
+    await world.start()
+    await world.clock.turn(60.0)
+    assert world.take_calls() == ["stage h-data", *["publish h-data a-uid"] * 3]
+    assert "it is staged as block volume pv-data" in world.entry("b", "new")["error"]
+
+
+async def test_a_stage_of_unknown_outcome_is_undone_before_it_is_tried_with_other_arguments(world: World) -> None:
+    world.plugin.fails("stage", Uncertain("it hangs"))
+    world.add_pod()
+    await world.start()
+    world.store.put(persistent_volume("data", mountOptions=["noatime"]))
+    await settle()
+    assert world.take_calls() == ["stage h-data", "unstage h-data", "stage h-data", "publish h-data web-uid"]
+
+
+async def test_the_next_pods_fs_group_is_no_reason_to_stage_a_volume_again(world: World) -> None:
+    ref = await mounted(world)
+    del world.store.objects[ref]
+    world.add_pod(uid="again", spec={"securityContext": {"fsGroup": 7}})
+    await settle()
+    assert world.take_calls() == ["unpublish h-data web-uid", "publish h-data again"]
+
+
+async def test_what_an_earlier_version_noted_of_a_staging_is_compared_with_nothing(world: World) -> None:
+    ref = await mounted(world)
+    device = world.states.device()
+    assert device is not None
+    await world.states.put(replace(device, arguments="0123456789abcdef"))
+    await world.restart()
+    assert world.take_calls() == []
+    del world.store.objects[ref]
+    world.add_pod(uid="again")
+    await settle()
+    assert world.take_calls() == ["unpublish h-data web-uid", "publish h-data again"]
+
+
+# ---- a driver that stages since its update ---------------------------------------------------------------------------
+
+
+def begin_to_stage(world: World) -> None:
+    world.drivers.by_name[DRIVER].capabilities = frozenset({1, 2, 3})
+    world.drivers.tell()
+
+
+async def test_a_driver_that_stages_since_its_update_is_not_asked_to_under_a_pod(world: World) -> None:
+    world.drivers.by_name[DRIVER].capabilities = frozenset({2, 3})
+    ref = await mounted(world)
+    begin_to_stage(world)
+    world.add_pod("two")
+    await world.clock.turn(60.0)
+    assert world.take_calls() == []
+    assert "did not stage" in world.entry("two")["error"]
+    world.store.drop(ref)
+    await settle()
+    assert world.take_calls() == ["unpublish h-data web-uid", "stage h-data", "publish h-data two-uid"]
+
+
+async def test_a_driver_that_stages_since_its_update_is_asked_to_before_it_publishes_again(world: World) -> None:
+    world.drivers.by_name[DRIVER].capabilities = frozenset({2, 3})
+    world.plugin.fails("publish", Uncertain("it is being updated"))
+    await mounted(world)
+    begin_to_stage(world)
+    await settle()
+    assert world.take_calls() == ["stage h-data", "publish h-data web-uid"]
+
+
 # ---- attachments -----------------------------------------------------------------------------------------------------
 
 
@@ -176,6 +417,60 @@ async def test_a_volume_is_in_use_until_it_is_unstaged_also_if_attaching_became_
     assert world.manager.volumes_in_use() == [f"kubernetes.io/csi/{DRIVER}^h-data"]
     unstage.set()
     await settle()
+    assert world.manager.volumes_in_use() == []
+
+
+async def test_what_the_hub_confirmed_for_one_pod_is_void_for_the_next_one(world: World) -> None:
+    """RULE C12: in between the hub was told that the volume is not in use."""
+    world.add_driver(attachRequired=True)
+    world.attach()
+    refused = asyncio.Event()
+    world.plugin.fails("stage", refused)
+    world.plugin.mounts_something = False
+    stage = world.plugin.stage
+
+    async def refuse(*args: Any, **given: Any) -> None:
+        await stage(*args, **given)
+        world.states.trouble = "the disk is full"
+        raise Refused("no", code=Code.INTERNAL)
+
+    world.plugin.stage = refuse  # type: ignore[method-assign]  # the same signature, and it fails
+    ref = world.add_pod()
+    await world.start()
+    world.store.drop(ref)
+    refused.set()
+    await settle()
+    assert world.take_calls() == ["stage h-data"]
+    assert world.manager.volumes_in_use() == []
+    world.acked.clear()
+    world.plugin.stage = stage  # type: ignore[method-assign]  # as it was
+    world.add_pod("two")
+    await settle()
+    world.states.trouble = ""
+    await world.clock.turn(60.0)
+    assert world.take_calls() == []
+    world.acked.set()
+    await settle()
+    assert world.take_calls() == ["stage h-data", "publish h-data two-uid"]
+
+
+async def test_a_pod_that_goes_while_the_intent_is_written_gets_no_volume_staged(world: World) -> None:
+    """RULE C12: what the hub is told then does not name the volume."""
+    world.add_driver(attachRequired=True)
+    world.attach()
+    ref = world.add_pod()
+    put = world.states.put
+
+    async def lose(row: Row) -> None:
+        world.states.put = put  # type: ignore[method-assign]  # as it was
+        world.store.drop(ref)
+        await put(row)
+
+    world.states.put = lose  # type: ignore[method-assign]  # the same signature, and the pod goes meanwhile
+    await world.start()
+    await world.clock.turn(5.0)
+    assert world.take_calls() == []
+    assert world.states.kept == {}
     assert world.manager.volumes_in_use() == []
 
 
@@ -275,8 +570,8 @@ async def test_what_a_row_tells_of_is_left_to_its_task_also_if_its_directory_is_
 @pytest.mark.parametrize("step_s", [700.0, 7.0])
 async def test_a_long_grace_ends_though_nothing_else_happens(world: World, step_s: float) -> None:
     ref = await mounted(world)
-    ends = datetime.fromtimestamp(world.clock.time() + 600.0, UTC).isoformat()
-    world.change(ref, metadata={**world.store.body(ref)["metadata"], "deletionTimestamp": ends})
+    deletion = {"deletionTimestamp": "2023-11-14T22:13:20Z", "deletionGracePeriodSeconds": 600}
+    world.change(ref, metadata={**world.store.body(ref)["metadata"], **deletion})
     await settle()
     assert world.take_calls() == []
     for _ in range(round(700.0 / step_s)):

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sized
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from edge.manager.task import VolumeTask
 from tests.support.volume_world import World, settle
+
+if TYPE_CHECKING:
+    import pytest
+
+    from edge.volumes import VolumeKey
 
 
 def _sizes(*owners: Any) -> dict[str, int]:
@@ -60,3 +66,23 @@ async def test_a_hundred_pods_that_came_and_went_leave_no_task_and_no_entry() ->
     assert world.states.rows() == []
     assert len(asyncio.all_tasks()) == tasks
     await world.manager.close(0.0)
+
+
+async def test_timers_that_have_rung_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    failed: list[VolumeKey]
+    world, run, failed = World(), VolumeTask.run, []
+
+    async def fail_once(task: VolumeTask) -> None:
+        if task.key not in failed:
+            failed.append(task.key)
+            raise RuntimeError("a bug")
+        await run(task)
+
+    monkeypatch.setattr(VolumeTask, "run", fail_once)
+    await world.start()
+    for number in range(3):
+        world.add_pod(f"p{number}", claims=(f"c{number}",))
+    await settle()
+    await world.clock.turn(60.0)
+    assert len(world.states.publications()) == 3
+    assert world.manager._timers == {}

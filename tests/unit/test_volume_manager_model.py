@@ -19,7 +19,7 @@ from edge.disk.found_volumes import Found, Published, Staged
 from edge.manager.states import State
 from edge.volume_errors import NotReady, Refused, Uncertain, VolumeError
 from edge.volumes import attachment_name
-from tests.support.volume_world import DRIVER, NODE, FakePlugin, FakeStates, World, settle
+from tests.support.volume_world import DRIVER, NODE, FakePlugin, FakeStates, World, persistent_volume, settle
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -36,6 +36,7 @@ ACTIONS = st.one_of(
     st.tuples(st.just("go"), st.sampled_from(PODS)),
     st.tuples(st.just("back"), st.sampled_from(PODS)),
     st.tuples(st.just("attach"), st.sampled_from(["one", "two", ""])),
+    st.tuples(st.just("rewrite"), st.sampled_from(["noatime", "nodev"])),
     st.tuples(st.just("fail"), st.sampled_from(STEPS), st.sampled_from(["refused", "uncertain", "not ready", "hang"])),
     st.tuples(st.just("turn"), st.sampled_from([0.5, 3.0, 130.0])),
     st.tuples(st.just("restart")),
@@ -153,6 +154,8 @@ class Model:
                     self.world.attach(metadata={"uid": uid})
                 elif ATTACHMENT in self.world.store.objects:
                     self.world.store.drop(ATTACHMENT)
+            case ("rewrite", option):
+                self.world.store.put(persistent_volume(mountOptions=[option]))
             case ("fail", step, how):
                 self.plugin.fails(step, self._outcome(how))
             case ("turn", seconds):

@@ -133,6 +133,7 @@ def test_a_volume_of_a_claim_has_everything_that_its_objects_say() -> None:
             namespace="default",
             name="data",
             uid="data-uid",
+            volume="pv-data",
             status_bytes=GI,
             allocated_bytes=2 * GI,
             resize_status="NodeResizePending",
@@ -375,14 +376,79 @@ def test_a_pod_that_has_ended_is_gone(phase: str, gone: bool) -> None:
     assert wanted(store(pod(status={"phase": phase}))).is_gone("web-uid") is gone
 
 
-def test_a_deleted_pod_is_gone_when_its_grace_is_over() -> None:
-    made = wanted(store(pod(metadata={"deletionTimestamp": "2023-11-14T22:13:50Z"})))
+def leaving(*, grace_s: int | None = None, at: str = "2023-11-14T22:13:50Z", **more: Any) -> dict[str, Any]:
+    """A pod that is being deleted."""
+    grace = {} if grace_s is None else {"deletionGracePeriodSeconds": grace_s}
+    return pod(metadata={"deletionTimestamp": at, **grace}, **more)
+
+
+def ended(name: str = "c") -> dict[str, Any]:
+    return {"name": name, "state": {"terminated": {}}}
+
+
+@pytest.mark.parametrize("at", ["2023-11-14T22:13:50Z", "2023-11-14T22:00:00Z", "2099-01-01T00:00:00Z"])
+def test_a_deleted_pod_is_gone_when_its_grace_has_passed_since_this_node_heard_of_it(at: str) -> None:
+    made = wanted(store(leaving(at=at)))
     assert not made.is_gone("web-uid")
     assert made.next_end() == NOW + 30
     assert made.expire(NOW + 29) == frozenset()
     assert made.expire(NOW + 30) == {"web-uid"}
     assert made.is_gone("web-uid")
     assert made.next_end() is None
+
+
+def test_a_grace_is_as_long_as_the_deletion_says() -> None:
+    assert wanted(store(leaving(grace_s=600))).next_end() == NOW + 600
+    assert wanted(store(leaving(grace_s=0))).is_gone("web-uid")
+
+
+def test_a_grace_counts_from_the_first_word_of_the_deletion_and_may_become_shorter() -> None:
+    given = store(leaving(grace_s=600))
+    made = wanted(given)
+    given.put(leaving(grace_s=600, status={"phase": "Running", "message": "other"}))
+    made.update([POD], NOW + 5)
+    assert made.next_end() == NOW + 600
+    given.put(leaving(grace_s=20))
+    made.update([POD], NOW + 10)
+    assert made.next_end() == NOW + 20
+
+
+def test_a_pod_whose_grace_is_over_does_not_come_back_with_its_next_change() -> None:
+    given = store(leaving())
+    made = wanted(given)
+    made.expire(NOW + 30)
+    given.put(leaving(status={"phase": "Running", "message": "other"}))
+    assert made.update([POD], NOW + 31) == frozenset()
+    assert made.is_gone("web-uid")
+
+
+def test_another_pod_of_the_same_name_has_its_own_grace() -> None:
+    given = store(leaving())
+    made = wanted(given)
+    given.put(leaving(uid="other"))
+    made.update([POD], NOW + 29)
+    assert made.next_end() == NOW + 59
+
+
+@pytest.mark.parametrize(
+    ("status", "gone"),
+    [
+        ({"containerStatuses": [ended()]}, False),
+        ({"containerStatuses": [ended(), {"name": "two", "state": {"running": {}}}]}, False),
+        ({"containerStatuses": [ended(), ended("two")]}, False),
+        ({"containerStatuses": [ended(), ended("two")], "initContainerStatuses": [ended("first")]}, True),
+        ({"containerStatuses": [ended("x"), ended("y"), ended("z")]}, False),
+    ],
+)
+def test_a_deleted_pod_is_gone_as_soon_as_each_of_its_containers_has_ended(
+    status: Mapping[str, Any], gone: bool
+) -> None:
+    containers = {"containers": [{"name": "c"}, {"name": "two"}], "initContainers": [{"name": "first"}]}
+    assert wanted(store(leaving(spec=containers, status=status))).is_gone("web-uid") is gone
+
+
+def test_a_pod_whose_containers_have_ended_without_a_deletion_is_not_gone() -> None:
+    assert not wanted(store(pod(status={"containerStatuses": [ended()]}))).is_gone("web-uid")
 
 
 def test_a_pod_of_the_same_name_is_another_one() -> None:
@@ -463,3 +529,74 @@ def test_no_secret_is_kept() -> None:
     text = repr(list(made.pods))
     assert "hidden" not in text
     assert base64.b64encode(b"hidden").decode() not in text
+
+
+# ---- what the disk does not give -------------------------------------------------------------------------------------
+
+
+def withhold(given: FakeStore, *refs: Ref) -> None:
+    """The disk does not give these."""
+    get = FakeStore.get
+
+    def fail(ref: Ref) -> Object | None:
+        if ref in refs:
+            raise OSError(f"the disk does not give {ref.name}")
+        return get(given, ref)
+
+    given.get = fail  # type: ignore[method-assign]  # the same signature, and it fails
+
+
+@pytest.mark.parametrize("at_start", [True, False])
+def test_a_pod_that_the_disk_does_not_give_is_known_by_its_uid_and_holds_up_no_other(at_start: bool) -> None:
+    refs = [Ref("Pod", "default", name) for name in ("a", "web", "z")]
+    bodies = [pod(ref.name) for ref in refs]
+    given = store(*bodies) if at_start else store()
+    withhold(given, POD)
+    made = wanted(given)
+    if not at_start:
+        for body in bodies:
+            given.put(body)
+        assert made.update(refs, NOW) == {"a-uid", "web-uid", "z-uid"}
+    assert not made.is_gone("web-uid")
+    found = made.of("web-uid")
+    assert found is not None
+    assert found.unresolved == {"": "the disk does not give web"}
+    assert [made.of(uid) is not None for uid in ("a-uid", "z-uid")] == [True, True]
+
+
+def test_a_pod_that_the_disk_does_not_give_is_read_again() -> None:
+    given = store(WEB, persistent_claim(), PV)
+    withhold(given, POD)
+    made = wanted(given)
+    assert made.has_unread
+    assert made.read_again(NOW) == frozenset()
+    withhold(given)
+    assert made.read_again(NOW) == {"web-uid"}
+    assert next(iter(made.pods)).volumes
+    assert not made.has_unread
+
+
+def test_a_known_pod_that_the_disk_does_not_give_stays_as_it_was_and_is_told_of_once() -> None:
+    given, said = store(WEB, persistent_claim(), PV), []
+    made = Wanted(given, node=NODE, complain=said.append)
+    made.load(NOW)
+    withhold(given, POD)
+    for _ in range(3):
+        made.update([POD], NOW)
+        made.read_again(NOW)
+    assert next(iter(made.pods)).volumes
+    assert said == ["Pod default/web stays as it was known: the disk does not give web"]
+    given.drop(POD)
+    withhold(given)
+    assert made.read_again(NOW) == {"web-uid"}
+    assert (made.is_gone("web-uid"), made.has_unread) == (True, False)
+
+
+def test_a_volume_whose_claim_the_disk_does_not_give_is_read_again() -> None:
+    given = store(WEB, persistent_claim(), PV)
+    withhold(given, CLAIM)
+    made = wanted(given)
+    assert next(iter(made.pods)).unresolved == {"data": "the disk does not give data"}
+    withhold(given)
+    assert made.read_again(NOW) == {"web-uid"}
+    assert next(iter(made.pods)).volumes

@@ -1,0 +1,78 @@
+"""Whose state a state directory holds, and who is not let near it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from common.errors import SettingsError
+from edge.home import Home
+
+ROOT = Path("/var/lib/kubelet")
+
+
+def kept(state_dir: Path) -> dict[str, str]:
+    content: dict[str, str] = json.loads((state_dir / "home.json").read_text())
+    return content
+
+
+def test_a_new_state_directory_is_anybodys_until_it_is_kept(tmp_path: Path) -> None:
+    Home(tmp_path, "n1", ROOT)
+    Home(tmp_path, "n2", ROOT).keep()
+    assert kept(tmp_path) == {"node": "n2", "rootDir": "/var/lib/kubelet"}
+    assert [path.name for path in tmp_path.iterdir()] == ["home.json"]
+
+
+def test_the_same_node_with_the_same_root_directory_comes_back_and_writes_nothing(tmp_path: Path) -> None:
+    Home(tmp_path, "n1", ROOT).keep()
+    before = (tmp_path / "home.json").stat()
+    Home(tmp_path, "n1", ROOT).keep()
+    assert (tmp_path / "home.json").stat().st_ino == before.st_ino
+
+
+def test_another_node_is_refused_with_both_names_and_what_to_do(tmp_path: Path) -> None:
+    Home(tmp_path, "n1", ROOT).keep()
+    with pytest.raises(SettingsError) as refused:
+        Home(tmp_path, "n1-typo", ROOT)
+    assert str(refused.value) == (
+        f"--node=n1-typo: {tmp_path} holds the state of --node=n1, whose volumes may be mounted: start with that; "
+        "if the change is meant, first remove the node's pods, wait until `csi-bridge edge volumes` shows none, and "
+        "give the agent an empty --state-dir"
+    )
+    assert kept(tmp_path)["node"] == "n1"
+
+
+def test_another_root_directory_is_refused_with_both_paths(tmp_path: Path) -> None:
+    Home(tmp_path, "n1", ROOT).keep()
+    with pytest.raises(
+        SettingsError, match=r"^--root-dir=/var/lib/edged: .* the state of --root-dir=/var/lib/kubelet,"
+    ):
+        Home(tmp_path, "n1", Path("/var/lib/edged"))
+
+
+def test_a_path_from_here_is_the_same_as_the_whole_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Home(tmp_path, "n1", Path("root")).keep()
+    Home(tmp_path, "n1", tmp_path / "root")
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"\xff", b"[]", b"{}", b'{"node": "n1"}', b'{"node": 1, "rootDir": "/"}', b"[" * 100_000]
+)
+def test_a_file_that_does_not_tell_is_named_and_written_anew(
+    tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "home.json").write_bytes(content)
+    Home(tmp_path, "n1", ROOT).keep()
+    assert f"{tmp_path / 'home.json'} is unreadable" in caplog.text
+    assert kept(tmp_path) == {"node": "n1", "rootDir": "/var/lib/kubelet"}
+
+
+def test_a_disk_that_takes_nothing_keeps_no_node_from_its_volumes(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "state").touch()
+    Home(tmp_path / "state", "n1", ROOT).keep()
+    assert "home.json cannot be written" in caplog.text

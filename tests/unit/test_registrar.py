@@ -1,0 +1,70 @@
+"""The registrar as an observer, whose looks can fail."""
+
+from __future__ import annotations
+
+import errno
+from typing import TYPE_CHECKING
+
+import pytest
+
+from edge import registrar
+from edge.registrar import Registrar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+class Registry:
+    """Notes what was found and lost."""
+
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+
+    async def register(self, _offer: object) -> None:
+        raise AssertionError("an observer registers nothing")
+
+    def deregister(self, _socket: str) -> None:
+        raise AssertionError("an observer registers nothing")
+
+    def is_registered(self, _name: str, _socket: str) -> bool:
+        return False
+
+    def found(self, finder: str, _endpoint: str) -> None:
+        self.heard.append(f"found {finder}")
+
+    def lost(self, finder: str) -> None:
+        self.heard.append(f"lost {finder}")
+
+    def subscribe(self, _callback: Callable[[], None]) -> None:
+        """Nothing changes here."""
+
+
+class EnoughError(Exception):
+    """All looks of a test are done."""
+
+
+async def test_an_observer_that_cannot_look_for_drivers_says_so_once_and_keeps_those_it_saw(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    driver = tmp_path / "plugins" / "v" / "csi.sock"
+    trouble = OSError(errno.EMFILE, "Too many open files")
+    script: list[list[Path] | Exception] = [
+        [driver], trouble, trouble, [driver], trouble, [], EnoughError(),
+    ]  # fmt: skip
+
+    def glob(_path: Path, _pattern: str) -> list[Path]:
+        answer = script.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr("pathlib.Path.glob", glob)
+    monkeypatch.setattr(registrar, "_LOOK_S", 0.0)
+    registry = Registry()
+    with pytest.raises(EnoughError):
+        await Registrar(tmp_path, registry, own=False)._look_for_drivers()
+    assert registry.heard == [f"found {driver}", f"lost {driver}"]
+    assert caplog.messages == [
+        f"cannot look for drivers in {tmp_path / 'plugins'}: {trouble}; those that were seen stay"
+    ] * 2  # fmt: skip  # once for each time that it begins to fail
