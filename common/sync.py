@@ -17,7 +17,8 @@ its node (`Kind.FACTS`). Each runs on a stream of its own, which begins from not
 * What is under way, that is told and not yet stored, is at most the budget, or one object that is larger.
 * What comes first in the truth is told first; drops go before that, the last told first.
 * An object that cannot be told (it is too large for the peer, or the learner refuses it) is named in an event and left
-  alone until it changes. The others go on.
+  alone until it changes. The others go on, and `InStep` is said without it; but as long as the learner holds no state
+  at all of an untold one of `MISSED_KINDS`, nobody says `InStep`, for ever if it stays so.
 * Objects of `PASSING_KINDS` are told and then forgotten: they are in no digest, and their end is not told.
 * A learner that cannot store does not acknowledge; so the teller stops at the budget, and nothing is lost.
 * A peer that breaks a rule gets a `RemoteProtocolError`, and the stream ends.
@@ -59,6 +60,10 @@ BUDGET_BYTES = 262_144
 PASSING_KINDS = frozenset({"Event"})
 """Kinds whose objects tell what happened: once the learner has one, the teller forgets it."""
 
+MISSED_KINDS = frozenset({"Pod"})
+"""Kinds of which one that is missing is taken for gone, by who is in step, with all that it had. What names a missing
+object of another kind only waits for it: one Secret that is too large must not keep a node from ever cleaning up."""
+
 _PART_BYTES = 16_384
 """Messages are put together up to this size, a chunk of the session's."""
 
@@ -82,7 +87,10 @@ class Truth(Protocol):
         """Every object's state, in the order in which they are to be told."""
 
     def read(self, ref: Ref) -> Object | None:
-        """An object as it is now, perhaps newer than its stamp; None if it cannot be read, or is no more."""
+        """An object as it is now, perhaps newer than its stamp; None if it is no more, or cannot be read now.
+
+        One that `stamps` still names is asked for again at the next turn, and until then nobody is told `InStep`.
+        """
 
 
 class Copy(Protocol):
@@ -234,7 +242,8 @@ class Teller:
                 done.append(ref)
         for ref in done:
             del self._todo[ref]
-        if not self._todo and not self._in_step and len(out) + _IN_STEP_BYTES <= self._max_message_bytes:
+        is_all = not self._todo and not any(map(self._is_missed, self._untold))
+        if is_all and not self._in_step and len(out) + _IN_STEP_BYTES <= self._max_message_bytes:
             self._in_step = True
             self._seq += 1
             out += encode(InStep(self._seq))
@@ -308,7 +317,7 @@ class Teller:
         known = self._told.get(ref)
         item = self._truth.read(ref) if stamp is not None else None
         if stamp is not None and item is None:
-            return True  # it is no more, and the next comparison tells that
+            return ref not in self._truth.stamps()  # if it is no more, the next comparison tells that
         if known is not None and (item is None or _is_another(known, item.stamp)):
             return (item is None) if self._add(drop(self._seq + 1, ref, known.uid), ref, None, out) else None
         if item is None:
@@ -347,8 +356,14 @@ class Teller:
             return f"it has {size} bytes, and the peer takes {self._max_message_bytes}; raise its --max-message"
         return ""
 
+    def _is_missed(self, ref: Ref) -> bool:
+        """Whether somebody in step would take an object that is not told for gone."""
+        return ref.kind in MISSED_KINDS and ref not in self._told
+
     def _leave(self, ref: Ref, stamp: Stamp, why: str) -> None:
         self._untold[ref] = stamp
+        if self._is_missed(ref):
+            why += f"; until then no {ref.kind} that is missing there counts as gone"
         self._events.append(Untold(ref, stamp, why))
 
     # ---- what was stored ---------------------------------------------------------------------------------------------

@@ -122,7 +122,10 @@ class Drop:
 
 @dataclass(frozen=True, slots=True)
 class InStep:
-    """Whoever has stored all before this holds everything that the teller knows at this point, and nothing else."""
+    """Whoever has stored all before this holds everything that the teller knows at this point, and nothing else.
+
+    Of what cannot be told it may hold an older state or, unless it would miss it (`common.sync.MISSED_KINDS`), none.
+    """
 
     type: ClassVar[int] = 6
     seq: int

@@ -128,6 +128,7 @@ class _Worker:
         self._work = work
         self._name = name
         self._owner = asyncio.current_task()
+        self._cancels = self._owner.cancelling() if self._owner is not None else 0
         self._task: asyncio.Task[None] | None = None
         self._again = False
         self._stopped = False
@@ -147,11 +148,12 @@ class _Worker:
             await asyncio.gather(self._task, return_exceptions=True)
 
     def check(self) -> None:
-        """Raise what made the work fail, if it did: its owner was cancelled for that alone."""
-        if self._failure is not None:
-            if self._owner is not None:
-                self._owner.uncancel()
-            raise self._failure from None
+        """Raise what made the work fail, if it did and its owner was cancelled for that alone."""
+        if self._failure is None:
+            return
+        if self._owner is not None and self._owner.uncancel() > self._cancels:
+            return  # somebody else cancels it too, and that must not be lost
+        raise self._failure from None
 
     async def _run(self) -> None:
         try:

@@ -25,7 +25,8 @@ class Pod:
         fs_group: `securityContext.fsGroup`, or None.
         fs_group_on_root_mismatch: `fsGroupChangePolicy` is OnRootMismatch (else Always).
         selinux_label: the label for a mount's context option ("user:role:type:level"), empty without.
-        gone: it has ended, or was deleted and its grace is over: none of its volumes is wanted.
+        gone: none of its volumes is wanted: it has ended, or was deleted and its containers have ended or had their
+            grace.
     """
 
     uid: str
@@ -64,6 +65,7 @@ class Claim:
     """The PersistentVolumeClaim that a volume is bound to, as far as growing it cares (contract.md C.8).
 
     Attributes:
+        volume: `spec.volumeName`, the name of its PV.
         status_bytes: `status.capacity.storage`.
         allocated_bytes: `status.allocatedResources.storage`, or None.
         resize_status: `status.allocatedResourceStatuses.storage`, empty if there is none.
@@ -72,6 +74,7 @@ class Claim:
     namespace: str
     name: str
     uid: str
+    volume: str = ""
     status_bytes: int = 0
     allocated_bytes: int | None = None
     resize_status: str = ""

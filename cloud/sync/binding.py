@@ -6,7 +6,7 @@ Rules:
 * A claim's size is the largest that it was ever told to have; at first it is that of its volume. It does not follow the
   volume's, or no node would ever see that a volume has grown.
 * A claim's status, and a Node's labels, are those that the nodes tell of them, but only nodes with a pod that uses the
-  claim, and only the Node itself.
+  claim, of the volume that it is bound to now, and only the Node itself.
 * What is written is changed in a copy.
 """
 
@@ -29,11 +29,12 @@ CLAIM, VOLUME, POD, NODE = "PersistentVolumeClaim", "PersistentVolume", "Pod", "
 
 @dataclass(frozen=True, slots=True)
 class ClaimStatus:
-    """What a node tells of a claim; `uid` may be empty."""
+    """What a node tells of a claim, while that was bound to a volume of this name; `uid` and `volume` may be empty."""
 
     node: str
     uid: str
     status: Body
+    volume: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +183,7 @@ class _Binding:
         if volume is None:
             return _with(claim, status={"phase": "Pending"})
         spec = self._bodies[volume]["spec"]
-        told = self._told_of(ref)
+        told = self._told_of(ref, volume)
         status: dict[str, Any] = {"phase": "Bound", "accessModes": spec["accessModes"]}
         if told:
             status |= told[-1].status
@@ -203,10 +204,14 @@ class _Binding:
         body = self._bodies.get(Ref(owner["kind"], namespace, owner["name"]))
         return str(body["metadata"]["uid"]) if body is not None else ""
 
-    def _told_of(self, claim: Ref) -> list[ClaimStatus]:
-        """What nodes tell of it that may."""
+    def _told_of(self, claim: Ref, volume: Ref) -> list[ClaimStatus]:
+        """What nodes tell of it that may, and that is of the volume that it is bound to."""
         uid, users = self._bodies[claim]["metadata"]["uid"], self._users.get(claim, set())
-        return [told for told in self._told.claims.get(claim, ()) if told.uid in ("", uid) and told.node in users]
+        return [
+            told
+            for told in self._told.claims.get(claim, ())
+            if told.uid in ("", uid) and told.volume in ("", volume.name) and told.node in users
+        ]
 
     def _size(self, claim: Body, volume: Ref, told: list[ClaimStatus]) -> str:
         key = size_key(claim, volume.name)

@@ -138,10 +138,14 @@ _PLAIN: Final = (
     ("null", re.compile(r"~|null|Null|NULL|")),
     ("bool", re.compile(r"true|True|TRUE|false|False|FALSE|yes|Yes|YES|no|No|NO|on|On|ON|off|Off|OFF")),
     ("int", re.compile(r"[-+]?(?:0|[1-9][0-9]*|0[xX][0-9a-fA-F]+|0o?[0-7]+|0b[01]+)")),
-    ("float", re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")),
+    ("float", re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")),
     ("float", re.compile(r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)")),
 )
-"""What a text without quotes is; anything else is a text."""
+"""What a text without quotes is; anything else is a text.
+
+Nodes choose texts too, and a search holds up every thread: no pattern may match the same digits in two ways, which
+would take the square of their number.
+"""
 
 _MAY_BE_PLAIN: Final = frozenset("~nNtTfFyYoO-+.0123456789")
 """How those begin: most texts are told from them by their first character."""

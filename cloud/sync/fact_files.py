@@ -86,7 +86,9 @@ class FactFiles:
                 for ref, fact in facts.items():
                     if ref.kind == "PersistentVolumeClaim":
                         uid = fact.body.get("metadata", {}).get("uid", "")
-                        claims.setdefault(ref, []).append((fact.told_ns, ClaimStatus(node, uid, fact.body["status"])))
+                        volume = fact.body.get("spec", {}).get("volumeName", "")
+                        status = ClaimStatus(node, uid, fact.body["status"], volume=volume)
+                        claims.setdefault(ref, []).append((fact.told_ns, status))
             in_order = {
                 ref: tuple(status for _, status in sorted(told, key=lambda item: item[0]))
                 for ref, told in claims.items()

@@ -117,6 +117,7 @@ def _kept_metadata(fields: Fields) -> dict[str, Any]:
 
 def _kept_claim(fields: Fields, _ref: Ref) -> dict[str, Any]:
     uid = fields.part("metadata").uid("uid")
+    volume = fields.part("spec").name("volumeName")
     status = fields.part("status", required=True)
     check_status(status)
     kept = quantities({name: pick(status.body[name], "storage") for name in _AMOUNTS if status.has(name)}, *_AMOUNTS)
@@ -124,7 +125,8 @@ def _kept_claim(fields: Fields, _ref: Ref) -> dict[str, Any]:
         kept["allocatedResourceStatuses"] = pick(status.body["allocatedResourceStatuses"], "storage")
     if status.has("conditions"):
         kept["conditions"] = [pick(condition, *CONDITION) for condition in status.body["conditions"]]
-    return {**without_empty({"metadata": without_empty({"uid": uid or {}})}), "status": kept}
+    named = {"metadata": without_empty({"uid": uid or {}}), "spec": without_empty({"volumeName": volume or {}})}
+    return {**without_empty(named), "status": kept}
 
 
 def _kept_event(fields: Fields, ref: Ref) -> dict[str, Any]:

@@ -4,8 +4,10 @@ Rules:
 
 * A node tells of itself alone: its CSINode, its Node, the claims that its pods use, events of those. Anything else is a
   node that lies (ValueError).
-* What has just left a node's closure is no lie: the news crossed the deletion. It is dropped, as Kubernetes would
-  answer "not found", and the node hears nothing of it.
+* What has just left a node's closure is no lie: the news crossed the deletion. An event of it is dropped, as Kubernetes
+  would answer "not found", and the node hears nothing of it.
+* A claim's fact is kept also then, until the node takes it back: it has told it, and would not tell the same again when
+  the pod returns. It counts only while a pod of the node uses the claim, and who uses the fact looks (binding).
 * Events are told once: they have no stamps, and are never taken back.
 """
 
@@ -14,8 +16,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from cloud.sync.fact_files import FactFiles
-from cloud.sync.fact_kinds import NODE_KINDS, Fact, check_ref, read_fact
-from cloud.sync.fields import Body
+from cloud.sync.fact_kinds import Fact, check_ref, read_fact
 from common.objects import Object, Ref, Stamp
 
 log = logging.getLogger("csi_bridge.hub.facts")
@@ -51,10 +52,8 @@ class FactSink:
         """
         check_ref(node, obj.ref)
         fact = Fact(obj.stamp, read_fact(obj))
-        if self._is_stale(node, obj.ref, fact.body):
-            log.debug("node %s tells of %s, which it does not need any more: dropped", node, obj.ref)
-        elif obj.ref.kind == "Event":
-            await self._files.put_event(node, obj.ref, fact)
+        if obj.ref.kind == "Event":
+            await self._put_event(node, obj.ref, fact)
         else:
             await self._files.put(node, obj.ref, fact)
 
@@ -78,13 +77,14 @@ class FactSink:
         if held is not None and uid in ("", held.stamp.uid):
             await self._files.remove(node, ref)
 
-    def _is_stale(self, node: str, ref: Ref, body: Body) -> bool:
-        if ref.kind in NODE_KINDS or not self._closures.is_ready:
-            return False  # what is not known to be gone may count; who uses it looks again (binding)
-        about = ref
-        if ref.kind == "Event":
-            involved = body["involvedObject"]
-            about = Ref(involved["kind"], involved.get("namespace", ""), involved["name"])
-            if about == Ref("Node", "", node):
-                return False
-        return not self._closures.holds(node, about)
+    async def _put_event(self, node: str, ref: Ref, fact: Fact) -> None:
+        involved = fact.body["involvedObject"]
+        about = Ref(involved["kind"], involved.get("namespace", ""), involved["name"])
+        if self._may_concern(node, about):
+            await self._files.put_event(node, ref, fact)
+        else:
+            log.debug("node %s tells of %s, which it does not need any more: dropped", node, about)
+
+    def _may_concern(self, node: str, about: Ref) -> bool:
+        """Whether an object is the node itself or in its closure, or may be as far as is known."""
+        return about == Ref("Node", "", node) or not self._closures.is_ready or self._closures.holds(node, about)

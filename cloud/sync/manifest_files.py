@@ -4,9 +4,11 @@ Rules:
 
 * A file that cannot be used stays, as a whole, what it was when it was last good, also when that was in an earlier
   life of the hub (`good_manifests`).
-* What takes something away is not believed at once: a file that is gone, is broken or says less than before
-  may be half written, or be on its way from one name to another. It must have been left alone for `settle_s`. The
-  same goes for one that says something else of an object than before; only what is added counts at once.
+* What a file says, or that it is gone, is not believed before it has been left alone for `settle_s`: it may be half
+  written, or be on its way from one name to another. That holds for what is added as well: the first half of a
+  volume's handle names another volume.
+* An object that moves is never away: a file that says it no more waits until the file is believed that says it now.
+* An empty file is broken: a full disk or a power cut leaves such a one. One that holds comments alone is not.
 * A directory that is gone or cannot be read takes nothing away, nor does an empty one in its place (a file system
   that is not mounted). An empty one does that is the very directory which had files before.
 * Files are looked up by their own names: `*.yaml`, `*.yml` and `*.json`, symlinks included, hidden ones and
@@ -15,17 +17,19 @@ Rules:
 * No clock of its own: whoever scans says what time it is.
 """
 
+import fcntl
 import logging
 import os
 import stat
-from collections.abc import Iterable, Mapping
+import struct
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from cloud.sync.good_manifests import GoodManifests
 from cloud.sync.manifest_objects import BrokenFile, Entry, read_objects
-from common.objects import Ref, Stamp
+from common.objects import Ref
 
 log = logging.getLogger("csi_bridge.hub.manifests")
 
@@ -34,6 +38,12 @@ _SUFFIXES: Final = (".yaml", ".yml", ".json")
 
 _Signature = tuple[int, int, int, int, int]
 """Device, inode, size, time of the last write and of the last change: together another one after every write."""
+
+_Identity = tuple[int, int, bytes]
+"""Device, inode and generation: which directory it is. A new directory mostly gets the inode of one just removed."""
+
+_GET_GENERATION: Final = 0x8000_7601 | struct.calcsize("l") << 16
+"""FS_IOC_GETVERSION of linux/fs.h, the same for ext4, XFS and btrfs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +56,20 @@ class Now:
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """What a file said when its signature was this one; with a problem, nothing."""
+    """What a file said when its signature was this one; with a problem, nothing.
+
+    Attributes:
+        was_unread: the problem is none of its contents, and may be over at the next look with the signature unchanged.
+    """
 
     signature: _Signature | None
     entries: tuple[Entry, ...] = ()
     problem: str = ""
+    was_unread: bool = False
+
+    def is_of(self, signature: _Signature | None) -> bool:
+        """Whether a file of this signature still says the same, without reading it."""
+        return self.signature == signature is not None and not self.was_unread
 
 
 @dataclass(slots=True)
@@ -75,21 +94,21 @@ class ManifestFiles:
 
     Attributes:
         kept: what the files said when they were last good, on the disk.
-        identity: device and inode of the directory, when it could last be read; None if it cannot.
+        identity: which directory it was when it could last be read; None if it cannot.
         revision: another one when `objects()` may be.
         unsettled: something waits to be believed: scan again in `settle_s`.
         was_complete: at one time every file was good, or one that was added broken to those that were.
     """
 
     directory: Path
-    settle_s: float = 1.0
+    settle_s: float = 0.5
     kept: GoodManifests | None = None
-    identity: tuple[int, int] | None = None
+    identity: _Identity | None = None
     unsettled: bool = False
     revision: int = 0
     was_complete: bool = False
     _files: dict[str, _File] = field(default_factory=dict)
-    _home: tuple[int, int] | None = None
+    _home: _Identity | None = None
     """The directory that had files."""
     _problem: str = ""
     _unkept: set[str] = field(default_factory=set)
@@ -100,13 +119,13 @@ class ManifestFiles:
         """Look at the directory once more, and read what has changed."""
         self.unsettled = False
         try:
-            found = self.directory.stat()
+            identity = _identity(self.directory)
             names = sorted(path.name for path in self.directory.iterdir() if _is_manifest(path.name))
         except OSError as error:
             self.identity = None
             self._problem = f"{self.directory} cannot be read ({error.strerror}): what it held is kept as it was"
             return
-        self.identity = found.st_dev, found.st_ino
+        self.identity = identity
         if not names and self.identity != self._home:
             self._problem = f"{self.directory} holds no manifest, and may be the wrong directory: nothing is taken away"
             return
@@ -118,6 +137,7 @@ class ManifestFiles:
             self._look(name, self._files.setdefault(name, _File()), now)
         for name in self._files.keys() - set(names):
             self._miss(name, now)
+        self._believe_settled(now)
         self.was_complete = self.was_complete or all(map(self._is_known, self._files))
         self._keep()
 
@@ -146,50 +166,60 @@ class ManifestFiles:
 
     def _look(self, name: str, file: _File, now: Now) -> None:
         signature = _signature(self.directory / name)
-        if file.believed is not None and file.believed.signature == signature is not None:
+        if file.believed is not None and file.believed.is_of(signature):
             file.waiting = None
             return
-        if file.waiting is None or file.waiting.signature != signature or signature is None:
+        if file.waiting is None or not file.waiting.is_of(signature):
             reading = _read(self.directory / name)
             if reading == file.believed:
                 file.waiting = None
                 return
             if _signature(self.directory / name) != reading.signature:  # it is being written just now
-                self.unsettled = True
+                file.waiting, self.unsettled = None, True
                 return
             if reading != file.waiting:
                 file.waiting, file.since = reading, now.steady
-        if self._is_harmless(file) or self._is_settled(file, now):
-            self._believe(name, file)
-            self.revision += 1
-        else:
-            self.unsettled = True
 
     def _miss(self, name: str, now: Now) -> None:
         """A file is not there any more."""
         file = self._files[name]
         if file.waiting != _GONE:
             file.waiting, file.since = _GONE, now.steady
-        if self._is_settled(file, now):
-            del self._files[name]
-            self._unkept.discard(name)
-            self.revision += 1
-        else:
-            self.unsettled = True
 
-    def _is_harmless(self, file: _File) -> bool:
-        """Whether the reading that waits takes nothing away."""
-        reading = file.waiting
-        if reading is None or reading.problem or (file.good is None and not self.was_complete):
-            return False
-        return _states(file.good or ()) <= _states(reading.entries)
+    def _believe_settled(self, now: Now) -> None:
+        """Let count what waited long enough, but take no object away that another file is about to say."""
+        waiting = {name: file.waiting for name, file in self._files.items() if file.waiting is not None}
+        taken = {name: self._taken(name, reading) for name, reading in waiting.items()}
+        held = {name for name in waiting if not self._is_settled(self._files[name], now)}
+        more = held
+        while more:
+            awaited = {entry.ref for name in more for entry in waiting[name].entries}
+            more = {name for name in waiting.keys() - held if taken[name] & awaited}
+            held |= more
+        for name in waiting.keys() - held:
+            self._believe(name)
+            self.revision += 1
+        self.unsettled = self.unsettled or bool(held)
+
+    def _taken(self, name: str, reading: _Reading) -> set[Ref]:
+        """What a file says no more once a reading of it counts."""
+        good = self._files[name].good
+        if reading.problem or not good:
+            return set()
+        return {entry.ref for entry in good} - {entry.ref for entry in reading.entries}
 
     def _is_settled(self, file: _File, now: Now) -> bool:
         written = file.waiting.signature if file.waiting is not None else None
-        age = now.wall - written[3] / 1e9 if written is not None else 0.0
+        # Its last change counts as well: what was written long ago may have been moved here just now, one file of many.
+        age = now.wall - max(written[3:]) / 1e9 if written is not None else 0.0
         return now.steady - file.since >= self.settle_s or age >= self.settle_s
 
-    def _believe(self, name: str, file: _File) -> None:
+    def _believe(self, name: str) -> None:
+        file = self._files[name]
+        if file.waiting == _GONE:
+            del self._files[name]
+            self._unkept.discard(name)
+            return
         file.believed, file.waiting = file.waiting, None
         if file.believed is not None and not file.believed.problem:
             file.good = file.believed.entries
@@ -233,9 +263,22 @@ def _is_manifest(name: str) -> bool:
     return name.endswith(_SUFFIXES) and not name.startswith(".") and name.isprintable()
 
 
-def _states(entries: Iterable[Entry]) -> set[tuple[Ref, Stamp]]:
-    """What may be taken away. A changed object counts too: a file cut short may end within it."""
-    return {(entry.ref, entry.item.stamp) for entry in entries}
+def _identity(directory: Path) -> _Identity:
+    """Which directory there is now.
+
+    Raises:
+        OSError: none that can be read.
+    """
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        found = os.fstat(descriptor)
+        try:
+            generation = fcntl.ioctl(descriptor, _GET_GENERATION, bytes(8))
+        except OSError:  # a file system without generations, such as tmpfs, which gives no inode twice
+            generation = b""
+    finally:
+        os.close(descriptor)
+    return found.st_dev, found.st_ino, generation
 
 
 def _signature(path: Path) -> _Signature | None:
@@ -254,7 +297,7 @@ def _read(path: Path) -> _Reading:
     except BrokenFile as error:
         return _Reading(signature, problem=str(error))
     except OSError as error:
-        return _Reading(signature, problem=f"{path.name}: it cannot be read ({error.strerror})")
+        return _Reading(signature, problem=f"{path.name}: it cannot be read ({error.strerror})", was_unread=True)
     except Exception:
         log.exception("reading %s failed", path)
         return _Reading(signature, problem=f"{path.name}: reading it failed, through a mistake in CSI Bridge")
@@ -266,6 +309,8 @@ def _bytes_of(path: Path) -> bytes:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise BrokenFile(f"{path.name}: it is no file")
         data = file.read(MAX_FILE_BYTES + 1)
+    if not data:
+        raise BrokenFile(f"{path.name}: it is empty; delete the file if its objects are to go")
     if len(data) > MAX_FILE_BYTES:
         raise BrokenFile(f"{path.name}: it is larger than {MAX_FILE_BYTES >> 20} MiB; divide it")
     return data

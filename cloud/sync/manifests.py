@@ -35,6 +35,9 @@ logging.getLogger("watchfiles").setLevel(logging.WARNING)  # it tells of every c
 RESCAN_S = 5.0
 """Between two looks without a cause: a hundredth of a second's work for a thousand files."""
 
+_TICK_S = 0.01
+"""A timer may ring a little early, and a file that has not settled by then would wait once more."""
+
 _FAILED = "failed"
 """The problem of that name: reading broke off."""
 
@@ -131,7 +134,7 @@ class Manifests(Objects):
 
     async def _sleep(self) -> None:
         """Until somebody tells of a change, or it is time to look again."""
-        pause_s = self._files.settle_s if self._files.unsettled else self._rescan_s
+        pause_s = self._files.settle_s + _TICK_S if self._files.unsettled else self._rescan_s
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(pause_s):
                 await self._wake.wait()

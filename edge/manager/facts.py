@@ -5,6 +5,7 @@ Rules:
 * One text per cause, without times or counts in it, so that a cause that lasts is one event. It is told again at most
   every five minutes, with its count.
 * What is told of a claim's size is always the whole of it: size, resize status, conditions; what is empty is cleared.
+  It names the volume whose size that is: the claim may be bound to another one before the hub hears it.
 * Facts wait in the store until the hub has them; nothing here waits.
 """
 
@@ -42,6 +43,9 @@ class Facts(Protocol):
 
     def drop_fact(self, ref: Ref) -> None:
         """Nothing is to be told of `ref` any more."""
+
+    def fact_refs(self, kind: str) -> list[Ref]:
+        """What is told of objects of a kind."""
 
 
 _LONGEST_NAME = 236
@@ -148,6 +152,10 @@ class VolumeFacts:
             return None
         return {"type": "NodeResizeError", "status": "True", "lastTransitionTime": since, "message": message}
 
+    def claims(self) -> list[Ref]:
+        """The claims of which something is told, by earlier lives of the agent, too."""
+        return self._facts.fact_refs("PersistentVolumeClaim")
+
     def forget_claim(self, namespace: str, name: str) -> None:
         """The claim is gone: what was told of it is void."""
         self._conditions.pop((namespace, name), None)
@@ -161,6 +169,7 @@ class VolumeFacts:
                 "apiVersion": "v1",
                 "kind": "PersistentVolumeClaim",
                 "metadata": {"namespace": claim.namespace, "name": claim.name, "uid": claim.uid},
+                "spec": {"volumeName": claim.volume},
                 "status": {
                     "capacity": {"storage": format_bytes(size_bytes)},
                     "allocatedResourceStatuses": {"storage": resize_status} if resize_status else {},

@@ -37,7 +37,10 @@ MOST_EVENTS = 500
 
 _PUT = "INSERT OR REPLACE INTO facts VALUES (?, ?, ?, ?, ?, 0)"
 _DROP = "DELETE FROM facts WHERE kind = ? AND namespace = ? AND name = ?"
-_ACK = "UPDATE facts SET acked = 1 WHERE kind = ? AND namespace = ? AND name = ? AND version = ?"
+_ACK = "UPDATE facts SET acked = ? WHERE kind = ? AND namespace = ? AND name = ? AND version = ?"
+
+_READ_AGAIN_S = 5.0
+"""Between two tries to read what the disk does not give: it is a fault that may pass, and nobody waits in a hurry."""
 
 
 class FactStore:
@@ -55,6 +58,8 @@ class FactStore:
         self._waiters: dict[Ref, set[asyncio.Future[None]]] = {}
         self._listeners: list[Callable[[frozenset[Ref]], None]] = []
         self._is_full = False
+        self._unreadable: dict[Ref, str] = {}  # what the disk does not give, and why
+        self._read_again: asyncio.TimerHandle | None = None
         self._writer: StoreWriter
         self._reader: sqlite3.Connection
         self._path: Path
@@ -144,21 +149,28 @@ class FactStore:
 
     def stamps(self) -> Mapping[Ref, Stamp]:
         """What is told: first what somebody may wait for, then events, each the oldest first."""
-        if not self._events:
+        passing = {ref: stamp for ref, stamp in self._stamps.items() if ref.kind in PASSING_KINDS}
+        if not passing:
             return self._stamps
-        facts = {ref: stamp for ref, stamp in self._stamps.items() if ref.kind not in PASSING_KINDS}
-        return facts | {ref: stamp for ref, stamp in self._stamps.items() if ref.kind in PASSING_KINDS}
+        facts = {ref: stamp for ref, stamp in self._stamps.items() if ref not in passing}
+        # One that is forgotten may still be on the disk.
+        return facts | {ref: stamp for ref, stamp in passing.items() if ref in self._events}
 
     def read(self, ref: Ref) -> Object | None:
-        """A fact, as it is on the disk."""
+        """A fact, as it is on the disk. If the disk does not give it, listeners hear later that it has changed."""
         try:
             row = self._reader.execute(
                 "SELECT version, body FROM facts WHERE kind = ? AND namespace = ? AND name = ?",
                 (ref.kind, ref.namespace, ref.name),
             ).fetchone()
         except sqlite3.Error as error:
-            log.error("%s does not give the fact %s: %s", self._path, ref, error)  # noqa: TRY400  # not a bug
+            if self._unreadable.get(ref) != str(error):
+                log.error("%s does not give the fact %s; it is tried again: %s", self._path, ref, error)  # noqa: TRY400  # not a bug
+            self._unreadable[ref] = str(error)
+            if self._read_again is None:
+                self._read_again = asyncio.get_running_loop().call_later(_READ_AGAIN_S, self._let_read_again)
             return None
+        self._unreadable.pop(ref, None)
         return Object(ref, Stamp("", row[0]), row[1]) if row is not None else None
 
     def listen(self, listener: Callable[[frozenset[Ref]], None]) -> Callable[[], None]:
@@ -170,6 +182,8 @@ class FactStore:
         """What became of the facts that were told."""
         match event:
             case Compared(held):
+                for ref in [ref for ref in self._acked if held.get(ref) != Stamp("", self._newest[ref])]:
+                    self._on_lost(ref)
                 for ref, stamp in held.items():
                     self._on_stored(ref, stamp)
             case Confirmed(ref, stamp):
@@ -190,6 +204,8 @@ class FactStore:
     def _on_stored(self, ref: Ref, stamp: Stamp) -> None:
         if self._newest.get(ref) != stamp.version or ref in self._acked:
             return
+        if any(ref in waiting and waiting[ref][0] is not _ACK for waiting in (self._batch, self._unwritten)):
+            return  # the disk is about to have another state, which would be told after this one: `_show` tells again
         self._acked.add(ref)
         for waiter in self._waiters.pop(ref, ()):
             if not waiter.done():
@@ -197,7 +213,18 @@ class FactStore:
         if ref.kind in PASSING_KINDS:
             self.drop(ref)
         else:
-            self._write(ref, (_ACK, (ref.kind, ref.namespace, ref.name, stamp.version)))
+            self._write(ref, (_ACK, (1, ref.kind, ref.namespace, ref.name, stamp.version)))
+
+    def _on_lost(self, ref: Ref) -> None:
+        """The hub had stored it, and does not have it any more: it is told again, and who waits is to wait for that."""
+        self._acked.discard(ref)
+        self._write(ref, (_ACK, (0, ref.kind, ref.namespace, ref.name, self._newest[ref])))
+
+    def _let_read_again(self) -> None:
+        self._read_again = None
+        self._unreadable = {ref: why for ref, why in self._unreadable.items() if ref in self._stamps}
+        if self._unreadable:
+            self._tell(frozenset(self._unreadable))
 
     def _limit_events(self) -> None:
         if len(self._events) <= MOST_EVENTS:
@@ -233,5 +260,9 @@ class FactStore:
                 changed.add(ref)
             elif sql is _DROP and self._stamps.pop(ref, None) is not None:
                 changed.add(ref)
-        for listener in list(self._listeners) if changed else ():
-            listener(frozenset(changed))
+        if changed:
+            self._tell(frozenset(changed))
+
+    def _tell(self, refs: frozenset[Ref]) -> None:
+        for listener in list(self._listeners):
+            listener(refs)

@@ -69,7 +69,7 @@ def test_a_published_volume_is_let_alone_after_a_death_at(node: EdgeNode, point:
     node.wait_published(name)
     calls = [call.method for call in node.calls()][-2:]
     assert calls == ["NodeStageVolume", "NodePublishVolume"]
-    node.write(*objects, pod(name, name) | {"status": {"phase": "Failed"}}, file=name, settled=True)
+    node.write(*objects, pod(name, name) | {"status": {"phase": "Failed"}}, file=name)
     node.wait_clean()
 
 

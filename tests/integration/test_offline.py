@@ -41,7 +41,7 @@ def node(machine: EdgeNode) -> Iterator[EdgeNode]:
     """The machine with everything running and nothing mounted, before and after."""
     lifecycles = ["Persistent", "Ephemeral"]
     rules = csi_driver(fsGroupPolicy="File", podInfoOnMount=True, volumeLifecycleModes=lifecycles)
-    machine.write(rules, file="driver", settled=True)
+    machine.write(rules, file="driver")
     yield machine
     machine.driver.set_faults()
     if not machine.driver.process.running:
@@ -51,7 +51,7 @@ def node(machine: EdgeNode) -> Iterator[EdgeNode]:
     go_online(machine)
     for file in machine.manifests.glob("*.yaml"):
         if file.stem != "driver":
-            machine.write(file=file.stem, settled=True)
+            machine.write(file=file.stem)
     machine.wait_clean()
 
 
@@ -193,7 +193,7 @@ def attachment(handle: str, pv: str, *, node: str = NODE, attached: bool = True)
 
 
 def test_only_an_attachment_of_this_node_and_this_volume_that_was_attached_is_used(node: EdgeNode) -> None:
-    node.write(csi_driver(attach=True), file="driver", settled=True)
+    node.write(csi_driver(attach=True), file="driver")
     handles = {name: node.make_volume(f"at-{name}") for name in ("good", "elsewhere", "stale", "early")}
     given = {
         "good": attachment(handles["good"], "pv-good"),
@@ -221,7 +221,7 @@ def test_only_an_attachment_of_this_node_and_this_volume_that_was_attached_is_us
     go_online(node)
     for name, handle in handles.items():
         right = attachment(handle, f"pv-{name}")
-        node.write(*volume(name, handle), pod(name, name), right, file=name, settled=True)
+        node.write(*volume(name, handle), pod(name, name), right, file=name)
         node.wait_published(name)
 
 
@@ -251,8 +251,8 @@ def test_without_its_notes_all_is_found_again_and_kept_or_taken_down(node: EdgeN
     (node.seen(kept) / "file").write_text("kept")
     node.agent.kill()
     lose(node, "volumes.db")
-    node.write(file="gone", settled=True)
-    node.write(file=disk, settled=True)
+    node.write(file="gone")
+    node.write(file=disk)
     node.restart_agent()
     waiting_for(node, lambda: {each["pod"] for each in node.state()["volumes"]} == {"kept"}, "end of the others")
     assert node.wait_published("kept") == [kept]

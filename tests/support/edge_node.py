@@ -15,7 +15,6 @@ import contextlib
 import json
 import os
 import subprocess
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -43,9 +42,6 @@ NODE = "n1"
 DRIVER = "dirdriver.csi"
 _LIMIT_S = 30.0
 _MIB = 1 << 20
-
-_SETTLED_S = 60.0
-"""A file that is older is not being written any more (`cloud.sync.manifest_files`)."""
 
 
 class EdgeNode:
@@ -163,18 +159,10 @@ class EdgeNode:
         assert outcome.ok, outcome.refusal
         return str(outcome.answer.volume.volume_id)
 
-    def write(self, *objects: Object, file: str, settled: bool = False) -> None:
-        """Write objects to a file of the manifests, at once.
-
-        Args:
-            objects: all that the file is to hold.
-            file: its name.
-            settled: the hub is to believe at once also what is taken away: the file seems to be an old one.
-        """
+    def write(self, *objects: Object, file: str) -> None:
+        """Write objects to a file of the manifests, in place of what it held."""
         new = self.manifests / f".{file}.new"
-        new.write_text(yaml.safe_dump_all(objects))
-        if settled:
-            os.utime(new, (0, time.time() - _SETTLED_S))
+        new.write_text(yaml.safe_dump_all(objects) or "# nothing\n")  # an empty file is broken
         new.replace(self.manifests / f"{file}.yaml")
 
     def remove(self, file: str) -> None:

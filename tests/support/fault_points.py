@@ -121,7 +121,7 @@ def live_through(
             pod(names[which], name, block=[name] if block else (), **spec) | {"status": {"phase": phase}}
             for which, phase in phases.items()
         ]
-        node.write(*objects, *pods, file=name, settled=True)
+        node.write(*objects, *pods, file=name)
 
     before = len(node.calls())
     node.agent.kill()

@@ -166,6 +166,21 @@ def test_a_node_that_does_not_use_a_claim_or_means_another_one_says_nothing_of_i
     assert status(bind(*written, told=told("5Gi", node="n2")))["capacity"] == {"storage": "5Gi"}
 
 
+def test_what_was_told_of_a_claims_former_volume_is_no_word_of_the_one_that_it_names_now() -> None:
+    """As after a restore: the new volume is smaller, and grows later. With the old size it would never be expanded."""
+    web = pod("web", claims=("data",))
+    old = ClaimStatus("n1", "", {"capacity": {"storage": "10Gi"}, "conditions": ["old"]}, volume="old")
+    first = bind(web, claim("data", volume="old"), volume("old"), told=Told(claims={DATA: (old,)}))
+    assert status(first)["capacity"] == {"storage": "10Gi"}
+    restored = (web, claim("data", volume="v"), volume("v", size="1Gi"))
+    second = bind(*restored, told=Told(claims={DATA: (old,)}), sizes=dict(first.sizes))
+    assert status(second)["capacity"] == {"storage": "1Gi"}
+    assert "conditions" not in status(second)
+    new = ClaimStatus("n1", "", {"capacity": {"storage": "5Gi"}}, volume="v")
+    third = bind(*restored, told=Told(claims={DATA: (old, new)}), sizes=dict(second.sizes))
+    assert status(third)["capacity"] == {"storage": "5Gi"}
+
+
 def test_of_several_nodes_the_largest_size_and_the_latest_state_count() -> None:
     users = (pod("a", claims=("data",)), pod("b", node="n2", claims=("data",)))
     statuses = (

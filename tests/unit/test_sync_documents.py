@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from cloud.sync.documents import DocumentError, read_json, read_yaml, write_yaml
@@ -150,3 +152,13 @@ def test_json_is_as_deep_as_yaml_may_be() -> None:
     for read in (read_json, read_yaml):
         with pytest.raises(DocumentError, match="nested more than 100 levels deep"):
             read('{"a": ' + "[" * 99 + "1" + "]" * 99 + "}")
+
+
+@pytest.mark.parametrize("text", ["1" * 20_000 + "x", "-" + "0" * 20_000 + ".x", "7" * 20_000 + "e"])
+def test_a_text_of_many_digits_costs_no_more_than_its_length(text: str) -> None:
+    """A node may choose one, and all threads of the hub stand still while a pattern is looked for."""
+    began = time.process_time()
+    (document,) = read_yaml(write_yaml({"text": text}).decode())
+    assert document.value == {"text": text}
+    assert read_yaml(f"text: {text}")[0].value == {"text": text}
+    assert time.process_time() - began < 1.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import pathlib
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -260,20 +261,36 @@ async def test_what_has_just_left_the_closure_is_dropped_without_a_word_to_the_n
     caplog.set_level(logging.DEBUG, "csi_bridge")
     to = sink(FactFiles(tmp_path))
     gone = Ref("Pod", "default", "gone")
-    await to.store("n1", obj(Ref("PersistentVolumeClaim", "default", "gone"), {"status": {}}))
     await to.store("n1", event(about=gone))
     await to.store("n2", event(about=POD))
     await to.store("n1", event(about=Ref("Node", "", "n2")))
     assert written(tmp_path) == []
-    assert caplog.messages[0] == (
-        "node n1 tells of PersistentVolumeClaim default/gone, which it does not need any more: dropped"
-    )
+    assert caplog.messages[0] == "node n1 tells of Pod default/gone, which it does not need any more: dropped"
+
+
+async def test_of_a_claim_that_has_just_left_the_closure_it_is_kept_for_the_pod_may_come_back(tmp_path: Path) -> None:
+    """The node believes that the hub has it, and would not tell the same again."""
+    files = FactFiles(tmp_path)
+    to = FactSink(FixedClosures(), files)
+    await to.store("n1", claim("2Gi"))
+    assert files.told().claims[CLAIM] == (ClaimStatus("n1", "u-1", {"capacity": {"storage": "2Gi"}}),)
+    await to.drop("n1", CLAIM, "")
+    assert written(tmp_path) == []
+
+
+async def test_a_fact_of_a_claim_names_its_volume_also_after_a_restart(tmp_path: Path) -> None:
+    body = {"spec": {"volumeName": "pv", "more": 1}, "status": {"capacity": {"storage": "2Gi"}}}
+    await sink(FactFiles(tmp_path)).store("n1", obj(CLAIM, body))
+    expected = ClaimStatus("n1", "", {"capacity": {"storage": "2Gi"}}, volume="pv")
+    assert FactFiles(tmp_path).told().claims[CLAIM] == (expected,)
+    with pytest.raises(ValueError, match=r"spec\.volumeName must be a name"):
+        await sink(FactFiles(tmp_path)).store("n1", obj(CLAIM, {**body, "spec": {"volumeName": "../pv"}}))
 
 
 async def test_before_the_closures_are_known_nothing_is_dropped(tmp_path: Path) -> None:
     to = sink(FactFiles(tmp_path), is_ready=False)
-    await to.store("n1", obj(Ref("PersistentVolumeClaim", "default", "later"), {"status": {}}))
-    assert len(to.stamps("n1")) == 1
+    await to.store("n1", event(about=Ref("Pod", "default", "later")))
+    assert written(tmp_path) == ["n1/Event/default/web.17a2b3.yaml"]
 
 
 async def test_a_node_may_tell_events_of_itself(tmp_path: Path) -> None:
@@ -487,3 +504,39 @@ def test_sizes_are_kept_and_an_unreadable_file_has_none(tmp_path: Path, caplog: 
         (tmp_path / "claim-sizes.json").write_text(content)
         assert files.sizes() == {}
     assert "is unreadable" in caplog.text
+
+
+def test_the_sizes_are_on_the_disk_before_they_take_the_place_of_the_old_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No node tells them again after a power cut."""
+    files = FactFiles(tmp_path)
+    files.keep_sizes({"u/v": "1Gi"})
+    steps: list[str] = []
+    fsync, replace = os.fsync, pathlib.Path.replace
+
+    def noted_fsync(descriptor: int) -> None:
+        steps.append(f"fsync of {os.fstat(descriptor).st_size} bytes")
+        fsync(descriptor)
+
+    def noted_replace(path: Path, target: Path) -> Path:
+        steps.append(f"{path.name} to {target.name}")
+        return replace(path, target)
+
+    monkeypatch.setattr("os.fsync", noted_fsync)
+    monkeypatch.setattr("pathlib.Path.replace", noted_replace)
+    files.keep_sizes({"u/v": "2Gi"})
+    size = (tmp_path / "claim-sizes.json").stat().st_size
+    assert steps == [f"fsync of {size} bytes", ".claim-sizes.json to claim-sizes.json"]
+
+
+async def test_a_fact_that_a_power_cut_left_empty_is_none_and_is_told_again(tmp_path: Path) -> None:
+    files = FactFiles(tmp_path)
+    await sink(files).store("n1", claim("1Gi"))
+    await sink(files).store("n1", csi_node("n1", "id"))
+    (path,) = (tmp_path / "facts" / "n1" / "PersistentVolumeClaim").rglob("*.yaml")
+    path.write_bytes(b"")
+    files = FactFiles(tmp_path)
+    assert set(sink(files).stamps("n1")) == {CSI_NODE}
+    await sink(files).store("n1", claim("1Gi"))
+    assert set(sink(FactFiles(tmp_path)).stamps("n1")) == {CSI_NODE, CLAIM}

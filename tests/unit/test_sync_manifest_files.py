@@ -1,9 +1,12 @@
-"""A directory of manifests: additions count at once, what takes something away only when it has been left alone."""
+"""A directory of manifests: what is written counts when it has been left alone."""
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
 import socket
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,6 +15,7 @@ from cloud.sync import manifest_files
 from cloud.sync.good_manifests import GoodManifests
 from cloud.sync.manifest_files import MAX_FILE_BYTES, ManifestFiles, Now
 from common.errors import SettingsError
+from common.objects import Ref
 from tests.support.cluster_objects import as_yaml, claim, driver, node, pod, secret, volume
 
 if TYPE_CHECKING:
@@ -26,7 +30,7 @@ class World:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.state_dir = directory.with_name("state")
-        self.files = ManifestFiles(directory, kept=GoodManifests(self.state_dir))
+        self.files = ManifestFiles(directory, settle_s=1.0, kept=GoodManifests(self.state_dir))
         self.now = Now(steady=100.0, wall=2_000_000_000.0)
         self.writes = 0
 
@@ -48,7 +52,7 @@ class World:
 
     def restart(self) -> None:
         """The hub comes back and knows what is on its disk."""
-        self.files = ManifestFiles(self.directory, kept=GoodManifests(self.state_dir))
+        self.files = ManifestFiles(self.directory, settle_s=1.0, kept=GoodManifests(self.state_dir))
 
     def is_complete(self) -> bool:
         return self.files.was_complete
@@ -131,6 +135,29 @@ def test_what_is_no_file_is_named_and_never_waited_for(world: World) -> None:
     assert starts == ["dangling.yaml", "directory.yaml", "fifo.yaml", "loop.yaml", "socket.yaml"]
 
 
+@pytest.mark.parametrize("known", [True, False], ids=["known before", "new"])
+def test_a_file_that_could_not_be_opened_for_a_time_is_read_when_it_can_be(
+    world: World, monkeypatch: pytest.MonkeyPatch, known: bool
+) -> None:
+    def fail(path: Path) -> bytes:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    if known:
+        world.write("a.yaml", node("a"))
+        world.scan()
+    world.write("a.yaml", node("a"), node("b"))
+    with monkeypatch.context() as patch:
+        patch.setattr(manifest_files, "_bytes_of", fail)
+        world.scan()
+        assert "a.yaml: it cannot be read (Too many open files)" in world.problems()[0]
+        revision = world.files.revision
+        world.scan(after=5.0)
+        assert world.files.revision == revision
+    assert world.scan(after=5.0) == ["Node a", "Node b"]
+    assert world.problems() == []
+    assert world.is_complete()
+
+
 def test_a_file_that_is_too_large_is_refused(world: World) -> None:
     world.write("a.yaml", text="#" * (MAX_FILE_BYTES + 1))
     world.scan()
@@ -148,20 +175,61 @@ def test_a_dangling_link_keeps_what_it_led_to(world: World) -> None:
     assert world.problems() == ["a.yaml: it cannot be read (No such file or directory); its last good version stays"]
 
 
-# -------------------- what takes something away --------------------
-
-
-def test_an_addition_counts_at_once(world: World) -> None:
+def test_an_empty_file_is_broken_for_a_full_disk_and_a_power_cut_leave_one(world: World) -> None:
     world.write("a.yaml", node("a"))
     world.scan()
-    world.write("a.yaml", node("a"), node("b"), fresh=True)
-    world.write("c.yaml", node("c"), fresh=True)
-    assert world.scan() == ["Node a", "Node b", "Node c"]
+    world.write("a.yaml", text="")
+    assert world.scan() == ["Node a"]
+    assert world.problems() == [
+        "a.yaml: it is empty; delete the file if its objects are to go; its last good version stays"
+    ]
+    (world.directory / "a.yaml").unlink()
+    world.scan()
+    assert world.scan(after=1.0) == []
+    assert world.problems() == []
 
 
-@pytest.mark.parametrize(
-    "halves", [[node("a")], [], [node("a"), pod("web")]], ids=["says less", "empty", "says something else"]
-)
+@pytest.mark.parametrize("text", ["# nothing now\n", "\n", "---\n"])
+def test_a_file_that_says_in_so_many_words_that_there_is_nothing_is_none_that_is_broken(
+    world: World, text: str
+) -> None:
+    world.write("a.yaml", node("a"))
+    world.scan()
+    world.write("a.yaml", text=text)
+    assert world.scan() == []
+    assert world.problems() == []
+
+
+# -------------------- what is written counts when it was left alone --------------------
+
+
+def test_an_addition_may_be_half_written_too(world: World) -> None:
+    """Cut short it may still be good YAML, of another volume."""
+    world.write("a.yaml", node("a"))
+    world.scan()
+    text = as_yaml(volume("v", csi={"driver": "d.example", "volumeHandle": "vol-123"}))
+    half = text[: text.index("vol-123") + len("vol-1")]
+    world.write("v.yaml", text=half, fresh=True)
+    world.write("a.yaml", text=f"{as_yaml(node('a'))}---\n{half}", fresh=True)
+    assert world.scan() == ["Node a"]
+    assert world.files.unsettled
+    world.write("v.yaml", text=text, fresh=True)
+    world.write("a.yaml", node("a"), fresh=True)
+    assert world.scan(after=0.9) == ["Node a"]
+    assert world.scan(after=1.0) == ["Node a", "PersistentVolume v"]
+    found = world.files.objects()[0][Ref("PersistentVolume", "", "v")]
+    assert found.item.body["spec"]["csi"]["volumeHandle"] == "vol-123"
+    assert not world.files.unsettled
+
+
+def test_a_file_that_was_written_before_the_hub_started_counts_at_once(world: World) -> None:
+    world.write("a.yaml", node("a"), fresh=True)
+    world.now = Now(world.now.steady, world.now.wall + 1.1)
+    assert world.scan() == ["Node a"]
+    assert world.is_complete()
+
+
+@pytest.mark.parametrize("halves", [[node("a")], [node("a"), pod("web")]], ids=["says less", "says something else"])
 def test_a_file_that_is_just_written_may_be_half_written(world: World, halves: list[Any]) -> None:
     world.write("a.yaml", node("a"), pod("web", claims=("data",)))
     whole = world.scan()
@@ -184,12 +252,28 @@ def test_a_half_written_file_that_is_broken_is_not_named_at_once(world: World) -
     world.write("a.yaml", text="kind: No\nmetada", fresh=True)
     world.scan()
     assert world.problems() == []
-    world.write("a.yaml", node("a"), fresh=True)
-    assert world.scan(after=0.1) == ["Node a"]
+    world.write("a.yaml", node("a"), node("b"), fresh=True)
+    assert world.scan(after=0.9) == ["Node a"]
+    assert world.scan(after=1.0) == ["Node a", "Node b"]
     world.write("a.yaml", text="kind: No\nmetada", fresh=True)
     world.scan(after=0.1)
     world.scan(after=1.0)
     assert len(world.problems()) == 1
+
+
+def test_a_file_that_was_written_long_ago_and_put_there_just_now_is_not_believed_at_once(world: World) -> None:
+    """As `rsync -a`, `tar` and `mv` do, one file after the other, while an object goes from one to the other."""
+    world.write("a.yaml", node("a"))
+    world.write("b.yaml", node("b"), node("moves"))
+    whole = world.scan()
+    world.now = Now(world.now.steady, time.time())
+    for name, objects in {"b.yaml": [node("b")], "a.yaml": [node("a"), node("moves")]}.items():
+        world.write(f".{name}", *objects)
+        (world.directory / f".{name}").rename(world.directory / name)
+        assert world.scan() == whole
+        assert world.files.unsettled
+    assert world.scan(after=1.0) == whole
+    assert not world.files.unsettled
 
 
 def test_a_file_dated_in_the_future_is_believed_as_well(world: World) -> None:
@@ -217,7 +301,7 @@ def test_a_file_that_an_editor_puts_aside_for_a_moment_is_not_deleted(world: Wor
     (world.directory / "a.yaml").rename(world.directory / "a.yaml~")
     assert world.scan(after=0.5) == whole
     world.write("a.yaml", node("a"), node("c"), fresh=True)
-    assert world.scan(after=0.4) == [*whole, "Node c"]
+    assert world.scan(after=0.6) == whole
     assert world.scan(after=60) == [*whole, "Node c"]
 
 
@@ -260,6 +344,16 @@ def test_an_empty_directory_in_its_place_takes_nothing_away(world: World) -> Non
     world.write("b.yaml", node("b"))
     world.scan()
     assert world.scan(after=1.0) == ["Node b"]
+
+
+def test_a_new_empty_directory_takes_nothing_away_even_with_the_inode_of_the_old_one(world: World) -> None:
+    world.write("a.yaml", node("a"))
+    world.scan()
+    shutil.rmtree(world.directory)
+    world.directory.mkdir()  # ext4 gives it the same inode
+    world.scan()
+    assert world.scan(after=DAY) == ["Node a"]
+    assert "holds no manifest" in world.problems()[0]
 
 
 def test_a_file_in_the_directorys_place_takes_nothing_away(world: World) -> None:
@@ -322,6 +416,27 @@ def test_an_object_on_its_way_from_one_file_to_another_is_never_away(world: Worl
     assert world.scan() == ["Node m", "Node n"]
     assert world.problems() == []
     assert world.scan(after=1.0) == ["Node m", "Node n"]
+
+
+@pytest.mark.parametrize("ends", ["says less", "gone"])
+def test_what_a_file_says_no_more_stays_until_the_file_that_it_went_to_is_left_alone(world: World, ends: str) -> None:
+    world.write("a.yaml", node("n"))
+    world.write("b.yaml", node("b"))
+    world.write("c.yaml", node("c"))
+    world.scan()
+    if ends == "gone":
+        (world.directory / "a.yaml").unlink()
+    else:
+        world.write("a.yaml", node("other"), fresh=True)
+    world.scan()
+    world.write("b.yaml", node("n"), fresh=True)  # what it said goes to another file in its turn
+    world.scan(after=0.8)
+    world.write("c.yaml", node("b"), node("c"), fresh=True)
+    assert world.scan(after=0.8) == ["Node b", "Node c", "Node n"]
+    assert world.files.unsettled
+    assert world.scan(after=0.8)[:3] == ["Node b", "Node c", "Node n"]
+    assert world.problems() == []
+    assert not world.files.unsettled
 
 
 # -------------------- after a restart --------------------

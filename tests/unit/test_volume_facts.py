@@ -9,7 +9,7 @@ from edge.volumes import Claim, Pod
 from tests.support.volume_world import FakeClock, FakeStore
 
 POD = Pod(uid="u", namespace="ns", name="web")
-CLAIM = Claim(namespace="ns", name="data", uid="c")
+CLAIM = Claim(namespace="ns", name="data", uid="c", volume="pv")
 SIZE = ClaimSize(status_bytes=1 << 30, resize_status="NodeResizePending")
 REF = Ref("PersistentVolumeClaim", "ns", "data")
 
@@ -67,6 +67,7 @@ def test_what_is_told_of_a_claim_is_all_of_it() -> None:
     told, store, _ = facts()
     told.expanding(CLAIM, SIZE)
     assert store.facts[REF]["metadata"] == {"namespace": "ns", "name": "data", "uid": "c"}
+    assert store.facts[REF]["spec"] == {"volumeName": "pv"}
     assert store.facts[REF]["status"] == {
         "capacity": {"storage": "1Gi"},
         "allocatedResourceStatuses": {"storage": "NodeResizeInProgress"},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import sqlite3
+import threading
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
@@ -313,6 +314,27 @@ async def test_pages_damaged_in_the_middle_are_found_at_the_start(store: Metasto
     await store.close()
 
 
+@pytest.mark.parametrize("table", ["facts", "objects"])
+async def test_a_body_that_is_damaged_beside_its_row_is_found_at_the_start(
+    store: Metastore, tmp_path: Path, table: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A long body lies in pages of its own: nobody would miss them until it is wanted."""
+    body = {"a": "x" * 100_000}
+    if table == "facts":
+        await stored_fact(store, NODE, body)
+    else:
+        await store.objects.store(changes(item("a", body=encode_body(body))))
+    await store.close()
+    content = bytearray((tmp_path / "edge.db").read_bytes())
+    page = content.index(b"x" * 4_092) - 4  # one that is full of the body: it begins with the number of the next one
+    content[page : page + 4] = b"\xff" * 4
+    (tmp_path / "edge.db").write_bytes(content)
+    store = Metastore(tmp_path)
+    assert "is damaged" in caplog.messages[0]
+    assert (told(store), store.refs("Pod")) == ({}, [])
+    await store.close()
+
+
 async def test_a_newer_agents_store_is_left_alone(store: Metastore, tmp_path: Path) -> None:
     await store.objects.store(changes(item("a")))
     await store.close()
@@ -515,6 +537,103 @@ async def test_a_fact_that_the_hub_turns_out_to_have_is_acknowledged(store: Meta
     assert store.facts.waiting == 0
 
 
+async def test_a_fact_that_the_hub_turns_out_to_have_lost_is_not_acknowledged_any_more(
+    store: Metastore, tmp_path: Path
+) -> None:
+    first, other = await stored_fact(store, NODE, {"a": 1}), Ref("CSINode", "", "n1")
+    kept = await stored_fact(store, other, {"b": 1})
+    store.facts.hear(Compared({NODE: first, other: kept}))
+    assert store.fact_acked(NODE)
+    store.facts.hear(Compared({other: kept}))
+    assert (store.fact_acked(NODE), store.fact_acked(other), store.facts.waiting) == (False, True, 1)
+    waiting = asyncio.ensure_future(store.wait_acked(NODE))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    store = await reopened(tmp_path, store)
+    assert (store.fact_acked(NODE), store.fact_acked(other)) == (False, True)
+    await store.close()
+    waiting.cancel()
+
+
+async def test_a_fact_of_which_the_hub_has_an_older_state_is_not_acknowledged_any_more(store: Metastore) -> None:
+    """Its disk was restored from a copy."""
+    first = await stored_fact(store, NODE, {"a": 1})
+    second = await stored_fact(store, NODE, {"a": 2})
+    store.facts.hear(Confirmed(NODE, second))
+    store.facts.hear(Compared({NODE: first}))
+    assert not store.fact_acked(NODE)
+    store.facts.hear(Confirmed(NODE, second))
+    assert store.fact_acked(NODE)
+
+
+async def test_a_fact_that_the_disk_does_not_give_is_tried_again_and_named_once(
+    store: Metastore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("edge.stores.fact_store._READ_AGAIN_S", 0.0)
+    stamp = await stored_fact(store, NODE, {"a": 1})
+    heard: list[frozenset[Ref]] = []
+    store.facts.listen(heard.append)
+    reader = store.facts._reader
+    for times in range(1, 4):
+        store.facts._reader = sqlite3.connect(":memory:")  # "no such table"
+        assert store.facts.read(NODE) is None
+        assert store.facts.read(NODE) is None
+        assert told(store) == {NODE: stamp}  # it is still to be told
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert heard == [frozenset({NODE})] * times
+        store.facts._reader.close()
+    assert [message for message in caplog.messages if "does not give" in message] == [
+        f"{tmp_path / 'edge.db'} does not give the fact Node n1; it is tried again: no such table: facts"
+    ]
+    store.facts._reader = reader
+    fact = store.facts.read(NODE)
+    assert fact is not None
+    assert fact.read() == {"a": 1}
+    await asyncio.sleep(0)
+    assert len(heard) == 3
+
+
+async def test_a_fact_that_is_dropped_while_the_disk_does_not_give_it_is_tried_no_more(
+    store: Metastore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("edge.stores.fact_store._READ_AGAIN_S", 0.0)
+    await stored_fact(store, NODE, {"a": 1})
+    reader, store.facts._reader = store.facts._reader, sqlite3.connect(":memory:")
+    assert store.facts.read(NODE) is None
+    store.facts._reader.close()
+    store.facts._reader = reader
+    heard: list[frozenset[Ref]] = []
+    store.facts._stamps.pop(NODE)
+    store.facts.listen(heard.append)
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert heard == []
+
+
+@pytest.mark.parametrize("between", [{"a": 2}, None], ids=["changed", "dropped"])
+async def test_a_fact_that_is_again_what_the_hub_just_stored_is_still_told_last(
+    store: Metastore, between: dict[str, object] | None
+) -> None:
+    """The hub's word of the first state comes while the disk is about to show, and to tell, the one in between."""
+    first = await stored_fact(store, NODE, {"a": 1})
+    busy = threading.Event()
+    store._writer._thread.submit(busy.wait)
+    if between is not None:
+        store.put_fact(NODE, between)
+    else:
+        store.drop_fact(NODE)
+    await asyncio.sleep(0)  # this is on its way to the disk
+    store.put_fact(NODE, {"a": 1})
+    store.facts.hear(Confirmed(NODE, first))
+    busy.set()
+    assert not store.fact_acked(NODE)
+    await store.facts.flush()
+    assert told(store) == {NODE: first}
+    store.facts.hear(Confirmed(NODE, first))
+    assert store.fact_acked(NODE)
+
+
 async def test_who_waits_for_a_fact_hears_when_the_hub_has_it(store: Metastore) -> None:
     stamp = await stored_fact(store, NODE, {"a": 1})
     waiting = asyncio.ensure_future(store.wait_acked(NODE))
@@ -572,6 +691,18 @@ async def test_an_event_is_forgotten_when_the_hub_has_it_unless_it_happened_agai
     store = await reopened(tmp_path, store)
     assert told(store) == {}
     await store.close()
+
+
+async def test_an_event_that_the_hub_has_is_not_told_again_while_it_is_being_removed(store: Metastore) -> None:
+    stamp = await stored_fact(store, event(1), {"count": 1})
+    busy = threading.Event()
+    store._writer._thread.submit(busy.wait)
+    store.facts.hear(Confirmed(event(1), stamp))
+    still_told = told(store)
+    busy.set()
+    assert still_told == {}
+    await store.facts.flush()
+    assert store.facts.read(event(1)) is None
 
 
 async def test_an_event_that_the_hub_refuses_is_forgotten_and_another_fact_stays(

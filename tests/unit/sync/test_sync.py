@@ -146,6 +146,21 @@ def test_what_is_gone_when_it_is_read_is_not_told() -> None:
 # ---- in step ---------------------------------------------------------------------------------------------------------
 
 
+def test_what_cannot_be_read_now_is_told_later_and_until_then_nobody_is_in_step() -> None:
+    """A fault of the disk: the object is there all the same."""
+    world = synced()
+    world.truth.unreadable.add(pod("a").ref)
+    world.put(pod("a"))
+    world.put(pod("b"))
+    assert [type(said) for said in told(world)] == [Put]
+    world.settle()
+    assert set(world.copy.objects) == {pod("b").ref}
+    world.truth.unreadable.clear()
+    assert [type(said) for said in told(world)] == [Put, InStep]
+    world.settle()
+    assert set(world.copy.objects) == {pod("a").ref, pod("b").ref}
+
+
 def test_in_step_is_said_after_the_first_comparison_and_again_after_each_burst() -> None:
     world = synced()
     assert told(world) == []
@@ -193,7 +208,7 @@ def test_an_object_too_large_for_the_peer_is_named_once_and_holds_nothing_up() -
     world.put(pod("huge", size=MAX_MESSAGE_BYTES))
     world.put(pod("small"))
     message = world.teller.next_message()
-    assert [type(said) for said in decode(message)] == [Put, InStep]
+    assert [type(said) for said in decode(message)] == [Put]
     (event,) = world.teller.events()
     assert isinstance(event, Untold)
     assert (event.ref.name, event.stamp.version) == ("huge", "1")
@@ -244,6 +259,70 @@ def test_a_key_that_the_wire_cannot_carry_is_named() -> None:
     assert [type(said) for said in decode(world.teller.next_message() or b"")] == []
     (event,) = world.teller.events()
     assert isinstance(event, Untold)
+
+
+def connected_anew(*objects: Object, held: tuple[Object, ...] = ()) -> World:
+    """A new stream to a learner that holds other objects."""
+    world = World(budget_bytes=10_000)
+    for item in objects:
+        world.put(item)
+    world.copy.objects = {item.ref: item for item in held}
+    world.connect()
+    world.settle()
+    return world
+
+
+def test_nobody_is_in_step_who_lacks_a_pod_that_cannot_be_told() -> None:
+    """What is missing is no more, to one who is in step, and its mounts go."""
+    world = connected_anew(pod("huge", size=MAX_MESSAGE_BYTES), pod("small"))
+    assert (world.sent["Put"], world.sent["InStep"]) == (1, 0)
+    world.put(pod("other"))
+    world.drop(pod("small").ref)
+    world.settle()
+    assert world.sent["InStep"] == 0
+    world.put(pod("huge", 2))
+    world.settle()
+    assert world.sent["InStep"] == 1
+
+
+def test_a_pod_that_cannot_be_told_keeps_nobody_out_of_step_when_it_is_gone() -> None:
+    world = connected_anew(pod("huge", size=MAX_MESSAGE_BYTES))
+    assert world.sent["InStep"] == 0
+    world.drop(pod("huge").ref)
+    world.settle()
+    assert world.sent["InStep"] == 1
+
+
+def test_an_older_state_of_a_pod_is_enough_to_be_in_step() -> None:
+    world = connected_anew(pod("web", 2, size=MAX_MESSAGE_BYTES), held=(pod("web"),))
+    assert world.sent["InStep"] == 1
+
+
+def test_another_pod_of_the_same_name_is_not_enough_to_be_in_step() -> None:
+    world = connected_anew(pod("web", 2, uid="new", size=MAX_MESSAGE_BYTES), held=(pod("web", uid="old"),))
+    assert world.copy.objects == {}
+    assert world.sent["InStep"] == 0
+
+
+def test_what_nobody_misses_may_be_untold_for_ever() -> None:
+    """A node with one Secret that is too large would clean up nothing any more."""
+    world = connected_anew(pod("huge", kind="Secret", size=MAX_MESSAGE_BYTES))
+    assert world.said["Untold"] == 1
+    assert world.sent["InStep"] == 1
+
+
+def test_whoever_reads_of_an_untold_pod_reads_what_follows_from_it() -> None:
+    def why(kind: str) -> str:
+        world = synced()
+        assert world.teller is not None
+        world.put(pod("huge", kind=kind, size=MAX_MESSAGE_BYTES))
+        world.teller.next_message()
+        (event,) = world.teller.events()
+        assert isinstance(event, Untold)
+        return event.why.split("; ", 1)[1]
+
+    assert why("Secret") == "raise its --max-message"
+    assert why("Pod") == "raise its --max-message; until then no Pod that is missing there counts as gone"
 
 
 # ---- what its owner hears --------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from common.digest import Digest as Sums
-from common.sync import PASSING_KINDS, Confirmed, Learner, Teller, Untold
+from common.sync import MISSED_KINDS, PASSING_KINDS, Confirmed, Learner, Teller, Untold
 from common.sync_messages import Change, Drop, InStep, Put, Stored, SyncMessage, decode, encode
 
 if TYPE_CHECKING:
@@ -28,12 +28,13 @@ class Truth:
 
     def __init__(self) -> None:
         self.objects: dict[Ref, Object] = {}
+        self.unreadable: set[Ref] = set()
 
     def stamps(self) -> Mapping[Ref, Stamp]:
         return {ref: item.stamp for ref, item in self.objects.items()}
 
     def read(self, ref: Ref) -> Object | None:
-        return self.objects.get(ref)
+        return self.objects.get(ref) if ref not in self.unreadable else None
 
 
 class Copy:
@@ -140,10 +141,13 @@ class World:
 
     def tell(self) -> bool:
         """The teller sends one message."""
-        if self.teller is None or not (message := self.teller.next_message()):
+        if self.teller is None:
             return False
+        message = self.teller.next_message()
         for event in self.teller.events():
             self._hear(event)
+        if not message:
+            return False
         assert len(message) <= MAX_MESSAGE_BYTES
         for said in decode(message):
             self._count(said)
@@ -251,6 +255,8 @@ class World:
         self.said["in step"] += 1
         truth = self.snapshots.pop(change.seq)
         self._check_equal(self.copy.objects, truth)
+        for ref, item in truth.items():
+            assert ref.kind not in MISSED_KINDS or refusable(item) or ref in self.copy.objects, "missing, and not gone"
 
     def _check_age(self, item: Object) -> None:
         if not self._monotonic:
