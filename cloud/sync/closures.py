@@ -12,6 +12,7 @@ Rules:
 
 * What an object needs is looked up whether it exists or not, and remembered: when it comes, goes or changes, exactly
   the pods that looked it up are walked again.
+* A source may have some objects only on demand: it hears what is looked up first, and what no more.
 * A closure is made when somebody asks for it, and forgotten when its last watcher has left.
 """
 
@@ -55,6 +56,10 @@ class Closures:
     def is_ready(self) -> bool:
         """Whether the source has told everything once. Before that, no object missing here is known to be gone."""
         return self._source.is_ready
+
+    def is_known(self, node: str) -> bool:
+        """Whether every object that the node's closure looks up is there, or known not to be."""
+        return self.is_ready and all(map(self._source.knows, self._closure(node).looked_up()))
 
     def stamps(self, node: str) -> Mapping[Ref, Stamp]:
         """What the node is to hold: its Node, then each pod, in the order of their names, after all that it needs.
@@ -127,9 +132,13 @@ class Closures:
         """Keep the index of users in step with what a closure looks up, or no more."""
         for ref in refs:
             if closure.looks_up(ref):
+                if ref not in self._users:
+                    self._source.use(ref)
                 self._users.setdefault(ref, set()).add(closure.node)
             elif ref in self._users:
                 _discard(self._users, ref, closure.node)
+                if ref not in self._users:
+                    self._source.release(ref)
 
 
 class _Bound:
@@ -198,6 +207,10 @@ class _Closure:
     def looks_up(self, ref: Ref) -> bool:
         """Whether any pod does."""
         return ref in self._pods
+
+    def looked_up(self) -> Collection[Ref]:
+        """All that any pod does."""
+        return self._pods.keys()
 
     def stamps(self) -> Mapping[Ref, Stamp]:
         """All that is there, in order."""

@@ -34,6 +34,15 @@ class Source(Protocol):
     def body(self, ref: Ref) -> Body | None:
         """An object as `kind_rules.trimmed` leaves it; None if there is none."""
 
+    def knows(self, ref: Ref) -> bool:
+        """Whether what `stamp` says of an object is so: it may not have been asked for yet."""
+
+    def use(self, ref: Ref) -> None:
+        """An object is needed from now on."""
+
+    def release(self, ref: Ref) -> None:
+        """It is needed no more."""
+
     def subscribe(self, changed: Changed) -> Callable[[], None]:
         """Be told of every change from now on, until the function returned is called."""
 
@@ -58,15 +67,29 @@ class Objects:
         """All objects of a kind, in no order."""
         return self._kinds.get(kind, {}).keys()
 
+    def item(self, ref: Ref) -> Item | None:
+        """An object in its present state; None if there is none."""
+        return self._kinds.get(ref.kind, {}).get(ref)
+
     def stamp(self, ref: Ref) -> Stamp | None:
         """The state of an object; None if there is none."""
-        item = self._kinds.get(ref.kind, {}).get(ref)
+        item = self.item(ref)
         return item.stamp if item is not None else None
 
     def body(self, ref: Ref) -> Body | None:
         """An object; None if there is none."""
-        item = self._kinds.get(ref.kind, {}).get(ref)
+        item = self.item(ref)
         return item.body if item is not None else None
+
+    def knows(self, ref: Ref) -> bool:  # noqa: ARG002  # the protocol's
+        """Whether what `stamp` says of an object is so. Here all objects come together."""
+        return self.is_ready
+
+    def use(self, ref: Ref) -> None:
+        """An object is needed from now on. Nothing to do where all objects are there anyway."""
+
+    def release(self, ref: Ref) -> None:
+        """It is needed no more."""
 
     def subscribe(self, changed: Changed) -> Callable[[], None]:
         """Be told of every change from now on, until the function returned is called."""
@@ -80,8 +103,12 @@ class Objects:
         if ready is not None:
             self.is_ready = ready
         for news in [changed] * bool(changed) + [frozenset()] * became_ready:
-            for tell in list(self._subscribers):
-                tell(news)
+            self.tell(news)
+
+    def tell(self, refs: frozenset[Ref]) -> None:
+        """Tell whoever wants to know of it."""
+        for tell in list(self._subscribers):
+            tell(refs)
 
     def _put(self, ref: Ref, item: Item | None) -> bool:
         """Whether this changed anything."""

@@ -2,7 +2,8 @@
 
 Rules:
 
-* As long as the source has not told everything once, no agent is told anything: what is missing may only be late.
+* As long as the source has not told everything once, no agent is told anything: what is missing may only be late. The
+  same holds for a stream that begins before all that its node needs is known.
 * A node's facts are stored one after another, also over its streams: what an old stream gave is stored before a new
   one is asked what it has.
 * A fact that cannot be taken is refused by name; the others go on. A disk that takes none is tried again.
@@ -41,9 +42,8 @@ _MOST_REFUSALS = 10
 class Closures(Protocol):
     """What concerns each node."""
 
-    @property
-    def is_ready(self) -> bool:
-        """Whether the source has told everything once."""
+    def is_known(self, node: str) -> bool:
+        """Whether all that concerns the node is known: what is missing then is not there."""
 
     def stamps(self, node: str) -> Mapping[Ref, Stamp]:
         """The state of each object that concerns the node, in the order in which they are to be told."""
@@ -117,7 +117,7 @@ class SyncServer:
         ready = asyncio.Event()
 
         def changed() -> None:
-            if self._closures.is_ready:
+            if ready.is_set() or self._closures.is_known(node):
                 ready.set()
                 telling.changed()
 

@@ -341,3 +341,52 @@ def test_another_state_of_an_attachment_is_seen() -> None:
 
     after = closures.stamps("n1")
     assert {ref for ref in after if after[ref] != before[ref]} == {Ref("VolumeAttachment", "", "a-v")}
+
+
+class Reluctant(Objects):
+    """A source that has Secrets on demand only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.used: list[str] = []
+        self.asked: set[Ref] = set()
+
+    def knows(self, ref: Ref) -> bool:
+        return ref in self.asked if ref.kind == "Secret" else self.is_ready
+
+    def use(self, ref: Ref) -> None:
+        if ref.kind == "Secret":
+            self.used.append(f"use {ref.name}")
+
+    def release(self, ref: Ref) -> None:
+        if ref.kind == "Secret":
+            self.used.append(f"release {ref.name}")
+            self.asked.discard(ref)
+
+
+def test_what_a_source_has_on_demand_is_asked_for_while_a_closure_needs_it() -> None:
+    found = Reluctant()
+    found.update(items(*(it for it in WEB if it["kind"] != "Secret")), ready=True)
+    closures = Closures(found)
+    unwatch = [closures.watch(name, lambda: None) for name in ("n1", "n2")]
+    assert found.used == ["use stage"]
+    put(found, pod("more", claims=("data",)))
+    assert found.used == ["use stage"]
+    remove(found, Ref("Pod", "default", "more"))
+    unwatch[1]()
+    assert found.used == ["use stage"]
+    unwatch[0]()
+    assert found.used == ["use stage", "release stage"]
+
+
+def test_a_closure_is_known_when_all_that_it_needs_was_asked_for() -> None:
+    found, ref = Reluctant(), Ref("Secret", "vault", "stage")
+    found.update(items(*(it for it in WEB if it["kind"] != "Secret")), ready=True)
+    closures, told = Closures(found), []
+    closures.watch("n1", lambda: told.append(closures.is_known("n1")))
+    assert not closures.is_known("n1")
+    assert closures.is_known("n2")
+    found.asked.add(ref)
+    found.tell(frozenset({ref}))  # there is none
+    assert told == [True]
+    assert str(ref) not in held(closures, "n1")

@@ -63,6 +63,11 @@ class ControlPlane:
         return f"https://127.0.0.1:{self._secure_port}"
 
     @property
+    def etcd_url(self) -> str:
+        """Where etcd is."""
+        return f"http://127.0.0.1:{self._client_port}"
+
+    @property
     def ca(self) -> Path:
         """The API server's certificate, which it makes at its first start."""
         return self.directory / "apiserver" / "apiserver.crt"
@@ -159,12 +164,11 @@ class ControlPlane:
             path.write_bytes(content)
 
     def _start_etcd(self) -> None:
-        url = f"http://127.0.0.1:{self._client_port}"
         command = [
             self._peer("etcd"),
             f"--data-dir={self.directory / 'etcd'}",
-            f"--listen-client-urls={url}",
-            f"--advertise-client-urls={url}",
+            f"--listen-client-urls={self.etcd_url}",
+            f"--advertise-client-urls={self.etcd_url}",
             f"--listen-peer-urls=http://127.0.0.1:{self._peer_port}",
             "--unsafe-no-fsync",
         ]
@@ -175,7 +179,7 @@ class ControlPlane:
     def _start_api_server(self) -> None:
         command = [
             self._peer("kube-apiserver"),
-            f"--etcd-servers=http://127.0.0.1:{self._client_port}",
+            f"--etcd-servers={self.etcd_url}",
             "--bind-address=127.0.0.1",
             f"--secure-port={self._secure_port}",
             f"--cert-dir={self.ca.parent}",

@@ -1,0 +1,349 @@
+"""The Kubernetes API: the one door to the `kubernetes` package.
+
+Rules:
+
+* Objects are dictionaries, as the API server wrote them. The package's models are not used: they cost many times the
+  CPU, and drop the fields that are newer than they are.
+* Every failure is a `KubeError`. One without an answer has the code 0: what was asked for may have been done.
+* An object's value stands in no error: the API server quotes what it refuses, and a Secret may be in it.
+"""
+
+import json
+import logging
+import socket
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import quote, urlencode
+
+import aiohttp
+from kubernetes.aio import config
+from kubernetes.aio.client.api_client import ApiClient
+from kubernetes.aio.client.configuration import Configuration
+
+from common.errors import BridgeError, SettingsError
+from common.version import SOFTWARE
+
+log = logging.getLogger("csi_bridge.hub.kube")
+
+Body = dict[str, Any]
+
+IN_CLUSTER: Final = "in-cluster"
+"""In place of a kubeconfig: the service account of the pod that the hub runs in."""
+
+_ANSWER_S: Final = 30.0
+"""For one answer. The API server itself ends a request after 60 s."""
+
+_SILENCE_S: Final = 60.0
+"""A watch without a word is looked at by TCP after this; then it takes three probes until it is given up."""
+
+_PROBE_S, _PROBES = 5, 3
+
+_MOST_LINE_BYTES: Final = 8 * 1024 * 1024
+"""Of one event of a watch. etcd takes objects of 1.5 MiB, and JSON escapes some characters with six."""
+
+_SHOWN_CHARS: Final = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """Where objects of a kind are found.
+
+    Attributes:
+        kind: as in the object.
+        group: the path of its API group and version, such as `apis/storage.k8s.io/v1`.
+        plural: as in the path.
+        namespaced: whether each belongs to a namespace.
+        selector: lists and watches are of those alone (a field selector).
+    """
+
+    kind: str
+    group: str
+    plural: str
+    namespaced: bool = False
+    selector: str = ""
+
+
+RESOURCES: Final = {
+    it.kind: it
+    for it in (
+        Resource("Pod", "api/v1", "pods", namespaced=True, selector="spec.nodeName!="),
+        Resource("PersistentVolumeClaim", "api/v1", "persistentvolumeclaims", namespaced=True),
+        Resource("PersistentVolume", "api/v1", "persistentvolumes"),
+        Resource("VolumeAttachment", "apis/storage.k8s.io/v1", "volumeattachments"),
+        Resource("Node", "api/v1", "nodes"),
+        Resource("CSIDriver", "apis/storage.k8s.io/v1", "csidrivers"),
+        Resource("CSINode", "apis/storage.k8s.io/v1", "csinodes"),
+        Resource("Secret", "api/v1", "secrets", namespaced=True),
+        Resource("Event", "api/v1", "events", namespaced=True),
+    )
+}
+
+
+class KubeError(BridgeError):
+    """The API server refused something, or did not answer.
+
+    Attributes:
+        code: the HTTP status; 0 without an answer.
+        reason: the API's word for it, such as `NotFound` (metav1.StatusReason); may be empty.
+    """
+
+    def __init__(self, what: str, code: int, reason: str, why: str) -> None:
+        self.code, self.reason = code, reason
+        super().__init__(f"Kubernetes: {what}: {why[:_SHOWN_CHARS]}")
+
+    @property
+    def is_missing(self) -> bool:
+        """There is no such object."""
+        return self.code == 404
+
+    @property
+    def is_expired(self) -> bool:
+        """The version to go on from is too old: list again (410 Gone)."""
+        return self.code == 410
+
+    @property
+    def is_refusal(self) -> bool:
+        """It was answered, and nothing was done; trying it again as it is helps only if somebody changes something."""
+        return 400 <= self.code < 500 and self.code not in {408, 409, 429}
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A part of a list; `version` is the list's resource version."""
+
+    items: list[Body]
+    version: str
+    more: str
+    """The token for the next part; empty after the last."""
+
+
+class Kube:
+    """A client of one API server. Use `connect`."""
+
+    def __init__(self, client: ApiClient) -> None:
+        self._client = client
+
+    async def list(self, resource: Resource, *, limit: int, more: str = "") -> Page:
+        """A part of a list of all objects of a kind.
+
+        Args:
+            resource: of which kind.
+            limit: how many at most; 0: all.
+            more: the token of the part before.
+
+        Raises:
+            KubeError: it was refused, or not answered; `is_expired` if the token is too old.
+        """
+        query = {"limit": str(limit), "continue": more, "fieldSelector": resource.selector}
+        answer = await self._ask("GET", f"list {resource.plural}", _path(resource), query=query)
+        metadata = answer.get("metadata") or {}
+        return Page(answer.get("items") or [], metadata.get("resourceVersion", ""), metadata.get("continue", ""))
+
+    async def watch(self, resource: Resource, version: str, *, for_s: int) -> AsyncIterator[tuple[str, Body]]:
+        """What happens to the objects of a kind after a version: pairs of ADDED, MODIFIED, DELETED or BOOKMARK, and it.
+
+        The first is OPEN with nothing: the server has begun. It ends after `for_s` seconds, or when the server wants.
+
+        Raises:
+            KubeError: it was refused, or broke off; `is_expired` if the version is too old.
+        """
+        what = f"watch {resource.plural}"
+        query = {
+            "watch": "1",
+            "resourceVersion": version,
+            "allowWatchBookmarks": "1",
+            "timeoutSeconds": str(for_s),
+            "fieldSelector": resource.selector,
+        }
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=_ANSWER_S, sock_read=for_s + _ANSWER_S)
+        async with self._request("GET", what, _path(resource), query=query, timeout=timeout) as response:
+            yield "OPEN", {}
+            while line := await response.content.readline():
+                event = _decode(what, line)
+                if event.get("type") == "ERROR":
+                    raise _refusal(what, 500, event.get("object") or {})
+                yield str(event.get("type")), event.get("object") or {}
+
+    async def get(self, resource: Resource, name: str, namespace: str = "") -> Body:
+        """One object.
+
+        Raises:
+            KubeError: `is_missing` if there is none; or it was refused, or not answered.
+        """
+        return await self._ask("GET", f"get {_named(resource, name, namespace)}", _path(resource, name, namespace))
+
+    async def create(self, resource: Resource, body: Body, namespace: str = "") -> Body:
+        """A new object, as it is then.
+
+        Raises:
+            KubeError: it was refused (409 AlreadyExists), or not answered.
+        """
+        name = (body.get("metadata") or {}).get("name", "")
+        return await self._ask(
+            "POST", f"create {_named(resource, name, namespace)}", _path(resource, "", namespace), body=body
+        )
+
+    async def patch(
+        self, resource: Resource, name: str, change: Body, namespace: str = "", *, subresource: str = ""
+    ) -> Body:
+        """Merge a change into an object (RFC 7386: None removes a field); the object as it is then.
+
+        Args:
+            resource: of which kind.
+            name: of the object.
+            change: with `metadata.resourceVersion` or `metadata.uid` it happens to that very state or object alone.
+            namespace: of the object.
+            subresource: such as `status`.
+
+        Raises:
+            KubeError: it was refused (409 Conflict), or not answered.
+        """
+        return await self._ask(
+            "PATCH",
+            f"patch {_named(resource, name, namespace)}",
+            _path(resource, name, namespace, subresource),
+            body=change,
+            content_type="application/merge-patch+json",
+        )
+
+    async def delete(
+        self, resource: Resource, name: str, namespace: str = "", *, uid: str, grace_s: int | None = None
+    ) -> None:
+        """Delete the object of this very UID.
+
+        Raises:
+            KubeError: `is_missing`, 409 Conflict if it is another one by now; or it was refused, or not answered.
+        """
+        body: Body = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": {"uid": uid}}
+        if grace_s is not None:
+            body["gracePeriodSeconds"] = grace_s
+        await self._ask(
+            "DELETE", f"delete {_named(resource, name, namespace)}", _path(resource, name, namespace), body=body
+        )
+
+    # ---- one request -------------------------------------------------------------------------------------------------
+
+    async def _ask(self, method: str, what: str, path: str, **options: Any) -> Body:
+        timeout = aiohttp.ClientTimeout(total=_ANSWER_S)
+        async with self._request(method, what, path, timeout=timeout, **options) as response:
+            return _decode(what, await response.read())
+
+    @asynccontextmanager
+    async def _request(
+        self,
+        method: str,
+        what: str,
+        path: str,
+        *,
+        timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109  # the library's own
+        query: Mapping[str, str] | None = None,
+        body: Body | None = None,
+        content_type: str = "application/json",
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """One exchange; nothing but `KubeError` comes out of it, whatever breaks while its answer is read."""
+        url = f"{self._client.configuration.host}/{path}" + (f"?{urlencode(query)}" if query else "")
+        headers = {**self._client.default_headers, "Accept": "application/json", "Content-Type": content_type}
+        try:
+            await self._client.update_params_for_auth(headers, None, ["BearerToken"], path, method, body)
+            answer = await self._client.rest_client.request(  # type: ignore[no-untyped-call]  # the library has no types
+                method, url, headers=headers, body=body, _request_timeout=timeout
+            )
+            async with answer.response as response:
+                if response.status >= 400:
+                    raise _refusal(what, response.status, _status(await response.read()))
+                yield response
+        except TimeoutError as error:
+            raise KubeError(what, 0, "", f"{self._client.configuration.host} did not answer in time") from error
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            raise KubeError(what, 0, "", _reason(error)) from error
+
+
+@asynccontextmanager
+async def connect(kubeconfig: str) -> AsyncIterator[Kube]:
+    """A client of the API server that a kubeconfig names. It connects when it is asked something.
+
+    Args:
+        kubeconfig: a file, or `IN_CLUSTER`.
+
+    Raises:
+        SettingsError: the file cannot be used, or there is no service account here.
+    """
+    settings = Configuration()
+    settings.client_session_kwargs = {"read_bufsize": _MOST_LINE_BYTES // 2}  # aiohttp takes lines of twice that
+    settings.retries = 0
+    try:
+        if kubeconfig == IN_CLUSTER:
+            config.load_incluster_config(settings)  # type: ignore[no-untyped-call]  # as below
+        else:
+            await config.load_kube_config(kubeconfig, client_configuration=settings)  # type: ignore[no-untyped-call]  # the library has no types here
+        client = ApiClient(settings)
+    except Exception as error:  # whatever YAML, JSON, base64 and dictionaries of another shape raise
+        raise SettingsError("--kubeconfig", kubeconfig, f"cannot be used: {error}") from error
+    client.user_agent = SOFTWARE
+    connector = aiohttp.TCPConnector(
+        limit=settings.connection_pool_maxsize, ssl=client.rest_client.ssl_context, socket_factory=_probed_socket
+    )
+    settings.client_session_kwargs["connector"] = connector
+    try:
+        yield Kube(client)
+    finally:
+        await client.close()  # type: ignore[no-untyped-call]  # as above
+        await connector.close()  # the session does not own it
+
+
+def _probed_socket(address: Any) -> socket.socket:
+    """A socket whose peer is probed: a watch of a server that has vanished would wait for minutes."""
+    family, kind, protocol, _, _ = address
+    made = socket.socket(family, kind, protocol)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, int(_SILENCE_S))
+    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _PROBE_S)
+    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _PROBES)
+    return made
+
+
+def _path(resource: Resource, name: str = "", namespace: str = "", subresource: str = "") -> str:
+    place = f"namespaces/{quote(namespace, safe='')}/" if resource.namespaced and namespace else ""
+    parts = [f"{resource.group}/{place}{resource.plural}", *(quote(it, safe="") for it in (name, subresource) if it)]
+    return "/".join(parts)
+
+
+def _named(resource: Resource, name: str, namespace: str) -> str:
+    return f"{resource.kind} {namespace}/{name}" if namespace else f"{resource.kind} {name}"
+
+
+def _decode(what: str, data: bytes) -> Body:
+    try:
+        decoded = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise KubeError(what, 0, "", "the answer is no JSON") from error
+    if not isinstance(decoded, dict):
+        raise KubeError(what, 0, "", "the answer is no object")
+    return decoded
+
+
+def _status(data: bytes) -> Body:
+    """The `Status` object of a refusal, or what a proxy on the way wrote in its place."""
+    try:
+        decoded = json.loads(data)
+    except (ValueError, RecursionError):
+        decoded = None
+    return decoded if isinstance(decoded, dict) else {"message": data[:_SHOWN_CHARS].decode(errors="replace")}
+
+
+def _refusal(what: str, code: int, status: Body) -> KubeError:
+    code = status["code"] if isinstance(status.get("code"), int) else code
+    reason = str(status.get("reason") or "")
+    if reason == "Invalid":  # quotes the values that it does not take
+        causes = (status.get("details") or {}).get("causes") or ()
+        fields = sorted({str(cause.get("field")) for cause in causes if isinstance(cause, dict)})
+        return KubeError(what, code, reason, f"not taken: {', '.join(fields) or 'a field is wrong'}")
+    return KubeError(what, code, reason, str(status.get("message") or reason or f"HTTP status {code}"))
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, aiohttp.ClientPayloadError):  # its text is about HTTP's transfer encoding
+        return "the answer broke off"
+    return str(error) or type(error).__name__

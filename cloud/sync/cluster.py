@@ -1,0 +1,155 @@
+"""A cluster: the objects of a Kubernetes API server, followed as they change.
+
+Rules:
+
+* One list and one watch for each kind, for all nodes; Secrets are read one by one, by those who need them
+  (`secret_reader`).
+* Ready means that every kind was listed once.
+* What cannot be used keeps its last good state, and is named among the problems.
+* An object whose trimmed state is the same has not changed: pods and nodes change their status all the time.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final, Protocol
+
+from cloud.kube import RESOURCES
+from cloud.sync import reflector, secret_reader
+from cloud.sync.fields import Fields
+from cloud.sync.kind_rules import check_metadata, trimmed
+from cloud.sync.kinds import KINDS
+from cloud.sync.manifest_objects import item_of
+from cloud.sync.reflector import Reflector
+from cloud.sync.secret_reader import SecretReader
+from cloud.sync.source import Item, Objects
+from common.objects import Ref
+
+log = logging.getLogger("csi_bridge.hub.cluster")
+
+WATCHED: Final = ("CSIDriver", "Node", "PersistentVolume", "PersistentVolumeClaim", "VolumeAttachment", "Pod")
+"""The kinds that are listed and watched."""
+
+
+class Api(reflector.Api, secret_reader.Api, Protocol):
+    """What is asked of `cloud.kube.Kube`."""
+
+
+class Cluster(Objects):
+    """The source (`source.Source`) that follows an API server. `run()` does the work."""
+
+    def __init__(
+        self,
+        api: Api,
+        *,
+        pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Nothing is asked yet.
+
+        Args:
+            api: the API server.
+            pause: waits for so many seconds.
+            now: the monotonic clock.
+        """
+        super().__init__()
+        self._problems: dict[Ref, str] = {}
+        self._unlisted = set(WATCHED)
+        self._secrets = SecretReader(api, self._found_secret, now=now)
+        self._reflectors = [Reflector(api, RESOURCES[kind], _Copy(kind, self), pause=pause) for kind in WATCHED]
+
+    def problems(self) -> list[str]:
+        """What is wrong with the connection and with the objects, in sentences."""
+        troubles = [it.trouble for it in self._reflectors if it.trouble]
+        return [*troubles, *self._problems.values(), *self._secrets.problems()]
+
+    def knows(self, ref: Ref) -> bool:
+        """Whether what `stamp` says of an object is so."""
+        return self._secrets.knows(ref) if ref.kind == "Secret" else self.is_ready
+
+    def use(self, ref: Ref) -> None:
+        """An object is needed from now on."""
+        if ref.kind == "Secret":
+            self._secrets.use(ref)
+
+    def release(self, ref: Ref) -> None:
+        """It is needed no more."""
+        if ref.kind == "Secret":
+            self._secrets.release(ref)
+            self.gone(ref)
+
+    async def run(self) -> None:
+        """Follow the API server until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            for reflector in self._reflectors:
+                tasks.create_task(reflector.run())
+            tasks.create_task(self._secrets.run())
+
+    def read(self, kind: str, body: Mapping[str, Any]) -> tuple[Ref, Item | None]:
+        """An object that the API server told of; its last good state if it cannot be used, None if it never could."""
+        metadata, rules = body.get("metadata") or {}, KINDS[kind]
+        ref = Ref(kind, str(metadata.get("namespace", "")), str(metadata.get("name", "")))
+        try:
+            fields = Fields(body)
+            check_metadata(fields, rules=rules)
+            rules.check(fields)
+            item = item_of(trimmed(body, rules=rules))
+        except ValueError as error:  # a FieldError, or text that UTF-8 does not have
+            self._refuse(ref, str(error))
+            known = self.item(ref)
+            return ref, known if known is not None and known.stamp.uid == metadata.get("uid") else None
+        self._problems.pop(ref, None)
+        return ref, item
+
+    def listed(self, kind: str, items: Mapping[Ref, Item | None]) -> None:
+        """These are all objects of a kind."""
+        self._unlisted.discard(kind)
+        for ref in [ref for ref in self._problems if ref.kind == kind and ref not in items]:
+            del self._problems[ref]
+        gone: dict[Ref, Item | None] = dict.fromkeys(set(self.refs(kind)) - items.keys())
+        self.update({**items, **gone}, ready=self.is_ready or not self._unlisted)
+
+    def gone(self, ref: Ref) -> None:
+        """There is no such object any more."""
+        self._problems.pop(ref, None)
+        self.update({ref: None})
+
+    def _found_secret(self, ref: Ref, body: Mapping[str, Any] | None) -> None:
+        before = self.stamp(ref)
+        self.update({ref: self.read("Secret", body)[1] if body is not None else None})
+        if self.stamp(ref) == before:
+            self.tell(frozenset({ref}))  # also that there is none is news, to those who wait for it
+
+    def _refuse(self, ref: Ref, why: str) -> None:
+        text = f"{ref} cannot be used, and its last good state counts: {why}"
+        if self._problems.get(ref) != text:
+            log.warning("%s", text)
+            self._problems[ref] = text
+
+
+class _Copy:
+    """One kind of a cluster's objects (`reflector.Copy`)."""
+
+    def __init__(self, kind: str, cluster: Cluster) -> None:
+        self._kind, self._cluster = kind, cluster
+        self._listed: dict[Ref, Item | None] = {}
+
+    def begin(self) -> None:
+        self._listed = {}
+
+    def add(self, body: Mapping[str, Any]) -> None:
+        ref, item = self._cluster.read(self._kind, body)
+        self._listed[ref] = item
+
+    def end(self) -> None:
+        listed, self._listed = self._listed, {}
+        self._cluster.listed(self._kind, listed)
+
+    def put(self, body: Mapping[str, Any]) -> None:
+        ref, item = self._cluster.read(self._kind, body)
+        self._cluster.update({ref: item})
+
+    def remove(self, body: Mapping[str, Any]) -> None:
+        ref, _ = self._cluster.read(self._kind, body)
+        self._cluster.gone(ref)

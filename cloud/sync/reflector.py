@@ -1,0 +1,168 @@
+"""A reflector: keeps a copy of all objects of one kind in step with the API server, by listing and watching them.
+
+Rules:
+
+* A list comes in parts and counts when its last part is there: what is missing in half a list is not gone.
+* A watch goes on from the last version seen, bookmarks included, for as long as the server has it; then (410 Gone) all
+  is listed again, and what the list does not have is gone.
+* A server that fails is asked again with growing distance, by many reflectors at different times.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any, Final, Protocol
+
+from cloud.kube import KubeError, Page, Resource
+
+log = logging.getLogger("csi_bridge.hub.cluster")
+
+_PAGE: Final = 250
+"""Objects in one part of a list: some ten milliseconds of the loop's time."""
+
+_WATCH_S: Final = 300, 600
+"""A watch lasts so long at least and at most: client-go's, so that not all end at once."""
+
+_FIRST_PAUSE_S, _MOST_PAUSE_S = 0.5, 30.0
+"""Between two tries: client-go's reflector begins with 0.8 s, and ends with 30."""
+
+
+class Api(Protocol):
+    """What is asked of `cloud.kube.Kube`."""
+
+    async def list(self, resource: Resource, *, limit: int, more: str = "") -> Page:
+        """A part of a list."""
+
+    def watch(self, resource: Resource, version: str, *, for_s: int) -> AsyncIterator[tuple[str, dict[str, Any]]]:
+        """What happens after a version; first of all, that it was opened."""
+
+
+class Copy(Protocol):
+    """Where the objects of a kind go."""
+
+    def begin(self) -> None:
+        """All of them follow, by `add`."""
+
+    def add(self, body: Mapping[str, Any]) -> None:
+        """One of all of them."""
+
+    def end(self) -> None:
+        """These were all of them."""
+
+    def put(self, body: Mapping[str, Any]) -> None:
+        """One is new or has changed."""
+
+    def remove(self, body: Mapping[str, Any]) -> None:
+        """One is gone."""
+
+
+class Reflector:
+    """Reflects one kind: `run` it.
+
+    Attributes:
+        trouble: why the copy may be old, in a sentence; empty as long as it is kept in step.
+    """
+
+    def __init__(
+        self,
+        api: Api,
+        resource: Resource,
+        copy: Copy,
+        *,
+        pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        """Nothing is asked yet.
+
+        Args:
+            api: the API server.
+            resource: which kind.
+            copy: where the objects go.
+            pause: waits for so many seconds.
+        """
+        self.trouble = ""
+        self._api, self._resource, self._copy, self._pause = api, resource, copy, pause
+        self._version = ""
+        self._failures = 0
+
+    async def run(self) -> None:
+        """Keep the copy in step until cancelled."""
+        while True:
+            try:
+                if not self._version:
+                    await self._list()
+                if not await self._watch():
+                    await self._wait()  # a server that ends each watch at once is not asked all the time
+            except KubeError as error:
+                if error.is_expired:
+                    log.info("%s are listed again: %s", self._resource.plural, error)
+                    self._version = ""
+                else:
+                    self._note(str(error))
+                await self._wait()
+
+    async def _list(self) -> None:
+        """All objects.
+
+        Raises:
+            KubeError: they could not be listed.
+        """
+        self._copy.begin()
+        more, limit = "", _PAGE
+        while True:
+            try:
+                page = await self._api.list(self._resource, limit=limit, more=more)
+            except KubeError as error:
+                if not (error.is_expired and more):
+                    raise
+                # The server forgot the state that the parts are of before the last was asked for: all in one, then.
+                self._copy.begin()
+                more, limit = "", 0
+                continue
+            for body in page.items:
+                self._copy.add(body)
+            more = page.more
+            if not more:
+                break
+        self._copy.end()
+        self._version = page.version
+        self._worked()
+
+    async def _watch(self) -> bool:
+        """Follow what happens, until the server ends it. Whether anything happened.
+
+        Raises:
+            KubeError: it broke off, or the version is too old.
+        """
+        for_s = random.randint(*_WATCH_S)  # noqa: S311  # no secret
+        heard = False
+        async for what, body in self._api.watch(self._resource, self._version, for_s=for_s):
+            self._worked()
+            heard = heard or what != "OPEN"
+            match what:
+                case "ADDED" | "MODIFIED":
+                    self._copy.put(body)
+                case "DELETED":
+                    self._copy.remove(body)
+                case "OPEN" | "BOOKMARK":
+                    pass
+                case _:
+                    log.warning("%s: the API server tells of %s, which is passed over", self._resource.plural, what)
+            self._version = (body.get("metadata") or {}).get("resourceVersion") or self._version
+        return heard
+
+    def _worked(self) -> None:
+        self._failures = 0
+        if self.trouble:
+            log.info("%s are in step again", self._resource.plural)
+            self.trouble = ""
+
+    def _note(self, why: str) -> None:
+        if why != self.trouble:
+            log.warning("what is known of %s may be old: %s", self._resource.plural, why)
+            self.trouble = why
+
+    async def _wait(self) -> None:
+        longest_s = min(_MOST_PAUSE_S, _FIRST_PAUSE_S * 2**self._failures)
+        self._failures = min(self._failures + 1, 16)
+        await self._pause(longest_s * random.uniform(0.5, 1.0))  # noqa: S311  # no secret

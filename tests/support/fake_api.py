@@ -1,0 +1,125 @@
+"""A fake API server for unit tests: objects with versions, lists in parts, watches, and failures on demand."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+from cloud.kube import RESOURCES, KubeError, Page, Resource
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+Body = dict[str, Any]
+
+
+class FakeApi:
+    """What `cloud.kube.Kube` is to those who ask.
+
+    Attributes:
+        failures: by verb, what the next calls raise instead.
+        asked: each call as verb and object.
+        horizon: versions before this one are forgotten: to go on from there is Gone.
+    """
+
+    def __init__(self) -> None:
+        self.failures: defaultdict[str, list[KubeError]] = defaultdict(list)
+        self.asked: list[str] = []
+        self.horizon = 0
+        self._version = 0
+        self._objects: defaultdict[str, dict[tuple[str, str], Body]] = defaultdict(dict)
+        self._events: defaultdict[str, list[tuple[int, str, Body]]] = defaultdict(list)
+        self._happened = asyncio.Event()
+        self._watches_to_end = 0
+
+    # ---- what a test does --------------------------------------------------------------------------------------------
+
+    def put(self, body: Body) -> Body:
+        """Create or change an object."""
+        kind, key = body["kind"], _key(body)
+        self._version += 1
+        metadata = {"uid": f"uid-{key[1]}", **body["metadata"], "resourceVersion": str(self._version)}
+        made = {**body, "metadata": metadata}
+        self.tell("MODIFIED" if key in self._objects[kind] else "ADDED", kind, made)
+        self._objects[kind][key] = made
+        return made
+
+    def drop(self, kind: str, name: str, namespace: str = "") -> None:
+        """Delete an object."""
+        self._version += 1
+        gone = self._objects[kind].pop((namespace, name))
+        metadata = {**gone["metadata"], "resourceVersion": str(self._version)}
+        self.tell("DELETED", kind, {**gone, "metadata": metadata})
+
+    def bookmark(self, kind: str) -> None:
+        """Tell the watches of a kind where they are."""
+        self._version += 1
+        self.tell("BOOKMARK", kind, {"metadata": {"resourceVersion": str(self._version)}})
+
+    def tell(self, what: str, kind: str, body: Body) -> None:
+        """Something happens to an object."""
+        assert kind in RESOURCES
+        self._events[kind].append((self._version, what, body))
+        self._wake()
+
+    def forget(self) -> None:
+        """Forget everything that happened up to now."""
+        self.horizon = self._version
+
+    def cut(self) -> None:
+        """End every watch, without an error."""
+        self._watches_to_end += 1
+        self._wake()
+
+    # ---- what is asked of it -----------------------------------------------------------------------------------------
+
+    async def list(self, resource: Resource, *, limit: int, more: str = "") -> Page:
+        self.asked.append(f"list {resource.plural} {limit}")
+        await self._fail("list")
+        version, first = (int(it) for it in more.split("/")) if more else (self._version, 0)
+        if more and version < self.horizon:
+            raise KubeError("list", 410, "Expired", "the token is too old")
+        items = list(self._objects[resource.kind].values())[first:]
+        rest = f"{version}/{first + limit}" if limit and len(items) > limit else ""
+        return Page(items[: limit or None], str(version), rest)
+
+    async def watch(self, resource: Resource, version: str, *, for_s: int) -> AsyncIterator[tuple[str, Body]]:
+        self.asked.append(f"watch {resource.plural} {version}")
+        assert for_s > 0
+        await self._fail("watch")
+        if int(version) < self.horizon:
+            raise KubeError("watch", 410, "Expired", "too old resource version")
+        ends, told = self._watches_to_end, int(version)
+        yield "OPEN", {}
+        while ends == self._watches_to_end:
+            happened = self._happened
+            for at, what, body in list(self._events[resource.kind]):
+                if at > told:
+                    told = at
+                    yield what, body
+            await self._fail("event")
+            await happened.wait()
+
+    async def get(self, resource: Resource, name: str, namespace: str = "") -> Body:
+        self.asked.append(f"get {resource.plural} {name}")
+        await self._fail("get")
+        found = self._objects[resource.kind].get((namespace, name))
+        if found is None:
+            raise KubeError("get", 404, "NotFound", "there is none")
+        return found
+
+    # ---- inside ------------------------------------------------------------------------------------------------------
+
+    async def _fail(self, verb: str) -> None:
+        await asyncio.sleep(0)
+        if self.failures[verb]:
+            raise self.failures[verb].pop(0)
+
+    def _wake(self) -> None:
+        self._happened.set()
+        self._happened = asyncio.Event()
+
+
+def _key(body: Body) -> tuple[str, str]:
+    return body["metadata"].get("namespace", ""), body["metadata"]["name"]

@@ -1,0 +1,134 @@
+"""A cluster as a source: ready when all is listed, last good states, and nothing told that has not changed."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from cloud.kube import KubeError
+from cloud.sync.cluster import WATCHED, Cluster
+from common.objects import Ref
+from tests.support.fake_api import FakeApi
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+POD = Ref("Pod", "default", "web")
+
+
+def pod(name: str = "web", **more: Any) -> dict[str, Any]:
+    spec = {"nodeName": "n1", "containers": [{"name": "c"}], **more}
+    return {"kind": "Pod", "metadata": {"name": name, "namespace": "default"}, "spec": spec}
+
+
+@asynccontextmanager
+async def following(api: FakeApi) -> AsyncIterator[Cluster]:
+    cluster = Cluster(api, pause=_no_pause)
+    task = asyncio.create_task(cluster.run())
+    try:
+        await settle()
+        yield cluster
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def _no_pause(_seconds: float) -> None:
+    await asyncio.sleep(0)
+
+
+async def settle() -> None:
+    for _ in range(100):
+        await asyncio.sleep(0)
+
+
+async def test_it_is_ready_when_every_kind_was_listed() -> None:
+    api = FakeApi()
+    api.failures["list"] = [KubeError("list", 0, "", "nobody answers")]
+    async with following(api) as cluster:
+        assert cluster.is_ready
+        assert len([it for it in api.asked if it.startswith("list")]) == len(WATCHED) + 1
+
+
+async def test_as_long_as_a_kind_was_not_listed_it_is_not_ready_and_says_why() -> None:
+    api = FakeApi()
+    api.failures["list"] = [KubeError("list", 0, "", "nobody answers")] * 1000
+    async with following(api) as cluster:
+        assert not cluster.is_ready
+        assert cluster.problems() == ["Kubernetes: list: nobody answers"] * len(WATCHED)
+
+
+async def test_it_tells_once_that_it_is_ready() -> None:
+    api = FakeApi()
+    api.put(pod())
+    cluster = Cluster(api)
+    told: list[frozenset[Ref]] = []
+    cluster.subscribe(told.append)
+    task = asyncio.create_task(cluster.run())
+    await settle()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert told.count(frozenset()) == 1
+    assert frozenset({POD}) in told
+
+
+async def test_a_status_that_no_node_needs_is_no_change() -> None:
+    api = FakeApi()
+    api.put(pod())
+    async with following(api) as cluster:
+        stamp = cluster.stamp(POD)
+        told: list[frozenset[Ref]] = []
+        cluster.subscribe(told.append)
+        api.put({**pod(), "status": {"hostIP": "10.0.0.1"}})
+        await settle()
+        assert cluster.stamp(POD) == stamp
+        assert told == []
+        api.put({**pod(), "status": {"phase": "Failed"}})
+        await settle()
+        assert told == [frozenset({POD})]
+
+
+async def test_what_cannot_be_used_keeps_its_last_good_state_and_is_named() -> None:
+    api = FakeApi()
+    api.put(pod())
+    async with following(api) as cluster:
+        good = cluster.body(POD)
+        api.put(pod(volumes=[{"name": "Bad Name"}]))
+        await settle()
+        assert cluster.body(POD) == good
+        (problem,) = cluster.problems()
+        assert "Pod default/web" in problem
+        assert "spec.volumes[0].name" in problem
+        api.put(pod(volumes=[{"name": "good"}]))
+        await settle()
+        assert cluster.problems() == []
+
+
+async def test_the_last_good_state_of_another_object_does_not_count() -> None:
+    api = FakeApi()
+    api.put(pod())
+    async with following(api) as cluster:
+        broken = pod(volumes=[{"name": "Bad Name"}])
+        api.put({**broken, "metadata": {**broken["metadata"], "uid": "another"}})
+        await settle()
+        assert cluster.body(POD) is None
+        api.drop("Pod", "web", "default")
+        await settle()
+        assert cluster.problems() == []
+
+
+async def test_what_a_later_list_does_not_have_is_gone() -> None:
+    api = FakeApi()
+    api.put(pod())
+    api.put(pod("bad", volumes=[{"name": "Bad Name"}]))
+    async with following(api) as cluster:
+        assert len(cluster.problems()) == 1
+        api.failures["watch"] = [KubeError("watch", 410, "Expired", "too old")] * len(WATCHED)
+        api.cut()
+        api.drop("Pod", "web", "default")
+        api.drop("Pod", "bad", "default")
+        await settle()
+        assert set(cluster.refs("Pod")) == set()
+        assert cluster.problems() == []
+        assert cluster.is_ready

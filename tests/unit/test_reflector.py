@@ -1,0 +1,243 @@
+"""A reflector: its copy is what the API server has, whatever becomes of lists and watches."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from cloud.kube import RESOURCES, KubeError
+from cloud.sync import reflector
+from cloud.sync.reflector import Reflector
+from tests.support.fake_api import FakeApi
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping
+
+    import pytest
+
+NODES = RESOURCES["Node"]
+DOWN = KubeError("list nodes", 0, "", "nobody answers")
+EXPIRED = KubeError("watch nodes", 410, "Expired", "too old resource version")
+
+
+class Copy:
+    """Names and labels; a list counts when it is whole."""
+
+    def __init__(self) -> None:
+        self.has: dict[str, str] = {}
+        self.lists = 0
+        self._listed: dict[str, str] = {}
+
+    def begin(self) -> None:
+        self._listed = {}
+
+    def add(self, body: Mapping[str, Any]) -> None:
+        self._listed |= _entry(body)
+
+    def end(self) -> None:
+        self.has, self.lists = self._listed, self.lists + 1
+
+    def put(self, body: Mapping[str, Any]) -> None:
+        self.has |= _entry(body)
+
+    def remove(self, body: Mapping[str, Any]) -> None:
+        del self.has[body["metadata"]["name"]]
+
+
+def _entry(body: Mapping[str, Any]) -> dict[str, str]:
+    return {body["metadata"]["name"]: body["metadata"].get("labels", {}).get("is", "")}
+
+
+def node(name: str, label: str = "") -> dict[str, Any]:
+    return {"kind": "Node", "metadata": {"name": name, "labels": {"is": label}}}
+
+
+class Waits:
+    """What was waited for, in seconds; nobody waits."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+
+    async def __call__(self, seconds: float) -> None:
+        self.seconds.append(seconds)
+        await asyncio.sleep(0)
+
+
+@asynccontextmanager
+async def reflected(api: FakeApi) -> AsyncIterator[tuple[Reflector, Copy, Waits]]:
+    copy, waits = Copy(), Waits()
+    made = Reflector(api, NODES, copy, pause=waits)
+    task = asyncio.create_task(made.run())
+    try:
+        await settle()
+        yield made, copy, waits
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def settle() -> None:
+    for _ in range(100):
+        await asyncio.sleep(0)
+
+
+async def test_it_lists_once_and_then_follows_what_happens() -> None:
+    api = FakeApi()
+    api.put(node("a"))
+    async with reflected(api) as (_, copy, _waits):
+        assert copy.has == {"a": ""}
+        api.put(node("b"))
+        api.put(node("a", "new"))
+        await settle()
+        assert copy.has == {"a": "new", "b": ""}
+        api.drop("Node", "a")
+        await settle()
+        assert copy.has == {"b": ""}
+        assert copy.lists == 1
+
+
+async def test_a_long_list_comes_in_parts_and_counts_when_it_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reflector, "_PAGE", 2)
+    api = FakeApi()
+    for name in "abcde":
+        api.put(node(name))
+    async with reflected(api) as (_, copy, _waits):
+        assert sorted(copy.has) == list("abcde")
+        assert [it for it in api.asked if it.startswith("list")] == ["list nodes 2"] * 3
+
+
+async def test_a_list_that_breaks_off_takes_nothing_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reflector, "_PAGE", 1)
+    api = FakeApi()
+    api.put(node("a"))
+    api.put(node("b"))
+    async with reflected(api) as (_, copy, _waits):
+        api.failures["watch"] = [EXPIRED]
+        api.failures["list"] = [DOWN] * 3
+        api.cut()
+        await settle()
+        assert sorted(copy.has) == ["a", "b"]
+        assert copy.lists == 2
+
+
+async def test_a_token_that_is_too_old_makes_one_list_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reflector, "_PAGE", 1)
+    api = FakeApi()
+    api.put(node("a"))
+    api.put(node("b"))
+
+    listing = api.list
+
+    async def list_and_forget(*args: Any, **options: Any) -> Any:
+        page = await listing(*args, **options)
+        api.bookmark("Node")
+        api.forget()
+        return page
+
+    monkeypatch.setattr(api, "list", list_and_forget)
+    async with reflected(api) as (_, copy, _waits):
+        assert sorted(copy.has) == ["a", "b"]
+        assert api.asked[:3] == ["list nodes 1", "list nodes 1", "list nodes 0"]
+
+
+async def test_a_watch_that_ends_goes_on_where_it_was() -> None:
+    api = FakeApi()
+    api.put(node("a"))
+    async with reflected(api) as (_, copy, _waits):
+        api.put(node("b"))
+        await settle()
+        api.cut()
+        api.put(node("c"))
+        await settle()
+        assert sorted(copy.has) == ["a", "b", "c"]
+        assert copy.lists == 1
+        assert api.asked == ["list nodes 250", "watch nodes 1", "watch nodes 2"]
+
+
+async def test_a_bookmark_spares_a_list() -> None:
+    api = FakeApi()
+    api.put(node("a"))
+    async with reflected(api) as (_, copy, _waits):
+        api.bookmark("Node")
+        await settle()
+        api.forget()
+        api.cut()
+        await settle()
+        assert copy.lists == 1
+
+
+async def test_when_the_server_has_forgotten_all_is_listed_again_and_what_is_missing_is_gone() -> None:
+    api = FakeApi()
+    api.put(node("a"))
+    api.put(node("b"))
+    async with reflected(api) as (_, copy, _waits):
+        api.failures["event"] = [KubeError("watch nodes", 0, "", "the connection broke")]
+        api.failures["watch"] = [EXPIRED]
+        api.put(node("a", "new"))
+        await settle()
+        api.drop("Node", "b")
+        await settle()
+        assert copy.has == {"a": "new"}
+        assert copy.lists == 2
+
+
+async def test_a_server_that_is_away_is_named_and_asked_again_with_growing_distance() -> None:
+    api = FakeApi()
+    api.put(node("a"))
+    api.failures["list"] = [DOWN] * 8
+    async with reflected(api) as (made, copy, waits):
+        for _ in range(5):
+            await settle()
+        assert copy.has == {"a": ""}
+        assert made.trouble == ""
+        assert len(waits.seconds) == 8
+        assert all(0.25 <= first <= 0.5 for first in waits.seconds[:1])
+        assert waits.seconds[-1] >= 15.0
+
+
+async def test_what_it_cannot_do_is_said_until_it_can() -> None:
+    api = FakeApi()
+    api.failures["list"] = [DOWN]
+    blocked = asyncio.Event()
+
+    async def wait(_seconds: float) -> None:
+        await blocked.wait()
+
+    copy = Copy()
+    made = Reflector(api, NODES, copy, pause=wait)
+    task = asyncio.create_task(made.run())
+    await settle()
+    assert "nobody answers" in made.trouble
+    blocked.set()
+    await settle()
+    assert made.trouble == ""
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_after_trouble_a_watch_that_is_open_is_enough_to_be_in_step() -> None:
+    api = FakeApi()
+    async with reflected(api) as (made, _copy, _waits):
+        api.failures["watch"] = [DOWN]
+        api.cut()
+        await settle()
+        assert made.trouble == ""
+
+
+async def test_a_watch_that_says_nothing_and_ends_at_once_is_not_asked_for_all_the_time() -> None:
+    api = FakeApi()
+    async with reflected(api) as (_, _copy, waits):
+        for _ in range(3):
+            api.cut()
+            await settle()
+        assert len(waits.seconds) == 3
+
+
+async def test_words_of_a_newer_server_are_passed_over() -> None:
+    api = FakeApi()
+    async with reflected(api) as (_, copy, _waits):
+        api.tell("PAUSED", "Node", {"metadata": {"name": "x"}})
+        api.put(node("a"))
+        await settle()
+        assert copy.has == {"a": ""}
