@@ -24,6 +24,9 @@ _OPTIONS = [
     ("grpc.default_authority", "localhost"),
     # Without its own subchannel pool grpcio would hand out a connection that an earlier channel made.
     ("grpc.use_local_subchannel_pool", 1),
+]
+
+_QUICK = [
     # csi-lib-utils waits a second between its dials (contract A.1); tests have less time.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 100),
@@ -139,9 +142,16 @@ class Stream:
 class Sidecar:
     """One connection to a csi.sock, kept as the stock sidecars keep theirs."""
 
-    def __init__(self, socket: Path) -> None:
+    def __init__(self, socket: Path, *, patient: bool = False) -> None:
+        """A connection that the first call makes.
+
+        Args:
+            socket: where.
+            patient: it has csi-lib-utils' patience (contract A.1), and the first call waits for it. The other one's
+                short back-off is also grpcio's limit for a connection attempt, which a busy machine can exceed.
+        """
         self.socket = socket
-        self._channel = grpc.insecure_channel(f"unix://{socket}", _OPTIONS)
+        self._channel = grpc.insecure_channel(f"unix://{socket}", _OPTIONS if patient else [*_OPTIONS, *_QUICK])
         self._calls: set[Any] = set()
         """Those under way: grpcio cancels a call that nobody holds."""
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-import grpc
-
 from common.status import Code
 from tests.support.sidecar import Outcome, Sidecar
 
@@ -26,29 +24,12 @@ _DIAL_TIMEOUT_S = 15.0
 SEQUENCE_TIMEOUT_S = 1.0
 """external-health-monitor's context for all of its Identity and capability calls together (contract A.8)."""
 
-_OPTIONS = [
-    ("grpc.default_authority", "localhost"),
-    # Without its own subchannel pool grpcio would hand out a connection that an earlier channel made.
-    ("grpc.use_local_subchannel_pool", 1),
-]
-
 _SEQUENCE = ("GetPluginInfo", "GetPluginCapabilities", *["ControllerGetCapabilities"] * 3)
-
-
-class _Dialler(Sidecar):
-    """A new connection with the patience of csi-lib-utils' (contract A.1): its first call waits for it.
-
-    The other one's short back-off is also grpcio's limit for a connection attempt, which a busy machine can exceed.
-    """
-
-    def __init__(self, socket: Path) -> None:
-        self.socket = socket
-        self._channel = grpc.insecure_channel(f"unix://{socket}", _OPTIONS)
 
 
 def probe(socket: Path) -> Outcome:
     """What livenessprobe does at each of the kubelet's checks: a new connection and one Probe, within 3 s."""
-    with _Dialler(socket) as sidecar:
+    with Sidecar(socket, patient=True) as sidecar:
         return sidecar.call("Probe", timeout_s=PROBE_TIMEOUT_S)
 
 
@@ -59,7 +40,7 @@ def is_ready(outcome: Outcome) -> bool:
 
 def identify(socket: Path) -> list[Outcome]:
     """What external-health-monitor does at its start: a Probe, then five calls in a context of one second."""
-    with _Dialler(socket) as sidecar:
+    with Sidecar(socket, patient=True) as sidecar:
         outcomes = [sidecar.call("Probe", timeout_s=_DIAL_TIMEOUT_S)]
         deadline = time.monotonic() + SEQUENCE_TIMEOUT_S
         for method in _SEQUENCE:
@@ -70,7 +51,7 @@ def identify(socket: Path) -> list[Outcome]:
 
 def vendor_answers(socket: Path) -> bool:
     """Whether a call that no cache answers comes back with a word of the vendor's own."""
-    with _Dialler(socket) as sidecar:
+    with Sidecar(socket, patient=True) as sidecar:
         # Without a volume id every driver refuses it (CSI spec); the bridge itself would say one of the other two.
         outcome = sidecar.call("ValidateVolumeCapabilities", timeout_s=PROBE_TIMEOUT_S)
     return outcome.code not in {Code.UNAVAILABLE, Code.DEADLINE_EXCEEDED}
@@ -78,7 +59,7 @@ def vendor_answers(socket: Path) -> bool:
 
 def volume_ids(socket: Path) -> list[str]:
     """The volumes that a driver lists, on its own socket or through the bridge, sorted."""
-    with _Dialler(socket) as sidecar:
+    with Sidecar(socket, patient=True) as sidecar:
         outcome = sidecar.call("ListVolumes")
     assert outcome.ok, outcome.refusal
     return sorted(entry.volume.volume_id for entry in outcome.answer.entries)
