@@ -6,6 +6,7 @@ Real hub, agent and driver. Counts are asserted and bytes, never times.
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 import subprocess
 from dataclasses import dataclass
@@ -31,6 +32,9 @@ _AT_ONCE = 10
 
 _SLOW_S = 100.0
 
+_POOL = min(32, (os.cpu_count() or 1) + 4)
+"""Threads of an event loop's pool (ThreadPoolExecutor)."""
+
 
 @dataclass(frozen=True)
 class Held:
@@ -47,8 +51,11 @@ class Held:
     rows: dict[str, int]
 
     def is_no_more_than(self, before: Held) -> bool:
-        """Whether nothing has grown. A connection that was just closing when it was counted may be gone since."""
-        return self.files <= before.files and self.threads <= before.threads and self.rows == before.rows
+        """Whether nothing has grown, but for the loop's pool of threads: it grows to its limit when it happens to be busy.
+
+        A connection that was just closing when it was counted may be gone since.
+        """
+        return self.files <= before.files and self.threads <= before.threads + _POOL and self.rows == before.rows
 
 
 class LargeNode(EdgeNode):
@@ -155,7 +162,7 @@ def test_a_node_with_many_volumes_gets_them_all_back_after_a_reboot_without_its_
 
     assert len(node.mounts()) == 2 * count
     assert held(node).rows == before.rows
-    assert held(node).threads <= before.threads
+    assert held(node).threads <= before.threads + _POOL
     assert len(node.calls()) == 2 * 2 * count, "each step was done once, and once more after the reboot"
 
 
