@@ -51,7 +51,7 @@ class Held:
     rows: dict[str, int]
 
     def is_no_more_than(self, before: Held) -> bool:
-        """Whether nothing has grown, but for the loop's pool of threads: it grows to its limit when it happens to be busy.
+        """Whether nothing has grown, but for the loop's pool of threads, which grows to its limit by chance.
 
         A connection that was just closing when it was counted may be gone since.
         """

@@ -20,10 +20,14 @@ from common.version import introduce
 from tests.support.bridge import Bridge
 from tests.support.local_bridge import LocalBridge
 from tests.support.requests import create
+from tests.support.transports import transports_closed
 from tests.support.vendor import Vendor
 from tests.support.waiting import wait_for
 
 _WARM_UP = 5
+
+_POOL = min(32, (os.cpu_count() or 1) + 4)
+"""Threads of an event loop's pool (ThreadPoolExecutor)."""
 
 often = pytest.mark.parametrize(
     "times", [100, pytest.param(1_000, marks=[pytest.mark.endurance, pytest.mark.timeout(600)])]
@@ -51,9 +55,8 @@ async def _settled() -> tuple[Counter[str], int, int]:
 
 async def _fill_pool() -> None:
     """Start every thread that the loop's pool may have: it starts one whenever no other happens to be idle."""
-    most = min(32, (os.cpu_count() or 1) + 4)  # ThreadPoolExecutor's
-    barrier = threading.Barrier(most)
-    await asyncio.gather(*(asyncio.to_thread(barrier.wait) for _ in range(most)))
+    barrier = threading.Barrier(_POOL)
+    await asyncio.gather(*(asyncio.to_thread(barrier.wait) for _ in range(_POOL)))
 
 
 @often
@@ -116,15 +119,15 @@ def test_links_that_come_and_go_leave_the_hubs_descriptors_and_threads_as_they_w
     async def visits(numbers: range) -> None:
         for number in numbers:
             await visit(number)
-        await asyncio.sleep(0.05)  # the transports close behind their links
+        await transports_closed()
 
     asyncio.run(visits(range(_WARM_UP)))
     hub.wait_logged(" is gone: ", times=_WARM_UP)
-    before = process.num_fds(), process.num_threads()
+    files, threads = process.num_fds(), process.num_threads()
     asyncio.run(visits(range(_WARM_UP, _WARM_UP + times)))
     wait_for(
-        lambda: (process.num_fds(), process.num_threads()) <= before,
-        what=f"end of what was there beyond {before}",
+        lambda: process.num_fds() <= files and process.num_threads() <= threads + _POOL,
+        what=f"end of what was there beyond {files} descriptors and {threads} threads",
         instead=lambda: (process.num_fds(), process.num_threads()),
     )
     assert len(hub.logged(" is gone: ")) == _WARM_UP + times

@@ -9,6 +9,7 @@ from typing import Any
 from cli.status import ask
 from common.endpoint import Endpoint
 from common.limits import Limits
+from tests.support.transports import transports_closed
 
 
 def hub_state(uds: Path) -> dict[str, Any]:
@@ -16,17 +17,10 @@ def hub_state(uds: Path) -> dict[str, Any]:
 
     async def asked() -> dict[str, Any]:
         state = await ask(Endpoint(f"unix://{uds}", path=uds), limits=Limits())
-        await _transports_closed()
+        await transports_closed()
         return state
 
     return asyncio.run(asked())
-
-
-async def _transports_closed() -> None:
-    """Wait for the transport, which closes behind its link: when the hub does, or after `LINGER_S`."""
-    transports = vars(asyncio.get_running_loop())["_transports"]  # asyncio's own list, by descriptor
-    while any(vars(it)["_sock"] is not None for it in transports.values()):  # noqa: ASYNC110  # asyncio tells nobody
-        await asyncio.sleep(0.001)
 
 
 def node_state(uds: Path, node: str) -> dict[str, Any]:
