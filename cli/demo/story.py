@@ -1,6 +1,7 @@
 """The story: one volume's life through the bridge, with a reboot and a cut link in the middle of it."""
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -47,7 +48,7 @@ def run() -> int:
 
 
 async def _until_told(teller: Teller) -> None:
-    task = asyncio.current_task()
+    task, loop = asyncio.current_task(), asyncio.get_running_loop()
     assert task is not None
 
     def stop(number: int) -> None:
@@ -56,8 +57,12 @@ async def _until_told(teller: Teller) -> None:
         if not task.cancelling():  # a second signal must not break off the cleaning up
             task.cancel()
 
+    def hear(number: int, _frame: object) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed, and everything is cleaned up
+            loop.call_soon_threadsafe(stop, number)
+
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        asyncio.get_running_loop().add_signal_handler(number, stop, number)
+        signal.signal(number, hear)  # the loop's own handlers would end with it, and the last signal be a traceback
     teller.title("CSI Bridge: a vendor's CSI driver, at an edge that the cloud cannot reach")
     async with stage() as set_up, _dialled(set_up.sidecar_socket) as cloud:
         await _Story(teller, set_up, cloud).tell()

@@ -95,6 +95,7 @@ def test_a_new_proxy_is_told_by_the_hub_of_a_driver_whose_node_is_away(world: Wo
 
 
 def test_a_corrupt_cache_is_as_none_and_is_filled_again(world: World) -> None:
+    wait_for(world.proxy.cache.exists, what="cache")  # it is written behind the answers
     whole = world.proxy.cache.read_bytes()
     contents = (b"", b"\x00\xff garbage", b"[{}]", whole[: len(whole) // 2])
     world.bridge.hub.kill()
