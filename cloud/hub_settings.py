@@ -44,6 +44,12 @@ class HubSettings(LinkSettings):
         parse=path,
         help="A directory of YAML with the pods, claims and volumes of the edge nodes, where there is no Kubernetes.",
     )
+    kubeconfig: str | None = setting(
+        None,
+        parse=words,
+        help="The Kubernetes cluster whose pods, claims and volumes the edge nodes are told: a kubeconfig file, or "
+        "in-cluster for the service account of the hub's own pod.",
+    )
     max_connections: int = setting(
         "20000",
         parse=bounded(count, low="1", high="1000000"),
@@ -67,6 +73,8 @@ class HubSettings(LinkSettings):
                 )
             if not is_loopback(self.listen.host):
                 raise self.wrong("insecure", f"is for loopback addresses, and {self.listen.host} is none")
+        if self.manifests is not None and self.kubeconfig is not None:
+            raise self.wrong("kubeconfig", "and --manifests exclude each other: the objects come from one place")
         if self.uds_group is not None and not self.uds_allow_uid:
             raise self.wrong("uds_group", "needs at least one --uds-allow-uid")
         if self.uds_allow_uid and self.uds_group is None:

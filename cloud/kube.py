@@ -76,6 +76,7 @@ RESOURCES: Final = {
         Resource("CSIDriver", "apis/storage.k8s.io/v1", "csidrivers"),
         Resource("CSINode", "apis/storage.k8s.io/v1", "csinodes"),
         Resource("Secret", "api/v1", "secrets", namespaced=True),
+        Resource("Lease", "apis/coordination.k8s.io/v1", "leases", namespaced=True),
         Resource("Event", "api/v1", "events", namespaced=True),
     )
 }
@@ -290,7 +291,8 @@ async def connect(kubeconfig: str) -> AsyncIterator[Kube]:
         yield Kube(client)
     finally:
         await client.close()  # type: ignore[no-untyped-call]  # as above
-        await connector.close()  # the session does not own it
+        # The session does not own it. Without its goodbyes in TLS, which a server may be slow to answer.
+        await connector.close(abort_ssl=True)
 
 
 def _probed_socket(address: Any) -> socket.socket:

@@ -13,7 +13,8 @@ import contextlib
 import json
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
 from typing import ClassVar
 
 from cloud.admission import Role, admit
@@ -38,6 +39,7 @@ from common.errors import (
     NoRoute,
     NotCarried,
     OperatorRefused,
+    SettingsError,
 )
 from common.httpd import HttpEndpoint
 from common.link import Link, Stream
@@ -423,8 +425,7 @@ async def run(settings: HubSettings, stopping: asyncio.Event) -> None:
     if settings.listen is None:
         log.warning("without --listen no edge agent can connect")
     try:
-        async with supervised() as tasks:
-            _read_manifests(settings, hub, tasks)
+        async with supervised() as tasks, _synced(settings, hub, tasks):
             for listener in listeners:
                 await listener.start()
                 log.info("listening on %s", listener.address)
@@ -443,12 +444,27 @@ async def run(settings: HubSettings, stopping: asyncio.Event) -> None:
             await asyncio.to_thread(http.close)
 
 
-def _read_manifests(settings: HubSettings, hub: Hub, tasks: Tasks) -> None:
-    """Let the hub tell agents what stands in the manifests, if there are any."""
-    if settings.manifests is None:
+@contextlib.asynccontextmanager
+async def _synced(settings: HubSettings, hub: Hub, tasks: Tasks) -> AsyncIterator[None]:
+    """Let the hub tell agents what stands in the manifests or in Kubernetes, if it has either."""
+    if settings.kubeconfig is not None:
+        try:  # here, because the library is large, and may be missing where nobody needs it
+            from cloud.kubernetes_part import following  # noqa: PLC0415
+        except ModuleNotFoundError as error:
+            why = f"needs the package {error.name}: install csi-bridge[cloud]"
+            raise SettingsError("--kubeconfig", settings.kubeconfig, why) from error
+        async with following(settings.kubeconfig, settings.state_dir, tasks) as part:
+            hub.sync, hub.problems = part.sync, part.problems
+            yield
         return
+    if settings.manifests is not None:
+        _read_manifests(settings, settings.manifests, hub, tasks)
+    yield
+
+
+def _read_manifests(settings: HubSettings, directory: Path, hub: Hub, tasks: Tasks) -> None:
     files = FactFiles(settings.state_dir)
-    manifests = Manifests(settings.manifests, facts=files, kept=GoodManifests(settings.state_dir / "manifests"))
+    manifests = Manifests(directory, facts=files, kept=GoodManifests(settings.state_dir / "manifests"))
     closures = Closures(manifests)
     hub.sync = sync = SyncServer(closures, FactSink(closures, files))
     hub.problems = lambda: [*manifests.problems(), *files.problems(), *sync.problems()]

@@ -28,6 +28,7 @@ from edge.home import Home
 from edge.manager.states import VolumeStates
 from edge.metastore import Metastore
 from edge.node_facts import NodeFacts
+from edge.pod_facts import PodFacts
 from edge.registrar import Registrar
 from edge.registry.driver_registry import DriverRegistry
 from edge.settings import AgentSettings
@@ -128,6 +129,7 @@ class Volumes:
         self._states = self._open_states()
         self.streams = SyncStreams(self.metastore)
         self._manager: VolumeManager | None = None
+        self._pod_facts: PodFacts | None = None
 
     def _open_states(self) -> VolumeStates | None:
         """None, and why in the log, while the disk takes nothing: without a row no driver is asked (RULE C13).
@@ -188,6 +190,9 @@ class Volumes:
         self._manager = manager
         facts.tell(manager.volumes_in_use())  # not before it is known what is mounted (contract.md C.9)
         registry.subscribe(lambda: facts.tell(manager.volumes_in_use()))
+        self._pod_facts = PodFacts(self.metastore, manager.pod_states)
+        manager.subscribe(self._pod_facts.changed)
+        self._pod_facts.changed()
         return True
 
     def node_labels(self) -> dict[str, str]:
@@ -202,6 +207,8 @@ class Volumes:
     async def close(self) -> None:
         """End the steps that still are under way, and close what is on disk."""
         await self.drain(0.0)  # nothing may be at work any more when its rows can no longer be written
+        if self._pod_facts is not None:
+            self._pod_facts.close()
         if self._states is not None:
             await self._states.close()
         await self.metastore.close()

@@ -33,6 +33,7 @@ from edge.manager.shared_look import SharedLook
 from edge.manager.states import Device, Publication, read_boot
 from edge.manager.task import VolumeTask
 from edge.manager.wanted import Wanted
+from edge.pod_facts import PodState
 from edge.volume_errors import VolumeError
 from edge.volumes import PodVolume, VolumeKey
 
@@ -243,6 +244,23 @@ class VolumeManager:
         mounts = self._mounts()
         pods = [report_pod(wants, self._describe(wants, mounts)) for wants in self.wanted.pods if not wants.pod.gone]
         return sorted(pods, key=lambda one: (one["namespace"], one["name"], one["uid"]))
+
+    def pod_states(self) -> list[PodState]:
+        """How each pod in the store stands, those that are gone included."""
+        mounts = self._mounts()
+        busy = {volume.doing[1].pod_uid for volume in self._volumes.values() if volume.doing is not None}
+        left = mounts.keys() | busy | {one.pod_uid for one in self._leftovers.shown}
+        return [self._pod_state(wants, mounts, left) for wants in self.wanted.pods]
+
+    def _pod_state(self, wants: PodWants, mounts: Mapping[str, set[VolumeKey]], left: Collection[str]) -> PodState:
+        shown = [] if wants.pod.gone else self._describe(wants, mounts)
+        return PodState(
+            pod=wants.pod,
+            deleted=wants.deleted_at is not None,
+            left=wants.pod.uid in left,
+            has_volumes=bool(wants.volumes or wants.unresolved),
+            missing={one["volume"]: one["error"] for one in shown if one["state"] != "published"},
+        )
 
     def _describe(self, wants: PodWants, mounts: Mapping[str, set[VolumeKey]]) -> list[Entry]:
         resolved = [report_wanted(want, self._volumes.get(want.volume.key), self._path) for want in wants.volumes]

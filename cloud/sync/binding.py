@@ -185,8 +185,8 @@ class _Binding:
         spec = self._bodies[volume]["spec"]
         told = self._told_of(ref, volume)
         status: dict[str, Any] = {"phase": "Bound", "accessModes": spec["accessModes"]}
-        if told:
-            status |= told[-1].status
+        if told:  # what size a claim asks for is written, and only repeated by a node
+            status |= {name: part for name, part in told[-1].status.items() if name != "allocatedResources"}
         size = self._size(claim, volume, told)
         capacity = {**claim.get("status", {}).get("capacity", {}), **status.get("capacity", {}), "storage": size}
         return _with(claim, spec={"volumeName": volume.name}, status={**status, "capacity": capacity})

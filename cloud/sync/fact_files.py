@@ -31,7 +31,7 @@ from common.quantity import parse_bytes
 log = logging.getLogger("csi_bridge.hub.facts")
 
 MOST_FACTS: Final = 10_000
-"""Of one node, events apart: each is a claim."""
+"""Of one node, events apart: each is a claim or a pod."""
 
 MOST_EVENTS: Final = 1_000
 """Of one node."""
@@ -77,6 +77,10 @@ class FactFiles:
     def of(self, node: str) -> Mapping[Ref, Fact]:
         """A node's facts, without its events."""
         return self._facts.get(node, {})
+
+    def nodes(self) -> Iterator[str]:
+        """The nodes that have told any, without those that told events alone."""
+        return iter(list(self._facts))
 
     def told(self) -> Told:
         """All that changes other objects. The same one until one of these facts changes."""
@@ -209,6 +213,8 @@ class FactFiles:
         if ref.kind == "CSINode":
             self._conflicts = None
             return
+        if ref.kind == "Pod":
+            return  # what it says of the pod changes no other object
         if ref.kind == "Node" and old and new and old.body.get("metadata") == new.body.get("metadata"):
             return  # what is in use changes with every mount, and concerns no other object
         self._told = None

@@ -14,16 +14,21 @@ MOST_FACT_BYTES: Final = {
     "CSINode": 256 * 1024,
     "Node": 256 * 1024,
     "PersistentVolumeClaim": 16 * 1024,
+    "Pod": 16 * 1024,
     "Event": 16 * 1024,
 }
-"""By kind: a CSINode of a hundred drivers has 20 KiB; claims and events, of which a node has thousands, at most 6."""
+"""By kind: a CSINode of a hundred drivers has 20 KiB; the others, of which a node has thousands, at most 6."""
+
+MOUNTED: Final = "csi-bridge.io/VolumesMounted"
+RELEASED: Final = "csi-bridge.io/VolumesReleased"
+"""The conditions of pods that a node tells: it has its volumes; it is over, and nothing of them is left."""
 
 VERSION: Final = "csi-bridge.io/fact-version"
 UID: Final = "csi-bridge.io/fact-uid"
 """The annotations of a fact's file that hold the stamp which the node gave it. No node tells them."""
 
 NODE_KINDS: Final = {"CSINode": "storage.k8s.io/v1", "Node": "v1"}
-NAMESPACED_KINDS: Final = {"PersistentVolumeClaim": "v1", "Event": "v1"}
+NAMESPACED_KINDS: Final = {"PersistentVolumeClaim": "v1", "Pod": "v1", "Event": "v1"}
 
 _EVENT_TEXTS: Final = (
     "reason", "message", "type", "firstTimestamp", "lastTimestamp", "eventTime", "reportingComponent",
@@ -129,6 +134,22 @@ def _kept_claim(fields: Fields, _ref: Ref) -> dict[str, Any]:
     return {**without_empty(named), "status": kept}
 
 
+def _kept_pod(fields: Fields, _ref: Ref) -> dict[str, Any]:
+    metadata = fields.part("metadata", required=True)
+    metadata.text("uid", required=True)
+    uid = metadata.uid("uid")
+    conditions = fields.part("status", required=True).parts("conditions", required=True)
+    for condition in conditions:
+        condition.text("type", required=True, allowed=(MOUNTED, RELEASED))
+        condition.text("status", required=True, allowed=("True", "False"))
+        for name in ("reason", "message"):
+            condition.text(name)
+    if len({condition.body["type"] for condition in conditions}) < len(conditions):
+        fields.part("status").refuse("conditions", "has a condition twice")
+    kept = [pick(condition.body, "type", "status", "reason", "message") for condition in conditions]
+    return {"metadata": {"uid": uid}, "status": {"conditions": kept}}
+
+
 def _kept_event(fields: Fields, ref: Ref) -> dict[str, Any]:
     involved = fields.part("involvedObject", required=True)
     for name in ("kind", "name"):
@@ -147,5 +168,6 @@ _KEPT: Final[Mapping[str, Callable[[Fields, Ref], dict[str, Any]]]] = {
     "CSINode": _kept_csi_node,
     "Node": _kept_node,
     "PersistentVolumeClaim": _kept_claim,
+    "Pod": _kept_pod,
     "Event": _kept_event,
 }

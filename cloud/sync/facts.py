@@ -2,12 +2,13 @@
 
 Rules:
 
-* A node tells of itself alone: its CSINode, its Node, the claims that its pods use, events of those. Anything else is a
-  node that lies (ValueError).
+* A node tells of itself alone: its CSINode, its Node, its pods, the claims that these use, events of all those.
+  Anything else is a node that lies (ValueError).
 * What has just left a node's closure is no lie: the news crossed the deletion. An event of it is dropped, as Kubernetes
   would answer "not found", and the node hears nothing of it.
 * A claim's fact is kept also then, until the node takes it back: it has told it, and would not tell the same again when
-  the pod returns. It counts only while a pod of the node uses the claim, and who uses the fact looks (binding).
+  the pod returns. It counts only while a pod of the node uses the claim, and who uses the fact looks (binding). So it
+  is with a pod's: it counts only while the pod is the node's.
 * Events are told once: they have no stamps, and are never taken back.
 """
 
@@ -42,6 +43,12 @@ class FactSink:
     def stamps(self, node: str) -> Mapping[Ref, Stamp]:
         """What is held of a node, without its events."""
         return {ref: fact.stamp for ref, fact in self._files.of(node).items()}
+
+    def up(self, node: str) -> None:
+        """The node tells its facts from now on. Nobody needs to know."""
+
+    def down(self, node: str) -> None:
+        """It tells them no more."""
 
     async def store(self, node: str, obj: Object) -> None:
         """Keep a fact. When this returns it is on the disk, or of no use to anybody.

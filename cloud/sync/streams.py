@@ -61,6 +61,12 @@ class FactSink(Protocol):
     def stamps(self, node: str) -> Mapping[Ref, Stamp]:
         """The state of each fact that the node told and that is stored, without those of `PASSING_KINDS`."""
 
+    def up(self, node: str) -> None:
+        """The node tells its facts from now on, on one stream more."""
+
+    def down(self, node: str) -> None:
+        """One of these streams has ended."""
+
     async def store(self, node: str, obj: Object) -> None:
         """Store one, or find that it is of no use any more.
 
@@ -134,7 +140,11 @@ class SyncServer:
         """Let an agent tell the facts of its node, until its link is gone."""
         order = self._orders.setdefault(node, asyncio.Lock())
         with self._counted(node):
-            await _within_rules(stream, learn(stream, _Facts(self._sink, node, order, self._tasks)), node)
+            self._sink.up(node)
+            try:
+                await _within_rules(stream, learn(stream, _Facts(self._sink, node, order, self._tasks)), node)
+            finally:
+                self._sink.down(node)
 
     @contextmanager
     def _counted(self, node: str) -> Iterator[None]:

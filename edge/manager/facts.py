@@ -5,7 +5,8 @@ Rules:
 * One text per cause, without times or counts in it, so that a cause that lasts is one event. It is told again at most
   every five minutes, with its count.
 * What is told of a claim's size is always the whole of it: size, resize status, conditions; what is empty is cleared.
-  It names the volume whose size that is: the claim may be bound to another one before the hub hears it.
+  It names the volume whose size that is: the claim may be bound to another one before the hub hears it. That an
+  expansion begins or fails names the size that was asked for: the claim may ask for another one by then.
 * Facts wait in the store until the hub has them; nothing here waits.
 """
 
@@ -65,7 +66,7 @@ class VolumeFacts:
     def __init__(self, facts: Facts, *, node: str, clock: Clock) -> None:
         """Nothing is told yet."""
         self._facts, self._node, self._clock = facts, node, clock
-        self._causes: OrderedDict[tuple[str, str, str], _Cause] = OrderedDict()
+        self._causes: OrderedDict[tuple[str, str, str, str], _Cause] = OrderedDict()
         self._conditions: dict[tuple[str, str], tuple[str, str]] = {}
 
     # ---- events ------------------------------------------------------------------------------------------------------
@@ -93,7 +94,7 @@ class VolumeFacts:
 
     def _tell(self, about: Mapping[str, str], reason: str, message: str, *, warning: bool) -> None:
         message = message[:_LONGEST_MESSAGE]
-        key = (about["uid"], reason, message)
+        key = (self._node, about["uid"], reason, message)  # two nodes may say the same of one claim
         now = self._clock.time()
         cause = self._causes.setdefault(key, _Cause(0, now, float("-inf")))
         self._causes.move_to_end(key)
@@ -129,7 +130,7 @@ class VolumeFacts:
 
     def expanding(self, claim: Claim, size: ClaimSize) -> None:
         """This node begins to expand it. Why it failed before stays told until it succeeds."""
-        self._claim(claim, size.status_bytes, IN_PROGRESS, self._condition(claim))
+        self._claim(claim, size.status_bytes, IN_PROGRESS, self._condition(claim), size.allocated_bytes)
 
     def expanded(self, claim: Claim, size_bytes: int) -> None:
         """It has its new size."""
@@ -144,7 +145,7 @@ class VolumeFacts:
             since = timestamp(self._clock.time())
             self._conditions[claim.namespace, claim.name] = (message, since)
         status = INFEASIBLE if infeasible else size.resize_status and IN_PROGRESS
-        self._claim(claim, size.status_bytes, status, self._condition(claim))
+        self._claim(claim, size.status_bytes, status, self._condition(claim), size.allocated_bytes)
 
     def _condition(self, claim: Claim) -> dict[str, str] | None:
         message, since = self._conditions.get((claim.namespace, claim.name), ("", ""))
@@ -161,8 +162,16 @@ class VolumeFacts:
         self._conditions.pop((namespace, name), None)
         self._facts.drop_fact(Ref("PersistentVolumeClaim", namespace, name))
 
-    def _claim(self, claim: Claim, size_bytes: int, resize_status: str, condition: dict[str, str] | None) -> None:
+    def _claim(
+        self,
+        claim: Claim,
+        size_bytes: int,
+        resize_status: str,
+        condition: dict[str, str] | None,
+        allocated_bytes: int | None = None,
+    ) -> None:
         reach("facts.before-claim")
+        asked = {} if allocated_bytes is None else {"allocatedResources": {"storage": format_bytes(allocated_bytes)}}
         self._facts.put_fact(
             Ref("PersistentVolumeClaim", claim.namespace, claim.name),
             {
@@ -172,6 +181,7 @@ class VolumeFacts:
                 "spec": {"volumeName": claim.volume},
                 "status": {
                     "capacity": {"storage": format_bytes(size_bytes)},
+                    **asked,
                     "allocatedResourceStatuses": {"storage": resize_status} if resize_status else {},
                     "conditions": [condition] if condition else [],
                 },

@@ -27,6 +27,7 @@ from edge.fault_points import VARIABLE
 from tests.peers.support.dirdriver import DirDriver, start_dirdriver
 from tests.support.bridge import Agent, Bridge
 from tests.support.machine import Machine
+from tests.support.operator import hub_state
 from tests.support.processes import Process, Supervisor, listens_on
 from tests.support.sidecar import Sidecar
 from tests.support.waiting import wait_for
@@ -82,12 +83,14 @@ class EdgeNode:
         """Start vendor, hub and agent, and wait until the driver is registered and the hub has told its objects."""
         if self.machine is not None:
             self.machine.boot()
-        self.driver = start_dirdriver(
-            self._supervisor, self.directory, name=DRIVER, node_id=NODE, flags=tuple(driver_flags)
-        )
+        self.start_vendor(driver_flags)
         self.write(csi_driver(attach="--no-attach" not in driver_flags), file="driver")
         self.bridge.start_hub(f"--manifests={self.manifests}", *hub_flags)
         self.start_agent(*flags)
+
+    def start_vendor(self, flags: Iterable[str]) -> None:
+        """Start the vendor's driver for the first time."""
+        self.driver = start_dirdriver(self._supervisor, self.directory, name=DRIVER, node_id=NODE, flags=tuple(flags))
 
     def start_agent(self, *flags: str, wait: bool = True) -> None:
         """Start the agent for the first time."""
@@ -180,6 +183,10 @@ class EdgeNode:
         with contextlib.suppress(BridgeError):
             return [volume for volume in self.state()["volumes"] if volume["pod"] == pod]
         return []
+
+    def problems(self) -> list[str]:
+        """What the hub says is wrong."""
+        return list(hub_state(self.bridge.hub.uds)["problems"])
 
     def wait_told(self) -> None:
         """Wait until the hub has told the agent all it knows."""

@@ -1,4 +1,4 @@
-"""A fake API server for unit tests: objects with versions, lists in parts, watches, and failures on demand."""
+"""A fake API server for unit tests: objects with versions, lists in parts, watches, writes, failures on demand."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 Body = dict[str, Any]
+
+_WITH_STATUS = {"Pod", "PersistentVolumeClaim", "PersistentVolume", "Node"}
 
 
 class FakeApi:
@@ -104,12 +106,51 @@ class FakeApi:
     async def get(self, resource: Resource, name: str, namespace: str = "") -> Body:
         self.asked.append(f"get {resource.plural} {name}")
         await self._fail("get")
-        found = self._objects[resource.kind].get((namespace, name))
-        if found is None:
-            raise KubeError("get", 404, "NotFound", "there is none")
-        return found
+        return self._find("get", resource, name, namespace)
+
+    async def create(self, resource: Resource, body: Body, namespace: str = "") -> Body:
+        self.asked.append(f"create {resource.plural} {body['metadata']['name']}")
+        await self._fail("create")
+        placed = {**body, "kind": resource.kind}
+        if resource.namespaced:
+            placed["metadata"] = {**body["metadata"], "namespace": namespace}
+        if _key(placed) in self._objects[resource.kind]:
+            raise KubeError("create", 409, "AlreadyExists", "there is one")
+        return self.put(placed)
+
+    async def patch(
+        self, resource: Resource, name: str, change: Body, namespace: str = "", *, subresource: str = ""
+    ) -> Body:
+        self.asked.append(f"patch {resource.plural} {name}" + (f" {subresource}" if subresource else ""))
+        await self._fail("patch")
+        found = self._find("patch", resource, name, namespace)
+        for field in ("resourceVersion", "uid"):
+            if change.get("metadata", {}).get(field, found["metadata"][field]) != found["metadata"][field]:
+                raise KubeError("patch", 409, "Conflict", f"its {field} is another one")
+        merged = _merged(found, change)
+        if resource.kind in _WITH_STATUS:  # each half is changed by its own path alone
+            status = (merged if subresource else found).get("status")
+            half = found if subresource else merged
+            merged = {**{name: part for name, part in half.items() if name != "status"}}
+            merged |= {"status": status} if status is not None else {}
+        return found if merged == found else self.put(merged)
+
+    async def delete(
+        self, resource: Resource, name: str, namespace: str = "", *, uid: str, grace_s: int | None = None
+    ) -> None:
+        self.asked.append(f"delete {resource.plural} {name}" + ("" if grace_s is None else f" {grace_s}"))
+        await self._fail("delete")
+        if self._find("delete", resource, name, namespace)["metadata"]["uid"] != uid:
+            raise KubeError("delete", 409, "Conflict", "its uid is another one")
+        self.drop(resource.kind, name, namespace)
 
     # ---- inside ------------------------------------------------------------------------------------------------------
+
+    def _find(self, verb: str, resource: Resource, name: str, namespace: str) -> Body:
+        found = self._objects[resource.kind].get((namespace, name))
+        if found is None:
+            raise KubeError(verb, 404, "NotFound", "there is none")
+        return found
 
     async def _fail(self, verb: str) -> None:
         await asyncio.sleep(0)
@@ -123,3 +164,16 @@ class FakeApi:
 
 def _key(body: Body) -> tuple[str, str]:
     return body["metadata"].get("namespace", ""), body["metadata"]["name"]
+
+
+def _merged(target: Any, change: Any) -> Any:
+    """A JSON merge patch (RFC 7386)."""
+    if not isinstance(change, dict):
+        return change
+    merged = dict(target) if isinstance(target, dict) else {}
+    for name, value in change.items():
+        if value is None:
+            merged.pop(name, None)
+        else:
+            merged[name] = _merged(merged.get(name), value)
+    return merged

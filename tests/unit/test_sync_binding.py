@@ -166,6 +166,13 @@ def test_a_node_that_does_not_use_a_claim_or_means_another_one_says_nothing_of_i
     assert status(bind(*written, told=told("5Gi", node="n2")))["capacity"] == {"storage": "5Gi"}
 
 
+def test_the_size_that_a_node_was_asked_for_is_not_that_which_the_claim_asks_for_now() -> None:
+    asked = {"allocatedResources": {"storage": "3Gi"}}
+    written = (pod("web", claims=("data",), node="n2"), claim("data", volume="v", status=asked), volume("v"))
+    refused = told("1Gi", node="n2", allocatedResources={"storage": "10Gi"})
+    assert status(bind(*written, told=refused))["allocatedResources"] == {"storage": "3Gi"}
+
+
 def test_what_was_told_of_a_claims_former_volume_is_no_word_of_the_one_that_it_names_now() -> None:
     """As after a restore: the new volume is smaller, and grows later. With the old size it would never be expanded."""
     web = pod("web", claims=("data",))

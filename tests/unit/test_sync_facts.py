@@ -196,7 +196,7 @@ async def test_of_two_nodes_the_later_news_of_a_claim_comes_last_also_after_a_re
         ("n1", Ref("CSINode", "", "n2"), "node n1 tells of the CSINode of another node"),
         ("n1", Ref("Node", "", "n2"), "node n1 tells of the Node of another node"),
         ("n1", Ref("Node", "default", "n1"), "node n1 tells of the Node of another node"),
-        ("n1", Ref("Pod", "default", "web"), "a kind that no node tells of"),
+        ("n1", Ref("ConfigMap", "default", "web"), "a kind that no node tells of"),
         ("n1", Ref("Secret", "default", "s"), "a kind that no node tells of"),
         ("n1", Ref("../../Node", "", "n1"), "a kind that no node tells of"),
         ("n1", Ref("Event", "..", "x"), "name is none that Kubernetes allows"),
@@ -540,3 +540,45 @@ async def test_a_fact_that_a_power_cut_left_empty_is_none_and_is_told_again(tmp_
     assert set(sink(files).stamps("n1")) == {CSI_NODE}
     await sink(files).store("n1", claim("1Gi"))
     assert set(sink(FactFiles(tmp_path)).stamps("n1")) == {CSI_NODE, CLAIM}
+
+
+# -------------------- pods --------------------
+
+MOUNTED = {"type": "csi-bridge.io/VolumesMounted", "status": "False", "reason": "Waiting", "message": "data: no driver"}
+
+
+def pod_fact(*conditions: Any, uid: str = "u-1", ref: Ref = POD) -> Object:
+    return obj(ref, {"metadata": {"uid": uid}, "spec": {"x": 1}, "status": {"conditions": list(conditions)}})
+
+
+async def test_what_is_told_of_a_pod_is_kept_and_changes_no_other_object(tmp_path: Path) -> None:
+    files = FactFiles(tmp_path)
+    changes: list[int] = []
+    files.subscribe(lambda: changes.append(1))
+    before = files.told()
+    await sink(files).store("n1", pod_fact({**MOUNTED, "secret": "x"}))
+    assert files.of("n1")[POD].body == {"metadata": {"uid": "u-1"}, "status": {"conditions": [MOUNTED]}}
+    assert (changes, files.told() is before) == ([], True)
+    assert written(tmp_path) == ["n1/Pod/default/web.yaml"]
+    assert FactFiles(tmp_path).of("n1") == files.of("n1")
+    await sink(files).drop("n1", POD, "")
+    assert written(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        pod_fact(MOUNTED, uid=""),
+        pod_fact(),
+        pod_fact({**MOUNTED, "type": "Ready"}),
+        pod_fact({**MOUNTED, "status": "Perhaps"}),
+        pod_fact({**MOUNTED, "message": 7}),
+        pod_fact(MOUNTED, MOUNTED),
+        pod_fact({**MOUNTED, "message": "x" * 17_000}),
+        pod_fact(MOUNTED, ref=Ref("Pod", "", "web")),
+        obj(POD, {"status": {"conditions": [MOUNTED]}}),
+    ],
+)
+async def test_a_pods_fact_that_is_none_is_refused(told: Object, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        await sink(FactFiles(tmp_path)).store("n1", told)

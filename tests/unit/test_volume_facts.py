@@ -47,6 +47,13 @@ def test_another_cause_is_another_event() -> None:
     assert len(store.facts) == 2
 
 
+def test_two_nodes_that_say_the_same_of_one_claim_tell_two_events() -> None:
+    store = FakeStore()
+    for node in ("n1", "n2"):
+        VolumeFacts(store, node=node, clock=FakeClock()).tell_claim(CLAIM, "FileSystemResizeSuccessful", "done")
+    assert sorted(body["source"]["host"] for body in store.facts.values()) == ["n1", "n2"]
+
+
 def test_an_event_about_an_object_with_the_longest_name_has_a_name_that_kubernetes_takes() -> None:
     told, store, _ = facts()
     told.tell_pod(Pod(uid="u", namespace="ns", name="a" * 235 + "." + "b" * 17), "FailedMount", "x" * 5000)
@@ -79,6 +86,17 @@ def test_what_is_told_of_a_claim_is_all_of_it() -> None:
         "allocatedResourceStatuses": {},
         "conditions": [],
     }
+
+
+def test_what_begins_or_fails_names_the_size_that_was_asked_for() -> None:
+    told, store, _ = facts()
+    size = ClaimSize(status_bytes=1 << 30, allocated_bytes=3 << 30, resize_status="NodeResizePending")
+    told.expanding(CLAIM, size)
+    assert store.facts[REF]["status"]["allocatedResources"] == {"storage": "3Gi"}
+    told.not_expanded(CLAIM, size, "no", infeasible=True)
+    assert store.facts[REF]["status"]["allocatedResources"] == {"storage": "3Gi"}
+    told.expanded(CLAIM, 3 << 30)
+    assert "allocatedResources" not in store.facts[REF]["status"]
 
 
 async def test_a_refusal_that_lasts_keeps_its_time() -> None:

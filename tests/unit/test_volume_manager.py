@@ -899,6 +899,7 @@ def claim_facts(world: World) -> list[dict[str, object]]:
 FINISHED = {"capacity": {"storage": "2Gi"}, "allocatedResourceStatuses": {}, "conditions": []}
 BEGUN = {
     "capacity": {"storage": "1Gi"},
+    "allocatedResources": {"storage": "2Gi"},
     "allocatedResourceStatuses": {"storage": "NodeResizeInProgress"},
     "conditions": [],
 }

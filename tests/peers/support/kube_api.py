@@ -103,6 +103,20 @@ class KubeApi:
         except NotFoundError:
             return
 
+    def delete_now(self, kind: str, name: str, *, namespace: str | None = None) -> None:
+        """Delete an object without its finalizers and without grace. None of this name is fine."""
+        resource = self._resource(kind)
+        try:
+            resource.patch(
+                body={"metadata": {"finalizers": None}},
+                name=name,
+                namespace=namespace,
+                content_type="application/merge-patch+json",
+            )
+            resource.delete(name=name, namespace=namespace, body={"gracePeriodSeconds": 0})
+        except NotFoundError:
+            return
+
     def wait_until(
         self,
         kind: str,

@@ -1,0 +1,82 @@
+"""The Kubernetes part of the hub: what its nodes are told comes from an API server, and what they tell goes there."""
+
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Protocol
+
+from cloud.kube import connect
+from cloud.sync.closures import Closures
+from cloud.sync.cluster import Cluster
+from cloud.sync.fact_files import FactFiles
+from cloud.sync.facts import FactSink
+from cloud.sync.streams import SyncServer
+from cloud.upsync.claims import ClaimWriter
+from cloud.upsync.csinodes import CSINodeWriter
+from cloud.upsync.events import EventWriter
+from cloud.upsync.heartbeats import Heartbeats
+from cloud.upsync.nodes import NodeWriter
+from cloud.upsync.pods import PodWriter
+from cloud.upsync.written_facts import Writer, WrittenFacts
+from common.objects import Ref
+from common.tasks import Tasks
+
+
+class Part(Protocol):
+    """What may have problems."""
+
+    def problems(self) -> list[str]:
+        """In sentences."""
+
+
+class KubernetesPart:
+    """Runs beside the hub. Made by `following`.
+
+    Attributes:
+        sync: what agents are told and tell.
+    """
+
+    def __init__(self, sync: SyncServer, parts: Iterable[Part]) -> None:
+        self.sync = sync
+        self._parts = tuple(parts)
+
+    def problems(self) -> list[str]:
+        """What is wrong, in sentences."""
+        return [text for part in self._parts for text in part.problems()]
+
+
+@asynccontextmanager
+async def following(kubeconfig: str, state_dir: Path, tasks: Tasks) -> AsyncIterator[KubernetesPart]:
+    """Follow an API server, and write to it, until the block ends.
+
+    Raises:
+        SettingsError: the kubeconfig or the state directory cannot be used.
+    """
+    files = FactFiles(state_dir)
+    async with connect(kubeconfig) as kube:
+        cluster = Cluster(kube)
+        closures = Closures(cluster)
+        hearts = Heartbeats(kube)
+        writers: dict[str, Writer] = {
+            "Node": NodeWriter(kube),
+            "CSINode": CSINodeWriter(kube),
+            "PersistentVolumeClaim": ClaimWriter(kube, closures),
+            "Pod": PodWriter(kube),
+            "Event": EventWriter(kube),
+        }
+        facts = WrittenFacts(FactSink(closures, files), files, writers, hearts)
+
+        def changed(refs: frozenset[Ref]) -> None:
+            for ref in refs:
+                facts.changed(ref, gone=cluster.body(ref) is None)
+
+        cluster.subscribe(changed)
+        tasks.start(cluster.run(), name="cluster")
+        facts.begin()
+        sync = SyncServer(closures, facts)
+        parts: tuple[Part, ...] = (cluster, files, facts, hearts, sync)
+        try:
+            yield KubernetesPart(sync, parts)
+        finally:
+            await hearts.close()
+            await facts.close()

@@ -1,0 +1,134 @@
+"""A CSINode writer: the drivers of nodes without a kubelet, with their node ids and topology keys, as agents tell them.
+
+Rules:
+
+* A CSINode belongs to its Node, and goes with it.
+* One driver at a time is written: one that the API server does not take holds up no other.
+* The node id and the topology keys of an entry cannot change: it is removed, and added anew. How many volumes a driver
+  takes changes in place, where the API server allows that (KEP-4876); elsewhere it is done the same way.
+* Entries of drivers that the node does not tell of go if the hub wrote them; others' stay.
+* Two nodes with one node id are the business of `cloud.sync.fact_files`, which tells people so (RULE C5).
+"""
+
+from collections.abc import Collection, Mapping
+from typing import Any, Final, Protocol
+
+from cloud.kube import RESOURCES, Body, KubeError, Resource
+from cloud.upsync.ownership import find, remember_drivers, written_drivers
+from common.objects import Ref
+
+_NODES: Final = RESOURCES["Node"]
+_CSI_NODES: Final = RESOURCES["CSINode"]
+
+
+class Api(Protocol):
+    """What is asked of `cloud.kube.Kube`."""
+
+    async def get(self, resource: Resource, name: str, namespace: str = "") -> Body:
+        """One object."""
+
+    async def create(self, resource: Resource, body: Body, namespace: str = "") -> Body:
+        """A new object."""
+
+    async def patch(
+        self, resource: Resource, name: str, change: Body, namespace: str = "", *, subresource: str = ""
+    ) -> Body:
+        """Merge a change into an object."""
+
+
+class CSINodeWriter:
+    """Writes what nodes tell of their drivers."""
+
+    def __init__(self, api: Api) -> None:
+        """Nothing is written yet."""
+        self._api = api
+
+    async def write(self, node: str, ref: Ref, fact: Mapping[str, Any] | None) -> None:
+        """Bring a CSINode into line with what its node tells. None: it tells of no driver any more.
+
+        Raises:
+            KubeError: to be tried again; without its Node, too.
+        """
+        found = await find(self._api, _CSI_NODES, ref.name)
+        told = {entry["name"]: entry for entry in fact["spec"]["drivers"]} if fact is not None else {}
+        if fact is not None:
+            found = await self._owned(node, found)
+        if found is None:
+            return
+        if gone := written_drivers(found) - told.keys():
+            found = await self._write_entries(found, without=gone)
+        refused: KubeError | None = None
+        for entry in told.values():
+            try:
+                found = await self._write_entry(found, entry)
+            except KubeError as error:
+                if error.reason != "Invalid":
+                    raise
+                refused = error
+                found = await self._api.get(_CSI_NODES, node)
+        if refused is not None:
+            raise refused
+
+    def problems(self) -> list[str]:
+        """What people must mend: nothing that does not stand elsewhere."""
+        return []
+
+    async def _owned(self, node: str, found: Body | None) -> Body:
+        """The CSINode, made if there is none, with the Node as it is now for its owner."""
+        owner = await self._api.get(_NODES, node)
+        uid = owner["metadata"]["uid"]
+        reference = {"apiVersion": "v1", "kind": "Node", "name": node, "uid": uid}
+        if found is None:
+            metadata = {"name": node, "ownerReferences": [reference]}
+            body = {"apiVersion": "storage.k8s.io/v1", "kind": "CSINode", "metadata": metadata, "spec": {"drivers": []}}
+            return await self._api.create(_CSI_NODES, body)
+        references = found["metadata"].get("ownerReferences") or []
+        if any(it["uid"] == uid for it in references):
+            return found
+        others = [it for it in references if it["kind"] != "Node"]  # one that is gone would take the CSINode along
+        return await self._patch(found, {"ownerReferences": [*others, reference]}, {})
+
+    async def _write_entry(self, found: Body, entry: Body) -> Body:
+        name = entry["name"]
+        old = next((it for it in _entries(found) if it["name"] == name), None)
+        if old is None:
+            return await self._write_entries(found, without={name}, added=entry)
+        if _identity(old) == _identity(entry):
+            if _count(old) == _count(entry):
+                return found
+            try:
+                return await self._write_entries(found, without={name}, added=entry)
+            except KubeError as error:
+                if error.reason != "Invalid":  # before Kubernetes 1.35 this cannot change in place, either
+                    raise
+        found = await self._write_entries(found, without={name})
+        return await self._write_entries(found, without={name}, added=entry)
+
+    async def _write_entries(self, found: Body, *, without: Collection[str], added: Body | None = None) -> Body:
+        """The CSINode without the entries of some drivers, and with one; which of them are the hub's goes along."""
+        entries = [it for it in _entries(found) if it["name"] not in without]
+        ours = set(written_drivers(found)).difference(without)
+        if added is not None:
+            entries.append(added)
+            ours.add(added["name"])
+        return await self._patch(found, {"annotations": remember_drivers(ours)}, {"spec": {"drivers": entries}})
+
+    async def _patch(self, found: Body, metadata: Body, change: Body) -> Body:
+        """Change the state that was found, and no other."""
+        name, version = found["metadata"]["name"], found["metadata"]["resourceVersion"]
+        return await self._api.patch(_CSI_NODES, name, {"metadata": {"resourceVersion": version, **metadata}, **change})
+
+
+def _entries(found: Body) -> list[Body]:
+    return list((found.get("spec") or {}).get("drivers") or ())
+
+
+def _identity(entry: Body) -> tuple[str, frozenset[str]]:
+    """What cannot change in an entry."""
+    return entry["nodeID"], frozenset(entry.get("topologyKeys") or ())
+
+
+def _count(entry: Body) -> int | None:
+    """How many volumes the driver takes on the node; None: it did not say."""
+    count: int | None = (entry.get("allocatable") or {}).get("count")
+    return count

@@ -1,0 +1,202 @@
+"""A node writer: the Nodes of nodes without a kubelet, made if there are none, with what their agents tell of them.
+
+Rules:
+
+* What is in use is written first, and whatever is wrong with the rest does not hold it up: until it is there nothing
+  is staged (RULE C12).
+* A label that is there with another value stays, and so does one that a kubelet may not set either (the NodeRestriction
+  admission): the hub may set it, but must not on the word of one machine.
+* Of the annotations only the drivers' node ids come from the node. Those of drivers that it does not tell of stay,
+  unless the hub wrote them.
+* When the node tells nothing any more, its labels and what is in use stay: nobody has said that it is not so.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, Protocol
+
+from cloud.kube import RESOURCES, Body, Resource
+from cloud.upsync.ownership import HUB, MADE_BY, annotation, find, is_made, remember_drivers, written_drivers
+from common.objects import Ref
+
+_NODES: Final = RESOURCES["Node"]
+
+_NODE_IDS: Final = "csi.volume.kubernetes.io/nodeid"
+_ATTACHED: Final = "volumes.kubernetes.io/controller-managed-attach-detach"
+"""Without this annotation with the value "true" the controller-manager attaches nothing to a node."""
+
+_LONGEST_LABEL_CHARS: Final = 63
+"""A node whose name is longer has no hostname label."""
+
+_KUBERNETES: Final = ("kubernetes.io", "k8s.io")
+_KUBELETS: Final = ("kubelet.kubernetes.io", "node.kubernetes.io")
+"""Domains in which a kubelet sets labels of its Node."""
+
+_KUBELET_LABELS: Final = frozenset({
+    "kubernetes.io/hostname", "kubernetes.io/os", "kubernetes.io/arch",
+    "topology.kubernetes.io/zone", "topology.kubernetes.io/region",
+    "failure-domain.beta.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/region",
+    "beta.kubernetes.io/instance-type", "beta.kubernetes.io/os", "beta.kubernetes.io/arch",
+})  # fmt: skip
+"""Further labels that a kubelet sets (kubernetes k8s.io/kubelet/pkg/apis/well_known_labels.go)."""
+
+
+class Api(Protocol):
+    """What is asked of `cloud.kube.Kube`."""
+
+    async def get(self, resource: Resource, name: str, namespace: str = "") -> Body:
+        """One object."""
+
+    async def create(self, resource: Resource, body: Body, namespace: str = "") -> Body:
+        """A new object."""
+
+    async def patch(
+        self, resource: Resource, name: str, change: Body, namespace: str = "", *, subresource: str = ""
+    ) -> Body:
+        """Merge a change into an object."""
+
+
+class NodeWriter:
+    """Writes what nodes tell of themselves."""
+
+    def __init__(self, api: Api) -> None:
+        """Nothing is written yet."""
+        self._api = api
+        self._problems: dict[str, list[str]] = {}
+
+    async def write(self, node: str, ref: Ref, fact: Mapping[str, Any] | None) -> None:
+        """Bring a Node into line with what its node tells. None: it tells nothing any more.
+
+        Raises:
+            KubeError: to be tried again.
+        """
+        self._problems.pop(node, None)
+        found = await find(self._api, _NODES, ref.name)
+        if found is None:
+            if fact is None:
+                return
+            found = await self._api.create(_NODES, _new_node(node))
+        if fact is not None:
+            found = await self._write_in_use(node, found, fact)
+        change = _Change(node, found, fact)
+        if metadata := change.metadata():
+            # Another one may be at the same labels and annotations: this is for the state that was read.
+            version = {"resourceVersion": found["metadata"]["resourceVersion"]}
+            await self._api.patch(_NODES, node, {"metadata": {**version, **metadata}})
+        if change.problems:
+            self._problems[node] = change.problems
+
+    def problems(self) -> list[str]:
+        """What people must mend, in sentences."""
+        return [text for node in sorted(self._problems) for text in self._problems[node]]
+
+    async def _write_in_use(self, node: str, found: Body, fact: Mapping[str, Any]) -> Body:
+        told = list((fact.get("status") or {}).get("volumesInUse") or ())
+        if told == list((found.get("status") or {}).get("volumesInUse") or ()):
+            return found
+        change = {"metadata": {"uid": found["metadata"]["uid"]}, "status": {"volumesInUse": told}}
+        return await self._api.patch(_NODES, node, change, subresource="status")
+
+
+class _Change:
+    """What is to change in a Node's metadata, and what people must mend."""
+
+    def __init__(self, node: str, found: Body, fact: Mapping[str, Any] | None) -> None:
+        self.problems: list[str] = []
+        self._node, self._found, self._fact = node, found, fact
+
+    def metadata(self) -> Body:
+        """A merge patch; empty if nothing is to change."""
+        parts = {"labels": self._labels(), "annotations": self._annotations()}
+        return {name: part for name, part in parts.items() if part}
+
+    def _labels(self) -> Body:
+        there = self._found["metadata"].get("labels") or {}
+        added: dict[str, str] = {}
+        for name, value in self._wanted_labels():
+            has = there.get(name, added.get(name))
+            if has is None and _is_reserved(name):
+                self._problem(f"says that it is {name}={value}: only administrators may set this label")
+            elif has is None:
+                added[name] = value
+            elif has != value:
+                self._problem(
+                    f"says that it is {name}={value}, but its Node has the label {name}={has}, which stays: "
+                    f"remove that label, or correct the topology of the driver"
+                )
+        return added
+
+    def _wanted_labels(self) -> Iterator[tuple[str, str]]:
+        if is_made(self._found):
+            yield from _base_labels(self._node).items()
+        if self._fact is not None:
+            yield from sorted(((self._fact.get("metadata") or {}).get("labels") or {}).items())
+
+    def _annotations(self) -> Body:
+        change: Body = {}
+        if is_made(self._found):
+            if not annotation(self._found, _ATTACHED):
+                change[_ATTACHED] = "true"
+        elif self._fact is not None and annotation(self._found, _ATTACHED) != "true":
+            self._problem(
+                f"has a Node that the hub did not make, without the annotation {_ATTACHED}=true: nothing is attached "
+                f"to it. Set the annotation, or delete the Node, and the hub makes it"
+            )
+        return {**change, **self._node_ids()}
+
+    def _node_ids(self) -> Body:
+        there = _read_ids(annotation(self._found, _NODE_IDS))
+        told = _read_ids(annotation(self._fact or {}, _NODE_IDS))
+        if there is None or told is None:
+            whose = "of its Node" if there is None else "that it tells"
+            self._problem(f"has no node ids in Kubernetes: the annotation {_NODE_IDS} {whose} cannot be read")
+            return {}
+        before = written_drivers(self._found)
+        ids = {**{name: text for name, text in there.items() if name not in before}, **told}
+        ours = {name for name, text in told.items() if name in before or there.get(name) != text}
+        change: Body = {}
+        if ids != there:
+            text = json.dumps(ids, separators=(",", ":"), sort_keys=True, ensure_ascii=False)
+            change[_NODE_IDS] = text if ids else None
+        if ours != before:
+            change |= remember_drivers(ours)
+        return change
+
+    def _problem(self, why: str) -> None:
+        self.problems.append(f"node {self._node} {why}")
+
+
+def _new_node(node: str) -> Body:
+    metadata = {
+        "name": node,
+        "labels": _base_labels(node),
+        "annotations": {MADE_BY: HUB, _ATTACHED: "true"},
+    }
+    return {"apiVersion": "v1", "kind": "Node", "metadata": metadata}
+
+
+def _base_labels(node: str) -> Mapping[str, str]:
+    """What a kubelet would know without its drivers. The agent runs on Linux alone; of which kind, it does not tell."""
+    hostname = {"kubernetes.io/hostname": node} if len(node) <= _LONGEST_LABEL_CHARS else {}
+    return {**hostname, "kubernetes.io/os": "linux"}
+
+
+def _is_reserved(label: str) -> bool:
+    """Whether a kubelet may not set a label of its own Node (kubernetes plugin/pkg/admission/noderestriction)."""
+    domain, slash, _ = label.partition("/")
+    if not slash or not _is_within(domain, _KUBERNETES):
+        return False
+    return label not in _KUBELET_LABELS and not _is_within(domain, _KUBELETS)
+
+
+def _is_within(domain: str, domains: tuple[str, ...]) -> bool:
+    return any(domain == it or domain.endswith(f".{it}") for it in domains)
+
+
+def _read_ids(text: str) -> dict[str, str] | None:
+    """The node ids of an annotation, by driver; None if it has another form."""
+    try:
+        ids = json.loads(text or "{}")
+    except (ValueError, RecursionError):
+        return None
+    return ids if isinstance(ids, dict) and all(isinstance(it, str) for it in ids.values()) else None

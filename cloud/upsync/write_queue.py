@@ -1,0 +1,111 @@
+"""A write queue: what is to be brought into line with what was told, each key by itself, until it is.
+
+Rules:
+
+* A key is worked on by one task at a time; several at a time are worked on in all.
+* Only the newest state counts: a key that is added ten times while it waits is written once.
+* What fails is tried again with growing distance, for ever: a key is done, or named among the problems.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Hashable
+from typing import Final, Generic, TypeVar
+
+from cloud.kube import KubeError
+
+log = logging.getLogger("csi_bridge.hub.upsync")
+
+K = TypeVar("K", bound=Hashable)
+
+_AT_ONCE: Final = 8
+"""Keys that are worked on at once: the API server is everybody's."""
+
+_FIRST_PAUSE_S, _MOST_PAUSE_S = 0.5, 60.0
+"""Between two tries of one key."""
+
+
+class WriteQueue(Generic[K]):
+    """Writes keys. `add` from the loop; `close` ends it."""
+
+    def __init__(
+        self, write: Callable[[K], Awaitable[None]], *, pause: Callable[[float], Awaitable[None]] = asyncio.sleep
+    ) -> None:
+        """Nothing is to be written yet.
+
+        Args:
+            write: brings what a key stands for into line. It reads what is to be there itself, and does nothing if
+                that is so. It raises KubeError for another try.
+            pause: waits for so many seconds.
+        """
+        self._write, self._pause = write, pause
+        self._added: dict[K, int] = {}
+        """By key that is to be written: how often it was added."""
+        self._tasks: dict[K, asyncio.Task[None]] = {}
+        self._waiting: dict[K, list[asyncio.Future[None]]] = {}
+        self._problems: dict[K, str] = {}
+        self._slots = asyncio.Semaphore(_AT_ONCE)
+
+    def add(self, key: K) -> None:
+        """What the key stands for may have changed."""
+        self._added[key] = self._added.get(key, 0) + 1
+        if key not in self._tasks:
+            self._tasks[key] = asyncio.get_running_loop().create_task(self._work(key), name=f"write {key}")
+
+    async def written(self, key: K) -> None:
+        """Wait until a key that was added is written as it is now."""
+        if key in self._added:
+            done = asyncio.get_running_loop().create_future()
+            self._waiting.setdefault(key, []).append(done)
+            await done
+
+    def problems(self) -> list[str]:
+        """What cannot be written, in sentences."""
+        return list(self._problems.values())
+
+    async def close(self) -> None:
+        """End all tries."""
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _work(self, key: K) -> None:
+        try:
+            failures = 0
+            while key in self._added:
+                failures = 0 if await self._try(key) else failures + 1
+                if failures:
+                    await self._pause(min(_MOST_PAUSE_S, _FIRST_PAUSE_S * 2 ** min(failures - 1, 16)))
+        finally:
+            del self._tasks[key]
+
+    async def _try(self, key: K) -> bool:
+        """Write it as it is now. Whether that was done."""
+        async with self._slots:
+            added, waiting = self._added[key], self._waiting.pop(key, [])
+            try:
+                await self._write(key)
+            except KubeError as error:
+                self._waiting[key] = [*waiting, *self._waiting.get(key, [])]
+                self._note(key, str(error))
+                return False
+            except Exception:
+                log.exception("writing %s failed by a bug; it is tried again", key)
+                self._waiting[key] = [*waiting, *self._waiting.get(key, [])]
+                self._note(key, f"writing {key} failed, through a mistake in CSI Bridge; see the hub's log")
+                return False
+        if self._problems.pop(key, None) is not None:
+            log.info("written at last: %s", key)
+        if self._added[key] == added:
+            del self._added[key]
+            waiting += self._waiting.pop(key, [])
+        for done in waiting:
+            if not done.done():
+                done.set_result(None)
+        return True
+
+    def _note(self, key: K, why: str) -> None:
+        if self._problems.get(key) != why:
+            log.warning("not written yet: %s", why)
+            self._problems[key] = why

@@ -1,0 +1,221 @@
+"""What nodes tell of claims and events, written to a real API server."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from cloud.kube import connect
+from cloud.upsync.claims import ClaimWriter
+from cloud.upsync.events import EventWriter
+from common.objects import Ref
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from cloud.kube import Kube
+    from tests.peers.support.control_plane import ControlPlane
+
+Body = dict[str, Any]
+
+pytestmark = pytest.mark.timeout(180)
+
+CLAIM = "PersistentVolumeClaim"
+SINCE = "2026-11-22T00:00:00Z"
+ERROR = {
+    "type": "NodeResizeError",
+    "status": "True",
+    "message": "failed to expand pvc with no",
+    "lastTransitionTime": SINCE,
+}
+OTHER = {"type": "Backup", "status": "True", "message": "somebody else's", "lastTransitionTime": SINCE}
+PENDING = {"type": "FileSystemResizePending", "status": "True", "lastTransitionTime": SINCE}
+
+
+class AllClosures:
+    """Closures in which each node uses every claim."""
+
+    is_ready = True
+
+    def holds(self, node: str, ref: Ref) -> bool:
+        return bool(node and ref)
+
+
+@asynccontextmanager
+async def kube_of(control_plane: ControlPlane) -> AsyncIterator[Kube]:
+    async with connect(str(control_plane.admin_kubeconfig())) as kube:
+        yield kube
+
+
+async def bound_claim(control_plane: ControlPlane, namespace: str) -> Body:
+    """A claim of 1Gi that is bound, and whose resizer has made its volume larger."""
+    return await asyncio.to_thread(_bound_claim, control_plane, namespace)
+
+
+def _bound_claim(control_plane: ControlPlane, namespace: str) -> Body:
+    api, modes, volume = control_plane.api, ["ReadWriteOnce"], f"pv-{namespace}"
+    csi = {"driver": "d.csi", "volumeHandle": "h"}
+    spec = {"capacity": {"storage": "1Gi"}, "accessModes": modes, "csi": csi, "storageClassName": "none"}
+    api.create({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": volume}, "spec": spec})
+    asked = {"accessModes": modes, "storageClassName": "none", "volumeName": volume}
+    metadata = {"name": "data", "namespace": namespace}
+    spec = {**asked, "resources": {"requests": {"storage": "1Gi"}}}
+    api.create({"apiVersion": "v1", "kind": CLAIM, "metadata": metadata, "spec": spec})
+    api.wait_until(CLAIM, "data", lambda it: it["status"].get("phase") == "Bound", what="bound", namespace=namespace)
+    return resized(control_plane, namespace, "2Gi", "NodeResizePending")
+
+
+def resized(control_plane: ControlPlane, namespace: str, size: str, resize_status: str) -> Body:
+    """The claim as the resizer leaves it."""
+    conditions = [OTHER, PENDING] if resize_status.startswith("Node") else [OTHER]
+    status = {
+        "allocatedResources": {"storage": size},
+        "allocatedResourceStatuses": {"storage": resize_status},
+        "conditions": conditions,
+    }
+    return control_plane.api.patch_status(CLAIM, "data", {"status": status}, namespace=namespace)
+
+
+def told(claim: Body, size: str, resize_status: str = "", *conditions: Body) -> Body:
+    return {
+        "metadata": {"uid": claim["metadata"]["uid"]},
+        "spec": {"volumeName": claim["spec"]["volumeName"]},
+        "status": {
+            "capacity": {"storage": size},
+            "allocatedResources": {"storage": "2Gi"},
+            "allocatedResourceStatuses": {"storage": resize_status} if resize_status else {},
+            "conditions": list(conditions),
+        },
+    }
+
+
+def types(claim: Body) -> list[str]:
+    return [it["type"] for it in claim["status"].get("conditions", [])]
+
+
+async def claim_now(control_plane: ControlPlane, namespace: str) -> Body:
+    found = await asyncio.to_thread(control_plane.api.get, CLAIM, "data", namespace=namespace)
+    assert found is not None
+    return found
+
+
+async def test_a_claims_expansion_is_written_step_by_step(control_plane: ControlPlane, namespace: str) -> None:
+    claim, ref = await bound_claim(control_plane, namespace), Ref(CLAIM, namespace, "data")
+    async with kube_of(control_plane) as kube:
+        writer = ClaimWriter(kube, AllClosures())
+        await writer.write("n1", ref, told(claim, "1Gi", "NodeResizeInProgress", ERROR))
+        now = await claim_now(control_plane, namespace)
+        assert now["status"]["allocatedResourceStatuses"] == {"storage": "NodeResizeInProgress"}
+        assert types(now) == ["Backup", "FileSystemResizePending", "NodeResizeError"]
+        await writer.write("n1", ref, told(claim, "2Gi"))
+        now = await claim_now(control_plane, namespace)
+        assert now["status"]["capacity"] == {"storage": "2Gi"}
+        assert "allocatedResourceStatuses" not in now["status"]
+        assert types(now) == ["Backup"]
+        for fact in (told(claim, "2Gi"), told(claim, "1Gi"), told(claim, "1Gi", "NodeResizeInProgress")):
+            await writer.write("n1", ref, fact)
+        again = await claim_now(control_plane, namespace)
+        assert again["metadata"]["resourceVersion"] == now["metadata"]["resourceVersion"]
+
+
+async def test_a_refusal_is_of_its_size_alone(control_plane: ControlPlane, namespace: str) -> None:
+    claim, ref = await bound_claim(control_plane, namespace), Ref(CLAIM, namespace, "data")
+    refused = told(claim, "1Gi", "NodeResizeInfeasible", ERROR)
+    async with kube_of(control_plane) as kube:
+        writer = ClaimWriter(kube, AllClosures())
+        await writer.write("n1", ref, refused)
+        now = await claim_now(control_plane, namespace)
+        assert now["status"]["allocatedResourceStatuses"] == {"storage": "NodeResizeInfeasible"}
+        for size, turn in (("3Gi", "ControllerResizeInProgress"), ("3Gi", "NodeResizePending")):
+            before = await asyncio.to_thread(resized, control_plane, namespace, size, turn)
+            await writer.write("n1", ref, refused)
+            assert (await claim_now(control_plane, namespace))["status"] == before["status"]
+
+
+async def test_a_claim_made_anew_or_gone_is_left_alone(control_plane: ControlPlane, namespace: str) -> None:
+    claim, ref = await bound_claim(control_plane, namespace), Ref(CLAIM, namespace, "data")
+    other = {**claim, "metadata": {**claim["metadata"], "uid": "another"}}
+    async with kube_of(control_plane) as kube:
+        writer = ClaimWriter(kube, AllClosures())
+        await writer.write("n1", ref, told(other, "2Gi"))
+        await writer.write("n1", Ref(CLAIM, namespace, "none"), told(claim, "2Gi"))
+    assert (await claim_now(control_plane, namespace))["metadata"]["resourceVersion"] == claim["metadata"][
+        "resourceVersion"
+    ]
+
+
+# -------------------- events --------------------
+
+
+def event(about: Body, *, count: int = 1, minute: int = 0) -> Body:
+    return {
+        "involvedObject": about,
+        "reason": "FailedMount",
+        "message": "no driver",
+        "type": "Warning",
+        "count": count,
+        "firstTimestamp": SINCE,
+        "lastTimestamp": f"2026-11-22T00:{minute:02}:00Z",
+        "source": {"component": "csi-bridge-edge", "host": "n1"},
+        "reportingComponent": "csi-bridge-edge",
+        "reportingInstance": "n1",
+    }
+
+
+def pod(namespace: str) -> Body:
+    return {"apiVersion": "v1", "kind": "Pod", "namespace": namespace, "name": "gone", "uid": "u-1"}
+
+
+async def test_an_event_is_one_object_for_its_cause_of_what_is_gone_too(
+    control_plane: ControlPlane, namespace: str
+) -> None:
+    ref, about = Ref("Event", namespace, "gone.17a2b3"), pod(namespace)
+    async with kube_of(control_plane) as kube:
+        writer = EventWriter(kube)
+        for count, minute in ((1, 0), (3, 7), (2, 4), (1, 9)):
+            await writer.write("n1", ref, event(about, count=count, minute=minute))
+    (found,) = await asyncio.to_thread(control_plane.api.all, "Event", namespace=namespace)
+    assert found["involvedObject"] == about
+    assert (found["count"], found["firstTimestamp"], found["lastTimestamp"]) == (3, SINCE, "2026-11-22T00:09:00Z")
+    assert (found["source"]["host"], found["reportingInstance"]) == ("n1", "n1")
+
+
+async def test_an_event_of_a_node_is_in_the_namespace_default(control_plane: ControlPlane, namespace: str) -> None:
+    ref = Ref("Event", "default", f"{namespace}.17a2b3")
+    about = {"apiVersion": "v1", "kind": "Node", "name": namespace, "uid": namespace}
+    async with kube_of(control_plane) as kube:
+        await EventWriter(kube).write(namespace, ref, event(about))
+    found = await asyncio.to_thread(control_plane.api.get, "Event", ref.name, namespace="default")
+    assert found is not None
+    assert found["involvedObject"] == about
+
+
+async def test_an_event_of_a_namespace_that_is_gone_or_going_is_dropped(control_plane: ControlPlane) -> None:
+    api = control_plane.api
+    going = await asyncio.to_thread(control_plane.new_namespace)
+    kept = {"name": "kept", "namespace": going, "finalizers": ["csi-bridge.io/test"]}
+    await asyncio.to_thread(api.create, {"apiVersion": "v1", "kind": "ConfigMap", "metadata": kept})
+    await asyncio.to_thread(api.delete, "Namespace", going)
+    try:
+        async with kube_of(control_plane) as kube:
+            for name in (going, f"{going}-never"):
+                await EventWriter(kube).write("n1", Ref("Event", name, "gone.17a2b3"), event(pod(name)))
+        assert await asyncio.to_thread(api.get, "Event", "gone.17a2b3", namespace=going) is None
+    finally:
+        change = {"metadata": {"finalizers": None}}
+        await asyncio.to_thread(api.patch, "ConfigMap", "kept", change, namespace=going)
+
+
+async def test_an_event_that_the_api_server_does_not_take_is_dropped(
+    control_plane: ControlPlane, namespace: str
+) -> None:
+    volume = {"apiVersion": "v1", "kind": "PersistentVolume", "name": "v", "uid": "u-1"}
+    wrong_time = {**event(pod(namespace)), "lastTimestamp": "yesterday"}
+    async with kube_of(control_plane) as kube:
+        writer = EventWriter(kube)
+        await writer.write("n1", Ref("Event", namespace, "v.17a2b3"), event(volume))
+        await writer.write("n1", Ref("Event", namespace, "gone.17a2b3"), wrong_time)
+    assert await asyncio.to_thread(control_plane.api.all, "Event", namespace=namespace) == []

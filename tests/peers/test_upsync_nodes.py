@@ -1,0 +1,305 @@
+"""What nodes tell of themselves, on a real API server and with the controllers that read it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from cloud.kube import RESOURCES, Kube, KubeError, connect
+from cloud.upsync.csinodes import CSINodeWriter
+from cloud.upsync.heartbeats import Heartbeats
+from cloud.upsync.nodes import NodeWriter
+from common.objects import Ref
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+
+    from tests.peers.support.control_plane import ControlPlane
+
+Body = dict[str, Any]
+
+pytestmark = pytest.mark.timeout(180)
+
+_LIMIT_S = 60.0
+NODES, CSI_NODES, LEASES = RESOURCES["Node"], RESOURCES["CSINode"], RESOURCES["Lease"]
+IDS = "csi.volume.kubernetes.io/nodeid"
+
+
+@pytest.fixture
+def node(control_plane: ControlPlane, namespace: str) -> Iterator[str]:
+    """The name of a node that no other test has."""
+    yield namespace
+    control_plane.api.delete("Node", namespace)
+
+
+@pytest.fixture
+async def kube(control_plane: ControlPlane) -> AsyncIterator[Kube]:
+    async with connect(str(control_plane.admin_kubeconfig())) as made:
+        yield made
+
+
+async def write(writer: NodeWriter | CSINodeWriter, node: str, kind: str, fact: Body | None) -> None:
+    """Write, as the queue does: again while another one is quicker."""
+    for _ in range(20):
+        try:
+            return await writer.write(node, Ref(kind, "", node), fact)
+        except KubeError as error:
+            if error.code != 409:
+                raise
+            await asyncio.sleep(0.1)
+    pytest.fail("it is never written")
+
+
+async def until(look: Callable[[], Awaitable[bool]], what: str) -> None:
+    try:
+        async with asyncio.timeout(_LIMIT_S):
+            while not await look():  # noqa: ASYNC110  # what is looked at is in another process
+                await asyncio.sleep(0.1)
+    except TimeoutError:
+        pytest.fail(f"never came: {what}")
+
+
+@asynccontextmanager
+async def heart_of(kube: Kube, node: str) -> AsyncIterator[Heartbeats]:
+    heartbeats = Heartbeats(kube)
+    heartbeats.up(node)
+    try:
+        yield heartbeats
+    finally:
+        await heartbeats.close()
+
+
+async def is_missing(kube: Kube, *where: Any) -> bool:
+    try:
+        await kube.get(*where)
+    except KubeError as error:
+        return error.is_missing
+    return False
+
+
+def node_fact(*, ids: Body, labels: Body | None = None, in_use: tuple[str, ...] = ()) -> Body:
+    return {
+        "metadata": {"labels": labels or {}, "annotations": {IDS: json.dumps(ids)}},
+        "status": {"volumesInUse": list(in_use)},
+    }
+
+
+def driver(name: str, node_id: str, *, keys: tuple[str, ...] = (), count: int | None = None) -> Body:
+    allocatable = {"allocatable": {"count": count}} if count is not None else {}
+    return {"name": name, "nodeID": node_id, "topologyKeys": list(keys), **allocatable}
+
+
+async def ready_of(kube: Kube, node: str) -> str:
+    conditions = (await kube.get(NODES, node)).get("status", {}).get("conditions") or []
+    return next((str(it["status"]) for it in conditions if it["type"] == "Ready"), "")
+
+
+async def test_a_node_is_made_with_what_it_tells_and_written_only_when_it_changes(kube: Kube, node: str) -> None:
+    writer = NodeWriter(kube)
+    told = node_fact(ids={"d.example": "id-1"}, labels={"d.example/zone": "a"}, in_use=("kubernetes.io/csi/d^v",))
+    await write(writer, node, "Node", told)
+    found = await kube.get(NODES, node)
+    assert found["metadata"]["labels"] == {
+        "kubernetes.io/hostname": node,
+        "kubernetes.io/os": "linux",
+        "d.example/zone": "a",
+    }
+    assert found["metadata"]["annotations"][IDS] == '{"d.example":"id-1"}'
+    assert found["status"]["volumesInUse"] == ["kubernetes.io/csi/d^v"]
+    assert writer.problems() == []
+
+    async def rests() -> bool:  # the node lifecycle controller has its own to write at first
+        before = await kube.get(NODES, node)
+        await write(writer, node, "Node", told)
+        await asyncio.sleep(1)
+        return bool(
+            (await kube.get(NODES, node))["metadata"]["resourceVersion"] == before["metadata"]["resourceVersion"]
+        )
+
+    await until(rests, "a state in which nothing is written")
+    await write(writer, node, "Node", node_fact(ids={}))
+    found = await kube.get(NODES, node)
+    assert "volumesInUse" not in found["status"]
+    assert IDS not in found["metadata"]["annotations"]
+    assert found["metadata"]["labels"]["d.example/zone"] == "a"
+
+
+async def test_a_change_for_another_object_of_that_name_is_refused(kube: Kube, node: str) -> None:
+    await write(NodeWriter(kube), node, "Node", {})
+    namespace = "kube-node-lease"
+    lease = {"metadata": {"name": node, "namespace": namespace}, "spec": {"holderIdentity": "x"}}
+    await kube.create(LEASES, lease, namespace)
+    another: Body = {"uid": "another"}
+    with pytest.raises(KubeError, match=r"metadata\.uid"):
+        await kube.patch(NODES, node, {"metadata": another, "status": {"volumesInUse": ["v"]}}, subresource="status")
+    with pytest.raises(KubeError, match=r"metadata\.uid"):
+        await kube.patch(LEASES, node, {"metadata": another, "spec": {"holderIdentity": "y"}}, namespace)
+    assert "volumesInUse" not in (await kube.get(NODES, node)).get("status", {})
+    found = await kube.get(LEASES, node, namespace)
+    assert found["spec"]["holderIdentity"] == "x"
+    await kube.delete(LEASES, node, namespace, uid=found["metadata"]["uid"])
+
+
+async def test_a_csinode_follows_what_its_node_tells(kube: Kube, node: str) -> None:
+    await write(NodeWriter(kube), node, "Node", {})
+    writer = CSINodeWriter(kube)
+    other = driver("other.example", "x", keys=("k",))
+
+    async def entries(*told: Body) -> list[Body]:
+        await write(writer, node, "CSINode", {"spec": {"drivers": list(told)}})
+        found: list[Body] = (await kube.get(CSI_NODES, node))["spec"]["drivers"] or []
+        return [{**it, "topologyKeys": it.get("topologyKeys") or []} for it in found]
+
+    assert await entries() == []
+    somebodys = {"spec": {"drivers": [other]}}
+    await kube.patch(CSI_NODES, node, somebodys)
+    for told in (
+        driver("d.example", "id-1"),
+        driver("d.example", "id-1", count=3),
+        driver("d.example", "id-1", count=4),
+        driver("d.example", "id-1"),
+        driver("d.example", "id-2", keys=("zone",), count=5),
+        driver("d.example", "id-2", keys=("zone", "rack")),
+    ):
+        assert await entries(told) == [other, told]
+        version = (await kube.get(CSI_NODES, node))["metadata"]["resourceVersion"]
+        assert await entries(told) == [other, told]
+        assert (await kube.get(CSI_NODES, node))["metadata"]["resourceVersion"] == version
+    await write(writer, node, "CSINode", None)
+    found = await kube.get(CSI_NODES, node)
+    assert found["spec"]["drivers"] == [other]
+    assert "csi-bridge.io/drivers" not in found["metadata"].get("annotations", {})
+
+
+async def test_how_many_volumes_a_driver_takes_changes_without_the_entry_going(kube: Kube, node: str) -> None:
+    await write(NodeWriter(kube), node, "Node", {})
+    writer = CSINodeWriter(kube)
+    await write(writer, node, "CSINode", {"spec": {"drivers": [driver("d.example", "id", count=3)]}})
+    version = (await kube.get(CSI_NODES, node))["metadata"]["resourceVersion"]
+    seen = []
+
+    async def watch() -> None:
+        async for what, body in kube.watch(CSI_NODES, version, for_s=30):
+            if what == "MODIFIED" and body["metadata"]["name"] == node:
+                seen.append([it["nodeID"] for it in body["spec"]["drivers"] or ()])
+
+    watching = asyncio.create_task(watch())
+    await write(writer, node, "CSINode", {"spec": {"drivers": [driver("d.example", "id", count=4)]}})
+    await write(writer, node, "CSINode", {"spec": {"drivers": [driver("d.example", "id-2", count=4)]}})
+
+    async def all_seen() -> bool:
+        return len(seen) >= 3
+
+    await until(all_seen, "three changes")
+    watching.cancel()
+    await asyncio.gather(watching, return_exceptions=True)
+    assert seen == [["id"], [], ["id-2"]]
+
+
+async def test_a_driver_that_is_not_taken_holds_up_no_other(kube: Kube, node: str) -> None:
+    await write(NodeWriter(kube), node, "Node", {})
+    told = [driver("a.example", "id"), driver("b.example", "x" * 1000), driver("c.example", "id")]
+    with pytest.raises(KubeError, match="not taken"):
+        await write(CSINodeWriter(kube), node, "CSINode", {"spec": {"drivers": told}})
+    found = (await kube.get(CSI_NODES, node))["spec"]["drivers"]
+    assert [it["name"] for it in found] == ["a.example", "c.example"]
+
+
+async def test_a_heart_makes_a_node_ready_and_its_lease_and_csinode_go_with_it(kube: Kube, node: str) -> None:
+    async with heart_of(kube, node) as heartbeats:
+        await write(NodeWriter(kube), node, "Node", {})
+        await write(CSINodeWriter(kube), node, "CSINode", {"spec": {"drivers": [driver("d.example", "id")]}})
+
+        async def is_welcome() -> bool:
+            taints = (await kube.get(NODES, node)).get("spec", {}).get("taints") or []
+            return await ready_of(kube, node) == "True" and not taints
+
+        await until(is_welcome, "a Node that is ready and has no taint")
+        lease = await kube.get(LEASES, node, "kube-node-lease")
+        assert lease["spec"]["holderIdentity"] == node
+
+        async def is_renewed() -> bool:
+            now = await kube.get(LEASES, node, "kube-node-lease")
+            return bool(now["spec"]["renewTime"] > lease["spec"]["renewTime"])
+
+        await until(is_renewed, "a renewal")
+        assert heartbeats.problems() == []
+    uid = (await kube.get(NODES, node))["metadata"]["uid"]
+    await kube.delete(NODES, node, uid=uid)
+    await until(lambda: is_missing(kube, LEASES, node, "kube-node-lease"), "the end of the Lease")
+    await until(lambda: is_missing(kube, CSI_NODES, node), "the end of the CSINode")
+
+
+async def test_what_a_pod_uses_is_attached_to_a_node_that_the_hub_made(
+    kube: Kube, control_plane: ControlPlane, namespace: str, node: str
+) -> None:
+    name, api = f"{namespace}.csi", control_plane.api
+    await write(NodeWriter(kube), node, "Node", node_fact(ids={name: "id"}))
+    await write(CSINodeWriter(kube), node, "CSINode", {"spec": {"drivers": [driver(name, "id")]}})
+    csi = {"driver": name, "volumeHandle": "handle"}
+    size = {"storage": "1Gi"}
+    volume_spec = {
+        "capacity": size,
+        "accessModes": ["ReadWriteOnce"],
+        "csi": csi,
+        "storageClassName": "",
+        "claimRef": {"namespace": namespace, "name": "data"},
+    }
+    claim_spec = {
+        "accessModes": ["ReadWriteOnce"],
+        "resources": {"requests": size},
+        "storageClassName": "",
+        "volumeName": namespace,
+    }
+    pod_spec = {
+        "nodeName": node,
+        "containers": [{"name": "c", "image": "none", "volumeMounts": [{"name": "v", "mountPath": "/data"}]}],
+        "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}],
+    }
+    placed = {"name": "data", "namespace": namespace}
+    objects: list[Body] = [
+        {"apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver", "metadata": {"name": name}, "spec": {}},
+        {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": namespace}, "spec": volume_spec},
+        {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": placed, "spec": claim_spec},
+        {"apiVersion": "v1", "kind": "Pod", "metadata": {**placed, "name": "web"}, "spec": pod_spec},
+    ]
+    for made in objects:
+        await asyncio.to_thread(api.create, made)
+
+    def attachments() -> list[Body]:
+        return [it for it in api.all("VolumeAttachment") if it["spec"]["nodeName"] == node]
+
+    async def is_attached() -> bool:
+        return bool(await asyncio.to_thread(attachments))
+
+    try:
+        await until(is_attached, "a VolumeAttachment")
+    finally:
+        for kind, which in (("CSIDriver", name), ("PersistentVolume", namespace)):
+            await asyncio.to_thread(api.delete, kind, which)
+        for found in await asyncio.to_thread(attachments):
+            await asyncio.to_thread(api.delete, "VolumeAttachment", found["metadata"]["name"])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+async def test_a_node_is_lost_some_time_after_its_end_and_ready_when_it_is_back(kube: Kube, node: str) -> None:
+    await write(NodeWriter(kube), node, "Node", {})
+
+    async def is_(status: str) -> bool:
+        return await ready_of(kube, node) == status
+
+    async with heart_of(kube, node) as heartbeats:
+        await until(lambda: is_("True"), "a node that is ready")
+        await asyncio.sleep(58)  # the controller-manager's grace is 50 s
+        assert await is_("True")
+        heartbeats.down(node)
+        await asyncio.sleep(15)
+        assert await is_("True")
+        await until(lambda: is_("Unknown"), "what Kubernetes says of a node that is lost")
+        heartbeats.up(node)
+        await until(lambda: is_("True"), "a node that is back")

@@ -1,0 +1,239 @@
+"""A CSINode writer: the drivers that a node tells of stand in its CSINode, and those of others stay."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cloud.kube import RESOURCES, KubeError, Resource
+from cloud.upsync.csinodes import CSINodeWriter
+from common.objects import Ref
+from tests.support.fake_api import FakeApi
+
+CSI_NODE = Ref("CSINode", "", "n1")
+
+Body = dict[str, Any]
+
+
+class StrictApi(FakeApi):
+    """Refuses what the API server refuses of a CSINode (validation.ValidateCSINodeUpdate).
+
+    Attributes:
+        count_changes: whether it lets `allocatable` change in place.
+        refused_id: a node id that it does not take.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count_changes = True
+        self.refused_id = ""
+
+    async def patch(
+        self, resource: Resource, name: str, change: Body, namespace: str = "", *, subresource: str = ""
+    ) -> Body:
+        if resource.kind == "CSINode" and "spec" in change:
+            old = {it["name"]: it for it in (await self.get(resource, name))["spec"]["drivers"] or ()}
+            for entry in change["spec"]["drivers"]:
+                self._check(old.get(entry["name"], entry), entry)
+        return await super().patch(resource, name, change, namespace, subresource=subresource)
+
+    def _check(self, old: Body, new: Body) -> None:
+        fixed = [{**it, "allocatable": None} if self.count_changes else it for it in (old, new)]
+        if fixed[0] != fixed[1] or (self.refused_id and new["nodeID"] == self.refused_id):
+            raise KubeError("patch CSINode n1", 422, "Invalid", "not taken: spec.drivers")
+
+
+class World:
+    """An API server with a Node, and a writer."""
+
+    def __init__(self) -> None:
+        self.api = StrictApi()
+        self.api.put({"kind": "Node", "metadata": {"name": "n1", "uid": "u1"}})
+        self.writer = CSINodeWriter(self.api)
+
+    async def write(self, *entries: Body) -> None:
+        await self.writer.write("n1", CSI_NODE, {"spec": {"drivers": list(entries)}})
+
+    async def found(self) -> Body:
+        return await self.api.get(RESOURCES["CSINode"], "n1")
+
+    async def entries(self) -> list[Body]:
+        entries: list[Body] = (await self.found())["spec"]["drivers"]
+        return entries
+
+    async def ids(self) -> dict[str, str]:
+        return {it["name"]: it["nodeID"] for it in await self.entries()}
+
+    def writes(self) -> list[str]:
+        return [it for it in self.api.asked if not it.startswith("get")]
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def entry(name: str, node_id: str = "id", *, keys: tuple[str, ...] = (), count: int | None = None) -> Body:
+    allocatable = {"allocatable": {"count": count}} if count is not None else {}
+    return {"name": name, "nodeID": node_id, "topologyKeys": list(keys), **allocatable}
+
+
+def somebodys(*entries: Body, **metadata: Any) -> Body:
+    return {"kind": "CSINode", "metadata": {"name": "n1", **metadata}, "spec": {"drivers": list(entries)}}
+
+
+OWNER = {"apiVersion": "v1", "kind": "Node", "name": "n1", "uid": "u1"}
+
+
+async def test_a_csinode_that_is_missing_is_made_and_belongs_to_its_node(world: World) -> None:
+    await world.write(entry("d", keys=("zone",), count=3), entry("e"))
+    found = await world.found()
+    assert found["metadata"]["ownerReferences"] == [OWNER]
+    assert found["metadata"]["annotations"] == {"csi-bridge.io/drivers": '["d","e"]'}
+    assert await world.entries() == [entry("d", keys=("zone",), count=3), entry("e")]
+
+
+async def test_a_node_without_drivers_has_a_csinode_too(world: World) -> None:
+    await world.write()
+    assert await world.entries() == []
+
+
+async def test_what_is_so_already_is_not_written_whatever_its_order(world: World) -> None:
+    await world.write(entry("d", keys=("a", "b")), entry("e"))
+    before = world.writes()
+    await world.write(entry("e"), entry("d", keys=("b", "a")))
+    assert world.writes() == before
+
+
+async def test_without_the_node_it_is_tried_again(world: World) -> None:
+    world.api.drop("Node", "n1")
+    with pytest.raises(KubeError):
+        await world.write(entry("d"))
+    world.api.put({"kind": "Node", "metadata": {"name": "n1", "uid": "u2"}})
+    await world.write(entry("d"))
+    assert (await world.found())["metadata"]["ownerReferences"] == [{**OWNER, "uid": "u2"}]
+
+
+async def test_a_csinode_of_a_node_that_is_gone_gets_the_new_node_for_its_owner(world: World) -> None:
+    another = {"apiVersion": "v1", "kind": "ConfigMap", "name": "c", "uid": "u9"}
+    world.api.put(somebodys(entry("d"), ownerReferences=[{**OWNER, "uid": "u0"}, another]))
+    await world.write(entry("d"))
+    assert (await world.found())["metadata"]["ownerReferences"] == [another, OWNER]
+
+
+@pytest.mark.parametrize("changed", [entry("d", "id-2", count=3), entry("d", keys=("zone",))])
+async def test_another_id_or_other_keys_remove_an_entry_and_add_it(world: World, changed: Body) -> None:
+    await world.write(entry("d"), entry("e"))
+    before = len(world.writes())
+    await world.write(changed, entry("e"))
+    assert world.writes()[before:] == ["patch csinodes n1"] * 2
+    assert await world.entries() == [entry("e"), changed]
+
+
+async def test_a_death_between_removing_and_adding_loses_nothing(world: World) -> None:
+    await world.write(entry("d"))
+    patch = world.api.patch
+
+    async def last(*args: Any, **options: Any) -> Body:
+        world.api.patch = patch  # type: ignore[method-assign]  # as it was
+        body = await patch(*args, **options)
+        world.api.failures["patch"] = [KubeError("patch", 0, "", "nobody answers")]
+        return body
+
+    world.api.patch = last  # type: ignore[method-assign]  # nobody answers after this one
+    with pytest.raises(KubeError):
+        await world.write(entry("d", "id-2"))
+    assert await world.entries() == []
+    await world.write(entry("d", "id-2"))
+    assert await world.ids() == {"d": "id-2"}
+    await world.write()
+    assert await world.entries() == []
+
+
+@pytest.mark.parametrize(("before", "after"), [(None, 3), (3, 4), (3, None)])
+async def test_how_many_volumes_it_takes_changes_in_place(world: World, before: int | None, after: int | None) -> None:
+    await world.write(entry("d", count=before))
+    writes = len(world.writes())
+    await world.write(entry("d", count=after))
+    assert await world.entries() == [entry("d", count=after)]
+    assert len(world.writes()) == writes + 1
+
+
+async def test_where_that_cannot_change_in_place_the_entry_is_removed_and_added(world: World) -> None:
+    world.api.count_changes = False
+    await world.write(entry("d", count=3))
+    await world.write(entry("d", count=4))
+    assert await world.entries() == [entry("d", count=4)]
+
+
+async def test_entries_of_the_hub_go_when_they_are_not_told_any_more_and_others_stay(world: World) -> None:
+    world.api.put(somebodys(entry("other"), entry("both")))
+    await world.write(entry("d"), entry("both"))
+    assert await world.ids() == {"other": "id", "both": "id", "d": "id"}
+    await world.write()
+    assert await world.ids() == {"other": "id", "both": "id"}
+    assert "csi-bridge.io/drivers" not in (await world.found())["metadata"]["annotations"]
+
+
+async def test_an_old_entry_of_a_driver_that_the_node_tells_of_becomes_the_hubs(world: World) -> None:
+    world.api.put(somebodys(entry("d", "old")))
+    await world.write(entry("d", "new"))
+    assert await world.ids() == {"d": "new"}
+    await world.write()
+    assert await world.ids() == {}
+
+
+async def test_a_node_that_tells_nothing_any_more_loses_the_hubs_entries_also_without_its_node(world: World) -> None:
+    world.api.put(somebodys(entry("other")))
+    await world.write(entry("d"))
+    world.api.drop("Node", "n1")
+    await world.writer.write("n1", CSI_NODE, None)
+    assert await world.ids() == {"other": "id"}
+
+
+async def test_a_node_that_tells_nothing_gets_no_csinode(world: World) -> None:
+    await world.writer.write("n1", CSI_NODE, None)
+    assert world.writes() == []
+
+
+async def test_a_driver_that_is_not_taken_holds_up_no_other_and_is_tried_again(world: World) -> None:
+    world.api.refused_id = "bad"
+    with pytest.raises(KubeError, match="not taken"):
+        await world.write(entry("a"), entry("b", "bad"), entry("c"))
+    assert await world.ids() == {"a": "id", "c": "id"}
+    world.api.refused_id = ""
+    await world.write(entry("a"), entry("b", "bad"), entry("c"))
+    assert await world.ids() == {"a": "id", "c": "id", "b": "bad"}
+
+
+async def test_a_change_that_is_not_taken_after_the_old_entry_went_holds_up_no_other(world: World) -> None:
+    await world.write(entry("a"), entry("b"))
+    world.api.refused_id = "bad"
+    with pytest.raises(KubeError, match="not taken"):
+        await world.write(entry("a", "bad"), entry("b", "id-2"))
+    assert await world.ids() == {"b": "id-2"}
+
+
+async def test_what_another_one_writes_meanwhile_is_not_lost(world: World) -> None:
+    await world.write(entry("d"))
+    patch = world.api.patch
+
+    async def late(*args: Any, **options: Any) -> Body:
+        world.api.patch = patch  # type: ignore[method-assign]  # as it was
+        world.api.put(somebodys(entry("d"), entry("other"), ownerReferences=[OWNER]))
+        return await patch(*args, **options)
+
+    world.api.patch = late  # type: ignore[method-assign]  # another one is quicker
+    with pytest.raises(KubeError) as caught:
+        await world.write(entry("d"), entry("e"))
+    assert caught.value.code == 409
+    await world.write(entry("d"), entry("e"))
+    assert await world.ids() == {"d": "id", "other": "id", "e": "id"}
+    assert world.writer.problems() == []
+
+
+async def test_a_list_of_drivers_that_is_null_is_empty(world: World) -> None:
+    world.api.put({"kind": "CSINode", "metadata": {"name": "n1"}, "spec": {"drivers": None}})
+    await world.write({"name": "d", "nodeID": "id"})
+    assert await world.ids() == {"d": "id"}

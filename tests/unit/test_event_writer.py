@@ -1,0 +1,175 @@
+"""An event writer: one event for each cause, whose count only grows, and nobody else's is touched."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cloud.kube import RESOURCES, KubeError
+from cloud.upsync.events import EventWriter
+from common.objects import Ref
+from tests.support.fake_api import FakeApi
+
+Body = dict[str, Any]
+
+REF = Ref("Event", "default", "web.17a2b3")
+ABOUT = {"apiVersion": "v1", "kind": "Pod", "namespace": "default", "name": "web", "uid": "u-1"}
+
+
+def told(count: int = 1, minute: int = 0, **more: Any) -> Body:
+    return {
+        "involvedObject": ABOUT,
+        "reason": "FailedMount",
+        "message": "no driver",
+        "type": "Warning",
+        "count": count,
+        "firstTimestamp": "2026-11-22T00:00:00Z",
+        "lastTimestamp": f"2026-11-22T00:{minute:02}:00Z",
+        "source": {"component": "csi-bridge-edge", "host": "n1"},
+        "reportingComponent": "csi-bridge-edge",
+        "reportingInstance": "n1",
+        **more,
+    }
+
+
+async def written(api: FakeApi, ref: Ref = REF) -> Body:
+    return await api.get(RESOURCES["Event"], ref.name, ref.namespace)
+
+
+async def test_a_new_event_is_created_as_it_was_told() -> None:
+    api = FakeApi()
+    await EventWriter(api).write("n1", REF, told())
+    assert api.asked == ["create events web.17a2b3"]
+    found = await written(api)
+    assert (found["metadata"]["name"], found["metadata"]["namespace"]) == ("web.17a2b3", "default")
+    assert {name: found[name] for name in told()} == told()
+
+
+async def test_told_again_its_count_and_its_last_time_are_raised_and_nothing_else() -> None:
+    api = FakeApi()
+    writer = EventWriter(api)
+    await writer.write("n1", REF, told(1, 0))
+    await writer.write("n1", REF, told(6, 5))
+    found = await written(api)
+    assert {name: found[name] for name in told()} == told(6, 5)
+
+
+async def test_what_came_late_or_after_the_agents_restart_lowers_nothing() -> None:
+    api = FakeApi()
+    writer = EventWriter(api)
+    await writer.write("n1", REF, told(6, 5))
+    await writer.write("n1", REF, told(2, 1))
+    assert ((await written(api))["count"], (await written(api))["lastTimestamp"]) == (6, "2026-11-22T00:05:00Z")
+    await writer.write("n1", REF, told(1, 9))
+    assert ((await written(api))["count"], (await written(api))["lastTimestamp"]) == (6, "2026-11-22T00:09:00Z")
+
+
+async def test_the_same_again_is_no_change() -> None:
+    api = FakeApi()
+    writer = EventWriter(api)
+    await writer.write("n1", REF, told())
+    before = await written(api)
+    await writer.write("n1", REF, told())
+    assert await written(api) == before
+    assert not any(asked.startswith("patch") for asked in api.asked)
+
+
+async def test_a_patch_is_of_the_event_that_was_looked_at() -> None:
+    api = FakeApi()
+    writer = EventWriter(api)
+    await writer.write("n1", REF, told())
+    old = await written(api)
+    api.put({**old, "count": 4})
+
+    async def get_old(*_: Any) -> Body:
+        return old
+
+    api.get = get_old  # type: ignore[method-assign]  # as if somebody wrote just after it
+    with pytest.raises(KubeError):
+        await writer.write("n1", REF, told(2, 1))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"reportingInstance": "n2", "reportingComponent": "csi-bridge-edge"},
+        {"reportingComponent": "kubelet"},
+        {"message": "another"},
+        {"involvedObject": {**ABOUT, "uid": "another"}},
+        {"involvedObject": {**ABOUT, "name": "another"}},
+    ],
+)
+async def test_another_event_of_the_name_stays_as_it_is(other: Body) -> None:
+    api = FakeApi()
+    theirs = api.put({**told(), **other, "kind": "Event", "metadata": {"namespace": "default", "name": REF.name}})
+    await EventWriter(api).write("n1", REF, told(7, 7))
+    assert await written(api) == theirs
+
+
+async def test_a_node_speaks_in_its_own_name() -> None:
+    api = FakeApi()
+    lie = {"source": {"component": "csi-bridge-edge", "host": "n2"}, "reportingInstance": "n2"}
+    await EventWriter(api).write("n1", REF, told(**lie))
+    found = await written(api)
+    assert (found["source"]["host"], found["reportingInstance"]) == ("n1", "n1")
+
+
+async def test_an_event_of_a_node_goes_where_it_was_told() -> None:
+    api = FakeApi()
+    ref = Ref("Event", "default", "n1.17a2b3")
+    about = {"apiVersion": "v1", "kind": "Node", "name": "n1", "uid": "n1"}
+    await EventWriter(api).write("n1", ref, told(involvedObject=about))
+    assert (await written(api, ref))["involvedObject"] == about
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        KubeError("create", 404, "NotFound", 'namespaces "default" not found'),
+        KubeError(
+            "create", 403, "Forbidden", "unable to create new content in namespace x because it is being terminated"
+        ),
+        KubeError("create", 400, "BadRequest", "cannot unmarshal"),
+        KubeError("create", 422, "Invalid", "involvedObject.namespace"),
+    ],
+)
+async def test_what_can_never_be_written_is_dropped(error: KubeError) -> None:
+    api = FakeApi()
+    api.failures["create"] = [error]
+    await EventWriter(api).write("n1", REF, told())
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        KubeError("create", 0, "", "nobody answers"),
+        KubeError("create", 403, "Forbidden", 'cannot create resource "events"'),
+        KubeError("create", 409, "Conflict", "a quota changed"),
+        KubeError("create", 429, "TooManyRequests", "later"),
+        KubeError("create", 500, "InternalError", "a webhook failed"),
+    ],
+)
+async def test_what_may_come_right_is_tried_again(error: KubeError) -> None:
+    api = FakeApi()
+    api.failures["create"] = [error]
+    with pytest.raises(KubeError):
+        await EventWriter(api).write("n1", REF, told())
+
+
+async def test_an_event_that_the_node_tells_no_more_stays() -> None:
+    api = FakeApi()
+    writer = EventWriter(api)
+    await writer.write("n1", REF, told())
+    await writer.write("n1", REF, None)
+    assert (await written(api))["count"] == 1
+    assert writer.problems() == []
+
+
+@pytest.mark.parametrize("last", ["", "yesterday", "9999"])
+async def test_a_last_time_that_is_none_raises_nothing(last: str) -> None:
+    api = FakeApi()
+    writer = EventWriter(api)
+    await writer.write("n1", REF, told(1, 3))
+    await writer.write("n1", REF, told(1, lastTimestamp=last))
+    assert (await written(api))["lastTimestamp"] == "2026-11-22T00:03:00Z"

@@ -1,0 +1,408 @@
+"""The heartbeats: a node whose session lives is alive to Kubernetes, at a bearable price, and no other one is."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+from collections import Counter
+from contextlib import asynccontextmanager
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from cloud.kube import RESOURCES, KubeError, Resource
+from cloud.upsync.heartbeats import Heartbeats
+from tests.support.fake_api import FakeApi
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+Body = dict[str, Any]
+
+NODES, LEASES = RESOURCES["Node"], RESOURCES["Lease"]
+DOWN = KubeError("patch Lease kube-node-lease/n1", 0, "", "nobody answers")
+START = 1_800_000_000.0
+
+
+class Time:
+    """A clock, and those who wait for it."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self._order = itertools.count()
+        self._waiting: list[tuple[float, int, asyncio.Future[None]]] = []
+
+    async def pause(self, seconds: float) -> None:
+        assert seconds > 0
+        future = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._waiting, (self.now + seconds, next(self._order), future))
+        await future
+
+    async def turn(self, seconds: float) -> None:
+        """Let time pass, and all happen that does meanwhile."""
+        end = self.now + seconds
+        await self.settle()
+        while self._waiting and self._waiting[0][0] <= end:
+            due, _, future = heapq.heappop(self._waiting)
+            self.now = max(self.now, due)
+            if not future.done():
+                future.set_result(None)
+                await self.settle()
+        self.now = end
+
+    async def settle(self) -> None:
+        for _ in range(12):
+            await asyncio.sleep(0)
+
+
+class Server(FakeApi):
+    """Notes when it was written to, and how many requests were under way at most."""
+
+    def __init__(self, time: Time) -> None:
+        super().__init__()
+        self.time = time
+        self.writes: list[tuple[float, str]] = []
+        self.busy = self.most_busy = 0
+        self.answers_after = 0.0
+
+    async def patch(
+        self, resource: Resource, name: str, change: Body, namespace: str = "", *, subresource: str = ""
+    ) -> Body:
+        self.writes.append((self.time.now, f"{resource.kind} {name}"))
+        self.busy += 1
+        self.most_busy = max(self.most_busy, self.busy)
+        try:
+            if self.answers_after:
+                await self.time.pause(self.answers_after)
+            return await super().patch(resource, name, change, namespace, subresource=subresource)
+        finally:
+            self.busy -= 1
+
+    async def create(self, resource: Resource, body: Body, namespace: str = "") -> Body:
+        self.writes.append((self.time.now, f"{resource.kind} {body['metadata']['name']}"))
+        return await super().create(resource, body, namespace)
+
+
+class World:
+    """An API server, its clock, and heartbeats."""
+
+    def __init__(self) -> None:
+        self.time = Time()
+        self.api = Server(self.time)
+        self.put_back_s = 0.0
+        self.heartbeats = Heartbeats(
+            self.api,
+            now=lambda: self.time.now,
+            wall=lambda: START + self.time.now - self.put_back_s,
+            pause=self.time.pause,
+        )
+
+    def put_node(self, name: str = "n1", *, made: bool = True, **more: Any) -> Body:
+        annotations = {"csi-bridge.io/made-by": "hub"} if made else {}
+        return self.api.put({"kind": "Node", "metadata": {"name": name, "annotations": annotations}, **more})
+
+    async def ready(self, name: str = "n1") -> Body | None:
+        conditions = (await self.api.get(NODES, name)).get("status", {}).get("conditions", [])
+        return next((it for it in conditions if it["type"] == "Ready"), None)
+
+    async def renewed(self, name: str = "n1") -> float:
+        """When the Lease was renewed, in seconds since the start."""
+        lease = await self.api.get(LEASES, name, "kube-node-lease")
+        return datetime.fromisoformat(lease["spec"]["renewTime"]).timestamp() - START
+
+    def writes(self, what: str) -> int:
+        return Counter(it for _, it in self.api.writes)[what]
+
+
+@asynccontextmanager
+async def beating() -> AsyncIterator[World]:
+    world = World()
+    try:
+        yield world
+    finally:
+        await world.heartbeats.close()
+
+
+async def test_a_node_that_comes_is_ready_at_once_with_a_lease_that_goes_with_it() -> None:
+    async with beating() as world:
+        node = world.put_node()
+        world.heartbeats.up("n1")
+        await world.time.turn(0.1)
+        lease = await world.api.get(LEASES, "n1", "kube-node-lease")
+        owner = {"apiVersion": "v1", "kind": "Node", "name": "n1", "uid": node["metadata"]["uid"]}
+        assert lease["metadata"]["ownerReferences"] == [owner]
+        assert lease["spec"] == {
+            "holderIdentity": "n1",
+            "leaseDurationSeconds": 40,
+            "renewTime": "2027-01-15T08:00:00.000000Z",
+        }
+        ready = await world.ready()
+        assert ready is not None
+        assert ready["status"] == "True"
+        assert ready["lastTransitionTime"] == ready["lastHeartbeatTime"] == "2027-01-15T08:00:00Z"
+        assert world.heartbeats.problems() == []
+
+
+async def test_the_lease_is_renewed_every_ten_seconds_and_the_condition_every_five_minutes() -> None:
+    async with beating() as world:
+        world.put_node()
+        world.heartbeats.up("n1")
+        await world.time.turn(3000)
+        assert 300 <= world.writes("Lease n1") <= 335
+        assert 10 <= world.writes("Node n1") <= 11
+        ready = await world.ready()
+        assert ready is not None
+        assert ready["lastTransitionTime"] == "2027-01-15T08:00:00Z"
+        assert ready["lastHeartbeatTime"] > "2027-01-15T08:44:00Z"
+        assert world.time.now - await world.renewed() <= 10.1
+        assert len(world.api.asked) < 3 * world.writes("Node n1") + world.writes("Lease n1") + 10
+
+
+async def test_after_its_end_nothing_is_renewed_and_nothing_said() -> None:
+    async with beating() as world:
+        world.put_node()
+        world.heartbeats.up("n1")
+        await world.time.turn(25)
+        world.heartbeats.down("n1")
+        asked = list(world.api.asked)
+        await world.time.turn(1000)
+        assert world.api.asked == asked
+        ready = await world.ready()
+        assert ready is not None
+        assert ready["status"] == "True"
+        world.heartbeats.down("n1")
+
+
+async def test_a_node_that_returns_is_ready_again_whatever_was_said_of_it_meanwhile() -> None:
+    async with beating() as world:
+        world.put_node()
+        world.heartbeats.up("n1")
+        await world.time.turn(1)
+        world.heartbeats.down("n1")
+        await world.time.turn(60)
+        lost = {"type": "Ready", "status": "Unknown", "lastHeartbeatTime": "2027-01-15T08:00:00Z"}
+        pressure = {"type": "MemoryPressure", "status": "Unknown"}
+        await world.api.patch(NODES, "n1", {"status": {"conditions": [pressure, lost]}}, subresource="status")
+        world.heartbeats.up("n1")
+        await world.time.turn(1)
+        assert (await world.api.get(NODES, "n1"))["status"]["conditions"][0] == pressure
+        ready = await world.ready()
+        assert ready is not None
+        assert ready["status"] == "True"
+        assert ready["lastTransitionTime"] == "2027-01-15T08:01:01Z"
+
+
+async def test_a_node_that_is_up_twice_has_one_heart() -> None:
+    async with beating() as world:
+        world.put_node()
+        world.heartbeats.up("n1")
+        world.heartbeats.up("n1")
+        await world.time.turn(1)
+        assert world.writes("Lease n1") == 1
+
+
+async def test_a_node_that_the_hub_did_not_make_is_left_alone() -> None:
+    async with beating() as world:
+        world.put_node(made=False)
+        world.heartbeats.up("n1")
+        await world.time.turn(100)
+        assert world.api.writes == []
+        assert world.heartbeats.problems() == []
+
+
+async def test_a_node_that_is_made_later_has_heartbeats_within_ten_seconds() -> None:
+    async with beating() as world:
+        world.heartbeats.up("n1")
+        await world.time.turn(100)
+        assert world.api.writes == []
+        world.put_node()
+        await world.time.turn(10)
+        assert await world.ready() is not None
+
+
+async def test_a_node_that_was_deleted_and_made_anew_has_a_new_lease() -> None:
+    async with beating() as world:
+        world.put_node()
+        world.heartbeats.up("n1")
+        await world.time.turn(15)
+        world.api.drop("Node", "n1")
+        world.api.drop("Lease", "n1", "kube-node-lease")
+        await world.time.turn(60)
+        assert world.heartbeats.problems() == []
+        node = world.put_node()
+        await world.time.turn(11)
+        lease = await world.api.get(LEASES, "n1", "kube-node-lease")
+        assert lease["metadata"]["ownerReferences"][0]["uid"] == node["metadata"]["uid"]
+
+
+async def test_a_lease_of_a_kubelet_that_took_over_is_not_renewed() -> None:
+    async with beating() as world:
+        world.put_node()
+        world.heartbeats.up("n1")
+        await world.time.turn(15)
+        world.api.drop("Node", "n1")
+        world.api.drop("Lease", "n1", "kube-node-lease")
+        world.put_node(made=False)
+        lease = {"name": "n1", "namespace": "kube-node-lease", "uid": "another"}
+        kubelets = world.api.put({"kind": "Lease", "metadata": lease, "spec": {}})
+        await world.time.turn(60)
+        assert await world.api.get(LEASES, "n1", "kube-node-lease") == kubelets
+
+
+async def test_a_lease_that_is_there_after_the_hubs_restart_goes_on_and_never_back() -> None:
+    async with beating() as world:
+        world.put_node()
+        lease = {"name": "n1", "namespace": "kube-node-lease"}
+        spec = {"holderIdentity": "n1", "renewTime": "2027-01-15T09:00:00.5Z"}
+        world.api.put({"kind": "Lease", "metadata": lease, "spec": spec})
+        world.heartbeats.up("n1")
+        await world.time.turn(0.1)
+        assert await world.renewed() == pytest.approx(3600.501, abs=1e-5)
+        await world.time.turn(10)
+        assert await world.renewed() == pytest.approx(3600.502, abs=1e-5)
+
+
+async def test_a_lease_of_a_node_that_is_gone_gets_the_new_node_for_its_owner() -> None:
+    async with beating() as world:
+        world.put_node()
+        old = {"apiVersion": "v1", "kind": "Node", "name": "n1", "uid": "gone"}
+        lease = {"name": "n1", "namespace": "kube-node-lease", "ownerReferences": [old]}
+        world.api.put({"kind": "Lease", "metadata": lease, "spec": {"holderIdentity": "n1"}})
+        world.heartbeats.up("n1")
+        await world.time.turn(0.1)
+        found = await world.api.get(LEASES, "n1", "kube-node-lease")
+        assert [it["uid"] for it in found["metadata"]["ownerReferences"]] == ["uid-n1"]
+
+
+async def test_a_clock_that_is_put_back_takes_no_node_away() -> None:
+    async with beating() as world:
+        world.put_node()
+        world.heartbeats.up("n1")
+        await world.time.turn(25)
+        times = [await world.renewed()]
+        world.put_back_s = 3600
+        for _ in range(5):
+            await world.time.turn(10.1)
+            times.append(await world.renewed())
+        assert times == sorted(set(times))
+        await world.time.turn(400)
+        assert world.writes("Node n1") >= 2
+
+
+async def test_a_failure_is_named_and_tried_again_soon_and_the_node_is_looked_at_again() -> None:
+    async with beating() as world:
+        world.put_node()
+        world.heartbeats.up("n1")
+        await world.time.turn(1)
+        world.api.failures["patch"] = [DOWN]
+        world.api.failures["get"] = [DOWN] * 2
+        await world.time.turn(10)
+        assert len(world.heartbeats.problems()) == 1
+        assert "nobody answers" in world.heartbeats.problems()[0]
+        looked = len(world.api.asked)
+        await world.time.turn(7)
+        assert "get nodes n1" in world.api.asked[looked:]
+        assert world.heartbeats.problems() == []
+        assert world.time.now - await world.renewed() <= 10.1
+
+
+async def test_a_node_that_goes_while_it_fails_is_no_problem_any_more() -> None:
+    async with beating() as world:
+        world.api.failures["get"] = [DOWN] * 1000
+        world.heartbeats.up("n1")
+        await world.time.turn(1)
+        assert len(world.heartbeats.problems()) == 1
+        world.heartbeats.down("n1")
+        assert world.heartbeats.problems() == []
+
+
+async def test_a_condition_that_another_one_writes_meanwhile_is_not_lost() -> None:
+    async with beating() as world:
+        found = world.put_node()
+        get = world.api.get
+
+        async def old(resource: Resource, name: str, namespace: str = "") -> Body:
+            if resource is NODES:
+                world.api.get = get  # type: ignore[method-assign]  # as it was
+                world.put_node(status={"conditions": [{"type": "NetworkUnavailable", "status": "False"}]})
+                return found
+            return await get(resource, name, namespace)
+
+        world.api.get = old  # type: ignore[method-assign]  # another one is quicker
+        world.heartbeats.up("n1")
+        await world.time.turn(5)
+        conditions = (await world.api.get(NODES, "n1"))["status"]["conditions"]
+        assert [it["type"] for it in conditions] == ["NetworkUnavailable", "Ready"]
+
+
+async def test_a_heartbeat_that_came_late_looks_at_what_was_said_of_the_node_meanwhile() -> None:
+    async with beating() as world:
+        world.put_node()
+        world.heartbeats.up("n1")
+        await world.time.turn(1)
+        lost = {"status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}}
+        await world.api.patch(NODES, "n1", lost, subresource="status")
+        world.time.now += 60  # the hub did not run
+        await world.time.turn(1)
+        ready = await world.ready()
+        assert ready is not None
+        assert ready["status"] == "True"
+
+
+async def test_a_bug_ends_no_heart(caplog: pytest.LogCaptureFixture) -> None:
+    async with beating() as world:
+        world.put_node(status={"conditions": [{"type": "Ready", "status": "True", "lastHeartbeatTime": "nonsense"}]})
+        world.heartbeats.up("n1")
+        await world.time.turn(1)
+        assert "see the hub's log" in world.heartbeats.problems()[0]
+        assert "failed by a bug" in caplog.text
+        world.put_node(status={"conditions": []})
+        await world.time.turn(20)
+        assert world.heartbeats.problems() == []
+
+
+async def test_nodes_that_come_all_at_once_are_two_hundred_writes_a_second() -> None:
+    async with beating() as world:
+        names = [f"n{number}" for number in range(400)]
+        for name in names:
+            world.put_node(name)
+            world.heartbeats.up(name)
+        await world.time.turn(15)
+        seconds = Counter(int(at) for at, _ in world.api.writes)
+        assert max(seconds.values()) <= 201
+        assert min(seconds[second] for second in range(3)) >= 199
+        for name in names:
+            assert await world.ready(name) is not None
+            assert world.time.now - await world.renewed(name) <= 11
+        assert world.heartbeats.problems() == []
+
+
+async def test_nodes_that_came_together_drift_apart() -> None:
+    async with beating() as world:
+        for number in range(50):
+            world.put_node(f"n{number}")
+            world.heartbeats.up(f"n{number}")
+        await world.time.turn(60)
+        last = Counter(int(at) for at, what in world.api.writes if at >= 50 and what.startswith("Lease"))
+        assert max(last.values()) <= 25
+
+
+async def test_beyond_two_thousand_nodes_each_still_has_its_turn() -> None:
+    async with beating() as world:
+        for number in range(4000):
+            world.heartbeats.up(f"n{number}")
+        first = world.heartbeats._next_write
+        await world.heartbeats._turn()
+        assert world.heartbeats._next_write - first == pytest.approx(10 / 4000)
+
+
+async def test_a_server_that_is_slow_is_asked_a_few_things_at_once() -> None:
+    async with beating() as world:
+        world.api.answers_after = 5.0
+        for number in range(60):
+            world.put_node(f"n{number}")
+            world.heartbeats.up(f"n{number}")
+        await world.time.turn(20)
+        assert world.api.most_busy == 20

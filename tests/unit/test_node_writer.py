@@ -1,0 +1,350 @@
+"""A node writer: makes a Node where there is none, writes what its node tells, and nothing of anybody else's."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from cloud.kube import RESOURCES, KubeError
+from cloud.upsync.nodes import NodeWriter
+from common.objects import Ref
+from tests.support.fake_api import FakeApi
+
+NODE = Ref("Node", "", "n1")
+IDS = "csi.volume.kubernetes.io/nodeid"
+ATTACHED = "volumes.kubernetes.io/controller-managed-attach-detach"
+
+Body = dict[str, Any]
+
+
+class World:
+    """An API server and a writer."""
+
+    def __init__(self) -> None:
+        self.api = FakeApi()
+        self.writer = NodeWriter(self.api)
+
+    async def write(self, fact: Body | None) -> None:
+        await self.writer.write("n1", NODE, fact)
+
+    async def node(self) -> Body:
+        return await self.api.get(RESOURCES["Node"], "n1")
+
+    async def ids(self) -> Any:
+        return json.loads((await self.node())["metadata"]["annotations"].get(IDS, "null"))
+
+    async def labels(self) -> Body:
+        labels: Body = (await self.node())["metadata"]["labels"]
+        return labels
+
+    def writes(self) -> list[str]:
+        return [it for it in self.api.asked if not it.startswith("get")]
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def fact(*, ids: Body | None = None, labels: Body | None = None, in_use: tuple[str, ...] = ()) -> Body:
+    annotations = {IDS: json.dumps(ids)} if ids else {}
+    return {
+        "metadata": {"labels": labels or {}, "annotations": annotations},
+        "status": {"volumesInUse": list(in_use)},
+    }
+
+
+def made_by_somebody(*, annotations: Body | None = None, labels: Body | None = None, **more: Any) -> Body:
+    metadata = {"name": "n1", "labels": labels or {}, "annotations": {ATTACHED: "true", **(annotations or {})}}
+    return {"apiVersion": "v1", "kind": "Node", "metadata": metadata, **more}
+
+
+# ---- a Node that the hub makes ---------------------------------------------------------------------------------------
+
+
+async def test_a_node_that_is_missing_is_made_so_that_volumes_are_attached_to_it(world: World) -> None:
+    await world.write(fact(ids={"d": "id-1"}, labels={"d.example/zone": "a"}, in_use=("kubernetes.io/csi/d^v",)))
+    node = await world.node()
+    assert node["metadata"]["labels"] == {
+        "kubernetes.io/hostname": "n1",
+        "kubernetes.io/os": "linux",
+        "d.example/zone": "a",
+    }
+    assert node["metadata"]["annotations"] == {
+        "csi-bridge.io/made-by": "hub",
+        "csi-bridge.io/drivers": '["d"]',
+        ATTACHED: "true",
+        IDS: '{"d":"id-1"}',
+    }
+    assert node["status"] == {"volumesInUse": ["kubernetes.io/csi/d^v"]}
+    assert world.writer.problems() == []
+
+
+async def test_what_is_so_already_is_not_written(world: World) -> None:
+    told = fact(ids={"d": "id-1"}, labels={"d.example/zone": "a"}, in_use=("v",))
+    await world.write(told)
+    before = world.writes()
+    await world.write(told)
+    assert world.writes() == before
+
+
+async def test_a_node_that_somebody_deleted_is_made_anew(world: World) -> None:
+    await world.write(fact())
+    world.api.drop("Node", "n1")
+    await world.write(fact(in_use=("v",)))
+    assert (await world.node())["status"] == {"volumesInUse": ["v"]}
+
+
+async def test_a_name_that_is_no_value_of_a_label_makes_no_hostname_label(world: World) -> None:
+    name = "n" * 64
+    await world.writer.write(name, Ref("Node", "", name), fact())
+    node = await world.api.get(RESOURCES["Node"], name)
+    assert node["metadata"]["labels"] == {"kubernetes.io/os": "linux"}
+
+
+async def test_what_the_hub_gave_its_node_comes_back_when_somebody_removes_it(world: World) -> None:
+    await world.write(fact())
+    await world.api.patch(
+        RESOURCES["Node"],
+        "n1",
+        {"metadata": {"labels": {"kubernetes.io/os": None}, "annotations": {ATTACHED: None}}},
+    )
+    await world.write(fact())
+    node = await world.node()
+    assert node["metadata"]["labels"]["kubernetes.io/os"] == "linux"
+    assert node["metadata"]["annotations"][ATTACHED] == "true"
+
+
+async def test_a_node_that_another_one_makes_at_the_same_time_is_tried_again(world: World) -> None:
+    world.api.failures["create"] = [KubeError("create", 409, "AlreadyExists", "there is one")]
+    with pytest.raises(KubeError):
+        await world.write(fact())
+    await world.write(fact())
+    assert world.writer.problems() == []
+
+
+# ---- a Node of somebody else's ---------------------------------------------------------------------------------------
+
+
+async def test_a_node_of_somebody_elses_gets_what_its_node_tells_and_keeps_the_rest(world: World) -> None:
+    world.api.put(
+        made_by_somebody(
+            annotations={"note": "mine"},
+            labels={"kubernetes.io/os": "plan9"},
+            spec={"taints": [{"key": "k"}]},
+            status={"conditions": [{"type": "Ready"}]},
+        )
+    )
+    await world.write(fact(ids={"d": "id-1"}, labels={"d.example/zone": "a"}, in_use=("v",)))
+    node = await world.node()
+    assert node["spec"] == {"taints": [{"key": "k"}]}
+    assert node["status"] == {"conditions": [{"type": "Ready"}], "volumesInUse": ["v"]}
+    assert node["metadata"]["labels"] == {"kubernetes.io/os": "plan9", "d.example/zone": "a"}
+    assert node["metadata"]["annotations"] == {
+        "note": "mine",
+        ATTACHED: "true",
+        IDS: '{"d":"id-1"}',
+        "csi-bridge.io/drivers": '["d"]',
+    }
+    assert world.writer.problems() == []
+
+
+async def test_a_node_of_somebody_elses_that_nothing_is_attached_to_is_named(world: World) -> None:
+    world.api.put(made_by_somebody(annotations={ATTACHED: "false"}))
+    await world.write(fact())
+    assert ATTACHED in world.writer.problems()[0]
+    assert (await world.node())["metadata"]["annotations"][ATTACHED] == "false"
+    world.api.drop("Node", "n1")
+    await world.write(fact())
+    assert world.writer.problems() == []
+
+
+# ---- node ids --------------------------------------------------------------------------------------------------------
+
+
+async def test_ids_of_drivers_that_the_node_does_not_tell_of_stay_and_those_of_the_hub_go(world: World) -> None:
+    world.api.put(made_by_somebody(annotations={IDS: '{"other":"x"}'}))
+    await world.write(fact(ids={"d": "id-1", "e": "id-2"}))
+    assert await world.ids() == {"other": "x", "d": "id-1", "e": "id-2"}
+    await world.write(fact(ids={"e": "id-3"}))
+    assert await world.ids() == {"other": "x", "e": "id-3"}
+    await world.write(None)
+    assert await world.ids() == {"other": "x"}
+    assert "csi-bridge.io/drivers" not in (await world.node())["metadata"]["annotations"]
+
+
+async def test_an_id_that_was_there_as_it_is_told_is_not_the_hubs_to_remove(world: World) -> None:
+    world.api.put(made_by_somebody(annotations={IDS: '{"d":"id-1"}'}))
+    await world.write(fact(ids={"d": "id-1"}))
+    await world.write(fact())
+    assert await world.ids() == {"d": "id-1"}
+
+
+async def test_an_annotation_without_ids_is_removed(world: World) -> None:
+    await world.write(fact(ids={"d": "id-1"}))
+    await world.write(fact())
+    assert await world.ids() is None
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"d": 1}', '"d"', "[" * 100_000])
+async def test_ids_that_cannot_be_read_are_left_and_named_and_hold_up_nothing_else(world: World, text: str) -> None:
+    world.api.put(made_by_somebody(annotations={IDS: text}))
+    await world.write(fact(ids={"d": "id-1"}, labels={"d.example/zone": "a"}, in_use=("v",)))
+    node = await world.node()
+    assert node["metadata"]["annotations"][IDS] == text
+    assert node["metadata"]["labels"] == {"d.example/zone": "a"}
+    assert node["status"] == {"volumesInUse": ["v"]}
+    assert IDS in world.writer.problems()[0]
+
+
+async def test_ids_that_the_node_tells_in_another_form_change_nothing_and_are_named(world: World) -> None:
+    await world.write(fact(ids={"d": "id-1"}))
+    told = fact()
+    told["metadata"]["annotations"][IDS] = "nonsense"
+    await world.write(told)
+    assert await world.ids() == {"d": "id-1"}
+    assert len(world.writer.problems()) == 1
+
+
+async def test_no_other_annotation_is_the_nodes_to_tell(world: World) -> None:
+    told = fact()
+    told["metadata"]["annotations"] = {"csi-bridge.io/made-by": "me", "x": "y", ATTACHED: "false"}
+    await world.write(told)
+    annotations = (await world.node())["metadata"]["annotations"]
+    assert annotations == {"csi-bridge.io/made-by": "hub", ATTACHED: "true"}
+
+
+async def test_a_memory_that_somebody_made_nonsense_of_is_empty(world: World) -> None:
+    for text in ("{", "3", '[{"a": 1}]', "[" * 100_000):
+        world.api.put(made_by_somebody(annotations={IDS: '{"d":"id-1"}', "csi-bridge.io/drivers": text}))
+        await world.write(fact())
+        assert await world.ids() == {"d": "id-1"}
+
+
+# ---- labels ----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_label_with_another_value_stays_and_is_named_until_it_is_mended(world: World) -> None:
+    world.api.put(made_by_somebody(labels={"d.example/zone": "b"}))
+    told = fact(ids={"d": "id-1"}, labels={"d.example/zone": "a", "d.example/rack": "7"})
+    await world.write(told)
+    assert await world.labels() == {"d.example/zone": "b", "d.example/rack": "7"}
+    assert await world.ids() == {"d": "id-1"}
+    (problem,) = world.writer.problems()
+    for text in ("n1", "d.example/zone=a", "d.example/zone=b"):
+        assert text in problem
+    await world.api.patch(RESOURCES["Node"], "n1", {"metadata": {"labels": {"d.example/zone": None}}})
+    await world.write(told)
+    assert (await world.labels())["d.example/zone"] == "a"
+    assert world.writer.problems() == []
+
+
+async def test_topology_that_contradicts_the_nodes_name_is_named(world: World) -> None:
+    await world.write(fact(labels={"kubernetes.io/hostname": "another"}))
+    assert (await world.labels())["kubernetes.io/hostname"] == "n1"
+    assert "another" in world.writer.problems()[0]
+
+
+async def test_labels_stay_when_a_driver_goes(world: World) -> None:
+    await world.write(fact(labels={"d.example/zone": "a"}))
+    await world.write(fact())
+    assert (await world.labels())["d.example/zone"] == "a"
+
+
+@pytest.mark.parametrize(
+    "label",
+    [
+        "node-role.kubernetes.io/control-plane",
+        "node-restriction.kubernetes.io/team",
+        "a.node-restriction.kubernetes.io/team",
+        "kubernetes.io/anything",
+        "x.k8s.io/y",
+        "topology.kubernetes.io/rack",
+    ],
+)
+async def test_a_label_that_no_kubelet_may_set_is_not_set_for_a_node_and_named(world: World, label: str) -> None:
+    await world.write(fact(labels={label: "x"}))
+    assert label not in await world.labels()
+    assert label in world.writer.problems()[0]
+
+
+@pytest.mark.parametrize(
+    "label",
+    [
+        "topology.kubernetes.io/zone",
+        "kubernetes.io/arch",
+        "node.kubernetes.io/instance-type",
+        "x.kubelet.kubernetes.io/y",
+        "plain",
+        "mykubernetes.io/x",
+    ],
+)
+async def test_a_label_that_a_kubelet_may_set_is_set(world: World, label: str) -> None:
+    await world.write(fact(labels={label: "x"}))
+    assert (await world.labels())[label] == "x"
+    assert world.writer.problems() == []
+
+
+# ---- what is in use --------------------------------------------------------------------------------------------------
+
+
+async def test_what_is_in_use_is_exactly_what_is_told(world: World) -> None:
+    await world.write(fact(in_use=("b", "a")))
+    assert (await world.node())["status"]["volumesInUse"] == ["b", "a"]
+    await world.write(fact(in_use=("a",)))
+    assert (await world.node())["status"]["volumesInUse"] == ["a"]
+    await world.write({})
+    assert (await world.node())["status"]["volumesInUse"] == []
+
+
+async def test_what_is_in_use_stays_when_the_node_tells_nothing_any_more(world: World) -> None:
+    await world.write(fact(in_use=("a",)))
+    await world.write(None)
+    assert (await world.node())["status"]["volumesInUse"] == ["a"]
+
+
+async def test_a_node_that_tells_nothing_gets_no_node(world: World) -> None:
+    await world.write(None)
+    assert world.writes() == []
+
+
+async def test_what_is_in_use_is_there_also_if_the_rest_cannot_be_written(world: World) -> None:
+    await world.write(fact())
+    with pytest.raises(KubeError):
+        await world.write(_refused_labels(world))
+    assert (await world.node())["status"]["volumesInUse"] == ["a"]
+    await world.write(fact(labels={"bad": "x"}, in_use=("a",)))
+    assert (await world.labels())["bad"] == "x"
+
+
+def _refused_labels(world: World) -> Body:
+    """The second patch is refused: the one of the labels."""
+    patch = world.api.patch
+
+    async def refuse(*args: Any, **options: Any) -> Body:
+        if not options.get("subresource"):
+            world.api.patch = patch  # type: ignore[method-assign]  # as it was
+            raise KubeError("patch", 422, "Invalid", "metadata.labels")
+        return await patch(*args, **options)
+
+    world.api.patch = refuse  # type: ignore[method-assign]  # one refusal among several patches
+    return fact(labels={"bad": "x"}, in_use=("a",))
+
+
+async def test_what_another_one_writes_meanwhile_is_not_lost(world: World) -> None:
+    await world.write(fact())
+    patch = world.api.patch
+
+    async def late(*args: Any, **options: Any) -> Body:
+        world.api.patch = patch  # type: ignore[method-assign]  # as it was
+        await patch(RESOURCES["Node"], "n1", {"metadata": {"annotations": {IDS: '{"other":"x"}'}}})
+        return await patch(*args, **options)
+
+    world.api.patch = late  # type: ignore[method-assign]  # another one is quicker
+    with pytest.raises(KubeError) as caught:
+        await world.write(fact(ids={"d": "id-1"}))
+    assert caught.value.code == 409
+    await world.write(fact(ids={"d": "id-1"}))
+    assert await world.ids() == {"other": "x", "d": "id-1"}

@@ -1,0 +1,222 @@
+"""A pod fact: whether a pod has its volumes, and that nothing of them is left once it is over."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from cloud.sync import fact_kinds
+from common.objects import Ref
+from edge import pod_facts
+from edge.manager.states import Publication
+from edge.pod_facts import PodFacts, PodState
+from edge.volume_errors import Refused
+from edge.volumes import Pod
+from tests.support.volume_world import FakeStore, World, settle
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from edge.manager.states import Row
+
+WEB = Ref("Pod", "ns", "web")
+MOUNTED = {"type": "csi-bridge.io/VolumesMounted", "status": "True", "reason": "Mounted"}
+UNMOUNTING = {"type": "csi-bridge.io/VolumesMounted", "status": "False", "reason": "Unmounting"}
+UNMOUNTED = {**UNMOUNTING, "reason": "Unmounted"}
+RELEASED = {"type": "csi-bridge.io/VolumesReleased", "status": "True", "reason": "Unmounted"}
+
+
+class Told:
+    """Facts of pods whose states a test sets, told at once."""
+
+    def __init__(self, store: FakeStore | None = None) -> None:
+        self.store = store or FakeStore()
+        self.states: list[PodState] = []
+        self.waiting: list[Callable[[], None]] = []
+        self.facts = PodFacts(self.store, lambda: self.states, later=self._later)
+
+    def _later(self, delay_s: float, callback: Callable[[], None]) -> None:
+        assert delay_s > 0
+        self.waiting.append(callback)
+
+    def be(self, *states: PodState) -> None:
+        self.states = list(states)
+        self.facts.changed()
+        while self.waiting:
+            self.waiting.pop()()
+
+    def conditions(self, ref: Ref = WEB) -> list[dict[str, Any]]:
+        conditions: list[dict[str, Any]] = self.store.facts[ref]["status"]["conditions"]
+        return conditions
+
+
+def state(*, uid: str = "u", gone: bool = False, **more: Any) -> PodState:
+    return PodState(pod=Pod(uid=uid, namespace="ns", name="web", gone=gone), **more)
+
+
+def test_the_hub_knows_the_conditions_that_are_told() -> None:
+    assert (pod_facts.MOUNTED, pod_facts.RELEASED) == (fact_kinds.MOUNTED, fact_kinds.RELEASED)
+
+
+def test_what_is_told_of_a_pod_names_it_and_its_uid() -> None:
+    told = Told()
+    told.be(state(has_volumes=True))
+    assert told.store.facts[WEB]["metadata"] == {"namespace": "ns", "name": "web", "uid": "u"}
+    assert told.conditions() == [MOUNTED]
+
+
+def test_what_a_pod_still_misses_is_named_with_its_cause() -> None:
+    told = Told()
+    told.be(state(has_volumes=True, missing={"b": "no driver", "a": ""}))
+    waiting = {**MOUNTED, "status": "False", "reason": "Waiting", "message": "a; b: no driver"}
+    assert told.conditions() == [waiting]
+    told.be(state(has_volumes=True, missing={"": "its body cannot be read"}))
+    assert told.conditions()[0]["message"] == "its body cannot be read"
+    told.be(state(has_volumes=True, missing={"a": "x" * 5000}))
+    assert len(told.conditions()[0]["message"]) == 1024
+
+
+def test_a_pods_whole_life_is_told_and_then_no_more() -> None:
+    told = Told()
+    told.be(state(has_volumes=True))
+    told.be(state(has_volumes=True, deleted=True))
+    assert told.conditions() == [MOUNTED]
+    told.be(state(gone=True, deleted=True, left=True))
+    assert told.conditions() == [UNMOUNTING]
+    told.be(state(gone=True, deleted=True))
+    assert told.conditions() == [UNMOUNTED, RELEASED]
+    told.be()
+    assert told.store.facts == {}
+
+
+def test_a_pod_that_has_ended_is_released_only_when_it_is_deleted_as_well() -> None:
+    told = Told()
+    told.be(state(has_volumes=True))
+    told.be(state(gone=True))
+    assert told.conditions() == [UNMOUNTED]
+    told.be(state(gone=True, deleted=True))
+    assert told.conditions() == [UNMOUNTED, RELEASED]
+
+
+def test_a_pod_without_volumes_is_told_of_only_at_its_end() -> None:
+    told = Told()
+    told.be(state())
+    told.be(state(deleted=True))
+    told.be(state(gone=True))
+    assert told.store.facts == {}
+    told.be(state(gone=True, deleted=True))
+    assert told.conditions() == [UNMOUNTED, RELEASED]
+
+
+def test_the_same_is_told_once() -> None:
+    told = Told()
+    told.be(state(has_volumes=True))
+    told.be(state(has_volumes=True))
+    assert len(told.store.told) == 1
+
+
+def test_changes_that_come_together_are_told_together() -> None:
+    told = Told()
+    told.facts.changed()
+    told.facts.changed()
+    assert len(told.waiting) == 1
+
+
+def test_a_pod_that_went_while_the_agent_was_away_is_told_of_no_more() -> None:
+    store = FakeStore()
+    Told(store).be(state(has_volumes=True))
+    assert list(store.facts) == [WEB]
+    Told(store).be()
+    assert store.facts == {}
+
+
+def test_another_pod_of_the_name_is_another_fact() -> None:
+    told = Told()
+    told.be(state(has_volumes=True, gone=True, deleted=True))
+    told.be(state(uid="another", has_volumes=True, missing={"a": ""}))
+    assert told.store.facts[WEB]["metadata"]["uid"] == "another"
+    assert told.conditions() == [{**MOUNTED, "status": "False", "reason": "Waiting", "message": "a"}]
+
+
+def test_after_the_close_nothing_is_told() -> None:
+    told = Told()
+    told.states = [state(has_volumes=True)]
+    told.facts.changed()
+    told.facts.close()
+    told.waiting.pop()()
+    told.facts.changed()
+    assert (told.store.facts, told.waiting) == ({}, [])
+
+
+# -------------------- how a pod stands, as the volume manager sees it --------------------
+
+
+def pod_state(world: World) -> PodState:
+    (found,) = world.manager.pod_states()
+    return found
+
+
+async def test_a_pod_has_its_volumes_when_all_are_published() -> None:
+    world = World()
+    world.plugin.fails("publish", Refused("no room"))
+    world.add_pod()
+    await world.start()
+    assert pod_state(world).missing == {"data": "no room"}
+    await world.clock.turn(5)
+    assert (pod_state(world).has_volumes, pod_state(world).missing) == (True, {})
+
+
+async def test_a_pod_is_released_when_it_is_deleted_over_and_unpublished() -> None:
+    world = World()
+    ref = world.add_pod()
+    await world.start()
+    deleted = {"deletionTimestamp": "2026-11-22T00:00:00Z", "deletionGracePeriodSeconds": 10}
+    world.change(ref, metadata={**world.store.body(ref)["metadata"], **deleted})
+    await settle()
+    assert (pod_state(world).deleted, pod_state(world).pod.gone, pod_state(world).is_released) == (True, False, False)
+    world.plugin.fails("unpublish", Refused("busy"))
+    await world.clock.turn(10.1)
+    assert (pod_state(world).pod.gone, pod_state(world).left, pod_state(world).is_released) == (True, True, False)
+    await world.clock.turn(5)
+    assert "unpublish h-data web-uid" in world.plugin.calls
+    assert pod_state(world).is_released
+
+
+@pytest.mark.parametrize("where", ["in the driver", "on the disk before"])
+async def test_a_publish_under_way_keeps_a_pod_that_is_over(where: str) -> None:
+    world = World()
+    ref = world.add_pod()
+    hang = asyncio.Event()
+    if where == "in the driver":
+        world.plugin.fails("publish", hang)
+    else:
+        put = world.states.put
+
+        async def put_late(row: Row) -> None:
+            if isinstance(row, Publication):
+                await hang.wait()
+            await put(row)
+
+        world.states.put = put_late  # type: ignore[method-assign]  # a slow disk
+    await world.start()
+    deleted = {"deletionTimestamp": "2026-11-22T00:00:00Z", "deletionGracePeriodSeconds": 1}
+    world.change(ref, metadata={**world.store.body(ref)["metadata"], **deleted})
+    await world.clock.turn(2)
+    assert (pod_state(world).pod.gone, pod_state(world).is_released) == (True, False)
+    hang.set()
+    await settle()
+    await world.clock.turn(5)
+    assert pod_state(world).is_released
+
+
+@pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
+async def test_a_pod_that_has_ended_is_not_released_before_it_is_deleted(phase: str) -> None:
+    world = World()
+    ref = world.add_pod()
+    await world.start()
+    world.change(ref, status={"phase": phase})
+    await settle()
+    await world.clock.turn(5)
+    assert (pod_state(world).pod.gone, pod_state(world).left, pod_state(world).is_released) == (True, False, False)

@@ -1,0 +1,147 @@
+"""A pod writer: a pod's conditions follow what its node told, and it ends when nothing of its volumes is left."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cloud.kube import RESOURCES, KubeError
+from cloud.upsync.pods import PodWriter
+from common.objects import Ref
+from tests.support.fake_api import FakeApi
+
+Body = dict[str, Any]
+
+WEB = Ref("Pod", "default", "web")
+READY = {"type": "Ready", "status": "True", "lastProbeTime": None, "lastTransitionTime": "2026-11-01T00:00:00Z"}
+MOUNTED = {"type": "csi-bridge.io/VolumesMounted", "status": "True", "reason": "Mounted"}
+WAITING = {**MOUNTED, "status": "False", "reason": "Waiting", "message": "data: no driver"}
+UNMOUNTED = {**MOUNTED, "status": "False", "reason": "Unmounted"}
+RELEASED = {"type": "csi-bridge.io/VolumesReleased", "status": "True", "reason": "Unmounted"}
+
+
+class World:
+    """An API server with a Node that the hub made and a pod on it, and a writer."""
+
+    def __init__(self, *conditions: Body, made: bool = True, deleted: bool = False, grace_s: int = 30) -> None:
+        self.api, self.now = FakeApi(), 0.0
+        self.writer = PodWriter(self.api, now=lambda: self.now)
+        annotations = {"csi-bridge.io/made-by": "hub"} if made else {}
+        self.api.put({"kind": "Node", "metadata": {"name": "n1", "annotations": annotations}})
+        metadata: Body = {"namespace": "default", "name": "web", "uid": "u-1"}
+        if deleted:
+            metadata |= {"deletionTimestamp": "2026-11-22T00:00:00Z", "deletionGracePeriodSeconds": grace_s}
+        status = {"phase": "Pending", "conditions": list(conditions)}
+        self.api.put({"kind": "Pod", "metadata": metadata, "spec": {"nodeName": "n1"}, "status": status})
+
+    async def conditions(self) -> list[Body]:
+        found = await self.api.get(RESOURCES["Pod"], "web", "default")
+        conditions: list[Body] = found["status"]["conditions"]
+        return conditions
+
+    async def write(self, fact: Body | None, *, node: str = "n1") -> list[str]:
+        """What was changed."""
+        self.api.asked.clear()
+        await self.writer.write(node, WEB, fact)
+        return [asked for asked in self.api.asked if not asked.startswith("get")]
+
+
+def told(*conditions: Body, uid: str = "u-1") -> Body:
+    return {"metadata": {"uid": uid}, "status": {"conditions": list(conditions)}}
+
+
+async def test_conditions_are_written_beside_those_of_others() -> None:
+    world = World(READY)
+    assert await world.write(told(WAITING)) == ["patch pods web status"]
+    assert await world.conditions() == [READY, {**WAITING, "lastTransitionTime": "1970-01-01T00:00:00Z"}]
+
+
+async def test_a_condition_has_the_time_at_which_its_status_changed() -> None:
+    world = World()
+    await world.write(told(WAITING))
+    world.now = 60.0
+    await world.write(told({**WAITING, "message": "data: another cause"}))
+    assert await world.conditions() == [
+        {**WAITING, "message": "data: another cause", "lastTransitionTime": "1970-01-01T00:00:00Z"}
+    ]
+    await world.write(told(MOUNTED))
+    assert await world.conditions() == [{**MOUNTED, "lastTransitionTime": "1970-01-01T00:01:00Z"}]
+
+
+async def test_the_same_again_is_no_change_and_asks_for_no_node() -> None:
+    world = World(READY)
+    await world.write(told(MOUNTED))
+    assert await world.write(told(MOUNTED)) == []
+    assert world.api.asked == ["get pods web"]
+
+
+async def test_a_write_between_look_and_patch_is_not_lost() -> None:
+    world = World()
+    old = await world.api.get(RESOURCES["Pod"], "web", "default")
+    world.api.put({**old, "status": {"conditions": [READY]}})
+    get = world.api.get
+
+    async def get_old(resource: Any, name: str, namespace: str = "") -> Body:
+        return old if name == "web" else await get(resource, name, namespace)
+
+    world.api.get = get_old  # type: ignore[method-assign]  # as if somebody wrote just after it
+    with pytest.raises(KubeError):
+        await world.write(told(MOUNTED))
+
+
+async def test_a_pod_that_is_being_deleted_ends_when_nothing_of_its_volumes_is_left() -> None:
+    world = World(deleted=True)
+    assert await world.write(told(UNMOUNTED)) == ["patch pods web status"]
+    assert await world.write(told(UNMOUNTED, RELEASED)) == ["delete pods web 0"]
+    assert await world.write(told(UNMOUNTED, RELEASED)) == []
+
+
+async def test_a_pod_that_nobody_deleted_does_not_end() -> None:
+    world = World()
+    assert await world.write(told(UNMOUNTED, RELEASED)) == ["patch pods web status"]
+    assert await world.write(told(UNMOUNTED, RELEASED)) == []
+
+
+async def test_a_pod_that_waits_for_a_finalizer_alone_is_not_deleted_again() -> None:
+    world = World({**UNMOUNTED}, {**RELEASED}, deleted=True, grace_s=0)
+    assert await world.write(told(UNMOUNTED, RELEASED)) == []
+
+
+@pytest.mark.parametrize("deleted", [True, False])
+async def test_where_a_kubelet_may_be_nothing_is_written_and_an_end_is_left_to_people(*, deleted: bool) -> None:
+    world = World(made=False, deleted=deleted)
+    assert await world.write(told(UNMOUNTED, RELEASED)) == []
+    assert [("Pod default/web" in it, "node n1" in it) for it in world.writer.problems()] == [(True, True)] * deleted
+    assert await world.write(None) == []
+    assert world.writer.problems() == []
+
+
+async def test_a_fact_of_another_pod_or_of_another_nodes_pod_is_void() -> None:
+    world = World(deleted=True)
+    assert await world.write(told(UNMOUNTED, RELEASED, uid="another")) == []
+    assert await world.write(told(UNMOUNTED, RELEASED), node="n2") == []
+
+
+async def test_a_pod_that_is_gone_and_a_fact_that_is_taken_back_are_nothing_to_do() -> None:
+    world = World(deleted=True)
+    assert await world.write(None) == []
+    assert world.api.asked == []
+    world.api.drop("Pod", "web", "default")
+    assert await world.write(told(UNMOUNTED, RELEASED)) == []
+
+
+async def test_a_pod_that_went_just_now_is_no_error_and_another_of_its_name_is() -> None:
+    world = World(deleted=True)
+    world.api.failures["delete"] = [KubeError("delete", 404, "NotFound", "there is none")]
+    await world.write(told(UNMOUNTED, RELEASED))
+    world.api.failures["delete"] = [KubeError("delete", 409, "Conflict", "another uid")]
+    with pytest.raises(KubeError):
+        await world.write(told(UNMOUNTED, RELEASED))
+
+
+async def test_before_the_hub_has_made_the_node_it_is_tried_again() -> None:
+    world = World(deleted=True)
+    world.api.drop("Node", "n1")
+    with pytest.raises(KubeError):
+        await world.write(told(UNMOUNTED, RELEASED))

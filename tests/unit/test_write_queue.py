@@ -1,0 +1,175 @@
+"""A write queue: every key is written in its newest state, by one task at a time, and tried again until it is."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cloud.kube import KubeError
+from cloud.upsync.write_queue import WriteQueue
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+DOWN = KubeError("patch Node n1", 0, "", "nobody answers")
+
+
+class World:
+    """A state to be written, where it is written to, and what goes wrong on the way."""
+
+    def __init__(self) -> None:
+        self.truth: dict[str, int] = {}
+        self.written: dict[str, int] = {}
+        self.writes: Counter[str] = Counter()
+        self.failures: list[Exception] = []
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.busy: Counter[str] = Counter()
+        self.most = 0
+        self.pauses: list[float] = []
+        self.queue = WriteQueue(self._write, pause=self._pause)
+
+    def put(self, key: str, value: int) -> None:
+        self.truth[key] = value
+        self.queue.add(key)
+
+    async def _write(self, key: str) -> None:
+        value = self.truth[key]
+        self.writes[key] += 1
+        self.busy[key] += 1
+        self.most = max(self.most, self.busy.total())
+        assert self.busy[key] == 1
+        try:
+            await self.gate.wait()
+            if self.failures:
+                raise self.failures.pop(0)
+            self.written[key] = value
+        finally:
+            self.busy[key] -= 1
+
+    async def _pause(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+        await asyncio.sleep(0)
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    made = World()
+    yield made
+    made.gate.set()
+    await made.queue.close()
+
+
+async def settle() -> None:
+    for _ in range(50):
+        await asyncio.sleep(0)
+
+
+async def test_what_is_added_is_written_and_then_nothing_is(world: World) -> None:
+    world.put("a", 1)
+    await settle()
+    await settle()
+    assert world.written == {"a": 1}
+    assert world.writes["a"] == 1
+
+
+async def test_of_many_changes_while_it_waits_the_newest_is_written(world: World) -> None:
+    world.gate.clear()
+    world.put("a", 1)
+    await settle()
+    for value in range(2, 10):
+        world.put("a", value)
+    world.gate.set()
+    await settle()
+    assert world.written == {"a": 9}
+    assert world.writes["a"] == 2
+
+
+async def test_what_fails_is_named_and_tried_again_with_growing_distance(world: World) -> None:
+    world.failures = [DOWN] * 10
+    world.put("a", 1)
+    while world.failures:
+        assert world.written == {}
+        await asyncio.sleep(0)
+    assert world.queue.problems() == ["Kubernetes: patch Node n1: nobody answers"]
+    await settle()
+    assert world.written == {"a": 1}
+    assert world.queue.problems() == []
+    assert world.pauses == [0.5, 1, 2, 4, 8, 16, 32, 60, 60, 60]
+
+
+async def test_a_bug_in_one_key_holds_up_no_other(world: World) -> None:
+    world.failures = [ZeroDivisionError()]
+    world.put("a", 1)
+    world.put("b", 1)
+    await settle()
+    assert world.written == {"a": 1, "b": 1}
+
+
+async def test_keys_are_written_side_by_side_and_not_all_at_once(world: World) -> None:
+    world.gate.clear()
+    for number in range(30):
+        world.put(f"k{number}", number)
+    await settle()
+    assert world.most == 8
+    world.gate.set()
+    await settle()
+    assert len(world.written) == 30
+
+
+async def test_whoever_waits_hears_when_the_state_of_that_moment_is_written(world: World) -> None:
+    world.gate.clear()
+    world.failures = [DOWN]
+    world.put("a", 1)
+    await settle()
+    world.put("a", 2)
+    waiting = asyncio.create_task(world.queue.written("a"))
+    await settle()
+    assert not waiting.done()
+    world.gate.set()
+    await waiting
+    assert world.written == {"a": 2}
+
+
+async def test_whoever_begins_to_wait_amid_a_write_hears_of_its_end(world: World) -> None:
+    world.gate.clear()
+    world.put("a", 1)
+    await settle()
+    waiting = asyncio.create_task(world.queue.written("a"))
+    await settle()
+    world.gate.set()
+    await asyncio.wait_for(waiting, 5)
+    assert world.writes["a"] == 1
+
+
+async def test_nobody_waits_for_what_is_written_already(world: World) -> None:
+    world.put("a", 1)
+    await settle()
+    await world.queue.written("a")
+    await world.queue.written("never added")
+
+
+async def test_whoever_gives_up_waiting_disturbs_nobody(world: World) -> None:
+    world.gate.clear()
+    world.put("a", 1)
+    await settle()
+    waiting = asyncio.create_task(world.queue.written("a"))
+    await settle()
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    world.gate.set()
+    await settle()
+    assert world.written == {"a": 1}
+    assert world.queue.problems() == []
+
+
+async def test_after_its_end_nothing_is_tried_any_more(world: World) -> None:
+    world.gate.clear()
+    world.put("a", 1)
+    await settle()
+    await world.queue.close()
+    assert world.busy.total() == 0
+    assert world.written == {}
