@@ -77,6 +77,13 @@ class Sink:
         self.trouble = ""
         self.gate = asyncio.Event()
         self.gate.set()
+        self.streams = 0
+
+    def up(self, node: str) -> None:
+        self.streams += 1
+
+    def down(self, node: str) -> None:
+        self.streams -= 1
 
     def stamps(self, node: str) -> Mapping[Ref, Stamp]:
         return {ref: fact.stamp for ref, fact in self.facts.items() if ref.kind != "Event"}
@@ -305,6 +312,16 @@ async def test_what_the_node_tells_is_at_the_hub_before_and_after_it_was_offline
     assert world.sink.told[1:] == ["n1 {'volumesInUse': ['a', 'b']}"]
     world.metastore.drop_fact(NODE)
     await until(lambda: world.sink.told[2:] == ["n1 dropped"])
+
+
+async def test_the_hub_knows_while_a_node_tells_its_facts(world: World) -> None:
+    assert world.sink.streams == 0
+    await world.connect()
+    await until(lambda: world.sink.streams == 1)
+    world.cut()
+    await until(lambda: world.sink.streams == 0)
+    await world.connect()
+    await until(lambda: world.sink.streams == 1)
 
 
 async def test_a_fact_that_is_again_as_it_was_is_acknowledged(world: World) -> None:
