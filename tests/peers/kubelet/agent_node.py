@@ -107,8 +107,13 @@ class AgentNode:
     def grow(self, *, claim: str, namespace: str, volume: str, size: str, node_expansion: bool) -> None:
         """Write a volume and its claim as the external resizer leaves them."""
         grown = self._objects["PersistentVolume", "", volume]
-        self._write({**grown, "spec": {**grown["spec"], "capacity": {"storage": size}}})
         asking = self._objects["PersistentVolumeClaim", namespace, claim]
+        # What was never believed to be small has not grown.
+        wait_for(
+            lambda: all(self._is_believed(it, it["metadata"]["uid"]) for it in (grown, asking)),
+            what="belief in the volume and its claim",
+        )
+        self._write({**grown, "spec": {**grown["spec"], "capacity": {"storage": size}}})
         status: dict[str, Any] = {"allocatedResources": {"storage": size}}
         if node_expansion:
             status["allocatedResourceStatuses"] = {"storage": "NodeResizePending"}
@@ -116,7 +121,6 @@ class AgentNode:
             status["capacity"] = {"storage": size}
         spec = {**asking["spec"], "resources": {"requests": {"storage": size}}}
         self._write({**asking, "spec": spec, "status": {**asking.get("status", {}), **status}})
-        # A new object, such as a pod, counts before a changed one: the hub waits until a changed file is quiet.
         wait_for(lambda: self._is_believed(grown, size) and self._is_believed(asking, size), what="belief in the size")
 
     def claim(self, name: str, *, namespace: str) -> Object:
