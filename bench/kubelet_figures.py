@@ -19,7 +19,7 @@ import yaml
 from bench.edge_figures import left_out
 from bench.figures import Command, Figure
 from bench.load_node import LoadNode, cpu_s
-from cloud.sync.manifest_files import ManifestFiles
+from cloud.sync.manifest_files import SETTLE_S
 from examples.dirdriver.call_log import Call
 from tests.peers import build
 from tests.peers.kubelet.kubelet_process import IMAGE, Kubelet
@@ -81,7 +81,7 @@ def _measure(
     for (name, handle), (other, other_handle) in zip(ours, theirs, strict=True):
         new, ready = _written(node, pod(f"p-{name}", name), file=f"p-{name}")
         new.rename(ready)
-        began = time.time() + ManifestFiles.settle_s  # before that it may be half a file
+        began = time.time() + SETTLE_S  # before that it may be half a file
         agent.append(_way(node, handle, began))
         agent[-1].hub_s = _left_hub(node, began) - began
         cluster.api.create(cluster.pod(f"p-{other}", other))

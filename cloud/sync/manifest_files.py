@@ -34,6 +34,9 @@ from common.objects import Ref
 log = logging.getLogger("csi_bridge.hub.manifests")
 
 MAX_FILE_BYTES: Final = 16 * 1024 * 1024
+SETTLE_S: Final = 0.5
+"""What is written counts when nothing has moved for so long: who writes a file pauses less."""
+
 _SUFFIXES: Final = (".yaml", ".yml", ".json")
 
 _Signature = tuple[int, int, int, int, int]
@@ -101,7 +104,7 @@ class ManifestFiles:
     """
 
     directory: Path
-    settle_s: float = 0.5
+    settle_s: float = SETTLE_S
     kept: GoodManifests | None = None
     identity: _Identity | None = None
     unsettled: bool = False
