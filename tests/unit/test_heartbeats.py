@@ -386,7 +386,7 @@ async def test_nodes_that_came_together_drift_apart() -> None:
             world.heartbeats.up(f"n{number}")
         await world.time.turn(60)
         last = Counter(int(at) for at, what in world.api.writes if at >= 50 and what.startswith("Lease"))
-        assert max(last.values()) <= 25
+        assert max(last.values()) <= 40  # of 50, which began in one second
 
 
 async def test_beyond_two_thousand_nodes_each_still_has_its_turn() -> None:
