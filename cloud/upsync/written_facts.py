@@ -5,11 +5,13 @@ Rules:
 * A fact is on the hub's disk before it is acknowledged, so nothing is lost while the API server is away: it is written
   later. What was told before the hub's start is looked at again.
 * A Node is acknowledged when Kubernetes has it: an agent stages a volume for the first time only when its node's
-  `volumesInUse` stands where the attach-detach controller sees it (RULE C12).
+  `volumesInUse` stands where the attach-detach controller sees it (RULE C12). What the node tells after that waits at the
+  node meanwhile: its facts are stored one after another.
 * Events are written from memory: one that is lost with the hub is lost.
 """
 
 import asyncio
+import logging
 from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any, Final, Protocol
@@ -18,6 +20,8 @@ from cloud.sync.fact_kinds import NODE_KINDS, Fact, read_fact
 from cloud.sync.fields import Body
 from cloud.upsync.write_queue import WriteQueue
 from common.objects import Object, Ref, Stamp
+
+log = logging.getLogger("csi_bridge.hub.upsync")
 
 _MOST_EVENTS: Final = 1_000
 """Events that wait to be written; of more the oldest are given up."""
@@ -175,7 +179,8 @@ class WrittenFacts:
         self._events.pop(key, None)
         self._events[key] = body
         if len(self._events) > _MOST_EVENTS:
-            self._events.popitem(last=False)
+            (lost, about), _ = self._events.popitem(last=False)
+            log.warning("an event of node %s is given up, for too many wait to be written: %s", lost, about)
 
     async def _write(self, key: Key) -> None:
         node, ref = key
