@@ -15,7 +15,8 @@ that comes late:
 from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
-from cloud.kube import RESOURCES, Body, KubeError, Resource
+from cloud.kube import RESOURCES, Body, KubeError
+from cloud.upsync.api import Api
 from common.objects import Ref
 from common.quantity import parse_bytes
 
@@ -34,18 +35,6 @@ _NODES_TURN: Final = frozenset({"", _PENDING, _IN_PROGRESS, _INFEASIBLE})
 _ERROR: Final = "NodeResizeError"
 _RESIZE_CONDITIONS: Final = frozenset({"FileSystemResizePending", "Resizing", "ControllerResizeError", _ERROR})
 """What the kubelet clears once a volume has its size (knownResizeConditions)."""
-
-
-class Api(Protocol):
-    """What is asked of `cloud.kube.Kube`."""
-
-    async def get(self, resource: Resource, name: str, namespace: str = "") -> Body:
-        """One object."""
-
-    async def patch(
-        self, resource: Resource, name: str, change: Body, namespace: str = "", *, subresource: str = ""
-    ) -> Body:
-        """Merge a change into an object."""
 
 
 class NodeClosures(Protocol):

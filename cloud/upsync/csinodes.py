@@ -11,29 +11,15 @@ Rules:
 """
 
 from collections.abc import Collection, Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
-from cloud.kube import RESOURCES, Body, KubeError, Resource
+from cloud.kube import RESOURCES, Body, KubeError
+from cloud.upsync.api import Api
 from cloud.upsync.ownership import find, remember_drivers, written_drivers
 from common.objects import Ref
 
 _NODES: Final = RESOURCES["Node"]
 _CSI_NODES: Final = RESOURCES["CSINode"]
-
-
-class Api(Protocol):
-    """What is asked of `cloud.kube.Kube`."""
-
-    async def get(self, resource: Resource, name: str, namespace: str = "") -> Body:
-        """One object."""
-
-    async def create(self, resource: Resource, body: Body, namespace: str = "") -> Body:
-        """A new object."""
-
-    async def patch(
-        self, resource: Resource, name: str, change: Body, namespace: str = "", *, subresource: str = ""
-    ) -> Body:
-        """Merge a change into an object."""
 
 
 class CSINodeWriter:

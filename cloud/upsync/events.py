@@ -12,9 +12,10 @@ Rules:
 
 import logging
 from datetime import UTC, datetime
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
-from cloud.kube import RESOURCES, Body, KubeError, Resource
+from cloud.kube import RESOURCES, Body, KubeError
+from cloud.upsync.api import Api
 from common.objects import Ref
 
 log = logging.getLogger("csi_bridge.hub.upsync")
@@ -26,21 +27,6 @@ _SAME: Final = ("reason", "message", "type", "reportingComponent", "reportingIns
 
 _ENDING: Final = "being terminated"
 """What the API server says of a namespace in which nothing can be created any more (NamespaceLifecycle)."""
-
-
-class Api(Protocol):
-    """What is asked of `cloud.kube.Kube`."""
-
-    async def get(self, resource: Resource, name: str, namespace: str = "") -> Body:
-        """One object."""
-
-    async def create(self, resource: Resource, body: Body, namespace: str = "") -> Body:
-        """A new object."""
-
-    async def patch(
-        self, resource: Resource, name: str, change: Body, namespace: str = "", *, subresource: str = ""
-    ) -> Body:
-        """Merge a change into an object."""
 
 
 class EventWriter:

@@ -16,9 +16,10 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Final, Protocol
+from typing import Final
 
-from cloud.kube import RESOURCES, Body, KubeError, Resource
+from cloud.kube import RESOURCES, Body, KubeError
+from cloud.upsync.api import Api
 from cloud.upsync.ownership import find, is_made
 from common.errors import timestamp
 
@@ -51,21 +52,6 @@ _AT_ONCE: Final = 20
 
 _STEP_S: Final = 0.001
 """A Lease's time grows by so much at least. It has microseconds, but a float of this size does not."""
-
-
-class Api(Protocol):
-    """What is asked of `cloud.kube.Kube`."""
-
-    async def get(self, resource: Resource, name: str, namespace: str = "") -> Body:
-        """One object."""
-
-    async def create(self, resource: Resource, body: Body, namespace: str = "") -> Body:
-        """A new object."""
-
-    async def patch(
-        self, resource: Resource, name: str, change: Body, namespace: str = "", *, subresource: str = ""
-    ) -> Body:
-        """Merge a change into an object."""
 
 
 @dataclass(slots=True)

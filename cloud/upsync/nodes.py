@@ -13,9 +13,10 @@ Rules:
 
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
-from cloud.kube import RESOURCES, Body, Resource
+from cloud.kube import RESOURCES, Body
+from cloud.upsync.api import Api
 from cloud.upsync.ownership import HUB, MADE_BY, annotation, find, is_made, remember_drivers, written_drivers
 from common.objects import Ref
 
@@ -39,21 +40,6 @@ _KUBELET_LABELS: Final = frozenset({
     "beta.kubernetes.io/instance-type", "beta.kubernetes.io/os", "beta.kubernetes.io/arch",
 })  # fmt: skip
 """Further labels that a kubelet sets (kubernetes k8s.io/kubelet/pkg/apis/well_known_labels.go)."""
-
-
-class Api(Protocol):
-    """What is asked of `cloud.kube.Kube`."""
-
-    async def get(self, resource: Resource, name: str, namespace: str = "") -> Body:
-        """One object."""
-
-    async def create(self, resource: Resource, body: Body, namespace: str = "") -> Body:
-        """A new object."""
-
-    async def patch(
-        self, resource: Resource, name: str, change: Body, namespace: str = "", *, subresource: str = ""
-    ) -> Body:
-        """Merge a change into an object."""
 
 
 class NodeWriter:

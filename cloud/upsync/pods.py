@@ -11,33 +11,17 @@ Rules:
 
 import time
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
-from cloud.kube import RESOURCES, Body, KubeError, Resource
+from cloud.kube import RESOURCES, Body, KubeError
 from cloud.sync.fact_kinds import RELEASED
+from cloud.upsync.api import Api
 from cloud.upsync.ownership import find, is_made
 from common.errors import timestamp
 from common.objects import Ref
 
 _PODS: Final = RESOURCES["Pod"]
 _NODES: Final = RESOURCES["Node"]
-
-
-class Api(Protocol):
-    """What is asked of `cloud.kube.Kube`."""
-
-    async def get(self, resource: Resource, name: str, namespace: str = "") -> Body:
-        """One object."""
-
-    async def patch(
-        self, resource: Resource, name: str, change: Body, namespace: str = "", *, subresource: str = ""
-    ) -> Body:
-        """Merge a change into an object."""
-
-    async def delete(
-        self, resource: Resource, name: str, namespace: str = "", *, uid: str, grace_s: int | None = None
-    ) -> None:
-        """Delete the object of this very UID."""
 
 
 class PodWriter:

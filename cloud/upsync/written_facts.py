@@ -5,8 +5,8 @@ Rules:
 * A fact is on the hub's disk before it is acknowledged, so nothing is lost while the API server is away: it is written
   later. What was told before the hub's start is looked at again.
 * A Node is acknowledged when Kubernetes has it: an agent stages a volume for the first time only when its node's
-  `volumesInUse` stands where the attach-detach controller sees it (RULE C12). What the node tells after that waits at the
-  node meanwhile: its facts are stored one after another.
+  `volumesInUse` stands where the attach-detach controller sees it (RULE C12). What the node tells after
+  that waits there meanwhile: its facts are stored one after another.
 * Events are written from memory: one that is lost with the hub is lost.
 """
 
