@@ -46,6 +46,10 @@ class Edge:
         gate.set()
         self.vendor.as_usual(method)
         self.bridge.hub.wait_logged("edge n1 is connected", times=ups + 1)
+        self.wait_idle()
+
+    def wait_idle(self) -> None:
+        """Wait until no operation is under way: a retry would join it."""
         wait_for(lambda: not self.agent.status()["operations"], what="end of the operation")
 
     def started(self, method: str, request: Message) -> Pending:
@@ -167,7 +171,7 @@ def test_a_caller_that_leaves_does_not_cancel_the_operation_and_the_result_waits
     edge.bridge.hub.wait_logged("the caller did not wait", times=left + 1)
     gate.set()
     edge.vendor.as_usual("CreateVolume")
-    wait_for(lambda: not edge.agent.status()["operations"], what="end of the operation")
+    edge.wait_idle()
     assert not edge.vendor.calls("CreateVolume")[-1].cancelled
     assert edge.sidecar.call("CreateVolume", create(name)).answer == volume(name)
     assert calls("CreateVolume") == 1
@@ -285,5 +289,6 @@ def test_a_failure_that_was_lost_with_the_link_is_not_kept(edge: Edge, calls: Ca
     gate.set()
     edge.vendor.as_usual("CreateVolume")
     edge.bridge.hub.wait_logged("edge n1 is connected", times=ups + 1)
+    edge.wait_idle()
     assert edge.sidecar.call("CreateVolume", create(name)).answer == volume(name)
     assert calls("CreateVolume") == 2

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _SENTINEL = "not-a-log"
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 @pytest.fixture

@@ -68,10 +68,10 @@ def driver(dirdriver: Callable[..., DirDriver]) -> DirDriver:
 def test_a_registered_driver_answers_calls_from_the_cloud(edge: Edge, driver: DirDriver) -> None:
     edge.start_registrar("registrar", driver.socket)
     edge.wait_registered()
+    edge.bridge.wait_routed(edge.bridge.start_proxy(NAME).sidecar())  # by then the agent has asked its name
     assert [(known["name"], known["socket"]) for known in edge.agent.status()["drivers"]] == [
         (NAME, str(driver.socket))
     ]
-    edge.bridge.wait_routed(edge.bridge.start_proxy(NAME).sidecar())
 
 
 def test_a_registrar_lives_through_the_agents_restart_and_its_driver_registers_again(

@@ -20,6 +20,7 @@ from tests.integration.relay.support import (
     raw_sidecar_at,
     serving,
     sidecar_at,
+    until,
     wire,
 )
 
@@ -30,6 +31,12 @@ REQUEST = (
     ("content-type", "application/grpc"),
     ("te", "trailers"),
 )
+
+
+def unread(server: Server) -> int:
+    """What waits to be read by the client that is furthest behind, in bytes."""
+    transports = [connection._transport for connection in server.connections if connection._transport]
+    return max((transport.get_write_buffer_size() for transport in transports), default=0)
 
 
 def request(*more: tuple[str, str], without: str = "") -> bytes:
@@ -212,12 +219,10 @@ async def test_a_client_that_never_reads_stops_its_own_answers_alone(path: Path)
 async def test_a_client_that_pings_and_never_reads_is_not_read_from_either(path: Path) -> None:
     async with serving(path, echo) as server, raw_sidecar_at(path) as peer, sidecar_at(path) as sidecar:
         flood = asyncio.ensure_future(peer.send(*[wire(6, 0, 0, b"12345678")] * (8 * MIB // 17)))
+        await until(lambda: unread(server) >= WRITE_STUCK_BYTES)
         await asyncio.wait([flood], timeout=0.5)
         assert not flood.done()
-        stuck = max(
-            connection._transport.get_write_buffer_size() for connection in server.connections if connection._transport
-        )
-        assert WRITE_STUCK_BYTES <= stuck < 3 * WRITE_STUCK_BYTES
+        assert WRITE_STUCK_BYTES <= unread(server) < 3 * WRITE_STUCK_BYTES
         assert await sidecar.unary_unary("/a/B")(b"served") == b"served"
         while not flood.done():
             await peer.reader.read(MIB)
