@@ -153,8 +153,8 @@ class FactStore:
         if not passing:
             return self._stamps
         facts = {ref: stamp for ref, stamp in self._stamps.items() if ref not in passing}
-        # One that is forgotten may still be on the disk.
-        return facts | {ref: stamp for ref, stamp in passing.items() if ref in self._events}
+        # One that is forgotten may still be on the disk, also when it has happened again.
+        return facts | {ref: stamp for ref, stamp in passing.items() if stamp.version == self._newest.get(ref)}
 
     def read(self, ref: Ref) -> Object | None:
         """A fact, as it is on the disk. If the disk does not give it, listeners hear later that it has changed."""

@@ -705,6 +705,18 @@ async def test_an_event_that_the_hub_has_is_not_told_again_while_it_is_being_rem
     assert store.facts.read(event(1)) is None
 
 
+async def test_an_event_that_happens_again_is_not_told_in_its_old_state(store: Metastore) -> None:
+    store.put_fact(event(1), {"count": 1})
+    await store.facts.flush()
+    store.facts.hear(Confirmed(event(1), store.facts.stamps()[event(1)]))
+    store.put_fact(event(1), {"count": 2})  # before the old state has left the disk
+    assert event(1) not in store.facts.stamps()
+    await store.facts.flush()
+    told = store.facts.read(event(1))
+    assert told is not None
+    assert (told.read(), told.stamp) == ({"count": 2}, store.facts.stamps()[event(1)])
+
+
 async def test_an_event_that_the_hub_refuses_is_forgotten_and_another_fact_stays(
     store: Metastore, caplog: pytest.LogCaptureFixture
 ) -> None:
