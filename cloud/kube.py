@@ -76,6 +76,7 @@ RESOURCES: Final = {
         Resource("CSIDriver", "apis/storage.k8s.io/v1", "csidrivers"),
         Resource("CSINode", "apis/storage.k8s.io/v1", "csinodes"),
         Resource("Secret", "api/v1", "secrets", namespaced=True),
+        Resource("ServiceAccount", "api/v1", "serviceaccounts", namespaced=True),
         Resource("Lease", "apis/coordination.k8s.io/v1", "leases", namespaced=True),
         Resource("Event", "api/v1", "events", namespaced=True),
     )
@@ -124,6 +125,8 @@ class Kube:
     """A client of one API server. Use `connect`."""
 
     def __init__(self, client: ApiClient) -> None:
+        self.date = ""
+        """The API server's time, as its last answer had it (HTTP's Date)."""
         self._client = client
 
     async def list(self, resource: Resource, *, limit: int, more: str = "") -> Page:
@@ -185,6 +188,16 @@ class Kube:
         return await self._ask(
             "POST", f"create {_named(resource, name, namespace)}", _path(resource, "", namespace), body=body
         )
+
+    async def create_of(self, resource: Resource, name: str, subresource: str, body: Body, namespace: str = "") -> Body:
+        """What an object makes on request, such as a `token` of a ServiceAccount.
+
+        Raises:
+            KubeError: it was refused (`is_missing`: also if something that the request names is missing), or not
+                answered.
+        """
+        what = f"create {subresource} of {_named(resource, name, namespace)}"
+        return await self._ask("POST", what, _path(resource, name, namespace, subresource), body=body)
 
     async def patch(
         self, resource: Resource, name: str, change: Body, namespace: str = "", *, subresource: str = ""
@@ -252,6 +265,7 @@ class Kube:
                 method, url, headers=headers, body=body, _request_timeout=timeout
             )
             async with answer.response as response:
+                self.date = response.headers.get("Date", "")
                 if response.status >= 400:
                     raise _refusal(what, response.status, _status(await response.read()))
                 yield response

@@ -1,6 +1,6 @@
 """The Kubernetes part of the hub: what its nodes are told comes from an API server, and what they tell goes there."""
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Protocol
@@ -10,14 +10,18 @@ from cloud.sync.closures import Closures
 from cloud.sync.cluster import Cluster
 from cloud.sync.fact_files import FactFiles
 from cloud.sync.facts import FactSink
+from cloud.sync.source import Source
 from cloud.sync.streams import SyncServer
+from cloud.upsync import farewell, handover
 from cloud.upsync.claims import ClaimWriter
 from cloud.upsync.csinodes import CSINodeWriter
 from cloud.upsync.events import EventWriter
 from cloud.upsync.heartbeats import Heartbeats
+from cloud.upsync.in_use import InUse
 from cloud.upsync.nodes import NodeWriter
 from cloud.upsync.pods import PodWriter
 from cloud.upsync.written_facts import Writer, WrittenFacts
+from cloud.volume_report import Entry, Placed, report
 from common.objects import Ref
 from common.tasks import Tasks
 
@@ -33,11 +37,17 @@ class KubernetesPart:
     """Runs beside the hub. Made by `following`.
 
     Attributes:
+        source: the cluster's objects.
         sync: what agents are told and tell.
+        volumes: gives every volume that is known of (`cloud.volume_report`).
     """
 
-    def __init__(self, sync: SyncServer, parts: Iterable[Part]) -> None:
+    def __init__(
+        self, source: Source, sync: SyncServer, parts: Iterable[Part], volumes: Callable[[Placed], Iterable[Entry]]
+    ) -> None:
+        self.source = source
         self.sync = sync
+        self.volumes = volumes
         self._parts = tuple(parts)
 
     def problems(self) -> list[str]:
@@ -56,19 +66,21 @@ async def following(kubeconfig: str, state_dir: Path, tasks: Tasks) -> AsyncIter
     async with connect(kubeconfig) as kube:
         cluster = Cluster(kube)
         closures = Closures(cluster)
-        hearts = Heartbeats(kube)
+        hearts, in_use = Heartbeats(kube), InUse()
         writers: dict[str, Writer] = {
-            "Node": NodeWriter(kube),
+            "Node": NodeWriter(kube, in_use),
             "CSINode": CSINodeWriter(kube),
             "PersistentVolumeClaim": ClaimWriter(kube, closures),
             "Pod": PodWriter(kube),
             "Event": EventWriter(kube),
+            handover.KIND: handover.HandOver(kube),
+            farewell.KIND: farewell.Farewell(kube),
         }
-        facts = WrittenFacts(FactSink(closures, files), files, writers, hearts)
+        facts = WrittenFacts(FactSink(closures, files), files, writers, hearts, in_use)
 
         def changed(refs: frozenset[Ref]) -> None:
             for ref in refs:
-                facts.changed(ref, gone=cluster.body(ref) is None)
+                facts.changed(ref, cluster.body(ref))
 
         cluster.subscribe(changed)
         tasks.start(cluster.run(), name="cluster")
@@ -76,7 +88,7 @@ async def following(kubeconfig: str, state_dir: Path, tasks: Tasks) -> AsyncIter
         sync = SyncServer(closures, facts)
         parts: tuple[Part, ...] = (cluster, files, facts, hearts, sync)
         try:
-            yield KubernetesPart(sync, parts)
+            yield KubernetesPart(cluster, sync, parts, lambda placed: report(cluster, files, placed))
         finally:
             await hearts.close()
             await facts.close()

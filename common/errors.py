@@ -11,6 +11,7 @@
     │   └── TunnelClosed         the session ended with a stream open; `sent` tells whether the peer may have seen it
     └── CallError              a call that ended without the vendor's own status; the table below gives its code
         ├── NodeOffline  NodeUnknown  DriverMissing  DriverAmbiguous  NoRoute  KnowledgeLost
+        ├── NoPlace  NoNodeFits  IdConflict  SourceElsewhere  SeveralNodes  NotWhole  PlacementNotKept  FieldMissing
         ├── HubUnreachable  LinkLost  Draining
         ├── CallTimeout  OperationLimit  OperationConflict
         ├── MessageTooLarge  Overloaded  VendorBroken  NothingKnown
@@ -22,7 +23,7 @@ the node, the driver and what to do, hold absolute times, and stay the same from
 read them in events and a changing message makes a new event each time.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
 from common.status import Code, Origin, Status
@@ -173,6 +174,89 @@ class KnowledgeLost(CallError):
         )
 
 
+class NoPlace(CallError):
+    """Nothing says on which of several nodes that is which the call is about. It may exist all the same."""
+
+    def __init__(self, driver: str, what: str, why: str) -> None:
+        self.driver, self.what, self.why = driver, what, why
+        super().__init__(f"driver {driver} runs on several edge nodes, and which one has {what} is not known: {why}")
+
+
+class NoNodeFits(CallError):
+    """No node can be chosen for what is to be made. Nothing was sent."""
+
+    def __init__(self, driver: str, name: str, why: str) -> None:
+        self.driver, self.name, self.why = driver, name, why
+        super().__init__(f"no edge node of driver {driver} can be chosen for {name}: {why}")
+
+
+class IdConflict(CallError):
+    """Several nodes have a thing of one id, and the call does not say which of them is meant."""
+
+    def __init__(self, driver: str, what: str, nodes: Sequence[str]) -> None:
+        self.driver, self.what, self.nodes = driver, what, tuple(nodes)
+        super().__init__(
+            f"driver {driver} has {what} on several edge nodes ({_named(dict.fromkeys(nodes, True))}) and the call "
+            f"does not say which; name one: csi-bridge call --node NODE"
+        )
+
+
+class SourceElsewhere(CallError):
+    """A copy was wanted on other nodes than the one that has the source. Nothing was sent."""
+
+    def __init__(self, driver: str, source: str, node: str) -> None:
+        self.driver, self.source, self.node = driver, source, node
+        super().__init__(
+            f"{source} of driver {driver} is on edge node {node}, and a copy of it is wanted elsewhere; let the pod "
+            f"that uses the copy run on {node}"
+        )
+
+
+class SeveralNodes(CallError):
+    """A call is about things that are on several nodes, of which no vendor can make one thing. Nothing was sent."""
+
+    def __init__(self, driver: str, places: Mapping[str, str]) -> None:
+        self.driver, self.places = driver, dict(places)
+        told = [f"{what} is on {node}" for what, node in places.items()]
+        more = [f"and {len(told) - _MOST_NAMED} more"] * (len(told) > _MOST_NAMED)
+        super().__init__(
+            f"driver {driver} can do this on one edge node alone, and {'; '.join([*told[:_MOST_NAMED], *more])}"
+        )
+
+
+class NotWhole(CallError):
+    """An answer would be of one node, and who asks would take it for all."""
+
+    def __init__(self, driver: str, method: str, nodes: int) -> None:
+        self.driver, self.method, self.nodes = driver, method, nodes
+        super().__init__(
+            f"{method.rpartition('/')[2]} would have to ask all {nodes} edge nodes that run driver {driver}, which the "
+            f"hub does not do yet; ask one: csi-bridge call --node NODE"
+        )
+
+
+class FieldMissing(CallError):
+    """A request does not say which thing it is about, so it is for none of several nodes. Nothing was sent.
+
+    INVALID_ARGUMENT is the vendor's to say (RULE A12).
+    """
+
+    def __init__(self, method: str, field: str) -> None:
+        self.method, self.field = method, field
+        super().__init__(f"{method.rpartition('/')[2]} needs the field {field}, which is empty")
+
+
+class PlacementNotKept(CallError):
+    """Where something is could not be written down, so it was not begun, or its success is not told yet."""
+
+    def __init__(self, path: str, why: str) -> None:
+        self.path, self.why = path, why
+        super().__init__(
+            f"the hub cannot write down which edge node this is on ({path}: {why}); make room or mend the disk, and a "
+            f"retry goes on from there"
+        )
+
+
 class HubUnreachable(CallError):
     """The proxy driver has no link to the hub."""
 
@@ -297,6 +381,14 @@ CODES: dict[type[BaseException], Code] = {
     DriverAmbiguous: Code.UNAVAILABLE,
     NoRoute: Code.UNAVAILABLE,
     KnowledgeLost: Code.UNAVAILABLE,
+    NoPlace: Code.UNAVAILABLE,
+    NoNodeFits: Code.UNAVAILABLE,
+    IdConflict: Code.FAILED_PRECONDITION,
+    SourceElsewhere: Code.RESOURCE_EXHAUSTED,
+    SeveralNodes: Code.FAILED_PRECONDITION,
+    NotWhole: Code.UNAVAILABLE,
+    FieldMissing: Code.UNAVAILABLE,
+    PlacementNotKept: Code.UNAVAILABLE,
     HubUnreachable: Code.UNAVAILABLE,
     LinkLost: Code.UNAVAILABLE,
     Draining: Code.UNAVAILABLE,
@@ -311,7 +403,8 @@ CODES: dict[type[BaseException], Code] = {
     ForeignDriver: Code.UNAVAILABLE,
     OperatorRefused: Code.UNAVAILABLE,
 }
-"""The error table (design, section 5). UNIMPLEMENTED is the one final code: a method not served cannot have run."""
+"""The error table (design, section 5). Four codes are final, of calls that certainly were sent to nobody: a method that
+is not served, and what no single node could do. RESOURCE_EXHAUSTED lets the scheduler choose another node (RULE A9)."""
 
 
 def status_of(error: BaseException | None, origin: Origin) -> Status:

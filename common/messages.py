@@ -33,7 +33,8 @@ class Kind(IntEnum):
     WATCH = 3
     """Proxy driver to hub: each message is what is known of `subject` now (`common.reports`)."""
     STATUS = 4
-    """Operator to hub: its state as JSON objects, a part in each message; lists of one name are one list."""
+    """Operator to hub: its state as JSON objects, a part in each message; lists of one name are one list. With the
+    `subject` `volumes`: the volumes that it knows of."""
     FORGET = 5
     """Operator to hub: `node` is gone for good, or no longer runs the driver `subject`. The status is the answer."""
     TRUST = 6
@@ -42,6 +43,8 @@ class Kind(IntEnum):
     """Edge to hub: the hub tells, and the agent keeps, the objects that concern its node (`common.sync`)."""
     FACTS = 8
     """Edge to hub: the agent tells, and the hub keeps, what is so at its node (`common.sync`)."""
+    OBSERVE = 9
+    """Edge to hub, in place of both: a kubelet serves the node. Nothing is said on it."""
 
 
 class Priority(IntEnum):
@@ -107,6 +110,7 @@ class Hello:
         stream_window_bytes: what the sender accepts on one stream before it has consumed any.
         session_window_bytes: the same for all streams together.
         max_streams: how many streams of the peer's the sender keeps at once.
+        placement: a proxy driver's: how the volumes of its driver are placed; empty is the hub's choice.
     """
 
     type: ClassVar[int] = 0
@@ -122,6 +126,7 @@ class Hello:
     stream_window_bytes: int
     session_window_bytes: int
     max_streams: int
+    placement: str = ""
 
 
 @dataclass(frozen=True, slots=True)

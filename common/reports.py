@@ -11,23 +11,29 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from google.protobuf.message import DecodeError
+
+from common.csi.csi_pb2 import GetPluginInfoResponse
 from common.status import LARGEST_CODE
 
 GET_PLUGIN_INFO = "/csi.v1.Identity/GetPluginInfo"
+GET_PLUGIN_CAPABILITIES = "/csi.v1.Identity/GetPluginCapabilities"
 PROBE = "/csi.v1.Identity/Probe"
+CONTROLLER_GET_CAPABILITIES = "/csi.v1.Controller/ControllerGetCapabilities"
+GROUP_GET_CAPABILITIES = "/csi.v1.GroupController/GroupControllerGetCapabilities"
 NODE_GET_INFO = "/csi.v1.Node/NodeGetInfo"
 NODE_GET_CAPABILITIES = "/csi.v1.Node/NodeGetCapabilities"
 
 ESSENTIAL_METHODS = (
     GET_PLUGIN_INFO,
-    "/csi.v1.Identity/GetPluginCapabilities",
-    "/csi.v1.Controller/ControllerGetCapabilities",
+    GET_PLUGIN_CAPABILITIES,
+    CONTROLLER_GET_CAPABILITIES,
 )
 """What every sidecar asks when it starts (contract A.1): a driver that has not answered these is not reported."""
 
 REPORTED_METHODS = (
     *ESSENTIAL_METHODS,
-    "/csi.v1.GroupController/GroupControllerGetCapabilities",
+    GROUP_GET_CAPABILITIES,
     NODE_GET_CAPABILITIES,
     NODE_GET_INFO,
 )
@@ -80,6 +86,15 @@ def decode_reports(data: bytes) -> list[DriverReport]:
         return [_from_json(item) for item in json.loads(data)]
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ValueError(f"not a list of driver reports ({type(error).__name__})") from error
+
+
+def vendor_version(report: DriverReport) -> str:
+    """What the driver says of its version in GetPluginInfo; empty if it says nothing that can be read."""
+    answer = report.answers.get(GET_PLUGIN_INFO)
+    try:
+        return GetPluginInfoResponse.FromString(answer.body).vendor_version if answer is not None else ""
+    except DecodeError:
+        return ""
 
 
 def _to_json(report: DriverReport) -> dict[str, Any]:

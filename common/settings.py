@@ -187,6 +187,15 @@ def specs(settings: type[Settings]) -> tuple[Spec, ...]:
     return tuple(_spec(settings.command, field) for field in dataclasses.fields(settings))
 
 
+def as_texts(settings: Settings) -> dict[str, list[str]]:
+    """What `Settings.from_texts` makes these settings of, without what is unset and without secrets.
+
+    A repeatable setting has any number of texts, any other one has one.
+    """
+    found = {spec.name: _texts(getattr(settings, spec.name)) for spec in specs(type(settings)) if not spec.secret}
+    return {name: texts for name, texts in found.items() if texts}
+
+
 def describe(settings: Settings) -> str:
     """The effective settings in one line, for the log at start: `http=127.0.0.1:10350 operation_limit_s=600`."""
     return " ".join(f"{spec.name}={_shown(spec, getattr(settings, spec.name))}" for spec in specs(type(settings)))
@@ -246,6 +255,16 @@ def _shown(spec: Spec, value: object) -> str:
     text = text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}…"
     # One line, one word: a value with blanks or control characters is quoted.
     return text if text.isprintable() and " " not in text else json.dumps(text)
+
+
+def _texts(value: object) -> list[str]:
+    if value is None:
+        return []
+    if isinstance(value, tuple) and not isinstance(value, HostPort):
+        return [text for item in value for text in _texts(item)]
+    if isinstance(value, float):
+        return [f"{value:.12g}"]
+    return [str(value).lower() if isinstance(value, bool) else str(value)]
 
 
 def _as_clause(sentence: str) -> str:

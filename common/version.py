@@ -12,7 +12,7 @@ except PackageNotFoundError:  # run from a source tree that was never installed
 SOFTWARE = f"csi-bridge/{VERSION}"
 
 
-def introduce(role: str, name: str, *, instance: str, boot: int = 0) -> Hello:
+def introduce(role: str, name: str, *, instance: str, boot: int = 0, placement: str = "") -> Hello:
     """Our hello. Its limits are filled in by the session, which keeps them."""
     return Hello(
         version=WIRE_VERSION,
@@ -27,4 +27,5 @@ def introduce(role: str, name: str, *, instance: str, boot: int = 0) -> Hello:
         stream_window_bytes=0,
         session_window_bytes=0,
         max_streams=0,
+        placement=placement,
     )

@@ -18,24 +18,19 @@ from typing import Any, Protocol
 
 from common.accounting import Account, Accounted
 from common.csi.methods import is_csi
-from common.errors import (
-    DriverAmbiguous,
-    DriverMissing,
-    NotCarried,
-    OperationLimit,
-    timestamp,
-)
+from common.errors import NotCarried, OperationLimit, timestamp
 from common.httpd import HttpEndpoint
 from common.link import Link, Stream
 from common.messages import Kind, Open
 from common.metrics import Metrics
 from common.reports import MAX_DRIVER_BYTES, DriverReport, encode_reports
+from common.settings import as_texts
 from common.standing import Standing
 from common.status import Origin, Status
 from common.tasks import supervised
 from common.uplink import Uplink
 from common.version import SOFTWARE, introduce
-from edge.drivers import PARSE_OFF_LOOP_BYTES, Driver
+from edge.drivers import PARSE_OFF_LOOP_BYTES, Driver, find_driver
 from edge.instance import next_boot
 from edge.kubelet_part import KubeletPart
 from edge.operations import Operation, Operations, Result, identify
@@ -158,7 +153,7 @@ class Agent:
     async def _call(self, stream: Stream, frame: Open, request: bytes, account: Account) -> Status:
         if not is_csi(frame.method):
             raise NotCarried(frame.method, "an edge agent calls the methods of CSI alone")
-        driver = self._find(frame.subject)
+        driver = find_driver(self._drivers(), frame.subject, self.node)
         if len(request) > PARSE_OFF_LOOP_BYTES:
             operation = await asyncio.to_thread(identify, frame.subject, frame.method, request)
         else:
@@ -209,20 +204,6 @@ class Agent:
 
         return released
 
-    def _find(self, name: str) -> Driver:
-        """The driver of a name.
-
-        Raises:
-            DriverMissing: there is none.
-            DriverAmbiguous: there are several. That one of them is away makes the other no more the one that is meant.
-        """
-        found = [driver for driver in self._drivers() if driver.report is not None and driver.report.driver == name]
-        if not found:
-            raise DriverMissing(name, self.node)
-        if len(found) > 1:
-            raise DriverAmbiguous(name, self.node, tuple(str(driver.socket) for driver in found))
-        return found[0]
-
 
 def _fitting(report: DriverReport) -> DriverReport:
     """A report as it can be sent: of a driver with absurdly long answers the name alone."""
@@ -238,18 +219,23 @@ def _fitting(report: DriverReport) -> DriverReport:
     return replace(report, answers={})
 
 
-def describe(agent: Agent, uplink: Uplink, drivers: Sequence[Driver]) -> dict[str, Any]:
+def describe(agent: Agent, uplink: Uplink, part: KubeletPart) -> dict[str, Any]:
     """The agent's state, for its status socket."""
     return {
         "software": SOFTWARE,
         **_link(agent, uplink),
         "hub": str(uplink.endpoint),
+        "hub_software": uplink.link.peer.software if uplink.link is not None else "",
         "why": uplink.why,
-        "drivers": [
-            {"name": driver.name, "socket": str(driver.socket), "trouble": driver.trouble} for driver in drivers
-        ],
+        "drivers": [_driver(driver, part) for driver in part.registry.drivers],
+        "problems": part.problems,
         "operations": agent.operations.under_way,
     }
+
+
+def _driver(driver: Driver, part: KubeletPart) -> dict[str, Any]:
+    relay = part.relay_of(driver.name)
+    return {"name": driver.name, "socket": str(driver.socket), "relay": relay, "trouble": driver.trouble}
 
 
 def _link(agent: Agent, uplink: Uplink) -> dict[str, Any]:
@@ -290,7 +276,11 @@ async def run(settings: AgentSettings, stopping: asyncio.Event) -> None:
     status = None
     if settings.status is not None:  # last, because it makes a file: what fails before it leaves none behind
         pages = {
-            "/status": lambda: describe(agent, uplink, part.registry.drivers),
+            "/status": lambda: {
+                **describe(agent, uplink, part),
+                "registered": part.registry.csi_node(),
+                "settings": as_texts(settings),
+            },
             "/volumes": lambda: _link(agent, uplink) | part.describe(),
         }
         status = StatusEndpoint(settings.listen_unix("status", mode=0o600), pages)

@@ -8,24 +8,35 @@ Rules:
   time; what it said last stays true while it is away.
 * Every new connection is asked for the name first: a call for a driver that another one has replaced at the same socket
   is not sent.
+* Kubernetes hears of a driver without a topology of its own with the node's segment (`common.topology`); its report to
+  the hub stays its own words.
 """
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from pathlib import Path
 
 from google.protobuf.message import DecodeError
 
 from common.csi.csi_pb2 import GetPluginInfoResponse
 from common.csi.methods import METHODS
-from common.errors import CallError, MessageTooLarge, VendorBroken
+from common.errors import CallError, DriverAmbiguous, DriverMissing, MessageTooLarge, VendorBroken
 from common.parsers import LONGEST_NAME_CHARS
 from common.relay.client import Ask, Channel, ClientCall
 from common.relay.errors import VendorAnswerTooLarge, VendorConnectionError
-from common.reports import ESSENTIAL_METHODS, GET_PLUGIN_INFO, REPORTED_METHODS, Answer, DriverReport
+from common.reports import (
+    ESSENTIAL_METHODS,
+    GET_PLUGIN_CAPABILITIES,
+    GET_PLUGIN_INFO,
+    NODE_GET_INFO,
+    REPORTED_METHODS,
+    Answer,
+    DriverReport,
+)
 from common.sockets import file_id
 from common.status import Code, Status, code_name
+from common.topology import has_topology, told_node_info
 
 log = logging.getLogger("csi_bridge.edge.drivers")
 
@@ -38,8 +49,9 @@ _LASTING = {Code.OK, Code.UNIMPLEMENTED}
 _LOOK_S = 1.0
 """How often a socket is looked at: a driver's restart is noticed within a second."""
 
-_ASK_AGAIN_S = 60.0
-"""How often a driver that is up is asked again: capabilities change with a restart, so this finds only oddities."""
+ASK_AGAIN_S = 60.0
+"""How often a driver that is up is asked again: capabilities change with a restart, so this finds only oddities. How
+many volumes it takes may change more often; then its CSIDriver object says so."""
 
 _ASK_SOON_S = 5.0
 """The same for one that could not answer everything: its NodeGetInfo waits for a metadata service, say."""
@@ -64,6 +76,8 @@ class Driver:
         self.report: DriverReport | None = None
         self.trouble = "not asked yet"
         """Why it could not be asked last time; empty if it could."""
+        self.ask_every_s = ASK_AGAIN_S
+        """How often it is asked what it says of itself, in seconds, while it is up."""
         self._node = node
         self._changed = changed
         self._channel = Channel(socket, max_message_bytes=max_message_bytes, who=_name)
@@ -73,10 +87,15 @@ class Driver:
         """What it calls itself; its socket's path while that is unknown."""
         return self.report.driver if self.report is not None else str(self.socket)
 
+    @property
+    def lacks_topology(self) -> bool:
+        """Whether it said that it has no topology of its own."""
+        return self.report is not None and not has_topology(self.report.answers[GET_PLUGIN_CAPABILITIES].body)
+
     # ---- calls -------------------------------------------------------------------------------------------------------
 
     async def unary(
-        self, method: str, request: bytes, *, timeout_s: float, to: str = ""
+        self, method: str, request: bytes, *, timeout_s: float | None, to: str = ""
     ) -> tuple[Status, bytes | None]:
         """A call with one answer, to the driver of that name, or to whoever is there.
 
@@ -92,8 +111,31 @@ class Driver:
             await self._check(method, body)
         return status, body
 
+    async def node_info(self, request: bytes, *, timeout_s: float | None, to: str) -> tuple[Status, bytes | None]:
+        """NodeGetInfo as Kubernetes is to hear it, with the node's segment where it is due.
+
+        Whether it is due the driver is asked at that moment: topology keys are hard to change once they are told.
+
+        Raises:
+            VendorBroken: there is no answer of the vendor's own, or the vendor does not say whether it has a topology.
+            MessageTooLarge: the answer is larger than we carry.
+        """
+        status, body = await self.unary(NODE_GET_INFO, request, timeout_s=timeout_s, to=to)
+        if body is None:
+            return status, None
+        try:
+            async with asyncio.timeout(_ASK_TIMEOUT_S):
+                said, capabilities = await self.unary(GET_PLUGIN_CAPABILITIES, b"", timeout_s=_ASK_TIMEOUT_S, to=to)
+        except TimeoutError:
+            why = f"it did not answer GetPluginCapabilities within {_ASK_TIMEOUT_S:g} s"
+            raise VendorBroken(to, self._node, why) from None
+        if said.code not in _LASTING:
+            why = f"it answered GetPluginCapabilities with {code_name(said.code)}: {said.message}"
+            raise VendorBroken(to, self._node, why)
+        return status, told_node_info(body, capabilities or b"", self._node)
+
     async def stream(
-        self, method: str, request: bytes, *, timeout_s: float, to: str = ""
+        self, method: str, request: bytes, *, timeout_s: float | None, to: str = ""
     ) -> AsyncGenerator[bytes | Status, None]:
         """A call with any number of answers: the messages, then the vendor's status. Closing it cancels the call.
 
@@ -147,8 +189,8 @@ class Driver:
         while True:
             seen = file_id(str(self.socket))
             await self._ask()
-            waited_s, wait_s = 0.0, self._ask_again_s()
-            while waited_s < wait_s and file_id(str(self.socket)) == seen:
+            waited_s = 0.0
+            while waited_s < self._ask_again_s() and file_id(str(self.socket)) == seen:
                 await asyncio.sleep(_LOOK_S)
                 waited_s += _LOOK_S
 
@@ -159,7 +201,7 @@ class Driver:
     def _ask_again_s(self) -> float:
         if self.trouble or self.report is None:
             return _LOOK_S
-        return _ASK_AGAIN_S if len(self.report.answers) == len(REPORTED_METHODS) else _ASK_SOON_S
+        return self.ask_every_s if len(self.report.answers) == len(REPORTED_METHODS) else _ASK_SOON_S
 
     async def _ask(self) -> None:
         try:
@@ -197,6 +239,21 @@ class Driver:
             elif method in ESSENTIAL_METHODS:  # without the others, most calls can still be made
                 raise VendorBroken(name, self._node, f"it answered {method} with {code_name(status.code)}")
         return DriverReport(name, self._node, answers)
+
+
+def find_driver(drivers: Sequence[Driver], name: str, node: str) -> Driver:
+    """The driver of a name.
+
+    Raises:
+        DriverMissing: there is none.
+        DriverAmbiguous: there are several. That one of them is away makes the other no more the one that is meant.
+    """
+    found = [driver for driver in drivers if driver.report is not None and driver.report.driver == name]
+    if not found:
+        raise DriverMissing(name, node)
+    if len(found) > 1:
+        raise DriverAmbiguous(name, node, tuple(str(driver.socket) for driver in found))
+    return found[0]
 
 
 async def _name(ask: Ask) -> str:

@@ -7,7 +7,9 @@
 Rules:
 
 * It works from the metastore alone; the link only changes what is in there.
-* With `--registration=observe` another one is the kubelet: drivers are found, and nothing is stored, told or mounted.
+* With `--registration=observe` another one is the kubelet: drivers are found, and nothing is stored, told or mounted;
+  the hub hears that it is so.
+  With `--relay-dir` that kubelet calls the drivers through the agent.
 """
 
 import asyncio
@@ -25,23 +27,28 @@ from common.link import Link
 from common.tasks import Tasks
 from edge.csi_volume_plugin import VolumePlugin
 from edge.home import Home
+from edge.kubelet_relay import KubeletRelay
+from edge.machine import read_machine
 from edge.manager.states import VolumeStates
 from edge.metastore import Metastore
-from edge.node_facts import NodeFacts
+from edge.node_facts import NodeFacts, UpdatePeriods
 from edge.pod_facts import PodFacts
 from edge.registrar import Registrar
 from edge.registry.driver_registry import DriverRegistry
 from edge.settings import AgentSettings
-from edge.sync_streams import SyncStreams
+from edge.sync_streams import SyncStreams, observe_stream
 from edge.volume_errors import VolumeError
 from edge.volume_manager import VolumeManager
 
 log = logging.getLogger("csi_bridge.edge")
 
-_KUBELET_SOCKET = "pod-resources/kubelet.sock"
+KUBELET_SOCKET = "pod-resources/kubelet.sock"
 """What a running kubelet listens on below its root directory. (`device-plugins/kubelet.sock` is always that of
 /var/lib/kubelet, wherever the kubelet's root directory is.)"""
 
+
+_LOOK_S = 5.0
+"""How often it is looked for problems to name."""
 
 _TRY_AGAIN_S = 5.0
 """After a disk that took nothing: it is emptied by people."""
@@ -61,19 +68,34 @@ class KubeletPart:
             SettingsError: a directory cannot be used, or is another one's.
         """
         own = settings.registration == "own"
+        self._tell = changed
         self._home = Home(settings.state_dir, settings.node, settings.root_dir) if own else None
         self._root_lock = _take_root(settings.root_dir) if own else None
         self.volumes = Volumes(settings) if own else None
+        self._streams = self.volumes.streams if self.volumes is not None else observe_stream()
         self.registry = DriverRegistry(
             settings.node,
             state_dir=settings.state_dir,
             max_message_bytes=settings.max_message_bytes,
             sockets=settings.driver,
-            changed=changed,
+            changed=self._changed,
             labels=self.volumes.node_labels if self.volumes is not None else dict,
             own=own,
         )
-        self._registrar = Registrar(settings.root_dir, self.registry, own=own)
+        self._relay = self._make_relay(settings)
+        is_relay = self._relay.holds if self._relay is not None else lambda _endpoint: False
+        self._registrar = Registrar(settings.root_dir, self.registry, own=own, is_relay=is_relay)
+
+    def _make_relay(self, settings: AgentSettings) -> KubeletRelay | None:
+        if settings.relay_dir is None:
+            return None
+        limit = settings.max_message_bytes
+        return KubeletRelay(settings.relay_dir, settings.node, lambda: self.registry.drivers, max_message_bytes=limit)
+
+    def _changed(self) -> None:
+        self._tell()
+        if self._relay is not None:
+            self._relay.changed()
 
     async def start(self, tasks: Tasks) -> None:
         """Bring the volumes to where they should be, from what is known here, and take registrations."""
@@ -83,24 +105,50 @@ class KubeletPart:
         if self.volumes is not None:
             await self.volumes.start(self.registry, tasks)
         tasks.start(self._registrar.run(), name="registrar")
+        if self._relay is not None:
+            tasks.start(self._relay.run(), name="kubelet relay")
+        tasks.start(self._name_problems(), name="problems")
+
+    @property
+    def problems(self) -> list[str]:
+        """What people must mend, or at least know, of this node's drivers."""
+        relayed = self._relay.problems(self._registrar.observed) if self._relay is not None else []
+        return self.registry.problems + relayed
+
+    def relay_of(self, driver: str) -> str:
+        """The socket that a kubelet calls in a driver's place; empty if there is none."""
+        return self._relay.served(driver) if self._relay is not None else ""
+
+    async def _name_problems(self) -> None:
+        """Each problem once in the log, when it has lasted: at a start not everything is known at once."""
+        named: set[str] = set()
+        before: set[str] = set()
+        while True:
+            now = set(self.problems)
+            for problem in sorted((now & before) - named):
+                log.warning("%s", problem)
+            named, before = now & (named | before), now
+            await asyncio.sleep(_LOOK_S)
 
     def up(self, link: Link) -> None:
         """There is a link to the hub."""
-        if self.volumes is not None:
-            self.volumes.streams.up(link)
+        self._streams.up(link)
 
     def down(self) -> None:
         """The link is gone, or is to drain."""
-        if self.volumes is not None:
-            self.volumes.streams.down()
+        self._streams.down()
 
     async def drain(self, limit_s: float) -> None:
-        """Finish the steps under way; begin no other."""
+        """Finish the steps and a kubelet's calls under way; begin no other."""
+        if self._relay is not None:
+            await self._relay.drain()
         if self.volumes is not None:
             await self.volumes.drain(limit_s)
 
     async def close(self) -> None:
-        """End the steps that still are under way, then close what is on disk, and the connections to the drivers."""
+        """End what still is under way, then close what is on disk, and the connections to the drivers."""
+        if self._relay is not None:
+            await self._relay.close()
         if self.volumes is not None:
             await self.volumes.close()
         await self.registry.close()
@@ -167,7 +215,7 @@ class Volumes:
     async def _manage(self, registry: DriverRegistry, states: VolumeStates) -> bool:
         """False, and why in the log, while it cannot be found out what is mounted."""
         settings = self._settings
-        facts = NodeFacts(settings.node, self.metastore, registry)
+        facts = NodeFacts(settings.node, self.metastore, registry, read_machine(settings.root_dir))
         manager = VolumeManager(
             node=settings.node,
             store=self.metastore,
@@ -190,6 +238,7 @@ class Volumes:
         self._manager = manager
         facts.tell(manager.volumes_in_use())  # not before it is known what is mounted (contract.md C.9)
         registry.subscribe(lambda: facts.tell(manager.volumes_in_use()))
+        self.metastore.subscribe(UpdatePeriods(self.metastore, registry).changed)
         self._pod_facts = PodFacts(self.metastore, manager.pod_states)
         manager.subscribe(self._pod_facts.changed)
         self._pod_facts.changed()
@@ -219,6 +268,7 @@ class Volumes:
         return {
             "as_of": timestamp(heard_at) if heard_at is not None else None,
             "in_step": self.metastore.in_step,
+            "facts_waiting": self.metastore.facts.waiting,
             "started": manager is not None,
             "trouble": self._trouble or self.metastore.trouble,
             "pods": manager.describe_pods() if manager is not None else [],
@@ -239,9 +289,9 @@ def _take_root(root: Path) -> int:
         raise SettingsError("--root-dir", str(root), "another edge agent is using it") from None
     except OSError as error:
         raise SettingsError("--root-dir", str(root), f"cannot be used: {error.strerror or error}") from error
-    if _listens(root / _KUBELET_SOCKET):
+    if _listens(root / KUBELET_SOCKET):
         os.close(descriptor)
-        why = f"a kubelet is running with this root directory ({_KUBELET_SOCKET} answers): say --registration=observe"
+        why = f"a kubelet is running with this root directory ({KUBELET_SOCKET} answers): say --registration=observe"
         raise SettingsError("--root-dir", str(root), why)
     return descriptor
 

@@ -7,7 +7,8 @@ Rules (kubernetes pkg/kubelet/pluginmanager; contract.md C.1):
 * GetInfo, the checks, the registration, then Notify with the truth about it. Whatever fails is tried again after the
   kubelet's back-off; a new file at the path is tried at once, twice a second at most.
 * One line in the log when a plugin's trouble becomes another one, and none for the same trouble again.
-* Observing, it asks GetInfo and goes to look for sockets, and tells nobody anything: a kubelet does that.
+* Observing, it asks GetInfo and goes to look for sockets, and tells nobody anything: a kubelet does that. A socket of
+  the agent's own relay is no driver's.
 """
 
 import asyncio
@@ -15,6 +16,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
@@ -62,22 +64,36 @@ class _Failed(Exception):
 class Registrar:
     """Serves the registry directory of one kubelet's root directory. `run()` it as a task."""
 
-    def __init__(self, root: Path, registry: Registry, *, own: bool = True) -> None:
+    def __init__(
+        self,
+        root: Path,
+        registry: Registry,
+        *,
+        own: bool = True,
+        is_relay: Callable[[str], bool] = lambda _endpoint: False,
+    ) -> None:
         """A registrar that has seen nothing yet.
 
         Args:
             root: the kubelet's directory, e.g. `/var/lib/kubelet`.
             registry: what it tells.
             own: whether it registers plugins; else it observes those of a kubelet.
+            is_relay: whether a socket is the agent's own, which it serves for drivers.
         """
         self.directory = root / _REGISTRY
         self._plugins = root / _PLUGINS
         self._registry = registry
         self._own = own
+        self._is_relay = is_relay
         self._served: dict[Path, _Plugin] = {}
         self._tried: dict[Path, float] = {}
         self._others: Mapping[Path, str] = {}
         registry.subscribe(self._changed)
+
+    @property
+    def observed(self) -> list[Offer]:
+        """The drivers that register with a kubelet, each with the socket that the kubelet is told of."""
+        return [plugin.observed for _, plugin in sorted(self._served.items()) if plugin.observed is not None]
 
     async def run(self) -> None:
         """Serve until cancelled; what is registered stays so."""
@@ -97,9 +113,12 @@ class Registrar:
                 await self._end(path)
         for path, file in sorted(sockets.items()):
             if path not in self._served:
-                plugin = self._served[path] = _Plugin(path, file, self._registry, own=self._own)
+                plugin = self._served[path] = self._plugin(path, file)
                 wait_s = self._tried.pop(path, -FIRST_S) + FIRST_S - time.monotonic()
                 plugin.task = tasks.create_task(plugin.serve(wait_s), name=f"plugin at {path}")
+
+    def _plugin(self, path: Path, file: FileId) -> "_Plugin":
+        return _Plugin(path, file, self._registry, own=self._own, is_relay=self._is_relay)
 
     async def _end(self, path: Path) -> None:
         plugin = self._served.pop(path)
@@ -130,13 +149,13 @@ class Registrar:
         trouble = ""
         while True:
             try:
-                now = set(await asyncio.to_thread(lambda: list(self._plugins.glob("*/csi.sock"))))
+                found = await asyncio.to_thread(lambda: list(self._plugins.glob("*/csi.sock")))
             except OSError as error:  # a directory went away while it was read, or may not be read
                 if str(error) != trouble:
                     log.warning("cannot look for drivers in %s: %s; those that were seen stay", self._plugins, error)
                 trouble, now = str(error), seen
             else:
-                trouble = ""
+                trouble, now = "", {path for path in found if not self._is_relay(str(path))}
             for path in now - seen:
                 self._registry.found(str(path), str(path))
             for path in seen - now:
@@ -152,12 +171,17 @@ class _Plugin:
         file: which file it is.
         task: what serves it.
         tried_at_s: when it was tried last.
+        observed: what it offers a kubelet, if it is a CSI driver's.
     """
 
-    def __init__(self, path: Path, file: FileId, registry: Registry, *, own: bool) -> None:
+    def __init__(
+        self, path: Path, file: FileId, registry: Registry, *, own: bool, is_relay: Callable[[str], bool]
+    ) -> None:
         self.file = file
         self.task: asyncio.Task[None] | None = None
         self.tried_at_s = 0.0
+        self.observed: Offer | None = None
+        self._is_relay = is_relay
         self._path = path
         self._registry = registry
         self._own = own
@@ -213,8 +237,12 @@ class _Plugin:
         return offer.name
 
     def _observe(self, kind: str, offer: Offer) -> None:
-        if kind == PLUGIN_TYPE:
-            self._registry.found(str(self._path), offer.endpoint.removeprefix("unix://") or str(self._path))
+        if kind != PLUGIN_TYPE:
+            return
+        endpoint = offer.endpoint.removeprefix("unix://") or str(self._path)
+        self.observed = replace(offer, endpoint=endpoint)
+        if not self._is_relay(endpoint):
+            self._registry.found(str(self._path), endpoint)
 
     async def _register(self, client: PluginClient, kind: str, offer: Offer) -> None:
         refusal = await self._refusal(kind, offer)

@@ -32,6 +32,13 @@ class AgentSettings(LinkSettings):
         help="own: take registrations and mount pods' volumes, as a kubelet does. observe: a kubelet does that here; "
         "find its drivers, and mount nothing.",
     )
+    relay_dir: Path | None = setting(
+        None,
+        parse=path,
+        help="With observe: a directory for one socket per driver, PATH/<driver>.sock, that the kubelet calls in the "
+        "driver's place (node-driver-registrar's --kubelet-registration-path). It adds to the answers of a driver "
+        "without a topology which node this is. Without it no such driver's volumes are tied to a node.",
+    )
     durability: str = setting(
         "normal",
         parse=choice("normal", "full"),
@@ -68,3 +75,7 @@ class AgentSettings(LinkSettings):
         """Check what concerns several settings together."""
         super().__post_init__()
         self.check_dial("hub", self.hub)
+        if self.relay_dir is not None and self.registration != "observe":
+            raise self.wrong("relay_dir", "is for nodes with a kubelet: say --registration=observe, too")
+        if self.relay_dir is not None and not self.relay_dir.is_absolute():
+            raise self.wrong("relay_dir", "must be an absolute path: a kubelet is told of it")

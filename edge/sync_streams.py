@@ -1,6 +1,7 @@
 """The sync streams of an agent: what the hub tells comes into the metastore, what the node has to tell goes up.
 
-Both run on each link, below the calls in priority, and begin with a comparison of digests.
+Both run on each link, below the calls in priority, and begin with a comparison of digests. An agent beside a kubelet
+has one stream in their place, which says so by being there.
 """
 
 import asyncio
@@ -57,3 +58,13 @@ class SyncStreams:
             await telling.run()
         finally:
             unlisten()
+
+
+def observe_stream() -> Standing:
+    """The stream of an agent beside a kubelet."""
+    return Standing(Kind.OBSERVE, _hold, priority=Priority.SYNC)
+
+
+async def _hold(stream: Stream) -> None:
+    async for _ in stream:  # nothing comes
+        pass

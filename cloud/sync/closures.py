@@ -2,6 +2,7 @@
 
     Node ── the node's own
     Pod with spec.nodeName
+     ├── ServiceAccountToken                     if a CSIDriver of its volumes asks for one
      ├── CSIDriver, Secret                       of the volumes that stand in it
      └── PersistentVolumeClaim
           └── PersistentVolume                   if it names the claim as well
@@ -28,12 +29,13 @@ from cloud.sync.fields import Body
 from cloud.sync.kinds import KINDS
 from cloud.sync.persistentvolumes import is_claimed_by
 from cloud.sync.source import Source
+from cloud.sync.tokens import TokenRequest, request_of
 from common.objects import Object, Ref, Stamp, encode_body
 
 _K = TypeVar("_K")
 _V = TypeVar("_V")
 
-_LEAVES = frozenset({"CSIDriver", "Node", "Secret", "VolumeAttachment"})
+_LEAVES = frozenset({"Node", "Secret", "ServiceAccountToken", "VolumeAttachment"})
 """They need no other: a change in one changes nothing in a closure but its own stamp."""
 
 log = logging.getLogger("csi_bridge.hub.closures")
@@ -132,8 +134,9 @@ class Closures:
         """Keep the index of users in step with what a closure looks up, or no more."""
         for ref in refs:
             if closure.looks_up(ref):
-                if ref not in self._users:
-                    self._source.use(ref)
+                request = closure.request(ref)
+                if ref not in self._users or request is not None:
+                    self._source.use(ref, request)
                 self._users.setdefault(ref, set()).add(closure.node)
             elif ref in self._users:
                 _discard(self._users, ref, closure.node)
@@ -202,11 +205,17 @@ class _Closure:
         self._walks: dict[Ref, _Walk] = {}
         self._pods: dict[Ref, set[Ref]] = {}
         """By object: the pods that look it up."""
+        self._requests: dict[Ref, TokenRequest] = {}
+        """By object that holds tokens: which ones."""
         self._stamps: dict[Ref, Stamp] | None = None
 
     def looks_up(self, ref: Ref) -> bool:
         """Whether any pod does."""
         return ref in self._pods
+
+    def request(self, ref: Ref) -> TokenRequest | None:
+        """What tokens an object is to hold; None if it is to hold none."""
+        return self._requests.get(ref)
 
     def looked_up(self) -> Collection[Ref]:
         """All that any pod does."""
@@ -255,7 +264,17 @@ class _Closure:
             if pod in mine:
                 self._walks[pod] = new
             differing |= old.looked_up ^ new.looked_up
+            if old.tokens != new.tokens:
+                differing |= self._ask(old.tokens, new.tokens)
         return differing
+
+    def _ask(self, old: TokenRequest | None, new: TokenRequest | None) -> set[Ref]:
+        """A pod needs other tokens than before. The objects that hold them."""
+        if old is not None:
+            self._requests.pop(old.ref, None)  # manifests may give two pods one UID
+        if new is not None:
+            self._requests[new.ref] = new
+        return {it.ref for it in (old, new) if it is not None}
 
     def _held(self, pods: Iterable[Ref]) -> dict[Ref, tuple[Ref, ...]]:
         return {pod: self._walks[pod].held for pod in pods if pod in self._walks}
@@ -287,10 +306,12 @@ class _Walk:
     Attributes:
         held: what the node may hold of it, each after what it needs, the pod last; not all of it need exist.
         looked_up: what the answer depends on.
+        tokens: those that it needs.
     """
 
     held: tuple[Ref, ...] = ()
     looked_up: frozenset[Ref] = frozenset()
+    tokens: TokenRequest | None = None
 
 
 _NOTHING = _Walk()
@@ -300,6 +321,8 @@ def _walk(pod: Ref, node: str, source: Source, bound: _Bound) -> _Walk:
     held: dict[Ref, None] = {}
     visited: set[Ref] = set()
     looked_up: set[Ref] = set()
+    mounting: set[Ref] = set()
+    """The drivers of its volumes, without those of block volumes, which get no tokens (kubernetes csi_block.go)."""
 
     def visit(ref: Ref) -> None:
         looked_up.add(ref)
@@ -312,12 +335,23 @@ def _walk(pod: Ref, node: str, source: Source, bound: _Bound) -> _Walk:
                 visit(needed)
             else:
                 looked_up.add(needed)
+            if needed.kind == "CSIDriver" and body is not None and body["spec"].get("volumeMode") != "Block":
+                mounting.add(needed)
         held[ref] = None
         if ref.kind == "PersistentVolume":
             held.update(dict.fromkeys(sorted(bound.attachments.get((node, ref.name), ()))))
 
     visit(pod)
-    return _Walk(tuple(held), frozenset(looked_up))
+    tokens = _tokens(source.body(pod), map(source.body, mounting))
+    if tokens is not None:
+        looked_up.add(tokens.ref)
+        del held[pod]  # the last
+        held |= {tokens.ref: None, pod: None}
+    return _Walk(tuple(held), frozenset(looked_up), tokens)
+
+
+def _tokens(pod: Body | None, drivers: Iterable[Body | None]) -> TokenRequest | None:
+    return request_of(pod, (body for body in drivers if body is not None)) if pod is not None else None
 
 
 def _is_mutual(volume: Ref, claim: Body | None, source: Source) -> bool:

@@ -2,8 +2,8 @@
 
 Rules:
 
-* One list and one watch for each kind, for all nodes; Secrets are read one by one, by those who need them
-  (`secret_reader`).
+* One list and one watch for each kind, for all nodes; Secrets are read, and tokens made, one by one for those who need
+  them (`on_demand`).
 * Ready means that every kind was listed once.
 * What cannot be used keeps its last good state, and is named among the problems.
 * An object whose trimmed state is the same has not changed: pods and nodes change their status all the time.
@@ -16,14 +16,17 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, Protocol
 
 from cloud.kube import RESOURCES
-from cloud.sync import reflector, secret_reader
+from cloud.sync import reflector, secret_reader, token_minter, tokens
 from cloud.sync.fields import Fields
 from cloud.sync.kind_rules import check_metadata, trimmed
 from cloud.sync.kinds import KINDS
 from cloud.sync.manifest_objects import item_of
+from cloud.sync.on_demand import OnDemand
 from cloud.sync.reflector import Reflector
 from cloud.sync.secret_reader import SecretReader
 from cloud.sync.source import Item, Objects
+from cloud.sync.token_minter import TokenMinter
+from cloud.sync.tokens import TokenRequest
 from common.objects import Ref
 
 log = logging.getLogger("csi_bridge.hub.cluster")
@@ -32,7 +35,7 @@ WATCHED: Final = ("CSIDriver", "Node", "PersistentVolume", "PersistentVolumeClai
 """The kinds that are listed and watched."""
 
 
-class Api(reflector.Api, secret_reader.Api, Protocol):
+class Api(reflector.Api, secret_reader.Api, token_minter.Api, Protocol):
     """What is asked of `cloud.kube.Kube`."""
 
 
@@ -56,27 +59,36 @@ class Cluster(Objects):
         super().__init__()
         self._problems: dict[Ref, str] = {}
         self._unlisted = set(WATCHED)
-        self._secrets = SecretReader(api, self._found_secret, now=now)
+        self._minter = TokenMinter(api)
+        self._on_demand = {
+            "Secret": OnDemand(SecretReader(api), self._found, now=now),
+            tokens.KIND: OnDemand(self._minter, self._found, now=now),
+        }
         self._reflectors = [Reflector(api, RESOURCES[kind], _Copy(kind, self), pause=pause) for kind in WATCHED]
 
     def problems(self) -> list[str]:
         """What is wrong with the connection and with the objects, in sentences."""
         troubles = [it.trouble for it in self._reflectors if it.trouble]
-        return [*troubles, *self._problems.values(), *self._secrets.problems()]
+        unread = [text for it in self._on_demand.values() for text in it.problems()]
+        return [*troubles, *self._problems.values(), *unread]
 
     def knows(self, ref: Ref) -> bool:
         """Whether what `stamp` says of an object is so."""
-        return self._secrets.knows(ref) if ref.kind == "Secret" else self.is_ready
+        on_demand = self._on_demand.get(ref.kind)
+        return on_demand.knows(ref) if on_demand is not None else self.is_ready
 
-    def use(self, ref: Ref) -> None:
-        """An object is needed from now on."""
-        if ref.kind == "Secret":
-            self._secrets.use(ref)
+    def use(self, ref: Ref, request: TokenRequest | None = None) -> None:
+        """An object is needed from now on; of tokens: these, also in place of those of before."""
+        if request is not None:
+            self._minter.want(request)
+        if (on_demand := self._on_demand.get(ref.kind)) is not None:
+            on_demand.use(ref)
 
     def release(self, ref: Ref) -> None:
         """It is needed no more."""
-        if ref.kind == "Secret":
-            self._secrets.release(ref)
+        if (on_demand := self._on_demand.get(ref.kind)) is not None:
+            on_demand.release(ref)
+            self._minter.release(ref)
             self.gone(ref)
 
     async def run(self) -> None:
@@ -84,7 +96,8 @@ class Cluster(Objects):
         async with asyncio.TaskGroup() as tasks:
             for reflector in self._reflectors:
                 tasks.create_task(reflector.run())
-            tasks.create_task(self._secrets.run())
+            for on_demand in self._on_demand.values():
+                tasks.create_task(on_demand.run())
 
     def read(self, kind: str, body: Mapping[str, Any]) -> tuple[Ref, Item | None]:
         """An object that the API server told of; its last good state if it cannot be used, None if it never could."""
@@ -115,9 +128,9 @@ class Cluster(Objects):
         self._problems.pop(ref, None)
         self.update({ref: None})
 
-    def _found_secret(self, ref: Ref, body: Mapping[str, Any] | None) -> None:
+    def _found(self, ref: Ref, body: Mapping[str, Any] | None) -> None:
         before = self.stamp(ref)
-        self.update({ref: self.read("Secret", body)[1] if body is not None else None})
+        self.update({ref: self.read(ref.kind, body)[1] if body is not None else None})
         if self.stamp(ref) == before:
             self.tell(frozenset({ref}))  # also that there is none is news, to those who wait for it
 

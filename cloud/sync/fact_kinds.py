@@ -35,6 +35,12 @@ _EVENT_TEXTS: Final = (
     "reportingInstance", "action",
 )  # fmt: skip
 _AMOUNTS: Final = ("capacity", "allocatedResources")
+_RESOURCES: Final = ("cpu", "memory", "ephemeral-storage", "pods")
+"""What a node may tell that it has. Others are for whoever hands them out there: nobody."""
+_NODE_INFO: Final = (
+    "architecture", "bootID", "kernelVersion", "kubeletVersion", "machineID", "operatingSystem", "osImage",
+    "systemUUID",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +114,14 @@ def _kept_csi_node(fields: Fields, _ref: Ref) -> dict[str, Any]:
 
 
 def _kept_node(fields: Fields, _ref: Ref) -> dict[str, Any]:
-    in_use = fields.part("status").texts("volumesInUse")
-    return {**_kept_metadata(fields), **without_empty({"status": without_empty({"volumesInUse": in_use})})}
+    status = fields.part("status")
+    in_use = status.texts("volumesInUse")
+    capacity = status.part("capacity")
+    for name in _RESOURCES:
+        capacity.quantity(name)
+    info = pick(status.text_map("nodeInfo"), *_NODE_INFO)
+    kept = {"volumesInUse": in_use, "capacity": pick(capacity.body, *_RESOURCES), "nodeInfo": info}
+    return {**_kept_metadata(fields), **without_empty({"status": without_empty(quantities(kept, "capacity"))})}
 
 
 def _kept_metadata(fields: Fields) -> dict[str, Any]:

@@ -50,6 +50,9 @@ class FactSink:
     def down(self, node: str) -> None:
         """It tells them no more."""
 
+    def observed(self, node: str) -> None:
+        """A kubelet serves the node. Nobody needs to know."""
+
     async def store(self, node: str, obj: Object) -> None:
         """Keep a fact. When this returns it is on the disk, or of no use to anybody.
 
@@ -64,13 +67,17 @@ class FactSink:
         else:
             await self._files.put(node, obj.ref, fact)
 
-    async def forget(self, node: str) -> None:
-        """The node is gone for good, and all that it told.
+    async def void(self, node: str) -> None:
+        """All that the node told is void.
 
         Raises:
             OSError: the disk is broken.
         """
         await self._files.forget(node)
+
+    async def forget(self, node: str) -> None:
+        """The node is gone for good, and all that it told. Errors as in `void`."""
+        await self.void(node)
 
     async def drop(self, node: str, ref: Ref, uid: str) -> None:
         """The node tells this no more. An event stays: it has happened.

@@ -9,6 +9,7 @@ from cloud.sync import (
     persistentvolumes,
     pods,
     secrets,
+    tokens,
     volumeattachments,
 )
 
@@ -16,6 +17,6 @@ KINDS: Final = {
     rules.kind: rules
     for rules in (
         pods.RULES, persistentvolumeclaims.RULES, persistentvolumes.RULES, volumeattachments.RULES, nodes.RULES,
-        csidrivers.RULES, secrets.RULES,
+        csidrivers.RULES, secrets.RULES, tokens.RULES,
     )
 }  # fmt: skip

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from cloud.sync.fields import Body
+from cloud.sync.tokens import TokenRequest
 from common.objects import Ref, Stamp
 
 Changed = Callable[[frozenset[Ref]], None]
@@ -37,8 +38,8 @@ class Source(Protocol):
     def knows(self, ref: Ref) -> bool:
         """Whether what `stamp` says of an object is so: it may not have been asked for yet."""
 
-    def use(self, ref: Ref) -> None:
-        """An object is needed from now on."""
+    def use(self, ref: Ref, request: TokenRequest | None = None) -> None:
+        """An object is needed from now on; of tokens: these, also in place of those of before."""
 
     def release(self, ref: Ref) -> None:
         """It is needed no more."""
@@ -85,7 +86,7 @@ class Objects:
         """Whether what `stamp` says of an object is so. Here all objects come together."""
         return self.is_ready
 
-    def use(self, ref: Ref) -> None:
+    def use(self, ref: Ref, request: TokenRequest | None = None) -> None:
         """An object is needed from now on. Nothing to do where all objects are there anyway."""
 
     def release(self, ref: Ref) -> None:

@@ -7,6 +7,7 @@ Rules:
 * A node's facts are stored one after another, also over its streams: what an old stream gave is stored before a new
   one is asked what it has.
 * A fact that cannot be taken is refused by name; the others go on. A disk that takes none is tried again.
+* An agent beside a kubelet tells nothing, and what its node told before is void.
 * A peer that breaks the rules of a sync is told so, and its stream ends.
 """
 
@@ -66,6 +67,12 @@ class FactSink(Protocol):
 
     def down(self, node: str) -> None:
         """One of these streams has ended."""
+
+    def observed(self, node: str) -> None:
+        """A kubelet serves the node from now on."""
+
+    async def void(self, node: str) -> None:
+        """All that the node told is void. OSError as in `store`."""
 
     async def store(self, node: str, obj: Object) -> None:
         """Store one, or find that it is of no use any more.
@@ -146,6 +153,17 @@ class SyncServer:
             finally:
                 self._sink.down(node)
 
+    async def serve_observe(self, stream: Stream, node: str) -> None:
+        """Leave a node to its kubelet, until the agent's link is gone."""
+        order = self._orders.setdefault(node, asyncio.Lock())
+        with self._counted(node):
+            self._sink.observed(node)
+            async with order:
+                await _tried(lambda: self._sink.void(node), f"what node {node} told cannot be removed")
+            log.info("node %s is served by a kubelet: nothing is told to it, and nothing written of it", node)
+            async for _ in stream:  # nothing comes
+                pass
+
     @contextmanager
     def _counted(self, node: str) -> Iterator[None]:
         """A stream of a node: each holds the keys of its closure, or facts that wait."""
@@ -218,20 +236,12 @@ class _Facts:
     async def _store(self, change: Put | Drop) -> str:
         """Store one; why it is refused, or an empty text."""
         async with self._order:
-            last = ""
-            while True:
-                try:
-                    await self._store_once(change)
-                except ValueError as error:
-                    self._note_refusal(change.ref, error)
-                    return str(error) or "it is not taken"
-                except OSError as error:
-                    if str(error) != last:
-                        last = str(error)
-                        log.error("a fact of node %s cannot be stored; it is tried again: %s", self._node, last)  # noqa: TRY400  # not a bug
-                    await asyncio.sleep(_RETRY_S)
-                else:
-                    return ""
+            try:
+                await _tried(lambda: self._store_once(change), f"a fact of node {self._node} cannot be stored")
+            except ValueError as error:
+                self._note_refusal(change.ref, error)
+                return str(error) or "it is not taken"
+            return ""
 
     def _note_refusal(self, ref: Ref, error: ValueError) -> None:
         self._refusals += 1
@@ -244,6 +254,19 @@ class _Facts:
             await self._sink.store(self._node, change.object)
         else:
             await self._sink.drop(self._node, change.ref, change.uid)
+
+
+async def _tried(work: Callable[[], Awaitable[None]], trouble: str) -> None:
+    """Do it, again and again while the disk does not allow it; nothing else is caught."""
+    last = ""
+    while True:
+        try:
+            return await work()
+        except OSError as error:
+            if str(error) != last:
+                last = str(error)
+                log.error("%s; it is tried again: %s", trouble, last)  # noqa: TRY400  # not a bug
+            await asyncio.sleep(_RETRY_S)
 
 
 async def _within_rules(stream: Stream, sync: Awaitable[None], node: str) -> None:

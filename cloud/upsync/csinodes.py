@@ -6,11 +6,14 @@ Rules:
 * One driver at a time is written: one that the API server does not take holds up no other.
 * The node id and the topology keys of an entry cannot change: it is removed, and added anew. How many volumes a driver
   takes changes in place, where the API server allows that (KEP-4876); elsewhere it is done the same way.
-* Entries of drivers that the node does not tell of go if the hub wrote them; others' stay.
+* Entries of drivers that the node does not tell of go if the hub wrote them, and if it stays so for a while: an agent
+  that lost its disk does not know its drivers before they register again, and the attacher and the provisioner do
+  without them until then (RULE C4). Others' entries stay.
 * Two nodes with one node id are the business of `cloud.sync.fact_files`, which tells people so (RULE C5).
 """
 
-from collections.abc import Collection, Mapping
+import time
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
 from cloud.kube import RESOURCES, Body, KubeError
@@ -22,15 +25,29 @@ _NODES: Final = RESOURCES["Node"]
 _CSI_NODES: Final = RESOURCES["CSINode"]
 
 
+_GRACE_S: Final = 120.0
+"""For so long a driver that the node does not tell of keeps its entry: as long as an agent remembers one that left."""
+
+
 class CSINodeWriter:
     """Writes what nodes tell of their drivers."""
 
-    def __init__(self, api: Api) -> None:
-        """Nothing is written yet."""
-        self._api = api
+    def __init__(self, api: Api, *, now: Callable[[], float] = time.monotonic) -> None:
+        """Nothing is written yet.
 
-    async def write(self, node: str, ref: Ref, fact: Mapping[str, Any] | None) -> None:
+        Args:
+            api: where the CSINodes are.
+            now: seconds of a clock that never goes back.
+        """
+        self._api, self._now = api, now
+        self._missed: dict[str, dict[str, float]] = {}
+        """By node: the drivers that it does not tell of, though they have entries, and since when."""
+
+    async def write(self, node: str, ref: Ref, fact: Mapping[str, Any] | None) -> float | None:
         """Bring a CSINode into line with what its node tells. None: it tells of no driver any more.
+
+        Returns:
+            In how many seconds an entry goes, if one is to.
 
         Raises:
             KubeError: to be tried again; without its Node, too.
@@ -39,10 +56,28 @@ class CSINodeWriter:
         told = {entry["name"]: entry for entry in fact["spec"]["drivers"]} if fact is not None else {}
         if fact is not None:
             found = await self._owned(node, found)
+        missed = self._miss(node, written_drivers(found) - told.keys() if found is not None else ())
         if found is None:
-            return
-        if gone := written_drivers(found) - told.keys():
+            return None
+        if gone := {name for name, since in missed.items() if since + _GRACE_S <= self._now()}:
             found = await self._write_entries(found, without=gone)
+        await self._write_told(node, found, told)
+        left = [since for name, since in missed.items() if name not in gone]
+        return min(left) + _GRACE_S - self._now() if left else None
+
+    def problems(self) -> list[str]:
+        """What people must mend: nothing that does not stand elsewhere."""
+        return []
+
+    def _miss(self, node: str, drivers: Collection[str]) -> Mapping[str, float]:
+        """These are missed now, and no others; since when each is."""
+        before = self._missed.pop(node, {})
+        missed = {name: before.get(name, self._now()) for name in drivers}
+        if missed:
+            self._missed[node] = missed
+        return missed
+
+    async def _write_told(self, node: str, found: Body, told: Mapping[str, Body]) -> None:
         refused: KubeError | None = None
         for entry in told.values():
             try:
@@ -54,10 +89,6 @@ class CSINodeWriter:
                 found = await self._api.get(_CSI_NODES, node)
         if refused is not None:
             raise refused
-
-    def problems(self) -> list[str]:
-        """What people must mend: nothing that does not stand elsewhere."""
-        return []
 
     async def _owned(self, node: str, found: Body | None) -> Body:
         """The CSINode, made if there is none, with the Node as it is now for its owner."""

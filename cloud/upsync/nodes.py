@@ -4,6 +4,8 @@ Rules:
 
 * What is in use is written first, and whatever is wrong with the rest does not hold it up: until it is there nothing
   is staged (RULE C12).
+* Of a Node that the hub made it also writes what the machine has, as a kubelet does, so that the scheduler puts pods
+  there. What somebody made of `allocatable` stays as long as the machine has what it had.
 * A label that is there with another value stays, and so does one that a kubelet may not set either (the NodeRestriction
   admission): the hub may set it, but must not on the word of one machine.
 * Of the annotations only the drivers' node ids come from the node. Those of drivers that it does not tell of stay,
@@ -17,8 +19,10 @@ from typing import Any, Final
 
 from cloud.kube import RESOURCES, Body
 from cloud.upsync.api import Api
+from cloud.upsync.in_use import InUse
 from cloud.upsync.ownership import HUB, MADE_BY, annotation, find, is_made, remember_drivers, written_drivers
 from common.objects import Ref
+from common.quantity import parse_bytes
 
 _NODES: Final = RESOURCES["Node"]
 
@@ -45,9 +49,14 @@ _KUBELET_LABELS: Final = frozenset({
 class NodeWriter:
     """Writes what nodes tell of themselves."""
 
-    def __init__(self, api: Api) -> None:
-        """Nothing is written yet."""
-        self._api = api
+    def __init__(self, api: Api, in_use: InUse) -> None:
+        """Nothing is written yet.
+
+        Args:
+            api: where the Nodes are.
+            in_use: is told which volumes stand in each.
+        """
+        self._api, self._in_use = api, in_use
         self._problems: dict[str, list[str]] = {}
 
     async def write(self, node: str, ref: Ref, fact: Mapping[str, Any] | None) -> None:
@@ -68,9 +77,11 @@ class NodeWriter:
         if metadata := change.metadata():
             # Another one may be at the same labels and annotations: this is for the state that was read.
             version = {"resourceVersion": found["metadata"]["resourceVersion"]}
-            await self._api.patch(_NODES, node, {"metadata": {**version, **metadata}})
+            found = await self._api.patch(_NODES, node, {"metadata": {**version, **metadata}})
         if change.problems:
             self._problems[node] = change.problems
+        if fact is not None:
+            await self._write_machine(node, found, fact)
 
     def problems(self) -> list[str]:
         """What people must mend, in sentences."""
@@ -78,10 +89,18 @@ class NodeWriter:
 
     async def _write_in_use(self, node: str, found: Body, fact: Mapping[str, Any]) -> Body:
         told = list((fact.get("status") or {}).get("volumesInUse") or ())
-        if told == list((found.get("status") or {}).get("volumesInUse") or ()):
-            return found
-        change = {"metadata": {"uid": found["metadata"]["uid"]}, "status": {"volumesInUse": told}}
-        return await self._api.patch(_NODES, node, change, subresource="status")
+        if told != list((found.get("status") or {}).get("volumesInUse") or ()):
+            found = await self._write_status(node, found, {"volumesInUse": told})
+        self._in_use.note(node, told)
+        return found
+
+    async def _write_machine(self, node: str, found: Body, fact: Mapping[str, Any]) -> None:
+        if is_made(found) and (change := _machine(node, found.get("status") or {}, fact.get("status") or {})):
+            await self._write_status(node, found, change)
+
+    async def _write_status(self, node: str, found: Body, change: Body) -> Body:
+        body = {"metadata": {"uid": found["metadata"]["uid"]}, "status": change}
+        return await self._api.patch(_NODES, node, body, subresource="status")
 
 
 class _Change:
@@ -114,7 +133,7 @@ class _Change:
 
     def _wanted_labels(self) -> Iterator[tuple[str, str]]:
         if is_made(self._found):
-            yield from _base_labels(self._node).items()
+            yield from _base_labels(self._node, self._fact).items()
         if self._fact is not None:
             yield from sorted(((self._fact.get("metadata") or {}).get("labels") or {}).items())
 
@@ -155,16 +174,43 @@ class _Change:
 def _new_node(node: str) -> Body:
     metadata = {
         "name": node,
-        "labels": _base_labels(node),
+        "labels": _base_labels(node, None),
         "annotations": {MADE_BY: HUB, _ATTACHED: "true"},
     }
     return {"apiVersion": "v1", "kind": "Node", "metadata": metadata}
 
 
-def _base_labels(node: str) -> Mapping[str, str]:
-    """What a kubelet would know without its drivers. The agent runs on Linux alone; of which kind, it does not tell."""
-    hostname = {"kubernetes.io/hostname": node} if len(node) <= _LONGEST_LABEL_CHARS else {}
-    return {**hostname, "kubernetes.io/os": "linux"}
+def _base_labels(node: str, fact: Mapping[str, Any] | None) -> Mapping[str, str]:
+    """What a kubelet would know without its drivers. The agent runs on Linux alone."""
+    labels = {"kubernetes.io/os": "linux"}
+    if len(node) <= _LONGEST_LABEL_CHARS:
+        labels["kubernetes.io/hostname"] = node
+    if architecture := (((fact or {}).get("status") or {}).get("nodeInfo") or {}).get("architecture"):
+        labels["kubernetes.io/arch"] = architecture
+    return labels
+
+
+def _machine(node: str, status: Body, told: Mapping[str, Any]) -> Body:
+    """What of a Node's status is to become another one, as far as it is about the machine."""
+    change: Body = {}
+    capacity = told.get("capacity") or {}
+    there = status.get("capacity") or {}
+    if any(_amount(there.get(name)) != _amount(amount) for name, amount in capacity.items()):
+        change |= {"capacity": capacity, "allocatable": capacity}
+    info = told.get("nodeInfo") or {}
+    if any((status.get("nodeInfo") or {}).get(name) != text for name, text in info.items()):
+        change["nodeInfo"] = info
+    if not status.get("addresses"):
+        change["addresses"] = [{"type": "Hostname", "address": node}]
+    return change
+
+
+def _amount(text: object) -> int | None:
+    """A quantity, which the API server writes in another way than it was told; None if there is none."""
+    try:
+        return parse_bytes(text)
+    except ValueError:
+        return None
 
 
 def _is_reserved(label: str) -> bool:

@@ -54,6 +54,11 @@ def remember_drivers(drivers: Collection[str]) -> Body:
     return {_DRIVERS: json.dumps(sorted(drivers), separators=(",", ":")) if drivers else None}
 
 
+def unmarked(body: Body) -> Body:
+    """The annotations, for a merge patch, that make an object nobody's; empty if it has no mark of the hub's."""
+    return {name: None for name in (MADE_BY, _DRIVERS) if annotation(body, name)}
+
+
 def annotation(body: Mapping[str, Any], name: str) -> str:
     """An annotation's text; empty without one."""
     return str(((body.get("metadata") or {}).get("annotations") or {}).get(name, ""))

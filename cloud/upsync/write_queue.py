@@ -5,11 +5,13 @@ Rules:
 * A key is worked on by one task at a time; several at a time are worked on in all.
 * Only the newest state counts: a key that is added ten times while it waits is written once.
 * What fails is tried again with growing distance, for ever: a key is done, or named among the problems.
+* What is done may be due again by itself, after a while.
 """
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Hashable
+from functools import partial
 from typing import Final, Generic, TypeVar
 
 from cloud.kube import KubeError
@@ -29,16 +31,23 @@ class WriteQueue(Generic[K]):
     """Writes keys. `add` from the loop; `close` ends it."""
 
     def __init__(
-        self, write: Callable[[K], Awaitable[None]], *, pause: Callable[[float], Awaitable[None]] = asyncio.sleep
+        self,
+        write: Callable[[K], Awaitable[float | None]],
+        *,
+        pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        later: Callable[[float, Callable[[], None]], object] | None = None,
     ) -> None:
         """Nothing is to be written yet.
 
         Args:
             write: brings what a key stands for into line. It reads what is to be there itself, and does nothing if
-                that is so. It raises KubeError for another try.
+                that is so. It gives the seconds after which the key is to be looked at again, if it is, and raises
+                KubeError for another try.
             pause: waits for so many seconds.
+            later: calls back after so many seconds; the running loop does, if it is not given.
         """
-        self._write, self._pause = write, pause
+        self._write, self._pause, self._later = write, pause, later
+        self._closed = False
         self._added: dict[K, int] = {}
         """By key that is to be written: how often it was added."""
         self._tasks: dict[K, asyncio.Task[None]] = {}
@@ -48,6 +57,8 @@ class WriteQueue(Generic[K]):
 
     def add(self, key: K) -> None:
         """What the key stands for may have changed."""
+        if self._closed:
+            return
         self._added[key] = self._added.get(key, 0) + 1
         if key not in self._tasks:
             self._tasks[key] = asyncio.get_running_loop().create_task(self._work(key), name=f"write {key}")
@@ -65,6 +76,7 @@ class WriteQueue(Generic[K]):
 
     async def close(self) -> None:
         """End all tries."""
+        self._closed = True
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()
@@ -85,7 +97,7 @@ class WriteQueue(Generic[K]):
         async with self._slots:
             added, waiting = self._added[key], self._waiting.pop(key, [])
             try:
-                await self._write(key)
+                again_s = await self._write(key)
             except KubeError as error:
                 self._waiting[key] = [*waiting, *self._waiting.get(key, [])]
                 self._note(key, str(error))
@@ -103,6 +115,9 @@ class WriteQueue(Generic[K]):
         for done in waiting:
             if not done.done():
                 done.set_result(None)
+        if again_s is not None:
+            later = self._later or asyncio.get_running_loop().call_later
+            later(again_s, partial(self.add, key))
         return True
 
     def _note(self, key: K, why: str) -> None:

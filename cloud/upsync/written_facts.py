@@ -4,20 +4,26 @@ Rules:
 
 * A fact is on the hub's disk before it is acknowledged, so nothing is lost while the API server is away: it is written
   later. What was told before the hub's start is looked at again.
-* A Node is acknowledged when Kubernetes has it: an agent stages a volume for the first time only when its node's
-  `volumesInUse` stands where the attach-detach controller sees it (RULE C12). What the node tells after
-  that waits there meanwhile: its facts are stored one after another.
+* A Node is acknowledged when all that is in use stands in Kubernetes: an agent stages a volume for the first time only
+  when its node's `volumesInUse` is where the attach-detach controller sees it (RULE C12). What the node tells after
+  that waits there meanwhile, for its facts are stored one after another; so nothing else is waited for.
 * Events are written from memory: one that is lost with the hub is lost.
+* Of a node that a kubelet serves nothing is written any more; what its agent told before is void.
+* Of a node that is gone for good, what the hub made in Kubernetes is deleted; until that is done it is named among the
+  problems. A hub that is restarted meanwhile knows nothing of it.
 """
 
 import asyncio
 import logging
-from collections import Counter, OrderedDict
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections import Counter, OrderedDict, defaultdict
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from typing import Any, Final, Protocol
 
 from cloud.sync.fact_kinds import NODE_KINDS, Fact, read_fact
 from cloud.sync.fields import Body
+from cloud.sync.pods import claim_names, node_of
+from cloud.upsync import farewell, handover
+from cloud.upsync.in_use import InUse
 from cloud.upsync.write_queue import WriteQueue
 from common.objects import Object, Ref, Stamp
 
@@ -42,8 +48,8 @@ class Sink(Protocol):
     async def drop(self, node: str, ref: Ref, uid: str) -> None:
         """The node tells this no more."""
 
-    async def forget(self, node: str) -> None:
-        """The node is gone for good."""
+    async def void(self, node: str) -> None:
+        """All that the node told is void."""
 
 
 class Files(Protocol):
@@ -59,8 +65,8 @@ class Files(Protocol):
 class Writer(Protocol):
     """Writes facts of one kind."""
 
-    async def write(self, node: str, ref: Ref, fact: dict[str, Any] | None) -> None:
-        """Bring the object into line; KubeError for another try."""
+    async def write(self, node: str, ref: Ref, fact: dict[str, Any] | None) -> float | None:
+        """Bring the object into line; in how many seconds to do so again, if at all. KubeError for another try."""
 
     def problems(self) -> list[str]:
         """What people must mend, in sentences."""
@@ -85,8 +91,10 @@ class WrittenFacts:
         files: Files,
         writers: Mapping[str, Writer],
         hearts: Hearts,
+        in_use: InUse,
         *,
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        later: Callable[[float, Callable[[], None]], object] | None = None,
     ) -> None:
         """Nothing is written yet.
 
@@ -95,19 +103,25 @@ class WrittenFacts:
             files: gives it back.
             writers: by kind.
             hearts: hear which nodes are there.
+            in_use: hears from the writer of Nodes what stands there.
             pause: waits for so many seconds.
+            later: calls back after so many seconds; the running loop does, if it is not given.
         """
-        self._hearts = hearts
+        self._hearts, self._in_use = hearts, in_use
         self._streams: Counter[str] = Counter()
+        self._observed: set[str] = set()
+        """The nodes that a kubelet serves, as their agents said last."""
         self._sink, self._files, self._writers = sink, files, writers
         self._events: OrderedDict[Key, Body] = OrderedDict()
-        self._queue: WriteQueue[Key] = WriteQueue(self._write, pause=pause)
+        self._tellers: defaultdict[Ref, set[str]] = defaultdict(set)
+        """By claim: the nodes that have ever told of it."""
+        self._queue: WriteQueue[Key] = WriteQueue(self._write, pause=pause, later=later)
 
     def begin(self) -> None:
         """Look at all that was told before."""
         for node in self._files.nodes():
             for ref in self._files.of(node):
-                self._queue.add((node, ref))
+                self._told((node, ref))
 
     async def close(self) -> None:
         """Write no more."""
@@ -118,11 +132,17 @@ class WrittenFacts:
         return [*self._queue.problems(), *(text for writer in self._writers.values() for text in writer.problems())]
 
     def stamps(self, node: str) -> Mapping[Ref, Stamp]:
-        """What is held of a node, without its events."""
-        return self._sink.stamps(node)
+        """What is held of a node, without its events, and without a Node of which not all stands in Kubernetes."""
+        stamps = self._sink.stamps(node)
+        ref = Ref("Node", "", node)
+        fact = self._files.of(node).get(ref)
+        if fact is None or self._in_use.has(node, _in_use(fact.body)):
+            return stamps
+        return {it: stamp for it, stamp in stamps.items() if it != ref}
 
     def up(self, node: str) -> None:
         """The node tells its facts from now on, on one stream more."""
+        self._observed.discard(node)
         self._streams[node] += 1
         self._hearts.up(node)
 
@@ -133,21 +153,37 @@ class WrittenFacts:
             del self._streams[node]
             self._hearts.down(node)
 
-    def changed(self, ref: Ref, *, gone: bool) -> None:
-        """An object of the cluster has changed: what nodes tell of it may count now, or be to write once more."""
-        if ref.kind == "Node" and gone:
-            for kind in NODE_KINDS:
-                self._add_if_told(ref.name, Ref(kind, "", ref.name))
-        elif ref.kind == "PersistentVolumeClaim" and not gone:
-            for node in self._files.nodes():
-                self._add_if_told(node, ref)
+    def observed(self, node: str) -> None:
+        """A kubelet serves the node from now on: it is handed over."""
+        self._observed.add(node)
+        self._end(node)
+        self._queue.add((node, Ref(handover.KIND, "", node)))
+
+    def changed(self, ref: Ref, body: Body | None) -> None:
+        """An object of the cluster has changed: what nodes tell of it may count now, or be to write once more.
+
+        Args:
+            ref: the object.
+            body: as it is now; None if it is gone.
+        """
+        match ref.kind:
+            case "Node" if body is None:
+                self._in_use.lose(ref.name)
+                for kind in NODE_KINDS:
+                    self._add_if_told(ref.name, Ref(kind, "", ref.name))
+            case "PersistentVolumeClaim" if body is not None:
+                for node in self._tellers.get(ref, ()):
+                    self._add_if_told(node, ref)
+            case "Pod" if body is not None:
+                for name in claim_names(body):
+                    self._add_if_told(node_of(body), Ref("PersistentVolumeClaim", ref.namespace, name))
 
     def _add_if_told(self, node: str, ref: Ref) -> None:
         if ref in self._files.of(node):
             self._queue.add((node, ref))
 
     async def store(self, node: str, obj: Object) -> None:
-        """Keep a fact, and have it written. When this returns for a Node, it is.
+        """Keep a fact, and have it written. When this returns for a Node, all that is in use stands there.
 
         Raises:
             ValueError: it is not this node's to tell, or makes no sense.
@@ -157,9 +193,9 @@ class WrittenFacts:
         key = node, obj.ref
         if obj.ref.kind == "Event":
             self._put_event(key, read_fact(obj))
-        self._queue.add(key)
-        if obj.ref.kind == "Node":
-            await self._queue.written(key)
+        self._told(key)
+        if obj.ref.kind == "Node" and node not in self._observed:
+            await self._in_use.wait(node, _in_use(read_fact(obj)))
 
     async def drop(self, node: str, ref: Ref, uid: str) -> None:
         """The node tells this no more. Errors as in `store`."""
@@ -167,13 +203,36 @@ class WrittenFacts:
         if ref.kind != "Event":
             self._queue.add((node, ref))
 
-    async def forget(self, node: str) -> None:
-        """The node is gone for good, and all that it told; what stands in Kubernetes stays there.
+    async def void(self, node: str) -> None:
+        """All that the node told is void; what stands in Kubernetes stays there.
 
         Raises:
             OSError: the disk is broken.
         """
-        await self._sink.forget(node)
+        await self._sink.void(node)
+
+    async def forget(self, node: str) -> None:
+        """The node is gone for good, with all that it told, and with what the hub made of that.
+
+        Raises:
+            OSError: the disk is broken.
+        """
+        self._end(node)
+        await self._sink.void(node)
+        for kind in (farewell.KIND, *NODE_KINDS):
+            self._queue.add((node, Ref(kind, "", node)))
+
+    def _told(self, key: Key) -> None:
+        node, ref = key
+        if ref.kind == "PersistentVolumeClaim":
+            self._tellers[ref].add(node)
+        self._queue.add(key)
+
+    def _end(self, node: str) -> None:
+        """Nothing that the node told counts any more."""
+        self._in_use.end(node)
+        for key in [key for key in self._events if key[0] == node]:
+            del self._events[key]
 
     def _put_event(self, key: Key, body: Body) -> None:
         self._events.pop(key, None)
@@ -182,13 +241,20 @@ class WrittenFacts:
             (lost, about), _ = self._events.popitem(last=False)
             log.warning("an event of node %s is given up, for too many wait to be written: %s", lost, about)
 
-    async def _write(self, key: Key) -> None:
+    async def _write(self, key: Key) -> float | None:
         node, ref = key
+        if node in self._observed and ref.kind != handover.KIND:
+            return None
         if ref.kind == "Event":
             if (body := self._events.get(key)) is not None:
                 await self._writers[ref.kind].write(node, ref, dict(body))
                 if self._events.get(key) is body:
                     del self._events[key]
-            return
+            return None
         fact = self._files.of(node).get(ref)
-        await self._writers[ref.kind].write(node, ref, dict(fact.body) if fact is not None else None)
+        return await self._writers[ref.kind].write(node, ref, dict(fact.body) if fact is not None else None)
+
+
+def _in_use(body: Body) -> Collection[str]:
+    """What a Node's fact says is in use."""
+    return (body.get("status") or {}).get("volumesInUse") or ()

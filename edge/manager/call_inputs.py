@@ -88,8 +88,11 @@ class CallInputs:
             return None
         pod = want.pod
         found = self._get(Ref("ServiceAccountToken", pod.namespace, pod.uid))
-        have = (_body(found).get("tokens") or {}) if found is not None else {}
-        return {audience: self._token(have.get(audience), audience, want) for audience in audiences}
+        told = _body(found) if found is not None else {}
+        have = told.get("tokens") or {}
+        return {
+            audience: self._token(have.get(audience), audience, want, told.get("problem")) for audience in audiences
+        }
 
     def claim_size(self, claim: Claim) -> ClaimSize | None:
         """What the claim says of its size now; None if it is another one, or gone, or unreadable."""
@@ -125,10 +128,12 @@ class CallInputs:
             raise Waiting(f"PV {volume.name} is not attached to this node yet{f': {why}' if why else ''}")
         return {str(key): str(value) for key, value in (status.get("attachmentMetadata") or {}).items()}
 
-    def _token(self, given: object, audience: str, want: PodVolume) -> dict[str, str]:
+    def _token(self, given: object, audience: str, want: PodVolume, problem: object) -> dict[str, str]:
+        """One token; `problem` is why the hub has none."""
         whose = f"service account {want.pod.namespace}/{want.pod.service_account} for audience {audience!r}"
         if not isinstance(given, dict):
-            raise NotReady(f"the token of {whose} is not known to this node")
+            why = f"cannot be had: {problem}" if problem else "is not known to this node"
+            raise NotReady(f"the token of {whose} {why}")
         try:
             token, until = str(given["token"]), str(given["expirationTimestamp"])
             expires_at = datetime.fromisoformat(until).timestamp()

@@ -104,9 +104,19 @@ class VolumeUpkeep:
             await asyncio.gather(asking, waking, return_exceptions=True)
         if stats is None:
             return
+        before = self.stats.get(target)
         self.stats[target] = stats
         if stats.abnormal:
-            host.facts.tell_pod(want.pod, "VolumeConditionAbnormal", f"Volume {want.volume_name}: {stats.message}")
+            self._tell_health(want, "VolumeConditionAbnormal", stats.message, warning=True)
+        elif stats.abnormal is False and before is not None and before.abnormal:
+            self._tell_health(want, "VolumeConditionNormal", "the driver finds it healthy again", warning=False)
+
+    def _tell_health(self, want: PodVolume, reason: str, text: str, *, warning: bool) -> None:
+        """To the pod's users, as the kubelet does, and to the claim's, as external-health-monitor does."""
+        facts, volume = self._host.facts, want.volume
+        facts.tell_pod(want.pod, reason, f"Volume {want.volume_name}: {text}", warning=warning)
+        if volume.claim is not None:
+            facts.tell_claim(volume.claim, reason, f"Volume {volume.name} of {volume.driver}: {text}", warning=warning)
 
     def _round(self, up_or_down: Callable[[float], int], at: float) -> float:
         """A moment at which other volumes are looked at, too, near this one (see `_LOOKS_AN_INTERVAL`)."""

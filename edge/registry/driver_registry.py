@@ -23,11 +23,18 @@ from typing import Any
 
 from common.errors import CallError
 from common.parsers import LONGEST_SOCKET_PATH_BYTES
-from common.reports import GET_PLUGIN_INFO, NODE_GET_CAPABILITIES, NODE_GET_INFO, DriverReport
+from common.reports import (
+    GET_PLUGIN_CAPABILITIES,
+    GET_PLUGIN_INFO,
+    NODE_GET_CAPABILITIES,
+    NODE_GET_INFO,
+    DriverReport,
+)
 from common.sockets import file_id
-from common.status import code_name
+from common.status import Status, code_name
 from common.tasks import Tasks, supervised
-from edge.drivers import Driver
+from common.topology import told_node_info, why_no_segment
+from edge.drivers import ASK_AGAIN_S, Driver
 from edge.registry.driver_file import DriverFile
 from edge.registry.driver_sockets import DriverSockets, Seat, fits
 from edge.registry.node_driver import NodeDriver
@@ -105,6 +112,7 @@ class DriverRegistry:
         self._sockets = DriverSockets(node, max_message_bytes=max_message_bytes, heard=self._heard)
         self._known: dict[str, NodeDriver] = {}
         self._registering: dict[str, str] = {}
+        self._periods: dict[str, float] = {}
         self._subscribers: list[Callable[[], None]] = []
         self._news = asyncio.Event()
         self._stored: list[Registration] = []
@@ -130,6 +138,18 @@ class DriverRegistry:
         """Have a callback called at each change of what `find` and the facts say."""
         self._subscribers.append(callback)
 
+    def ask_every(self, name: str, seconds: float | None) -> None:
+        """Ask the driver of a name so often what it says of itself; None: as often as any other."""
+        if seconds is None:
+            self._periods.pop(name, None)
+        else:
+            self._periods[name] = seconds
+        if (known := self._known.get(name)) is not None:
+            known.driver.ask_every_s = self._period(name)
+
+    def _period(self, name: str) -> float:
+        return min(self._periods.get(name, ASK_AGAIN_S), ASK_AGAIN_S)
+
     def csi_node(self) -> list[dict[str, Any]]:
         """The CSINode's `spec.drivers`, sorted by name."""
         return csi_node_drivers(self._facts())
@@ -146,6 +166,15 @@ class DriverRegistry:
     def topology_keys(self) -> dict[str, list[str]]:
         """Each driver's topology keys, sorted."""
         return {found.name: sorted(found.info.topology) for found in self._facts()}
+
+    @property
+    def problems(self) -> list[str]:
+        """What people must mend, or at least know."""
+        why = why_no_segment(self._node)
+        if not why:
+            return []
+        lacking = sorted({driver.name for driver in self.drivers if driver.lacks_topology})
+        return [f"driver {name} has no topology of its own, and {why}" for name in lacking]
 
     def _facts(self) -> list[Registration]:
         return [known.registration for known in self._known.values()]
@@ -229,18 +258,11 @@ class DriverRegistry:
     async def _ask(self, driver: Driver, name: str) -> NodeInfo:
         try:
             async with asyncio.timeout(_ASK_LIMIT_S):
-                return read_node_info(
-                    await self._answer(driver, name, NODE_GET_INFO),
-                    await self._answer(driver, name, NODE_GET_CAPABILITIES),
-                )
+                info = await driver.node_info(b"", timeout_s=_ASK_LIMIT_S, to=name)
+                capabilities = await driver.unary(NODE_GET_CAPABILITIES, b"", timeout_s=_ASK_LIMIT_S, to=name)
         except TimeoutError:
             raise ValueError(f"it did not answer NodeGetInfo and NodeGetCapabilities in {_ASK_LIMIT_S:g} s") from None
-
-    async def _answer(self, driver: Driver, name: str, method: str) -> bytes:
-        status, body = await driver.unary(method, b"", timeout_s=_ASK_LIMIT_S, to=name)
-        if not status.ok:
-            raise ValueError(f"it answered {_short(method)} with {code_name(status.code)}: {shorten(status.message)}")
-        return body or b""
+        return read_node_info(_answer(NODE_GET_INFO, *info), _answer(NODE_GET_CAPABILITIES, *capabilities))
 
     def _check_labels(self, name: str, info: NodeInfo) -> None:
         check_labels(info.topology, self._labels(), whose="its Node object")
@@ -255,6 +277,7 @@ class DriverRegistry:
             before.names.discard(name)
         seat.names.add(name)
         known.registration, known.driver = registration, seat.driver
+        seat.driver.ask_every_s = self._period(name)
         known.file, known.gone_at_s = None, None
         return known
 
@@ -402,8 +425,19 @@ class DriverRegistry:
             self._stored = wanted
 
 
+def _answer(method: str, status: Status, body: bytes | None) -> bytes:
+    """A driver's answer.
+
+    Raises:
+        ValueError: it is not OK.
+    """
+    if not status.ok:
+        raise ValueError(f"it answered {_short(method)} with {code_name(status.code)}: {shorten(status.message)}")
+    return body or b""
+
+
 def _info_in(report: DriverReport) -> NodeInfo:
-    """What a driver's report says of this node.
+    """What a driver's report says of its node.
 
     Raises:
         ValueError: not enough.
@@ -416,7 +450,9 @@ def _info_in(report: DriverReport) -> NodeInfo:
         if answer.code:
             raise ValueError(f"it answered {_short(method)} with {code_name(answer.code)}")
         bodies.append(answer.body)
-    return read_node_info(*bodies)
+    info, capabilities = bodies
+    info = told_node_info(info, report.answers[GET_PLUGIN_CAPABILITIES].body, report.node)
+    return read_node_info(info, capabilities)
 
 
 def _short(method: str) -> str:

@@ -21,6 +21,7 @@ from common.csi.csi_pb2 import NodeGetCapabilitiesResponse, NodeGetInfoResponse
 from common.errors import BridgeError
 from common.parsers import LONGEST_DRIVER_NAME_CHARS
 from common.sockets import FileId
+from common.topology import is_label_key, is_label_value
 
 PLUGIN_TYPE = "CSIPlugin"
 """The one type of plugin that is taken."""
@@ -65,7 +66,7 @@ class NodeInfo:
     Attributes:
         node_id: its id for this node.
         max_volumes: how many volumes it can have here; 0 if it does not say.
-        topology: its accessible topology: segments by key.
+        topology: its accessible topology: segments by key, with the node's own where it is due (`common.topology`).
         capabilities: numbers of NodeServiceCapability.RPC.
     """
 
@@ -129,7 +130,7 @@ def check_name(name: str) -> None:
 
 
 def read_node_info(info: bytes, capabilities: bytes) -> NodeInfo:
-    """What a driver answered to NodeGetInfo and NodeGetCapabilities.
+    """What a driver answered to NodeGetInfo and NodeGetCapabilities, the former as Kubernetes is to hear it.
 
     Raises:
         ValueError: it breaks the CSI specification, or Kubernetes could not take it.
@@ -159,9 +160,9 @@ def _check_topology(topology: Mapping[str, str]) -> None:
         raise ValueError(f"its topology has {len(topology)} segments; at most {_MOST_SEGMENTS} are taken")
     seen: dict[str, str] = {}
     for key, value in topology.items():
-        if not _LABEL_KEY.fullmatch(key):
+        if not is_label_key(key):
             raise ValueError(f"its topology key {shorten(key)!r} cannot be the key of a label")
-        if not _LABEL_VALUE.fullmatch(value):
+        if not is_label_value(value):
             raise ValueError(f"its topology value {shorten(value)!r} of {key} cannot be the value of a label")
         if (other := seen.setdefault(key.lower(), key)) != key:  # CSI spec, "Topology": keys differ in more than case
             raise ValueError(f"its topology has the keys {other} and {key}, which are one to CSI")
@@ -201,9 +202,6 @@ def is_newer(version: Version, than: Version) -> bool:
 
 _VERSION = re.compile(r"\s*v?((?:0|[1-9][0-9]{0,8})(?:\.[0-9]{1,9}){1,7})(?:[^0-9.].*)?")
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?")
-_LABEL_NAME = r"[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"
-_LABEL_VALUE = re.compile(f"(?:{_LABEL_NAME})?")
-_LABEL_KEY = re.compile(rf"(?:(?=[^/]{{1,253}}/)[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?/)?{_LABEL_NAME}")
 
 # ---- facts for Kubernetes --------------------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from common.csi import csi_pb2
 from common.errors import DriverMissing, VendorBroken
 from common.status import Code, Status
 from common.tasks import supervised
+from edge.drivers import ASK_AGAIN_S
 from edge.registrar import Registrar
 from edge.registry import driver_registry
 from edge.registry.driver_registry import DriverRegistry
@@ -44,7 +45,8 @@ async def until(look: Callable[[], object], what: str) -> None:
 class Node:
     """A node's registry and registrar, that can be stopped and started again on the same directories."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, name: str = "n1") -> None:
+        self.name = name
         self.root = directory / "root"
         self.sockets = self.root / "plugins_registry"
         self.state = directory / "state"
@@ -55,7 +57,7 @@ class Node:
 
     async def start(self, *named: Path, own: bool = True, grace_s: float = 60.0) -> None:
         self.registry = DriverRegistry(
-            "n1",
+            self.name,
             state_dir=self.state,
             max_message_bytes=1 << 22,
             sockets=named,
@@ -130,10 +132,16 @@ def node_info(**fields: Any) -> Callable[[object], csi_pb2.NodeGetInfoResponse]:
     return lambda _call: answer
 
 
+def with_own_topology(_call: object) -> csi_pb2.GetPluginCapabilitiesResponse:
+    service = csi_pb2.PluginCapability.Service(type="VOLUME_ACCESSIBILITY_CONSTRAINTS")
+    return csi_pb2.GetPluginCapabilitiesResponse(capabilities=[csi_pb2.PluginCapability(service=service)])
+
+
 # -------------------- who registers --------------------
 
 
 async def test_a_socket_that_is_there_at_the_start_is_registered(node: Node, plugin: Plugin, vendor: Vendor) -> None:
+    vendor.on("GetPluginCapabilities", with_own_topology)
     vendor.on("NodeGetInfo", node_info(node_id="id-1", max_volumes_per_node=7, topology={"zone": "a"}))
     capability = csi_pb2.NodeServiceCapability(rpc={"type": "STAGE_UNSTAGE_VOLUME"})
     vendor.on("NodeGetCapabilities", lambda _: csi_pb2.NodeGetCapabilitiesResponse(capabilities=[capability]))
@@ -289,6 +297,22 @@ async def test_after_a_restart_a_driver_is_known_before_it_is_up(node: Node, plu
     assert await told(plugin, 2) == (True, "")
     assert found is node.registry.find("vendor.test")
     assert found.registered
+
+
+async def test_how_many_volumes_a_driver_takes_is_asked_as_often_as_wanted(
+    node: Node, plugin: Plugin, vendor: Vendor
+) -> None:
+    vendor.on("NodeGetInfo", node_info(node_id="id-1", max_volumes_per_node=3))
+    plugin.start()
+    await node.start()
+    node.registry.ask_every("vendor.test", 1.0)
+    await told(plugin)
+    vendor.on("NodeGetInfo", node_info(node_id="id-1", max_volumes_per_node=5))
+    await until(lambda: node.registry.csi_node()[0].get("allocatable") == {"count": 5}, "the new count")
+    node.registry.ask_every("vendor.test", None)
+    found = node.registry.find("vendor.test")
+    assert found is not None
+    assert found.driver.ask_every_s == ASK_AGAIN_S
 
 
 async def test_a_driver_that_left_before_a_restart_is_forgotten_after_it(node: Node, plugin: Plugin) -> None:
@@ -597,6 +621,99 @@ def _line(caplog: pytest.LogCaptureFixture, text: str) -> str:
 
 def _trouble(caplog: pytest.LogCaptureFixture, name: str) -> str:
     return _line(caplog, f"/{name}.sock is not registered")
+
+
+# -------------------- the node's segment --------------------
+
+
+async def test_a_driver_without_a_topology_gets_the_nodes_segment_in_all_that_is_told_and_kept(
+    node: Node, plugin: Plugin, vendor: Vendor
+) -> None:
+    vendor.on("NodeGetInfo", node_info(node_id="id-1", topology={"zone": "a"}))
+    plugin.start()
+    await node.start()
+    assert await told(plugin) == (True, "")
+    assert node.registry.csi_node() == [
+        {"name": "vendor.test", "nodeID": "id-1", "topologyKeys": ["csi-bridge.io/node", "zone"]}
+    ]
+    assert node.registry.node_labels() == {"csi-bridge.io/node": "n1", "zone": "a"}
+    assert node.registry.problems == []
+    vendor.stop()
+    await node.restart()
+    assert node.registry.node_labels() == {"csi-bridge.io/node": "n1", "zone": "a"}
+
+
+async def test_what_the_hub_is_told_of_a_driver_stays_the_drivers_own_bytes(
+    node: Node, plugin: Plugin, vendor: Vendor
+) -> None:
+    plugin.start()
+    await node.start()
+    await node.registered()
+    await until(lambda: [driver.report for driver in node.registry.drivers if driver.report], "the report")
+    (driver,) = node.registry.drivers
+    assert driver.report is not None
+    said = driver.report.answers["/csi.v1.Node/NodeGetInfo"].body
+    assert said == csi_pb2.NodeGetInfoResponse(node_id="node-id").SerializeToString()
+
+
+async def test_a_driver_that_an_operator_names_gets_the_nodes_segment(node: Node, vendor: Vendor) -> None:
+    await node.start(vendor.socket)
+    await node.registered()
+    assert node.registry.topology_keys == {"vendor.test": ["csi-bridge.io/node"]}
+
+
+async def test_a_driver_that_comes_back_with_a_topology_of_its_own_has_the_segment_no_more(
+    node: Node, plugin: Plugin, vendor: Vendor
+) -> None:
+    plugin.start()
+    await node.start()
+    await node.registered()
+    vendor.on("GetPluginCapabilities", with_own_topology)
+    vendor.on("NodeGetInfo", node_info(node_id="node-id", topology={"zone": "a"}))
+    vendor.restart()
+    await until(lambda: node.registry.topology_keys == {"vendor.test": ["zone"]}, "the topology of its own")
+
+
+async def test_a_driver_without_getplugincapabilities_registers_and_has_no_topology(
+    node: Node, plugin: Plugin, vendor: Vendor
+) -> None:
+    vendor.lacks.add("GetPluginCapabilities")
+    plugin.start()
+    await node.start()
+    assert await told(plugin) == (True, "")
+    assert node.registry.topology_keys == {"vendor.test": ["csi-bridge.io/node"]}
+
+
+async def test_a_driver_that_does_not_say_whether_it_has_a_topology_registers_later(
+    node: Node, plugin: Plugin, vendor: Vendor
+) -> None:
+    vendor.refuse("GetPluginCapabilities", Code.FAILED_PRECONDITION, "starting")
+    plugin.start()
+    await node.start()
+    registered, why = await told(plugin)
+    assert not registered
+    assert "it answered GetPluginCapabilities with FAILED_PRECONDITION: starting" in why
+    vendor.as_usual("GetPluginCapabilities")
+    await node.registered()
+
+
+async def test_a_node_whose_name_can_be_no_label_has_no_segment_and_says_so(
+    short_dir: Path, plugin: Plugin, vendor: Vendor
+) -> None:
+    node = Node(short_dir, name="n" * 64)
+    plugin.start()
+    await node.start()
+    try:
+        assert await told(plugin) == (True, "")
+        assert node.registry.topology_keys == {"vendor.test": []}
+        await until(lambda: node.registry.problems, "the problem")
+        (problem,) = node.registry.problems
+        assert problem.startswith("driver vendor.test has no topology of its own, and the node's name 'nnnn")
+        vendor.on("GetPluginCapabilities", with_own_topology)
+        vendor.restart()
+        await until(lambda: not node.registry.problems, "the problem's end")
+    finally:
+        await node.stop()
 
 
 # -------------------- the file --------------------

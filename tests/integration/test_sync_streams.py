@@ -17,7 +17,7 @@ from common.objects import Object, Ref, Stamp
 from common.status import Code, Status
 from common.sync_messages import Put, Stored, encode
 from edge.metastore import Metastore
-from edge.sync_streams import SyncStreams
+from edge.sync_streams import SyncStreams, observe_stream
 from tests.support.linked import Peer, cut, link_pair, settle, until
 
 if TYPE_CHECKING:
@@ -85,6 +85,14 @@ class Sink:
     def down(self, node: str) -> None:
         self.streams -= 1
 
+    def observed(self, node: str) -> None:
+        self.told.append(f"{node} is observed")
+
+    async def void(self, node: str) -> None:
+        self._check(Ref("Node", "", node))
+        self.told.append(f"{node} is void")
+        self.facts.clear()
+
     def stamps(self, node: str) -> Mapping[Ref, Stamp]:
         return {ref: fact.stamp for ref, fact in self.facts.items() if ref.kind != "Event"}
 
@@ -98,6 +106,9 @@ class Sink:
         self._check(ref)
         self.told.append(f"{ref.name} dropped")
         self.facts.pop(ref, None)
+
+    async def forget(self, node: str) -> None:
+        await self.void(node)
 
     def _check(self, ref: Ref) -> None:
         if ref.name in self.refuses:
@@ -135,6 +146,8 @@ class World:
             await self.server.serve_sync(stream, "n1")
         elif stream.opened.kind == Kind.FACTS:
             await self.server.serve_facts(stream, "n1")
+        elif stream.opened.kind == Kind.OBSERVE:
+            await self.server.serve_observe(stream, "n1")
         else:
             stream.end(Status(Code.OK), await stream.receive())
 
@@ -322,6 +335,31 @@ async def test_the_hub_knows_while_a_node_tells_its_facts(world: World) -> None:
     await until(lambda: world.sink.streams == 0)
     await world.connect()
     await until(lambda: world.sink.streams == 1)
+
+
+async def test_beside_a_kubelet_a_node_tells_nothing_and_what_it_told_is_void(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cloud.sync.streams._RETRY_S", 0.0)
+    world.metastore.put_fact(NODE, {})
+    await world.connect()
+    await world.metastore.wait_acked(NODE)
+    world.cut()
+    await until(lambda: world.sink.streams == 0)
+    world.sink.told.clear()
+    observing = observe_stream()
+    hub, agent = link_pair(Peer(world.serve), Peer(accepts=False))
+    await settle()
+    world.sink.trouble = "disk is full"
+    observing.up(agent)
+    await until(lambda: world.sink.told)
+    assert world.sink.told == ["n1 is observed"]
+    world.sink.trouble = ""
+    await until(lambda: world.sink.told == ["n1 is observed", "n1 is void"])
+    assert world.sink.facts == {}
+    assert world.sink.streams == 0
+    observing.down()
+    cut(hub, agent)
 
 
 async def test_a_fact_that_is_again_as_it_was_is_acknowledged(world: World) -> None:

@@ -115,6 +115,12 @@ def test_a_token_that_cannot_be_used_is_named_and_not_shown(given: dict[str, Any
     assert "secret-token" not in str(caught.value)
 
 
+def test_why_the_hub_has_no_token_is_told() -> None:
+    refused = {**tokens(), "problem": 'Kubernetes: "robot" not found'}
+    with pytest.raises(NotReady, match='cannot be had: Kubernetes: "robot" not found'):
+        inputs(refused).tokens(wanting("a"))
+
+
 def test_a_claim_of_another_uid_tells_no_size() -> None:
     claim = Claim(namespace="default", name="data", uid="data-uid")
     found = inputs(persistent_claim()).claim_size(claim)

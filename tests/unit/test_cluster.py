@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from cloud.kube import KubeError
 from cloud.sync.cluster import WATCHED, Cluster
+from cloud.sync.tokens import TokenRequest
 from common.objects import Ref
 from tests.support.fake_api import FakeApi
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+
+    import pytest
 
 POD = Ref("Pod", "default", "web")
 
@@ -132,3 +135,53 @@ async def test_what_a_later_list_does_not_have_is_gone() -> None:
         assert set(cluster.refs("Pod")) == set()
         assert cluster.problems() == []
         assert cluster.is_ready
+
+
+REQUEST = TokenRequest(POD, "uid-web", "robot", (("vault", 600),))
+ROBOT = {"kind": "ServiceAccount", "metadata": {"name": "robot", "namespace": "default"}}
+
+
+async def test_tokens_are_made_for_a_pod_as_long_as_it_needs_them() -> None:
+    api = FakeApi()
+    api.put(ROBOT)
+    async with following(api) as cluster:
+        assert not cluster.knows(REQUEST.ref)
+        cluster.use(REQUEST.ref, REQUEST)
+        await settle()
+        assert cluster.knows(REQUEST.ref)
+        first = cluster.stamp(REQUEST.ref)
+        assert first is not None
+        assert first.uid == "uid-web"
+        assert list((cluster.body(REQUEST.ref) or {})["tokens"]) == ["vault"]
+        more = TokenRequest(POD, "uid-web", "robot", (("", 3600), ("vault", 600)))
+        cluster.use(more.ref, more)
+        await settle()
+        assert list((cluster.body(REQUEST.ref) or {})["tokens"]) == ["", "vault"]
+        cluster.release(REQUEST.ref)
+        assert cluster.body(REQUEST.ref) is None
+        assert not cluster.knows(REQUEST.ref)
+
+
+async def test_a_pod_whose_service_account_is_missing_is_told_so_and_named() -> None:
+    api = FakeApi()
+    async with following(api) as cluster:
+        cluster.use(REQUEST.ref, REQUEST)
+        await settle()
+        assert cluster.knows(REQUEST.ref)
+        body = cluster.body(REQUEST.ref)
+        assert body is not None
+        assert body["tokens"] == {}
+        assert "there is none" in body["problem"]
+        assert any("Pod default/web" in it for it in cluster.problems())
+
+
+async def test_no_token_stands_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG")
+    api = FakeApi()
+    api.put(ROBOT)
+    async with following(api) as cluster:
+        cluster.use(REQUEST.ref, REQUEST)
+        await settle()
+        token = (cluster.body(REQUEST.ref) or {})["tokens"]["vault"]["token"]
+        cluster.tell(frozenset({REQUEST.ref}))
+    assert token not in caplog.text

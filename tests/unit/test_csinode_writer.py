@@ -50,10 +50,16 @@ class World:
     def __init__(self) -> None:
         self.api = StrictApi()
         self.api.put({"kind": "Node", "metadata": {"name": "n1", "uid": "u1"}})
-        self.writer = CSINodeWriter(self.api)
+        self.now = 1000.0
+        self.writer = CSINodeWriter(self.api, now=lambda: self.now)
 
     async def write(self, *entries: Body) -> None:
-        await self.writer.write("n1", CSI_NODE, {"spec": {"drivers": list(entries)}})
+        await self.tell({"spec": {"drivers": list(entries)}})
+
+    async def tell(self, fact: Body | None) -> None:
+        """What is to go goes: it is looked at again when the writer says."""
+        while (again_s := await self.writer.write("n1", CSI_NODE, fact)) is not None:
+            self.now += again_s
 
     async def found(self) -> Body:
         return await self.api.get(RESOURCES["CSINode"], "n1")
@@ -188,12 +194,12 @@ async def test_a_node_that_tells_nothing_any_more_loses_the_hubs_entries_also_wi
     world.api.put(somebodys(entry("other")))
     await world.write(entry("d"))
     world.api.drop("Node", "n1")
-    await world.writer.write("n1", CSI_NODE, None)
+    await world.tell(None)
     assert await world.ids() == {"other": "id"}
 
 
 async def test_a_node_that_tells_nothing_gets_no_csinode(world: World) -> None:
-    await world.writer.write("n1", CSI_NODE, None)
+    await world.tell(None)
     assert world.writes() == []
 
 
@@ -237,3 +243,29 @@ async def test_a_list_of_drivers_that_is_null_is_empty(world: World) -> None:
     world.api.put({"kind": "CSINode", "metadata": {"name": "n1"}, "spec": {"drivers": None}})
     await world.write({"name": "d", "nodeID": "id"})
     assert await world.ids() == {"d": "id"}
+
+
+async def test_an_entry_that_the_node_does_not_tell_of_stays_for_a_while_and_goes_if_it_stays_so(world: World) -> None:
+    await world.write(entry("d"), entry("e"))
+    told: Body = {"spec": {"drivers": [entry("e")]}}
+    assert await world.writer.write("n1", CSI_NODE, told) == 120.0
+    world.now += 50
+    assert await world.writer.write("n1", CSI_NODE, None) == 70.0
+    assert await world.ids() == {"d": "id", "e": "id"}
+    world.now += 70
+    assert await world.writer.write("n1", CSI_NODE, None) == 50.0
+    assert await world.ids() == {"e": "id"}
+    world.now += 50
+    assert await world.writer.write("n1", CSI_NODE, None) is None
+    assert await world.ids() == {}
+
+
+async def test_a_driver_that_is_told_of_again_has_kept_its_entry_and_has_all_its_time_anew(world: World) -> None:
+    await world.write(entry("d"))
+    assert await world.writer.write("n1", CSI_NODE, None) == 120.0
+    before = world.writes()
+    world.now += 119
+    await world.write(entry("d"))
+    assert world.writes() == before
+    world.now += 119
+    assert await world.writer.write("n1", CSI_NODE, None) == 120.0

@@ -8,11 +8,18 @@ from typing import TYPE_CHECKING
 import pytest
 
 from common.csi import csi_pb2
-from common.errors import MessageTooLarge, VendorBroken
+from common.errors import DriverAmbiguous, DriverMissing, MessageTooLarge, VendorBroken
 from common.relay.errors import VendorAnswerTooLarge, VendorReplaced, VendorUnreachable
-from common.reports import GET_PLUGIN_INFO, NODE_GET_INFO, REPORTED_METHODS, Answer
+from common.reports import (
+    GET_PLUGIN_CAPABILITIES,
+    GET_PLUGIN_INFO,
+    NODE_GET_INFO,
+    REPORTED_METHODS,
+    Answer,
+    DriverReport,
+)
 from common.status import Code, Status
-from edge.drivers import Driver
+from edge.drivers import Driver, find_driver
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -315,3 +322,95 @@ async def test_a_stream_that_is_closed_early_cancels_the_call(world: World) -> N
     assert not world.channel.calls[0].cancelled
     await answers.aclose()
     assert world.channel.calls[0].cancelled
+
+
+# -------------------- by name --------------------
+
+
+class FakeDriver(Driver):
+    """A driver that has told its name, or not."""
+
+    def __init__(self, name: str, socket: str = "/run/a.sock", *, trouble: str = "") -> None:
+        super().__init__(Path(socket), "n1", max_message_bytes=1, changed=lambda: None)
+        self.report = DriverReport(name, "n1", {}) if name else None
+        self.trouble = trouble
+
+
+async def test_a_driver_is_found_by_the_name_that_it_gave() -> None:
+    wanted = FakeDriver("d.example")
+    assert find_driver([FakeDriver(""), FakeDriver("e.example"), wanted], "d.example", "n1") is wanted
+
+
+async def test_a_name_that_no_driver_gave_is_missing() -> None:
+    with pytest.raises(DriverMissing):
+        find_driver([FakeDriver("e.example"), FakeDriver("")], "d.example", "n1")
+
+
+async def test_a_driver_in_trouble_is_found_as_well() -> None:
+    gone = FakeDriver("d.example", trouble="connection refused")
+    assert find_driver([gone], "d.example", "n1") is gone
+
+
+@pytest.mark.parametrize("trouble", ["", "connection refused"])
+async def test_two_drivers_of_one_name_are_named_even_if_one_of_them_is_away(trouble: str) -> None:
+    twins = [FakeDriver("d.example", "/a.sock", trouble=trouble), FakeDriver("d.example", "/b.sock")]
+    with pytest.raises(DriverAmbiguous, match=r"2 drivers that call themselves d.example: /a.sock, /b.sock; give"):
+        find_driver(twins, "d.example", "n1")
+
+
+# -------------------- the node's segment --------------------
+
+
+def capabilities(*services: str) -> bytes:
+    found = [csi_pb2.PluginCapability(service={"type": service}) for service in services]
+    return csi_pb2.GetPluginCapabilitiesResponse(capabilities=found).SerializeToString()
+
+
+async def told(world: World) -> tuple[Status, csi_pb2.NodeGetInfoResponse | None]:
+    status, body = await world.driver.node_info(b"", timeout_s=1.0, to="d.example")
+    return status, csi_pb2.NodeGetInfoResponse.FromString(body) if body is not None else None
+
+
+async def test_kubernetes_hears_of_a_driver_without_a_topology_with_the_nodes_segment(world: World) -> None:
+    world.channel.answer(NODE_GET_INFO, csi_pb2.NodeGetInfoResponse(node_id="id").SerializeToString())
+    segments = {"segments": {"csi-bridge.io/node": "n1"}}
+    assert await told(world) == (OK, csi_pb2.NodeGetInfoResponse(node_id="id", accessible_topology=segments))
+    assert world.channel.asked == [NODE_GET_INFO, GET_PLUGIN_CAPABILITIES]
+    assert set(world.channel.asked_of) == {"d.example"}
+
+
+async def test_a_driver_with_a_topology_of_its_own_is_told_of_as_it_is(world: World) -> None:
+    world.channel.answer(NODE_GET_INFO, b"\n\x02id\x1a\x08\n\x06\n\x01z\x12\x01a")
+    world.channel.answer(GET_PLUGIN_CAPABILITIES, capabilities("VOLUME_ACCESSIBILITY_CONSTRAINTS"))
+    status = await world.driver.node_info(b"", timeout_s=1.0, to="d.example")
+    assert status == (OK, b"\n\x02id\x1a\x08\n\x06\n\x01z\x12\x01a")
+
+
+async def test_a_drivers_own_refusal_of_nodegetinfo_is_what_is_told(world: World) -> None:
+    world.channel.refuse(NODE_GET_INFO, Code.INTERNAL, "no metadata service")
+    assert await told(world) == (Status(Code.INTERNAL, "no metadata service"), None)
+    assert world.channel.asked == [NODE_GET_INFO]
+
+
+async def test_a_driver_that_does_not_implement_getplugincapabilities_has_no_topology(world: World) -> None:
+    world.channel.refuse(GET_PLUGIN_CAPABILITIES, Code.UNIMPLEMENTED)
+    status, info = await told(world)
+    assert status.ok
+    assert info is not None
+    assert dict(info.accessible_topology.segments) == {"csi-bridge.io/node": "n1"}
+
+
+async def test_nothing_is_told_of_a_driver_that_does_not_say_whether_it_has_a_topology(world: World) -> None:
+    world.channel.refuse(GET_PLUGIN_CAPABILITIES, Code.INTERNAL, "not yet")
+    with pytest.raises(VendorBroken, match="it answered GetPluginCapabilities with INTERNAL: not yet"):
+        await told(world)
+
+
+async def test_whether_a_driver_lacks_a_topology_is_what_it_said_last(world: World) -> None:
+    seen = [world.driver.lacks_topology]
+    await world.ask()
+    seen.append(world.driver.lacks_topology)
+    world.channel.answer(GET_PLUGIN_CAPABILITIES, capabilities("VOLUME_ACCESSIBILITY_CONSTRAINTS"))
+    await world.ask()
+    seen.append(world.driver.lacks_topology)
+    assert seen == [False, True, False]

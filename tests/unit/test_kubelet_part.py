@@ -23,7 +23,13 @@ if TYPE_CHECKING:
 
 
 def part(
-    directory: Path, *, node: str = "n1", state: str = "state", root: str = "root", registration: str = "own"
+    directory: Path,
+    *,
+    node: str = "n1",
+    state: str = "state",
+    root: str = "root",
+    registration: str = "own",
+    relay: str = "",
 ) -> KubeletPart:
     settings = AgentSettings.from_texts(
         {
@@ -34,6 +40,7 @@ def part(
             "root_dir": str(directory / root),
             "registration": registration,
         }
+        | ({"relay_dir": relay} if relay else {})
     )
     return KubeletPart(settings, changed=lambda: None)
 
@@ -112,3 +119,34 @@ async def test_a_root_directory_that_cannot_be_read_ends_no_agent_and_is_tried_a
         assert (state["started"], state["trouble"]) == (True, "")
     await own.close()
     assert len([text for text in caplog.messages if "Input/output error" in text]) == 1
+
+
+def test_a_relay_is_for_nodes_with_a_kubelet_and_has_a_path_that_a_kubelet_can_be_told(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"--relay-dir=.*: is for nodes with a kubelet: say --registration=observe"):
+        part(tmp_path, relay=str(tmp_path))
+    with pytest.raises(SettingsError, match=r"--relay-dir=relay: must be an absolute path"):
+        part(tmp_path, relay="relay", registration="observe")
+
+
+async def test_a_problem_is_in_the_log_once_and_only_when_it_has_lasted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    looks = iter([["passing"], ["lasting"], ["lasting"], ["lasting", "later"], ["later"], [], ["later"], ["later"]])
+
+    def problems(_part: KubeletPart) -> list[str]:
+        try:
+            return next(looks)
+        except StopIteration:
+            raise AllSeenError from None
+
+    monkeypatch.setattr(kubelet_part, "_LOOK_S", 0.0)
+    monkeypatch.setattr(KubeletPart, "problems", property(problems))
+    observing = part(tmp_path, registration="observe")
+    with pytest.raises(AllSeenError):
+        await observing._name_problems()
+    await observing.close()
+    assert caplog.messages == ["lasting", "later", "later"]
+
+
+class AllSeenError(Exception):
+    """All looks of a test are done."""

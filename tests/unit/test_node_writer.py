@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from cloud.kube import RESOURCES, KubeError
+from cloud.upsync.in_use import InUse
 from cloud.upsync.nodes import NodeWriter
 from common.objects import Ref
 from tests.support.fake_api import FakeApi
@@ -24,7 +25,8 @@ class World:
 
     def __init__(self) -> None:
         self.api = FakeApi()
-        self.writer = NodeWriter(self.api)
+        self.in_use = InUse()
+        self.writer = NodeWriter(self.api, self.in_use)
 
     async def write(self, fact: Body | None) -> None:
         await self.writer.write("n1", NODE, fact)
@@ -78,7 +80,7 @@ async def test_a_node_that_is_missing_is_made_so_that_volumes_are_attached_to_it
         ATTACHED: "true",
         IDS: '{"d":"id-1"}',
     }
-    assert node["status"] == {"volumesInUse": ["kubernetes.io/csi/d^v"]}
+    assert node["status"]["volumesInUse"] == ["kubernetes.io/csi/d^v"]
     assert world.writer.problems() == []
 
 
@@ -94,7 +96,7 @@ async def test_a_node_that_somebody_deleted_is_made_anew(world: World) -> None:
     await world.write(fact())
     world.api.drop("Node", "n1")
     await world.write(fact(in_use=("v",)))
-    assert (await world.node())["status"] == {"volumesInUse": ["v"]}
+    assert (await world.node())["status"]["volumesInUse"] == ["v"]
 
 
 async def test_a_name_that_is_no_value_of_a_label_makes_no_hostname_label(world: World) -> None:
@@ -123,6 +125,62 @@ async def test_a_node_that_another_one_makes_at_the_same_time_is_tried_again(wor
         await world.write(fact())
     await world.write(fact())
     assert world.writer.problems() == []
+
+
+# ---- what the machine has --------------------------------------------------------------------------------------------
+
+CAPACITY = {"cpu": "4", "memory": "8388608Ki", "ephemeral-storage": "100Gi", "pods": "110"}
+INFO = {"architecture": "arm64", "kernelVersion": "6.1.0", "bootID": "b-1"}
+
+
+def machine(*, in_use: tuple[str, ...] = (), **changed: str) -> Body:
+    told = fact(in_use=in_use)
+    told["status"] |= {"capacity": {**CAPACITY, **changed}, "nodeInfo": INFO}
+    return told
+
+
+async def test_a_node_of_the_hubs_has_what_its_machine_has(world: World) -> None:
+    await world.write(machine())
+    node = await world.node()
+    assert node["status"]["capacity"] == CAPACITY
+    assert node["status"]["allocatable"] == CAPACITY
+    assert node["status"]["nodeInfo"] == INFO
+    assert node["status"]["addresses"] == [{"type": "Hostname", "address": "n1"}]
+    assert node["metadata"]["labels"]["kubernetes.io/arch"] == "arm64"
+    assert "taints" not in node.get("spec", {})
+
+
+async def test_an_amount_in_other_words_is_not_written_again(world: World) -> None:
+    await world.write(machine())
+    before = world.writes()
+    await world.write(machine(memory="8Gi", cpu="4000m"))
+    assert world.writes() == before
+
+
+async def test_what_somebody_made_of_allocatable_stays_until_the_machine_is_another_one(world: World) -> None:
+    await world.write(machine())
+    mine = {"status": {"allocatable": {"cpu": "3"}, "capacity": {"example.com/lamp": "7"}}}
+    await world.api.patch(RESOURCES["Node"], "n1", mine, subresource="status")
+    await world.write(machine(in_use=("v",)))
+    assert (await world.node())["status"]["allocatable"]["cpu"] == "3"
+    await world.write(machine(cpu="8"))
+    status = (await world.node())["status"]
+    assert status["allocatable"]["cpu"] == "8"
+    assert status["capacity"]["example.com/lamp"] == "7"
+
+
+async def test_an_agent_that_does_not_tell_of_its_machine_changes_nothing_of_it(world: World) -> None:
+    await world.write(machine())
+    await world.write(fact())
+    assert (await world.node())["status"]["capacity"] == CAPACITY
+
+
+async def test_a_node_of_somebody_elses_keeps_what_it_has(world: World) -> None:
+    world.api.put(made_by_somebody(status={"capacity": {"cpu": "1"}}))
+    await world.write(machine(in_use=("v",)))
+    node = await world.node()
+    assert node["status"] == {"capacity": {"cpu": "1"}, "volumesInUse": ["v"]}
+    assert "kubernetes.io/arch" not in node["metadata"]["labels"]
 
 
 # ---- a Node of somebody else's ---------------------------------------------------------------------------------------
@@ -299,6 +357,19 @@ async def test_what_is_in_use_is_exactly_what_is_told(world: World) -> None:
     assert (await world.node())["status"]["volumesInUse"] == []
 
 
+async def test_what_is_in_use_is_noted_when_it_stands_there_and_not_before(world: World) -> None:
+    await world.write(fact())
+    world.api.failures["patch"] = [KubeError("patch", 0, "", "nobody answers")]
+    with pytest.raises(KubeError):
+        await world.write(fact(in_use=("a",)))
+    assert not world.in_use.has("n1", ["a"])
+    await world.write(fact(in_use=("a",)))
+    assert world.in_use.has("n1", ["a"])
+    world.in_use.lose("n1")
+    await world.write(fact(in_use=("a",)))  # it stands there already
+    assert world.in_use.has("n1", ["a"])
+
+
 async def test_what_is_in_use_stays_when_the_node_tells_nothing_any_more(world: World) -> None:
     await world.write(fact(in_use=("a",)))
     await world.write(None)
@@ -315,6 +386,7 @@ async def test_what_is_in_use_is_there_also_if_the_rest_cannot_be_written(world:
     with pytest.raises(KubeError):
         await world.write(_refused_labels(world))
     assert (await world.node())["status"]["volumesInUse"] == ["a"]
+    assert world.in_use.has("n1", ["a"])
     await world.write(fact(labels={"bad": "x"}, in_use=("a",)))
     assert (await world.labels())["bad"] == "x"
 

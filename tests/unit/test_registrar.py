@@ -68,3 +68,23 @@ async def test_an_observer_that_cannot_look_for_drivers_says_so_once_and_keeps_t
     assert caplog.messages == [
         f"cannot look for drivers in {tmp_path / 'plugins'}: {trouble}; those that were seen stay"
     ] * 2  # fmt: skip  # once for each time that it begins to fail
+
+
+async def test_an_observer_takes_no_socket_of_the_agents_own_relay_for_a_driver(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver, relayed = tmp_path / "plugins" / "v" / "csi.sock", tmp_path / "plugins" / "csi-bridge" / "csi.sock"
+    script: list[list[Path] | Exception] = [[driver, relayed], EnoughError()]
+
+    def glob(_path: Path, _pattern: str) -> list[Path]:
+        answer = script.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr("pathlib.Path.glob", glob)
+    monkeypatch.setattr(registrar, "_LOOK_S", 0.0)
+    registry = Registry()
+    with pytest.raises(EnoughError):
+        await Registrar(tmp_path, registry, own=False, is_relay=lambda path: path == str(relayed))._look_for_drivers()
+    assert registry.heard == [f"found {driver}"]

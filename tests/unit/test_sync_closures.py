@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,6 +13,9 @@ from cloud.sync.closures import Closures
 from cloud.sync.source import Item, Objects
 from common.objects import Ref
 from tests.support.cluster_objects import attachment, claim, driver, entries, node, pod, secret, volume
+
+if TYPE_CHECKING:
+    from cloud.sync.tokens import TokenRequest
 
 
 def source(*objects: Any) -> Objects:
@@ -344,7 +347,7 @@ def test_another_state_of_an_attachment_is_seen() -> None:
 
 
 class Reluctant(Objects):
-    """A source that has Secrets on demand only."""
+    """A source that has Secrets and tokens on demand only."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -354,12 +357,14 @@ class Reluctant(Objects):
     def knows(self, ref: Ref) -> bool:
         return ref in self.asked if ref.kind == "Secret" else self.is_ready
 
-    def use(self, ref: Ref) -> None:
+    def use(self, ref: Ref, request: TokenRequest | None = None) -> None:
         if ref.kind == "Secret":
             self.used.append(f"use {ref.name}")
+        if request is not None:
+            self.used.append(f"use {request.pod} {request.account} {dict(request.audiences)}")
 
     def release(self, ref: Ref) -> None:
-        if ref.kind == "Secret":
+        if ref.kind in {"Secret", "ServiceAccountToken"}:
             self.used.append(f"release {ref.name}")
             self.asked.discard(ref)
 
@@ -390,3 +395,76 @@ def test_a_closure_is_known_when_all_that_it_needs_was_asked_for() -> None:
     found.tell(frozenset({ref}))  # there is none
     assert told == [True]
     assert str(ref) not in held(closures, "n1")
+
+
+# ---- tokens ----------------------------------------------------------------------------------------------------------
+
+VAULT: dict[str, Any] = {"tokenRequests": [{"audience": "vault", "expirationSeconds": 600}]}
+
+
+def uid_of(objects: Objects, name: str) -> str:
+    stamp = objects.stamp(Ref("Pod", "default", name))
+    assert stamp is not None
+    return stamp.uid
+
+
+def asked(objects: Reluctant) -> list[str]:
+    """What was asked for, and given back, since the last time."""
+    used, objects.used = objects.used, []
+    return used
+
+
+def a_source_of_tokens(*objects: Any) -> Reluctant:
+    found = Reluctant()
+    found.update(items(*objects), ready=True)
+    return found
+
+
+def test_a_pod_has_tokens_while_a_driver_of_its_volumes_asks_for_them() -> None:
+    found = a_source_of_tokens(pod("web", claims=("data",)), *WEB[1:3], node())
+    closures = Closures(found)
+    closures.watch("n1", lambda: None)
+    uid = uid_of(found, "web")
+    asked(found)
+    put(found, driver(**VAULT))
+    assert asked(found) == ["use Pod default/web default {'vault': 600}"]
+    put(found, driver(tokenRequests=[*VAULT["tokenRequests"], {"audience": ""}]))
+    assert asked(found) == ["use Pod default/web default {'': 3600, 'vault': 600}"]
+    put(found, driver(podInfoOnMount=True))
+    assert asked(found) == [f"release {uid}"]
+
+
+def test_tokens_are_told_before_their_pod_and_go_with_it() -> None:
+    found = a_source_of_tokens(pod("web", claims=("data",)), *WEB[1:3], driver(**VAULT))
+    closures = Closures(found)
+    closures.watch("n1", lambda: None)
+    uid = uid_of(found, "web")
+    made = {"apiVersion": "csi-bridge.io/v1", "kind": "ServiceAccountToken", "metadata": {"name": uid}, "tokens": {}}
+    assert not any("ServiceAccountToken" in it for it in held(closures, "n1"))
+    put(found, made)
+    assert held(closures, "n1")[-2:] == [f"ServiceAccountToken default/{uid}", "Pod default/web"]
+    asked(found)
+    remove(found, Ref("Pod", "default", "web"))
+    assert f"release {uid}" in asked(found)
+    assert held(closures, "n1") == []
+
+
+def test_a_pod_that_is_over_and_a_block_volume_get_no_tokens() -> None:
+    block = volume("v", claim="default/data", secrets=STAGE, volumeMode="Block")
+    found = a_source_of_tokens(pod("web", claims=("data",)), claim("data", volume="v"), block, driver(**VAULT))
+    Closures(found).watch("n1", lambda: None)
+    assert [it for it in asked(found) if "default/web" in it] == []
+    over = {**pod("web", claims=("data",)), "status": {"phase": "Succeeded"}}
+    found = a_source_of_tokens(over, *WEB[1:3], driver(**VAULT))
+    Closures(found).watch("n1", lambda: None)
+    assert [it for it in asked(found) if "default/web" in it] == []
+
+
+def test_of_two_drivers_that_ask_for_one_audience_the_shorter_life_counts() -> None:
+    inline = {"name": "i", "csi": {"driver": "e.example"}}
+    web = pod("web", claims=("data",), serviceAccountName="robot")
+    web["spec"]["volumes"].append(inline)
+    longer = driver("e.example", tokenRequests=[{"audience": "vault"}])
+    found = a_source_of_tokens(web, *WEB[1:3], driver(**VAULT), longer)
+    Closures(found).watch("n1", lambda: None)
+    assert "use Pod default/web robot {'vault': 600}" in asked(found)

@@ -143,6 +143,18 @@ async def test_only_what_counts_is_kept_of_a_fact(tmp_path: Path) -> None:
     assert files.of("n1")[NODE].body == {}
 
 
+async def test_of_a_machine_its_own_resources_are_kept_and_no_others(tmp_path: Path) -> None:
+    files = FactFiles(tmp_path)
+    status = {
+        "capacity": {"cpu": 4, "pods": "110", "example.com/lamp": "7"},
+        "nodeInfo": {"architecture": "arm64", "secret": "x"},
+    }
+    await sink(files).store("n1", obj(NODE, {"status": status}))
+    kept = {"status": {"capacity": {"cpu": "4", "pods": "110"}, "nodeInfo": {"architecture": "arm64"}}}
+    assert files.of("n1")[NODE].body == kept
+    assert FactFiles(tmp_path).of("n1")[NODE].body == kept
+
+
 async def test_a_fact_that_is_dropped_is_gone_and_one_of_another_uid_stays(tmp_path: Path) -> None:
     files = FactFiles(tmp_path)
     to = sink(files)
@@ -238,6 +250,8 @@ async def test_what_is_not_a_nodes_to_tell_is_refused_and_nothing_is_written(
         (obj(NODE, {}, uid="../x"), "UID that cannot be one"),
         (obj(NODE, {"metadata": {"labels": {"a": 1}}}), r"Node n1: metadata.labels.a must be a text"),
         (obj(NODE, {"status": {"volumesInUse": "all"}}), "status.volumesInUse must be a list"),
+        (obj(NODE, {"status": {"capacity": {"cpu": "many"}}}), "status.capacity.cpu must be a quantity"),
+        (obj(NODE, {"status": {"nodeInfo": {"architecture": 64}}}), "status.nodeInfo.architecture must be a text"),
         (obj(CSI_NODE, {"spec": {"drivers": [{"name": "d"}]}}), r"spec.drivers\[0\].nodeID is missing"),
         (obj(CSI_NODE, {"spec": {"drivers": [{"name": "d", "nodeID": ""}]}}), "nodeID is empty"),
         (obj(CSI_NODE, {"spec": {"drivers": [{"name": "../d", "nodeID": "1"}]}}), "must be a CSI driver's name"),

@@ -1146,9 +1146,22 @@ async def test_use_and_health_are_read_every_interval_and_told_if_abnormal() -> 
     assert world.take_calls() == ["stats h-data web-uid"]
     entry = world.entry()
     assert (entry["size_bytes"], entry["used_bytes"], entry["abnormal"]) == (5, 2, "the disk is on fire")
-    assert world.store.events() == [("VolumeConditionAbnormal", "Volume data: the disk is on fire")]
+    fire = "the disk is on fire"
+    assert world.store.events() == [
+        ("VolumeConditionAbnormal", f"Volume data: {fire}"),
+        ("VolumeConditionAbnormal", f"Volume pv-data of d.csi: {fire}"),
+    ]
     await world.clock.turn(60)
     assert world.take_calls() == ["stats h-data web-uid"]
+    assert len(world.store.events()) == 2
+    world.plugin.told_stats = VolumeStats(capacity_bytes=5, used_bytes=2, abnormal=False)
+    for _ in range(2):
+        await world.clock.turn(60)
+    well = "the driver finds it healthy again"
+    assert world.store.events()[2:] == [
+        ("VolumeConditionNormal", f"Volume data: {well}"),
+        ("VolumeConditionNormal", f"Volume pv-data of d.csi: {well}"),
+    ]
     await world.manager.close(0.0)
 
 

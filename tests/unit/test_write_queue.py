@@ -12,7 +12,7 @@ from cloud.kube import KubeError
 from cloud.upsync.write_queue import WriteQueue
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
 DOWN = KubeError("patch Node n1", 0, "", "nobody answers")
 
@@ -30,13 +30,15 @@ class World:
         self.busy: Counter[str] = Counter()
         self.most = 0
         self.pauses: list[float] = []
-        self.queue = WriteQueue(self._write, pause=self._pause)
+        self.again_s: float | None = None
+        self.later: list[tuple[float, Callable[[], None]]] = []
+        self.queue = WriteQueue(self._write, pause=self._pause, later=lambda *due: self.later.append(due))
 
     def put(self, key: str, value: int) -> None:
         self.truth[key] = value
         self.queue.add(key)
 
-    async def _write(self, key: str) -> None:
+    async def _write(self, key: str) -> float | None:
         value = self.truth[key]
         self.writes[key] += 1
         self.busy[key] += 1
@@ -47,6 +49,7 @@ class World:
             if self.failures:
                 raise self.failures.pop(0)
             self.written[key] = value
+            return self.again_s
         finally:
             self.busy[key] -= 1
 
@@ -173,3 +176,29 @@ async def test_after_its_end_nothing_is_tried_any_more(world: World) -> None:
     await world.queue.close()
     assert world.busy.total() == 0
     assert world.written == {}
+
+
+async def test_what_is_due_again_is_looked_at_again_then_and_may_be_added_before(world: World) -> None:
+    world.again_s = 120.0
+    world.put("a", 1)
+    await world.queue.written("a")
+    ((after_s, again),) = world.later
+    assert after_s == 120.0
+    world.again_s = None
+    world.put("a", 2)
+    await world.queue.written("a")
+    assert world.written == {"a": 2}
+    again()
+    await world.queue.written("a")
+    assert world.writes["a"] == 3
+    assert len(world.later) == 1
+
+
+async def test_a_queue_that_is_closed_looks_at_nothing_again(world: World) -> None:
+    world.again_s = 120.0
+    world.put("a", 1)
+    await world.queue.written("a")
+    await world.queue.close()
+    world.later[0][1]()
+    await world.queue.written("a")
+    assert world.writes["a"] == 1

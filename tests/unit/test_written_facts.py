@@ -11,6 +11,7 @@ import pytest
 from cloud.kube import KubeError
 from cloud.sync.fact_files import FactFiles
 from cloud.sync.facts import FactSink
+from cloud.upsync.in_use import InUse
 from cloud.upsync.written_facts import WrittenFacts
 from common.objects import Object, Ref, Stamp
 
@@ -54,6 +55,19 @@ class Writer:
         return []
 
 
+class NodeWriter(Writer):
+    """Notes what is in use as well."""
+
+    def __init__(self, in_use: InUse) -> None:
+        super().__init__()
+        self.in_use = in_use
+
+    async def write(self, node: str, ref: Ref, fact: dict[str, Any] | None) -> None:
+        await super().write(node, ref, fact)
+        if fact is not None:
+            self.in_use.note(node, fact["status"]["volumesInUse"])
+
+
 class Hearts:
     def __init__(self) -> None:
         self.heard: list[str] = []
@@ -72,13 +86,16 @@ async def _soon(_seconds: float) -> None:
 class World:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self.writer, self.hearts = Writer(), Hearts()
+        self.hearts, self.in_use = Hearts(), InUse()
+        self.writer, self.nodes = Writer(), NodeWriter(self.in_use)
+        self.nodes.written = self.writer.written
         self.facts = self.make()
 
     def make(self) -> WrittenFacts:
         files = FactFiles(self.directory)
-        writers = {ref.kind: self.writer for ref in BODIES}
-        return WrittenFacts(FactSink(Closures(), files), files, writers, self.hearts, pause=_soon)
+        writers = dict.fromkeys((*(ref.kind for ref in BODIES), "Kubelet", "Farewell"), self.writer)
+        writers["Node"] = self.nodes
+        return WrittenFacts(FactSink(Closures(), files), files, writers, self.hearts, self.in_use, pause=_soon)
 
     async def tell(self, ref: Ref, version: str = "1") -> None:
         await self.facts.store("n1", Object(ref, Stamp("", version), json.dumps(BODIES[ref]).encode()))
@@ -87,8 +104,17 @@ class World:
         """What was written since the last time."""
         for _ in range(20):
             await asyncio.sleep(0)
-        written, self.writer.written = self.writer.written, []
+        written = list(self.writer.written)
+        self.writer.written.clear()
         return written
+
+    @property
+    def down(self) -> bool:
+        return self.writer.down
+
+    @down.setter
+    def down(self, down: bool) -> None:
+        self.writer.down = self.nodes.down = down
 
 
 @pytest.fixture
@@ -99,13 +125,14 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
 
 
 async def test_a_node_is_acknowledged_when_kubernetes_has_it(world: World) -> None:
-    world.writer.down = True
+    world.down = True
     telling = asyncio.create_task(world.tell(NODE))
     while not world.facts.problems():  # noqa: ASYNC110  # the disk is another thread's
         await asyncio.sleep(0)
     assert not telling.done()
-    assert NODE in world.facts.stamps("n1")  # it is kept all the same
-    world.writer.down = False
+    assert NODE in FactFiles(world.directory).of("n1")  # it is kept all the same
+    assert NODE not in world.facts.stamps("n1")
+    world.down = False
     await telling
     assert await world.settle() == [(NODE, True)]
     assert world.facts.problems() == []
@@ -113,10 +140,10 @@ async def test_a_node_is_acknowledged_when_kubernetes_has_it(world: World) -> No
 
 @pytest.mark.parametrize("ref", [CSI_NODE, CLAIM, EVENT], ids=lambda ref: str(ref.kind))
 async def test_anything_else_is_acknowledged_when_it_is_kept(world: World, ref: Ref) -> None:
-    world.writer.down = True
+    world.down = True
     await world.tell(ref)
     assert world.writer.written == []
-    world.writer.down = False
+    world.down = False
     await world.settle()
 
 
@@ -148,18 +175,18 @@ async def test_a_node_that_was_deleted_is_written_again(world: World) -> None:
     for ref in (NODE, CSI_NODE, CLAIM):
         await world.tell(ref)
     await world.settle()
-    world.facts.changed(NODE, gone=False)
+    world.facts.changed(NODE, {})
     assert await world.settle() == []
-    world.facts.changed(NODE, gone=True)
+    world.facts.changed(NODE, None)
     assert sorted(ref.kind for ref, _ in await world.settle()) == ["CSINode", "Node"]
-    world.facts.changed(Ref("Node", "", "other"), gone=True)
+    world.facts.changed(Ref("Node", "", "other"), None)
     assert await world.settle() == []
 
 
 async def test_what_is_told_of_a_claim_is_looked_at_again_when_the_claim_changes(world: World) -> None:
     await world.tell(CLAIM)
     await world.settle()
-    world.facts.changed(CLAIM, gone=False)
+    world.facts.changed(CLAIM, {})
     assert await world.settle() == [(CLAIM, True)]
 
 
@@ -170,3 +197,112 @@ async def test_a_nodes_heart_beats_until_the_last_of_its_streams_has_ended(world
     assert "down n1" not in world.hearts.heard
     world.facts.down("n1")
     assert world.hearts.heard[-1] == "down n1"
+
+
+async def test_only_what_comes_into_use_is_waited_for(world: World) -> None:
+    await world.tell(NODE)
+    await world.settle()
+    world.down = True
+    await asyncio.wait_for(world.tell(NODE, version="2"), 5)  # in use is what stands there already
+    await asyncio.wait_for(world.tell(CLAIM), 5)
+    world.down = False
+    assert sorted(ref.kind for ref, _ in await world.settle()) == ["Node", "PersistentVolumeClaim"]
+
+
+async def test_what_an_earlier_hub_kept_and_kubernetes_may_not_have_is_to_be_told_again(world: World) -> None:
+    world.down = True
+    telling = asyncio.create_task(world.tell(NODE))
+    while not world.facts.problems():  # noqa: ASYNC110  # the disk is another thread's
+        await asyncio.sleep(0)
+    telling.cancel()
+    await world.facts.close()
+    world.in_use.lose("n1")
+    world.facts = world.make()
+    world.facts.begin()
+    assert NODE not in world.facts.stamps("n1")
+    world.down = False
+    await world.tell(NODE)
+    assert NODE in world.facts.stamps("n1")
+
+
+async def test_a_node_that_was_deleted_has_nothing_in_use_until_it_is_written_again(world: World) -> None:
+    await world.tell(NODE)
+    await world.settle()
+    world.facts.changed(NODE, None)
+    assert NODE not in world.facts.stamps("n1")
+    assert (NODE, True) in await world.settle()
+    assert NODE in world.facts.stamps("n1")
+
+
+async def test_what_is_told_of_a_claim_is_looked_at_again_when_a_pod_of_the_node_uses_it(world: World) -> None:
+    await world.tell(CLAIM)
+    await world.settle()
+    volumes = [{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]
+    metadata = {"name": "web", "namespace": "default"}
+    pod = Ref("Pod", "default", "web")
+    world.facts.changed(pod, {"metadata": metadata, "spec": {"nodeName": "n2", "volumes": volumes}})
+    assert await world.settle() == []
+    world.facts.changed(pod, {"metadata": metadata, "spec": {"nodeName": "n1", "volumes": volumes}})
+    assert await world.settle() == [(CLAIM, True)]
+    world.facts.changed(pod, None)
+    assert await world.settle() == []
+
+
+# ---- nodes that a kubelet serves -------------------------------------------------------------------------------------
+
+KUBELET = Ref("Kubelet", "", "n1")
+
+
+async def test_a_node_that_a_kubelet_serves_is_handed_over_and_nothing_else_is_written_of_it(world: World) -> None:
+    for ref in (NODE, CSI_NODE, CLAIM):
+        await world.tell(ref)
+    await world.settle()
+    world.down = True
+    for ref in (CSI_NODE, EVENT):
+        await world.tell(ref, version="2")
+    world.facts.observed("n1")
+    await world.facts.void("n1")
+    world.down = False
+    assert await world.settle() == [(KUBELET, False)]
+    world.facts.changed(NODE, None)
+    world.facts.changed(CLAIM, {})
+    assert await world.settle() == []
+    assert world.facts.problems() == []
+    await world.facts.close()
+    world.facts = world.make()
+    world.facts.begin()
+    assert await world.settle() == []
+
+
+async def test_a_node_whose_last_word_waits_for_kubernetes_is_handed_over_all_the_same(world: World) -> None:
+    world.down = True
+    telling = asyncio.create_task(world.tell(NODE))
+    while not world.facts.problems():  # noqa: ASYNC110  # the disk is another thread's
+        await asyncio.sleep(0)
+    world.facts.observed("n1")
+    await asyncio.wait_for(telling, 5)
+    await world.facts.void("n1")
+    world.down = False
+    assert await world.settle() == [(KUBELET, False)]
+
+
+async def test_a_node_whose_kubelet_is_gone_is_written_again(world: World) -> None:
+    world.facts.observed("n1")
+    await world.settle()
+    world.facts.up("n1")
+    await world.tell(NODE)
+    assert await world.settle() == [(NODE, True)]
+
+
+async def test_of_a_node_that_is_gone_for_good_what_the_hub_made_is_deleted(world: World) -> None:
+    for ref in (NODE, CSI_NODE, CLAIM):
+        await world.tell(ref)
+    await world.settle()
+    await world.facts.forget("n1")
+    written = await world.settle()
+    assert sorted((ref.kind, told) for ref, told in written) == [
+        ("CSINode", False),
+        ("Farewell", False),
+        ("Node", False),
+    ]
+    assert world.facts.stamps("n1") == {}

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from cloud.placement.ledger import Ledger
 from cloud.store import Store
 from cloud.uds_hub import Hub
 from common.digest import Digest
@@ -46,11 +47,16 @@ class Server:
     async def serve_facts(self, stream: Stream, node: str) -> None:
         self.served.append(("facts", node))
 
+    async def serve_observe(self, stream: Stream, node: str) -> None:
+        self.served.append(("observe", node))
+
 
 @pytest.fixture
 async def hub(tmp_path: Path) -> AsyncIterator[Hub]:
     store = Store(tmp_path)
-    yield Hub(store, Metrics(), insecure=True, max_nodes=3)
+    hub = Hub(store, Ledger(tmp_path), Metrics(), insecure=True, max_nodes=3)
+    yield hub
+    await hub.placement.close()
     await store.close()
 
 
@@ -67,12 +73,12 @@ async def opened(hub: Hub, role: str, name: str, kind: Kind) -> Stream:
 async def test_an_agents_streams_are_about_its_own_node(hub: Hub) -> None:
     server = Server()
     hub.sync = server  # type: ignore[assignment]  # it has what the hub calls
-    for kind in (Kind.SYNC, Kind.FACTS):
+    for kind in (Kind.SYNC, Kind.FACTS, Kind.OBSERVE):
         await opened(hub, "edge", "n1", kind)
-    assert server.served == [("sync", "n1"), ("facts", "n1")]
+    assert server.served == [("sync", "n1"), ("facts", "n1"), ("observe", "n1")]
 
 
-@pytest.mark.parametrize("kind", [Kind.SYNC, Kind.FACTS])
+@pytest.mark.parametrize("kind", [Kind.SYNC, Kind.FACTS, Kind.OBSERVE])
 async def test_a_hub_without_a_source_says_nothing_and_ends_nothing(hub: Hub, kind: Kind) -> None:
     stream = await opened(hub, "edge", "n1", kind)
     assert stream.status is None
@@ -80,7 +86,7 @@ async def test_a_hub_without_a_source_says_nothing_and_ends_nothing(hub: Hub, ki
 
 
 @pytest.mark.parametrize("role", ["driver", "operator"])
-@pytest.mark.parametrize("kind", [Kind.SYNC, Kind.FACTS])
+@pytest.mark.parametrize("kind", [Kind.SYNC, Kind.FACTS, Kind.OBSERVE])
 async def test_nobody_but_an_agent_is_told_a_nodes_secrets(hub: Hub, kind: Kind, role: str) -> None:
     stream = await opened(hub, role, "d.example" if role == "driver" else "", kind)
     assert stream.status is not None

@@ -1,4 +1,4 @@
-"""A secret reader: reads what is in use and nothing else, and claims to know only what it was told."""
+"""A reader on demand: reads what is in use and nothing else, and claims to know only what it was told."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import asyncio
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-from cloud.kube import KubeError
+from cloud.kube import KubeError, Resource
+from cloud.sync.on_demand import OnDemand
 from cloud.sync.secret_reader import REFRESH_S, SecretReader
 from common.objects import Ref
 from tests.support.fake_api import FakeApi
@@ -25,18 +26,21 @@ class World:
         self.api = FakeApi()
         self.now = 1000.0
         self.found: list[tuple[Ref, bool]] = []
-        self.reader = SecretReader(self.api, self._note, now=lambda: self.now)
+        self.reader = OnDemand(SecretReader(self.api), self._note, now=lambda: self.now)
 
     def _note(self, ref: Ref, body: dict[str, Any] | None) -> None:
         self.found.append((ref, body is not None))
 
+    async def asking(self) -> None:
+        """Until the API server is asked for the first time."""
+        while not self.api.asked:  # noqa: ASYNC110  # the fake tells nobody
+            await asyncio.sleep(0)
+
     async def turn(self, seconds: float) -> None:
         """Let time pass."""
         self.now += seconds
-        self.reader.use(Ref("Secret", "default", "waker"))
+        self.reader._woken.set()
         await settle()
-        self.reader.release(Ref("Secret", "default", "waker"))
-        self.found = [it for it in self.found if it[0] == SECRET]
 
 
 @asynccontextmanager
@@ -51,7 +55,7 @@ async def reading() -> AsyncIterator[World]:
 
 
 async def settle() -> None:
-    for _ in range(50):
+    for _ in range(100):
         await asyncio.sleep(0)
 
 
@@ -128,7 +132,55 @@ async def test_one_released_while_it_is_read_is_not_told() -> None:
     async with reading() as world:
         world.api.put(BODY)
         world.reader.use(SECRET)
-        await asyncio.sleep(0)
+        await world.asking()
         world.reader.release(SECRET)
         await settle()
         assert world.found == []
+
+
+async def test_a_failure_is_tried_again_with_growing_distance() -> None:
+    async with reading() as world:
+        world.api.put(BODY)
+        world.api.failures["get"] = [KubeError("get", 0, "", "nobody answers")] * 3
+        world.reader.use(SECRET)
+        await settle()
+        for seconds in (1, 2):
+            await world.turn(seconds)
+            assert world.found == []
+        await world.turn(3)
+        assert world.found == []
+        await world.turn(2)
+        assert world.found == [(SECRET, True)]
+
+
+async def test_one_that_waits_does_not_hold_up_another() -> None:
+    async with reading() as world:
+        world.api.put(BODY)
+        slow = Ref("Secret", "default", "slow")
+        released = asyncio.Event()
+        get = world.api.get
+
+        async def get_slowly(resource: Resource, name: str, namespace: str = "") -> dict[str, Any]:
+            if name == "slow":
+                await released.wait()
+            return await get(resource, name, namespace)
+
+        world.api.get = get_slowly  # type: ignore[method-assign]  # one answer takes long
+        world.reader.use(slow)
+        await settle()
+        world.reader.use(SECRET)
+        await settle()
+        assert world.reader.knows(SECRET)
+        assert not world.reader.knows(slow)
+        released.set()
+
+
+async def test_one_that_is_wanted_anew_while_it_is_read_is_read_again() -> None:
+    async with reading() as world:
+        world.api.put(BODY)
+        world.reader.use(SECRET)
+        await world.asking()
+        world.reader.use(SECRET)
+        await settle()
+        assert world.found == [(SECRET, True)]
+        assert world.api.asked == ["get secrets s"] * 2

@@ -1,0 +1,140 @@
+"""A reader on demand: gets the objects that closures need one by one, again and again: Secrets and tokens.
+
+Rules:
+
+* Nobody lists or watches them: the hub needs no permission for that, and holds none that no node needs.
+* A new one is got at once, and each again when it is due.
+* As long as the API server has not answered, nothing is known of one: neither that it is gone nor that it changed.
+* What fails is tried again with growing distance. What was got before is still good; what never was is told for what
+  the refusal makes of it: the nodes do not wait for it.
+"""
+
+import asyncio
+import contextlib
+import heapq
+import itertools
+import logging
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+from cloud.kube import KubeError
+from common.objects import Ref
+
+log = logging.getLogger("csi_bridge.hub.cluster")
+
+_FIRST_RETRY_S, _MOST_RETRY_S = 1.0, 60.0
+"""After a failure; it doubles. The kubelet tries a mount again after 0.5 s, and after two minutes at most."""
+
+_AT_ONCE: Final = 4
+"""Objects that are got at once: of 10,000 pods that start with their hub, with 10 ms for each, in half a minute."""
+
+Body = dict[str, Any]
+
+
+class Getter(Protocol):
+    """Gets objects of one kind."""
+
+    async def get(self, ref: Ref) -> tuple[Body | None, float]:
+        """An object, None if there is none; and in how many seconds it is to be got again. KubeError if that fails."""
+
+    def refused(self, ref: Ref, error: KubeError) -> Body | None:
+        """What nodes are told of an object that was refused, and never got before."""
+
+    def in_words(self, ref: Ref, error: KubeError) -> str:
+        """What that means, in a sentence."""
+
+
+class OnDemand:
+    """Gets what is in use: `run` it."""
+
+    def __init__(self, getter: Getter, found: Callable[[Ref, Body | None], None], *, now: Callable[[], float]) -> None:
+        """Nothing is in use yet.
+
+        Args:
+            getter: gets one.
+            found: called with each one, None if there is none of that name.
+            now: the monotonic clock.
+        """
+        self._getter, self._found, self._now = getter, found, now
+        self._turns = itertools.count()
+        self._due: dict[Ref, tuple[float, int]] = {}
+        self._order: list[tuple[tuple[float, int], Ref]] = []
+        """A heap of all that is or was due; what `_due` does not say counts no more."""
+        self._known: set[Ref] = set()
+        self._got: set[Ref] = set()
+        """Of those that are known: without those that were only ever refused."""
+        self._failures: dict[Ref, int] = {}
+        self._problems: dict[Ref, str] = {}
+        self._woken = asyncio.Event()
+
+    def use(self, ref: Ref) -> None:
+        """It is needed from now on, and to be got at once."""
+        self._plan(ref, 0.0)
+
+    def release(self, ref: Ref) -> None:
+        """No closure needs it any more."""
+        for kept in (self._due, self._failures, self._problems):
+            kept.pop(ref, None)
+        self._known.discard(ref)
+        self._got.discard(ref)
+
+    def knows(self, ref: Ref) -> bool:
+        """Whether the API server has said what there is."""
+        return ref in self._known
+
+    def problems(self) -> list[str]:
+        """Which ones cannot be got, in sentences."""
+        return list(self._problems.values())
+
+    async def run(self) -> None:
+        """Get them until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(_AT_ONCE):
+                tasks.create_task(self._work())
+
+    async def _work(self) -> None:
+        while True:
+            self._woken.clear()
+            wait_s = self._order[0][0][0] - self._now() if self._order else None
+            if wait_s is not None and wait_s <= 0:
+                due, ref = heapq.heappop(self._order)
+                if self._due.get(ref) == due:
+                    await self._get(ref)
+                continue
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait_s):
+                    await self._woken.wait()
+
+    def _plan(self, ref: Ref, in_s: float) -> None:
+        self._due[ref] = due = self._now() + in_s, next(self._turns)
+        heapq.heappush(self._order, (due, ref))
+        self._woken.set()  # whoever waits may wait for a later one
+
+    async def _get(self, ref: Ref) -> None:
+        due = self._due[ref]
+        try:
+            body, good_for_s = await self._getter.get(ref)
+        except KubeError as error:
+            if self._due.get(ref) == due:
+                self._failed(ref, error)
+            return
+        if self._due.get(ref) != due:  # released, or to be got anew
+            return
+        self._plan(ref, good_for_s)
+        self._failures.pop(ref, None)
+        self._problems.pop(ref, None)
+        self._known.add(ref)
+        self._got.add(ref)
+        self._found(ref, body)
+
+    def _failed(self, ref: Ref, error: KubeError) -> None:
+        failures = self._failures[ref] = self._failures.get(ref, 0) + 1
+        self._plan(ref, min(_FIRST_RETRY_S * 2 ** min(failures - 1, 16), _MOST_RETRY_S))
+        text = self._getter.in_words(ref, error)
+        if self._problems.get(ref) == text:
+            return
+        log.warning("%s", text)
+        self._problems[ref] = text
+        if error.is_refusal and ref not in self._got:  # it may stay so
+            self._known.add(ref)
+            self._found(ref, self._getter.refused(ref, error))

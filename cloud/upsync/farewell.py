@@ -1,0 +1,47 @@
+"""A farewell: deletes what the hub made for a node that is gone for good, as an operator says.
+
+Rules:
+
+* Deleted is the Node, if the hub made it; its CSINode and its Lease belong to it, and go with it. Of any other Node the
+  hub only takes back its own entries, as if the node had told that it has no driver any more.
+* It is one object of one UID: a Node that somebody made anew since then stays.
+"""
+
+from typing import Final
+
+from cloud.kube import RESOURCES, Body, KubeError
+from cloud.upsync.api import Api
+from cloud.upsync.ownership import find, is_made
+from common.objects import Ref
+
+KIND: Final = "Farewell"
+"""The kind under which `written_facts` has it: there is no such object, but a node that is gone."""
+
+_NODES: Final = RESOURCES["Node"]
+
+
+class Farewell:
+    """Deletes Nodes."""
+
+    def __init__(self, api: Api) -> None:
+        """Nothing is deleted yet."""
+        self._api = api
+
+    async def write(self, node: str, _ref: Ref, _fact: Body | None) -> None:
+        """Delete a node's Node.
+
+        Raises:
+            KubeError: to be tried again.
+        """
+        found = await find(self._api, _NODES, node)
+        if found is None or not is_made(found):
+            return
+        try:
+            await self._api.delete(_NODES, node, uid=found["metadata"]["uid"])
+        except KubeError as error:
+            if not error.is_missing:
+                raise
+
+    def problems(self) -> list[str]:
+        """Nothing here waits for people."""
+        return []

@@ -1,0 +1,43 @@
+"""A hand-over: takes the hub's marks from the Node and the CSINode of a node that a kubelet serves now.
+
+Rules:
+
+* The marks say that nobody else is that Node's kubelet, and which entries are the hub's to remove. Without them the hub
+  has no more to say there than about any Node of a cluster.
+* Nothing else is touched: what stands there is the kubelet's to keep or to change. A Node that was deleted under a
+  kubelet would come back only with the kubelet's next start.
+"""
+
+from typing import Final
+
+from cloud.kube import RESOURCES, Body
+from cloud.upsync.api import Api
+from cloud.upsync.ownership import find, unmarked
+from common.objects import Ref
+
+KIND: Final = "Kubelet"
+"""The kind under which `written_facts` has it: there is no such object, but a node that is handed over."""
+
+
+class HandOver:
+    """Hands nodes over."""
+
+    def __init__(self, api: Api) -> None:
+        """Nothing is handed over yet."""
+        self._api = api
+
+    async def write(self, node: str, _ref: Ref, _fact: Body | None) -> None:
+        """Take the marks from a node's objects.
+
+        Raises:
+            KubeError: to be tried again.
+        """
+        for kind in ("Node", "CSINode"):
+            found = await find(self._api, RESOURCES[kind], node)
+            if found is not None and (marks := unmarked(found)):
+                version = {"resourceVersion": found["metadata"]["resourceVersion"]}
+                await self._api.patch(RESOURCES[kind], node, {"metadata": {**version, "annotations": marks}})
+
+    def problems(self) -> list[str]:
+        """Nothing here waits for people."""
+        return []

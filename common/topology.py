@@ -1,0 +1,103 @@
+"""Topology: the segment of the bridge's own, for vendors who have none, and what can be a segment at all.
+
+Rules:
+
+* A vendor has a topology of its own if its GetPluginCapabilities names VOLUME_ACCESSIBILITY_CONSTRAINTS (RULE B8). To
+  that nothing is ever added.
+* For any other the bridge says which node it is on, by one segment that is the same everywhere: the CSINode's topology
+  key, the Node's label, NodeGetInfo, and each volume that is made there.
+* A segment becomes a label of a Node. A node whose name cannot be the value of a label has no segment.
+"""
+
+import re
+from typing import Final
+
+from google.protobuf.message import DecodeError
+
+from common.csi.csi_pb2 import GetPluginCapabilitiesResponse, NodeGetInfoResponse, PluginCapability, Topology
+
+NODE_SEGMENT: Final = "csi-bridge.io/node"
+"""The key; its value is the node's name."""
+
+_OWN: Final = PluginCapability.Service.VOLUME_ACCESSIBILITY_CONSTRAINTS
+
+
+def has_topology(capabilities: bytes) -> bool:
+    """Whether a vendor has a topology of its own.
+
+    Args:
+        capabilities: its GetPluginCapabilitiesResponse.
+
+    Raises:
+        ValueError: that does not parse.
+    """
+    try:
+        said = GetPluginCapabilitiesResponse.FromString(capabilities)
+    except DecodeError:
+        raise ValueError("its answer to GetPluginCapabilities does not parse") from None
+    return any(it.WhichOneof("type") == "service" and it.service.type == _OWN for it in said.capabilities)
+
+
+def segment_of(node: str) -> dict[str, str]:
+    """A node's segment, by its key.
+
+    Raises:
+        ValueError: the node has none (`why_no_segment`).
+    """
+    if why := why_no_segment(node):
+        raise ValueError(why)
+    return {NODE_SEGMENT: node}
+
+
+def why_no_segment(node: str) -> str:
+    """Why a node has no segment, in words; empty if it has one."""
+    if node and is_label_value(node):
+        return ""
+    return (
+        f"the node's name {node!r} cannot be the value of the label {NODE_SEGMENT}: that has at most 63 characters, "
+        "letters and digits with dashes, dots and underscores between them"
+    )
+
+
+def with_segment(node_info: bytes, node: str) -> bytes:
+    """A vendor's NodeGetInfoResponse with the node's segment added, and otherwise the vendor's own bytes.
+
+    A message that is written after another one is merged into it by whoever reads both (Protocol Buffers, "Encoding",
+    "Last One Wins"), so nothing of the vendor's is read or written anew.
+
+    Raises:
+        ValueError: the node has none.
+    """
+    segment = NodeGetInfoResponse(accessible_topology=Topology(segments=segment_of(node)))
+    return node_info + segment.SerializeToString()
+
+
+def told_node_info(node_info: bytes, capabilities: bytes, node: str) -> bytes:
+    """What Kubernetes is told of a node: the vendor's NodeGetInfoResponse, with the node's segment where it is due.
+
+    Args:
+        node_info: the vendor's answer.
+        capabilities: its GetPluginCapabilitiesResponse.
+        node: the node's name.
+
+    Raises:
+        ValueError: the capabilities do not parse.
+    """
+    if has_topology(capabilities) or why_no_segment(node):
+        return node_info
+    return with_segment(node_info, node)
+
+
+def is_label_key(text: str) -> bool:
+    """Whether this can be the key of a label (Kubernetes, "Labels and Selectors")."""
+    return _LABEL_KEY.fullmatch(text) is not None
+
+
+def is_label_value(text: str) -> bool:
+    """Whether this can be the value of a label; an empty one can."""
+    return _LABEL_VALUE.fullmatch(text) is not None
+
+
+_LABEL_NAME = r"[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"
+_LABEL_VALUE = re.compile(f"(?:{_LABEL_NAME})?")
+_LABEL_KEY = re.compile(rf"(?:(?=[^/]{{1,253}}/)[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?/)?{_LABEL_NAME}")

@@ -1,0 +1,214 @@
+"""The kubelet relay: for each driver of a node with a kubelet, a socket that the kubelet calls in the driver's place.
+
+A kubelet writes what a driver's NodeGetInfo answers into CSINode and Node. A driver without a topology of its own gets
+the node's segment there by its answer alone (`common.topology`; contract.md RULE B8).
+
+Rules:
+
+* A driver's socket is `DIRECTORY/NAME.sock`, and is there as soon as the driver has said its name. What an agent left
+  that was killed is replaced.
+* A call goes to the driver as bytes, with the time that it has, and ends with the driver's own status. NodeGetInfo
+  alone says more than the driver did.
+* What is not the driver's word is UNAVAILABLE: to a kubelet that says nothing of what was done, and it tries again. A
+  call whose time is up, or whose caller is gone, is cancelled at the driver, too.
+* An agent that stops removes the sockets, and lets the calls under way end. A kubelet dials anew for each call.
+"""
+
+import asyncio
+import contextlib
+import functools
+import logging
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from common.errors import CallError, Draining, MessageTooLarge, status_of
+from common.relay.errors import PeerGone, ServerClosing
+from common.relay.server import Server, ServerCall, serve
+from common.reports import NODE_GET_INFO
+from common.sockets import FileId, file_id, listen_unix
+from common.status import Origin, Status
+from edge.drivers import Driver, find_driver
+from edge.registry.registration import Offer, check_name
+
+log = logging.getLogger("csi_bridge.edge.kubelet_relay")
+
+_LOOK_S = 5.0
+"""How often it is looked whether each socket is there still, and one that could not be made is tried again."""
+
+_SOCKET_MODE = 0o600
+"""A kubelet is root."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Served:
+    server: Server
+    file: FileId
+
+
+class KubeletRelay:
+    """The sockets of one directory. `run()` it as a task, then `close()` it."""
+
+    def __init__(
+        self, directory: Path, node: str, drivers: Callable[[], Sequence[Driver]], *, max_message_bytes: int
+    ) -> None:
+        """No sockets yet.
+
+        Args:
+            directory: where they are to be; it is made if it is missing.
+            node: this node's name.
+            drivers: the vendor's drivers that there are now.
+            max_message_bytes: the largest request taken.
+        """
+        self._directory = directory
+        self._node = node
+        self._drivers = drivers
+        self._limit = max_message_bytes
+        self._served: dict[str, _Served] = {}
+        self._troubles: dict[str, str] = {}
+        self._news = asyncio.Event()
+        self._stopping = False
+
+    def socket_of(self, name: str) -> Path:
+        """Where a kubelet finds the driver of a name."""
+        return self._directory / f"{name}.sock"
+
+    def served(self, name: str) -> str:
+        """The same, if it is there; else nothing."""
+        return str(self.socket_of(name)) if name in self._served else ""
+
+    def holds(self, endpoint: str) -> bool:
+        """Whether a path is one of these sockets, and so no driver's own."""
+        return os.path.realpath(os.path.dirname(endpoint)) == os.path.realpath(self._directory)  # noqa: PTH120  # a text
+
+    def problems(self, registrations: Iterable[Offer]) -> list[str]:
+        """What people must mend.
+
+        Args:
+            registrations: what registers with the kubelet, each with its endpoint.
+        """
+        found = [f"driver {name} has no relay socket: {why}" for name, why in sorted(self._troubles.items())]
+        return found + [why for offer in registrations if (why := self._misled(offer))]
+
+    def _misled(self, offer: Offer) -> str:
+        """Why a kubelet does not come to the relay for a driver, or in vain; empty if all is well."""
+        name, endpoint, socket = offer.name, offer.endpoint, self.socket_of(offer.name)
+        remedy = f"give its node-driver-registrar --kubelet-registration-path={socket}"
+        if not self.holds(endpoint):
+            if not any(driver.name == name and driver.lacks_topology for driver in self._drivers()):
+                return ""
+            return (
+                f"driver {name} has no topology of its own and registers with the kubelet past the relay, as "
+                f"{endpoint}: nothing says which node its volumes are on; {remedy}"
+            )
+        if Path(endpoint).name != socket.name:
+            return f"driver {name} registers with the kubelet as {endpoint}, which is another driver's; {remedy}"
+        if name in self._served or name in self._troubles:
+            return ""
+        return (
+            f"driver {name} registers with the kubelet through the relay, but it was not found or does not answer: "
+            f"name its socket by the agent's --driver if it is no csi.sock in a directory of its own under plugins"
+        )
+
+    def changed(self) -> None:
+        """There are other drivers, or one said something new of itself."""
+        self._news.set()
+
+    # ---- its life ----------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Serve each driver that there is, until the agent stops."""
+        while not self._stopping:
+            self._news.clear()
+            await self._compare()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_S):
+                    await self._news.wait()
+
+    async def drain(self) -> None:
+        """Take no more calls, remove the sockets, and wait until the calls under way have ended."""
+        self._stopping = True
+        await asyncio.gather(*(served.server.drain() for served in self._served.values()))
+
+    async def close(self) -> None:
+        """Stop at once: calls under way are cut, at the drivers too."""
+        self._stopping = True
+        await asyncio.gather(*(self._end(name) for name in list(self._served)))
+
+    async def _compare(self) -> None:
+        wanted = {driver.report.driver for driver in self._drivers() if driver.report is not None}
+        for name in self._served.keys() - wanted:
+            await self._end(name)
+            log.info("driver %s is gone, and so is its relay socket", name)
+        self._troubles = {name: why for name, why in self._troubles.items() if name in wanted}
+        for name in sorted(wanted):
+            if self._stopping:
+                return
+            served = self._served.get(name)
+            if served is not None and served.file != file_id(str(self.socket_of(name))):
+                log.warning("somebody removed the relay socket of driver %s; it is made anew", name)
+                await self._end(name)
+                served = None
+            if served is None:
+                await self._begin(name)
+
+    async def _begin(self, name: str) -> None:
+        path = self.socket_of(name)
+        try:
+            check_name(name)
+            self._directory.mkdir(mode=0o755, parents=True, exist_ok=True)
+            sock = listen_unix(path, mode=_SOCKET_MODE)
+        except (OSError, ValueError) as error:
+            self._troubles[name] = error.strerror or str(error) if isinstance(error, OSError) else str(error)
+            return
+        try:
+            server = await serve(
+                sock,
+                functools.partial(self._handle, name),
+                max_message_bytes=self._limit,
+                on_error=self._on_error,
+                too_large=self._too_large,
+                origin=Origin.EDGE,
+            )
+        except BaseException:
+            sock.close()
+            raise
+        self._troubles.pop(name, None)
+        self._served[name] = _Served(server, file_id(str(path)))
+        log.info("a kubelet finds driver %s at %s", name, path)
+
+    async def _end(self, name: str) -> None:
+        if (served := self._served.pop(name, None)) is not None:
+            await served.server.close()
+
+    # ---- calls -------------------------------------------------------------------------------------------------------
+
+    async def _handle(self, name: str, call: ServerCall) -> None:
+        """Answer one call of a kubelet's."""
+        driver = find_driver(self._drivers(), name, self._node)
+        if call.method == NODE_GET_INFO:
+            status, body = await driver.node_info(call.request, timeout_s=call.timeout_s, to=name)
+            if body is not None:
+                await call.send(body)
+            call.finish(status)
+            return
+        answer = driver.stream(call.method, call.request, timeout_s=call.timeout_s, to=name)
+        async with contextlib.aclosing(answer):
+            async for item in answer:
+                if isinstance(item, Status):
+                    call.finish(item)
+                    return
+                await call.send(item)
+
+    def _on_error(self, error: BaseException | None) -> Status:
+        if isinstance(error, ServerClosing):
+            return status_of(Draining("edge agent"), Origin.EDGE)
+        if isinstance(error, CallError):
+            log.warning("a kubelet's call was not answered by its driver: %s", error)
+        elif error is not None and not isinstance(error, PeerGone):
+            log.error("a kubelet's call failed inside the edge agent", exc_info=error)
+        return status_of(error, Origin.EDGE)
+
+    def _too_large(self, size: int) -> Status:
+        return status_of(MessageTooLarge(size, self._limit, "a request"), Origin.EDGE)

@@ -1,0 +1,88 @@
+"""A machine: what this node has for its pods, and what it runs, as a kubelet would tell of it.
+
+What cannot be read is left out: a node without a figure is better than none.
+"""
+
+import os
+import platform
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from common.quantity import format_bytes
+from common.version import SOFTWARE
+
+_PODS: Final = 110
+"""Of one node: the kubelet's default (`maxPods`)."""
+
+_ARCHITECTURES: Final[Mapping[str, str]] = {
+    "x86_64": "amd64", "aarch64": "arm64", "armv6l": "arm", "armv7l": "arm", "i386": "386", "i686": "386",
+    "loongarch64": "loong64",
+}  # fmt: skip
+"""What Go calls them, by what the kernel calls them, where these differ: pods ask for Go's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """See the module.
+
+    Attributes:
+        capacity: the Node's `status.capacity`: quantities by resource.
+        info: the Node's `status.nodeInfo`.
+    """
+
+    capacity: Mapping[str, str]
+    info: Mapping[str, str]
+
+
+def read_machine(root_dir: Path, *, files: Path = Path("/")) -> Machine:
+    """This machine.
+
+    Args:
+        root_dir: what lies on its disk is the pods'.
+        files: where /etc, /proc and /sys are.
+    """
+    release = dict(_settings(_read(files / "etc/os-release")))
+    machine_id = _read(files / "etc/machine-id").strip()
+    kernel = platform.uname()
+    info = {
+        "architecture": _ARCHITECTURES.get(kernel.machine, kernel.machine),
+        "bootID": _read(files / "proc/sys/kernel/random/boot_id").strip(),
+        "kernelVersion": kernel.release,
+        "kubeletVersion": SOFTWARE,  # what stands in its place
+        "machineID": machine_id,
+        "operatingSystem": kernel.system.lower(),
+        "osImage": release.get("PRETTY_NAME", ""),
+        "systemUUID": _read(files / "sys/class/dmi/id/product_uuid").strip() or machine_id,
+    }
+    return Machine(dict(_capacity(root_dir, files)), info)
+
+
+def _capacity(root_dir: Path, files: Path) -> Iterator[tuple[str, str]]:
+    yield "cpu", str(os.cpu_count() or 1)
+    for line in _read(files / "proc/meminfo").splitlines():
+        match line.split():
+            case ["MemTotal:", size, "kB"] if size.isdecimal():
+                yield "memory", format_bytes(int(size) * 1024)
+    try:
+        disk = os.statvfs(root_dir)
+        yield "ephemeral-storage", format_bytes(disk.f_blocks * disk.f_frsize)
+    except OSError:
+        pass
+    yield "pods", str(_PODS)
+
+
+def _settings(text: str) -> Iterator[tuple[str, str]]:
+    """Of a file with a `NAME="value"` in each line."""
+    for line in text.splitlines():
+        name, equals, value = line.partition("=")
+        if equals:
+            yield name.strip(), value.strip().strip("\"'")
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""

@@ -1,0 +1,446 @@
+"""The kubelet relay, end to end: a vendor's driver, an agent, and a gRPC client where a kubelet would be."""
+
+from __future__ import annotations
+
+import contextlib
+import stat
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from common.csi import csi_pb2 as csi
+from common.csi.methods import METHODS
+from common.status import Code
+from tests.integration.dirdriver.support import Running, clear, mount, needs_mounts
+from tests.support.bridge import Agent, Bridge
+from tests.support.plugin import Plugin
+from tests.support.sidecar import Sidecar, told_at_the_deadline, unavailable
+from tests.support.vendor import Refusal, Vendor, VendorCall
+from tests.support.waiting import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+NAME = "vendor.test"
+NOBODY = "127.0.0.1:1"
+"""A hub that is not there: the relay does without."""
+
+NODE_METHODS = sorted(path for path in METHODS if path.startswith("/csi.v1.Node/"))
+MIB = 1 << 20
+
+
+@dataclass
+class Relayed:
+    """A vendor, an agent that relays for it, and a client at the relay's socket."""
+
+    bridge: Bridge
+    vendor: Vendor
+    agent: Agent
+    directory: Path
+    kubelet: Sidecar
+
+    @property
+    def socket(self) -> Path:
+        return self.directory / f"{NAME}.sock"
+
+    def wait_relayed(self) -> None:
+        wait_for(
+            lambda: self.kubelet.call("Probe", timeout_s=5.0).ok,
+            what="an answer through the relay",
+            timeout_s=60.0,
+            instead=self.agent.process.log_tail,
+        )
+
+    def problems(self) -> list[str]:
+        found: list[str] = self.agent.status()["problems"]
+        return found
+
+    def wait_problem(self, text: str) -> str:
+        found = wait_for(
+            lambda: [problem for problem in self.problems() if text in problem],
+            what=f"the problem {text!r}",
+            timeout_s=60.0,
+            instead=lambda: f"{self.problems()}\n{self.agent.process.log_tail()}",
+        )
+        return found[0]
+
+
+@contextlib.contextmanager
+def relayed(vendor: Vendor, logs: Path, *, node: str = "n1") -> Iterator[Relayed]:
+    directory = vendor.socket.parent
+    with Bridge(directory, logs) as bridge, Sidecar(directory / "relay" / f"{NAME}.sock") as kubelet:
+        flags = ("--registration=observe", f"--relay-dir={directory / 'relay'}")
+        agent = bridge.start_agent(node, vendor.socket, flags=flags, through=NOBODY)
+        world = Relayed(bridge, vendor, agent, directory / "relay", kubelet)
+        world.wait_relayed()
+        yield world
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Relayed]:
+    with (
+        tempfile.TemporaryDirectory(prefix="csi-") as name,
+        Vendor(Path(name) / "vendor.sock") as vendor,
+        relayed(vendor, tmp_path_factory.mktemp("logs")) as world,
+    ):
+        yield world
+
+
+@pytest.fixture
+def mine(vendor: Vendor, tmp_path: Path) -> Iterator[Relayed]:
+    with relayed(vendor, tmp_path) as world:
+        yield world
+
+
+def large(size: int) -> csi.NodePublishVolumeRequest:
+    """A request of about a size."""
+    return csi.NodePublishVolumeRequest(volume_id="v", target_path="/t", publish_context={"filler": "x" * size})
+
+
+def with_own_topology(_call: object) -> csi.GetPluginCapabilitiesResponse:
+    service = csi.PluginCapability.Service(type="VOLUME_ACCESSIBILITY_CONSTRAINTS")
+    return csi.GetPluginCapabilitiesResponse(capabilities=[csi.PluginCapability(service=service)])
+
+
+# -------------------- calls --------------------
+
+
+@pytest.mark.parametrize("path", NODE_METHODS)
+def test_each_call_of_a_kubelet_reaches_the_driver_as_bytes_and_its_answer_comes_back(
+    shared: Relayed, path: str
+) -> None:
+    known = METHODS[path]
+    request = known.request()
+    if "volume_id" in known.request.DESCRIPTOR.fields_by_name:
+        request.volume_id = "v1"  # type: ignore[attr-defined]  # it has the field
+    sent = request.SerializeToString() + b"\xf2\x3f\x03new"  # field 1022, which this contract does not know
+    answer = b"" if path.endswith("/NodeGetInfo") else b"\xf2\x3f\x03too"
+    shared.vendor.on(path, lambda _: answer or csi.NodeGetInfoResponse(node_id="id"))
+    outcome = shared.kubelet.call(path, sent)
+    shared.vendor.as_usual(path)
+    assert outcome.ok
+    assert shared.vendor.calls(path)[-1].data == sent
+    if answer:
+        assert outcome.answer.SerializeToString() == answer
+
+
+@pytest.mark.parametrize("method", ["NodePublishVolume", "NodeGetInfo", "GetPluginInfo"])
+@pytest.mark.parametrize("code", [code for code in Code if code is not Code.OK], ids=lambda code: code.name)
+def test_a_drivers_status_passes_unchanged(shared: Relayed, code: Code, method: str) -> None:
+    shared.vendor.refuse(method, code, "no: 100 % of größe is used\n(pool 7)")
+    outcome = shared.kubelet.call(method)
+    shared.vendor.as_usual(method)
+    if method == "GetPluginInfo":
+        shared.wait_relayed()  # a driver that does not say who it is gets no calls until it does
+    assert outcome.refusal == (code, "no: 100 % of größe is used\n(pool 7)")
+
+
+def test_the_driver_hears_how_much_time_a_call_has(shared: Relayed) -> None:
+    assert shared.kubelet.call("NodeStageVolume", timeout_s=20.0).ok
+    told = shared.vendor.calls("NodeStageVolume")[-1].timeout_s
+    assert told is not None
+    assert 10.0 < told < 21.0  # the client rounds it up
+
+
+def test_a_call_without_a_deadline_has_none_at_the_driver(shared: Relayed) -> None:
+    assert shared.kubelet.start("NodeStageVolume").outcome().ok
+    told = shared.vendor.calls("NodeStageVolume")[-1].timeout_s
+    assert told is not None
+    assert told > 1e9  # grpcio's way to say none
+
+
+def test_a_call_whose_time_is_up_is_cancelled_at_the_driver(shared: Relayed) -> None:
+    number = len(shared.vendor.calls("NodeStageVolume")) + 1
+    gate = shared.vendor.hold("NodeStageVolume")
+    status = told_at_the_deadline(shared.socket, "NodeStageVolume", csi.NodeStageVolumeRequest(), timeout_s=0.5)
+    assert status.code == Code.DEADLINE_EXCEEDED
+    call = shared.vendor.wait_for_call("NodeStageVolume", number)
+    wait_for(call.over.is_set, what="the cancel at the driver")
+    assert call.cancelled
+    gate.set()
+    shared.vendor.as_usual("NodeStageVolume")
+
+
+def test_a_call_that_the_kubelet_gives_up_is_cancelled_at_the_driver(shared: Relayed) -> None:
+    number = len(shared.vendor.calls("NodeUnstageVolume")) + 1
+    gate = shared.vendor.hold("NodeUnstageVolume")
+    pending = shared.kubelet.start("NodeUnstageVolume")
+    call = shared.vendor.wait_for_call("NodeUnstageVolume", number)
+    pending.cancel()
+    wait_for(call.over.is_set, what="the cancel at the driver")
+    assert call.cancelled
+    gate.set()
+    shared.vendor.as_usual("NodeUnstageVolume")
+
+
+def test_messages_of_four_mebibytes_pass_both_ways(shared: Relayed) -> None:
+    request = large(4 * MIB - 1000)
+    text = "x" * (4 * MIB - 1000)
+    answer = csi.NodeGetInfoResponse(node_id="id", accessible_topology={"segments": {"zone": text}})
+    shared.vendor.on("NodePublishVolume", lambda _: answer.SerializeToString())
+    path = "/csi.v1.Node/NodePublishVolume"
+    outcome = shared.kubelet.call(path, request)
+    shared.vendor.as_usual("NodePublishVolume")
+    assert outcome.ok
+    assert shared.vendor.calls("NodePublishVolume")[-1].request == request
+    assert outcome.answer.SerializeToString() == answer.SerializeToString()
+
+
+def test_a_request_above_the_limit_is_refused_by_name_and_never_begun(shared: Relayed) -> None:
+    number = len(shared.vendor.calls("NodePublishVolume"))
+    request = large(4 * MIB)
+    assert shared.kubelet.call("NodePublishVolume", request).refusal == unavailable(
+        f"a request of {request.ByteSize()} bytes is larger than the limit of {4 * MIB} bytes; raise --max-message on "
+        "hub, driver and agent"
+    )
+    assert len(shared.vendor.calls("NodePublishVolume")) == number
+
+
+def test_a_stream_comes_through_message_by_message_and_with_its_own_end(shared: Relayed) -> None:
+    def script(_call: VendorCall) -> Iterator[csi.GetMetadataAllocatedResponse]:
+        for number in range(3):
+            yield csi.GetMetadataAllocatedResponse(volume_capacity_bytes=number)
+        raise Refusal(Code.OUT_OF_RANGE, "no more")
+
+    shared.vendor.on("GetMetadataAllocated", script)
+    stream = shared.kubelet.stream("GetMetadataAllocated")
+    outcome = stream.outcome()
+    assert (outcome.count, outcome.refusal) == (3, (Code.OUT_OF_RANGE, "no more"))
+
+
+def test_a_method_of_nobodys_contract_is_the_drivers_to_refuse(shared: Relayed) -> None:
+    assert shared.kubelet.call("/grpc.health.v1.Health/Check", b"").refusal == (Code.UNIMPLEMENTED, "Method not found!")
+
+
+# -------------------- what is not the driver's word --------------------
+
+
+def test_a_driver_that_is_gone_is_unavailable_and_named_and_served_again_when_it_is_back(mine: Relayed) -> None:
+    mine.vendor.stop()
+    assert mine.kubelet.call("NodePublishVolume").refusal == unavailable(
+        f"driver {NAME} on edge node n1: cannot connect to unix://{mine.vendor.socket}: no such socket (is the driver "
+        "running?); look at the driver's log there"
+    )
+    mine.vendor.start()
+    assert mine.kubelet.call("NodePublishVolume").ok
+
+
+def test_a_driver_that_dies_amid_a_call_leaves_it_unavailable(mine: Relayed) -> None:
+    mine.vendor.hold("NodeStageVolume")
+    pending = mine.kubelet.start("NodeStageVolume")
+    mine.vendor.wait_for_call("NodeStageVolume")
+    mine.vendor.stop()
+    assert pending.outcome().code is Code.UNAVAILABLE
+
+
+def test_of_two_drivers_with_one_name_neither_gets_a_call(short_dir: Path, mine: Relayed) -> None:
+    number = len(mine.vendor.calls("NodePublishVolume"))
+    plugins = short_dir / "n1-kubelet" / "plugins" / "other"
+    plugins.mkdir(parents=True)
+    with Vendor(plugins / "csi.sock", name=NAME) as second:
+        refusal = f"edge node n1 has 2 drivers that call themselves {NAME}: "
+        wait_for(
+            lambda: mine.kubelet.call("NodePublishVolume").message.startswith(refusal), what="word of both drivers"
+        )
+        told = len(mine.vendor.calls("NodePublishVolume"))
+        assert mine.kubelet.call("NodePublishVolume").code is Code.UNAVAILABLE
+        assert len(mine.vendor.calls("NodePublishVolume")) == told >= number
+        assert not second.calls("NodePublishVolume")
+
+
+# -------------------- NodeGetInfo --------------------
+
+
+def test_nodegetinfo_of_a_driver_without_a_topology_names_the_node(shared: Relayed) -> None:
+    answer = csi.NodeGetInfoResponse(node_id="id-7", max_volumes_per_node=8)
+    shared.vendor.on("NodeGetInfo", lambda _: answer)
+    outcome = shared.kubelet.call("NodeGetInfo")
+    shared.vendor.as_usual("NodeGetInfo")
+    answer.accessible_topology.segments["csi-bridge.io/node"] = "n1"
+    assert (outcome.answer, outcome.refusal) == (answer, (Code.OK, ""))
+
+
+def test_nodegetinfo_of_a_driver_with_a_topology_of_its_own_is_the_drivers(shared: Relayed) -> None:
+    answer = csi.NodeGetInfoResponse(node_id="id", accessible_topology={"segments": {"zone": "a"}})
+    shared.vendor.on("NodeGetInfo", lambda _: answer)
+    shared.vendor.on("GetPluginCapabilities", with_own_topology)
+    outcome = shared.kubelet.call("NodeGetInfo")
+    shared.vendor.as_usual("NodeGetInfo")
+    shared.vendor.as_usual("GetPluginCapabilities")
+    assert outcome.answer == answer
+
+
+def test_nodegetinfo_is_unavailable_while_the_driver_does_not_say_whether_it_has_a_topology(shared: Relayed) -> None:
+    shared.vendor.refuse("GetPluginCapabilities", Code.INTERNAL, "not yet")
+    outcome = shared.kubelet.call("NodeGetInfo")
+    shared.vendor.as_usual("GetPluginCapabilities")
+    assert outcome.refusal == unavailable(
+        f"driver {NAME} on edge node n1: it answered GetPluginCapabilities with INTERNAL: not yet; look at the "
+        "driver's log there"
+    )
+
+
+def test_a_node_whose_name_can_be_no_label_is_named_as_a_problem_and_its_drivers_answer_is_passed_on(
+    vendor: Vendor, tmp_path: Path
+) -> None:
+    with relayed(vendor, tmp_path, node="n_") as world:
+        outcome = world.kubelet.call("NodeGetInfo")
+        assert outcome.answer == csi.NodeGetInfoResponse(node_id="node-id")
+        assert world.problems() == [
+            (
+                f"driver {NAME} has no topology of its own, and the node's name 'n_' cannot be the value of the label "
+                "csi-bridge.io/node: that has at most 63 characters, letters and digits with dashes, dots and "
+                "underscores between them"
+            )
+        ]
+        world.agent.wait_logged("'n_' cannot be the value of the label")
+
+
+# -------------------- its sockets --------------------
+
+
+def test_the_socket_is_its_owners_alone_and_told_in_the_status(shared: Relayed) -> None:
+    assert stat.S_IMODE(shared.socket.stat().st_mode) == 0o600
+    assert [(row["name"], row["relay"]) for row in shared.agent.status()["drivers"]] == [(NAME, str(shared.socket))]
+    assert shared.problems() == []
+
+
+def test_an_agent_that_stops_ends_no_call_and_takes_no_new_one(mine: Relayed) -> None:
+    gate = mine.vendor.hold("NodeStageVolume")
+    pending = mine.kubelet.start("NodeStageVolume")
+    mine.vendor.wait_for_call("NodeStageVolume")
+    mine.agent.ask_to_stop()
+    wait_for(lambda: not mine.socket.exists(), what="the end of the socket")
+    assert mine.kubelet.call("NodePublishVolume").refusal == unavailable(
+        "the edge agent is shutting down and takes no new calls; a retry will find its successor"
+    )
+    with Sidecar(mine.socket) as kubelet:  # one that dials anew, as a kubelet does
+        assert kubelet.call("NodePublishVolume").code is Code.UNAVAILABLE
+    gate.set()
+    assert pending.outcome().ok
+    mine.agent.stop()
+    mine.agent.start()
+    mine.wait_relayed()
+
+
+def test_an_agent_that_was_killed_leaves_calls_unavailable_and_its_successor_takes_the_socket(mine: Relayed) -> None:
+    mine.vendor.hold("NodeStageVolume")
+    pending = mine.kubelet.start("NodeStageVolume")
+    mine.vendor.wait_for_call("NodeStageVolume")
+    mine.agent.kill()
+    assert pending.outcome().code is Code.UNAVAILABLE
+    assert mine.socket.exists()
+    assert mine.kubelet.call("NodePublishVolume").code is Code.UNAVAILABLE
+    mine.agent.start()
+    mine.wait_relayed()
+
+
+def test_a_socket_that_somebody_removed_is_made_anew(mine: Relayed) -> None:
+    mine.socket.unlink()
+    wait_for(mine.socket.exists, what="a new socket")
+    with Sidecar(mine.socket) as kubelet:
+        assert kubelet.call("Probe").ok
+
+
+def test_a_socket_that_cannot_be_made_is_a_problem_until_it_can(mine: Relayed) -> None:
+    mine.agent.stop()
+    mine.socket.mkdir()
+    mine.agent.start()
+    assert mine.wait_problem("has no relay socket") == (
+        f"driver {NAME} has no relay socket: cannot listen on {mine.socket}: it exists and is not a socket (remove it "
+        "first)"
+    )
+    mine.socket.rmdir()
+    mine.wait_relayed()
+    assert mine.problems() == []
+
+
+# -------------------- what the kubelet is told --------------------
+
+
+@contextlib.contextmanager
+def registers(world: Relayed, endpoint: Path, *, name: str = NAME) -> Iterator[Plugin]:
+    """A node-driver-registrar that tells the kubelet of an endpoint."""
+    registry = world.directory.parent / "n1-kubelet" / "plugins_registry"
+    wait_for(registry.is_dir, what="the registry directory")
+    with Plugin(registry / f"{name}-reg.sock", name=name, endpoint=endpoint) as plugin:
+        yield plugin
+
+
+def test_a_driver_that_registers_past_the_relay_is_a_problem_until_it_registers_through_it(mine: Relayed) -> None:
+    with registers(mine, mine.vendor.socket):
+        assert mine.wait_problem("past the relay") == (
+            f"driver {NAME} has no topology of its own and registers with the kubelet past the relay, as "
+            f"{mine.vendor.socket}: nothing says which node its volumes are on; give its node-driver-registrar "
+            f"--kubelet-registration-path={mine.socket}"
+        )
+        mine.agent.wait_logged("past the relay")
+    with registers(mine, mine.socket) as plugin:
+        wait_for(lambda: plugin.asked, what="GetInfo")
+        wait_for(lambda: not mine.problems(), what="the problem's end", instead=mine.agent.process.log_tail)
+        assert len(mine.agent.status()["drivers"]) == 1
+
+
+def test_a_driver_with_a_topology_of_its_own_may_register_past_the_relay(mine: Relayed) -> None:
+    mine.vendor.on("GetPluginCapabilities", with_own_topology)
+    mine.vendor.restart()
+    with registers(mine, mine.vendor.socket) as plugin, registers(mine, mine.vendor.socket, name="other") as other:
+        wait_for(lambda: plugin.asked and other.asked, what="GetInfo")
+        wait_for(lambda: not mine.problems(), what="no problem", instead=mine.agent.process.log_tail)
+
+
+def test_a_driver_that_registers_through_the_relay_and_is_not_found_is_a_problem(mine: Relayed) -> None:
+    with registers(mine, mine.directory / "lost.test.sock", name="lost.test"):
+        problem = mine.wait_problem("lost.test")
+    assert problem.startswith("driver lost.test registers with the kubelet through the relay, but it was not found")
+
+
+def test_a_driver_that_registers_another_ones_relay_socket_is_a_problem(mine: Relayed) -> None:
+    with registers(mine, mine.socket, name="other.test"):
+        problem = mine.wait_problem("other.test")
+    assert problem == (
+        f"driver other.test registers with the kubelet as {mine.socket}, which is another driver's; give its "
+        f"node-driver-registrar --kubelet-registration-path={mine.directory / 'other.test.sock'}"
+    )
+
+
+# -------------------- a driver that mounts --------------------
+
+
+@needs_mounts
+def test_a_volume_is_staged_published_grown_and_taken_down_through_the_relay(short_dir: Path, tmp_path: Path) -> None:
+    driver = Running(short_dir, "--no-topology", "--drivername", NAME).start()
+    relay = short_dir / "relay"
+    try:
+        with Bridge(short_dir, tmp_path) as bridge, Sidecar(relay / f"{NAME}.sock") as kubelet:
+            flags = ("--registration=observe", f"--relay-dir={relay}")
+            agent = bridge.start_agent("n1-x", driver.socket, flags=flags, through=NOBODY)
+            wait_for((relay / f"{NAME}.sock").exists, what="the relay", instead=agent.process.log_tail)
+            volume = driver.attached("v")
+            staged, target = short_dir / "staged", short_dir / "target"
+            staged.mkdir()
+            named: dict[str, Any] = {"volume_id": volume.volume_id}
+            at: dict[str, Any] = {"staging_target_path": str(staged), "volume_capability": mount()}
+
+            assert kubelet.call("NodeStageVolume", csi.NodeStageVolumeRequest(**named, **at)).ok
+            there = csi.NodePublishVolumeRequest(**named, **at, target_path=str(target))
+            assert kubelet.call("NodePublishVolume", there).ok
+            (target / "file").write_text("hello")
+            usage = kubelet.call("NodeGetVolumeStats", csi.NodeGetVolumeStatsRequest(**named, volume_path=str(target)))
+            assert usage.answer.usage
+            larger = csi.CapacityRange(required_bytes=2 * MIB)
+            driver.call("ControllerExpandVolume", **named, capacity_range=larger)
+            grown = csi.NodeExpandVolumeRequest(**named, volume_path=str(target), capacity_range=larger)
+            assert kubelet.call("NodeExpandVolume", grown).answer.capacity_bytes == 2 * MIB
+            gone = csi.NodeUnpublishVolumeRequest(**named, target_path=str(target))
+            assert kubelet.call("NodeUnpublishVolume", gone).ok
+            down = csi.NodeUnstageVolumeRequest(**named, staging_target_path=str(staged))
+            assert kubelet.call("NodeUnstageVolume", down).ok
+            unknown = csi.NodeStageVolumeRequest(volume_id="no-such", **at)
+            assert kubelet.call("NodeStageVolume", unknown).code is Code.NOT_FOUND
+    finally:
+        driver.stop()
+        clear(short_dir)

@@ -1,0 +1,107 @@
+"""A node fact: what the node has and is; and how often its drivers are asked for that."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from common.objects import Object, Ref, Stamp, encode_body
+from edge.machine import Machine
+from edge.node_facts import NodeFacts, UpdatePeriods
+
+DRIVER = Ref("CSIDriver", "", "d.csi")
+
+
+class Store:
+    """What is told."""
+
+    def __init__(self) -> None:
+        self.told: dict[Ref, dict[str, Any]] = {}
+
+    def put_fact(self, ref: Ref, body: dict[str, Any]) -> None:
+        self.told[ref] = body
+
+    async def wait_acked(self, ref: Ref) -> None:
+        pass
+
+
+class Drivers:
+    """One driver."""
+
+    def csi_node(self) -> list[dict[str, Any]]:
+        return [{"name": "d.csi", "nodeID": "id", "topologyKeys": ["zone"], "allocatable": {"count": 3}}]
+
+    def node_annotations(self) -> dict[str, str]:
+        return {"csi.volume.kubernetes.io/nodeid": '{"d.csi":"id"}'}
+
+    def node_labels(self) -> dict[str, str]:
+        return {"zone": "a"}
+
+
+def test_the_node_is_told_with_its_machine_its_drivers_and_what_is_in_use() -> None:
+    store = Store()
+    machine = Machine({"cpu": "2", "pods": "110"}, {"architecture": "arm64"})
+    NodeFacts("n1", store, Drivers(), machine).tell(["kubernetes.io/csi/d.csi^v"])
+    assert store.told[Ref("CSINode", "", "n1")]["spec"]["drivers"] == Drivers().csi_node()
+    node = store.told[Ref("Node", "", "n1")]
+    assert node["metadata"] == {
+        "name": "n1",
+        "annotations": {"csi.volume.kubernetes.io/nodeid": '{"d.csi":"id"}'},
+        "labels": {"zone": "a"},
+    }
+    assert node["status"] == {
+        "volumesInUse": ["kubernetes.io/csi/d.csi^v"],
+        "capacity": {"cpu": "2", "pods": "110"},
+        "nodeInfo": {"architecture": "arm64"},
+    }
+
+
+class Objects:
+    """CSIDrivers."""
+
+    def __init__(self) -> None:
+        self.objects: dict[Ref, Object] = {}
+        self.trouble = False
+
+    def put(self, **spec: Any) -> None:
+        self.objects[DRIVER] = Object(DRIVER, Stamp("u", "1"), encode_body({"spec": spec}))
+
+    def get(self, ref: Ref) -> Object | None:
+        if self.trouble:
+            raise OSError("disk on fire")
+        return self.objects.get(ref)
+
+    def refs(self, kind: str) -> list[Ref]:
+        return [ref for ref in self.objects if ref.kind == kind]
+
+
+class Askers:
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, float | None]] = []
+
+    def ask_every(self, name: str, seconds: float | None) -> None:
+        self.asked.append((name, seconds))
+
+
+def test_a_driver_is_asked_as_often_as_its_object_says_and_not_more_often_than_every_ten_seconds() -> None:
+    objects, askers = Objects(), Askers()
+    objects.put(nodeAllocatableUpdatePeriodSeconds=30)
+    periods = UpdatePeriods(objects, askers)
+    objects.put(nodeAllocatableUpdatePeriodSeconds=1)
+    periods.changed([DRIVER, Ref("Pod", "default", "web")])
+    objects.put()
+    periods.changed([DRIVER])
+    objects.objects.clear()
+    periods.changed([DRIVER])
+    assert askers.asked == [("d.csi", 30.0), ("d.csi", 10.0), ("d.csi", None), ("d.csi", None)]
+
+
+@pytest.mark.parametrize("value", ["often", [], {}])
+def test_an_object_that_makes_no_sense_or_cannot_be_read_is_passed_over(value: object) -> None:
+    objects, askers = Objects(), Askers()
+    objects.put(nodeAllocatableUpdatePeriodSeconds=value)
+    periods = UpdatePeriods(objects, askers)
+    objects.trouble = True
+    periods.changed([DRIVER])
+    assert askers.asked == [("d.csi", None)] * 2

@@ -1,0 +1,114 @@
+"""The bridge's own topology segment, and what can be one."""
+
+import pytest
+
+from common.csi.csi_pb2 import GetPluginCapabilitiesResponse, NodeGetInfoResponse, PluginCapability, Topology
+from common.topology import (
+    NODE_SEGMENT,
+    has_topology,
+    is_label_key,
+    is_label_value,
+    segment_of,
+    told_node_info,
+    why_no_segment,
+    with_segment,
+)
+
+
+def _capabilities(*services: int) -> bytes:
+    return GetPluginCapabilitiesResponse(
+        capabilities=[
+            PluginCapability(service=PluginCapability.Service(type=number))  # type: ignore[arg-type]  # by number, as on the wire
+            for number in services
+        ]
+    ).SerializeToString()
+
+
+def test_a_vendor_that_names_accessibility_constraints_has_a_topology() -> None:
+    assert has_topology(b"\n\x04\n\x02\b\x01\n\x04\n\x02\b\x02")
+
+
+@pytest.mark.parametrize("services", [(), (1,), (1, 3, 5), (99,)])
+def test_a_vendor_that_does_not_has_none(services: tuple[int, ...]) -> None:
+    assert not has_topology(_capabilities(*services))
+
+
+def test_a_way_of_expansion_with_the_same_number_is_no_topology() -> None:
+    offline = PluginCapability.VolumeExpansion(type=PluginCapability.VolumeExpansion.OFFLINE)
+    answer = GetPluginCapabilitiesResponse(capabilities=[PluginCapability(volume_expansion=offline)])
+
+    assert not has_topology(answer.SerializeToString())
+
+
+def test_capabilities_that_do_not_parse_are_an_error_in_words() -> None:
+    with pytest.raises(ValueError, match="GetPluginCapabilities does not parse"):
+        has_topology(b"\xff\xff")
+
+
+def test_a_nodes_segment_is_its_name() -> None:
+    assert segment_of("edge-1.example") == {"csi-bridge.io/node": "edge-1.example"}
+
+
+@pytest.mark.parametrize("node", ["", "n" * 64, "-n", "n.", "n 1", "n/1", "nö"])
+def test_a_node_whose_name_can_be_no_label_has_no_segment(node: str) -> None:
+    with pytest.raises(ValueError, match=r"cannot be the value of the label csi-bridge\.io/node"):
+        segment_of(node)
+    assert why_no_segment(node)
+
+
+def test_a_segment_is_added_to_what_the_vendor_says() -> None:
+    vendors = NodeGetInfoResponse(node_id="id-7", max_volumes_per_node=8).SerializeToString()
+
+    told = NodeGetInfoResponse.FromString(with_segment(vendors, "n1"))
+
+    assert (told.node_id, told.max_volumes_per_node) == ("id-7", 8)
+    assert dict(told.accessible_topology.segments) == {NODE_SEGMENT: "n1"}
+
+
+def test_segments_that_the_vendor_gives_stay() -> None:
+    vendors = NodeGetInfoResponse(node_id="id-7", accessible_topology=Topology(segments={"rack": "r1"}))
+
+    told = NodeGetInfoResponse.FromString(with_segment(vendors.SerializeToString(), "n1"))
+
+    assert dict(told.accessible_topology.segments) == {"rack": "r1", NODE_SEGMENT: "n1"}
+
+
+def test_the_vendors_bytes_come_first_and_unchanged_also_what_the_contract_does_not_know() -> None:
+    unknown = b"\n\x02id\xf2\x3f\x03new"  # field 1 "id", field 1022 "new"
+
+    told = with_segment(unknown, "n1")
+
+    assert told == unknown + b"\x1a\x1a\n\x18\n\x12csi-bridge.io/node\x12\x02n1"
+
+
+@pytest.mark.parametrize(
+    ("services", "node", "changed"),
+    [((), "n1", True), ((1,), "n1", True), ((1, 2), "n1", False), ((), "n" * 64, False)],
+    ids=["no capabilities", "no topology", "a topology of its own", "a node without a segment"],
+)
+def test_a_segment_is_due_where_the_vendor_has_no_topology_and_the_node_can_have_one(
+    services: tuple[int, ...], node: str, changed: bool
+) -> None:
+    told = told_node_info(b"\n\x02id", _capabilities(*services), node)
+
+    assert (told != b"\n\x02id") is changed
+
+
+@pytest.mark.parametrize("text", ["", "a", "A_b-c.9", "a" * 63])
+def test_label_values_that_kubernetes_takes(text: str) -> None:
+    assert is_label_value(text)
+
+
+@pytest.mark.parametrize("text", ["_a", "a-", "a" * 64, "a b", "é", "a\n"])
+def test_label_values_that_kubernetes_refuses(text: str) -> None:
+    assert not is_label_value(text)
+
+
+@pytest.mark.parametrize("text", ["zone", NODE_SEGMENT, "a" * 63, f"{'d' * 253}/k"])
+def test_label_keys_that_kubernetes_takes(text: str) -> None:
+    assert is_label_key(text)
+
+
+@pytest.mark.parametrize("text", ["", "/k", "Up.io/k", "a/b/c", f"{'d' * 254}/k", "a" * 64, "k/"])
+def test_label_keys_that_kubernetes_refuses(text: str) -> None:
+    assert not is_label_key(text)
