@@ -210,7 +210,7 @@ async def run(settings: DriverSettings, stopping: asyncio.Event) -> None:
     metrics = Metrics()
     cache = IdentityCache(settings.state_dir, settings.drivername)
     proxy = ProxyDriver(settings, cache, metrics)
-    hello = introduce("driver", settings.drivername, instance=secrets.token_hex(8))
+    hello = introduce("driver", settings.drivername, instance=secrets.token_hex(8), placement=settings.placement)
     uplink = Uplink(
         settings.hub_endpoint,
         lambda: hello,

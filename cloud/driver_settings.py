@@ -4,8 +4,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from common.endpoint import Endpoint, hub_endpoint
+from common.errors import SettingsError
 from common.link_settings import LinkSettings
-from common.parsers import bounded, count, driver_name, node_name, octal_mode, path, unix_path
+from common.parsers import bounded, choice, count, driver_name, node_name, octal_mode, path, unix_path
 from common.settings import REQUIRED, setting
 
 
@@ -29,7 +30,14 @@ class DriverSettings(LinkSettings):
         help="Where the hub listens: its UNIX socket, or wss://HOST:PORT on another host.",
     )
     nodeid: str | None = setting(
-        None, parse=node_name, help="The edge node for every call. Needed once the driver runs on more than one node."
+        None, parse=node_name, help="The edge node for every call. Not together with --placement=local."
+    )
+    placement: str = setting(
+        "auto",
+        parse=choice("auto", "pinned", "local"),
+        help="Which node a call is for. pinned: --nodeid, else the only node that runs the driver. local: each node "
+        "has storage of its own; a volume is made where its topology says, and found again there. auto: local if the "
+        "driver has a topology of its own, else pinned.",
     )
     max_connections: int = setting(
         "1024",
@@ -47,3 +55,5 @@ class DriverSettings(LinkSettings):
         """Check what concerns several settings together."""
         super().__post_init__()
         self.check_dial("hub_endpoint", self.hub_endpoint)
+        if self.placement == "local" and self.nodeid is not None:
+            raise SettingsError("--placement", "local", "every call goes to --nodeid; leave one of the two away")

@@ -31,13 +31,16 @@ from common.errors import (
 )
 from common.link import Link
 from common.messages import Hello, Kind, Reason
-from common.reports import MAX_REPORT_BYTES, DriverReport, encode_reports
+from common.reports import MAX_REPORT_BYTES, DriverReport, encode_reports, vendor_version
 from common.status import Status
 
 log = logging.getLogger("csi_bridge.hub.nodes")
 
 _SOON_S = 10.0
 """A link that is replaced within so long was hardly dead: an agent needs twice its keepalive (20 s) to give one up."""
+
+_SHOWN_CHARS = 100
+"""Of what an agent says of its software."""
 
 _MOST_SOON = 4
 """Links replaced so soon in a row. One machine's own network may do that once or twice; two machines never stop."""
@@ -65,7 +68,9 @@ class Call:
 class Reply(Protocol):
     """What comes back: messages to receive, then a status to acknowledge. `common.link.Stream` is one."""
 
-    status: Status | None
+    @property
+    def status(self) -> Status | None:
+        """The status, after the last message."""
 
     @property
     def exhausted(self) -> bool:
@@ -230,6 +235,10 @@ class Nodes:
 
     # ---- questions ---------------------------------------------------------------------------------------------------
 
+    def knows(self, name: str, driver: str = "") -> bool:
+        """Whether a node has ever been here, and reported a driver if one is named."""
+        return self.find_report(driver, name) is not None if driver else name in self._nodes
+
     def with_driver(self, driver: str) -> Collection[str]:
         """The nodes that have reported a driver, connected or not."""
         return self._by_driver.get(driver, frozenset())
@@ -259,7 +268,9 @@ class Nodes:
     def describe(self) -> Iterator[dict[str, object]]:
         """Every node, for the operator, each as it is when it is asked for."""
         for name in sorted(self._nodes):
-            node = self._nodes[name]
+            node = self._nodes.get(name)
+            if node is None:  # forgotten since the first one was asked for
+                continue
             link = node.visit.link if node.visit is not None else None
             yield {
                 "node": name,
@@ -268,7 +279,9 @@ class Nodes:
                 "address": link.peer_identity.address if link is not None else "",
                 "instance": node.stored.instance,
                 "boot": node.stored.boot,
+                "software": link.peer.software[:_SHOWN_CHARS] if link is not None else "",
                 "drivers": [report.driver for report in node.stored.reports],
+                "versions": {report.driver: vendor_version(report) for report in node.stored.reports},
                 "streams": link.session.open_streams if link is not None else 0,
                 "conflict": node.conflict,
             }
@@ -279,12 +292,23 @@ class Nodes:
         """Send a call to a node.
 
         Raises:
-            NodeUnknown: no such node has ever been here.
-            NodeOffline: it is away; nothing was sent.
-            Draining: its agent is shutting down; nothing was sent.
-            DriverMissing: its agent has no such driver; nothing was sent.
+            NodeUnknown, NodeOffline, Draining, DriverMissing: as `check`; nothing was sent.
             Overloaded: too many calls are under way there; nothing was sent.
         """
+        return NodeReply(name, self._reach(name, call.driver), call)
+
+    def check(self, name: str, driver: str) -> None:
+        """Whether a driver's call could be sent to a node now.
+
+        Raises:
+            NodeUnknown: no such node has ever been here.
+            NodeOffline: it is away.
+            Draining: its agent is shutting down.
+            DriverMissing: its agent has no such driver.
+        """
+        self._reach(name, driver)
+
+    def _reach(self, name: str, driver: str) -> _Visit:
         node = self._nodes.get(name)
         if node is None:
             raise NodeUnknown(name)
@@ -292,9 +316,9 @@ class Nodes:
             raise NodeOffline(name, node.stored.since)
         if node.visit.link.draining:
             raise Draining(f"agent of edge node {name}")
-        if not any(report.driver == call.driver for report in node.stored.reports):
-            raise DriverMissing(call.driver, name)
-        return NodeReply(name, node.visit, call)
+        if not any(report.driver == driver for report in node.stored.reports):
+            raise DriverMissing(driver, name)
+        return node.visit
 
     def _check_room(self, name: str) -> None:
         if len(self._nodes) >= self.max_nodes:

@@ -1,8 +1,7 @@
 """A route: which node a call is for. Pure, without I/O.
 
-Placement is `pinned` for now: the node that the caller names, else the only node that runs the driver. What cannot be
-decided is an error that names the candidates, never a guess. Where something of what the nodes reported was lost, "the
-only node" is a guess.
+The node that the caller names, else the only node that runs the driver. What cannot be decided is an error that names
+the candidates, never a guess. Where something of what the nodes reported was lost, "the only node" is a guess.
 """
 
 from collections.abc import Callable, Collection, Sequence

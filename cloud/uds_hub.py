@@ -13,14 +13,22 @@ import contextlib
 import json
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections import defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import ClassVar
 
+from cloud import volume_report
 from cloud.admission import Role, admit
 from cloud.hub_settings import HubSettings
-from cloud.nodes import Call, Nodes
-from cloud.routing import route
+from cloud.node_calls import NodeCalls
+from cloud.nodes import Call, Nodes, Reply
+from cloud.placement.affinity import Affinity
+from cloud.placement.ledger import Ledger
+from cloud.placement.placement import Placement
+from cloud.placement.requests import VOLUME
+from cloud.refusals import Refusals
 from cloud.store import Store
 from cloud.sync.closures import Closures
 from cloud.sync.fact_files import FactFiles
@@ -47,6 +55,7 @@ from common.listener import Listener, listen_tcp
 from common.messages import Hello, Kind, Open, Reason
 from common.metrics import Metrics
 from common.reports import MAX_REPORT_BYTES, DriverReport, decode_reports, encode_reports
+from common.settings import as_texts
 from common.status import Code, Origin, Status
 from common.tasks import Tasks, supervised
 from common.version import SOFTWARE, introduce
@@ -62,6 +71,9 @@ _MOST_WATCHES = 64
 _PART_TEXTS, _PART_CHARS = 100, 2_000
 """Of the sentences about problems in one part of the state, and of one of them: at most 800 KB."""
 
+_PART_VOLUMES = 100
+"""Of the volumes in one part: each has 3 KB at most."""
+
 _SHOWN_CHARS = 100
 """What a peer says of itself stands in the log up to here."""
 
@@ -71,14 +83,21 @@ class Hub:
 
     origin = Origin.HUB
 
-    def __init__(self, store: Store, metrics: Metrics, *, insecure: bool, max_nodes: int) -> None:
+    def __init__(self, store: Store, ledger: Ledger, metrics: Metrics, *, insecure: bool, max_nodes: int) -> None:
         """A hub without listeners: see `run`."""
         self.sync: SyncServer | None = None
         """What agents are told and tell; None: this hub has no source of objects."""
         self.problems: Callable[[], list[str]] = list
         """What is wrong with the source."""
+        self.volumes: Callable[[volume_report.Placed], Iterable[volume_report.Entry]] = volume_report.report_placed
+        """Every volume that is known of (`cloud.volume_report`)."""
+        self.settings: Mapping[str, list[str]] = {}
+        """What it was started with (`common.settings.as_texts`), for operators."""
         self.nodes = Nodes(store, changed=self._report_changed, max_nodes=max_nodes)
-        self._store = store
+        self._calls = NodeCalls()
+        self._refusals = Refusals()
+        self.placement = Placement(self.nodes, ledger, losses=lambda: store.losses.standing)
+        self._store, self._ledger = store, ledger
         self._metrics = metrics
         self._insecure = insecure
         self._links: dict[Link, float] = {}  # since when they are up, in seconds since the epoch
@@ -100,8 +119,10 @@ class Hub:
                 link.peer_identity.address,
                 refusal.why,
             )
+            self._refusals.add(link, refusal.reason, refusal.why)
             link.refuse(refusal)
             return
+        self._refusals.settle(link.peer.role, link.peer.name)
         link.context = role
         self._links[link] = time.time()
         link.accept()
@@ -186,18 +207,12 @@ class Hub:
             if self._draining:  # since the call began: the nodes' links take no more
                 raise Draining("hub")
             self._check_call(stream, frame)
-            account.node = self._route(frame.subject, frame.node)
             call = Call(frame.subject, frame.method, request, frame.call, stream.remaining_s())
-            await self._forward(stream, call, account)
-
-    def _route(self, driver: str, wanted: str) -> str:
-        return route(
-            driver,
-            wanted,
-            self.nodes.with_driver(driver),
-            is_connected=self.nodes.is_connected,
-            losses=self._store.losses.standing,
-        )
+            with self._calls.counted(account) as goes_to:
+                reply = await self.placement.call(
+                    call, wanted=frame.node, mode=stream.link.peer.placement, goes_to=goes_to
+                )
+                await self._forward(stream, reply, account)
 
     def _check_call(self, stream: Stream, frame: Open) -> None:
         if stream.link.context is Role.DRIVER:
@@ -213,9 +228,8 @@ class Hub:
         if frame.subject != proxy:
             raise ForeignDriver(proxy, frame.subject)
 
-    async def _forward(self, stream: Stream, call: Call, account: Account) -> None:
+    async def _forward(self, stream: Stream, reply: Reply, account: Account) -> None:
         """Pass the answer on, message by message, at the caller's pace; its release goes back the same way."""
-        reply = self.nodes.call(account.node, call)
         try:
             while (message := await reply.receive()) is not None:
                 account.response_bytes += len(message)
@@ -260,34 +274,39 @@ class Hub:
         if len(watchers) >= _MOST_WATCHES:
             raise NotCarried("a watch", f"{_MOST_WATCHES} others watch driver {driver} already")
         watchers.add(changed)
+        told: DriverReport | None = None
         try:
             while True:
                 changed.clear()
-                await self._tell(stream, driver, wanted)
+                told = await self._tell(stream, driver, wanted, told)
                 await changed.wait()
         finally:
             watchers.discard(changed)
             if not watchers:
                 self._watchers.pop(driver, None)
 
-    async def _tell(self, stream: Stream, driver: str, wanted: str) -> None:
-        """Tell a proxy driver what is known of its driver, if there is one node to ask."""
+    async def _tell(self, stream: Stream, driver: str, wanted: str, told: DriverReport | None) -> DriverReport | None:
+        """Tell a proxy driver what is known of its driver, if that is another thing than was told; gives what was."""
         try:
-            node = self._route(driver, wanted)
+            report = self.placement.report(driver, wanted, stream.link.peer.placement)
         except (NoRoute, KnowledgeLost):  # the next report or an operator may make one
-            return
-        report = self.nodes.find_report(driver, node)
-        if report is None:
-            return
+            return told
+        if report is None or report == told:
+            return told
         try:
             await stream.send(encode_reports([report]))
         except MessageTooLarge as error:
             why = str(error)
-            log.error("proxy driver %s cannot be told of its driver on node %s: %s", driver, node, why)  # noqa: TRY400  # the sentence says it all
+            log.error("proxy driver %s cannot be told of its driver on node %s: %s", driver, report.node, why)  # noqa: TRY400  # the sentence says it all
+        return report
 
     async def _serve_status(self, stream: Stream) -> None:
-        """The hub's state in parts, of which none outgrows a message however many nodes there are."""
-        for part in self._describe():
+        """The hub's state, or the volumes it knows of, in parts: however many there are, none outgrows a message."""
+        assert stream.opened is not None
+        parts = {"": self._describe, "volumes": self._describe_volumes}.get(stream.opened.subject)
+        if parts is None:
+            raise NotCarried(f"the question for {stream.opened.subject}", "this hub does not know what that is")
+        for part in parts():
             await stream.send(json.dumps(part).encode())
         stream.end(Status(Code.OK, origin=self.origin))
 
@@ -295,7 +314,11 @@ class Hub:
         """An operator says that a node is gone for good, or a driver of it."""
         assert stream.opened is not None
         node, driver = stream.opened.node, stream.opened.subject
-        self.nodes.forget(node, driver)
+        if self.nodes.knows(node, driver) or not self._ledger.knows(node, driver):  # where it failed halfway: go on
+            self.nodes.forget(node, driver)
+        await self.placement.forget(node, driver)
+        if not driver:
+            self._calls.forget(node)
         if self.sync is not None and not driver:
             await self._forget_facts(self.sync, node)
         log.warning(
@@ -313,9 +336,11 @@ class Hub:
 
     async def _serve_trust(self, stream: Stream) -> None:
         """An operator says that the hub knows all nodes and their drivers again."""
-        losses = self._store.losses
         try:
-            cleared = await asyncio.to_thread(losses.clear)
+            cleared = [
+                *await asyncio.to_thread(self._store.losses.clear),
+                *await asyncio.to_thread(self._ledger.losses.clear),
+            ]
         except OSError as error:
             raise OperatorRefused(
                 "what the hub knows is not trusted", f"that cannot be written down: {error}"
@@ -341,14 +366,29 @@ class Hub:
         else:
             await self.sync.serve_facts(stream, stream.link.peer.name)
 
+    async def _serve_observe(self, stream: Stream) -> None:
+        """An agent says that a kubelet serves its node."""
+        if self.sync is None:
+            await _ignore(stream)
+        else:
+            await self.sync.serve_observe(stream, stream.link.peer.name)
+
     def _describe(self) -> Iterator[dict[str, object]]:
         for node in self.nodes.describe():
-            yield {"nodes": [node]}
+            yield {"nodes": [node | self._calls.describe(str(node["node"]))]}
         drivers = [(link, since) for link, since in self._links.items() if link.context is Role.DRIVER]
         for link, since in sorted(drivers, key=lambda driver: (driver[0].peer.name, driver[1])):
-            yield {
-                "drivers": [{"driver": link.peer.name, "since": since, "address": link.peer_identity.address}],
+            proxy = {
+                "driver": link.peer.name,
+                "since": since,
+                "address": link.peer_identity.address,
+                "software": link.peer.software[:_SHOWN_CHARS],
             }
+            yield {"drivers": [proxy]}
+        for refusal in self._refusals.describe():
+            yield {"refused": [refusal]}
+        if self.settings:
+            yield {"settings": dict(self.settings)}
         problems = list(_in_parts(self.problems()))
         for some in problems[:-1]:
             yield {"problems": some}
@@ -357,12 +397,23 @@ class Hub:
             "known": self.nodes.known,
             "connected": self.nodes.connected,
             "max_nodes": self.nodes.max_nodes,
-            "lost": self._store.losses.standing,
+            "lost": [*self._store.losses.standing, *self._ledger.losses.standing],
             "trouble": self._store.trouble,
             "problems": problems[-1],
         }
 
+    def _describe_volumes(self) -> Iterator[dict[str, object]]:
+        placed: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
+        for driver, thing, node in self._ledger.volumes():
+            if thing.kind == VOLUME:
+                placed[driver, thing.id].append(node)
+        yield {"has_source": self.sync is not None, "volumes": []}
+        volumes = iter(self.volumes(placed))
+        while some := list(islice(volumes, _PART_VOLUMES)):
+            yield {"volumes": some}
+
     def _report_changed(self, driver: str) -> None:
+        self.placement.changed(driver)
         for changed in self._watchers.get(driver, ()):
             changed.set()
 
@@ -376,6 +427,7 @@ class Hub:
         (Role.EDGE, Kind.REPORT): _serve_report,
         (Role.EDGE, Kind.SYNC): _serve_sync,
         (Role.EDGE, Kind.FACTS): _serve_facts,
+        (Role.EDGE, Kind.OBSERVE): _serve_observe,
     }
     """Which role may open which kind of stream."""
 
@@ -416,11 +468,13 @@ async def run(settings: HubSettings, stopping: asyncio.Event) -> None:
     """
     metrics = Metrics()
     store = Store(settings.state_dir)
-    hub = Hub(store, metrics, insecure=settings.tls_cert is None, max_nodes=settings.max_nodes)
+    ledger = Ledger(settings.state_dir)
+    hub = Hub(store, ledger, metrics, insecure=settings.tls_cert is None, max_nodes=settings.max_nodes)
+    hub.settings = as_texts(settings)
     hello = introduce("hub", settings.name, instance="hub")
     http = HttpEndpoint(settings.http, registry=metrics.registry, ready=lambda: (True, "")) if settings.http else None
     listeners = _listeners(settings, hub, hello)
-    for loss in store.losses.standing:
+    for loss in [*store.losses.standing, *ledger.losses.standing]:
         log.warning("calls that name no node are refused, until csi-bridge trust: %s", loss)
     if settings.listen is None:
         log.warning("without --listen no edge agent can connect")
@@ -439,6 +493,7 @@ async def run(settings: HubSettings, stopping: asyncio.Event) -> None:
     finally:
         for listener in listeners:
             await listener.close()
+        await hub.placement.close()
         await store.close()
         if http is not None:
             await asyncio.to_thread(http.close)
@@ -454,7 +509,8 @@ async def _synced(settings: HubSettings, hub: Hub, tasks: Tasks) -> AsyncIterato
             why = f"needs the package {error.name}: install csi-bridge[cloud]"
             raise SettingsError("--kubeconfig", settings.kubeconfig, why) from error
         async with following(settings.kubeconfig, settings.state_dir, tasks) as part:
-            hub.sync, hub.problems = part.sync, part.problems
+            hub.sync, hub.problems, hub.volumes = part.sync, part.problems, part.volumes
+            hub.placement.affinity = Affinity(part.source)
             yield
         return
     if settings.manifests is not None:
@@ -467,7 +523,9 @@ def _read_manifests(settings: HubSettings, directory: Path, hub: Hub, tasks: Tas
     manifests = Manifests(directory, facts=files, kept=GoodManifests(settings.state_dir / "manifests"))
     closures = Closures(manifests)
     hub.sync = sync = SyncServer(closures, FactSink(closures, files))
+    hub.placement.affinity = Affinity(manifests)
     hub.problems = lambda: [*manifests.problems(), *files.problems(), *sync.problems()]
+    hub.volumes = lambda placed: volume_report.report(manifests, files, placed)
     tasks.start(manifests.run(), name="manifests")
 
 

@@ -15,9 +15,11 @@ from common.errors import (
     Draining,
     DriverAmbiguous,
     DriverMissing,
+    FieldMissing,
     ForeignDriver,
     HandshakeRefused,
     HubUnreachable,
+    IdConflict,
     KnowledgeLost,
     LinkError,
     LinkLost,
@@ -25,16 +27,22 @@ from common.errors import (
     MessageTooLarge,
     NodeOffline,
     NodeUnknown,
+    NoNodeFits,
+    NoPlace,
     NoRoute,
     NotCarried,
     NothingKnown,
+    NotWhole,
     OperationConflict,
     OperationLimit,
     OperatorRefused,
     Overloaded,
+    PlacementNotKept,
     ProtocolError,
     RemoteProtocolError,
     SettingsError,
+    SeveralNodes,
+    SourceElsewhere,
     TunnelClosed,
     VendorBroken,
     status_of,
@@ -94,6 +102,58 @@ TABLE: dict[type[CallError], tuple[Callable[[], CallError], Code, str]] = {
             "the call for driver dir.csi names no edge node, and the hub has lost what it knew of them "
             "(2026-11-21T09:12:03Z hub.db was gone or empty); set --nodeid on the proxy driver, or, once csi-bridge "
             "status shows every node and its drivers again, run csi-bridge trust on the hub's host"
+        ),
+    ),
+    NoPlace: (
+        lambda: NoPlace("dir.csi", "volume v-1", "nobody tells"),
+        Code.UNAVAILABLE,
+        "driver dir.csi runs on several edge nodes, and which one has volume v-1 is not known: nobody tells",
+    ),
+    NoNodeFits: (
+        lambda: NoNodeFits("dir.csi", "CreateVolume pvc-1", "none is there"),
+        Code.UNAVAILABLE,
+        "no edge node of driver dir.csi can be chosen for CreateVolume pvc-1: none is there",
+    ),
+    IdConflict: (
+        lambda: IdConflict("dir.csi", "volume lv-1", ["n1", "n2"]),
+        Code.FAILED_PRECONDITION,
+        (
+            "driver dir.csi has volume lv-1 on several edge nodes (n1; n2) and the call does not say which; name one: "
+            "csi-bridge call --node NODE"
+        ),
+    ),
+    SourceElsewhere: (
+        lambda: SourceElsewhere("dir.csi", "snapshot s-1", "n1"),
+        Code.RESOURCE_EXHAUSTED,
+        (
+            "snapshot s-1 of driver dir.csi is on edge node n1, and a copy of it is wanted elsewhere; let the pod that "
+            "uses the copy run on n1"
+        ),
+    ),
+    SeveralNodes: (
+        lambda: SeveralNodes("dir.csi", {"volume v-1": "n1", "volume v-2": "n2"}),
+        Code.FAILED_PRECONDITION,
+        "driver dir.csi can do this on one edge node alone, and volume v-1 is on n1; volume v-2 is on n2",
+    ),
+    NotWhole: (
+        lambda: NotWhole("dir.csi", "/csi.v1.Controller/ListVolumes", 3),
+        Code.UNAVAILABLE,
+        (
+            "ListVolumes would have to ask all 3 edge nodes that run driver dir.csi, which the hub does not do yet; "
+            "ask one: csi-bridge call --node NODE"
+        ),
+    ),
+    FieldMissing: (
+        lambda: FieldMissing("/csi.v1.Controller/DeleteVolume", "volume_id"),
+        Code.UNAVAILABLE,
+        "DeleteVolume needs the field volume_id, which is empty",
+    ),
+    PlacementNotKept: (
+        lambda: PlacementNotKept("placement.db", "disk full"),
+        Code.UNAVAILABLE,
+        (
+            "the hub cannot write down which edge node this is on (placement.db: disk full); make room or mend the "
+            "disk, and a retry goes on from there"
         ),
     ),
     HubUnreachable: (
@@ -208,11 +268,15 @@ def test_a_call_errors_text_is_the_same_on_a_retry(make: Callable[[], CallError]
     assert str(make()) == str(make()) == text
 
 
-def test_the_only_final_code_says_that_nothing_can_have_run() -> None:
-    """A final code lets a sidecar forget a volume that exists (contract.md, A)."""
+def test_a_final_code_says_that_nothing_can_have_run() -> None:
+    """A final code lets a sidecar forget a volume that exists (contract.md, A): these were sent to nobody."""
     not_final = {Code.UNAVAILABLE, Code.DEADLINE_EXCEEDED, Code.ABORTED}
-    assert {error for error, code in CODES.items() if code not in not_final} == {NotCarried}
-    assert CODES[NotCarried] is Code.UNIMPLEMENTED
+    assert {error: code for error, code in CODES.items() if code not in not_final} == {
+        NotCarried: Code.UNIMPLEMENTED,
+        IdConflict: Code.FAILED_PRECONDITION,
+        SeveralNodes: Code.FAILED_PRECONDITION,
+        SourceElsewhere: Code.RESOURCE_EXHAUSTED,
+    }
 
 
 def test_a_lost_link_says_the_same_whatever_the_cause_because_a_changing_text_makes_new_events() -> None:

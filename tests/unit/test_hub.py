@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from cloud.placement.ledger import Ledger
 from cloud.store import Store
 from cloud.uds_hub import Hub
 from common.errors import Draining, status_of
@@ -18,7 +19,7 @@ from common.metrics import Metrics
 from common.reports import GET_PLUGIN_INFO, MAX_REPORT_BYTES, Answer, DriverReport, decode_reports, encode_reports
 from common.status import Code, Origin, Status
 from common.transport import Peer as Address
-from common.version import introduce
+from common.version import SOFTWARE, introduce
 from tests.support.linked import Peer, cut, link_pair, settle, until
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ class World:
 
     def __init__(self, directory: Path) -> None:
         self.store = Store(directory)
-        self.hub = Hub(self.store, Metrics(), insecure=True, max_nodes=3)
+        self.hub = Hub(self.store, Ledger(directory), Metrics(), insecure=True, max_nodes=3)
         self.links: list[Link] = []
 
     async def come(
@@ -80,6 +81,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
     yield world
     cut(*(link for link in world.links if not link.over))
     await settle()
+    await world.hub.placement.close()
     await world.store.close()
 
 
@@ -376,6 +378,119 @@ async def test_the_state_comes_in_a_message_for_each_node_and_each_proxy_driver_
     assert hub == {"known": 2, "connected": 2, "max_nodes": 3, "trouble": "disk is full", "problems": []}
 
 
+async def node_of(world: World, name: str = "n1") -> dict[str, Any]:
+    """What the operator is told of a node."""
+    nodes = [node for part in await parts(await world.operator()) for node in part.get("nodes", ())]
+    return next(node for node in nodes if node["node"] == name)
+
+
+async def test_calls_under_way_are_counted_while_they_are(world: World) -> None:
+    goes_on = asyncio.Event()
+
+    async def serve(stream: Stream) -> None:
+        await goes_on.wait()
+        stream.end(Status(Code.OK))
+
+    await with_driver(world, serve)
+    driver = await world.driver()
+    calls = [asyncio.create_task(called(driver, CREATE)) for _ in range(2)]
+    await settle()
+    assert (await node_of(world))["calls"] == 2
+    goes_on.set()
+    await asyncio.gather(*calls)
+    await settle()
+    found = await node_of(world)
+    assert (found["calls"], found["last_error"]) == (0, None)
+
+
+async def test_the_last_call_of_a_node_that_failed_is_remembered_with_its_words(world: World) -> None:
+    async def serve(stream: Stream) -> None:
+        stream.end(Status(Code.NOT_FOUND, "no such volume" + "x" * 5_000))
+
+    await with_driver(world, serve)
+    await called(await world.driver(), CREATE)
+    failure = (await node_of(world))["last_error"]
+    assert failure.pop("at") > 1_700_000_000
+    assert failure == {
+        "driver": DRIVER,
+        "method": CREATE,
+        "code": "NOT_FOUND",
+        "by": "vendor",
+        "message": ("no such volume" + "x" * 5_000)[:1_000],
+    }
+
+
+async def test_a_call_that_the_hub_could_not_send_is_a_nodes_failure_until_the_node_is_forgotten(world: World) -> None:
+    await with_driver(world)
+    cut(world.links[0])
+    await settle()
+    await called(await world.driver(), CREATE)
+    failure = (await node_of(world))["last_error"]
+    assert (failure["code"], failure["by"]) == ("UNAVAILABLE", "hub")
+    assert failure["message"].startswith("edge node n1 is offline since ")
+    await order(await world.operator(), Kind.FORGET, node="n1")
+    await world.edge()
+    assert (await node_of(world))["last_error"] is None
+
+
+async def refused(world: World) -> list[dict[str, Any]]:
+    return [one for part in await parts(await world.operator()) for one in part.get("refused", ())]
+
+
+async def test_who_was_refused_is_told_until_such_a_one_is_let_in(world: World) -> None:
+    await world.edge("n1")
+    rival = introduce("edge", "n1", instance="another", boot=1)
+    for _ in range(2):
+        await world.come(rival)
+    (told,) = await refused(world)
+    assert told.pop("at") > 1_700_000_000
+    why = told.pop("why")
+    assert why.startswith("another machine is connected as n1 (instance i-n1, this one another)")
+    assert told == {"role": "edge", "name": "n1", "address": "10.0.0.1:7", "reason": "conflict"}
+    cut(world.links[0])
+    await settle()
+    await world.come(rival)
+    assert await refused(world) == []
+
+
+async def test_of_those_who_were_refused_only_the_newest_are_remembered(world: World) -> None:
+    for number in range(101):
+        await world.come(introduce(f"r{number}{'x' * 200}", "who", instance="i"))
+    told = await refused(world)
+    assert (len(told), told[0]["role"]) == (100, ("r1" + "x" * 200)[:100])
+
+
+async def test_what_the_hub_was_started_with_and_its_peers_software_are_told(world: World) -> None:
+    world.hub.settings = {"state_dir": ["/var/lib/x"]}
+    await with_driver(world)
+    await world.driver()
+    found = await parts(await world.operator())
+    assert [part["settings"] for part in found if "settings" in part] == [{"state_dir": ["/var/lib/x"]}]
+    ((proxy,),) = (part["drivers"] for part in found if "drivers" in part)
+    assert proxy["software"] == (await node_of(world))["software"] == SOFTWARE
+    assert (await node_of(world))["versions"] == {DRIVER: ""}
+
+
+async def volumes(world: World, subject: str = "volumes") -> tuple[list[dict[str, Any]], Status | None]:
+    stream = (await world.operator()).open(Kind.STATUS, subject=subject)
+    return [json.loads(message) async for message in stream], stream.status
+
+
+async def test_any_number_of_volumes_is_told_in_messages_of_a_bounded_size(world: World) -> None:
+    world.hub.volumes = lambda _placed: ({"pv": f"v{number}"} for number in range(250))
+    told, status = await volumes(world)
+    assert status == Status(Code.OK, origin=Origin.HUB)
+    assert told[0] == {"has_source": False, "volumes": []}
+    assert [len(part["volumes"]) for part in told] == [0, 100, 100, 50]
+    assert told[3]["volumes"][-1] == {"pv": "v249"}
+
+
+async def test_a_question_that_the_hub_does_not_know_is_refused_by_name(world: World) -> None:
+    told, status = await volumes(world, "weather")
+    why = "the question for weather is not served here: this hub does not know what that is"
+    assert (told, status) == ([], Status(Code.UNIMPLEMENTED, why, Origin.HUB))
+
+
 async def test_any_number_of_problems_is_told_in_messages_of_a_bounded_size(world: World) -> None:
     problems = [f"m.yaml:{number}: {'x' * 5_000}" for number in range(450)]
     world.hub.problems = lambda: problems
@@ -385,14 +500,14 @@ async def test_any_number_of_problems_is_told_in_messages_of_a_bounded_size(worl
 
 
 async def test_a_state_larger_than_a_message_is_told_whole(world: World) -> None:
-    for number in range(2_000):
+    for number in range(200):
         name = f"n{number:04}{'x' * 200}"
-        world.hub.nodes.max_nodes = 2_000
+        world.hub.nodes.max_nodes = 200
         link, _ = link_pair(Peer(), Peer(accepts=False), identity=NETWORK)
         world.hub.nodes.connect(introduce("edge", name, instance="i"), link)
     operator = await world.come(introduce("operator", "", instance="o"), SOCKET, max_message_bytes=2_000)
     found = await parts(operator)
-    assert sum(len(part.get("nodes", ())) for part in found) == 2_000
+    assert sum(len(part.get("nodes", ())) for part in found) == 200
 
 
 async def test_a_node_too_many_is_refused_and_the_log_says_so(world: World, caplog: pytest.LogCaptureFixture) -> None:

@@ -32,16 +32,19 @@ from common.messages import (
 )
 from tests.unit.wire.examples import examples
 
-HELLO = Hello(1, 1, "edge", "n7", "i-1", 3, "csi-bridge 0.1.0", ("a", "b"), 4_194_304, 262_144, 67_108_864, 1_024)
+HELLO = Hello(
+    1, 1, "edge", "n7", "i-1", 3, "csi-bridge 0.1.0", ("a", "b"), 4_194_304, 262_144, 67_108_864, 1_024, "local"
+)
 
 GOLDEN: list[tuple[Frame, bytes]] = [
     (
         HELLO,
         (
-            b"\x9d\x00"
+            b"\x9e\x00"
             b"\x01\x01\xa4edge\xa2n7\xa3i-1\x03\xb0csi-bridge 0.1.0"
             b"\x92\xa1a\xa1b"
             b"\xce\x00\x40\x00\x00\xce\x00\x04\x00\x00\xce\x04\x00\x00\x00\xcd\x04\x00"
+            b"\xa5local"
         ),
     ),
     (Goodbye("drained", "bye", 300), b"\x94\x01\xa7drained\xa3bye\xcd\x01\x2c"),
@@ -129,7 +132,7 @@ numbers = st.integers(0, 2**63 - 1)
 texts = st.text(max_size=200)
 sizes = (numbers,) * 4
 frames = st.one_of(
-    st.builds(Hello, numbers, numbers, texts, texts, texts, numbers, texts, st.lists(texts).map(tuple), *sizes),
+    st.builds(Hello, numbers, numbers, texts, texts, texts, numbers, texts, st.lists(texts).map(tuple), *sizes, texts),
     st.builds(Goodbye, texts, texts, numbers),
     st.builds(Drain, texts),
     st.builds(Ping, numbers),

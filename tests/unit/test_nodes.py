@@ -318,6 +318,15 @@ async def test_beyond_the_limit_a_new_node_is_refused_and_those_that_are_known_a
     await world.close()
 
 
+async def test_a_node_that_is_forgotten_while_all_are_being_told_is_left_out(world: World) -> None:
+    await world.come(hello("n1"))
+    world.nodes.disconnect("n2", await world.come(hello("n2")))
+    told = world.nodes.describe()
+    assert next(told)["node"] == "n1"
+    world.nodes.forget("n2")
+    assert list(told) == []
+
+
 async def test_a_lower_limit_forgets_no_node_that_is_known(world: World) -> None:
     for name in ("n1", "n2"):
         await world.come(hello(name))

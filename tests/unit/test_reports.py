@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from common.csi.csi_pb2 import GetPluginInfoResponse
 from common.reports import (
     GET_PLUGIN_INFO,
     NODE_GET_INFO,
@@ -15,6 +16,7 @@ from common.reports import (
     DriverReport,
     decode_reports,
     encode_reports,
+    vendor_version,
 )
 
 REPORT = DriverReport(
@@ -96,3 +98,15 @@ def test_what_is_no_report_is_a_value_error_in_words(data: bytes) -> None:
 def test_every_reported_method_changes_nothing_and_asks_nothing() -> None:
     for method in REPORTED_METHODS:
         assert "Get" in method
+
+
+@pytest.mark.parametrize(
+    ("answers", "version"),
+    [
+        ({GET_PLUGIN_INFO: Answer(0, body=GetPluginInfoResponse(vendor_version="v1.2").SerializeToString())}, "v1.2"),
+        ({GET_PLUGIN_INFO: Answer(0, body=b"\xff")}, ""),
+        ({}, ""),
+    ],
+)
+def test_the_drivers_version_is_read_if_it_can_be(answers: Any, version: str) -> None:
+    assert vendor_version(DriverReport("d.example", "n1", answers)) == version

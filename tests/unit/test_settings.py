@@ -26,7 +26,7 @@ from common.parsers import (
     unix_path,
     words,
 )
-from common.settings import REQUIRED, ProcessSettings, Settings, describe, setting, specs
+from common.settings import REQUIRED, ProcessSettings, Settings, as_texts, describe, setting, specs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -288,3 +288,30 @@ def test_a_default_that_its_parser_refuses_is_found_when_the_class_is_made() -> 
 
 def test_every_process_takes_the_same_log_and_http_settings() -> None:
     assert describe(ProcessSettings()) == "log_format=auto log_level=info verbosity=0 http=unset"
+
+
+# -------------------- as texts --------------------
+
+
+def test_settings_are_made_again_of_their_texts() -> None:
+    given: dict[str, str | list[str]] = {
+        "name": "a kiln",
+        "bake_limit_s": "1h30m",
+        "chunk_bytes": "4MiB",
+        "batches": "1",
+        "sockets": ["/a", "unix:///b c"],
+        "http": "[::1]:80",
+        "mode": "600",
+        "cold": "true",
+    }
+    settings = KilnSettings.from_texts(given)
+    texts = as_texts(settings)
+    assert texts["sockets"] == ["/a", "/b c"]
+    assert texts["mode"] == ["0600"]
+    assert KilnSettings.from_texts(texts) == settings
+
+
+def test_the_texts_hold_nothing_unset_and_no_secret() -> None:
+    assert as_texts(KilnSettings.from_texts({"name": "k", "key": "4711"})).keys() == {
+        "name", "bake_limit_s", "chunk_bytes", "batches", "mode", "cold",
+    }  # fmt: skip

@@ -1,0 +1,65 @@
+"""A node's calls: how many are under way, and how the last one that failed did. For people; in memory alone."""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from common.accounting import Account
+from common.errors import CallError, status_of
+from common.status import Origin, Status, code_name
+
+_SHOWN_CHARS = 1_000
+"""Of a message; a vendor's may have megabytes."""
+
+
+class NodeCalls:
+    """The calls of all nodes. What it keeps of each is one failure."""
+
+    def __init__(self) -> None:
+        self._under_way: Counter[str] = Counter()
+        self._failures: dict[str, dict[str, object]] = {}
+
+    @contextmanager
+    def counted(self, account: Account) -> Iterator[Callable[[str], None]]:
+        """A call is under way inside the block, which tells the function where, and `account.status` how it ended."""
+        at: list[str] = []
+
+        def goes_to(node: str) -> None:
+            account.node = node
+            at.append(node)
+            self._under_way[node] += 1
+
+        try:
+            yield goes_to
+        except CallError as error:
+            self._note(account, status_of(error, Origin.HUB))
+            raise
+        else:
+            if account.status is not None and not account.status.ok:
+                self._note(account, account.status)
+        finally:
+            for node in at:
+                self._under_way[node] -= 1
+                if not self._under_way[node]:
+                    del self._under_way[node]
+
+    def forget(self, node: str) -> None:
+        """The node is gone for good."""
+        self._failures.pop(node, None)
+
+    def describe(self, node: str) -> dict[str, object]:
+        """For the operator: `calls`, and `last_error`, which is None or has `at` in seconds since the epoch."""
+        return {"calls": self._under_way[node], "last_error": self._failures.get(node)}
+
+    def _note(self, account: Account, status: Status) -> None:
+        if not account.node:  # it was for no node that anybody knows
+            return
+        self._failures[account.node] = {
+            "at": time.time(),
+            "driver": account.driver,
+            "method": account.method,
+            "code": code_name(status.code),
+            "by": status.origin,
+            "message": status.message[:_SHOWN_CHARS],
+        }

@@ -1,0 +1,183 @@
+"""A driver's fleet: the nodes that run it, and what each has told of it that placement goes by."""
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol, TypeVar
+
+from google.protobuf.message import DecodeError, Message
+
+from common.csi.csi_pb2 import ControllerGetCapabilitiesResponse, ControllerServiceCapability, NodeGetInfoResponse
+from common.reports import (
+    CONTROLLER_GET_CAPABILITIES,
+    ESSENTIAL_METHODS,
+    GET_PLUGIN_CAPABILITIES,
+    NODE_GET_INFO,
+    DriverReport,
+)
+from common.topology import has_topology, segment_of
+
+HOSTNAME = "kubernetes.io/hostname"
+"""The label that static volumes on a node's own disk are bound by."""
+
+_RPC = ControllerServiceCapability.RPC
+
+
+class Nodes(Protocol):
+    """What is asked of `cloud.nodes.Nodes`."""
+
+    def with_driver(self, driver: str) -> Collection[str]:
+        """The nodes that have reported a driver, connected or not."""
+
+    def find_report(self, driver: str, name: str) -> DriverReport | None:
+        """What a node has reported of a driver."""
+
+    def is_connected(self, name: str) -> bool:
+        """Whether a node's agent is there now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One node of a fleet. Of a driver that was reported by its name alone nothing is known, and both topologies False.
+
+    Attributes:
+        node: its name.
+        report: what it told last.
+        has_topology: whether the vendor there has a topology of its own.
+        lacks_topology: whether it says that it has none, so that the bridge supplies one.
+        segments: where the node is: the vendor's segments, or the bridge's own one.
+        labels: what a PersistentVolume's nodeAffinity may go by.
+        node_id: the vendor's id of the node; empty if it has none.
+        lists: the kinds of calls that list things there, of `LIST_VOLUMES` and `LIST_SNAPSHOTS`.
+    """
+
+    node: str
+    report: DriverReport
+    has_topology: bool
+    lacks_topology: bool
+    segments: Mapping[str, str]
+    labels: Mapping[str, str]
+    node_id: str
+    lists: frozenset[int]
+
+    def matches(self, term: Mapping[str, str]) -> bool:
+        """Whether the node is where a term of a topology says."""
+        return term.items() <= self.segments.items()
+
+
+class Fleet:
+    """The nodes that run one driver, in the order of their names.
+
+    Attributes:
+        members: by name.
+        has_topology: whether the vendor has a topology of its own on any of them.
+    """
+
+    def __init__(self, members: Mapping[str, Member]) -> None:
+        self.members = members
+        self.has_topology = any(member.has_topology for member in self)
+
+    def __iter__(self) -> Iterator[Member]:
+        return iter(self.members.values())
+
+    def __len__(self) -> int:
+        return len(self.members)
+
+    def at(self, term: Mapping[str, str]) -> list[str]:
+        """The nodes that are where a term of a topology says. However many terms a request has, each is a look-up."""
+        fewest = min((self._at.get(segment, []) for segment in term.items()), key=len, default=[])
+        return [member.node for member in fewest if member.matches(term)]
+
+    @cached_property
+    def _at(self) -> Mapping[tuple[str, str], list[Member]]:
+        """The members by segment."""
+        found: dict[tuple[str, str], list[Member]] = {}
+        for member in self:
+            for segment in member.segments.items():
+                found.setdefault(segment, []).append(member)
+        return found
+
+    def with_node_id(self, node_id: str) -> list[str]:
+        """The nodes that the vendor calls so: more than one are a conflict."""
+        return [member.node for member in self if node_id and member.node_id == node_id]
+
+
+class Fleets:
+    """The fleet of every driver. What was read of a report is read again only when the node tells another one."""
+
+    def __init__(self, nodes: Nodes) -> None:
+        self._nodes = nodes
+        self._fleets: dict[str, Fleet] = {}
+        self._stale: set[str] = set()
+
+    def changed(self, driver: str) -> None:
+        """A node told something else of the driver, or was forgotten."""
+        self._stale.add(driver)
+
+    def of(self, driver: str) -> Fleet:
+        """A driver's fleet now."""
+        old = self._fleets.get(driver)
+        if old is not None and driver not in self._stale:
+            return old
+        self._stale.discard(driver)
+        known = old.members if old is not None else {}
+        members = {}
+        for node in sorted(self._nodes.with_driver(driver)):
+            report = self._nodes.find_report(driver, node)
+            if report is not None:
+                member = known.get(node)
+                members[node] = member if member is not None and member.report is report else _member(report)
+        fleet = self._fleets[driver] = Fleet(members)
+        return fleet
+
+
+def _member(report: DriverReport) -> Member:
+    info = _parse(NodeGetInfoResponse, report, NODE_GET_INFO)
+    own, segment = _has_topology(report), _segment(report.node)
+    lacks = describes_itself(report) and not own
+    segments = dict(info.accessible_topology.segments) if own else segment if lacks else {}
+    capabilities = _parse(ControllerGetCapabilitiesResponse, report, CONTROLLER_GET_CAPABILITIES).capabilities
+    return Member(
+        node=report.node,
+        report=report,
+        has_topology=own,
+        lacks_topology=lacks,
+        segments=segments,
+        labels={HOSTNAME: report.node, **segment, **segments},
+        node_id=info.node_id,
+        lists=frozenset(each.rpc.type for each in capabilities) & {_RPC.LIST_VOLUMES, _RPC.LIST_SNAPSHOTS},
+    )
+
+
+def describes_itself(report: DriverReport) -> bool:
+    """Whether a report tells more than the driver's name (`MAX_DRIVER_BYTES`)."""
+    return report.answers.keys() >= set(ESSENTIAL_METHODS)
+
+
+def _has_topology(report: DriverReport) -> bool:
+    answer = report.answers.get(GET_PLUGIN_CAPABILITIES)
+    try:
+        return answer is not None and has_topology(answer.body)
+    except ValueError:
+        return False
+
+
+def _segment(node: str) -> dict[str, str]:
+    """The bridge's own segment; none where the name cannot be one."""
+    try:
+        return segment_of(node)
+    except ValueError:
+        return {}
+
+
+_M = TypeVar("_M", bound=Message)
+
+
+def _parse(kind: type[_M], report: DriverReport, method: str) -> _M:
+    """What the vendor answered; an empty message if it did not, or nonsense."""
+    answer, message = report.answers.get(method), kind()
+    try:
+        message.ParseFromString(answer.body if answer is not None and not answer.code else b"")
+    except DecodeError:
+        return kind()
+    return message

@@ -1,0 +1,205 @@
+"""A request's whereabouts: what a CSI request says of where it belongs, and what its answer says was made there. Pure.
+
+    CreateVolume          its name; the source's id; the topology that is asked for
+    DeleteVolume, …       the id
+    ControllerPublish…    the id and the vendor's node id
+    List…                 nothing: it concerns every node
+
+CSI spec, "RPC Interface"; what each call tells is in the field of that name (contract B.6).
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from google.protobuf.message import DecodeError, Message
+
+from common.csi.csi_pb2 import TopologyRequirement
+from common.csi.methods import METHODS
+
+_CONTROLLER, _GROUP, _METADATA = "/csi.v1.Controller/", "/csi.v1.GroupController/", "/csi.v1.SnapshotMetadata/"
+
+VOLUME, SNAPSHOT, GROUP = "volume", "snapshot", "group snapshot"
+
+
+@dataclass(frozen=True, slots=True)
+class Thing:
+    """What a vendor has given an id.
+
+    Attributes:
+        kind: `VOLUME`, `SNAPSHOT` or `GROUP`.
+        id: the vendor's.
+    """
+
+    kind: str
+    id: str
+
+    def __str__(self) -> str:
+        """`volume vol-1`, for messages."""
+        return f"{self.kind} {self.id}"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What can be read of a method's request and answer; fields are dotted paths.
+
+    Attributes:
+        about: the things that it is about, which all are on one node: kind and field.
+        optional: whether it may be about nothing: they are a source or a filter.
+        name: what a create is called, its idempotency key (RULE A11); empty if it makes nothing.
+        makes: what stands in the answer of a create: kind and field.
+        ends: what is no more after its success: kind and field of the request.
+        wants: the topology that is asked for: a TopologyRequirement or a Topology.
+        placed: the messages in its answer that tell a topology, in their field `accessible_topology`.
+    """
+
+    about: tuple[tuple[str, str], ...] = ()
+    optional: bool = False
+    name: str = ""
+    makes: tuple[tuple[str, str], ...] = ()
+    ends: tuple[tuple[str, str], ...] = ()
+    wants: str = ""
+    placed: tuple[str, ...] = ()
+
+
+RULES: Final[Mapping[str, Rule]] = {
+    _CONTROLLER + "CreateVolume": Rule(
+        about=(
+            (VOLUME, "volume_content_source.volume.volume_id"),
+            (SNAPSHOT, "volume_content_source.snapshot.snapshot_id"),
+        ),
+        optional=True,
+        name="name",
+        makes=((VOLUME, "volume.volume_id"),),
+        wants="accessibility_requirements",
+        placed=("volume",),
+    ),
+    _CONTROLLER + "DeleteVolume": Rule(about=((VOLUME, "volume_id"),), ends=((VOLUME, "volume_id"),)),
+    _CONTROLLER + "ControllerPublishVolume": Rule(about=((VOLUME, "volume_id"),)),
+    _CONTROLLER + "ControllerUnpublishVolume": Rule(about=((VOLUME, "volume_id"),)),
+    _CONTROLLER + "ValidateVolumeCapabilities": Rule(about=((VOLUME, "volume_id"),)),
+    _CONTROLLER + "ControllerExpandVolume": Rule(about=((VOLUME, "volume_id"),)),
+    _CONTROLLER + "ControllerModifyVolume": Rule(about=((VOLUME, "volume_id"),)),
+    _CONTROLLER + "ControllerGetVolume": Rule(about=((VOLUME, "volume_id"),), placed=("volume",)),
+    _CONTROLLER + "ControllerGetVolumeHealth": Rule(about=((VOLUME, "volume_id"),)),
+    _CONTROLLER + "CreateSnapshot": Rule(
+        about=((VOLUME, "source_volume_id"),),
+        name="name",
+        makes=((SNAPSHOT, "snapshot.snapshot_id"),),
+        wants="accessibility_requirements",
+        placed=("snapshot",),
+    ),
+    _CONTROLLER + "DeleteSnapshot": Rule(about=((SNAPSHOT, "snapshot_id"),), ends=((SNAPSHOT, "snapshot_id"),)),
+    _CONTROLLER + "GetSnapshot": Rule(about=((SNAPSHOT, "snapshot_id"),), placed=("snapshot",)),
+    _CONTROLLER + "ListSnapshots": Rule(
+        about=((SNAPSHOT, "snapshot_id"), (VOLUME, "source_volume_id")), optional=True, placed=("entries.snapshot",)
+    ),
+    _CONTROLLER + "ListVolumes": Rule(placed=("entries.volume",)),
+    _CONTROLLER + "ControllerListVolumeHealth": Rule(),
+    _CONTROLLER + "GetCapacity": Rule(wants="accessible_topology"),
+    _GROUP + "CreateVolumeGroupSnapshot": Rule(
+        about=((VOLUME, "source_volume_ids"),),
+        name="name",
+        makes=((GROUP, "group_snapshot.group_snapshot_id"), (SNAPSHOT, "group_snapshot.snapshots.snapshot_id")),
+        placed=("group_snapshot.snapshots",),
+    ),
+    _GROUP + "DeleteVolumeGroupSnapshot": Rule(
+        about=((GROUP, "group_snapshot_id"),), ends=((GROUP, "group_snapshot_id"), (SNAPSHOT, "snapshot_ids"))
+    ),
+    _GROUP + "GetVolumeGroupSnapshot": Rule(
+        about=((GROUP, "group_snapshot_id"),), placed=("group_snapshot.snapshots",)
+    ),
+    _METADATA + "GetMetadataAllocated": Rule(about=((SNAPSHOT, "snapshot_id"),)),
+    _METADATA + "GetMetadataDelta": Rule(about=((SNAPSHOT, "base_snapshot_id"), (SNAPSHOT, "target_snapshot_id"))),
+}
+"""Every method of which something can be read. Any other concerns every node."""
+
+
+@dataclass(frozen=True, slots=True)
+class Whereabouts:
+    """What one request says.
+
+    Attributes:
+        name: method and name of a create, the same in each retry; empty if it makes nothing.
+        things: what it is about.
+        ends: what is no more after its success.
+        node_id: the vendor's id of a node, or empty.
+        terms: the topology asked for, the best first: each a set of segments. Empty: none was asked for.
+        missing: a field that it must have and has not, which any vendor refuses; or empty.
+    """
+
+    name: str = ""
+    things: tuple[Thing, ...] = ()
+    ends: tuple[Thing, ...] = ()
+    node_id: str = ""
+    terms: tuple[Mapping[str, str], ...] = ()
+    missing: str = ""
+
+
+def read(method: str, request: bytes) -> Whereabouts:
+    """What a request says of where it belongs.
+
+    Raises:
+        ValueError: its bytes are not the method's request.
+    """
+    rule = RULES.get(method)
+    if rule is None:
+        return Whereabouts()
+    message = _parse(METHODS[method].request, request)
+    name = next(_values(message, rule.name), "") if rule.name else ""
+    needed = ((rule.name,) if rule.name else ()) + (() if rule.optional else tuple(field for _, field in rule.about))
+    return Whereabouts(
+        name=f"{method.rpartition('/')[2]} {name}" if name else "",
+        things=tuple(_things(message, rule.about)),
+        ends=tuple(_things(message, rule.ends)),
+        node_id=getattr(message, "node_id", ""),
+        terms=tuple(_terms(message, rule.wants)) if rule.wants else (),
+        missing=next((field for field in needed if not any(_values(message, field))), ""),
+    )
+
+
+def made(method: str, answer: bytes) -> tuple[Thing, ...]:
+    """What a create's answer says was made.
+
+    Raises:
+        ValueError: its bytes are not the method's answer.
+    """
+    rule = RULES.get(method)
+    if rule is None or not rule.makes:
+        return ()
+    return tuple(_things(_parse(METHODS[method].response, answer), rule.makes))
+
+
+def _things(message: Message, fields: tuple[tuple[str, str], ...]) -> Iterator[Thing]:
+    for kind, field in fields:
+        for value in _values(message, field):
+            if value:
+                yield Thing(kind, value)
+
+
+def _terms(message: Message, field: str) -> Iterator[Mapping[str, str]]:
+    wanted: Any = getattr(message, field)
+    topologies = (*wanted.preferred, *wanted.requisite) if isinstance(wanted, TopologyRequirement) else (wanted,)
+    terms = (dict(topology.segments) for topology in topologies)
+    yield from {frozenset(term.items()): term for term in terms if term}.values()
+
+
+def _values(message: Message, field: str) -> Iterator[str]:
+    """The values of a field, of each message where a part of the path is repeated."""
+    first, _, rest = field.partition(".")
+    value: Any = getattr(message, first)
+    values: Iterable[Any] = (value,) if isinstance(value, (str, Message)) else value
+    for each in values:
+        if rest:
+            yield from _values(each, rest)
+        else:
+            yield each
+
+
+def _parse(kind: type[Message], data: bytes) -> Message:
+    message = kind()
+    try:
+        message.ParseFromString(data)
+    except DecodeError:
+        raise ValueError(f"not a {kind.DESCRIPTOR.name}") from None
+    return message

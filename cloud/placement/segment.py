@@ -1,0 +1,68 @@
+"""The bridge's own segment in calls: taken from requests before the vendor sees them, added to what its answers tell.
+
+For vendors without a topology of their own, of volumes and snapshots alike (RULE B8, RULE G1). The CSI spec forbids a
+requirement to a vendor without the capability: it is taken out whole.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from google.protobuf.message import DecodeError, Message
+
+from cloud.placement.requests import RULES
+from common.csi.csi_pb2 import Volume
+from common.csi.methods import METHODS
+
+
+def without_topology(method: str, request: bytes) -> bytes:
+    """A request as a vendor without a topology may see it; the same bytes if nothing was asked for."""
+    rule = RULES.get(method)
+    if rule is None or not rule.wants:
+        return request
+    message = METHODS[method].request.FromString(request)
+    if not message.HasField(rule.wants):
+        return request
+    message.ClearField(rule.wants)
+    return message.SerializeToString()
+
+
+def with_topology(method: str, answer: bytes, segments: Mapping[str, str]) -> bytes:
+    """An answer that tells where its volumes and snapshots are; the same bytes if it has none.
+
+    Raises:
+        ValueError: the answer does not parse.
+    """
+    return _placed(method, answer, segments, lambda _: True)
+
+
+def with_missing_topology(method: str, answer: bytes, segments: Mapping[str, str]) -> bytes:
+    """As `with_topology`, of volumes of which the vendor tells nothing (RULE B2)."""
+    return _placed(method, answer, segments, lambda it: isinstance(it, Volume) and not it.accessible_topology)
+
+
+def _placed(method: str, answer: bytes, segments: Mapping[str, str], is_due: Callable[[Any], bool]) -> bytes:
+    rule = RULES.get(method)
+    if rule is None or not rule.placed:
+        return answer
+    try:
+        message = METHODS[method].response.FromString(answer)
+    except DecodeError:
+        raise ValueError(f"not a {METHODS[method].response.DESCRIPTOR.name}") from None
+    due = [each for field in rule.placed for each in _messages(message, field) if is_due(each)]
+    for placed in due:
+        del placed.accessible_topology[:]
+        placed.accessible_topology.add().segments.update(segments)
+    return message.SerializeToString() if due else answer
+
+
+def _messages(message: Message, field: str) -> Iterator[Any]:
+    """The messages of a field that are there."""
+    first, _, rest = field.partition(".")
+    value: Any = getattr(message, first)
+    if isinstance(value, Message):
+        value = (value,) if message.HasField(first) else ()
+    for each in value:
+        if rest:
+            yield from _messages(each, rest)
+        else:
+            yield each

@@ -1,0 +1,202 @@
+"""A volume report: where each volume of the edge nodes is, as far as the hub knows from objects and from its nodes.
+
+One entry for each node that has to do with a volume, or one without a node:
+
+    mounted     a pod on the node has it
+    attached    the node has it attached, and no pod there has it mounted
+    error       attaching, detaching or mounting it fails; `error` says why
+    waiting     a pod on the node wants it
+    (the phase) nobody uses it: `available`, `bound`, `released`, `failed`, or `known` if the phase is not
+    no PV       the hub placed it, or a node listed it, and there is no PersistentVolume of it (yet, or any more)
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from cloud.sync import pods, volumeattachments
+from cloud.sync.fact_kinds import MOUNTED, Fact
+from cloud.sync.fields import Body
+from common.objects import Ref
+from common.topology import NODE_SEGMENT
+
+Entry = dict[str, object]
+
+Placed = Mapping[tuple[str, str], Sequence[str]]
+"""By a driver's name and a handle: the nodes that have the volume, as the placement knows."""
+
+_ERROR_CHARS = 1_000
+_POD = "Pod"
+_VOLUME = "PersistentVolume"
+_ATTACHMENT = "VolumeAttachment"
+_NODE_KEYS = {NODE_SEGMENT, "kubernetes.io/hostname"}
+
+
+class Objects(Protocol):
+    """The objects (`cloud.sync.source.Source`)."""
+
+    def refs(self, kind: str) -> Iterable[Ref]:
+        """All objects of a kind, in no order."""
+
+    def body(self, ref: Ref) -> Body | None:
+        """An object; None if there is none."""
+
+
+class Facts(Protocol):
+    """What the nodes told (`cloud.sync.fact_files.FactFiles`)."""
+
+    def of(self, node: str) -> Mapping[Ref, Fact]:
+        """A node's facts."""
+
+
+@dataclass(slots=True)
+class _Use:
+    """What is known of one volume on one node."""
+
+    pods: list[str] = field(default_factory=list)
+    mounted: bool = False
+    attached: bool = False
+    error: str = ""
+
+
+def report_placed(placed: Placed, *, state: str = "known") -> Iterator[Entry]:
+    """Every volume that the placement knows, where nothing else is known."""
+    for (driver, handle), nodes in sorted(placed.items()):
+        volume: Entry = {"volume": handle, "driver": driver, "pv": "", "claim": ""}
+        yield from _unused(volume, nodes, state)
+
+
+def report(source: Objects, facts: Facts, placed: Placed) -> Iterator[Entry]:
+    """Every PersistentVolume of a CSI driver, in the order of their names, then the volumes without one.
+
+    Args:
+        source: where the objects are.
+        facts: what the nodes told of their pods.
+        placed: where volumes are that nobody uses.
+    """
+    wanted = _wanted(source, facts)
+    attached = _attached(source)
+    without = dict(placed)
+    for ref in sorted(source.refs(_VOLUME), key=lambda ref: ref.name):
+        body = source.body(ref)
+        if body is None or not (csi := body["spec"].get("csi")):
+            continue
+        key = (csi["driver"], csi["volumeHandle"])
+        without.pop(key, None)
+        claim = body["spec"].get("claimRef") or {}
+        uses = _joined(wanted.get((claim.get("namespace", ""), claim.get("name", "")), ()), attached.get(ref.name, ()))
+        volume = {
+            "volume": csi["volumeHandle"],
+            "driver": csi["driver"],
+            "pv": ref.name,
+            "claim": f"{claim['namespace']}/{claim['name']}" if claim else "",
+        }
+        for node in sorted(uses):
+            use = uses[node]
+            yield volume | {"node": node, "state": _state(use), "pods": sorted(use.pods), "error": use.error}
+        if not uses:
+            phase = str((body.get("status") or {}).get("phase") or "known").lower()
+            yield from _unused(volume, placed.get(key) or [_node_in(body)], phase)
+    yield from report_placed(without, state="no PV")
+
+
+def _unused(volume: Entry, nodes: Iterable[str], state: str) -> Iterator[Entry]:
+    for node in nodes:
+        yield volume | {"node": node, "state": state, "pods": [], "error": ""}
+
+
+def _state(use: _Use) -> str:
+    if use.mounted:
+        return "mounted"
+    if use.error:
+        return "error"
+    return "attached" if use.attached else "waiting"
+
+
+def _joined(*uses: Iterable[tuple[str, _Use]]) -> dict[str, _Use]:
+    """What is known of one volume, by node."""
+    found: dict[str, _Use] = {}
+    for node, use in (item for some in uses for item in some):
+        known = found.setdefault(node, _Use())
+        known.pods += use.pods
+        known.mounted |= use.mounted
+        known.attached |= use.attached
+        known.error = (known.error or use.error)[:_ERROR_CHARS]
+    return found
+
+
+def _attached(source: Objects) -> Mapping[str, list[tuple[str, _Use]]]:
+    """By PersistentVolume: what its attachments say."""
+    found = defaultdict(list)
+    for ref in source.refs(_ATTACHMENT):
+        if (body := source.body(ref)) is None or not (volume := volumeattachments.volume_of(body)):
+            continue
+        status = body.get("status") or {}
+        errors = (
+            f"{what}: {message}"
+            for what, name in (("not attached", "attachError"), ("not detached", "detachError"))
+            if (message := (status.get(name) or {}).get("message"))
+        )
+        use = _Use(attached=status.get("attached") is True, error=next(errors, ""))
+        found[volume].append((volumeattachments.node_of(body), use))
+    return found
+
+
+def _wanted(source: Objects, facts: Facts) -> Mapping[tuple[str, str], list[tuple[str, _Use]]]:
+    """By namespace and name of a claim: how each pod that uses it stands."""
+    found = defaultdict(list)
+    for ref in source.refs(_POD):
+        if (body := source.body(ref)) is None or (body.get("status") or {}).get("phase") in {"Succeeded", "Failed"}:
+            continue
+        claims = _claims(body)
+        if not claims:
+            continue
+        node = pods.node_of(body)
+        missing = _missing(body, facts.of(node).get(ref), list(claims))
+        for name, claim in claims.items():
+            why = missing.get(name) if missing is not None else ""
+            use = _Use(pods=[f"{ref.namespace}/{ref.name}"], mounted=missing is not None and why is None)
+            found[ref.namespace, claim].append((node, use))
+            use.error = why or ""
+    return found
+
+
+def _claims(pod: Body) -> dict[str, str]:
+    """By name of a pod's volume: the claim."""
+    volumes = [it for it in pod["spec"].get("volumes", ()) if "persistentVolumeClaim" in it or "ephemeral" in it]
+    return dict(zip((it["name"] for it in volumes), pods.claim_names(pod), strict=True))
+
+
+def _missing(pod: Body, fact: Fact | None, names: list[str]) -> Mapping[str, str] | None:
+    """By name of a volume that a pod wants and does not have: why, or nothing. None: nobody has told of it yet."""
+    if fact is None or fact.body.get("metadata", {}).get("uid") != pod["metadata"].get("uid"):
+        running = (pod.get("status") or {}).get("phase") == "Running"  # a kubelet starts no container without them
+        return {} if running else None
+    told: Mapping[str, Any] = next((it for it in fact.body["status"]["conditions"] if it["type"] == MOUNTED), {})
+    if told.get("status") == "True":
+        return {}
+    message = str(told.get("message") or "")
+    found = _split(message, names)
+    return found or dict.fromkeys(names, message)
+
+
+def _split(message: str, names: list[str]) -> dict[str, str]:
+    """The reasons by volume in `a: why; b: why`, as an agent tells them (`edge.pod_facts`)."""
+    heads = list(re.finditer(rf"(?:^|; )({'|'.join(map(re.escape, names))})(?:: |(?=; |$))", message))
+    starts = [head.start() for head in heads] + [len(message)]
+    return {head[1]: message[head.end() : end] for head, end in zip(heads, starts[1:], strict=True)}
+
+
+def _node_in(volume: Body) -> str:
+    """The one node that a volume's affinity allows, where it names nodes."""
+    terms = ((volume["spec"].get("nodeAffinity") or {}).get("required") or {}).get("nodeSelectorTerms") or ()
+    named = [
+        value
+        for term in terms
+        for expression in term.get("matchExpressions") or ()
+        if expression.get("key") in _NODE_KEYS and expression.get("operator") == "In"
+        for value in expression.get("values") or ()
+    ]
+    return str(named[0]) if len(set(named)) == 1 else ""

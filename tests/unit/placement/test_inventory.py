@@ -1,0 +1,195 @@
+"""What is known of volumes from the nodes' own lists, and how far a list is believed."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from common.csi import csi_pb2 as csi
+from common.errors import IdConflict, NoPlace
+from common.status import Code, Status
+from tests.unit.placement.world import DRIVER, OK, RPC, Vendor, World, create, delete, on, report
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
+
+    from cloud.nodes import Call
+
+CAN = (RPC.CREATE_DELETE_VOLUME, RPC.LIST_VOLUMES)
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    """Two nodes whose vendor can list its volumes."""
+    world = World(tmp_path, report("n1", capabilities=CAN), report("n2", capabilities=CAN))
+    world.vendors = dict.fromkeys(("n1", "n2"), lists())
+    yield world
+    await world.placement.close()
+
+
+def listing(*volumes: str, token: str = "") -> bytes:
+    entries = [csi.ListVolumesResponse.Entry(volume=csi.Volume(volume_id=volume)) for volume in volumes]
+    return csi.ListVolumesResponse(entries=entries, next_token=token).SerializeToString()
+
+
+def lists(*volumes: str) -> Vendor:
+    """A vendor that has these, and does what it is asked."""
+    return lambda call: (listing(*volumes) if call.method.endswith("ListVolumes") else b"", OK)
+
+
+async def asked_for(world: World, volume: str) -> None:
+    """Somebody asks for a volume that nothing tells of, and the nodes have listed theirs."""
+    with pytest.raises(NoPlace):
+        await world.ask("DeleteVolume", delete(volume))
+    await world.until_listed()
+    world.placement._listing.clear()  # a minute later
+
+
+async def test_what_every_node_has_listed_is_found_again(world: World) -> None:
+    world.vendors = {"n1": lists("a"), "n2": lists("b", "both")}
+    await asked_for(world, "b")
+    assert (await world.ask("DeleteVolume", delete("b"))).node == "n2"
+
+
+async def test_what_some_nodes_have_not_listed_is_not_known_to_be_on_the_others(world: World) -> None:
+    world.vendors["n1"] = lists("lv-1")
+    world.away = {"n2"}
+    await asked_for(world, "lv-1")
+    with pytest.raises(NoPlace, match="of n2 there is no list"):
+        await world.ask("DeleteVolume", delete("lv-1"))
+
+
+async def test_a_node_is_asked_for_its_list_once_a_minute(world: World) -> None:
+    for _ in range(2):
+        with pytest.raises(NoPlace):
+            await world.ask("DeleteVolume", delete("unknown"))
+        await world.until_listed()
+    assert [node for node, _, _ in world.calls] == ["n1", "n2"]
+
+
+async def test_a_list_of_several_pages_is_read_to_its_end(world: World) -> None:
+    def pages(call: Call) -> tuple[bytes, Status]:
+        token = csi.ListVolumesRequest.FromString(call.request).starting_token
+        return (listing("b") if token else listing("a", token="1")), OK
+
+    world.vendors["n1"] = pages
+    await asked_for(world, "b")
+    world.vendors["n1"] = lists()
+    assert (await world.ask("DeleteVolume", delete("b"))).node == "n1"
+
+
+@pytest.mark.parametrize("kind", ["same", "cycle", "endless", "empty", "nonsense", "refused", "huge"])
+async def test_a_list_that_has_no_end_or_no_sense_is_none(world: World, kind: str) -> None:
+    count = iter(range(10_000))
+
+    def page(call: Call) -> tuple[bytes | None, Status]:
+        number = next(count)
+        answers: dict[str, Callable[[], tuple[bytes | None, Status]]] = {
+            "same": lambda: (listing("b", token="t"), OK),
+            "cycle": lambda: (listing("b", token=str(number % 2)), OK),
+            "endless": lambda: (listing(f"b-{number}", token=str(number)), OK),
+            "empty": lambda: (listing(token=str(number)), OK),
+            "nonsense": lambda: (b"\xff", OK),
+            "refused": lambda: (None, Status(Code.INTERNAL, "no")),
+            "huge": lambda: (listing(*(f"{number}-{i}" * 50 for i in range(2_000)), token=str(number)), OK),
+        }
+        return answers[kind]()
+
+    world.vendors["n1"] = page
+    await asked_for(world, "b")
+    assert not world.placement.ledger.is_listed(DRIVER, "n1", "volume")
+    assert not world.places("b")
+    assert next(count) <= 1_001
+
+
+async def test_what_was_deleted_while_a_list_was_read_stays_deleted(world: World) -> None:
+    answer = asyncio.get_running_loop().create_future()
+    world.make("n1", "v")
+    await world.ask("CreateVolume", create("pvc-1", on("n1")))
+    world.vendors["n1"] = lambda call: answer if call.method.endswith("ListVolumes") else (b"", OK)
+    with pytest.raises(NoPlace):
+        await world.ask("DeleteVolume", delete("unknown"))
+    while len(world.calls) < 3:  # noqa: ASYNC110  # both lists are asked for
+        await asyncio.sleep(0)
+    world.now += 1.0
+    await world.ask("DeleteVolume", delete("v"))
+    answer.set_result((listing("v"), OK))
+    await world.until_listed()
+    assert not world.places("v")
+    assert (await world.ask("DeleteVolume", delete("v"))).node == "n1"
+
+
+async def test_what_a_list_alone_told_goes_with_the_next_list_and_what_was_made_here_does_not(world: World) -> None:
+    world.make("n1", "made")
+    await world.ask("CreateVolume", create("pvc-1", on("n1")))
+    world.vendors["n1"] = lists("made", "static")
+    await asked_for(world, "unknown")
+    assert world.places("static") == ["n1"]
+    world.vendors["n1"] = lists()
+    await asked_for(world, "unknown")
+    await world.restart()
+    assert not world.places("static")
+    assert world.places("made") == ["n1"]
+
+
+async def test_a_list_that_cannot_be_written_down_is_taken_the_next_time(world: World) -> None:
+    world.vendors["n1"] = lists("a")
+    with world.full_disk():
+        await asked_for(world, "a")
+    assert not world.places("a")
+    await asked_for(world, "a")
+    await world.restart()
+    assert world.places("a") == ["n1"]
+
+
+async def test_a_node_that_is_forgotten_while_it_lists_has_listed_nothing(world: World) -> None:
+    answer = asyncio.get_running_loop().create_future()
+    world.vendors["n1"] = lambda _: answer
+    with pytest.raises(NoPlace):
+        await world.ask("DeleteVolume", delete("a"))
+    while len(world.calls) < 2:  # noqa: ASYNC110  # both lists are asked for
+        await asyncio.sleep(0)
+    answer.set_result((listing("a"), OK))
+    await world.placement.forget("n1")
+    await asyncio.gather(*world.placement._listers.values(), return_exceptions=True)
+    assert not world.places("a")
+    assert not world.placement.ledger.is_listed(DRIVER, "n1", "volume")
+
+
+async def test_not_all_nodes_list_at_once(tmp_path: Path) -> None:
+    world = World(tmp_path, *(report(f"n{number:02}", capabilities=CAN) for number in range(50)))
+    under_way, most = 0, 0
+
+    async def slow(_: Call) -> tuple[bytes, Status]:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        await asyncio.sleep(0)
+        under_way -= 1
+        return listing(), OK
+
+    world.vendors = dict.fromkeys(world.reports, slow)
+    await asked_for(world, "unknown")
+    assert len(world.calls) == 50
+    assert most <= 20
+    await world.placement.close()
+
+
+async def test_what_was_made_here_is_not_doubted_because_another_node_lists_it(world: World) -> None:
+    """Storage that several nodes see: each lists what any of them made."""
+    world.make("n1", "shared")
+    await world.ask("CreateVolume", create("pvc-1", on("n1")))
+    world.vendors = {"n1": lists("shared"), "n2": lists("shared")}
+    await asked_for(world, "unknown")
+    assert (await world.ask("DeleteVolume", delete("shared"))).node == "n1"
+    assert (await world.ask("DeleteVolume", delete("shared"))).node == "n1"  # a retry, and n2 may have another such id
+
+
+async def test_what_two_nodes_list_and_nobody_made_here_is_a_conflict(world: World) -> None:
+    world.vendors = {"n1": lists("lv"), "n2": lists("lv")}
+    await asked_for(world, "lv")
+    with pytest.raises(IdConflict, match="volume lv on several edge nodes"):
+        await world.ask("DeleteVolume", delete("lv"))

@@ -1,0 +1,391 @@
+"""Which node has the name of a create, and until when: whatever fails, and in whatever order."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import queue
+import sqlite3
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cloud.nodes import Call
+from cloud.placement.placement import Mode
+from common.csi import csi_pb2 as csi
+from common.errors import LinkLost, NodeOffline, NoPlace, PlacementNotKept
+from common.status import Code, Origin, Status
+from tests.unit.placement.world import CONTROLLER, DRIVER, OK, World, create, delete, on
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+GROUPS = "/csi.v1.GroupController/"
+
+
+async def until_sent(world: World, count: int) -> None:
+    """So many calls have been sent."""
+    while len(world.calls) < count:  # noqa: ASYNC110  # nobody tells
+        await asyncio.sleep(0)
+
+
+# -------------------- a name stays with its node --------------------
+
+
+@pytest.mark.parametrize("code", [Code.CANCELLED, Code.DEADLINE_EXCEEDED, Code.UNAVAILABLE, Code.ABORTED])
+async def test_a_name_stays_with_its_node_after_an_answer_that_is_not_final(world: World, code: Code) -> None:
+    world.refuse("n1", code)
+    await world.ask("CreateVolume", create("pvc-1", on("n1")))
+    assert (await world.ask("CreateVolume", create("pvc-1", on("n2")))).node == "n1"
+
+
+async def test_a_name_stays_with_a_node_that_left_with_the_call_under_way(world: World) -> None:
+    def lost(_: Call) -> tuple[bytes | None, Status]:
+        raise LinkLost("edge node n1", "gone")
+
+    world.vendors["n1"] = lost
+    with pytest.raises(LinkLost):
+        await world.ask("CreateVolume", create("pvc-1", on("n1")))
+    world.away = {"n1"}
+    with pytest.raises(NodeOffline):
+        await world.ask("CreateVolume", create("pvc-1", on("n2")))
+
+
+async def test_a_name_is_free_when_the_call_was_not_sent(world: World) -> None:
+    def unsent(_: Call) -> tuple[bytes | None, Status]:
+        raise NodeOffline("n1", 0.0)
+
+    world.vendors["n1"] = unsent
+    with pytest.raises(NodeOffline):
+        await world.ask("CreateVolume", create("pvc-1", on("n1")))
+    assert not world.holder()
+
+
+@pytest.mark.parametrize("code", [Code.RESOURCE_EXHAUSTED, Code.INVALID_ARGUMENT, Code.INTERNAL, Code.UNKNOWN])
+async def test_a_name_is_free_after_the_vendors_final_word(world: World, code: Code) -> None:
+    world.refuse("n1", code)
+    asked = await world.ask("CreateVolume", create("pvc-1", on("n1")))
+    assert asked.status == Status(code, "no", Origin.VENDOR)
+    assert (await world.ask("CreateVolume", create("pvc-1", on("n2")))).node == "n2"
+
+
+async def test_a_final_code_of_another_hop_is_no_word_of_the_vendors(world: World) -> None:
+    world.refuse("n1", Code.UNIMPLEMENTED, Origin.EDGE)
+    await world.ask("CreateVolume", create("pvc-1", on("n1")))
+    assert world.holder() == "n1"
+
+
+async def test_a_name_stays_with_its_node_after_an_error_that_nobody_foresaw(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("a bug, after the call was sent or before")
+
+    monkeypatch.setattr(world, "call", broken)
+    with pytest.raises(RuntimeError):
+        await world.ask("CreateVolume", create("pvc-1", on("n1")))
+    monkeypatch.undo()
+    assert (await world.ask("CreateVolume", create("pvc-1", on("n2")))).node == "n1"
+
+
+async def test_a_final_word_counts_only_when_no_other_attempt_is_under_way(world: World) -> None:
+    gates = [asyncio.get_running_loop().create_future() for _ in range(2)]
+    answers = iter(gates)
+    world.vendors["n1"] = lambda _: next(answers)
+    first, second = (asyncio.create_task(world.ask("CreateVolume", create("pvc-1", on("n1")))) for _ in range(2))
+    while len(world.calls) < 2:  # noqa: ASYNC110  # both are sent
+        await asyncio.sleep(0)
+    gates[0].set_result((None, Status(Code.INTERNAL)))
+    await first
+    assert world.holder() == "n1"
+    gates[1].set_result((None, Status(Code.UNAVAILABLE)))
+    await second
+    assert world.holder() == "n1"
+
+
+async def test_two_attempts_at_once_that_want_different_nodes_go_to_one(world: World) -> None:
+    asked = await asyncio.gather(
+        world.ask("CreateVolume", create("pvc-1", on("n1"))), world.ask("CreateVolume", create("pvc-1", on("n2")))
+    )
+    assert len({each.node for each in asked}) == 1
+
+
+async def test_a_caller_who_leaves_leaves_the_name_with_the_node(world: World) -> None:
+    request = create("pvc-1", on("n1")).SerializeToString()
+    call = Call(DRIVER, CONTROLLER + "CreateVolume", request, "c", None)
+    reply = await world.placement.call(call, wanted="", mode=Mode.LOCAL, goes_to=lambda _: None)
+    reply.cancel()
+    assert world.holder() == "n1"
+
+
+async def test_names_and_volumes_outlive_the_hub(world: World) -> None:
+    world.make("n1")
+    await world.ask("CreateVolume", create("pvc-1", on("n1")))
+    await world.restart()
+    assert world.holder() == "n1"
+    assert (await world.ask("DeleteVolume", delete())).node == "n1"
+
+
+async def test_a_deleted_volumes_name_is_free_and_its_deletion_may_be_asked_for_again(world: World) -> None:
+    world.make("n1")
+    await world.ask("CreateVolume", create("pvc-1", on("n1")))
+    await world.ask("DeleteVolume", delete())
+    assert not world.holder()
+    assert (await world.ask("DeleteVolume", delete())).node == "n1"
+
+
+async def test_a_deletion_that_failed_leaves_the_volume_where_it_is(world: World) -> None:
+    world.make("n1")
+    await world.ask("CreateVolume", create("pvc-1", on("n1")))
+    world.refuse("n1", Code.INTERNAL)
+    await world.ask("DeleteVolume", delete())
+    assert world.holder() == "n1"
+    assert world.places() == ["n1"]
+
+
+@pytest.mark.parametrize("code", [Code.INTERNAL, Code.RESOURCE_EXHAUSTED, Code.ALREADY_EXISTS])
+async def test_what_was_made_keeps_its_name_whatever_the_vendor_says_later(world: World, code: Code) -> None:
+    world.make("n1")
+    await world.ask("CreateVolume", create("pvc-1", on("n1")))
+    world.refuse("n1", code)
+    await world.ask("CreateVolume", create("pvc-1", on("n1")))
+    assert (await world.ask("CreateVolume", create("pvc-1", on("n2")))).node == "n1"
+
+
+async def test_a_name_that_exists_already_at_a_node_stays_with_it(world: World) -> None:
+    world.refuse("n1", Code.ALREADY_EXISTS)
+    await world.ask("CreateVolume", create("pvc-1", on("n1")))
+    assert (await world.ask("CreateVolume", create("pvc-1", on("n2")))).node == "n1"
+
+
+@pytest.mark.parametrize("answer", [b"", b"\xff", csi.CreateVolumeResponse(volume=csi.Volume()).SerializeToString()])
+async def test_a_success_that_names_no_volume_keeps_the_name_where_it_is(world: World, answer: bytes) -> None:
+    world.vendors["n1"] = lambda _: (answer, OK)
+    assert (await world.ask("CreateVolume", create("pvc-1", on("n1")))).status.ok
+    assert (await world.ask("CreateVolume", create("pvc-1", on("n2")))).node == "n1"
+
+
+async def test_a_volume_that_is_deleted_while_its_name_is_asked_for_again_leaves_the_name_where_it_is(
+    world: World,
+) -> None:
+    world.make("n1")
+    await world.ask("CreateVolume", create("pvc-1", on("n1")))
+    answer = asyncio.get_running_loop().create_future()
+    world.vendors["n1"] = lambda call: answer if call.method.endswith("CreateVolume") else (b"", OK)
+    again = asyncio.create_task(world.ask("CreateVolume", create("pvc-1", on("n1"))))
+    await until_sent(world, 2)
+    await world.ask("DeleteVolume", delete())
+    assert world.holder() == "n1"
+    answer.set_result((None, Status(Code.UNAVAILABLE)))
+    await again
+    assert (await world.ask("CreateVolume", create("pvc-1", on("n2")))).node == "n1"
+
+
+async def test_a_name_that_was_asked_for_with_other_arguments_is_free_once_its_volume_is_gone(world: World) -> None:
+    world.make("n1")
+    await world.ask("CreateVolume", create("pvc-1", on("n1")))
+    world.refuse("n1", Code.ALREADY_EXISTS)
+    await world.ask("CreateVolume", create("pvc-1", on("n1")))
+    world.make("n1")
+    await world.ask("DeleteVolume", delete())
+    assert not world.holder()
+
+
+async def test_after_a_restart_a_call_that_was_not_sent_frees_no_name(world: World) -> None:
+    world.refuse("n1", Code.UNAVAILABLE)
+    await world.ask("CreateVolume", create("pvc-1", on("n1")))
+    await world.restart()
+
+    def unsent(_: Call) -> tuple[bytes | None, Status]:
+        raise NodeOffline("n1", 0.0)
+
+    world.vendors["n1"] = unsent
+    with pytest.raises(NodeOffline):
+        await world.ask("CreateVolume", create("pvc-1", on("n2")))
+    assert world.holder() == "n1"
+
+
+async def test_of_what_was_made_under_one_name_the_last_one_frees_it(world: World) -> None:
+    world.make("n1")
+    await world.ask("CreateVolume", create("pvc-1", on("n1")))
+    snapshots = [csi.Snapshot(snapshot_id="s-1"), csi.Snapshot(snapshot_id="s-2")]
+    group = csi.VolumeGroupSnapshot(group_snapshot_id="g", snapshots=snapshots)
+    answer = csi.CreateVolumeGroupSnapshotResponse(group_snapshot=group).SerializeToString()
+    world.vendors["n1"] = lambda _: (answer, OK)
+    asked = csi.CreateVolumeGroupSnapshotRequest(name="group", source_volume_ids=["vol-1"])
+    await world.ask(GROUPS + "CreateVolumeGroupSnapshot", asked)
+    world.vendors["n1"] = lambda _: (b"", OK)
+    await world.ask("DeleteSnapshot", csi.DeleteSnapshotRequest(snapshot_id="s-1"))
+    assert world.placement.ledger.holder(DRIVER, "CreateVolumeGroupSnapshot group") == "n1"
+    gone = csi.DeleteVolumeGroupSnapshotRequest(group_snapshot_id="g", snapshot_ids=["s-1", "s-2"])
+    assert (await world.ask(GROUPS + "DeleteVolumeGroupSnapshot", gone)).node == "n1"
+    assert not world.placement.ledger.holder(DRIVER, "CreateVolumeGroupSnapshot group")
+
+
+async def test_a_caller_who_leaves_before_anything_was_sent_frees_the_name(world: World) -> None:
+    asking = asyncio.create_task(world.ask("CreateVolume", create("pvc-1", on("n1"))))
+    while not world.holder():  # noqa: ASYNC110  # nobody tells
+        await asyncio.sleep(0)
+    asking.cancel()
+    await asyncio.wait([asking])
+    assert not world.calls
+    assert (await world.ask("CreateVolume", create("pvc-1", on("n2")))).node == "n2"
+    await world.restart()
+    assert world.holder() == "n2"
+
+
+async def test_a_caller_who_leaves_while_a_success_is_written_down_leaves_it_written(world: World) -> None:
+    world.make("n1")
+    commits: queue.Queue[None] = queue.Queue()
+    real = world.placement.ledger._commit
+
+    def commit(statements: list[tuple[str, tuple[object, ...]]]) -> None:
+        commits.get()
+        real(statements)
+
+    world.placement.ledger._commit = commit  # type: ignore[method-assign]  # a slow disk
+    asking = asyncio.create_task(world.ask("CreateVolume", create("pvc-1", on("n1"))))
+    commits.put(None)
+    await until_sent(world, 1)
+    while not world.places():  # noqa: ASYNC110  # nobody tells
+        await asyncio.sleep(0)
+    asking.cancel()
+    await asyncio.wait([asking])
+    for _ in range(2):
+        commits.put(None)
+    await world.restart()
+    assert world.places() == ["n1"]
+
+
+# -------------------- what cannot be written down is not begun, and not told --------------------
+
+
+async def test_nothing_is_sent_before_the_name_is_on_the_disk(world: World) -> None:
+    with world.full_disk(), pytest.raises(PlacementNotKept, match="disk is full"):
+        await world.ask("CreateVolume", create("pvc-1", on("n1")))
+    assert not world.calls
+    assert not world.holder()
+
+
+async def test_a_success_that_cannot_be_written_down_is_not_told_and_stays_with_its_node(world: World) -> None:
+    with ExitStack() as stack:
+
+        def answer(_: Call) -> tuple[bytes | None, Status]:
+            stack.enter_context(world.full_disk())
+            return csi.CreateVolumeResponse(volume=csi.Volume(volume_id="vol-1")).SerializeToString(), OK
+
+        world.vendors["n1"] = answer
+        with pytest.raises(PlacementNotKept):
+            await world.ask("CreateVolume", create("pvc-1", on("n1")))
+    await world.restart()
+    world.make("n1")
+    assert (await world.ask("CreateVolume", create("pvc-1", on("n2")))).node == "n1"
+
+
+async def test_a_name_that_may_have_reached_a_node_stays_with_it_while_the_disk_is_full(world: World) -> None:
+    world.refuse("n1", Code.UNAVAILABLE)
+    await world.ask("CreateVolume", create("pvc-1", on("n1")))
+    with world.full_disk(), contextlib.suppress(PlacementNotKept):
+        await world.ask("CreateVolume", create("pvc-1", on("n2")))
+    assert (await world.ask("CreateVolume", create("pvc-1", on("n2")))).node == "n1"
+
+
+async def test_a_claim_that_cannot_be_written_takes_away_nobody_elses(world: World) -> None:
+    works: queue.Queue[bool] = queue.Queue()
+    begun = []
+    real = world.placement.ledger._commit
+
+    def commit(statements: list[tuple[str, tuple[object, ...]]]) -> None:
+        begun.append(statements)
+        if not works.get():
+            raise sqlite3.OperationalError("disk is full")
+        real(statements)
+
+    world.placement.ledger._commit = commit  # type: ignore[method-assign]  # a disk that fills up, and is emptied
+    first, second = (asyncio.create_task(world.ask("CreateVolume", create("pvc-1", on("n1")))) for _ in range(2))
+    while not begun:  # noqa: ASYNC110  # nobody tells
+        await asyncio.sleep(0)
+    third = asyncio.create_task(world.ask("CreateVolume", create("pvc-1", on("n1"))))
+    works.put(False)
+    await asyncio.wait([first])
+    fourth = asyncio.create_task(world.ask("CreateVolume", create("pvc-1", on("n2"))))
+    for _ in range(10):
+        works.put(True)
+    await asyncio.gather(first, second, third, fourth, return_exceptions=True)
+    assert len({node for node, _, _ in world.calls}) == 1
+
+
+async def test_a_deletion_that_cannot_be_written_down_is_not_told_and_its_retry_frees_the_name(world: World) -> None:
+    world.make("n1")
+    await world.ask("CreateVolume", create("pvc-1", on("n1")))
+    with world.full_disk(), pytest.raises(PlacementNotKept):
+        await world.ask("DeleteVolume", delete())
+    assert world.places() == ["n1"]
+    await world.ask("DeleteVolume", delete())
+    await world.restart()
+    assert not world.holder()
+    assert not world.places()
+
+
+async def test_a_name_that_the_disk_believes_to_be_taken_is_given_away_all_the_same(world: World) -> None:
+    world.make("n1")
+
+    def refuse(_: Call) -> tuple[bytes | None, Status]:
+        stack.enter_context(world.full_disk())
+        return None, Status(Code.INTERNAL)
+
+    world.vendors["n1"] = refuse
+    with ExitStack() as stack:
+        assert (await world.ask("CreateVolume", create("pvc-1", on("n1")))).status.code == Code.INTERNAL
+        await asyncio.sleep(0)
+    assert (await world.ask("CreateVolume", create("pvc-1", on("n2")))).node == "n2"
+    await world.restart()
+    assert world.holder() == "n2"
+
+
+async def test_what_is_gone_is_remembered_for_an_hour_and_no_longer(world: World) -> None:
+    for node, volume in (("n1", "vol-1"), ("n2", "vol-2")):
+        world.make(node, volume)
+        await world.ask("CreateVolume", create(volume, on(node)))
+        await world.ask("DeleteVolume", delete(volume))
+        world.now += 3_000.0
+    assert (await world.ask("DeleteVolume", delete("vol-2"))).node == "n2"
+    await world.restart()
+    world.away = {"n1", "n2", "n3"}
+    with pytest.raises(NodeOffline):
+        await world.ask("DeleteVolume", delete("vol-2"))
+    with pytest.raises(NoPlace):
+        await world.ask("DeleteVolume", delete("vol-1"))
+
+
+async def test_no_secret_reaches_the_disk(world: World, tmp_path: Path) -> None:
+    world.make("n1")
+    request = create("pvc-1", on("n1"))
+    request.secrets["password"] = "open sesame"
+    await world.ask("CreateVolume", request)
+    await world.ask("DeleteVolume", csi.DeleteVolumeRequest(volume_id="vol-1", secrets={"password": "open sesame"}))
+    files = [file.read_bytes() for file in tmp_path.iterdir()]  # noqa: ASYNC240  # a test
+    assert any(b"vol-1" in file for file in files)
+    assert not any(b"sesame" in file for file in files)
+
+
+async def test_what_a_forgotten_node_had_is_forgotten(world: World) -> None:
+    world.make("n1")
+    await world.ask("CreateVolume", create("pvc-1", on("n1")))
+    await world.placement.forget("n1")
+    await world.restart()
+    assert not world.holder()
+    assert not world.places()
+
+
+async def test_a_node_that_could_not_be_forgotten_can_be_forgotten_again(world: World) -> None:
+    world.make("n1")
+    await world.ask("CreateVolume", create("pvc-1", on("n1")))
+    with world.full_disk(), pytest.raises(PlacementNotKept):
+        await world.placement.forget("n1")
+    assert world.placement.ledger.knows("n1", DRIVER)
+    assert not world.placement.ledger.knows("n1", "other.example")
+    await world.placement.forget("n1", DRIVER)
+    await world.restart()
+    assert not world.placement.ledger.knows("n1")

@@ -1,0 +1,412 @@
+"""Which node a call goes to where each node has storage of its own, and what is kept of its outcome."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cloud.nodes import Call
+from cloud.placement.affinity import Affinity
+from cloud.placement.placement import Mode
+from cloud.sync.source import Item, Objects
+from common.csi import csi_pb2 as csi
+from common.errors import (
+    FieldMissing,
+    IdConflict,
+    KnowledgeLost,
+    NodeOffline,
+    NoNodeFits,
+    NoPlace,
+    NoRoute,
+    NotWhole,
+    SeveralNodes,
+    SourceElsewhere,
+)
+from common.objects import Ref, Stamp
+from common.reports import ESSENTIAL_METHODS, DriverReport
+from common.topology import NODE_SEGMENT
+from tests.unit.placement.world import DRIVER, OK, World, create, delete, on, report
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+# -------------------- where something new goes --------------------
+
+
+async def test_a_volume_is_made_where_its_topology_says(world: World) -> None:
+    world.make("n2")
+    assert (await world.ask("CreateVolume", create("pvc-1", on("n2")))).node == "n2"
+
+
+async def test_of_several_terms_the_first_one_with_a_connected_node_is_taken(world: World) -> None:
+    world.away = {"n3"}
+    assert (await world.ask("CreateVolume", create("pvc-1", on("n3"), on("n2"), on("n1")))).node == "n2"
+
+
+async def test_a_term_whose_only_node_is_away_is_waited_for_and_nothing_is_claimed(world: World) -> None:
+    world.away = {"n2"}
+    with pytest.raises(NodeOffline):
+        await world.ask("CreateVolume", create("pvc-1", on("n2")))
+    assert not world.holder()
+
+
+async def test_a_topology_that_no_node_has_is_named(world: World) -> None:
+    with pytest.raises(NoNodeFits, match=r"none of those that run it \(n1, n2, n3\)"):
+        await world.ask("CreateVolume", create("pvc-1", on("n9")))
+
+
+async def test_of_several_nodes_none_is_guessed_and_the_remedy_is_named(world: World) -> None:
+    with pytest.raises(NoNodeFits, match=r"--strict-topology.*WaitForFirstConsumer"):
+        await world.ask("CreateVolume", create("pvc-1"))
+
+
+async def test_the_only_node_needs_no_topology(tmp_path: Path) -> None:
+    world = World(tmp_path, report("n1"))
+    assert (await world.ask("CreateVolume", create("pvc-1"))).node == "n1"
+    await world.placement.close()
+
+
+async def test_a_node_whose_name_is_no_label_value_gets_no_volume(tmp_path: Path) -> None:
+    world = World(tmp_path, report("n" * 64))
+    with pytest.raises(NoNodeFits, match="cannot be the value of a label"):
+        await world.ask("CreateVolume", create("pvc-1"))
+    await world.placement.close()
+
+
+async def test_a_vendors_own_topology_is_gone_by_and_reaches_it(tmp_path: Path) -> None:
+    world = World(tmp_path, report("n1", segments={"zone": "a"}), report("n2", segments={"zone": "b"}))
+    asked = create("pvc-1", {"zone": "b"})
+    assert (await world.ask("CreateVolume", asked, mode=Mode.AUTO)).node == "n2"
+    assert world.calls[0][2] == asked.SerializeToString()
+    await world.placement.close()
+
+
+# -------------------- where something is --------------------
+
+
+@pytest.mark.parametrize(
+    ("method", "request_"),
+    [
+        ("DeleteVolume", delete()),
+        ("ControllerPublishVolume", csi.ControllerPublishVolumeRequest(volume_id="vol-1", node_id="id-of-n1")),
+        ("ControllerUnpublishVolume", csi.ControllerUnpublishVolumeRequest(volume_id="vol-1")),
+        ("ControllerExpandVolume", csi.ControllerExpandVolumeRequest(volume_id="vol-1")),
+        ("ControllerModifyVolume", csi.ControllerModifyVolumeRequest(volume_id="vol-1")),
+        ("ControllerGetVolume", csi.ControllerGetVolumeRequest(volume_id="vol-1")),
+        ("ValidateVolumeCapabilities", csi.ValidateVolumeCapabilitiesRequest(volume_id="vol-1")),
+        ("CreateSnapshot", csi.CreateSnapshotRequest(name="s", source_volume_id="vol-1")),
+        ("ListSnapshots", csi.ListSnapshotsRequest(source_volume_id="vol-1")),
+        ("CreateVolume", create("pvc-2", source="vol-1")),
+    ],
+)
+async def test_a_call_goes_where_its_volume_is(world: World, method: str, request_: object) -> None:
+    world.make("n2")
+    await world.ask("CreateVolume", create("pvc-1", on("n2")))
+    world.vendors.clear()
+    assert (await world.ask(method, request_)).node == "n2"
+
+
+async def test_a_copy_that_is_wanted_elsewhere_lets_the_scheduler_choose_again(world: World) -> None:
+    world.make("n2")
+    await world.ask("CreateVolume", create("pvc-1", on("n2")))
+    with pytest.raises(SourceElsewhere, match=r"volume vol-1 of driver d\.example is on edge node n2"):
+        await world.ask("CreateVolume", create("pvc-2", on("n1"), source="vol-1"))
+    assert not world.holder("pvc-2")
+
+
+async def test_a_snapshot_is_found_where_it_was_taken(world: World) -> None:
+    world.make("n2")
+    await world.ask("CreateVolume", create("pvc-1", on("n2")))
+    answer = csi.CreateSnapshotResponse(snapshot=csi.Snapshot(snapshot_id="snap-1"))
+    world.vendors["n2"] = lambda _: (answer.SerializeToString(), OK)
+    await world.ask("CreateSnapshot", csi.CreateSnapshotRequest(name="s", source_volume_id="vol-1"))
+    assert (await world.ask("CreateVolume", create("pvc-2", snapshot="snap-1"))).node == "n2"
+    assert (await world.ask("DeleteSnapshot", csi.DeleteSnapshotRequest(snapshot_id="snap-1"))).node == "n2"
+
+
+async def test_volumes_on_several_nodes_are_no_group(world: World) -> None:
+    for node, volume in (("n1", "vol-1"), ("n2", "vol-2")):
+        world.make(node, volume)
+        await world.ask("CreateVolume", create(volume, on(node)))
+    asked = csi.CreateVolumeGroupSnapshotRequest(name="g", source_volume_ids=["vol-1", "vol-2"])
+    with pytest.raises(SeveralNodes, match="volume vol-1 is on n1; volume vol-2 is on n2"):
+        await group(world, asked)
+
+
+async def group(world: World, request: csi.CreateVolumeGroupSnapshotRequest) -> None:
+    method = "/csi.v1.GroupController/CreateVolumeGroupSnapshot"
+    call = Call(DRIVER, method, request.SerializeToString(), "c", None)
+    await world.placement.call(call, wanted="", mode=Mode.LOCAL, goes_to=lambda _: None)
+
+
+async def test_one_id_on_two_nodes_is_a_conflict_that_the_calls_node_settles(world: World) -> None:
+    for node in ("n1", "n2"):
+        world.make(node, "lv-1")
+        await world.ask("CreateVolume", create(f"pvc-{node}", on(node)))
+    with pytest.raises(IdConflict, match="volume lv-1 on several edge nodes"):
+        await world.ask("DeleteVolume", delete("lv-1"))
+    asked = csi.ControllerPublishVolumeRequest(volume_id="lv-1", node_id="id-of-n2")
+    assert (await world.ask("ControllerPublishVolume", asked)).node == "n2"
+
+
+async def test_an_operators_word_settles_what_cannot_be_decided(world: World) -> None:
+    for node in ("n1", "n2"):
+        world.make(node, "lv-1")
+        await world.ask("CreateVolume", create(f"pvc-{node}", on(node)))
+    await world.ask("DeleteVolume", delete("lv-1"), mode="", wanted="n1")
+    assert not world.holder("pvc-n1")
+    assert (await world.ask("DeleteVolume", delete("lv-1"))).node == "n2"
+    with pytest.raises(NoPlace):
+        await world.ask("DeleteVolume", delete("unknown"))
+    await world.ask("DeleteVolume", delete("unknown"), mode="", wanted="n3")
+    assert (await world.ask("DeleteVolume", delete("unknown"))).node == "n3"
+
+
+async def test_what_an_operator_makes_by_hand_is_found(world: World) -> None:
+    world.make("n2", "by-hand")
+    await world.ask("CreateVolume", create("mine"), mode="", wanted="n2")
+    await world.restart()
+    assert world.holder("mine") == "n2"
+    assert (await world.ask("DeleteVolume", delete("by-hand"))).node == "n2"
+
+
+async def test_an_operator_may_send_what_nobody_can_read(world: World) -> None:
+    assert (await world.ask("CreateVolume", Raw(), mode="", wanted="n2")).node == "n2"
+
+
+class Raw:
+    def SerializeToString(self) -> bytes:  # noqa: N802  # as a message has it
+        return b"\xff"
+
+
+async def test_an_id_that_nothing_tells_of_is_never_said_to_be_gone(world: World) -> None:
+    with pytest.raises(NoPlace, match="of n1, n2, n3 there is no list"):
+        await world.ask("DeleteVolume", delete("unknown"))
+
+
+async def test_an_unknown_id_goes_by_the_calls_node(world: World) -> None:
+    asked = csi.ControllerPublishVolumeRequest(volume_id="static", node_id="id-of-n3")
+    assert (await world.ask("ControllerPublishVolume", asked)).node == "n3"
+
+
+def usable_on(*nodes: str, handle: str = "static") -> Affinity:
+    """A PersistentVolume that may be used on these nodes."""
+    term = {"matchExpressions": [{"key": NODE_SEGMENT, "operator": "In", "values": list(nodes)}]}
+    spec = {
+        "csi": {"driver": DRIVER, "volumeHandle": handle},
+        "nodeAffinity": {"required": {"nodeSelectorTerms": [term]}},
+    }
+    objects = Objects()
+    objects.update({Ref("PersistentVolume", "", "pv"): Item(Stamp("u", "1"), {"spec": spec})})
+    return Affinity(objects)
+
+
+async def test_an_unknown_id_goes_by_its_persistent_volume_before_the_calls_node(world: World) -> None:
+    world.placement.affinity = usable_on("n2")
+    assert (await world.ask("DeleteVolume", delete("static"))).node == "n2"
+    asked = csi.ControllerPublishVolumeRequest(volume_id="static", node_id="id-of-n3")
+    assert (await world.ask("ControllerPublishVolume", asked)).node == "n2"
+
+
+async def test_a_volume_that_was_made_elsewhere_than_its_persistent_volume_says_is_a_conflict(world: World) -> None:
+    world.make("n1")
+    await world.ask("CreateVolume", create("pvc-1", on("n1")))
+    world.placement.affinity = usable_on("n2", "n3", handle="vol-1")
+    with pytest.raises(IdConflict, match="n1; n2; n3"):
+        await world.ask("DeleteVolume", delete())
+    world.placement.affinity = usable_on("n1", "n2", handle="vol-1")
+    assert (await world.ask("DeleteVolume", delete())).node == "n1"
+
+
+async def test_an_affinity_to_nodes_that_nobody_knows_rules_out_nothing(world: World) -> None:
+    world.make("n1")
+    await world.ask("CreateVolume", create("pvc-1", on("n1")))
+    world.placement.affinity = usable_on("n9", handle="vol-1")
+    assert (await world.ask("DeleteVolume", delete())).node == "n1"
+
+
+async def test_an_id_that_was_deleted_here_and_has_a_persistent_volume_elsewhere_is_the_other_one(world: World) -> None:
+    world.make("n1")
+    await world.ask("CreateVolume", create("pvc-1", on("n1")))
+    await world.ask("DeleteVolume", delete())
+    world.placement.affinity = usable_on("n2", handle="vol-1")
+    assert (await world.ask("DeleteVolume", delete())).node == "n2"
+
+
+async def test_two_nodes_of_one_node_id_are_named(tmp_path: Path) -> None:
+    world = World(tmp_path, report("n1", node_id="copied"), report("n2", node_id="copied"))
+    asked = csi.ControllerPublishVolumeRequest(volume_id="static", node_id="copied")
+    with pytest.raises(NoPlace, match="n1, n2 all have the node id copied"):
+        await world.ask("ControllerPublishVolume", asked)
+    await world.placement.close()
+
+
+async def test_of_a_driver_that_no_node_has_it_is_said_that_no_node_has_it(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    with pytest.raises(NoRoute, match="no edge node has reported driver"):
+        await world.ask("DeleteVolume", delete())
+    await world.placement.close()
+
+
+@pytest.mark.parametrize(
+    ("method", "request_", "field"),
+    [
+        ("DeleteVolume", csi.DeleteVolumeRequest(), "volume_id"),
+        ("ControllerUnpublishVolume", csi.ControllerUnpublishVolumeRequest(node_id="id-of-n1"), "volume_id"),
+        ("CreateVolume", create("", source="vol-1"), "name"),
+        ("CreateSnapshot", csi.CreateSnapshotRequest(name="s"), "source_volume_id"),
+        ("DeleteSnapshot", csi.DeleteSnapshotRequest(), "snapshot_id"),
+    ],
+)
+async def test_a_request_without_the_field_that_any_vendor_needs_goes_to_no_node(
+    world: World, method: str, request_: object, field: str
+) -> None:
+    with pytest.raises(FieldMissing, match=f"^{method} needs the field {field}, which is empty$"):
+        await world.ask(method, request_)
+    assert not world.calls
+
+
+async def test_the_only_nodes_vendor_says_itself_what_is_missing(tmp_path: Path) -> None:
+    world = World(tmp_path, report("n1"))
+    assert (await world.ask("DeleteVolume", delete(""))).node == "n1"
+    await world.placement.close()
+
+
+async def test_an_unknown_id_goes_to_the_only_node_unless_others_may_be_forgotten(tmp_path: Path) -> None:
+    world = World(tmp_path, report("n1"))
+    assert (await world.ask("DeleteVolume", delete("unknown"))).node == "n1"
+    world.lost = ("hub.db was damaged",)
+    with pytest.raises(KnowledgeLost):
+        await world.ask("DeleteVolume", delete("other"))
+    await world.placement.close()
+
+
+# -------------------- what concerns every node --------------------
+
+
+@pytest.mark.parametrize(
+    "method", ["ListVolumes", "ListSnapshots", "ControllerListVolumeHealth", "GetCapacity", "Imagined"]
+)
+async def test_one_nodes_part_is_never_given_for_the_whole(world: World, method: str) -> None:
+    with pytest.raises(NotWhole, match="all 3 edge nodes"):
+        await world.ask(method)
+
+
+async def test_capacity_of_a_segment_is_its_nodes(world: World) -> None:
+    asked = csi.GetCapacityRequest(accessible_topology=csi.Topology(segments=on("n2")))
+    assert (await world.ask("GetCapacity", asked)).node == "n2"
+    assert world.calls[0][2] == b""  # a vendor without a topology is not asked for one
+
+
+async def test_capacity_elsewhere_is_not_the_only_nodes_own(tmp_path: Path) -> None:
+    world = World(tmp_path, report("n1"))
+    asked = csi.GetCapacityRequest(accessible_topology=csi.Topology(segments=on("n2")))
+    with pytest.raises(NoNodeFits, match="n1 alone runs it"):
+        await world.ask("GetCapacity", asked)
+    await world.placement.close()
+
+
+# -------------------- the bridge's own segment --------------------
+
+
+async def test_a_vendor_without_a_topology_sees_none_and_the_answer_tells_the_node(world: World) -> None:
+    world.make("n2")
+    asked = await world.ask("CreateVolume", create("pvc-1", on("n2")))
+    assert world.calls[0][2] == create("pvc-1").SerializeToString()
+    volume = csi.CreateVolumeResponse.FromString(asked.body).volume
+    assert [dict(each.segments) for each in volume.accessible_topology] == [on("n2")]
+    assert (volume.volume_id, volume.capacity_bytes) == ("vol-1", 7)
+
+
+async def test_snapshots_are_treated_as_volumes(world: World) -> None:
+    world.make("n2")
+    await world.ask("CreateVolume", create("pvc-1", on("n2")))
+    answer = csi.CreateSnapshotResponse(snapshot=csi.Snapshot(snapshot_id="snap-1"))
+    world.vendors["n2"] = lambda _: (answer.SerializeToString(), OK)
+    request = csi.CreateSnapshotRequest(name="s", source_volume_id="vol-1")
+    request.accessibility_requirements.requisite.add().segments.update(on("n2"))
+    asked = await world.ask("CreateSnapshot", request)
+    snapshot = csi.CreateSnapshotResponse.FromString(asked.body).snapshot
+    assert [dict(each.segments) for each in snapshot.accessible_topology] == [on("n2")]
+    assert not csi.CreateSnapshotRequest.FromString(world.calls[-1][2]).HasField("accessibility_requirements")
+
+
+@pytest.mark.parametrize("told", [None, {"zone": "b"}])
+async def test_of_local_storage_a_vendor_that_tells_no_topology_of_a_volume_has_it_told(
+    tmp_path: Path, told: dict[str, str] | None
+) -> None:
+    """RULE B2: without a nodeAffinity the pod lands anywhere."""
+    world = World(tmp_path, report("n1", segments={"zone": "a"}), report("n2", segments={"zone": "b"}))
+    terms = [csi.Topology(segments=told)] if told is not None else []
+    answer = csi.CreateVolumeResponse(volume=csi.Volume(volume_id="v", accessible_topology=terms))
+    world.vendors["n1"] = lambda _: (answer.SerializeToString(), OK)
+    asked = await world.ask("CreateVolume", create("pvc-1", {"zone": "a"}))
+    volume = csi.CreateVolumeResponse.FromString(asked.body).volume
+    assert [dict(each.segments) for each in volume.accessible_topology] == [told or {"zone": "a"}]
+    asked = await world.ask("CreateVolume", create("pvc-1", {"zone": "a"}), mode=Mode.AUTO)
+    assert asked.body == answer.SerializeToString()  # the vendor may mean what it says
+    await world.placement.close()
+
+
+# -------------------- modes --------------------
+
+
+async def test_without_a_topology_of_the_vendors_auto_guesses_no_node(world: World) -> None:
+    with pytest.raises(NoRoute):
+        await world.ask("CreateVolume", create("pvc-1", on("n2")), mode=Mode.AUTO)
+
+
+async def test_pinned_goes_to_the_node_that_is_named_and_changes_nothing(world: World) -> None:
+    asked = create("pvc-1", on("n2"))
+    assert (await world.ask("CreateVolume", asked, mode=Mode.PINNED, wanted="n1")).node == "n1"
+    assert world.calls[0][2] == asked.SerializeToString()
+    assert not world.holder()
+
+
+async def test_a_node_of_another_version_does_not_take_the_others_volumes_from_them(tmp_path: Path) -> None:
+    """One whose vendor has no topology yet, and one whose vendor describes itself in more than can be reported."""
+    world = World(tmp_path, report("n1", segments={"zone": "a"}), report("n2", segments={"zone": "b"}))
+    world.make("n1")
+    await world.ask("CreateVolume", create("pvc-1", {"zone": "a"}), mode=Mode.AUTO)
+    world.reports |= {"n3": report("n3"), "n4": DriverReport(DRIVER, "n4", {})}
+    world.placement.changed(DRIVER)
+    assert (await world.ask("DeleteVolume", delete(), mode=Mode.AUTO)).node == "n1"
+    assert (await world.ask("CreateVolume", create("pvc-2", on("n3")), mode=Mode.AUTO)).node == "n3"
+    told = world.placement.report(DRIVER, "", Mode.AUTO)
+    assert told is not None
+    assert told.answers.keys() >= set(ESSENTIAL_METHODS)
+    await world.placement.close()
+
+
+async def test_of_a_driver_known_by_its_name_alone_nothing_is_told(tmp_path: Path) -> None:
+    world = World(tmp_path, DriverReport(DRIVER, "n1", {}))
+    assert world.placement.report(DRIVER, "", Mode.LOCAL) is None
+    await world.placement.close()
+
+
+async def test_the_only_nodes_own_topology_is_the_vendors_to_judge_where_nothing_is_known_of_it(tmp_path: Path) -> None:
+    """A vendor whose controller is a socket of its own does not answer NodeGetInfo there."""
+    world = World(tmp_path, report("n1", segments={}))
+    assert (await world.ask("CreateVolume", create("pvc-1"), mode=Mode.AUTO)).node == "n1"
+    assert (await world.ask("CreateVolume", create("pvc-2", {"zone": "a"}), mode=Mode.AUTO)).node == "n1"
+    await world.placement.close()
+
+
+# -------------------- losses --------------------
+
+
+async def test_a_lost_ledger_makes_a_create_wait_unless_one_node_alone_is_allowed(world: World) -> None:
+    world.placement.ledger.losses.add("placement.db was damaged")
+    with pytest.raises(KnowledgeLost, match=r"placement\.db was damaged"):
+        await world.ask("CreateVolume", create("pvc-1", on("n1"), on("n2")))
+    assert (await world.ask("CreateVolume", create("pvc-1", on("n2")))).node == "n2"
+
+
+async def test_a_ledger_that_is_gone_is_a_loss_and_a_damaged_one_is_moved_aside(world: World, tmp_path: Path) -> None:
+    await world.placement.close()
+    (tmp_path / "placement.db").write_bytes(b"no database" * 500)
+    await world.restart()
+    assert "was damaged" in world.placement.ledger.losses.standing[0]
+    assert list(tmp_path.glob("placement-*.corrupt"))  # noqa: ASYNC240  # a test

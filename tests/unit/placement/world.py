@@ -1,0 +1,242 @@
+"""A world of nodes in memory, each with a vendor that is told what to answer, and the placement over them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sqlite3
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+from cloud.nodes import Call
+from cloud.placement.ledger import Ledger
+from cloud.placement.placement import Mode, Placement
+from cloud.placement.requests import VOLUME, Thing
+from common.csi import csi_pb2 as csi
+from common.errors import DriverMissing, NodeOffline, NodeUnknown
+from common.reports import (
+    CONTROLLER_GET_CAPABILITIES,
+    GET_PLUGIN_CAPABILITIES,
+    GET_PLUGIN_INFO,
+    NODE_GET_INFO,
+    Answer,
+    DriverReport,
+)
+from common.status import Code, Origin, Status
+from common.topology import NODE_SEGMENT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+DRIVER = "d.example"
+CONTROLLER = "/csi.v1.Controller/"
+OK = Status(Code.OK)
+RPC = csi.ControllerServiceCapability.RPC
+
+Vendor = Callable[[Call], "Awaitable[tuple[bytes | None, Status]] | tuple[bytes | None, Status]"]
+
+
+def plugin(*kinds: int) -> bytes:
+    """A GetPluginCapabilitiesResponse."""
+    said = csi.GetPluginCapabilitiesResponse()
+    for kind in kinds:
+        said.capabilities.add().service.type = kind  # type: ignore[assignment]  # an enum is an int on the wire
+    return said.SerializeToString()
+
+
+def controller(*kinds: int) -> bytes:
+    """A ControllerGetCapabilitiesResponse."""
+    said = csi.ControllerGetCapabilitiesResponse()
+    for kind in kinds:
+        said.capabilities.add().rpc.type = kind  # type: ignore[assignment]  # an enum is an int on the wire
+    return said.SerializeToString()
+
+
+OWN = csi.PluginCapability.Service.VOLUME_ACCESSIBILITY_CONSTRAINTS
+
+
+def report(
+    node: str,
+    *,
+    segments: dict[str, str] | None = None,
+    capabilities: tuple[int, ...] = (RPC.CREATE_DELETE_VOLUME, RPC.CREATE_DELETE_SNAPSHOT),
+    node_id: str | None = None,
+) -> DriverReport:
+    """What a node tells; with segments its vendor has a topology of its own."""
+    info = csi.NodeGetInfoResponse(node_id=node_id or f"id-of-{node}")
+    if segments is not None:
+        info.accessible_topology.segments.update(segments)
+    bodies = {
+        GET_PLUGIN_INFO: csi.GetPluginInfoResponse(name=DRIVER).SerializeToString(),
+        GET_PLUGIN_CAPABILITIES: plugin(*[OWN] * (segments is not None)),
+        CONTROLLER_GET_CAPABILITIES: controller(*capabilities),
+        NODE_GET_INFO: info.SerializeToString(),
+    }
+    return DriverReport(DRIVER, node, {method: Answer(0, body=body) for method, body in bodies.items()})
+
+
+class _Reply:
+    """One vendor's answer."""
+
+    def __init__(self, vendor: Vendor, call: Call) -> None:
+        self._vendor, self._call = vendor, call
+        self.status: Status | None = None
+        self.cancelled = False
+
+    @property
+    def exhausted(self) -> bool:
+        return self.status is not None
+
+    async def receive(self) -> bytes | None:
+        said = self._vendor(self._call)
+        body, self.status = await said if isinstance(said, Awaitable) else said
+        return body
+
+    def acknowledge(self, *, delivered: bool) -> None:
+        pass
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+class World:
+    """Nodes, and placement over them.
+
+    Attributes:
+        vendors: by node: what the vendor there answers.
+        calls: node, method and request of each call that was sent.
+        away: the nodes that are not connected.
+        now: seconds since the epoch.
+        disk_is_full: whether nothing can be written.
+    """
+
+    def __init__(self, directory: Path, *reports: DriverReport, lost: tuple[str, ...] = ()) -> None:
+        self.reports = {each.node: each for each in reports}
+        self.vendors: dict[str, Vendor] = {}
+        self.calls: list[tuple[str, str, bytes]] = []
+        self.away: set[str] = set()
+        self.lost = lost
+        self.now = 1_000_000.0
+        self.disk_is_full = False
+        self.directory = directory
+        self.placement = self._start()
+
+    def _start(self) -> Placement:
+        ledger = Ledger(self.directory, now=lambda: self.now)
+        ledger._database.execute("PRAGMA synchronous=OFF")  # no power fails in a test
+        commit = ledger._commit
+
+        def try_to_commit(statements: list[tuple[str, tuple[object, ...]]]) -> None:
+            if self.disk_is_full:
+                raise sqlite3.OperationalError("database or disk is full")
+            commit(statements)
+
+        ledger._commit = try_to_commit  # type: ignore[method-assign]  # one thing of the real ledger fails
+        return Placement(self, ledger, losses=lambda: self.lost)
+
+    async def restart(self) -> None:
+        """The hub ends and starts again."""
+        await self.placement.close()
+        self.placement = self._start()
+
+    # what is asked of `cloud.nodes.Nodes`
+
+    def with_driver(self, driver: str) -> list[str]:
+        return list(self.reports) if driver == DRIVER else []
+
+    def find_report(self, driver: str, name: str) -> DriverReport | None:
+        return self.reports.get(name)
+
+    def is_connected(self, name: str) -> bool:
+        return name in self.reports and name not in self.away
+
+    def check(self, name: str, driver: str) -> None:
+        if name not in self.reports:
+            raise NodeUnknown(name)
+        if name in self.away:
+            raise NodeOffline(name, 0.0)
+        if driver != DRIVER:
+            raise DriverMissing(driver, name)
+
+    def call(self, name: str, call: Call) -> _Reply:
+        self.check(name, call.driver)
+        self.calls.append((name, call.method, call.request))
+        return _Reply(self.vendors.get(name, lambda _: (b"", OK)), call)
+
+    # what a test does
+
+    async def ask(self, method: str, request: Any = None, *, mode: str = Mode.LOCAL, wanted: str = "") -> Asked:
+        """One call from beginning to end."""
+        nodes: list[str] = []
+        body = request.SerializeToString() if request is not None else b""
+        call = Call(DRIVER, method if "/" in method else CONTROLLER + method, body, "c-1", 10.0)
+        reply = await self.placement.call(call, wanted=wanted, mode=mode, goes_to=nodes.append)
+        try:
+            message = await reply.receive()
+        except BaseException:
+            reply.cancel()
+            raise
+        assert reply.status is not None
+        return Asked(nodes[-1], reply.status, message or b"")
+
+    def holder(self, name: str = "pvc-1") -> str:
+        """The node that has the name of a CreateVolume."""
+        return self.placement.ledger.holder(DRIVER, f"CreateVolume {name}")
+
+    def places(self, volume: str = "vol-1") -> list[str]:
+        """The nodes that have a volume, as far as is known."""
+        return [node for _, thing, node in self.placement.ledger.volumes() if thing == Thing(VOLUME, volume)]
+
+    async def until_listed(self) -> None:
+        """No node is being asked for its list any more."""
+        await asyncio.gather(*self.placement._listers.values())
+
+    @contextlib.contextmanager
+    def full_disk(self) -> Iterator[None]:
+        """Nothing can be written inside the block."""
+        self.disk_is_full = True
+        try:
+            yield
+        finally:
+            self.disk_is_full = False
+
+    def make(self, node: str, volume: str = "vol-1") -> None:
+        """The vendor of a node makes volumes of this id."""
+        answer = csi.CreateVolumeResponse(volume=csi.Volume(volume_id=volume, capacity_bytes=7))
+        self.vendors[node] = lambda _: (answer.SerializeToString(), OK)
+
+    def refuse(self, node: str, code: Code, origin: Origin = Origin.VENDOR) -> None:
+        """The vendor of a node, or a hop on the way, answers with a code."""
+        self.vendors[node] = lambda _: (None, Status(code, "no", origin))
+
+
+class Asked:
+    """How a call ended."""
+
+    def __init__(self, node: str, status: Status, body: bytes) -> None:
+        self.node, self.status, self.body = node, status, body
+
+
+def on(node: str) -> dict[str, str]:
+    """The bridge's segment of a node, as a term."""
+    return {NODE_SEGMENT: node}
+
+
+def delete(volume: str = "vol-1") -> csi.DeleteVolumeRequest:
+    return csi.DeleteVolumeRequest(volume_id=volume)
+
+
+def create(
+    name: str = "pvc-1", *terms: dict[str, str], source: str = "", snapshot: str = ""
+) -> csi.CreateVolumeRequest:
+    """A CreateVolume; each term is a preferred topology."""
+    request = csi.CreateVolumeRequest(name=name)
+    for term in terms:
+        request.accessibility_requirements.requisite.add().segments.update(term)
+        request.accessibility_requirements.preferred.add().segments.update(term)
+    if source:
+        request.volume_content_source.volume.volume_id = source
+    if snapshot:
+        request.volume_content_source.snapshot.snapshot_id = snapshot
+    return request

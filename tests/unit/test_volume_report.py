@@ -1,0 +1,165 @@
+"""Where the hub knows the volumes of the edge nodes to be."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from cloud.sync.fact_kinds import MOUNTED, RELEASED, Fact
+from cloud.sync.source import Objects
+from cloud.volume_report import report, report_placed
+from common.objects import Ref, Stamp
+from tests.support.cluster_objects import DRIVER, attachment, claim, entries, pod, volume
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+CLAIMED = (claim("data", volume="v"), volume("v", claim="default/data"))
+
+
+def source(*objects: Any) -> Objects:
+    found = Objects()
+    found.update({ref: entry.item for ref, entry in entries(*objects).items()}, ready=True)
+    return found
+
+
+class Facts:
+    """What each node told of its pods."""
+
+    def __init__(self, **told: Mapping[Ref, Fact]) -> None:
+        self._told = told
+
+    def of(self, node: str) -> Mapping[Ref, Fact]:
+        return self._told.get(node, {})
+
+
+def told(objects: Objects, name: str, status: str, message: str = "", *, uid: str = "") -> dict[Ref, Fact]:
+    """What a node tells of the volumes of the pod of this name."""
+    ref = Ref("Pod", "default", name)
+    body = objects.body(ref)
+    assert body is not None
+    conditions = [
+        {"type": RELEASED, "status": "True"},
+        {"type": MOUNTED, "status": status, "message": message},
+    ]
+    metadata = {"uid": uid or body["metadata"]["uid"]}
+    return {ref: Fact(Stamp("", "1"), {"metadata": metadata, "status": {"conditions": conditions}})}
+
+
+def lines(objects: Objects, facts: Facts | None = None, **more: Any) -> list[tuple[Any, ...]]:
+    placed = more.get("placed", {})
+    return [(it["pv"], it["node"], it["state"], it["error"]) for it in report(objects, facts or Facts(), placed)]
+
+
+def test_an_entry_names_the_volume_its_claim_its_node_and_who_uses_it_there() -> None:
+    objects = source(pod("web", claims=("data",)), *CLAIMED)
+    assert list(report(objects, Facts(n1=told(objects, "web", "True")), {})) == [
+        {
+            "volume": "h-v",
+            "driver": DRIVER,
+            "pv": "v",
+            "claim": "default/data",
+            "node": "n1",
+            "state": "mounted",
+            "pods": ["default/web"],
+            "error": "",
+        }
+    ]
+
+
+def test_a_volume_that_nobody_uses_has_its_phase_for_a_state_and_the_node_that_its_affinity_names() -> None:
+    expression = {"key": "csi-bridge.io/node", "operator": "In", "values": ["n7"]}
+    affinity = {"required": {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}}
+    free = volume("free", nodeAffinity=affinity)
+    bound = volume("bound", claim="default/x") | {"status": {"phase": "Bound"}}
+    assert lines(source(free, bound)) == [("bound", "", "bound", ""), ("free", "n7", "known", "")]
+
+
+def test_a_volume_that_nobody_uses_is_where_the_placement_knows_it_to_be() -> None:
+    placed = {(DRIVER, "h-v"): ["n3"], ("e.example", "h-v"): ["n4"]}
+    assert lines(source(volume("v")), placed=placed) == [("v", "n3", "known", ""), ("", "n4", "no PV", "")]
+
+
+def test_without_any_objects_the_placement_alone_knows_where_volumes_are() -> None:
+    assert list(report_placed({(DRIVER, "h-v"): ["n1", "n2"]})) == [
+        {
+            "volume": "h-v",
+            "driver": DRIVER,
+            "pv": "",
+            "claim": "",
+            "node": node,
+            "state": "known",
+            "pods": [],
+            "error": "",
+        }
+        for node in ("n1", "n2")
+    ]
+
+
+def test_a_volume_is_waited_for_until_the_node_tells_of_the_pod_itself() -> None:
+    objects = source(pod("web", claims=("data",)), *CLAIMED)
+    assert lines(objects) == [("v", "n1", "waiting", "")]
+    of_another = Facts(n1=told(objects, "web", "True", uid="another"))
+    assert lines(objects, of_another) == [("v", "n1", "waiting", "")]
+
+
+def test_a_running_pod_of_a_kubelets_has_its_volumes() -> None:
+    running = pod("web", claims=("data",)) | {"status": {"phase": "Running"}}
+    assert lines(source(running, *CLAIMED)) == [("v", "n1", "mounted", "")]
+
+
+def test_a_pod_that_is_over_uses_no_volume() -> None:
+    over = pod("web", claims=("data",)) | {"status": {"phase": "Succeeded"}}
+    assert lines(source(over, *CLAIMED)) == [("v", "", "known", "")]
+
+
+@pytest.mark.parametrize(
+    ("message", "first", "second"),
+    [
+        ("data: disk on fire", ("error", "disk on fire"), ("mounted", "")),
+        ("data: a; b; logs: c", ("error", "a; b"), ("error", "c")),
+        ("data; logs: c", ("waiting", ""), ("error", "c")),
+        ("of no volume", ("error", "of no volume"), ("error", "of no volume")),
+        ("", ("waiting", ""), ("waiting", "")),
+    ],
+)
+def test_of_a_pods_volumes_each_has_its_own_reason(
+    message: str, first: tuple[str, str], second: tuple[str, str]
+) -> None:
+    more = (claim("logs", volume="w"), volume("w", claim="default/logs"))
+    objects = source(pod("web", claims=("data", "logs")), *CLAIMED, *more)
+    found = lines(objects, Facts(n1=told(objects, "web", "False", message)))
+    assert found == [("v", "n1", *first), ("w", "n1", *second)]
+
+
+def test_an_attachment_is_a_node_and_its_error_is_the_volumes() -> None:
+    at_n2 = attachment("a", volume="v", node="n2")
+    failed = attachment("b", volume="v", node="n3", attached=False)
+    failed["status"]["attachError"] = {"message": "no such LUN"}
+    stuck = attachment("c", volume="v", node="n4")
+    stuck["status"]["detachError"] = {"message": "in use"}
+    assert lines(source(*CLAIMED, at_n2, failed, stuck)) == [
+        ("v", "n2", "attached", ""),
+        ("v", "n3", "error", "not attached: no such LUN"),
+        ("v", "n4", "error", "not detached: in use"),
+    ]
+
+
+def test_a_volume_shared_by_two_nodes_has_an_entry_for_each() -> None:
+    objects = source(pod("a", claims=("data",)), pod("b", node="n2", claims=("data",)), *CLAIMED)
+    facts = Facts(n1=told(objects, "a", "True"))
+    assert lines(objects, facts) == [("v", "n1", "mounted", ""), ("v", "n2", "waiting", "")]
+
+
+def test_a_claim_of_a_generic_ephemeral_volume_is_found_by_its_made_up_name() -> None:
+    inline = {"name": "tmp", "ephemeral": {"volumeClaimTemplate": {"spec": {}}}}
+    user = pod("web", volumes=[inline])
+    objects = source(user, claim("web-tmp", volume="v"), volume("v", claim="default/web-tmp"))
+    assert lines(objects) == [("v", "n1", "waiting", "")]
+
+
+def test_volumes_of_no_csi_driver_are_nobodys_business() -> None:
+    other = volume("v")
+    del other["spec"]["csi"]
+    assert lines(source(other)) == []
