@@ -26,15 +26,15 @@ _ANSWER_S = 10.0
 """The agent answers from memory."""
 
 
-def ask(status: Path, *, timeout_s: float = _ANSWER_S) -> State:
-    """What the agent knows of its pods' volumes.
+def ask(status: Path, *, page: str = "/volumes", timeout_s: float = _ANSWER_S) -> State:
+    """What the agent knows of its pods' volumes; on the page `/status` of itself.
 
     Raises:
         BridgeError: nobody answers there, or not with that.
     """
     connection = _UnixConnection(status, timeout_s)
     try:
-        connection.request("GET", "/volumes")
+        connection.request("GET", page)
         answer = connection.getresponse()
         state = json.loads(answer.read())
     except (OSError, http.client.HTTPException, ValueError) as error:

@@ -5,8 +5,10 @@ import sys
 import click
 
 from cli.call_settings import CallSettings
+from cli.doctor_settings import DoctorSettings
 from cli.edge_volumes_settings import EdgeVolumesSettings
 from cli.goflags import from_go
+from cli.listing_settings import NodesSettings, VolumesSettings
 from cli.options import CONTEXT_SETTINGS, settings_options
 from cli.order_settings import ForgetSettings, TrustSettings
 from cli.status_settings import StatusSettings
@@ -96,6 +98,40 @@ def call(settings: CallSettings, method: str, request_json: str) -> None:
 def status(settings: StatusSettings) -> None:
     """Show what the hub on this host knows: its nodes, their drivers, the proxy drivers, and what is in conflict."""
     from cli import status as of_hub
+
+    sys.exit(of_hub.run(settings))
+
+
+@cli.command(context_settings=CONTEXT_SETTINGS)
+@settings_options(DoctorSettings)
+def doctor(settings: DoctorSettings) -> None:
+    """Look at the hub, proxy drivers and edge agent on this host, and say what is wrong and what to do.
+
+    Finds them by their usual sockets, or by those named. Run it as root, or as their user. Exit code 1: something is
+    wrong.
+    """
+    from cli.doctor import command
+
+    sys.exit(command.run(settings))
+
+
+@cli.command(context_settings=CONTEXT_SETTINGS)
+@settings_options(NodesSettings)
+def nodes(settings: NodesSettings) -> None:
+    """Show every edge node that the hub on this host knows: since when it is there or away, and what failed last."""
+    from cli import nodes as of_hub
+
+    sys.exit(of_hub.run(settings))
+
+
+@cli.command(context_settings=CONTEXT_SETTINGS)
+@settings_options(VolumesSettings)
+def volumes(settings: VolumesSettings) -> None:
+    """Show the volumes of the edge nodes that the hub on this host knows of: node, PV, claim and state of each.
+
+    The hub knows them from its --kubeconfig or --manifests, and from what its nodes tell.
+    """
+    from cli import volumes as of_hub
 
     sys.exit(of_hub.run(settings))
 

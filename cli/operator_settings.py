@@ -10,7 +10,7 @@ from common.settings import Settings, setting
 
 @dataclass(frozen=True, kw_only=True)
 class OperatorSettings(Settings):
-    """What `csi-bridge call`, `status`, `forget` and `trust` all take."""
+    """What every command takes that asks the hub on this host."""
 
     hub: Endpoint = setting(
         "unix:///var/lib/kubeedge/kubeedge.sock", parse=hub_endpoint, help="The hub's UNIX socket (its --uds)."

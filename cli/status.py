@@ -1,43 +1,12 @@
 """The status: what the hub on this host knows of its nodes and proxy drivers, as a table or as JSON."""
 
-import asyncio
-import json
 from collections.abc import Iterator
-from typing import Any
 
-import click
-
-from cli.operator import connected
+from cli.hub_state import State, tell
+from cli.nodes import conflicts, node_table
 from cli.status_settings import StatusSettings
 from cli.table import printable, table
-from common.endpoint import Endpoint
-from common.errors import BridgeError, timestamp
-from common.limits import Limits
-from common.messages import Kind
-
-State = dict[str, Any]
-
-
-async def ask(hub: Endpoint, *, limits: Limits) -> State:
-    """The hub's state, put together from its parts: lists of one name are joined.
-
-    Raises:
-        BridgeError: there is no hub, the link to it was lost, or it did not tell all.
-    """
-    state: State = {"nodes": [], "drivers": []}
-    async with connected(hub, limits=limits) as link:
-        stream = link.open(Kind.STATUS)
-        async for message in stream:
-            for name, value in json.loads(message).items():
-                if isinstance(value, list):
-                    state.setdefault(name, []).extend(value)
-                else:
-                    state[name] = value
-        assert stream.status is not None
-        stream.acknowledge(delivered=True)
-        if not stream.status.ok:
-            raise BridgeError(f"the hub did not tell all: {stream.status.message}")
-    return state
+from common.errors import timestamp
 
 
 def show(state: State) -> Iterator[str]:
@@ -49,9 +18,7 @@ def show(state: State) -> Iterator[str]:
     )
     if nodes:
         yield ""
-        yield from table(
-            ("NODE", "STATE", "SINCE", "STREAMS", "ADDRESS", "DRIVERS"), [_node_row(node) for node in nodes]
-        )
+        yield from node_table(nodes)
     if drivers:
         yield ""
         rows = [(driver["driver"], timestamp(driver["since"]), driver["address"]) for driver in drivers]
@@ -63,7 +30,7 @@ def show(state: State) -> Iterator[str]:
 
 
 def _wrong(state: State) -> Iterator[str]:
-    yield from (f"CONFLICT: {node['conflict']}" for node in state["nodes"] if node["conflict"])
+    yield from conflicts(state["nodes"])
     if state["trouble"]:
         yield f"NOT WRITTEN: the hub keeps its newest knowledge in memory alone, and tries again: {state['trouble']}"
     yield from (f"PROBLEM: {problem}" for problem in state["problems"])
@@ -72,29 +39,5 @@ def _wrong(state: State) -> Iterator[str]:
 
 
 def run(settings: StatusSettings) -> int:
-    """The command: 0 if the hub told its state, 1 with the reason on standard error if not."""
-    try:
-        state = asyncio.run(asyncio.wait_for(ask(settings.hub, limits=settings.limits()), settings.timeout_s))
-    except BridgeError as error:
-        click.echo(f"csi-bridge: {error}", err=True)
-        return 1
-    except TimeoutError:
-        click.echo(f"csi-bridge: the hub at {settings.hub} has not told all within {settings.timeout_s:g} s", err=True)
-        return 1
-    if settings.json:
-        click.echo(json.dumps(state, indent=2))
-    else:
-        for line in show(state):
-            click.echo(line)
-    return 0
-
-
-def _node_row(node: State) -> tuple[str, ...]:
-    return (
-        node["node"],
-        "connected" if node["connected"] else "offline",
-        timestamp(node["since"]),
-        str(node["streams"]),
-        node["address"] or "-",
-        ", ".join(sorted(node["drivers"])) or "-",
-    )
+    """The command: 0 if the hub told it, 1 with the reason on standard error if not."""
+    return tell(settings, show, as_json=settings.json)

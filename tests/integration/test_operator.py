@@ -18,7 +18,7 @@ def test_the_status_shows_nodes_with_their_drivers_and_proxy_drivers(world: Worl
     assert (shown.returncode, shown.stderr) == (0, "")
     head, _, nodes, n1, _, proxies, proxy = shown.stdout.splitlines()
     assert "1 of 1 nodes connected" in head
-    assert nodes.split() == ["NODE", "STATE", "SINCE", "STREAMS", "ADDRESS", "DRIVERS"]
+    assert nodes.split() == ["NODE", "STATE", "SINCE", "CALLS", "ADDRESS", "DRIVERS"]
     assert (n1.split()[:2], n1.split()[-1]) == (["n1", "connected"], "vendor.test")
     assert proxies.split()[:2] == ["PROXY", "DRIVER"]
     assert proxy.startswith("vendor.test")

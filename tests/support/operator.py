@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from cli.status import ask
+from cli.hub_state import ask
 from common.endpoint import Endpoint
 from common.limits import Limits
 from tests.support.transports import transports_closed

@@ -21,7 +21,7 @@ def node(name: str, **changes: Any) -> dict[str, Any]:
         "since": SINCE,
         "address": "10.0.0.7:5123",
         "drivers": ["b.example", "a.example"],
-        "streams": 2,
+        "calls": 2,
         "conflict": "",
     }
     return usual | changes
@@ -47,14 +47,14 @@ def test_a_hub_that_nobody_has_met_is_one_line() -> None:
 
 
 def test_nodes_and_proxy_drivers_are_tables_and_conflicts_stand_below() -> None:
-    away = node("edge-2", connected=False, address="", drivers=[], streams=0, conflict="two machines are edge-2")
+    away = node("edge-2", connected=False, address="", drivers=[], calls=0, conflict="two machines are edge-2")
     proxy = {"driver": "a.example", "since": SINCE, "address": "pid 7 uid 0"}
     assert list(show(state(node("n1"), away, drivers=(proxy,)))) == [
         "csi-bridge/1.2.3: 1 of 2 nodes connected (at most 100 are known), 1 proxy drivers",
         "",
-        "NODE    STATE      SINCE                 STREAMS  ADDRESS        DRIVERS",
-        "n1      connected  2026-11-21T09:12:03Z  2        10.0.0.7:5123  a.example, b.example",
-        "edge-2  offline    2026-11-21T09:12:03Z  0        -              -",
+        "NODE    STATE      SINCE                 CALLS  ADDRESS        DRIVERS",
+        "n1      connected  2026-11-21T09:12:03Z  2      10.0.0.7:5123  a.example, b.example",
+        "edge-2  offline    2026-11-21T09:12:03Z  0      -              -",
         "",
         "PROXY DRIVER  SINCE                 ADDRESS",
         "a.example     2026-11-21T09:12:03Z  pid 7 uid 0",

@@ -1,0 +1,231 @@
+"""The checks of an edge agent: what it says of itself, and what it needs around it."""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from cli.doctor import csi_probe, hub_probe
+from cli.doctor.certificates import check_certificate
+from cli.doctor.clock import check_clock, skew_s
+from cli.doctor.disk import MOUNTINFO, check_directory, check_propagation
+from cli.doctor.finding import Check, Finding, Level, Result, known, listed, ok, perform, warning, wrong
+from cli.doctor.sockets import answers, check_socket
+from cli.edge_volumes import ask
+from cloud.admission import SUBJECTS, Role
+from common.errors import BridgeError
+from common.tls import TlsFiles, TlsIdentity
+from common.version import SOFTWARE
+from edge.kubelet_part import KUBELET_SOCKET
+from edge.settings import AgentSettings
+
+State = dict[str, Any]
+
+_LOG = "look at the agent's log (journalctl -u csi-bridge-edge, or kubectl logs)"
+
+
+async def examine(status: Path, *, limit_s: float) -> list[Result]:
+    """Look at the agent whose status socket that is."""
+    first = check_socket(status, start=f"csi-bridge edge run, with --status unix://{status}", private=True)
+    results = [Result("socket", first)]
+    if first.level is Level.WRONG:
+        return results
+    try:
+        state = await asyncio.to_thread(ask, status, page="/status", timeout_s=limit_s)
+        volumes = await asyncio.to_thread(ask, status, timeout_s=limit_s)
+        settings = AgentSettings.from_texts(state["settings"])
+    except (BridgeError, KeyError) as error:
+        unknown = f"it is an older agent, which does not tell {error}" if isinstance(error, KeyError) else str(error)
+        return [*results, Result("agent", wrong(unknown, _LOG))]
+    checks = [
+        known("version", check_version(state)),
+        known("link", check_link(state)),
+        *_hub_checks(settings),
+        Check("state directory", lambda: asyncio.to_thread(check_directory, settings.state_dir, flag="--state-dir")),
+        *_kubelet_checks(settings),
+        *_driver_checks(state, own=settings.registration == "own"),
+        *(known("problem", warning(text, _LOG)) for text in state.get("problems", ())),
+        *(_volume_checks(volumes) if settings.registration == "own" else ()),
+    ]
+    return results + await perform(checks, limit_s=limit_s)
+
+
+# ---- the link --------------------------------------------------------------------------------------------------------
+
+
+def check_version(state: State) -> Finding:
+    """Whether the agent is of the same version as this command, and as the hub."""
+    agents, hubs = state["software"], state.get("hub_software") or ""
+    if agents != SOFTWARE:
+        return warning(f"the agent is {agents}, and {SOFTWARE} is installed here", "restart the agent")
+    if hubs and hubs != agents:
+        do = "they understand each other; bring both to one version when you can"
+        return warning(f"the agent is {agents}, and the hub is {hubs}", do)
+    return ok(f"agent and hub are {agents}" if hubs else f"the agent is {agents}")
+
+
+def check_link(state: State) -> Finding:
+    """Whether the agent has a link to the hub; if not, why, in the words of whoever refused it."""
+    if state["connected"]:
+        return ok(f"node {state['node']} is connected to {state['hub']} since {state['since']}")
+    return wrong(
+        f"node {state['node']} has no link to {state['hub']} since {state['since']}: {state['why']}",
+        "see what the other checks say of the hub and of the certificate; csi-bridge nodes on the hub's host shows who "
+        "was refused there, and why",
+    )
+
+
+def _hub_checks(settings: AgentSettings) -> list[Check]:
+    answered: list[hub_probe.Answer] = []
+    files = _tls_files(settings)
+
+    async def hub() -> Finding:
+        try:
+            tls = TlsIdentity(files, server=False).context() if files is not None else None
+            answer = await hub_probe.probe(settings.hub, tls)
+        except (BridgeError, OSError) as error:
+            do = (
+                "see whether the hub runs; compare --hub with the hub's --listen and its certificate's names; look at "
+                "name resolution, routes and firewalls"
+            )
+            return wrong(str(error), do)
+        if not answer.is_hub:
+            return wrong(f"what answers at {settings.hub} is no hub: {answer.status}", "correct --hub")
+        answered.append(answer)
+        return ok(f"{settings.hub} answers" + (", and takes this node's certificate" if files is not None else ""))
+
+    async def clock() -> Finding:
+        if not answered:
+            return warning("the hub did not answer, so it has not told its time", "see the check of the hub")
+        (it,) = answered
+        return check_clock(skew_s(it.date, asked=it.asked, answered=it.answered), of="the hub")
+
+    async def certificate() -> Finding:
+        assert files is not None
+        subject = SUBJECTS[Role.EDGE]
+        return check_certificate(files, server=False, now=time.time(), name=settings.node, subject=subject)
+
+    return [Check("hub", hub), Check("clock", clock), *([Check("certificate", certificate)] if files else [])]
+
+
+def _tls_files(settings: AgentSettings) -> TlsFiles | None:
+    if settings.tls_ca is None or settings.tls_cert is None or settings.tls_key is None:
+        return None
+    return TlsFiles(settings.tls_ca, settings.tls_cert, settings.tls_key)
+
+
+# ---- the kubelet's part ----------------------------------------------------------------------------------------------
+
+
+def _kubelet_checks(settings: AgentSettings) -> list[Check]:
+    root, own = settings.root_dir, settings.registration == "own"
+
+    async def kubelet() -> Finding:
+        there = await asyncio.to_thread(answers, root / KUBELET_SOCKET)
+        return check_kubelet(own=own, there=there, root=root)
+
+    async def propagation() -> Finding:
+        return check_propagation(root.resolve(), MOUNTINFO.read_text(errors="surrogateescape"))
+
+    checks = [Check("kubelet", kubelet)]
+    if own:
+        checks.append(Check("root directory", lambda: asyncio.to_thread(check_directory, root, flag="--root-dir")))
+        checks.append(Check("propagation", propagation))
+    return checks
+
+
+def check_kubelet(*, own: bool, there: bool, root: Path) -> Finding:
+    """Whether there is a kubelet exactly where the agent leaves the mounting to one."""
+    if own and there:
+        what = f"a kubelet answers below {root}, and the agent mounts volumes there, too"
+        return wrong(what, "stop one of them; on a node with a kubelet the agent runs with --registration=observe")
+    if not own and not there:
+        what = f"no kubelet answers below {root}, and with --registration=observe the agent mounts nothing"
+        do = (
+            "start the kubelet, or correct --root-dir; without a kubelet the agent runs with --registration=own; in a "
+            "container that does not see all of --root-dir this may be well"
+        )
+        return warning(what, do)
+    return ok(f"a kubelet mounts the volumes below {root}" if there else f"the agent mounts the volumes below {root}")
+
+
+def _driver_checks(state: State, *, own: bool) -> list[Check]:
+    drivers: list[State] = state["drivers"]
+    if not drivers:
+        do = "start the vendor's driver and its node-driver-registrar, or name its socket by the agent's --driver"
+        return [known("drivers", warning("this node has no CSI driver", do))]
+    checks = [_driver_check(Path(driver["socket"]), driver["trouble"]) for driver in drivers]
+    twice = [name for name, count in Counter(driver["name"] for driver in drivers).items() if count > 1]
+    for name in twice:
+        sockets = [driver["socket"] for driver in drivers if driver["name"] == name]
+        what = f"{len(sockets)} drivers call themselves {name}: {', '.join(sockets)}"
+        checks.append(known("drivers", wrong(what, "give the agent one of them alone")))
+    if own:
+        checks.append(known("registered", check_registered(drivers, state["registered"])))
+    return checks
+
+
+def _driver_check(path: Path, trouble: str) -> Check:
+    async def driver() -> Finding:
+        do = "see that the driver runs, and look at its log"
+        try:
+            identity = await csi_probe.identify(path)
+        except BridgeError as error:
+            return wrong(f"the driver at {path}: {error}", do)
+        who = f"driver {identity.name} {identity.version} at {path}"
+        if identity.ready is False:
+            return warning(f"{who} says that it is not ready", do)
+        if trouble:
+            return wrong(f"{who} answers, but not all that it must: {trouble}", do)
+        return ok(f"{who} answers")
+
+    return Check("driver", driver)
+
+
+def check_registered(drivers: Sequence[State], registered: Sequence[State]) -> Finding:
+    """Whether every driver is registered for mounting, which makes its entry in the CSINode."""
+    entries = [f"{entry['name']} as {entry['nodeID']}" for entry in registered]
+    missing = sorted({driver["name"] for driver in drivers} - {entry["name"] for entry in registered})
+    if missing:
+        do = "look at the logs of its node-driver-registrar and of the agent; it must answer NodeGetInfo"
+        return warning(f"no volume of these drivers can be mounted here: {listed(missing)}", do)
+    return ok(f"the CSINode has an entry for {listed(entries)}")
+
+
+def _volume_checks(volumes: State) -> list[Check]:
+    return [known("knowledge", check_knowledge(volumes)), known("volumes", check_volumes(volumes))]
+
+
+def check_knowledge(volumes: State) -> Finding:
+    """Whether the node knows its pods, and the hub knows what the node has to tell."""
+    if volumes["trouble"]:
+        return wrong(f"the agent mounts nothing, or forgets: {volumes['trouble']}", "mend the disk of --state-dir")
+    if volumes["as_of"] is None:
+        do = "start the hub with --kubeconfig or --manifests; see what csi-bridge status on the hub's host says"
+        return warning("the hub has never told this node its pods: no volume is mounted", do)
+    waiting = volumes.get("facts_waiting", 0)
+    if not volumes["connected"]:
+        return warning(f"the node works from what it knew at {volumes['as_of']}; {waiting} facts wait for the hub", "")
+    if not volumes["in_step"]:
+        do = "wait a moment; if it stays, csi-bridge status on the hub's host says what cannot be told"
+        return warning("the hub has not yet told this node everything", do)
+    if waiting:
+        do = "wait a moment; if it stays, csi-bridge status on the hub's host says what cannot be written"
+        return warning(f"{waiting} facts of this node (its CSINode, volumes in use, events) are not at the hub yet", do)
+    return ok("the node knows its pods, and the hub has what the node tells")
+
+
+def check_volumes(volumes: State) -> Finding:
+    """Whether every volume is where its pod wants it."""
+    found = volumes["volumes"]
+    failing = [one for one in found if one["error"]]
+    if not failing:
+        return ok(f"{sum(one['state'] == 'published' for one in found)} of {len(found)} volumes are published")
+    one = failing[0]
+    name = f"{one['namespace']}/{one['pod']} {one['volume']}"
+    return warning(
+        f"{len(failing)} of {len(found)} volumes have an error; {name}, for one: {one['error']}",
+        "see csi-bridge edge volumes, and the driver's log",
+    )

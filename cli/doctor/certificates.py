@@ -1,0 +1,127 @@
+"""A certificate: whether it can be used, until when, for whom, and whether the CA that peers are told has signed it."""
+
+import datetime as dt
+import stat
+from collections.abc import Sequence
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.x509.oid import NameOID
+
+from cli.doctor.finding import Finding, ok, warning, wrong
+from cloud.admission import Subject
+from common.errors import timestamp
+from common.tls import TlsFiles, TlsIdentity
+
+_SOON = dt.timedelta(days=7)
+"""Before its end; of a short-lived one a fifth of its life."""
+
+_LONGEST_CHAIN = 8
+
+
+def check_certificate(
+    files: TlsFiles, *, server: bool, now: float, name: str = "", subject: Subject | None = None
+) -> Finding:
+    """Whether a process can use its certificate.
+
+    Args:
+        files: its TLS files.
+        server: whether it is the hub's.
+        now: in seconds since the epoch.
+        name: the node's or driver's name, which the certificate must bear.
+        subject: how the certificate bears it (`cloud.admission.SUBJECTS`); None: a hub's.
+    """
+    try:
+        TlsIdentity(files, server=server)
+        chain = x509.load_pem_x509_certificates(files.cert.read_bytes())
+        authorities = x509.load_pem_x509_certificates(files.ca.read_bytes())
+        mode = stat.S_IMODE(files.key.stat().st_mode)
+    except (OSError, ValueError) as error:
+        return wrong(f"the TLS files cannot be used: {error}", "give the process files that fit together")
+    return (
+        _check_time(chain[0], str(files.cert), now)
+        or _check_time(authorities[0], str(files.ca), now)
+        or _check_signature(chain, authorities, files)
+        or _check_names(chain[0], name, subject)
+        or _check_key(files, mode)
+        or ok(f"{files.cert} counts until {timestamp(chain[0].not_valid_after_utc.timestamp())} for {_said(chain[0])}")
+    )
+
+
+def _check_time(certificate: x509.Certificate, file: str, now: float) -> Finding | None:
+    begin, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    at = dt.datetime.fromtimestamp(now, dt.UTC)
+    if at >= end:
+        do = "put a new one in its place: the process takes it with the next connection, without a restart"
+        return wrong(f"{file} has expired at {timestamp(end.timestamp())}", do)
+    if at < begin:
+        do = "compare this machine's clock with that of whoever signed it"
+        return wrong(f"{file} does not count before {timestamp(begin.timestamp())}", do)
+    if end - at < min(_SOON, (end - begin) / 5):
+        return warning(f"{file} expires at {timestamp(end.timestamp())}", "renew it; the process takes it by itself")
+    return None
+
+
+def _check_signature(
+    chain: Sequence[x509.Certificate], authorities: Sequence[x509.Certificate], files: TlsFiles
+) -> Finding | None:
+    found = chain[0]
+    for _ in range(_LONGEST_CHAIN):
+        if found in authorities or any(_signed(found, by) for by in authorities):
+            return None
+        above = next((by for by in chain[1:] if by != found and _signed(found, by)), None)
+        if above is None:
+            break
+        found = above
+    do = "sign it anew, or give both sides the CA that has signed it; peers with this CA refuse it"
+    return wrong(f"{files.cert} is not signed by a CA in {files.ca}", do)
+
+
+def _signed(certificate: x509.Certificate, by: x509.Certificate) -> bool:
+    try:
+        certificate.verify_directly_issued_by(by)
+    except (ValueError, TypeError, InvalidSignature):
+        return False
+    return True
+
+
+def _check_names(certificate: x509.Certificate, name: str, subject: Subject | None) -> Finding | None:
+    if subject is None:
+        try:
+            certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
+        except x509.ExtensionNotFound:
+            do = "sign it anew with the hub's host name or address as subjectAltName"
+            return wrong("the hub's certificate has no subjectAltName, so that no agent takes it", do)
+        return None
+    names, organizations = _values(certificate, NameOID.COMMON_NAME), _values(certificate, NameOID.ORGANIZATION_NAME)
+    if names[:1] == [subject.common_name + name] and subject.organization in organizations:
+        return None
+    return wrong(
+        f"the certificate is for {_said(certificate)}, so that the hub refuses it",
+        f"sign one for CN={subject.common_name}{name} O={subject.organization}",
+    )
+
+
+def _check_key(files: TlsFiles, mode: int) -> Finding | None:
+    if mode & stat.S_IRWXO:
+        return warning(
+            f"every user of this host may read the key {files.key} (mode {mode:04o})", f"chmod o-rwx {files.key}"
+        )
+    return None
+
+
+def _said(certificate: x509.Certificate) -> str:
+    """Whom it names: its subject, and the names of a server's."""
+    subject = f"CN={','.join(_values(certificate, NameOID.COMMON_NAME))}"
+    if organizations := _values(certificate, NameOID.ORGANIZATION_NAME):
+        subject += f" O={','.join(organizations)}"
+    try:
+        found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return subject
+    names = [*found.get_values_for_type(x509.DNSName), *map(str, found.get_values_for_type(x509.IPAddress))]
+    return f"{subject} ({', '.join(names)})" if names else subject
+
+
+def _values(certificate: x509.Certificate, oid: x509.ObjectIdentifier) -> list[str]:
+    return [str(attribute.value) for attribute in certificate.subject.get_attributes_for_oid(oid)]

@@ -1,0 +1,101 @@
+"""The command: finds out what of CSI Bridge there is here, looks at each, and tells what was found."""
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import click
+
+from cli.doctor import agent, cluster, hub, proxy
+from cli.doctor.finding import Finding, Level, Result, wrong
+from cli.doctor_settings import DoctorSettings
+from cli.table import printable
+from cloud.driver_settings import DriverSettings
+from cloud.hub_settings import HubSettings
+from common.endpoint import Endpoint
+from edge.settings import AgentSettings
+
+Report = Mapping[str, Sequence[Result]]
+"""What was found, by what it was found at."""
+
+
+async def examine(settings: DoctorSettings) -> Report:
+    """Look at everything that is here, or that was named."""
+    found: dict[str, list[Result]] = {}
+    limit_s = settings.timeout_s
+    state = None
+    if (at := _hub(settings)) is not None:
+        found[f"hub at {at}"], state = await hub.examine(at, limit_s=limit_s)
+    told = state["settings"].get("kubeconfig", [None])[0] if state is not None else None
+    if kubeconfig := settings.kubeconfig or told:
+        nodes = state["nodes"] if state is not None else []
+        found[f"Kubernetes by {kubeconfig}"] = await cluster.examine(kubeconfig, nodes, limit_s=limit_s)
+    for socket in settings.endpoint or _there(DriverSettings.endpoint):
+        found[f"proxy driver at {socket}"] = await proxy.examine(socket, limit_s=limit_s)
+    for socket in [settings.status] if settings.status is not None else _there(AgentSettings.status):
+        found[f"edge agent at {socket}"] = await agent.examine(socket, limit_s=limit_s)
+    return found or {"this host": [Result("processes", _nothing())]}
+
+
+def show(report: Report) -> Iterator[str]:
+    """The report as lines for people."""
+    for at, results in report.items():
+        yield f"{at}:"
+        for result in results:
+            finding = result.finding
+            yield printable(f"  {finding.level:<7}  {result.name}: {finding.what}")
+            if finding.do:
+                yield printable(f"  {'':<7}  -> {finding.do}")
+        yield ""
+    counts = _counts(report)
+    yield ", ".join(f"{counts[level]} {level}" for level in (Level.WRONG, Level.WARNING, Level.OK))
+
+
+def as_json(report: Report) -> str:
+    """The report for programs."""
+    findings = [
+        {"at": at, "check": result.name, "level": result.finding.level, "what": result.finding.what}
+        | {"do": result.finding.do}
+        for at, results in report.items()
+        for result in results
+    ]
+    counts = _counts(report)
+    return json.dumps({"findings": findings, **{level: counts[level] for level in Level}}, indent=2)
+
+
+def run(settings: DoctorSettings) -> int:
+    """The command: 0 if nothing is wrong, else 1. Warnings do not count."""
+    report = asyncio.run(examine(settings))
+    if settings.output == "json":
+        click.echo(as_json(report))
+    else:
+        for line in show(report):
+            click.echo(line)
+    return 1 if _counts(report)[Level.WRONG] else 0
+
+
+def _counts(report: Report) -> Counter[Level]:
+    return Counter(result.finding.level for results in report.values() for result in results)
+
+
+def _hub(settings: DoctorSettings) -> Endpoint | None:
+    """Where to look for a hub, if anywhere."""
+    if settings.hub is not None:
+        return settings.hub
+    return next((Endpoint(f"unix://{path}", path=path) for path in _there(HubSettings.uds)), None)
+
+
+def _there(usual: Path | None) -> list[Path]:
+    """The usual place of a socket, if there is anything."""
+    try:
+        return [usual] if usual is not None and usual.exists() else []
+    except OSError:  # in a directory that is closed to this user: somebody's, then
+        return [usual] if usual is not None else []
+
+
+def _nothing() -> Finding:
+    places = ", ".join(str(path) for path in (HubSettings.uds, DriverSettings.endpoint, AgentSettings.status))
+    do = "start what should run here, and look at its log; name another socket by --hub, --endpoint or --status"
+    return wrong(f"nothing of CSI Bridge was found here ({places})", do)

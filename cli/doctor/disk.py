@@ -1,0 +1,80 @@
+"""A directory: whether a process can keep its state in it, and whether mounts made in it are seen elsewhere."""
+
+import os
+import stat
+from pathlib import Path
+
+from cli.doctor.finding import Finding, ok, warning, wrong
+
+MOUNTINFO = Path("/proc/self/mountinfo")
+
+_FULL_BYTES, _FULL_FILES = 1 << 20, 10
+"""A database cannot go on with less."""
+
+_LOW_BYTES, _LOW_FILES = 256 << 20, 1_000
+"""What a store of ten thousand objects and its log need several times over."""
+
+
+def check_directory(path: Path, *, flag: str) -> Finding:
+    """Whether there is a directory that can be written, with room in it, and closed to others."""
+    try:
+        found = path.stat()
+        room = os.statvfs(path)
+    except OSError as error:
+        return wrong(f"{path} cannot be used: {error.strerror or error}", f"make it, or name another one by {flag}")
+    if not stat.S_ISDIR(found.st_mode):
+        return wrong(f"{path} is not a directory", f"name another one by {flag}")
+    if not os.access(path, os.W_OK | os.X_OK):
+        do = "mount it read-write, or give it to the process's user; run the doctor as that user"
+        return wrong(f"{path} cannot be written", do)
+    if found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX:
+        return warning(f"every user of this host may write {path}", f"chmod o-rwx {path}")
+    return check_room(
+        path, free_bytes=room.f_bavail * room.f_frsize, free_files=room.f_favail if room.f_files else None
+    )
+
+
+def check_room(path: Path, *, free_bytes: int, free_files: int | None) -> Finding:
+    """Whether a directory has room.
+
+    Args:
+        path: the directory.
+        free_bytes: what its file system can still take.
+        free_files: so many files; None if it has no limit of its own.
+    """
+    room = f"{free_bytes >> 20} MiB free" + (f", room for {free_files} files" if free_files is not None else "")
+    files = _LOW_FILES if free_files is None else free_files
+    if free_bytes < _FULL_BYTES or files < _FULL_FILES:
+        return wrong(f"the disk of {path} is full ({room})", "make room; what waits is then written by itself")
+    if free_bytes < _LOW_BYTES or files < _LOW_FILES:
+        return warning(f"the disk of {path} is almost full ({room})", "make room")
+    return ok(f"{path} can be written ({room})")
+
+
+def check_propagation(path: Path, table: str) -> Finding:
+    """Whether what is mounted below a directory is seen in other mount namespaces.
+
+    Args:
+        path: without symbolic links.
+        table: `MOUNTINFO`.
+    """
+    point, fields = _mount_of(str(path), table)
+    if any(field.startswith("shared:") for field in fields):
+        return ok(f"mounts below {path} are seen by other mount namespaces (shared at {point})")
+    return warning(
+        f"mounts below {path} are seen in this mount namespace alone ({point} is not shared)",
+        f"in a container, mount {path} with mountPropagation: Bidirectional; on a host, mount --make-rshared {point}; "
+        f"nothing, if the driver, the agent and the pods all run in this mount namespace",
+    )
+
+
+def _mount_of(path: str, table: str) -> tuple[str, list[str]]:
+    """The mount that a path is on, and its optional fields (proc_pid_mountinfo(5)). Later ones cover earlier ones."""
+    best, fields = "/", list[str]()
+    for line in table.splitlines():
+        before, _, _ = line.partition(" - ")
+        _, _, _, _, point, _, *optional = before.split(" ")
+        inside = point in {"/", path} or path.startswith(f"{point}/")
+        if inside and len(point) >= len(best):
+            best, fields = point, optional
+    return best, fields

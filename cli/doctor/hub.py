@@ -1,0 +1,176 @@
+"""The checks of a hub: what it says of itself, of its nodes and proxy drivers, and what it needs around it."""
+
+import asyncio
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from cli.doctor.certificates import check_certificate
+from cli.doctor.disk import check_directory
+from cli.doctor.finding import Check, Finding, Level, Result, known, listed, ok, perform, warning, wrong
+from cli.doctor.sockets import check_socket
+from cli.hub_state import ask
+from cloud.hub_settings import HubSettings
+from common.endpoint import Endpoint
+from common.errors import BridgeError, timestamp
+from common.limits import Limits
+from common.parsers import HostPort
+from common.tls import TlsFiles
+from common.version import SOFTWARE
+
+State = dict[str, Any]
+
+_LOG = "look at the hub's log"
+
+_RECENT_S = 300.0
+"""Who is refused comes again every 30 s: one who was not here for so long has given up, or was let in elsewhere."""
+
+_MOST_PROBLEMS = 20
+
+_ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  # where to try what listens on every interface
+
+
+async def examine(hub: Endpoint, *, limit_s: float) -> tuple[list[Result], State | None]:
+    """Look at the hub whose UNIX socket that is; also its state, if it tells it."""
+    assert hub.path is not None
+    first = check_socket(hub.path, start=f"csi-bridge hub, with --uds=unix://{hub.path}", private=True)
+    results = [Result("socket", first)]
+    if first.level is Level.WRONG:
+        return results, None
+    try:
+        async with asyncio.timeout(limit_s):
+            state = await ask(hub, limits=Limits())
+            settings = HubSettings.from_texts(state["settings"]) if state["settings"] else None
+    except (BridgeError, TimeoutError) as error:
+        what = str(error) or f"the hub at {hub} has not told its state within {limit_s:g} s"
+        return [*results, Result("hub", wrong(what, _LOG))], None
+    checks = [*checks_of(state, now=time.time()), *_surroundings(settings)]
+    return results + await perform(checks, limit_s=limit_s), state
+
+
+def checks_of(state: State, *, now: float) -> list[Check]:
+    """What the hub's own words make plain."""
+    return [
+        known("version", check_versions(state)),
+        *(known("knowledge", finding) for finding in check_knowledge(state)),
+        known("nodes", check_nodes(state["nodes"])),
+        *(known("conflict", wrong(node["conflict"], _SEPARATE)) for node in state["nodes"] if node["conflict"]),
+        *(known("refused", finding) for finding in check_refused(state["refused"], now)),
+        *(known("driver", finding) for finding in check_drivers(state)),
+    ]
+
+
+_SEPARATE = "give each machine a --node and a --state-dir of its own, and never copy one"
+
+
+def check_versions(state: State) -> Finding:
+    """Whether everything that is connected is of the hub's version."""
+    hubs = state["software"]
+    if hubs != SOFTWARE:
+        return warning(f"the hub is {hubs}, and {SOFTWARE} is installed here", "restart the hub")
+    others = defaultdict(list)
+    for what, peers in (("node", state["nodes"]), ("driver", state["drivers"])):
+        for peer in peers:
+            if (software := peer.get("software")) and software != hubs:
+                others[software].append(peer[what])
+    if others:
+        found = "; ".join(f"{software} at {listed(names)}" for software, names in sorted(others.items()))
+        do = "they understand each other; bring all to one version when you can"
+        return warning(f"the hub is {hubs}, and there is {found}", do)
+    return ok(f"the hub and all that is connected are {hubs}")
+
+
+def check_knowledge(state: State) -> Iterator[Finding]:
+    """Whether the hub knows all that it knew, can keep it, and can do its work."""
+    for loss in state["lost"]:
+        do = "wait until csi-bridge status shows every node and its drivers, then run csi-bridge trust"
+        yield wrong(f"calls that name no node are refused, because the hub has lost what it knew: {loss}", do)
+    if state["trouble"]:
+        yield wrong(f"the hub cannot write what it knows: {state['trouble']}", "make room on the disk of --state-dir")
+    for problem in state["problems"][:_MOST_PROBLEMS]:
+        yield warning(problem, "mend what it names; see docs/troubleshooting.md")
+    if (more := len(state["problems"]) - _MOST_PROBLEMS) > 0:
+        yield warning(f"there are {more} more problems", "see csi-bridge status")
+
+
+def check_nodes(nodes: Sequence[State]) -> Finding:
+    """Whether every node that is known is there."""
+    if not nodes:
+        do = "start csi-bridge edge run on a node, with --hub naming this hub's --listen; run csi-bridge doctor there"
+        return warning("no edge node has ever been here", do)
+    away = [f"{node['node']} since {timestamp(node['since'])}" for node in nodes if not node["connected"]]
+    if not away:
+        return ok(f"{len(nodes)} of {len(nodes)} nodes are connected")
+    return warning(
+        f"{len(away)} of {len(nodes)} nodes are offline: {listed(away)}",
+        "look at the network to them, and at the logs of their agents; run csi-bridge doctor there; csi-bridge forget "
+        "those that are gone for good",
+    )
+
+
+def check_refused(refused: Sequence[State], now: float) -> Iterator[Finding]:
+    """Who comes and is not let in."""
+    for one in refused:
+        if now - one["at"] < _RECENT_S:
+            who = f"{one['role']} {one['name']} from {one['address']}"
+            yield wrong(f"{who} was refused at {timestamp(one['at'])}: {one['why']}", "mend what it names, at that end")
+
+
+def check_drivers(state: State) -> Iterator[Finding]:
+    """Whether every driver has its proxy driver, and every proxy driver its driver."""
+    nodes: dict[str, list[State]] = defaultdict(list)
+    for node in state["nodes"]:
+        for driver in node["drivers"]:
+            nodes[driver].append(node)
+    proxies = {proxy["driver"] for proxy in state["drivers"]}
+    for driver in sorted(nodes.keys() | proxies):
+        yield _check_driver(driver, nodes.get(driver, []), has_proxy=driver in proxies)
+
+
+def _check_driver(driver: str, nodes: Sequence[State], *, has_proxy: bool) -> Finding:
+    if not nodes:
+        do = "compare --drivername with the name that the vendor's driver gives; see that it runs, on a connected node"
+        return wrong(f"proxy driver {driver} is connected, and no edge node has reported such a driver", do)
+    where = listed(sorted(node["node"] for node in nodes))
+    if not has_proxy:
+        do = f"start csi-bridge driver --drivername={driver} beside its sidecars; look at its log if it runs"
+        return warning(f"driver {driver} runs on {where}, and no proxy driver of that name is connected", do)
+    versions = sorted({node["versions"].get(driver, "") for node in nodes})
+    if len(versions) > 1:
+        do = "bring all nodes to one version: what the nodes' drivers can do may differ"
+        return warning(f"driver {driver} runs in several versions: {listed(versions)}", do)
+    if not any(node["connected"] for node in nodes):
+        return wrong(f"driver {driver} runs on {where}, of which none is connected", "see the check of the nodes")
+    return ok(f"driver {driver} {versions[0]} runs on {where}, and its proxy driver is connected")
+
+
+def _surroundings(settings: HubSettings | None) -> list[Check]:
+    """What the hub needs around it, by what it was started with."""
+    if settings is None:
+        what = "the hub is an older one, which does not tell what it was started with: nothing around it is looked at"
+        return [known("settings", warning(what, "restart the hub"))]
+    state_dir, listen = settings.state_dir, settings.listen
+    checks = [Check("state directory", lambda: asyncio.to_thread(check_directory, state_dir, flag="--state-dir"))]
+    if listen is None:
+        without = warning("without --listen no edge agent can connect", "start the hub with --listen")
+        return [*checks, known("listen", without)]
+    checks.append(Check("listen", lambda: _check_listen(listen)))
+    if settings.tls_ca is not None and settings.tls_cert is not None and settings.tls_key is not None:
+        files = TlsFiles(settings.tls_ca, settings.tls_cert, settings.tls_key)
+
+        async def certificate() -> Finding:
+            return check_certificate(files, server=True, now=time.time())
+
+        checks.append(Check("certificate", certificate))
+    return checks
+
+
+async def _check_listen(listen: HostPort) -> Finding:
+    host = _ANY_ADDRESS.get(listen.host, listen.host)
+    try:
+        _, writer = await asyncio.open_connection(host, listen.port)
+    except OSError as error:
+        return wrong(f"nobody answers at --listen={listen}: {error.strerror or error}", _LOG)
+    writer.close()
+    return ok(f"the hub listens on {listen}")

@@ -1,0 +1,69 @@
+"""The checks of a proxy driver, at the socket where its sidecars come."""
+
+import asyncio
+from pathlib import Path
+
+from cli.doctor import csi_probe
+from cli.doctor.finding import Check, Finding, Level, Result, known, ok, perform, warning, wrong
+from cli.doctor.sockets import UNIX_TABLE, check_socket, connections
+from common.errors import BridgeError
+from common.status import Code, Status, code_name
+
+_LOG = "look at the proxy driver's log"
+_NO_ANSWER = {Code.UNAVAILABLE, Code.DEADLINE_EXCEEDED}
+"""What a call ends with that never got to the vendor's driver, or whose answer never got back."""
+
+_OF_ALL = "GetCapacity would have to ask all"
+"""How the hub refuses a question that is for all nodes (`common.errors.NotWhole`)."""
+
+
+async def examine(socket: Path, *, limit_s: float) -> list[Result]:
+    """Look at the proxy driver that serves there."""
+    connected = connections(socket, await asyncio.to_thread(UNIX_TABLE.read_text, errors="replace"))
+    first = check_socket(socket, start=f"csi-bridge driver, with --endpoint=unix://{socket}", private=True)
+
+    async def identity() -> Finding:
+        try:
+            said = await csi_probe.identify(socket)
+        except BridgeError as error:
+            do = "see that the vendor's driver runs on a node that is connected to the hub; then " + _LOG
+            return wrong(f"what serves at {socket} cannot say who it is: {error}", do)
+        if said.ready is False:
+            return wrong(f"driver {said.name} says that it is not ready", _LOG)
+        return ok(f"driver {said.name} {said.version} answers at {socket}")
+
+    async def call() -> Finding:
+        try:
+            return check_call(await csi_probe.call(socket, csi_probe.GET_CAPACITY))
+        except BridgeError as error:
+            return wrong(f"{socket} does not answer: {error}", _LOG)
+
+    results = [Result("socket", first)]
+    if first.level is Level.WRONG:
+        return results
+    checks = [
+        known("sidecars", check_sidecars(connected, socket)),
+        Check("identity", identity),
+        Check("call", call),
+    ]
+    return results + await perform(checks, limit_s=limit_s)
+
+
+def check_sidecars(connected: int, socket: Path) -> Finding:
+    """Whether any sidecar is connected."""
+    if connected:
+        return ok(f"connections to {socket}: {connected}; each sidecar keeps one")
+    do = "see that the sidecars run, that their --csi-address names this socket, and that they share its directory"
+    return warning(f"no sidecar is connected to {socket}", do)
+
+
+def check_call(status: Status) -> Finding:
+    """Whether a call gets to the vendor's driver. What the driver says to it does not matter."""
+    if status.message.startswith(_OF_ALL):
+        return ok("a call gets to the hub; the driver runs on several nodes, so it goes no further (GetCapacity)")
+    if status.code in _NO_ANSWER:
+        do = "do what it says; the events of the claim or volume that waits say the same"
+        return wrong(
+            f"a call that names no node (GetCapacity) ends with {code_name(status.code)}: {status.message}", do
+        )
+    return ok(f"a call gets to the vendor's driver and back (GetCapacity: {code_name(status.code)})")

@@ -1,0 +1,72 @@
+"""A socket: whether somebody listens on it, who, who else may, and how many are connected."""
+
+import errno
+import socket
+import stat
+from pathlib import Path
+
+from cli.doctor.finding import Finding, ok, warning, wrong
+from common.sockets import peer_credentials
+
+UNIX_TABLE = Path("/proc/net/unix")
+"""The UNIX sockets of this network namespace, which the containers of a pod share."""
+
+_CONNECTED = "03"
+"""SS_CONNECTED (linux/net.h)."""
+
+
+def check_socket(path: Path, *, start: str, private: bool) -> Finding:
+    """Whether somebody listens there.
+
+    Args:
+        path: the socket.
+        start: what listens there when it runs, with its flag.
+        private: whether nobody but its user and group should be able to connect.
+    """
+    try:
+        found = path.stat()
+        if not stat.S_ISSOCK(found.st_mode):
+            return wrong(f"{path} is not a socket", f"remove it, and start {start}")
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.settimeout(1.0)
+            probe.connect(str(path))
+            pid, uid, _ = peer_credentials(probe)
+    except OSError as error:
+        return _refusal(path, error, start)
+    mode = stat.S_IMODE(found.st_mode)
+    text = f"pid {pid} uid {uid} listens on {path} (mode {mode:04o})"
+    if private and mode & stat.S_IWOTH:
+        return warning(f"{text}: every user of this host may connect", f"chmod o-rwx {path}")
+    return ok(text)
+
+
+def answers(path: Path) -> bool:
+    """Whether somebody listens there. A full queue is an answer as well."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.settimeout(1.0)
+        try:
+            return probe.connect_ex(str(path)) in {0, errno.EAGAIN}
+        except OSError:  # longer than a socket's path can be
+            return False
+
+
+def connections(path: Path, table: str) -> int:
+    """How many are connected to a socket: the ends that it has accepted carry its path.
+
+    Args:
+        path: as it was bound.
+        table: `UNIX_TABLE`: Num RefCount Protocol Flags Type St Inode Path.
+    """
+    rows = (line.split(maxsplit=7) for line in table.splitlines())
+    return sum(len(row) == 8 and row[5] == _CONNECTED and row[7] == str(path) for row in rows)
+
+
+def _refusal(path: Path, error: OSError, start: str) -> Finding:
+    match error.errno:
+        case errno.ENOENT | errno.ENOTDIR:
+            return wrong(f"{path} does not exist", f"start {start}, and look at its log")
+        case errno.ECONNREFUSED:
+            return wrong(f"nobody listens on {path}: what made it has ended", f"start {start}, and look at its log")
+        case errno.EACCES | errno.EPERM:
+            return wrong(f"{path} is closed to this user", "run the doctor as root, or as the user of that process")
+    return wrong(f"{path} cannot be tried: {error.strerror or error}", f"look at the log of {start}")

@@ -1,0 +1,63 @@
+"""The nodes: every edge node that the hub on this host knows, with its drivers, its calls, and what went wrong last."""
+
+from collections.abc import Iterator, Sequence
+
+from cli.hub_state import State, tell
+from cli.listing_settings import NodesSettings
+from cli.table import printable, table
+from common.errors import timestamp
+
+
+def node_table(nodes: Sequence[State]) -> Iterator[str]:
+    """The nodes as a table; nothing if there are none."""
+    if nodes:
+        yield from table(("NODE", "STATE", "SINCE", "CALLS", "ADDRESS", "DRIVERS"), [_row(node) for node in nodes])
+
+
+def conflicts(nodes: Sequence[State]) -> Iterator[str]:
+    """What two machines of one name are, a line each."""
+    yield from (f"CONFLICT: {node['conflict']}" for node in nodes if node["conflict"])
+
+
+def last_errors(nodes: Sequence[State]) -> Iterator[str]:
+    """The call of each node that failed last, a line each."""
+    for node in nodes:
+        if (error := node["last_error"]) is not None:
+            method = error["method"].rpartition("/")[2]
+            yield (
+                f"LAST ERROR: {node['node']}: {timestamp(error['at'])} {method} of {error['driver']} ended with "
+                f"{error['code']} (from the {error['by']}): {error['message']}"
+            )
+
+
+def refusals(refused: Sequence[State]) -> Iterator[str]:
+    """Who came and was not let in, a line each."""
+    for one in refused:
+        who = f"{one['role']} {one['name']} from {one['address']}"
+        yield f"REFUSED: {timestamp(one['at'])} {who}: {one['why']}"
+
+
+def show(state: State) -> Iterator[str]:
+    """The nodes as lines for people: a table, and what is wrong."""
+    nodes = state["nodes"]
+    yield from node_table(nodes) if nodes else ["the hub knows no edge node"]
+    wrong = [*conflicts(nodes), *last_errors(nodes), *refusals(state["refused"])]
+    if wrong:
+        yield ""
+        yield from map(printable, wrong)
+
+
+def run(settings: NodesSettings) -> int:
+    """The command: 0 if the hub told it, 1 with the reason on standard error if not."""
+    return tell(settings, show, as_json=settings.output == "json", only=("nodes", "refused"))
+
+
+def _row(node: State) -> tuple[str, ...]:
+    return (
+        node["node"],
+        "connected" if node["connected"] else "offline",
+        timestamp(node["since"]),
+        str(node["calls"]),
+        node["address"] or "-",
+        ", ".join(sorted(node["drivers"])) or "-",
+    )

@@ -1,0 +1,40 @@
+"""The volumes: every volume of the edge nodes that the hub on this host knows of, where it is and how it stands."""
+
+from collections.abc import Iterator
+
+from cli.hub_state import VOLUMES, State, tell
+from cli.listing_settings import VolumesSettings
+from cli.table import printable, table
+
+
+def show(state: State) -> Iterator[str]:
+    """The volumes as lines for people: a table, and what is wrong."""
+    volumes = state["volumes"]
+    if not volumes:
+        yield (
+            "the hub knows no volume of a CSI driver"
+            if state["has_source"]
+            else "the hub knows no volumes; it was started without --kubeconfig and without --manifests"
+        )
+        return
+    yield from table(("VOLUME", "DRIVER", "NODE", "PV", "CLAIM", "STATE"), [_row(volume) for volume in volumes])
+    wrong = [f"{one['pv']} on {one['node']}: {one['error']}" for one in volumes if one["error"]]
+    if wrong:
+        yield ""
+        yield from map(printable, wrong)
+
+
+def run(settings: VolumesSettings) -> int:
+    """The command: 0 if the hub told it, 1 with the reason on standard error if not."""
+    return tell(settings, show, as_json=settings.output == "json", only=(VOLUMES,), about=VOLUMES)
+
+
+def _row(volume: State) -> tuple[str, ...]:
+    return (
+        volume["volume"],
+        volume["driver"],
+        volume["node"] or "-",
+        volume["pv"] or "-",
+        volume["claim"] or "-",
+        volume["state"],
+    )

@@ -1,0 +1,176 @@
+"""`csi-bridge doctor`, `nodes` and `volumes` on real processes: what is well, what is wrong, and how they say it."""
+
+from __future__ import annotations
+
+import json
+import socket
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from edge.kubelet_part import KUBELET_SOCKET
+from tests.support.bridge import Agent, Bridge, Hub
+from tests.support.certificates import Authority
+from tests.support.cluster_objects import as_yaml, claim, driver, pod, volume
+from tests.support.operator import by_hand
+from tests.support.waiting import wait_for
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.integration.conftest import World
+    from tests.support.vendor import Vendor
+
+
+def findings(*argv: str) -> dict[str, tuple[str, str]]:
+    """By check: level and sentence. Of several checks of one name the worst."""
+    done = by_hand("doctor", "-o", "json", *argv)
+    told = json.loads(done.stdout)
+    assert (done.stderr, done.returncode) == ("", 1 if told["wrong"] else 0)
+    order = ("ok", "warning", "wrong")
+    found = sorted(told["findings"], key=lambda one: order.index(one["level"]))
+    return {one["check"]: (one["level"], one["what"]) for one in found}
+
+
+def level(found: dict[str, tuple[str, str]]) -> dict[str, str]:
+    return {name: level for name, (level, _) in found.items()}
+
+
+def by_sockets(hub: Hub, agent: Agent, *more: str) -> tuple[str, ...]:
+    return (f"--hub=unix://{hub.uds}", f"--status=unix://{agent.socket}", *more)
+
+
+def test_a_bridge_that_works_is_well_and_what_is_dead_is_told_from_both_sides(world: World) -> None:
+    bridge, agent = world.bridge, world.agent
+    args = by_sockets(bridge.hub, agent, f"--endpoint=unix://{world.proxy.socket}")
+    found = findings(*args)
+    # Where the test runs, mounts may be private, and the hub has no objects.
+    assert {name for name, level in level(found).items() if level != "ok"} <= {"propagation", "knowledge"}
+    assert found["call"][1] == "a call gets to the vendor's driver and back (GetCapacity: OK)"
+    assert found["sidecars"][1].startswith(f"connections to {world.proxy.socket}: 1;")
+    assert found["driver"][1].startswith(f"driver vendor.test {world.vendor.identity.version} ")
+    assert "same time" in found["clock"][1]
+
+    bridge.hub.kill()
+    agent.wait_connected(False)
+    bridge.wait_linked(world.proxy, linked=False)
+    found = findings(*args)
+    assert {name for name, level in level(found).items() if level == "wrong"} == {"socket", "call", "link", "hub"}
+    assert "nobody listens on" in found["socket"][1]
+    assert "the proxy driver has no link to the hub" in found["call"][1]
+    assert "ECONNREFUSED" in found["hub"][1]
+
+
+def test_where_nothing_runs_the_doctor_says_where_it_looked() -> None:
+    done = by_hand("doctor")
+    assert done.returncode == 1
+    assert "nothing of CSI Bridge was found here (/var/lib/kubeedge/kubeedge.sock, " in done.stdout
+
+
+def secure(short_dir: Path, tmp_path: Path, authority: Authority, node: str) -> tuple[Bridge, Agent]:
+    """A hub with TLS, and an agent of node n1 with the certificate of a node."""
+    bridge = Bridge(short_dir, tmp_path)
+    bridge.start_hub(*authority.hub().flags)
+    agent = bridge.start_agent("n1", flags=(f"--hub=wss://{bridge.hub.address}", *authority.edge(node).flags))
+    return bridge, agent
+
+
+def test_certificates_are_looked_at_on_both_sides(short_dir: Path, tmp_path: Path) -> None:
+    bridge, agent = secure(short_dir, tmp_path, Authority(tmp_path), "n1")
+    with bridge:
+        agent.wait_connected()
+        found = findings(*by_sockets(bridge.hub, agent))
+        assert found["hub"] == ("ok", f"wss://{bridge.hub.address} answers, and takes this node's certificate")
+        assert level(found)["certificate"] in {"ok", "warning"}  # the test's end within the hour, and keys are 0644
+
+
+def test_a_certificate_of_another_node_is_told_at_the_node_and_who_was_refused_at_the_hub(
+    short_dir: Path, tmp_path: Path
+) -> None:
+    bridge, agent = secure(short_dir, tmp_path, Authority(tmp_path), "n2")
+    with bridge:
+        bridge.hub.wait_logged("refused edge n1")
+        agent.process.wait_until(lambda: "is needed" in agent.status()["why"], what="refusal")
+        at_edge = findings(f"--status=unix://{agent.socket}")
+        assert at_edge["certificate"][0] == "wrong"
+        assert "the certificate CN=system:node:n2" in at_edge["link"][1]
+        assert at_edge["hub"][0] == "ok"
+        at_hub = findings(f"--hub=unix://{bridge.hub.uds}")
+        assert "edge n1 from 127.0.0.1:" in at_hub["refused"][1]
+        nodes = by_hand("nodes", f"--hub=unix://{bridge.hub.uds}").stdout
+        assert nodes.startswith("the hub knows no edge node\n\nREFUSED: ")
+
+
+def test_a_hub_whose_certificate_the_node_does_not_trust_is_wrong(short_dir: Path, tmp_path: Path) -> None:
+    bridge = Bridge(short_dir, tmp_path)
+    with bridge:
+        bridge.start_hub(*Authority(tmp_path).hub().flags)
+        flags = Authority(tmp_path, name="other CA").edge("n1").flags
+        agent = bridge.start_agent("n1", flags=(f"--hub=wss://{bridge.hub.address}", *flags))
+        found = findings(f"--status=unix://{agent.socket}")
+        assert found["hub"][0] == "wrong"
+        assert "its certificate is not trusted" in found["hub"][1]
+
+
+def test_a_kubelet_beside_an_agent_that_mounts_is_wrong(bridge: Bridge, short_dir: Path, vendor: Vendor) -> None:
+    bridge.start_hub()
+    agent = bridge.start_agent("n1", vendor.socket, short_dir / "none.sock")
+    kubelets = short_dir / "n1-kubelet" / KUBELET_SOCKET
+    kubelets.parent.mkdir(parents=True)
+    with closing(socket.socket(socket.AF_UNIX)) as kubelet:
+        kubelet.bind(str(kubelets))
+        kubelet.listen()
+        found = findings(f"--status=unix://{agent.socket}")
+    assert found["kubelet"][0] == "wrong"
+    assert found["driver"][1].startswith(f"the driver at {short_dir}/none.sock: ")
+
+
+def listed(command: str, hub: Hub) -> Any:
+    return json.loads(by_hand(command, "-o", "json", f"--hub=unix://{hub.uds}").stdout)[command]
+
+
+def test_nodes_tell_the_call_that_failed_last(world: World) -> None:
+    uds = f"--hub=unix://{world.bridge.hub.uds}"
+    world.agent.kill()
+    world.bridge.hub.wait_logged("edge n1 is gone")
+    world.sidecar.call("GetCapacity")
+    (n1,) = listed("nodes", world.bridge.hub)
+    assert n1["last_error"]["message"].startswith("edge node n1 is offline since ")
+    assert "LAST ERROR: n1: " in by_hand("nodes", uds).stdout
+    (n1,) = (node for node in listed("nodes", world.bridge.hub) if node["node"] == "n1")
+    assert (n1["connected"], n1["calls"], n1["versions"]) == (
+        False, 0, {"vendor.test": world.vendor.identity.version},
+    )  # fmt: skip
+
+
+def test_volumes_tell_what_the_manifests_and_the_node_say(
+    bridge: Bridge, short_dir: Path, tmp_path: Path, vendor: Vendor
+) -> None:
+    manifests = tmp_path / "manifests"
+    manifests.mkdir()
+    objects = (
+        pod("web", claims=("data",)),
+        claim("data", volume="v"),
+        volume("v", driver="vendor.test"),
+        volume("free", driver="vendor.test"),
+        driver("vendor.test", attachRequired=False),
+    )
+    (manifests / "web.yaml").write_text(as_yaml(*objects))
+    hub = bridge.start_hub(f"--manifests={manifests}")
+
+    def states() -> list[tuple[str, str, str]]:
+        return [(one["pv"], one["node"], one["state"]) for one in listed("volumes", hub)]
+
+    wait_for(lambda: len(states()) == 2, what="manifests")
+    assert states() == [("free", "", "available"), ("v", "n1", "waiting")]
+    bridge.start_agent("n1", vendor.socket)
+    wait_for(lambda: states()[1][2] != "waiting", what="word of the node's", instead=bridge.log_tails)
+    assert states()[1][2] in {"mounted", "error"}
+
+
+@pytest.mark.parametrize("command", ["nodes", "volumes"])
+def test_without_a_hub_the_listings_say_where_it_was_sought(short_dir: Path, command: str) -> None:
+    told = by_hand(command, f"--hub=unix://{short_dir}/none.sock")
+    assert (told.returncode, told.stdout) == (1, "")
+    assert told.stderr.startswith(f"csi-bridge: cannot reach unix://{short_dir}/none.sock: ")

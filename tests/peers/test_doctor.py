@@ -1,0 +1,52 @@
+"""The doctor looks at a real API server, with the hub's own permissions and no others."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cli.doctor import cluster
+from cli.doctor.finding import Level
+
+if TYPE_CHECKING:
+    from tests.peers.support.control_plane import ControlPlane
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+
+pytestmark = pytest.mark.timeout(180)
+
+
+def reported(node: str, *drivers: str) -> dict[str, object]:
+    """A node as the hub tells of it."""
+    return {"node": node, "drivers": list(drivers)}
+
+
+async def test_what_a_cluster_has_and_lacks_is_seen_with_the_hubs_permissions(
+    control_plane: ControlPlane, namespace: str
+) -> None:
+    there, lacking = f"{namespace}.csi", f"{namespace}.other"
+    for manifest in (
+        {"apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver", "metadata": {"name": there}},
+        {
+            "apiVersion": "storage.k8s.io/v1",
+            "kind": "CSINode",
+            "metadata": {"name": f"{namespace}-n1"},
+            "spec": {"drivers": [{"name": there, "nodeID": "n1", "topologyKeys": []}]},
+        },
+    ):
+        await asyncio.to_thread(control_plane.api.create, manifest)
+    await asyncio.to_thread(control_plane.apply, DEPLOY / "cloud" / "base" / "hub-rbac.yaml")
+    kubeconfig = str(await asyncio.to_thread(control_plane.service_account_kubeconfig, "csi-bridge", "csi-bridge-hub"))
+    well = await cluster.examine(kubeconfig, [reported(f"{namespace}-n1", there)], limit_s=30.0)
+    assert [(result.name, result.finding.level) for result in well] == [
+        ("CSIDriver", Level.OK), ("CSINode", Level.OK), ("clock", Level.OK),
+    ]  # fmt: skip
+    nodes = [reported(f"{namespace}-n1", there, lacking), reported(f"{namespace}-n2", there)]
+    missing, csi_node, _ = await cluster.examine(kubeconfig, nodes, limit_s=30.0)
+    assert missing.finding.what == f"there is no CSIDriver {lacking}"
+    assert csi_node.finding.what.startswith(
+        f"the CSINode has no entry for {lacking} on {namespace}-n1, {there} on {namespace}-n2: "
+    )

@@ -1,0 +1,482 @@
+"""What the doctor makes of what it sees. Sockets and processes are in the integration tests."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from cli.doctor.agent import check_knowledge, check_kubelet, check_link, check_registered, check_version, check_volumes
+from cli.doctor.certificates import check_certificate
+from cli.doctor.clock import check_clock, skew_s
+from cli.doctor.cluster import checks_of as cluster_checks
+from cli.doctor.command import as_json, show
+from cli.doctor.csi_probe import GET_CAPACITY
+from cli.doctor.disk import check_directory, check_propagation, check_room
+from cli.doctor.finding import Check, Level, Result, known, listed, ok, perform, warning, wrong
+from cli.doctor.hub import _surroundings, check_drivers, check_nodes, check_refused, check_versions
+from cli.doctor.hub import check_knowledge as check_hub_knowledge
+from cli.doctor.proxy import check_call, check_sidecars
+from cli.doctor.sockets import answers, check_socket, connections
+from cli.doctor_settings import DoctorSettings
+from cloud.admission import SUBJECTS, Role
+from cloud.hub_settings import HubSettings
+from cloud.kube import KubeError, Page
+from common.errors import NotWhole, SettingsError
+from common.status import Code, Status
+from common.tls import TlsFiles
+from common.version import SOFTWARE
+from tests.support.certificates import Authority, Pem
+
+if TYPE_CHECKING:
+    from cli.doctor.finding import Finding
+
+NOW = 1_795_252_323.0
+
+
+# -------------------- findings --------------------
+
+
+async def test_checks_are_made_in_order_and_one_that_fails_hides_no_other() -> None:
+    async def fail() -> Finding:
+        raise ValueError("a bug")
+
+    async def hang() -> Finding:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    checks = [known("a", ok("well")), Check("b", fail), Check("c", hang), known("d", ok("well"))]
+    found = await perform(checks, limit_s=0.01)
+    assert [(result.name, result.finding.level) for result in found] == [
+        ("a", Level.OK), ("b", Level.WRONG), ("c", Level.WRONG), ("d", Level.OK),
+    ]  # fmt: skip
+    assert found[1].finding.what == "the check itself failed: ValueError('a bug')"
+    assert found[2].finding.what == "there was no answer within 0.01 s"
+
+
+def test_of_many_names_some_are_listed() -> None:
+    assert listed(["a", "b"]) == "a, b"
+    assert listed(list("abcdefg")) == "a, b, c, d, e and 2 more"
+
+
+REPORT = {
+    "hub at unix:///h": [Result("socket", ok("there")), Result("nodes", warning("n1 is\x1b away", "look"))],
+    "edge agent at /e": [Result("link", wrong("none", "mend it"))],
+}
+
+
+def test_a_report_says_under_each_finding_what_to_do_and_ends_with_a_sum() -> None:
+    assert list(show(REPORT)) == [
+        "hub at unix:///h:",
+        "  ok       socket: there",
+        "  warning  nodes: n1 is? away",
+        "           -> look",
+        "",
+        "edge agent at /e:",
+        "  wrong    link: none",
+        "           -> mend it",
+        "",
+        "1 wrong, 1 warning, 1 ok",
+    ]
+
+
+def test_a_report_for_programs_is_flat() -> None:
+    told = json.loads(as_json(REPORT))
+    assert (told["ok"], told["warning"], told["wrong"]) == (1, 1, 1)
+    assert told["findings"][2] == {
+        "at": "edge agent at /e", "check": "link", "level": "wrong", "what": "none", "do": "mend it",
+    }  # fmt: skip
+
+
+def test_a_hub_is_asked_by_its_unix_socket_alone() -> None:
+    with pytest.raises(SettingsError, match=r"--hub=.*: a hub tells its state by its UNIX socket alone"):
+        DoctorSettings.from_texts({"hub": "wss://hub:1"})
+
+
+# -------------------- clocks --------------------
+
+
+@pytest.mark.parametrize(("ahead_s", "level"), [(0.6, "ok"), (-4.0, "ok"), (9.0, "warning"), (-400.0, "wrong")])
+def test_clocks_may_differ_a_little(ahead_s: float, level: str) -> None:
+    assert check_clock(ahead_s, of="the hub").level == level
+
+
+def test_a_clock_is_compared_with_the_date_of_an_answer_which_is_cut_to_seconds() -> None:
+    date = "Sat, 21 Nov 2026 09:12:03 GMT"
+    assert skew_s(date, asked=NOW - 0.2, answered=NOW + 1.2) == pytest.approx(0.0)
+    assert skew_s(date, asked=NOW + 60, answered=NOW + 61) == pytest.approx(60.0)
+    assert skew_s("yesterday", asked=NOW, answered=NOW) is None
+    assert check_clock(60.0, of="the hub").what == "the clock of this machine is 60 s ahead of that of the hub"
+    assert check_clock(None, of="the hub").what == "the hub does not tell its time"
+
+
+# -------------------- disks --------------------
+
+
+def test_a_directory_that_can_be_written_is_well(tmp_path: Path) -> None:
+    assert check_directory(tmp_path, flag="--x").what.startswith(f"{tmp_path} can be written (")
+
+
+def test_a_directory_that_is_missing_a_file_or_everybodys_is_wrong(tmp_path: Path) -> None:
+    assert check_directory(tmp_path / "no", flag="--x").what.endswith("no cannot be used: No such file or directory")
+    (tmp_path / "file").touch()
+    assert check_directory(tmp_path / "file", flag="--x").what.endswith("file is not a directory")
+    tmp_path.chmod(0o777)
+    assert check_directory(tmp_path, flag="--x").do == f"chmod o-rwx {tmp_path}"
+
+
+@pytest.mark.parametrize(
+    ("free_bytes", "free_files", "level"),
+    [(1 << 30, 10_000, "ok"), (1 << 30, None, "ok"), (100 << 20, None, "warning"), (1 << 30, 500, "warning"),
+     (4096, None, "wrong"), (1 << 30, 0, "wrong")],
+)  # fmt: skip
+def test_a_disk_is_full_of_bytes_or_of_files(free_bytes: int, free_files: int | None, level: str) -> None:
+    assert check_room(Path("/d"), free_bytes=free_bytes, free_files=free_files).level == level
+
+
+MOUNTS = """\
+21 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw
+22 21 8:2 / /var/lib/kubelet rw,relatime - ext4 /dev/sdb1 rw
+23 21 8:2 / /srv/a rw,relatime master:1 - ext4 /dev/sdb1 rw
+24 23 8:2 / /srv/a rw,relatime shared:7 master:1 - ext4 /dev/sdb1 rw
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "level", "point"),
+    [("/var/lib/kubelet", "warning", "/var/lib/kubelet"), ("/var/lib/kubelet/pods", "warning", "/var/lib/kubelet"),
+     ("/var/lib/kubelets", "ok", "/"), ("/srv/a/b", "ok", "/srv/a"), ("/", "ok", "/")],
+)  # fmt: skip
+def test_mounts_are_seen_elsewhere_if_the_uppermost_mount_of_the_directory_is_shared(
+    path: str, level: str, point: str
+) -> None:
+    found = check_propagation(Path(path), MOUNTS)
+    assert (found.level, point in found.what) == (level, True)
+
+
+# -------------------- sockets --------------------
+
+
+def test_a_socket_tells_who_listens_and_who_may_connect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = Path("a.sock")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        assert check_socket(path, start="it", private=True).what == "nobody listens on a.sock: what made it has ended"
+        assert not answers(path)
+        listener.listen()
+        path.chmod(0o600)
+        found = check_socket(path, start="it", private=True)
+        assert (found.level, "listens on a.sock (mode 0600)" in found.what) == ("ok", True)
+        assert answers(path)
+        path.chmod(0o666)
+        assert check_socket(path, start="it", private=True).level == "warning"
+        assert check_socket(path, start="it", private=False).level == "ok"
+
+
+def test_a_socket_that_is_not_there_or_is_none_is_wrong(tmp_path: Path) -> None:
+    assert check_socket(tmp_path / "no", start="it", private=True).do == "start it, and look at its log"
+    assert check_socket(tmp_path, start="it", private=True).what == f"{tmp_path} is not a socket"
+    assert not answers(tmp_path / ("x" * 200))
+
+
+def test_connections_are_the_accepted_ends_of_a_path() -> None:
+    table = (
+        "Num       RefCount Protocol Flags    Type St Inode Path\n"
+        "0: 00000002 00000000 00010000 0001 01 1001 /csi/csi.sock\n"
+        "1: 00000003 00000000 00000000 0001 03 1002 /csi/csi.sock\n"
+        "2: 00000003 00000000 00000000 0001 03 1003\n"
+        "3: 00000003 00000000 00000000 0001 03 1004 /csi/csi.sock\n"
+        "4: 00000003 00000000 00000000 0001 03 1005 /csi/csi.sock2\n"
+    )
+    assert connections(Path("/csi/csi.sock"), table) == 2
+
+
+# -------------------- certificates --------------------
+
+
+EDGE = SUBJECTS[Role.EDGE]
+
+
+def certificate(pem: Pem, *, now: float | None = None, name: str = "n1", hub: bool = False) -> Finding:
+    files = TlsFiles(pem.ca, pem.cert, pem.key)
+    pem.key.chmod(0o600)
+    at = now if now is not None else pem.cert.stat().st_mtime
+    return check_certificate(files, server=hub, now=at, name=name, subject=None if hub else EDGE)
+
+
+def test_a_certificate_says_until_when_it_counts_and_for_whom(tmp_path: Path) -> None:
+    found = certificate(Authority(tmp_path).edge("n1"))
+    assert found.level == "ok"
+    assert found.what.endswith("for CN=system:node:n1 O=system:nodes (localhost, 127.0.0.1)")
+    assert certificate(Authority(tmp_path).hub(), hub=True).level == "ok"
+
+
+def test_a_certificate_counts_from_its_beginning_to_its_end_and_is_told_to_end_soon(tmp_path: Path) -> None:
+    pem = Authority(tmp_path).edge("n1")
+    made = pem.cert.stat().st_mtime
+    assert "has expired at " in certificate(pem, now=made + 3_601).what
+    assert "does not count before " in certificate(pem, now=made - 600).what
+    soon = certificate(pem, now=made + 3_000)
+    assert (soon.level, " expires at " in soon.what) == ("warning", True)
+
+
+def test_a_certificate_of_another_node_names_the_one_that_is_needed(tmp_path: Path) -> None:
+    found = certificate(Authority(tmp_path).edge("n2"))
+    assert found.what.startswith("the certificate is for CN=system:node:n2 O=system:nodes (")
+    assert found.do == "sign one for CN=system:node:n1 O=system:nodes"
+
+
+def test_a_certificate_of_another_authority_is_refused_by_every_peer(tmp_path: Path) -> None:
+    pem = Authority(tmp_path).edge("n1")
+    other = Authority(tmp_path, name="another CA")
+    found = certificate(Pem(other.path, pem.cert, pem.key))
+    assert found.what == f"{pem.cert} is not signed by a CA in {other.path}"
+
+
+def test_tls_files_that_do_not_fit_together_and_keys_that_all_may_read_are_told(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    first, second = authority.edge("n1"), authority.edge("n2")
+    found = certificate(Pem(first.ca, first.cert, second.key))
+    assert "the key is not that certificate's" in found.what
+    first.key.chmod(0o644)
+    files = TlsFiles(first.ca, first.cert, first.key)
+    found = check_certificate(files, server=False, now=first.cert.stat().st_mtime, name="n1", subject=EDGE)
+    assert (found.level, found.do) == ("warning", f"chmod o-rwx {first.key}")
+
+
+# -------------------- the agent --------------------
+
+
+def agent(**changes: Any) -> dict[str, Any]:
+    usual = {
+        "software": SOFTWARE,
+        "hub_software": SOFTWARE,
+        "node": "n1",
+        "connected": True,
+        "since": "2026-11-21T09:12:03Z",
+        "hub": "wss://hub:1",
+        "why": "",
+    }
+    return usual | changes
+
+
+def test_an_agent_of_another_version_is_told_apart_from_what_is_installed_and_from_the_hub() -> None:
+    assert check_version(agent()).level == "ok"
+    assert check_version(agent(hub_software="")).what == f"the agent is {SOFTWARE}"
+    assert check_version(agent(software="csi-bridge/9")).do == "restart the agent"
+    assert check_version(agent(hub_software="csi-bridge/9")).what.endswith("and the hub is csi-bridge/9")
+
+
+def test_without_a_link_the_hubs_own_words_are_told() -> None:
+    assert check_link(agent()).what == "node n1 is connected to wss://hub:1 since 2026-11-21T09:12:03Z"
+    found = check_link(agent(connected=False, why="the hub is full"))
+    assert (found.level, found.what.endswith("Z: the hub is full")) == ("wrong", True)
+
+
+@pytest.mark.parametrize(
+    ("own", "there", "level"),
+    [(True, False, "ok"), (True, True, "wrong"), (False, True, "ok"), (False, False, "warning")],
+)
+def test_a_kubelet_is_where_the_agent_leaves_the_mounting_to_it(own: bool, there: bool, level: str) -> None:
+    assert check_kubelet(own=own, there=there, root=Path("/var/lib/kubelet")).level == level
+
+
+def test_a_driver_that_is_not_registered_is_named() -> None:
+    entry = {"name": "a.example", "nodeID": "id-1"}
+    assert check_registered([{"name": "a.example"}], [entry]).what == "the CSINode has an entry for a.example as id-1"
+    found = check_registered([{"name": "a.example"}, {"name": "b.example"}], [entry])
+    assert found.what == "no volume of these drivers can be mounted here: b.example"
+
+
+def volumes(*found: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    usual = {
+        "trouble": "",
+        "as_of": "2026-11-21T09:12:03Z",
+        "connected": True,
+        "in_step": True,
+        "facts_waiting": 0,
+        "volumes": list(found),
+    }
+    return usual | changes
+
+
+@pytest.mark.parametrize(
+    ("state", "level", "word"),
+    [
+        (volumes(), "ok", "the node knows its pods"),
+        (volumes(trouble="disk full"), "wrong", "disk full"),
+        (volumes(as_of=None), "warning", "never told"),
+        (volumes(connected=False, facts_waiting=3), "warning", "3 facts wait"),
+        (volumes(in_step=False), "warning", "not yet told"),
+        (volumes(facts_waiting=3), "warning", "3 facts"),
+    ],
+)
+def test_what_a_node_knows_and_has_to_tell(state: dict[str, Any], level: str, word: str) -> None:
+    found = check_knowledge(state)
+    assert (found.level, word in found.what) == (level, True)
+
+
+def test_volumes_with_an_error_are_counted_and_one_is_told() -> None:
+    well = {"namespace": "d", "pod": "a", "volume": "v", "state": "published", "error": ""}
+    assert check_volumes(volumes(well)).what == "1 of 1 volumes are published"
+    found = check_volumes(volumes(well, well | {"pod": "b", "state": "waiting", "error": "no such disk"}))
+    assert found.what == "1 of 2 volumes have an error; d/b v, for one: no such disk"
+
+
+# -------------------- the hub --------------------
+
+
+def node(name: str = "n1", *, connected: bool = True, **changes: Any) -> dict[str, Any]:
+    usual = {
+        "node": name,
+        "connected": connected,
+        "since": NOW,
+        "software": SOFTWARE if connected else "",
+        "drivers": ["d.example"],
+        "versions": {"d.example": "1"},
+    }
+    return usual | changes
+
+
+def hub(*nodes: dict[str, Any], proxies: tuple[str, ...] = ("d.example",), **changes: Any) -> dict[str, Any]:
+    usual = {
+        "software": SOFTWARE,
+        "nodes": list(nodes),
+        "drivers": [{"driver": name, "software": SOFTWARE} for name in proxies],
+        "lost": [],
+        "trouble": "",
+        "problems": [],
+    }
+    return usual | changes
+
+
+def test_versions_that_differ_from_the_hubs_are_named_with_those_who_have_them() -> None:
+    assert check_versions(hub(node(), node("n2", connected=False))).level == "ok"
+    found = check_versions(hub(node(software="csi-bridge/0"), node("n2", software="csi-bridge/0")))
+    assert found.what == f"the hub is {SOFTWARE}, and there is csi-bridge/0 at n1, n2"
+    assert check_versions(hub(software="csi-bridge/0")).do == "restart the hub"
+
+
+def test_a_hub_that_lost_something_or_cannot_write_is_wrong_and_has_problems_by_the_dozen() -> None:
+    state = hub(lost=["hub.db was gone"], trouble="disk full", problems=[f"p{number}" for number in range(25)])
+    found = list(check_hub_knowledge(state))
+    assert [finding.level for finding in found] == ["wrong"] * 2 + ["warning"] * 21
+    assert found[-1].what == "there are 5 more problems"
+    assert list(check_hub_knowledge(hub())) == []
+
+
+async def test_around_a_hub_that_does_not_tell_its_settings_nothing_is_looked_at() -> None:
+    (result,) = await perform(_surroundings(None), limit_s=5.0)
+    assert (result.name, result.finding.level, result.finding.do) == ("settings", "warning", "restart the hub")
+
+
+async def test_a_hub_without_a_listener_and_one_on_which_nobody_answers_are_told(tmp_path: Path) -> None:
+    texts = {"state_dir": str(tmp_path)}
+    *_, without = await perform(_surroundings(HubSettings.from_texts(texts)), limit_s=5.0)
+    assert without.finding.what == "without --listen no edge agent can connect"
+    texts |= {"listen": "127.0.0.1:1", "insecure": "true"}
+    *_, dead = await perform(_surroundings(HubSettings.from_texts(texts)), limit_s=5.0)
+    assert dead.finding.what.startswith("nobody answers at --listen=127.0.0.1:1: ")
+
+
+def test_nodes_that_are_away_are_named_with_the_time() -> None:
+    assert check_nodes([node()]).what == "1 of 1 nodes are connected"
+    assert check_nodes([node(), node("n2", connected=False)]).what == (
+        "1 of 2 nodes are offline: n2 since 2026-11-21T09:12:03Z"
+    )
+    assert check_nodes([]).what == "no edge node has ever been here"
+
+
+def test_who_was_refused_lately_is_told_and_who_gave_up_is_not() -> None:
+    one = {"role": "edge", "name": "n7", "address": "10.0.0.7:1", "at": NOW - 30, "why": "it is full"}
+    (found,) = check_refused([one, one | {"at": NOW - 3_600}], NOW)
+    assert found.what == "edge n7 from 10.0.0.7:1 was refused at 2026-11-21T09:11:33Z: it is full"
+
+
+@pytest.mark.parametrize(
+    ("state", "level", "words"),
+    [
+        (hub(node()), "ok", "driver d.example 1 runs on n1, and its proxy driver is connected"),
+        (hub(), "wrong", "no edge node has reported such a driver"),
+        (hub(node(), proxies=()), "warning", "no proxy driver of that name is connected"),
+        (hub(node(connected=False)), "wrong", "of which none is connected"),
+        (hub(node(), node("n2", versions={"d.example": "2"})), "warning", "several versions: 1, 2"),
+    ],
+)
+def test_a_driver_needs_a_proxy_driver_and_a_node(state: dict[str, Any], level: str, words: str) -> None:
+    (found,) = check_drivers(state)
+    assert (found.level, words in found.what) == (level, True)
+
+
+# -------------------- the proxy driver --------------------
+
+
+@pytest.mark.parametrize("code", [Code.OK, Code.UNIMPLEMENTED, Code.INTERNAL])
+def test_whatever_the_vendor_says_to_a_call_the_call_got_there(code: Code) -> None:
+    assert check_call(Status(code)).level == "ok"
+
+
+def test_a_call_that_the_bridge_answered_itself_is_wrong_with_its_words() -> None:
+    found = check_call(Status(Code.UNAVAILABLE, "edge node n1 is offline"))
+    assert (found.level, found.what.endswith("UNAVAILABLE: edge node n1 is offline")) == ("wrong", True)
+
+
+def test_a_question_for_all_nodes_is_refused_by_the_hub_which_is_as_far_as_it_can_get() -> None:
+    refusal = NotWhole("d.example", GET_CAPACITY, 3)
+    assert check_call(Status(Code.UNAVAILABLE, str(refusal))).level == "ok"
+
+
+def test_a_proxy_driver_without_sidecars_is_told() -> None:
+    assert check_sidecars(0, Path("/s")).level == "warning"
+    assert check_sidecars(4, Path("/s")).level == "ok"
+
+
+# -------------------- the cluster --------------------
+
+
+class Cluster:
+    """An API server with these CSIDrivers and CSINodes."""
+
+    def __init__(self, drivers: tuple[str, ...] = (), failure: int = 0, **nodes: list[str]) -> None:
+        self.date = ""
+        self._drivers, self._failure, self._nodes = drivers, failure, nodes
+
+    async def list(self, resource: Any, *, limit: int, more: str = "") -> Page:
+        if self._failure:
+            raise KubeError("list csidrivers", self._failure, "", "no")
+        self.date = "Sat, 21 Nov 2026 09:12:03 GMT"
+        return Page([{"metadata": {"name": name}} for name in self._drivers], "1", "")
+
+    async def get(self, resource: Any, name: str, namespace: str = "") -> dict[str, Any]:
+        if self._failure or name not in self._nodes:
+            raise KubeError(f"get CSINode {name}", self._failure or 404, "", "no")
+        return {"spec": {"drivers": [{"name": driver} for driver in self._nodes[name]]}}
+
+
+async def looked_at(cluster: Cluster, *nodes: dict[str, Any]) -> dict[str, Finding]:
+    return {result.name: result.finding for result in await perform(cluster_checks(cluster, nodes), limit_s=5.0)}
+
+
+async def test_a_cluster_with_all_that_the_drivers_need_is_well() -> None:
+    found = await looked_at(Cluster(("d.example",), n1=["d.example"]), node())
+    assert found["CSIDriver"].what == "there is a CSIDriver for each driver (d.example)"
+    assert found["CSINode"].what == "the CSINodes of 1 nodes have an entry for each of their drivers"
+    assert "of the API server" in found["clock"].what
+
+
+async def test_what_a_cluster_lacks_is_named() -> None:
+    found = await looked_at(Cluster(n1=["other"]), node(), node("n2"))
+    assert found["CSIDriver"].what == "there is no CSIDriver d.example"
+    assert found["CSINode"].what.startswith("the CSINode has no entry for d.example on n1, d.example on n2: ")
+    assert (await looked_at(Cluster()))["CSIDriver"].what == "no driver is reported yet"
+
+
+async def test_a_cluster_that_refuses_is_told_with_its_words() -> None:
+    found = await looked_at(Cluster(failure=403), node())
+    assert found["CSIDriver"].what == "Kubernetes: list csidrivers: no"
+    assert [found[name].level for name in ("CSIDriver", "CSINode", "clock")] == ["wrong", "warning", "warning"]

@@ -1,0 +1,87 @@
+"""The hub's nodes and volumes as a person reads them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cli import nodes, volumes
+from cli.listing_settings import NodesSettings, VolumesSettings
+
+SINCE = 1_795_252_323.9
+
+
+def node(name: str, **changes: Any) -> dict[str, Any]:
+    usual = {
+        "node": name,
+        "connected": True,
+        "since": SINCE,
+        "calls": 3,
+        "address": "10.0.0.7:5123",
+        "drivers": ["b.example", "a.example"],
+        "conflict": "",
+        "last_error": None,
+    }
+    return usual | changes
+
+
+def volume(pv: str, **changes: Any) -> dict[str, Any]:
+    usual = {
+        "volume": f"h-{pv}",
+        "driver": "a.example",
+        "node": "n1",
+        "pv": pv,
+        "claim": "default/data",
+        "state": "mounted",
+        "error": "",
+    }
+    return usual | changes
+
+
+def test_nodes_are_a_table_and_what_went_wrong_stands_below() -> None:
+    error = {
+        "at": SINCE,
+        "driver": "a.example",
+        "method": "/csi.v1.Controller/CreateVolume",
+        "code": "INTERNAL",
+        "by": "vendor",
+        "message": "fire\x1b",
+    }
+    away = node("edge-2", connected=False, address="", drivers=[], calls=0, conflict="two machines are edge-2")
+    refused = {"role": "edge", "name": "edge-2", "address": "10.0.0.9:7", "at": SINCE, "why": "it is another one"}
+    assert list(nodes.show({"nodes": [node("n1", last_error=error), away], "refused": [refused]})) == [
+        "NODE    STATE      SINCE                 CALLS  ADDRESS        DRIVERS",
+        "n1      connected  2026-11-21T09:12:03Z  3      10.0.0.7:5123  a.example, b.example",
+        "edge-2  offline    2026-11-21T09:12:03Z  0      -              -",
+        "",
+        "CONFLICT: two machines are edge-2",
+        "LAST ERROR: n1: 2026-11-21T09:12:03Z CreateVolume of a.example ended with INTERNAL (from the vendor): fire?",
+        "REFUSED: 2026-11-21T09:12:03Z edge edge-2 from 10.0.0.9:7: it is another one",
+    ]
+
+
+def test_a_hub_that_knows_no_node_says_so_and_whom_it_refused() -> None:
+    assert list(nodes.show({"nodes": [], "refused": []})) == ["the hub knows no edge node"]
+
+
+def test_volumes_are_a_table_and_errors_stand_below() -> None:
+    free = volume("pv-2", node="", claim="", state="available")
+    failing = volume("pv-3", state="error", error="no such disk")
+    assert list(volumes.show({"has_source": True, "volumes": [volume("pv-1"), free, failing]})) == [
+        "VOLUME  DRIVER     NODE  PV    CLAIM         STATE",
+        "h-pv-1  a.example  n1    pv-1  default/data  mounted",
+        "h-pv-2  a.example  -     pv-2  -             available",
+        "h-pv-3  a.example  n1    pv-3  default/data  error",
+        "",
+        "pv-3 on n1: no such disk",
+    ]
+
+
+def test_a_hub_without_volumes_says_whether_it_could_know_any() -> None:
+    assert list(volumes.show({"has_source": True, "volumes": []})) == ["the hub knows no volume of a CSI driver"]
+    (line,) = volumes.show({"has_source": False, "volumes": []})
+    assert "without --kubeconfig and without --manifests" in line
+
+
+def test_both_are_tables_unless_json_is_asked_for() -> None:
+    assert NodesSettings.from_texts({}).output == "table"
+    assert VolumesSettings.from_texts({"output": "json"}).output == "json"

@@ -1,0 +1,63 @@
+"""docs/troubleshooting.md quotes what the software says: each sentence in it exists in the source."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cli.main import cli
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "troubleshooting.md").read_text()
+
+_ARGUMENT = re.compile(r"%[-#0-9.]*[sdrg]")
+"""An argument of a log line."""
+
+
+def said() -> Iterator[str]:
+    """Every text in the source, with … in the place of what is filled in."""
+    for place in ("cli", "cloud", "common", "edge"):
+        for path in (ROOT / place).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.JoinedStr):
+                    parts = [str(it.value) if isinstance(it, ast.Constant) else "…" for it in node.values]
+                    yield re.sub("…+", "…", "".join(parts))
+                elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                    yield _ARGUMENT.sub("…", node.value)
+
+
+def quoted() -> list[str]:
+    """The messages that the page quotes: a paragraph of lines that begin with `> ` is one."""
+    paragraphs = re.split(r"\n\s*\n", PAGE)
+    return [" ".join(part.replace("\n> ", "\n").removeprefix("> ").split()) for part in paragraphs if part[:2] == "> "]
+
+
+def test_every_message_that_is_quoted_is_one_of_the_softwares() -> None:
+    texts = list(said())
+    assert len(quoted()) > 40
+    assert [message for message in quoted() if not any(message in text for text in texts)] == []
+
+
+def anchors(page: str) -> set[str]:
+    """What a page's headings are linked by."""
+    heads = re.findall(r"^##+ (.*)$", page, re.MULTILINE)
+    return {re.sub(r"[^a-z0-9 -]", "", head.lower()).replace(" ", "-") for head in heads}
+
+
+def test_every_command_that_is_named_exists() -> None:
+    named = set(re.findall(r"(?<!-n )csi-bridge ([a-z]+)", PAGE)) - {"edge"}
+    assert len(named) > 5
+    assert named - cli.commands.keys() == set()
+
+
+def test_every_link_leads_to_a_heading() -> None:
+    links = re.findall(r"\]\(([a-z-]+\.md)?(?:#([^)]*))?\)", PAGE)
+    assert len(links) > 10
+    for name, anchor in links:
+        page = (ROOT / "docs" / name).read_text() if name else PAGE
+        assert not anchor or anchor in anchors(page)
