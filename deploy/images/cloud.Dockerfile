@@ -1,0 +1,33 @@
+# The cloud image: hub, proxy driver, and the commands of an operator. For all platforms at once, in the project's folder:
+#
+#   docker buildx build --platform linux/amd64,linux/arm64 -f deploy/images/cloud.Dockerfile -t REGISTRY/cloud:0.1.0 .
+#   ... --target csidriver -t REGISTRY/csidriver:0.1.0 .     the same in the place of KubeEdge's csidriver
+#
+# Nothing here names a platform: the base image and the wheels of each are taken by their own tools.
+ARG PYTHON=docker.io/library/python:3.11-slim-bookworm
+
+FROM ${PYTHON} AS build
+WORKDIR /source
+COPY pyproject.toml constraints.txt README.md LICENSE ./
+COPY cli cli
+COPY cloud cloud
+COPY common common
+COPY edge edge
+COPY examples examples
+RUN python -m venv --without-pip /opt/csi-bridge
+RUN pip --python /opt/csi-bridge/bin/python install --no-cache-dir --constraint constraints.txt ".[cloud]"
+
+FROM ${PYTHON} AS base
+COPY --from=build /opt/csi-bridge /opt/csi-bridge
+ENV PATH=/opt/csi-bridge/bin:$PATH
+# Installed files are compiled already, and the root file system may be read-only.
+ENV PYTHONDONTWRITEBYTECODE=1
+
+# KubeEdge's StatefulSets name no command, and their containers own files as root.
+FROM base AS csidriver
+COPY --chmod=755 deploy/images/csidriver /usr/local/bin/csidriver
+ENTRYPOINT ["csidriver"]
+
+FROM base AS cloud
+USER 65532:65532
+ENTRYPOINT ["csi-bridge"]

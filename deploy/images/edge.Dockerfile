@@ -1,0 +1,35 @@
+# The edge image: the agent. It runs as root, because root owns the drivers' sockets. For all platforms at once, in the
+# project's folder:
+#
+#   docker buildx build --platform linux/amd64,linux/arm64 -f deploy/images/edge.Dockerfile -t REGISTRY/edge:0.1.0 .
+#   ... --target dirdriver -t REGISTRY/dirdriver:0.1.0 .     the example driver
+#
+# Nothing here names a platform: the base image and the wheels of each are taken by their own tools.
+ARG PYTHON=docker.io/library/python:3.11-slim-bookworm
+
+FROM ${PYTHON} AS build
+WORKDIR /source
+COPY pyproject.toml constraints.txt README.md LICENSE ./
+COPY cli cli
+COPY cloud cloud
+COPY common common
+COPY edge edge
+COPY examples examples
+RUN python -m venv --without-pip /opt/csi-bridge
+RUN pip --python /opt/csi-bridge/bin/python install --no-cache-dir --constraint constraints.txt ".[edge]"
+
+FROM build AS build-dirdriver
+RUN pip --python /opt/csi-bridge/bin/python install --no-cache-dir --constraint constraints.txt ".[demo]"
+
+FROM ${PYTHON} AS dirdriver
+RUN apt-get update && apt-get install -y --no-install-recommends e2fsprogs xfsprogs && rm -rf /var/lib/apt/lists/*
+COPY --from=build-dirdriver /opt/csi-bridge /opt/csi-bridge
+ENV PATH=/opt/csi-bridge/bin:$PATH
+ENTRYPOINT ["dirdriver"]
+
+FROM ${PYTHON} AS edge
+COPY --from=build /opt/csi-bridge /opt/csi-bridge
+ENV PATH=/opt/csi-bridge/bin:$PATH
+# Installed files are compiled already, and the root file system may be read-only.
+ENV PYTHONDONTWRITEBYTECODE=1
+ENTRYPOINT ["csi-bridge"]

@@ -1,0 +1,589 @@
+"""deploy/, on a real API server, with the stock sidecars and with real certificates: what the files say works."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+from tests.peers.support import manifests
+from tests.peers.support.claims import Claims
+from tests.peers.support.manifests import GIB
+from tests.support.deployed import DEPLOY, ROOT, arguments, container, kustomizations, objects, pod_spec, with_flags
+from tests.support.ports import free_ports
+from tests.support.processes import listens_on
+from tests.support.sidecar import Sidecar
+from tests.support.waiting import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.peers.support.control_plane import ControlPlane
+    from tests.peers.support.kube_api import KubeApi
+    from tests.peers.support.sidecars import Sidecars
+    from tests.support.processes import Process, Supervisor
+
+Object = dict[str, Any]
+
+pytestmark = pytest.mark.timeout(300)
+
+_BIN = Path(sys.executable).parent
+_STOCK = ("csi-provisioner", "csi-attacher", "csi-resizer", "csi-snapshotter")
+_NODE = "edge-1"
+_READY_S = 60.0
+
+STEP_BY_STEP = {
+    "certificates.sh": "the bridge of these tests has its certificates from it",
+    "edge/csi-bridge-edge.service": "systemd reads it, below",
+    "edge/edge.env": "tests/unit/test_deploy.py starts an agent with it",
+    "images/cloud.Dockerfile": "its steps are done below",
+    "images/csidriver": "runs below, as KubeEdge's StatefulSet would",
+    "images/edge.Dockerfile": "its steps are done below",
+}
+"""Files that kubectl does not read, and who does."""
+
+
+def folder(path: Path) -> str:
+    return str(path.relative_to(DEPLOY))
+
+
+# ---- on the API server -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def rendered(peer: Callable[[str], Path]) -> dict[str, list[Object]]:
+    """What each folder's kustomization makes."""
+    found = {}
+    for path in kustomizations():
+        text = _output(peer("kubectl"), "kustomize", path)
+        found[str(path.relative_to(DEPLOY))] = [it for it in yaml.safe_load_all(text) if it]
+    return found
+
+
+@pytest.fixture
+def judged(peer: Callable[[str], Path], control_plane: ControlPlane) -> Callable[[list[Object]], list[str]]:
+    """Lets the API server judge objects, every field of them: a line for each, and no warning."""
+
+    def judge(given: list[Object]) -> list[str]:
+        # On the server's side: what others made of an object that is there is no matter.
+        how = ("apply", "--server-side", "--force-conflicts", "--dry-run=server", "--validate=strict", "-f", "-")
+        kubeconfig = f"--kubeconfig={control_plane.admin_kubeconfig()}"
+        return _output(peer("kubectl"), kubeconfig, *how, text=yaml.safe_dump_all(given)).splitlines()
+
+    return judge
+
+
+def _output(*command: object, text: str = "") -> str:
+    done = subprocess.run([str(word) for word in command], input=text, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+@pytest.fixture
+def kinds(sidecars: Sidecars, control_plane: ControlPlane) -> None:
+    """What the folders suppose to be there: the kinds of snapshots, and the namespaces."""
+    sidecars.install_snapshot_kinds()
+    for path in ("cloud/base/hub-rbac.yaml", "edge/base/namespace.yaml"):
+        for found in objects(DEPLOY / path):
+            if found["kind"] == "Namespace":
+                control_plane.api.ensure(found)
+
+
+_LEVEL = "pod-security.kubernetes.io/enforce"
+
+_ON_ITS_HOST = "cloud/overlays/kubeedge"
+"""Its hub uses a directory of its host, as root: its namespace has another level of Pod Security."""
+
+
+@pytest.mark.usefixtures("kinds")
+def test_the_api_server_takes_every_object_of_every_folder(
+    rendered: dict[str, list[Object]], judged: Callable[[list[Object]], list[str]], control_plane: ControlPlane
+) -> None:
+    """Without a warning: no pod asks for more than its namespace allows, which in the cloud is next to nothing."""
+    assert _level(rendered["cloud/base"]) == "restricted"
+    every = [found for path, made in rendered.items() if path != _ON_ITS_HOST for found in made]
+    said = judged(every)
+    assert len(said) == len(every)
+    assert all(line.endswith("serverside-applied (server dry run)") for line in said)
+
+    on_its_host = rendered[_ON_ITS_HOST]
+    control_plane.api.patch("Namespace", "csi-bridge", {"metadata": {"labels": {_LEVEL: _level(on_its_host)}}})
+    try:
+        assert len(judged(on_its_host)) == len(on_its_host)
+    finally:
+        control_plane.api.patch("Namespace", "csi-bridge", {"metadata": {"labels": {_LEVEL: "restricted"}}})
+
+
+def _level(made: list[Object]) -> str:
+    (namespace,) = (it for it in made if it["kind"] == "Namespace")
+    return str(namespace["metadata"]["labels"][_LEVEL])
+
+
+def test_no_file_is_left_out() -> None:
+    read = {DEPLOY / name for name in STEP_BY_STEP}
+    for path in kustomizations():
+        read.add(path / "kustomization.yaml")
+        content = yaml.safe_load((path / "kustomization.yaml").read_text())
+        named = [*content["resources"], *(it["path"] for it in content.get("patches", ()) if "path" in it)]
+        read |= {file for name in named if (file := (path / name).resolve()).is_file()}
+    assert sorted(read) == sorted(path for path in DEPLOY.rglob("*") if path.is_file())
+
+
+def test_kubeedges_agents_find_the_drivers_where_edgecore_does(rendered: dict[str, list[Object]]) -> None:
+    spec = _of_daemons(rendered["edge/overlays/kubeedge"])
+    (agent,) = spec["containers"]
+    assert "--root-dir=/var/lib/edged" in agent["args"]
+    places = {it["name"]: it["hostPath"]["path"] for it in spec["volumes"] if "hostPath" in it}
+    for mount in agent["volumeMounts"]:
+        assert places.get(mount["name"], mount["mountPath"]) == mount["mountPath"]
+        assert not mount["mountPath"].startswith("/var/lib/kubelet")
+
+
+def _of_daemons(made: list[Object]) -> Object:
+    (spec,) = (pod_spec(it) for it in made if it["kind"] == "DaemonSet")
+    assert spec is not None
+    return spec
+
+
+# ---- the whole of it, from these files -------------------------------------------------------------------------------
+
+
+class Deployed:
+    """Processes with the arguments of deploy/, but for paths and ports.
+
+    Attributes:
+        uds: the hub's UNIX socket.
+        csi: the proxy driver's socket.
+        root: the node's kubelet directory.
+    """
+
+    def __init__(self, directory: Path, supervisor: Supervisor) -> None:
+        self._directory, self._supervisor = directory, supervisor
+        self._port, self._hub_http, self._driver_http = free_ports(3)
+        self.uds = directory / "kubeedge/kubeedge.sock"
+        self.csi = directory / "csi/csi.sock"
+        self.root = directory / "root"
+        for path in (self.uds.parent, self.csi.parent, self.root / "plugins_registry"):
+            path.mkdir(parents=True)
+
+    def start_hub(self, *flags: str, kubeconfig: Path | None = None) -> Process:
+        """Start the hub, which follows a cluster if it has one."""
+        changes = {
+            "uds": f"unix://{self.uds}",
+            "listen": f"127.0.0.1:{self._port}",
+            "state_dir": self._directory / "hub",
+            "http": f"127.0.0.1:{self._hub_http}",
+            "kubeconfig": kubeconfig,
+            **self._tls("hub", "localhost"),
+        }
+        args = with_flags(arguments(container("cloud/base/hub.yaml", "hub")), **changes)
+        if kubeconfig is None:
+            args.remove("--kubeconfig=None")
+        return self._start("hub", [_BIN / "csi-bridge", *args, *flags], lambda: listens_on(self._port))
+
+    def start_driver(self, name: str) -> Process:
+        """Start the proxy driver of cloud/driver, which comes by wss."""
+        changes = {
+            "endpoint": f"unix://{self.csi}",
+            "hub_endpoint": f"wss://localhost:{self._port}",
+            "state_dir": self._directory / "driver",
+            "http": f"127.0.0.1:{self._driver_http}",
+            **self._tls("driver", name),
+        }
+        args = arguments(container("cloud/driver/driver.yaml", "driver"), DRIVER_NAME=name)
+        return self._start("driver", [_BIN / "csi-bridge", *with_flags(args, **changes)], lambda: listens_on(self.csi))
+
+    def start_agent(self, agent: Object) -> Process:
+        """Start the agent of a node with a kubelet, from its container."""
+        status = self._directory / "edge.sock"
+        changes = {
+            "root_dir": self.root,
+            "state_dir": self._directory / "edge",
+            "status": f"unix://{status}",
+            **self._tls("edge", _NODE),
+        }
+        args = with_flags(arguments(agent, NODE_NAME=_NODE, HUB=f"wss://localhost:{self._port}"), **changes)
+        return self._start("agent", [_BIN / "csi-bridge", *args], lambda: listens_on(status))
+
+    def start_vendor(self, *flags: str, name: str = "dirdriver.csi", without: str = "") -> Path:
+        """Start the example driver where a kubelet's plugins are, maybe without a flag of its own; its socket."""
+        socket = self.root / "plugins" / name / "csi.sock"
+        socket.parent.mkdir(parents=True)
+        state = self._directory / "vendor"
+        state.mkdir()
+        given = arguments(container("examples/driver/node.yaml", "dirdriver"), NODE_NAME=_NODE)
+        args = with_flags(
+            [it for it in given if it != without], endpoint=f"unix://{socket}", state_dir=state, drivername=name
+        )
+        self._start("dirdriver", [_BIN / "dirdriver", *args, *flags], lambda: listens_on(socket))
+        return socket
+
+    def _tls(self, role: str, name: str) -> dict[str, Path]:
+        script = [str(DEPLOY / "certificates.sh"), str(self._directory / "certificates"), role, name]
+        made = Path(subprocess.run(script, check=True, capture_output=True, text=True).stdout.strip())
+        return {"tls_ca": made / "ca.crt", "tls_cert": made / "tls.crt", "tls_key": made / "tls.key"}
+
+    def _start(self, name: str, command: list[object], ready: Callable[[], bool]) -> Process:
+        return self._supervisor.start(name, command, ready=ready, timeout_s=_READY_S)
+
+
+@pytest.fixture
+def deployed(short_dir: Path, supervisor: Supervisor) -> Deployed:
+    return Deployed(short_dir, supervisor)
+
+
+def wait_routed(socket: Path) -> None:
+    """Wait until the vendor answers through the bridge."""
+    said: list[object] = []
+
+    def look() -> bool:
+        with Sidecar(socket, patient=True) as sidecar:
+            outcome = sidecar.call("GetCapacity", timeout_s=5.0)
+        said[:] = [outcome.refusal]
+        return outcome.ok
+
+    wait_for(look, what="answer of the vendor's", timeout_s=_READY_S, instead=lambda: said)
+
+
+class Cloud:
+    """The sidecars of cloud/driver, with the ServiceAccount that it gives them."""
+
+    def __init__(self, plane: ControlPlane, supervisor: Supervisor, peer: Callable[[str], Path]) -> None:
+        self._plane, self._supervisor, self._peer = plane, supervisor, peer
+        plane.apply(DEPLOY / "cloud/base/hub-rbac.yaml")
+        plane.apply(DEPLOY / "cloud/driver/rbac.yaml")
+
+    @cached_property
+    def hub_kubeconfig(self) -> Path:
+        """The hub's ServiceAccount."""
+        return self._plane.service_account_kubeconfig("csi-bridge", "csi-bridge-hub")
+
+    def start_sidecars(self, socket: Path) -> list[Process]:
+        """Start the four, each the leader of its kind when it is ready."""
+        kubeconfig = self._plane.service_account_kubeconfig("csi-bridge", "csi-bridge-driver")
+        found = []
+        for name in _STOCK:
+            (port,) = free_ports(1)
+            found.append(self._start(name, socket, port, kubeconfig))
+        return found
+
+    def _start(self, name: str, socket: Path, port: int, kubeconfig: Path) -> Process:
+        command = [
+            self._peer(name),
+            *with_flags(arguments(container("cloud/driver/driver.yaml", name)), csi_address=socket),
+            f"--kubeconfig={kubeconfig}",
+            "--leader-election-namespace=csi-bridge",  # inside, it is that of the pod
+            f"--http-endpoint=127.0.0.1:{port}",
+            "--v=5",
+        ]
+        return self._supervisor.start(name, command, ready=lambda: listens_on(port), timeout_s=_READY_S)
+
+
+@pytest.fixture
+def cloud(control_plane: ControlPlane, supervisor: Supervisor, peer: Callable[[str], Path]) -> Cloud:
+    return Cloud(control_plane, supervisor, peer)
+
+
+@pytest.mark.parametrize("name", _STOCK)
+def test_a_sidecar_knows_its_flags(name: str, peer: Callable[[str], Path]) -> None:
+    command = [str(peer(name)), *arguments(container("cloud/driver/driver.yaml", name)), "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture
+def edge_1(control_plane: ControlPlane) -> Iterator[str]:
+    """The node, as its kubelet and the driver's registration leave it in the cluster."""
+    api, key = control_plane.api, "topology.dirdriver.csi/node"
+    api.create(manifests.node(_NODE))
+    api.patch("Node", _NODE, {"metadata": {"labels": {key: _NODE, "csi-bridge.io/edge": "kubelet"}}})
+    api.create(manifests.csi_node(_NODE, drivers={"dirdriver.csi": _NODE}, topology_keys=[key]))
+    yield _NODE
+    api.delete("CSINode", _NODE)
+    api.delete("Node", _NODE)
+
+
+@pytest.fixture
+def claims(control_plane: ControlPlane, namespace: str) -> Iterator[Claims]:
+    """Claims of the StorageClass of examples/dynamic."""
+    (storage_class,) = objects(DEPLOY / "examples/dynamic/storageclass.yaml")
+    control_plane.api.create(storage_class)
+    yield Claims(api=control_plane.api, namespace=namespace, storage_class=storage_class["metadata"]["name"])
+    control_plane.api.delete("StorageClass", storage_class["metadata"]["name"])
+
+
+def test_all_that_the_sidecars_may_do_is_used_and_nothing_is_missing(
+    deployed: Deployed, cloud: Cloud, sidecars: Sidecars, claims: Claims, edge_1: str, control_plane: ControlPlane
+) -> None:
+    """A volume's whole life: made, grown, attached, detached, cloned, restored from a snapshot, deleted."""
+    api, of_node = control_plane.api, {"volume.kubernetes.io/selected-node": edge_1}
+    before = len(control_plane.asked_by("csi-bridge-driver"))
+    sidecars.install_snapshot_kinds()
+    sidecars.start_snapshot_controller()
+    deployed.start_hub(kubeconfig=cloud.hub_kubeconfig)
+    vendor = deployed.start_vendor("--mutable-parameter=tier", without="--no-attach")
+    deployed.start_agent(container("edge/base/agent.yaml", "agent"))
+    deployed.start_driver("dirdriver.csi")
+    wait_routed(deployed.csi)
+    stock = cloud.start_sidecars(deployed.csi)
+
+    api.create(_ATTRIBUTES)
+    claims.ask("data", annotations=of_node, volumeAttributesClassName="gold")
+    volume = claims.wait_bound("data")["metadata"]["name"]
+    claims.grow("data", 2 * GIB)
+    api.wait_until("PersistentVolume", volume, lambda it: it["spec"]["capacity"]["storage"] == "2Gi", what="of 2 GiB")
+    _attach_and_detach(api, volume)
+    _snapshot(api, claims.namespace)
+    for name, source in _SOURCES.items():
+        claims.ask(name, annotations=of_node, size_bytes=2 * GIB, dataSource=source)
+        claims.wait_bound(name)
+    for name in (*_SOURCES, "data"):
+        claims.let_go(name)
+    api.delete("VolumeSnapshot", "dynamic", namespace=claims.namespace)
+    wait_for(lambda: not api.all("VolumeSnapshotContent"), what="end of the snapshot", timeout_s=_READY_S)
+    api.delete("VolumeSnapshotClass", "edge")
+    api.delete("VolumeAttributesClass", "gold")
+
+    with Sidecar(vendor, patient=True) as driver:
+        assert not driver.call("ListVolumes").answer.entries
+        assert not driver.call("ListSnapshots").answer.entries
+    for process in stock:
+        assert process.running
+        assert not re.findall(r"^.*forbidden.*$", process.output(), re.MULTILINE)
+    asked = control_plane.asked_by("csi-bridge-driver", since=before)
+    assert _granted() - {(it.verb, it.group, it.resource) for it in asked} - _NOT_ALWAYS == set()
+
+
+def _granted() -> set[tuple[str, str, str]]:
+    """What the roles of cloud/driver allow: verb, API group, resource."""
+    rules = [rule for it in objects(DEPLOY / "cloud/driver/rbac.yaml") for rule in it.get("rules", ())]
+    return {
+        (verb, group, resource)
+        for rule in rules
+        for verb in rule["verbs"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+    }
+
+
+_NOT_ALWAYS = {
+    # Where the API server cannot begin a watch with what there is (before Kubernetes 1.34), sidecars list it first.
+    *(it for it in _granted() if it[0] == "list"),
+    ("patch", "", "events"),  # an event that comes again
+}
+
+_ATTRIBUTES: Object = {
+    "apiVersion": "storage.k8s.io/v1",
+    "kind": "VolumeAttributesClass",
+    "metadata": {"name": "gold"},
+    "driverName": "dirdriver.csi",
+    "parameters": {"tier": "gold"},
+}
+
+_SOURCES = {
+    "restored": {"apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": "dynamic"},
+    "cloned": {"kind": "PersistentVolumeClaim", "name": "data"},
+}
+
+
+def _attach_and_detach(api: KubeApi, volume: str) -> None:
+    api.create(manifests.volume_attachment("deploy", driver="dirdriver.csi", node=_NODE, volume=volume))
+    api.wait_until(
+        "VolumeAttachment", "deploy", lambda it: it.get("status", {}).get("attached", False), what="attached"
+    )
+    api.delete("VolumeAttachment", "deploy")
+    api.wait_gone("VolumeAttachment", "deploy")
+
+
+def _snapshot(api: KubeApi, namespace: str) -> None:
+    for found in (
+        *objects(DEPLOY / "examples/snapshot/class.yaml"),
+        *objects(DEPLOY / "examples/snapshot/snapshot.yaml"),
+    ):
+        spec = found.get("spec")
+        if spec is not None:
+            found["metadata"]["namespace"] = namespace
+            spec["source"] = {"persistentVolumeClaimName": "data"}
+        api.create(found)
+    api.wait_until(
+        "VolumeSnapshot",
+        "dynamic",
+        lambda it: it.get("status", {}).get("readyToUse", False),
+        what="ready",
+        namespace=namespace,
+        timeout_s=_READY_S,
+    )
+
+
+# ---- in KubeEdge's place ---------------------------------------------------------------------------------------------
+
+
+def test_kubeedges_stateful_set_works_with_another_image(
+    deployed: Deployed, supervisor: Supervisor, rendered: dict[str, list[Object]]
+) -> None:
+    """With the part of it that docs/from-kubeedge.md shows, the hub on CloudCore's socket, and EdgeCore's directory."""
+    deployed.start_hub()
+    name = "csi-hostpath"
+    deployed.start_vendor(name=name)
+    (agent,) = _of_daemons(rendered["edge/overlays/kubeedge"])["containers"]
+    deployed.start_agent(agent)
+
+    shown = re.findall("```yaml\n(.*?)```", (ROOT / "docs/from-kubeedge.md").read_text(), re.DOTALL)
+    (spec,) = (found for text in shown if "containers" in (found := yaml.safe_load(text)))
+    (proxy,) = spec["containers"]
+    here = {"/csi": deployed.csi.parent, "/kubeedge": deployed.uds.parent}
+    assert {it["mountPath"] for it in proxy["volumeMounts"]} == set(here)
+    args = [
+        text.replace("unix:///csi/", f"unix://{here['/csi']}/").replace(
+            "unix:///kubeedge/", f"unix://{here['/kubeedge']}/"
+        )
+        for text in arguments(proxy, KUBE_NODE_NAME=_NODE)
+    ]
+    state = deployed.uds.parent.parent / "csidriver"
+    supervisor.start(
+        "csidriver",
+        [DEPLOY / "images/csidriver", *args],
+        ready=lambda: listens_on(deployed.csi),
+        timeout_s=_READY_S,
+        environment={**os.environ, "PATH": f"{_BIN}:{os.environ['PATH']}", "CSI_BRIDGE_DRIVER_STATE_DIR": str(state)},
+    )
+
+    wait_routed(deployed.csi)
+    with Sidecar(deployed.csi, patient=True) as sidecar:
+        assert sidecar.call("GetPluginInfo").answer.name == name
+
+
+# ---- what a newcomer types -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("kinds", "edge_1")
+def test_what_the_documents_say_to_type_works(
+    tmp_path: Path, peer: Callable[[str], Path], control_plane: ControlPlane
+) -> None:
+    """Their blocks of shell, one after the other, in a copy of the tree.
+
+    The API server judges what is created, labelled and deleted, and keeps nothing of it. What needs pods that run is
+    left to the tests with nodes.
+    """
+    shutil.copytree(DEPLOY, tmp_path / "deploy")
+    (tmp_path / "bin").mkdir()
+    kubectl = tmp_path / "bin/kubectl"
+    real = f"{peer('kubectl')} --kubeconfig={control_plane.admin_kubeconfig()}"
+    kubectl.write_text(
+        f"""#!/bin/sh
+case "$*" in
+*delete*) exec {real} "$@" --dry-run=server --ignore-not-found ;;
+*apply*|*create*|*label*) exec {real} "$@" --dry-run=server ;;
+*kustomize*) exec {real} "$@" ;;
+esac
+"""
+    )
+    kubectl.chmod(0o755)
+    documents = (ROOT / f"docs/{name}.md" for name in ("install", "first-volume"))
+    blocks = [it for document in documents for it in re.findall("```sh\n(.*?)```", document.read_text(), re.DOTALL)]
+
+    typed = "\n".join(["set -e", *blocks, "kubectl kustomize my-cluster/cloud", "kubectl kustomize my-cluster/edge"])
+    done = subprocess.run(
+        ["sh", "-c", typed],
+        cwd=tmp_path,
+        env={**os.environ, "PATH": f"{kubectl.parent}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    for said in ("secret/csi-bridge-hub-tls created", "node/edge-1", "csidriver.storage.k8s.io/dirdriver.csi created"):
+        assert said in done.stdout
+    assert "image: registry.your.company/csi-bridge/edge:0.1.0" in done.stdout
+    assert "image: registry.example" not in done.stdout
+
+
+# ---- what kubectl does not read --------------------------------------------------------------------------------------
+
+
+def test_systemd_reads_the_unit(tmp_path: Path) -> None:
+    if not shutil.which("systemd-analyze"):
+        pytest.skip("systemd-analyze is not installed")
+    unit = tmp_path / "csi-bridge-edge.service"
+    text = (DEPLOY / "edge/csi-bridge-edge.service").read_text()
+    unit.write_text(text.replace("/usr/bin/csi-bridge", str(_BIN / "csi-bridge")))
+    for name in ("sysinit.target", "basic.target", "shutdown.target", "local-fs.target", "network.target"):
+        (tmp_path / name).write_text("[Unit]\nDefaultDependencies=no\n")
+    for name in ("system.slice", "-.slice"):
+        (tmp_path / name).write_text("[Unit]\nDefaultDependencies=no\n")
+    done = subprocess.run(
+        ["systemd-analyze", "verify", unit],
+        env={**os.environ, "SYSTEMD_UNIT_PATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("image", "target", "has", "lacks"),
+    [
+        ("cloud", "build", ["csi-bridge hub --help", "csi-bridge driver --help"], ["grpc"]),
+        ("edge", "build", ["csi-bridge edge run --help"], ["kubernetes", "grpc"]),
+        ("edge", "build-dirdriver", ["dirdriver --help"], ["kubernetes"]),
+    ],
+)
+def test_an_images_steps_install_what_it_runs(
+    image: str, target: str, has: list[str], lacks: list[str], tmp_path: Path
+) -> None:
+    """The steps of its Dockerfile that copy sources and install them, in a folder instead of an image."""
+    source, opt = tmp_path / "source", tmp_path / "opt"
+    source.mkdir()
+    for instruction, rest in _steps(DEPLOY / f"images/{image}.Dockerfile", target):
+        if instruction == "COPY":
+            *paths, place = rest.split()
+            for path in paths:
+                _copy(ROOT / path, source / (place if place != "./" else path))
+        if instruction == "RUN":
+            _run(rest.replace("/opt/csi-bridge", str(opt)), source)
+    for command in has:
+        _run(f"{opt}/bin/{command} >/dev/null", tmp_path)
+    for module in lacks:
+        _run(f"! {opt}/bin/python -c 'import {module}' 2>/dev/null", tmp_path)
+
+
+def _steps(dockerfile: Path, target: str) -> list[tuple[str, str]]:
+    """The instructions of a stage, after those of the stages that it starts from."""
+    stages: dict[str, list[tuple[str, str]]] = {}
+    steps: list[tuple[str, str]] = []
+    for line in dockerfile.read_text().splitlines():
+        if not line or line.startswith("#"):
+            continue
+        instruction, _, rest = line.partition(" ")
+        if instruction == "FROM":
+            base, _, name = rest.partition(" AS ")
+            steps = stages[name] = list(stages.get(base, ()))
+        steps.append((instruction, rest))
+    return stages[target]
+
+
+def _copy(source: Path, target: Path) -> None:
+    if source.is_dir():
+        shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
+    else:
+        shutil.copyfile(source, target)
+
+
+def _run(command: str, folder: Path) -> None:
+    quick = {"PIP_QUIET": "1", "PIP_NO_COMPILE": "1"}
+    environment = {**os.environ, **quick, "PATH": f"{_BIN}:{os.environ['PATH']}"}
+    done = subprocess.run(
+        ["sh", "-c", command], cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"

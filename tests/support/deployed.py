@@ -1,0 +1,82 @@
+"""What deploy/ holds: its objects, their containers, and the arguments that Kubernetes would give each."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+Object = dict[str, Any]
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
+
+OURS = "registry.example/csi-bridge/"
+"""Where the manifests say that the project's own images are."""
+
+
+def manifests() -> list[Path]:
+    """Every file of objects, or of patches of objects; no kustomization."""
+    return sorted(path for path in DEPLOY.rglob("*.yaml") if path.name != "kustomization.yaml")
+
+
+def kustomizations() -> list[Path]:
+    """Every folder that can be applied."""
+    return sorted(path.parent for path in DEPLOY.rglob("kustomization.yaml"))
+
+
+def objects(path: Path) -> list[Object]:
+    """The objects of one file."""
+    return [found for found in yaml.safe_load_all(path.read_text()) if found]
+
+
+def pod_spec(manifest: Object) -> Object | None:
+    """What its pods are; None where it makes none."""
+    if manifest["kind"] == "Pod":
+        spec: Object = manifest["spec"]
+        return spec
+    template = manifest.get("spec", {}).get("template")
+    return template["spec"] if template else None
+
+
+def containers() -> Iterator[tuple[Path, Object]]:
+    """Every container of deploy/, with its file."""
+    for path in manifests():
+        for manifest in objects(path):
+            for container in (pod_spec(manifest) or {}).get("containers", []):
+                yield path, container
+
+
+def container(path: str, name: str) -> Object:
+    """A container by its name and its file below deploy/."""
+    (found,) = (it for file, it in containers() if file == DEPLOY / path and it["name"] == name)
+    return found
+
+
+def arguments(container: Object, **values: str) -> list[str]:
+    """What its process is started with: each `$(NAME)` from `values`, else from its `env`.
+
+    Raises:
+        LookupError: nothing says what a name stands for.
+    """
+    known = {it["name"]: it["value"] for it in container.get("env", ()) if "value" in it} | values
+    return [re.sub(r"\$\((\w+)\)", lambda found: known[found[1]], text) for text in container["args"]]
+
+
+def with_flags(args: list[str], **flags: object) -> list[str]:
+    """Arguments with other values of flags that are among them: `with_flags(args, csi_address="/x")`.
+
+    Raises:
+        LookupError: a flag is not among them.
+    """
+    changed = list(args)
+    for name, value in flags.items():
+        flag = f"--{name.replace('_', '-')}="
+        (at,) = (number for number, text in enumerate(args) if text.startswith(flag))
+        changed[at] = f"{flag}{value}"
+    return changed

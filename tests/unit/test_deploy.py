@@ -1,0 +1,220 @@
+"""deploy/, as far as it can be judged without a cluster: our own flags, versions, and what the files promise."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+import tomllib
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+from cli import main, process
+from common.settings import Settings, specs
+from edge.settings import AgentSettings
+from examples.dirdriver import main as dirdriver
+from tests.support.deployed import (
+    DEPLOY,
+    OURS,
+    ROOT,
+    arguments,
+    container,
+    containers,
+    manifests,
+    objects,
+    pod_spec,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+Object = dict[str, Any]
+
+VALUES = {"DRIVER_NAME": "dirdriver.csi", "NODE_NAME": "n1", "HUB": "wss://hub.example:10350"}
+"""What the pods' environment says, where a manifest takes it from elsewhere."""
+
+OWN = [it for it in containers() if it[1].get("image", "").startswith(OURS)]
+VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+GO_MODULES = (ROOT / "tests/peers/go/sidecars/go.mod").read_text()
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
+    """The settings with which a process would have run."""
+    found: list[Settings] = []
+    monkeypatch.setattr(process, "run", lambda settings, _main, **_: found.append(settings))
+    return found
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *argv: str) -> None:
+    """Give the real command line some arguments; it says itself what is wrong with them."""
+    monkeypatch.setattr(sys, "argv", ["csi-bridge", *argv])
+    with pytest.raises(SystemExit) as exit_:
+        main.main()
+    assert not exit_.value.code
+
+
+def named(it: tuple[Path, Object]) -> str:
+    return f"{it[0].relative_to(DEPLOY)}:{it[1]['name']}"
+
+
+@pytest.mark.parametrize("of", [it for it in OWN if "dirdriver" not in it[1]["image"]], ids=named)
+def test_the_command_line_takes_every_containers_arguments(
+    monkeypatch: pytest.MonkeyPatch, started: list[Settings], of: tuple[Path, Object]
+) -> None:
+    run(monkeypatch, *arguments(of[1], **VALUES))
+    assert len(started) == 1
+
+
+@pytest.mark.parametrize("of", [it for it in OWN if "dirdriver" in it[1]["image"]], ids=named)
+def test_the_example_driver_takes_its_containers_arguments(of: tuple[Path, Object]) -> None:
+    assert dirdriver.main.make_context("dirdriver", arguments(of[1], **VALUES)).params["drivername"] == "dirdriver.csi"
+
+
+def test_the_images_are_those_of_this_version() -> None:
+    assert OWN
+    assert {it["image"].rpartition(":")[2] for _, it in OWN} == {VERSION}
+    told = [
+        word for file in DEPLOY.glob("images/*.Dockerfile") for word in re.findall(r"-t \S+:(\S+)", file.read_text())
+    ]
+    assert set(told) == {VERSION}
+
+
+def test_the_sidecars_are_those_that_the_tests_run() -> None:
+    stock = {it["image"] for _, it in containers() if it["name"].startswith("csi-")}
+    assert {image.partition(":")[0].rpartition("/")[2] for image in stock} == {
+        "csi-provisioner", "csi-attacher", "csi-resizer", "csi-snapshotter",
+    }  # fmt: skip
+    for image in stock:
+        name, _, version = image.rpartition("/")[2].partition(":")
+        module = f"github.com/kubernetes-csi/{name.replace('csi-', 'external-')}/{version.partition('.')[0]}"
+        assert re.search(rf"^\t{re.escape(module)} {re.escape(version)}\b", GO_MODULES, re.MULTILINE)
+
+
+def test_in_one_pod_the_containers_are_those_of_a_pod_of_their_own() -> None:
+    """But for the way to the hub."""
+    alone = {it["name"]: it for path, it in containers() if path == DEPLOY / "cloud/driver/driver.yaml"}
+    inside = {it["name"]: it for path, it in containers() if path == DEPLOY / "cloud/overlays/one-pod/hub.yaml"}
+    driver, beside = alone.pop("driver"), inside.pop("driver")
+    assert inside == alone
+
+    def of_the_way(text: str) -> bool:
+        return text.startswith(("--hub-endpoint=", "--tls-"))
+
+    assert [it for it in driver.pop("args") if not of_the_way(it)] == [
+        it for it in beside.pop("args") if not of_the_way(it)
+    ]
+    mounts = {"tls": driver.pop("volumeMounts"), "uds": beside.pop("volumeMounts")}
+    shared = [[it for it in found if it["name"] != way] for way, found in mounts.items()]
+    assert shared[0] == shared[1]
+    assert driver == beside
+
+
+def test_a_driver_in_one_pod_finds_the_socket_of_the_hub_there() -> None:
+    hub = container("cloud/base/hub.yaml", "hub")
+    driver = container("cloud/overlays/one-pod/hub.yaml", "driver")
+    (socket,) = (it.removeprefix("--uds=") for it in hub["args"] if it.startswith("--uds="))
+    assert f"--hub-endpoint={socket}" in driver["args"]
+    (mount,) = (it for it in hub["volumeMounts"] if it["name"] == "uds")
+    assert mount in driver["volumeMounts"]
+
+
+# ---- what the examples promise --------------------------------------------------------------------------------------
+
+
+def examples(kind: str) -> Iterator[Object]:
+    for path in manifests():
+        if path.is_relative_to(DEPLOY / "examples"):
+            yield from (it for it in objects(path) if it["kind"] == kind)
+
+
+@pytest.mark.parametrize("key", ["node.kubernetes.io/unreachable", "node.kubernetes.io/not-ready"])
+def test_the_examples_pods_stay_on_a_node_that_is_away(key: str) -> None:
+    pods = list(examples("Pod"))
+    assert len(pods) == 4
+    for pod in pods:
+        assert {"key": key, "operator": "Exists", "effect": "NoExecute"} in pod["spec"]["tolerations"]
+
+
+def test_the_examples_volumes_are_of_the_example_driver() -> None:
+    (name,) = {it["metadata"]["name"] for it in examples("CSIDriver")}
+    assert {it["provisioner"] for it in examples("StorageClass")} == {name}
+    assert {it["driver"] for it in examples("VolumeSnapshotClass")} == {name}
+    assert {it["spec"]["csi"]["driver"] for it in examples("PersistentVolume")} == {name}
+    classes = {it["metadata"]["name"] for it in examples("StorageClass")}
+    assert {it["spec"]["storageClassName"] for it in examples("PersistentVolumeClaim")} == {*classes, ""}
+
+
+def test_what_runs_in_the_cloud_keeps_off_the_edge() -> None:
+    wanted = {("csi-bridge.io/edge", "DoesNotExist"), ("node-role.kubernetes.io/edge", "DoesNotExist")}
+    for path in ("cloud/base/hub.yaml", "cloud/driver/driver.yaml"):
+        (spec,) = filter(None, map(pod_spec, objects(DEPLOY / path)))
+        required = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+        (term,) = required["nodeSelectorTerms"]
+        assert {(it["key"], it["operator"]) for it in term["matchExpressions"]} == wanted
+
+
+# ---- the systemd unit ------------------------------------------------------------------------------------------------
+
+
+def environment() -> dict[str, str]:
+    """What edge.env says, with the lines that wait there as comments."""
+    lines = (DEPLOY / "edge/edge.env").read_text().splitlines()
+    return dict(line.removeprefix("#").split("=", 1) for line in lines if re.match(r"#?[A-Z_]+=", line))
+
+
+def test_the_units_settings_are_those_of_the_agent(monkeypatch: pytest.MonkeyPatch, started: list[Settings]) -> None:
+    told = environment()
+    known = {spec.variable: spec for spec in specs(AgentSettings)}
+    assert set(told) <= set(known)
+    for name, value in told.items():
+        monkeypatch.setenv(name, value)
+    unit = (DEPLOY / "edge/csi-bridge-edge.service").read_text()
+    (command,) = re.findall("^ExecStart=(.*)$", unit, re.MULTILINE)
+
+    run(monkeypatch, *shlex.split(command)[1:])
+
+    (settings,) = started
+    assert isinstance(settings, AgentSettings)
+    assert settings.registration == "own"
+    assert f"StateDirectory={settings.state_dir.relative_to('/var/lib')}\n" in unit
+    assert settings.status is not None
+    assert f"RuntimeDirectory={settings.status.parent.relative_to('/run')}\n" in unit
+
+
+def test_the_unit_has_time_to_drain() -> None:
+    (limit,) = re.findall(
+        r"^TimeoutStopSec=(\d+)s$", (DEPLOY / "edge/csi-bridge-edge.service").read_text(), re.MULTILINE
+    )
+    assert int(limit) > AgentSettings.drain_timeout_s
+
+
+# ---- images ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("image", ["cloud", "edge"])
+def test_an_image_names_no_platform_and_copies_what_there_is(image: str) -> None:
+    text = (DEPLOY / f"images/{image}.Dockerfile").read_text()
+    instructions = "\n".join(line for line in text.splitlines() if not line.startswith("#"))
+    assert not re.search("amd64|arm|x86|platform", instructions)
+    for line in re.findall(r"^COPY (?!--from)(.*)$", instructions, re.MULTILINE):
+        for source in [word for word in line.split() if not word.startswith("--")][:-1]:
+            assert (ROOT / source).exists(), source
+
+
+def test_every_packaged_folder_is_in_the_images() -> None:
+    packages = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"][
+        "packages"
+    ]
+    for image in ("cloud", "edge"):
+        text = (DEPLOY / f"images/{image}.Dockerfile").read_text()
+        assert [name for name in packages if f"COPY {name} {name}\n" not in text] == []
+
+
+def test_every_kustomization_says_what_it_is() -> None:
+    for path in DEPLOY.rglob("kustomization.yaml"):
+        assert path.read_text().startswith("# "), path
+        assert yaml.safe_load(path.read_text())["resources"]
