@@ -6,15 +6,18 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-# Most tests wait for processes and links: three at a time keep two cores busy. WORKERS=0 runs them in one process.
-WORKERS ?= 3
+# Most tests wait for processes and links: four at a time keep two cores busy. WORKERS=0 runs them in one process.
+WORKERS ?= 4
 PYTEST  := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
+# Kubernetes' own tests (upstream, agnhost) are built for those who run them.
+E2E_PEERS := registrar sidecars kubernetes upstream agnhost
+
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-full check peers record-kubelet parity bench proto constraints clean
+.PHONY: help demo test test-slow test-full e2e e2e-full e2e-upstream check peers record-kubelet parity bench proto reference constraints clean
 
 help:                ## list the targets
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
+	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
 
 $(STAMP): pyproject.toml constraints.txt
 	@echo "creating $(VENV) with the pinned versions of constraints.txt"
@@ -29,10 +32,22 @@ demo: $(STAMP)       ## a volume's whole life, cloud to edge and back, on this m
 
 test: $(STAMP)       ## unit and integration tests, and the peer tests whose binaries are in the cache
 	$(if $(filter 1,$(CSI_BRIDGE_REQUIRE_PEERS)),@$(BIN)/python tests/peers/build.py)
-	@$(PYTEST) -m "not slow and not endurance" $(ARGS)
+	@$(PYTEST) -m "not slow and not endurance and not e2e" $(ARGS)
 
 test-slow: $(STAMP)  ## what make test leaves out, but for the endurance tests (4 minutes; root, peers)
-	@$(PYTEST) -m slow $(ARGS)
+	@$(PYTEST) -m "slow and not e2e" $(ARGS)
+
+e2e: $(STAMP)        ## whole clusters: stock sidecars, kubelets with containerd, nodes without (root, peers)
+	$(if $(filter 1,$(CSI_BRIDGE_REQUIRE_PEERS)),@$(BIN)/python tests/peers/build.py $(E2E_PEERS))
+	@$(BIN)/python -m pytest tests/e2e -m "not slow" $(ARGS)
+
+e2e-full: $(STAMP)   ## the same, and what takes longer than CI has time for
+	@$(BIN)/python -m pytest tests/e2e $(ARGS)
+	@$(MAKE) --no-print-directory e2e-upstream ARGS=
+
+e2e-upstream: $(STAMP) ## Kubernetes' own storage tests, direct and bridged: docs/upstream-e2e.md (20 minutes; root)
+	@$(BIN)/python tests/peers/build.py $(E2E_PEERS)
+	@$(BIN)/python -m tests.e2e.upstream $(ARGS)
 
 test-full: $(STAMP)  ## everything, however slow
 	@$(PYTEST) $(ARGS)
@@ -59,6 +74,10 @@ bench: $(STAMP)      ## the driver's own socket against the bridge, side by side
 proto: $(STAMP)      ## regenerate the code in common/csi from csi.proto and registration.proto
 	@$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. common/csi/csi.proto
 	@$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. common/csi/registration.proto
+
+reference: $(STAMP)  ## write docs/reference.md from the code
+	@$(BIN)/python -m cli.reference > docs/reference.md.new
+	@mv docs/reference.md.new docs/reference.md
 
 constraints: $(STAMP) ## write constraints.txt from what is installed, after an upgrade that passed the tests
 	@$(BIN)/python -m pip freeze --exclude-editable > constraints.txt

@@ -8,7 +8,8 @@ Rules of the cache:
 * One build of a module at a time on a machine: a second run waits for the lock and finds the work done.
 * What nobody used for a month is removed at the next build.
 
-``make peers`` runs this file; ``python tests/peers/build.py loadgen`` builds one module alone; the tests ask `find`.
+``make peers`` runs this file, which builds the usual modules; ``python tests/peers/build.py upstream agnhost`` builds
+those that it names; the tests ask `find`.
 """
 
 from __future__ import annotations
@@ -49,10 +50,13 @@ class Module:
     Attributes:
         name: what the module is called on the command line and in the cache.
         folder: where its go.mod lies.
-        binaries: name of each binary, and the Go package it is made from.
+        binaries: name of each binary, and the Go package it is made from; one whose name ends in ``.test``, as Go names
+            them, is made of the package's tests.
         published: name of each file or folder that is copied from a required module as it was published, and
             (module, path in it).
         ldflags: what the Go linker is given.
+        static: whether the binaries need no library of the system's, so that one can be all there is in an image.
+        usual: whether it is built where no module is named.
     """
 
     name: str
@@ -60,6 +64,8 @@ class Module:
     binaries: Mapping[str, str]
     published: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     ldflags: str = "-s -w"
+    static: bool = False
+    usual: bool = True
 
     @functools.cached_property
     def directory(self) -> Path:
@@ -70,6 +76,9 @@ class Module:
             digest.update(f"{path.relative_to(self.folder)}\n".encode() + path.read_bytes())
         return cache_directory() / f"{self.name}-{digest.hexdigest()[:16]}"
 
+
+_KUBERNETES_LDFLAGS = f"-s -w -X k8s.io/component-base/version.gitVersion={_KUBERNETES_VERSION}"
+"""Kubernetes' programs refuse to work without a version of their own."""
 
 MODULES = (
     Module(
@@ -122,8 +131,25 @@ MODULES = (
             "kubectl": "k8s.io/kubernetes/cmd/kubectl",
             "kubelet": "k8s.io/kubernetes/cmd/kubelet",
         },
-        # kubectl and the kubelet refuse to work without a version of their own.
-        ldflags=f"-s -w -X k8s.io/component-base/version.gitVersion={_KUBERNETES_VERSION}",
+        ldflags=_KUBERNETES_LDFLAGS,
+    ),
+    Module(
+        name="upstream",
+        folder=_ROOT / "tests/peers/go/upstream",
+        binaries={
+            "e2e.test": "k8s.io/kubernetes/test/e2e",
+            "ginkgo": "github.com/onsi/ginkgo/v2/ginkgo",
+        },
+        ldflags=_KUBERNETES_LDFLAGS,
+        usual=False,
+    ),
+    # Apart from the rest, which takes half as long where it can share what "kubernetes" compiled.
+    Module(
+        name="agnhost",
+        folder=_ROOT / "tests/peers/go/upstream",
+        binaries={"agnhost": "k8s.io/kubernetes/test/images/agnhost"},
+        static=True,
+        usual=False,
     ),
 )
 
@@ -159,7 +185,7 @@ def module_of(name: str) -> Module:
     raise LookupError(f"no peer is called {name!r}; there are: {known}")
 
 
-def build(modules: Sequence[Module] = MODULES) -> None:
+def build(modules: Sequence[Module]) -> None:
     """Build what is missing of these modules, with a progress line for each binary on standard output.
 
     Raises:
@@ -200,7 +226,8 @@ def _build_one(module: Module) -> None:
 def _compile(go: str, module: Module, package: str, output: Path) -> None:
     # The tree may be a git checkout with an owner that git distrusts: the binaries do not need its version.
     flags = ["-buildvcs=false", "-trimpath", "-mod=readonly", f"-ldflags={module.ldflags}"]
-    _go(module, go, "build", *flags, "-o", str(output), package)
+    verb = ["test", "-c"] if output.suffix == ".test" else ["build"]
+    _go(module, go, *verb, *flags, "-o", str(output), package)
 
 
 def _folder(go: str, module: Module, source: str) -> Path:
@@ -220,6 +247,8 @@ def _copy(source: Path, target: Path) -> None:
 def _go(module: Module, *command: str) -> str:
     # Somebody's own flags or workspace would make other binaries under the same hash.
     environment = {key: value for key, value in os.environ.items() if key not in {"GOFLAGS", "GOWORK"}}
+    if module.static:
+        environment["CGO_ENABLED"] = "0"
     done = subprocess.run(
         command,
         cwd=module.folder,
@@ -258,14 +287,14 @@ def _say(text: str) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Build all modules, or the named ones."""
+    """Build the usual modules, or the named ones."""
     known = {module.name: module for module in MODULES}
     unknown = [name for name in arguments if name not in known]
     if unknown:
         _say(f"no module is called {unknown[0]!r}; there are: {', '.join(known)}")
         return 2
     try:
-        build([known[name] for name in arguments] or MODULES)
+        build([known[name] for name in arguments] or [module for module in MODULES if module.usual])
     except BuildError as error:
         _say(str(error))
         return 1

@@ -28,9 +28,6 @@ if TYPE_CHECKING:
     from tests.peers.kubelet.normal_form import Record
     from tests.peers.kubelet.scenario import Scenario
 
-_NOT_PLAYED = frozenset({"tokens", "tokens-in-secrets"})
-"""Tokens are made by an API server: there is none behind manifests."""
-
 _AT_ONCE = 10
 """An agent plays more scenarios side by side than a whole cluster does."""
 
@@ -78,8 +75,7 @@ def test_the_agent_does_what_the_kubelet_does(node: AgentNode, place: Path) -> N
 
 @pytest.mark.slow
 def test_the_agent_does_in_every_scenario_what_the_kubelet_does(node: AgentNode, place: Path) -> None:
-    scenarios = [it for it in catalog.SCENARIOS if it.name not in _NOT_PLAYED]
-    records, wrong = _play(scenarios, node, place)
+    records, wrong = _play(catalog.SCENARIOS, node, place)
     text = table([(catalog.read(name), records.get(name)) for name in catalog.BY_NAME])
     if os.environ.get("CSI_BRIDGE_WRITE_PARITY") == "1":
         _DOCUMENT.write_text(text)

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -54,6 +55,26 @@ def test_a_built_binary_runs_and_the_second_build_leaves_it_as_it_is(
 
     assert (binary.stat().st_ino, binary.stat().st_mtime_ns) == (first.st_ino, first.st_mtime_ns)
     assert "building" not in capsys.readouterr().out
+
+
+def test_a_binary_called_test_is_made_of_the_packages_tests(module: Module) -> None:
+    (module.folder / "main_test.go").write_text(
+        'package main\n\nimport "testing"\n\nfunc TestIt(t *testing.T) { println("tested") }\n'
+    )
+    tests = replace(module, binaries={"hello.test": "."}, static=True)
+    build.build([tests])
+
+    run = subprocess.run([tests.directory / "hello.test"], capture_output=True, check=True, text=True)
+    assert run.stderr == "tested\n"
+
+
+def test_what_is_not_usual_is_built_only_by_its_name(module: Module, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "MODULES", (replace(module, usual=False),))
+
+    assert build.main([]) == 0
+    assert not module.directory.exists()
+    assert build.main(["hello"]) == 0
+    assert module.directory.exists()
 
 
 def test_a_changed_source_is_another_directory(module: Module) -> None:

@@ -80,6 +80,20 @@ def test_a_volume_is_staged_published_measured_and_taken_down_again(short_dir: P
     assert all(call.code == "OK" and call.end is not None and call.end >= call.start for call in calls)
 
 
+def test_with_attach_a_volume_is_published_to_a_node_first_and_the_driver_says_so(
+    short_dir: Path, supervisor: Supervisor, peer: Callable[[str], Path]
+) -> None:
+    socket = short_dir / "a.sock"
+    command = [peer("loadgen"), "serve", f"--endpoint=unix://{socket}", "--attach"]
+    supervisor.start("attaching driver", command, ready=lambda: listens_on(socket))
+
+    with Sidecar(socket) as sidecar:
+        kinds = [it.rpc.type for it in sidecar.call("ControllerGetCapabilities").answer.capabilities]
+        assert pb.ControllerServiceCapability.RPC.PUBLISH_UNPUBLISH_VOLUME in kinds
+        assert sidecar.call("ControllerPublishVolume", pb.ControllerPublishVolumeRequest(volume_id="v")).ok
+        assert sidecar.call("ControllerUnpublishVolume", pb.ControllerUnpublishVolumeRequest(volume_id="v")).ok
+
+
 def test_what_is_refused_is_in_the_log_by_its_code(short_dir: Path, driver: Sidecar) -> None:
     gone = pb.NodeGetVolumeStatsRequest(volume_id="v", volume_path="/nowhere")
 

@@ -5,60 +5,46 @@ The hub runs with the permissions that deploy/cloud gives it, and no other.
 
 from __future__ import annotations
 
-from pathlib import Path
+import contextlib
+import json
+import sqlite3
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from common.csi import csi_pb2 as csi
+from common.objects import Ref, Stamp
+from edge.stores.sealing import load_sealer
 from tests.integration.dirdriver.support import needs_mounts
-from tests.support.edge_node import DRIVER, NODE, EdgeNode, csi_driver, pod, volume
+from tests.peers.support.cluster_node import DEPLOY, HUB, ClusterNode
+from tests.support.edge_node import DRIVER, NODE, pod, volume
 from tests.support.sidecar import Sidecar
 from tests.support.waiting import wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
+    from pathlib import Path
 
     from tests.peers.support.control_plane import ControlPlane
 
 Object = dict[str, Any]
 
-pytestmark = [needs_mounts, pytest.mark.timeout(180)]
+pytestmark = [needs_mounts, pytest.mark.slow, pytest.mark.timeout(180)]
 
-_DEPLOY = Path(__file__).parents[2] / "deploy/cloud"
 _KEY = "kubernetes.io/csi/" + DRIVER
-
-
-class ClusterNode(EdgeNode):
-    """A node whose hub follows an API server."""
-
-    def __init__(self, directory: Path, logs: Path, plane: ControlPlane) -> None:
-        super().__init__(directory, logs)
-        self._plane = plane
-        plane.apply(_DEPLOY / "hub-rbac.yaml")
-        self._kubeconfig = plane.service_account_kubeconfig("csi-bridge", "csi-bridge-hub")
-
-    def start(self, *flags: str, driver_flags: Iterable[str] = ("--no-attach",), hub_flags: Iterable[str] = ()) -> None:
-        """Start vendor, hub and agent."""
-        self.start_vendor(driver_flags)
-        self._plane.api.create(csi_driver(attach="--no-attach" not in driver_flags))
-        self.bridge.start_hub(f"--kubeconfig={self._kubeconfig}", *hub_flags)
-        self.start_agent(*flags)
-
-    def __exit__(self, *failure: object) -> None:
-        api = self._plane.api
-        for each in api.all("Pod", namespace="default"):
-            api.delete_now("Pod", each["metadata"]["name"], namespace="default")
-        for kind in ("PersistentVolumeClaim", "PersistentVolume", "VolumeAttachment", "CSIDriver", "CSINode", "Node"):
-            for each in api.all(kind):
-                api.delete_now(kind, each["metadata"]["name"], namespace=each["metadata"].get("namespace"))
-        super().__exit__(*failure)
 
 
 @pytest.fixture
 def node(short_dir: Path, tmp_path: Path, control_plane: ControlPlane) -> Iterator[ClusterNode]:
     with ClusterNode(short_dir, tmp_path, control_plane) as node:
         yield node
+
+
+@pytest.fixture
+def scheduler(control_plane: ControlPlane) -> Iterator[None]:
+    control_plane.start_scheduler()
+    yield
+    control_plane.scheduler.stop()
 
 
 def create(plane: ControlPlane, *objects: Object) -> None:
@@ -70,7 +56,7 @@ def test_a_pods_claim_is_mounted_and_the_cluster_knows_the_node_and_its_driver(
     node: ClusterNode, control_plane: ControlPlane
 ) -> None:
     api = control_plane.api
-    node.start()
+    node.start(driver_flags=("--no-attach", "--max-volumes-per-node=3"))
     create(control_plane, *volume("data", node.make_volume("data")), pod("web", "data"))
 
     (path,) = node.wait_published("web")
@@ -78,10 +64,10 @@ def test_a_pods_claim_is_mounted_and_the_cluster_knows_the_node_and_its_driver(
 
     csi_node = api.wait_until("CSINode", NODE, lambda it: bool(it["spec"]["drivers"]), what="with its driver")
     assert [(it["name"], it["nodeID"]) for it in csi_node["spec"]["drivers"]] == [(DRIVER, NODE)]
-    known = api.get("Node", NODE)
-    assert known is not None
+    assert csi_node["spec"]["drivers"][0]["allocatable"] == {"count": 3}
+    ids = "csi.volume.kubernetes.io/nodeid"
+    known = api.wait_until("Node", NODE, lambda it: DRIVER in it["metadata"]["annotations"].get(ids, ""), what="known")
     assert csi_node["metadata"]["ownerReferences"][0]["uid"] == known["metadata"]["uid"]
-    assert DRIVER in known["metadata"]["annotations"]["csi.volume.kubernetes.io/nodeid"]
     assert known["metadata"]["annotations"]["volumes.kubernetes.io/controller-managed-attach-detach"] == "true"
 
     api.delete_now("Pod", "web", namespace="default")
@@ -89,6 +75,22 @@ def test_a_pods_claim_is_mounted_and_the_cluster_knows_the_node_and_its_driver(
     create(control_plane, pod("again", "data"))
     (path,) = node.wait_published("again")
     assert (path / "file").read_text() == "hello"
+
+
+def test_a_driver_without_a_topology_is_tied_to_its_node_and_mounts_what_is_bound_to_it(
+    node: ClusterNode, control_plane: ControlPlane
+) -> None:
+    api = control_plane.api
+    node.start(driver_flags=("--no-attach", "--no-topology"))
+    here = {"key": "csi-bridge.io/node", "operator": "In", "values": [NODE]}
+    affinity = {"required": {"nodeSelectorTerms": [{"matchExpressions": [here]}]}}
+    bound = volume("data", node.make_volume("data"), nodeAffinity=affinity)
+    create(control_plane, *bound, pod("web", "data"))
+
+    node.wait_published("web")
+    csi_node = api.wait_until("CSINode", NODE, lambda it: bool(it["spec"]["drivers"]), what="with its driver")
+    assert [(it["name"], it["topologyKeys"]) for it in csi_node["spec"]["drivers"]] == [(DRIVER, [here["key"]])]
+    api.wait_until("Node", NODE, lambda it: it["metadata"]["labels"].get(here["key"]) == NODE, what="with its segment")
 
 
 def test_a_volume_that_is_attached_stands_in_volumes_in_use_before_it_is_staged(
@@ -133,7 +135,7 @@ def test_a_secret_is_read_by_name_and_one_that_may_not_be_read_is_named(
         instead=node.tell,
     )
     assert not any("password" in it for it in node.problems())
-    control_plane.apply(_DEPLOY / "hub-secrets-rbac.yaml")
+    control_plane.apply(DEPLOY / "secrets/secrets-rbac.yaml")
     node.wait_published("web", timeout_s=100.0)
     api.delete("Secret", "storage-credentials", namespace="default")
 
@@ -197,6 +199,147 @@ def test_an_expansion_that_the_node_finishes_stands_in_the_claim(
     done = api.wait_until("PersistentVolumeClaim", "data", _is_large, what="of 32 MiB", namespace="default")
     assert "allocatedResourceStatuses" not in done["status"]
     assert not done["status"].get("conditions")
+
+
+def test_a_driver_that_asks_for_tokens_gets_those_of_the_pods_service_account(
+    node: ClusterNode, control_plane: ControlPlane
+) -> None:
+    api = control_plane.api
+    audience = {"audience": "vault", "expirationSeconds": 600}
+    node.start("--volume-republish-interval=2s", tokenRequests=[audience, {"audience": ""}], requiresRepublish=True)
+    create(control_plane, *volume("data", node.make_volume("data")), pod("web", "data", serviceAccountName="default"))
+
+    wait_for(
+        lambda: any("Pod default/web" in it and "serviceaccounts" in it for it in node.problems()),
+        what="word about the missing permission",
+        instead=node.tell,
+    )
+    wait_for(
+        lambda: any("cannot be had: Kubernetes" in it for it in api.events("web", namespace="default")),
+        what="word about it to the pod's users",
+        instead=node.tell,
+    )
+    control_plane.apply(DEPLOY / "tokens")
+    node.wait_published("web", timeout_s=100.0)
+    assert not [it for it in node.problems() if "default/web" in it]
+
+    found = api.get("Pod", "web", namespace="default")
+    assert found is not None
+    uid = found["metadata"]["uid"]
+    before = tokens_at(node, uid)
+    for audience_of, token in before.items():
+        review = api.review_token(token, audience=audience_of)
+        assert review["authenticated"]
+        assert review["user"]["username"] == "system:serviceaccount:default:default"
+        assert review["user"]["extra"]["authentication.kubernetes.io/pod-uid"] == [uid]
+    assert not stands_in_clear(node, *before.values())
+
+    node.bridge.hub.kill()
+    node.bridge.hub.start()
+    wait_for(lambda: tokens_at(node, uid) != before, what="new tokens of a new hub", timeout_s=60.0, instead=node.tell)
+    published = len(node.driver.calls("NodePublishVolume"))
+    wait_for(lambda: len(node.driver.calls("NodePublishVolume")) > published, what="new publication with them")
+
+    api.delete_now("Pod", "web", namespace="default")
+    wait_for(lambda: not tokens_at(node, uid), what="end of the tokens", instead=node.tell)
+
+
+def test_the_scheduler_puts_a_pod_on_the_node_by_itself_where_there_is_room(
+    node: ClusterNode, control_plane: ControlPlane, scheduler: None
+) -> None:
+    api = control_plane.api
+    node.start()
+    known = api.wait_until("Node", NODE, lambda it: "cpu" in it["status"].get("allocatable", {}), what="with room")
+    assert known["status"]["capacity"]["pods"] == "110"
+    assert known["status"]["nodeInfo"]["kubeletVersion"].startswith("csi-bridge/")
+    assert {"type": "Hostname", "address": NODE} in known["status"]["addresses"]
+
+    arch = {"kubernetes.io/arch": known["metadata"]["labels"]["kubernetes.io/arch"], "kubernetes.io/hostname": NODE}
+    create(control_plane, *volume("data", node.make_volume("data")))
+    create(control_plane, unbound(pod("web", "data"), cpu="10m", nodeSelector=arch))
+    create(control_plane, unbound(pod("large"), cpu="10k"))
+    node.wait_published("web", timeout_s=60.0)
+    found = api.get("Pod", "web", namespace="default")
+    assert found is not None
+    assert found["spec"]["nodeName"] == NODE
+
+    def too_large() -> bool:
+        return any("Insufficient cpu" in it for it in api.events("large", namespace="default"))
+
+    wait_for(too_large, what="refusal of a pod that is too large", instead=lambda: api.events("large"))
+
+
+def test_a_node_that_gets_a_kubelet_is_left_to_it(node: ClusterNode, control_plane: ControlPlane) -> None:
+    api = control_plane.api
+    node.start(driver_flags=())
+    create(control_plane, *volume("data", node.make_volume("data")), pod("web", "data"))
+    before = api.wait_until("CSINode", NODE, lambda it: bool(it["spec"]["drivers"]), what="with its driver")
+    made = api.wait_until("Node", NODE, is_ready, what="ready")
+    assert made["metadata"]["annotations"]["csi-bridge.io/made-by"] == "hub"
+
+    node.agent.stop()
+    node.start_agent("--registration=observe", wait=False)
+    handed = api.wait_until("Node", NODE, lambda it: not marks(it), what="without the hub's marks")
+    ids = "csi.volume.kubernetes.io/nodeid"
+    assert handed["metadata"]["annotations"][ids] == made["metadata"]["annotations"][ids]
+    after = api.wait_until("CSINode", NODE, lambda it: not marks(it), what="without the hub's marks")
+    assert after["spec"] == before["spec"]
+
+    asked = len(control_plane.asked_by(HUB))
+    create(control_plane, pod("other", "data"))
+    for each in ("web", "other"):
+        api.delete("Pod", each, namespace="default")
+    api.patch("Node", NODE, {"metadata": {"labels": {"kubelet": "was-here"}}})
+    api.delete("Node", NODE)
+    node.bridge.hub.kill()
+    node.bridge.hub.start()
+    node.agent.wait_connected(connected=False)
+    node.agent.wait_connected()
+    wait_for(
+        lambda: any("served by a kubelet" in it["msg"] for it in node.bridge.hub.lines()[-5:]),
+        what="word of the agent's to the new hub",
+        instead=node.bridge.hub.process.log_tail,
+    )
+    written = [it for it in control_plane.asked_by(HUB, since=asked) if it.verb not in {"get", "list", "watch"}]
+    assert written == []
+    assert api.get("Node", NODE) is None
+
+
+def marks(found: Object) -> list[str]:
+    """The annotations by which the hub knows what is its own."""
+    return [it for it in found["metadata"].get("annotations", {}) if it.startswith("csi-bridge.io/")]
+
+
+def is_ready(found: Object) -> bool:
+    """Whether a Node has the condition."""
+    return any((it["type"], it["status"]) == ("Ready", "True") for it in found["status"].get("conditions", ()))
+
+
+def unbound(made: Object, *, cpu: str, **spec: Any) -> Object:
+    """A pod that says what it needs, and not where."""
+    del made["spec"]["nodeName"]
+    made["spec"]["containers"][0]["resources"] = {"requests": {"cpu": cpu, "memory": "16Mi"}}
+    made["spec"] |= spec
+    return made
+
+
+def tokens_at(node: ClusterNode, pod_uid: str) -> dict[str, str]:
+    """The tokens of a pod as the agent has them, by audience."""
+    state = node.directory / NODE
+    with contextlib.closing(sqlite3.connect(f"file:{state / 'edge.db'}?mode=ro", uri=True)) as database:
+        row = database.execute("SELECT uid, version, body FROM objects WHERE name = ?", (pod_uid,)).fetchone()
+    if row is None:
+        return {}
+    ref = Ref("ServiceAccountToken", "default", pod_uid)
+    body = json.loads(load_sealer(state / "edge.key").unseal(ref, Stamp(row[0], row[1]), row[2]))
+    return {audience: given["token"] for audience, given in body["tokens"].items()}
+
+
+def stands_in_clear(node: ClusterNode, *tokens: str) -> list[str]:
+    """Files of hub, agent and logs that hold one of these."""
+    places = (node.directory / NODE, node.directory / "hub", node.logs)
+    files = [path for place in places for path in place.rglob("*") if path.is_file()]
+    return [str(path) for path in files for token in tokens if token.encode() in path.read_bytes()]
 
 
 def _has_volumes(pod: Object) -> bool:

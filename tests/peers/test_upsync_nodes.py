@@ -12,6 +12,7 @@ import pytest
 from cloud.kube import RESOURCES, Kube, KubeError, connect
 from cloud.upsync.csinodes import CSINodeWriter
 from cloud.upsync.heartbeats import Heartbeats
+from cloud.upsync.in_use import InUse
 from cloud.upsync.nodes import NodeWriter
 from common.objects import Ref
 
@@ -46,11 +47,13 @@ async def write(writer: NodeWriter | CSINodeWriter, node: str, kind: str, fact: 
     """Write, as the queue does: again while another one is quicker."""
     for _ in range(20):
         try:
-            return await writer.write(node, Ref(kind, "", node), fact)
+            await writer.write(node, Ref(kind, "", node), fact)
         except KubeError as error:
             if error.code != 409:
                 raise
             await asyncio.sleep(0.1)
+        else:
+            return
     pytest.fail("it is never written")
 
 
@@ -99,7 +102,7 @@ async def ready_of(kube: Kube, node: str) -> str:
 
 
 async def test_a_node_is_made_with_what_it_tells_and_written_only_when_it_changes(kube: Kube, node: str) -> None:
-    writer = NodeWriter(kube)
+    writer = NodeWriter(kube, InUse())
     told = node_fact(ids={"d.example": "id-1"}, labels={"d.example/zone": "a"}, in_use=("kubernetes.io/csi/d^v",))
     await write(writer, node, "Node", told)
     found = await kube.get(NODES, node)
@@ -126,7 +129,7 @@ async def test_a_node_is_made_with_what_it_tells_and_written_only_when_it_change
 
 
 async def test_a_change_for_another_object_of_that_name_is_refused(kube: Kube, node: str) -> None:
-    await write(NodeWriter(kube), node, "Node", {})
+    await write(NodeWriter(kube, InUse()), node, "Node", {})
     namespace = "kube-node-lease"
     lease = {"metadata": {"name": node, "namespace": namespace}, "spec": {"holderIdentity": "x"}}
     await kube.create(LEASES, lease, namespace)
@@ -142,8 +145,9 @@ async def test_a_change_for_another_object_of_that_name_is_refused(kube: Kube, n
 
 
 async def test_a_csinode_follows_what_its_node_tells(kube: Kube, node: str) -> None:
-    await write(NodeWriter(kube), node, "Node", {})
-    writer = CSINodeWriter(kube)
+    await write(NodeWriter(kube, InUse()), node, "Node", {})
+    now = [0.0]
+    writer = CSINodeWriter(kube, now=lambda: now[0])
     other = driver("other.example", "x", keys=("k",))
 
     async def entries(*told: Body) -> list[Body]:
@@ -167,13 +171,16 @@ async def test_a_csinode_follows_what_its_node_tells(kube: Kube, node: str) -> N
         assert await entries(told) == [other, told]
         assert (await kube.get(CSI_NODES, node))["metadata"]["resourceVersion"] == version
     await write(writer, node, "CSINode", None)
+    assert len((await kube.get(CSI_NODES, node))["spec"]["drivers"]) == 2
+    now[0] += 120.0
+    await write(writer, node, "CSINode", None)
     found = await kube.get(CSI_NODES, node)
     assert found["spec"]["drivers"] == [other]
     assert "csi-bridge.io/drivers" not in found["metadata"].get("annotations", {})
 
 
 async def test_how_many_volumes_a_driver_takes_changes_without_the_entry_going(kube: Kube, node: str) -> None:
-    await write(NodeWriter(kube), node, "Node", {})
+    await write(NodeWriter(kube, InUse()), node, "Node", {})
     writer = CSINodeWriter(kube)
     await write(writer, node, "CSINode", {"spec": {"drivers": [driver("d.example", "id", count=3)]}})
     version = (await kube.get(CSI_NODES, node))["metadata"]["resourceVersion"]
@@ -198,7 +205,7 @@ async def test_how_many_volumes_a_driver_takes_changes_without_the_entry_going(k
 
 
 async def test_a_driver_that_is_not_taken_holds_up_no_other(kube: Kube, node: str) -> None:
-    await write(NodeWriter(kube), node, "Node", {})
+    await write(NodeWriter(kube, InUse()), node, "Node", {})
     told = [driver("a.example", "id"), driver("b.example", "x" * 1000), driver("c.example", "id")]
     with pytest.raises(KubeError, match="not taken"):
         await write(CSINodeWriter(kube), node, "CSINode", {"spec": {"drivers": told}})
@@ -208,7 +215,7 @@ async def test_a_driver_that_is_not_taken_holds_up_no_other(kube: Kube, node: st
 
 async def test_a_heart_makes_a_node_ready_and_its_lease_and_csinode_go_with_it(kube: Kube, node: str) -> None:
     async with heart_of(kube, node) as heartbeats:
-        await write(NodeWriter(kube), node, "Node", {})
+        await write(NodeWriter(kube, InUse()), node, "Node", {})
         await write(CSINodeWriter(kube), node, "CSINode", {"spec": {"drivers": [driver("d.example", "id")]}})
 
         async def is_welcome() -> bool:
@@ -235,7 +242,7 @@ async def test_what_a_pod_uses_is_attached_to_a_node_that_the_hub_made(
     kube: Kube, control_plane: ControlPlane, namespace: str, node: str
 ) -> None:
     name, api = f"{namespace}.csi", control_plane.api
-    await write(NodeWriter(kube), node, "Node", node_fact(ids={name: "id"}))
+    await write(NodeWriter(kube, InUse()), node, "Node", node_fact(ids={name: "id"}))
     await write(CSINodeWriter(kube), node, "CSINode", {"spec": {"drivers": [driver(name, "id")]}})
     csi = {"driver": name, "volumeHandle": "handle"}
     size = {"storage": "1Gi"}
@@ -285,7 +292,7 @@ async def test_what_a_pod_uses_is_attached_to_a_node_that_the_hub_made(
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 async def test_a_node_is_lost_some_time_after_its_end_and_ready_when_it_is_back(kube: Kube, node: str) -> None:
-    await write(NodeWriter(kube), node, "Node", {})
+    await write(NodeWriter(kube, InUse()), node, "Node", {})
 
     async def is_(status: str) -> bool:
         return await ready_of(kube, node) == status

@@ -118,6 +118,14 @@ class FakeApi:
             raise KubeError("create", 409, "AlreadyExists", "there is one")
         return self.put(placed)
 
+    async def create_of(self, resource: Resource, name: str, subresource: str, body: Body, namespace: str = "") -> Body:
+        """A token of a ServiceAccount that is there, each another one."""
+        self.asked.append(f"create {resource.plural} {name} {subresource}")
+        await self._fail("create")
+        self._find("create", resource, name, namespace)
+        status = {"token": f"token-{len(self.asked)}", "expirationTimestamp": "2030-01-31T12:00:00Z"}
+        return {"spec": body["spec"], "status": status}
+
     async def patch(
         self, resource: Resource, name: str, change: Body, namespace: str = "", *, subresource: str = ""
     ) -> Body:

@@ -29,8 +29,16 @@ _HOLD = 'mount --bind "$0" "$1" && exec sleep infinity'
 class Machine:
     """See the module."""
 
-    def __init__(self, directory: Path, logs: Path) -> None:
+    def __init__(self, directory: Path, logs: Path, *, shares: bool = False) -> None:
+        """A machine that is off.
+
+        Args:
+            directory: for what it needs itself.
+            logs: for its log.
+            shares: whether mounts made in it come to mount namespaces that begin in it.
+        """
         self._directory = directory
+        self._propagation = "shared" if shares else "private"
         self._holder = Process("machine", [], log=logs / "machine.log")
 
     @property
@@ -42,7 +50,7 @@ class Machine:
         """Begin a new life: the mounts are the test's own, the boot's id is a new one."""
         boot_id = self._directory / "boot_id"
         boot_id.write_text(f"{uuid.uuid4()}\n")
-        words = ["unshare", "--mount", "--propagation", "private", "--", "sh", "-c", _HOLD]
+        words = ["unshare", "--mount", "--propagation", self._propagation, "--", "sh", "-c", _HOLD]
         self._holder.command = [*words, str(boot_id), str(_BOOT_ID)]
         self._holder.start()
         self._holder.wait_until(lambda: f" {_BOOT_ID} " in self._mountinfo(), what="own mount namespace")
@@ -60,11 +68,11 @@ class Machine:
         lines = self._mountinfo().splitlines()
         return [path for line in lines if (path := line.split(" ")[4]).startswith(f"{below}/")]
 
-    def power_off(self, loops: Sequence[str] = ()) -> None:
+    def power_off(self, loops: Sequence[str | Path] = ()) -> None:
         """End it, and detach the loop devices that no reboot would leave."""
         self._holder.kill()
         for device in loops:
-            subprocess.run(["losetup", "--detach", device], check=True)
+            subprocess.run(["losetup", "--detach", str(device)], check=True)
 
     def _mountinfo(self) -> str:
         return Path(f"/proc/{self._holder.pid}/mountinfo").read_text()

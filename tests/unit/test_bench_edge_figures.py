@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from bench import edge_figures, kubelet_figures
+from bench.figures import at_share
 from bench.kubelet_figures import _Way
 from bench.load_node import pods_with_a_volume, pods_without_volumes
 from bench.run import COARSE
@@ -50,8 +51,8 @@ def test_the_agent_is_judged_by_the_kubelet_of_the_same_run_and_its_time_is_spli
 
 
 def test_the_slowest_of_fifty_is_their_p99() -> None:
-    assert kubelet_figures._at([float(number) for number in range(50)], 0.99) == 49.0
-    assert kubelet_figures._at([1.0], 0.5) == 1.0
+    assert at_share([float(number) for number in range(50)], 0.99) == 49.0
+    assert at_share([1.0], 0.5) == 1.0
 
 
 def test_a_pod_comes_with_its_claim_volume_and_secrets() -> None:

@@ -2,7 +2,7 @@
 
 What controllers and sidecars do in a cluster is a file here that is written, changed or removed: a pod that ends is a
 file that goes, an attachment says from the start that it is attached, a volume that has grown is written with its new
-size. What the node tells comes from where the hub keeps it.
+size, and a pod has the tokens that drivers ask for. What the node tells comes from where the hub keeps it.
 """
 
 from __future__ import annotations
@@ -81,6 +81,8 @@ class AgentNode:
     def create(self, manifest: Object) -> Object:
         """Write an object; a claim is bound by the hub."""
         made = {**manifest, "metadata": {**manifest["metadata"], "uid": str(uuid.uuid4())}}
+        if made["kind"] == "Pod" and (audiences := self._audiences()):
+            self._write_tokens(made["metadata"], audiences)
         self._write(made)
         return made
 
@@ -168,6 +170,23 @@ class AgentNode:
     def has_finished(self, driver: str) -> bool:
         """Whether it knows of no volume of a driver."""
         return all(it["driver"] != driver for it in self._state()["volumes"])
+
+    def _audiences(self) -> set[str]:
+        """For whom any driver wants tokens; "" is the API server."""
+        drivers = [it for (kind, _, _), it in self._objects.items() if kind == "CSIDriver"]
+        return {it["audience"] for driver in drivers for it in driver["spec"].get("tokenRequests") or ()}
+
+    def _write_tokens(self, pod: Object, audiences: set[str]) -> None:
+        """Give a pod tokens. It is told of them, and hands them on, if a driver of its own volumes asks for any."""
+        token = {"token": "made by a test", "expirationTimestamp": "2099-01-01T00:00:00Z"}
+        self._write(
+            {
+                "apiVersion": "csi-bridge.io/v1",
+                "kind": "ServiceAccountToken",
+                "metadata": {"name": pod["uid"], "namespace": pod["namespace"]},
+                "tokens": {audience: dict(token) for audience in audiences},
+            }
+        )
 
     def _is_believed(self, made: Object, text: str) -> bool:
         """Whether the hub keeps this of an object's file, and therefore goes by it."""

@@ -36,15 +36,24 @@ class Kubelet:
         peer: finds a peer's binary by name.
         node: the node's name.
         kubeconfig: how it reaches its API server.
+        supervisor: who starts both processes; its own by default.
     """
 
-    def __init__(self, directory: Path, *, peer: Callable[[str], Path], node: str, kubeconfig: Path) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        peer: Callable[[str], Path],
+        node: str,
+        kubeconfig: Path,
+        supervisor: Supervisor | None = None,
+    ) -> None:
         self.directory = directory
         self.node = node
         self.root = directory / "root"
         self._peer = peer
         self._kubeconfig = kubeconfig
-        self._supervisor = Supervisor(directory / "logs")
+        self._supervisor = supervisor or Supervisor(directory / "logs")
         self._port, self._healthz_port = free_ports(2)
         self._process: Process | None = None
 
@@ -62,10 +71,7 @@ class Kubelet:
     def start(self) -> None:
         """Start both, and wait until the kubelet takes pods."""
         self.root.mkdir(parents=True)
-        socket = self.directory / "cri.sock"
-        endpoint = f"unix://{socket}"
-        command = [self._peer("fakeruntime"), f"--endpoint={endpoint}", f"--image={IMAGE}"]
-        self._supervisor.start("fakeruntime", command, ready=lambda: listens_on(socket))
+        endpoint = f"unix://{self._start_runtime()}"
         config = self.directory / "kubelet.json"
         config.write_text(json.dumps(self._configuration(endpoint), indent=2))
         self.workplace.mkdir()
@@ -95,6 +101,13 @@ class Kubelet:
         """Stop both, and unmount what is left."""
         self._supervisor.stop()
         clear(self.directory)
+
+    def _start_runtime(self) -> Path:
+        """Start what is to run containers; its socket."""
+        socket = self.directory / "cri.sock"
+        command = [self._peer("fakeruntime"), f"--endpoint=unix://{socket}", f"--image={IMAGE}"]
+        self._supervisor.start("fakeruntime", command, ready=lambda: listens_on(socket))
+        return socket
 
     def _healthy(self) -> bool:
         try:

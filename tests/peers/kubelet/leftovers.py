@@ -10,7 +10,7 @@ def clear(directory: Path) -> None:
     """Unmount what is mounted below a directory, and detach loop devices from files below it."""
     for point in _mounts(directory):
         subprocess.run(["umount", "--no-canonicalize", "--lazy", str(point)], check=False, capture_output=True)
-    for device in _loops(directory):
+    for device in loops(directory):
         subprocess.run(["losetup", "--detach", str(device)], check=False, capture_output=True)
 
 
@@ -21,7 +21,8 @@ def _mounts(directory: Path) -> list[Path]:
     return [point for point in reversed(points) if point.is_relative_to(directory)]
 
 
-def _loops(directory: Path) -> list[Path]:
+def loops(directory: Path) -> list[Path]:
+    """Loop devices of files below a directory."""
     found = []
     for file in Path("/sys/block").glob("loop*/loop/backing_file"):
         try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tests.peers.support import manifests
 from tests.support.waiting import wait_for
@@ -35,9 +35,17 @@ class Claims:
         """Claims of another class, in the same namespace."""
         return replace(self, storage_class=storage_class)
 
-    def ask(self, name: str, *, size_bytes: int = manifests.GIB, annotations: dict[str, str] | None = None) -> None:
-        """Create a claim."""
-        claim = manifests.claim(name, namespace=self.namespace, storage_class=self.storage_class, size_bytes=size_bytes)
+    def ask(
+        self,
+        name: str,
+        *,
+        size_bytes: int = manifests.GIB,
+        annotations: dict[str, str] | None = None,
+        **fields: Any,
+    ) -> None:
+        """Create a claim; further fields as `manifests.claim` takes them."""
+        where: Any = {"namespace": self.namespace, "storage_class": self.storage_class, "size_bytes": size_bytes}
+        claim = manifests.claim(name, **where, **fields)
         claim["metadata"]["annotations"] = annotations or {}
         self.api.create(claim)
 

@@ -1,4 +1,4 @@
-"""A Kubernetes control plane: etcd, kube-apiserver with RBAC on, kube-controller-manager; no node.
+"""A Kubernetes control plane: etcd, kube-apiserver with RBAC on, kube-controller-manager, maybe a scheduler; no node.
 
 It is ready in a few seconds, listens on loopback alone, and keeps all it writes in one directory.
 """
@@ -12,7 +12,7 @@ import ssl
 import urllib.error
 import urllib.request
 import uuid
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import yaml
 from cryptography.hazmat.primitives import serialization
@@ -31,6 +31,15 @@ if TYPE_CHECKING:
 _READY_LIMIT_S = 60.0
 
 
+class Asked(NamedTuple):
+    """One request, in the words of RBAC; `resource` with its subresource."""
+
+    verb: str
+    group: str
+    resource: str
+    name: str
+
+
 class ControlPlane:
     """One cluster's control plane.
 
@@ -38,20 +47,30 @@ class ControlPlane:
         directory: where its files and logs go.
         peer: finds a peer's binary by name.
         nodes: names of nodes whose kubelets may use it, each with an identity of its own.
+        manager_flags: further flags of the controller-manager.
 
     Attributes:
-        etcd, api_server, controller_manager: the processes, for tests that stop or kill one.
+        etcd, api_server, controller_manager, scheduler: the processes, for tests that stop or kill one.
         api: what the administrator sees.
     """
 
     etcd: Process
     api_server: Process
     controller_manager: Process
+    scheduler: Process
     api: KubeApi
 
-    def __init__(self, directory: Path, *, peer: Callable[[str], Path], nodes: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        peer: Callable[[str], Path],
+        nodes: Sequence[str] = (),
+        manager_flags: Sequence[str] = (),
+    ) -> None:
         self.directory = directory
         self._peer = peer
+        self._manager_flags = manager_flags
         self._supervisor = Supervisor(directory / "logs")
         self._admin_token = secrets.token_urlsafe(24)
         self._node_tokens = {node: secrets.token_urlsafe(24) for node in nodes}
@@ -80,8 +99,29 @@ class ControlPlane:
         self.api = self._api(self._admin_token)
         self._start_controller_manager()
 
+    def start_scheduler(self) -> None:
+        """Start a scheduler, for tests that do not say themselves where their pods run."""
+        kubeconfig = self.admin_kubeconfig()
+        (port,) = free_ports(1)
+        command = [
+            self._peer("kube-scheduler"),
+            f"--kubeconfig={kubeconfig}",
+            f"--authentication-kubeconfig={kubeconfig}",
+            f"--authorization-kubeconfig={kubeconfig}",
+            "--leader-elect=false",
+            "--bind-address=127.0.0.1",
+            f"--secure-port={port}",
+            f"--cert-dir={self.directory / 'scheduler'}",
+        ]
+        self.scheduler = self._supervisor.start(
+            "kube-scheduler",
+            command,
+            ready=lambda: _answers_ok(f"https://127.0.0.1:{port}/healthz", _unverified()),
+            timeout_s=_READY_LIMIT_S,
+        )
+
     def stop(self) -> None:
-        """Stop all three, the last one first."""
+        """Stop all, the last one first."""
         if hasattr(self, "api"):
             self.api.close()
         self._supervisor.stop()
@@ -138,6 +178,17 @@ class ControlPlane:
                     manifest["metadata"].setdefault("namespace", "default")
                     self.api.ensure(manifest)
 
+    def asked_by(self, service_account: str, *, since: int = 0) -> list[Asked]:
+        """What a ServiceAccount of the project's was allowed to do, the oldest first, after so many others."""
+        user = f"system:serviceaccount:csi-bridge:{service_account}"
+        lines = self._audit_log.read_text().splitlines() if self._audit_log.exists() else []
+        found = [json.loads(line) for line in lines if f'"{user}"' in line]
+        return [
+            Asked(each["verb"], where.get("apiGroup", ""), _resource(where), where.get("name", ""))
+            for each in found
+            if each["annotations"].get("authorization.k8s.io/decision") == "allow" and (where := each.get("objectRef"))
+        ][since:]
+
     def new_namespace(self) -> str:
         """A namespace of its own for a test."""
         name = f"t-{uuid.uuid4().hex[:10]}"
@@ -190,11 +241,29 @@ class ControlPlane:
             "--authorization-mode=Node,RBAC",
             "--allow-privileged=true",
             "--service-cluster-ip-range=10.96.0.0/16",
+            f"--audit-policy-file={self._write_audit_policy()}",
+            f"--audit-log-path={self._audit_log}",
             # Pods need no ServiceAccount of their own here, and no endpoints of this server.
             "--disable-admission-plugins=ServiceAccount",
             "--endpoint-reconciler-type=none",
         ]
         self.api_server = self._supervisor.start("kube-apiserver", command, ready=self.ready, timeout_s=_READY_LIMIT_S)
+
+    @property
+    def _audit_log(self) -> Path:
+        return self.directory / "audit.log"
+
+    def _write_audit_policy(self) -> Path:
+        """What processes of the project's own ask for is noted, without what they say."""
+        policy = {
+            "apiVersion": "audit.k8s.io/v1",
+            "kind": "Policy",
+            "omitStages": ["RequestReceived"],
+            "rules": [{"level": "Metadata", "userGroups": ["system:serviceaccounts:csi-bridge"]}, {"level": "None"}],
+        }
+        path = self.directory / "audit-policy.json"
+        path.write_text(json.dumps(policy))
+        return path
 
     def _start_controller_manager(self) -> None:
         kubeconfig = self.admin_kubeconfig()
@@ -210,6 +279,7 @@ class ControlPlane:
             "--bind-address=127.0.0.1",
             f"--secure-port={self._manager_port}",
             f"--cert-dir={self.directory / 'controller-manager'}",
+            *self._manager_flags,
         ]
         self.controller_manager = self._supervisor.start(
             "kube-controller-manager",
@@ -217,6 +287,10 @@ class ControlPlane:
             ready=lambda: _answers_ok(f"https://127.0.0.1:{self._manager_port}/healthz", _unverified()),
             timeout_s=_READY_LIMIT_S,
         )
+
+
+def _resource(where: dict[str, str]) -> str:
+    return "/".join(where[part] for part in ("resource", "subresource") if part in where)
 
 
 def _answers_ok(request: urllib.request.Request | str, context: ssl.SSLContext) -> bool:

@@ -25,12 +25,14 @@ class DirDriver:
         name: the driver's name.
         socket: where it listens.
         state: its state directory.
+        own: where its faults and its records are: the state directory, unless it shares that with others.
         process: for tests that kill it.
     """
 
     name: str
     socket: Path
     state: Path
+    own: Path
     process: Process
 
     @property
@@ -40,7 +42,7 @@ class DirDriver:
 
     def calls(self, method: str) -> list[Call]:
         """The calls of a method that reached it, in the order in which they began."""
-        return [call for call in read_calls(_call_log(self.state)) if call.method == method]
+        return [call for call in read_calls(_call_log(self.own)) if call.method == method]
 
     def directories(self) -> list[Path]:
         """The directories that hold the volumes' data."""
@@ -48,13 +50,20 @@ class DirDriver:
 
     def set_faults(self, *faults: str) -> None:
         """Misbehave like this from the next call on; without any, no more."""
-        new = self.state / "faults.new"
+        new = self.own / "faults.new"
         new.write_text("\n".join(faults))
-        new.replace(self.state / "faults")
+        new.replace(_fault_file(self.own))
 
 
 def start_dirdriver(
-    supervisor: Supervisor, directory: Path, *, name: str, node_id: str = "edge-1", flags: tuple[str, ...] = ()
+    supervisor: Supervisor,
+    directory: Path,
+    *,
+    name: str,
+    node_id: str = "edge-1",
+    flags: tuple[str, ...] = (),
+    socket: Path | None = None,
+    shared_state: Path | None = None,
 ) -> DirDriver:
     """Start a dirdriver with its socket and its state in a directory, and wait until it answers.
 
@@ -64,21 +73,29 @@ def start_dirdriver(
         name: the driver's name.
         node_id: what it calls its node.
         flags: further flags of the program.
+        socket: where it listens, if not in the directory.
+        shared_state: a state directory that exists and is several drivers'.
     """
-    socket, state = directory / "vendor.sock", directory / "vendor"
-    state.mkdir()
+    socket, own = socket or directory / "vendor.sock", directory / "vendor"
+    own.mkdir()
+    state = shared_state or own
     command = [
         _PROGRAM,
         f"--endpoint=unix://{socket}",
         f"--state-dir={state}",
         f"--node-id={node_id}",
         f"--drivername={name}",
-        f"--call-log={_call_log(state)}",
+        f"--call-log={_call_log(own)}",
+        f"--fault-file={_fault_file(own)}",
         *flags,
     ]
     process = supervisor.start("dirdriver", command, ready=lambda: listens_on(socket))
-    return DirDriver(name=name, socket=socket, state=state, process=process)
+    return DirDriver(name=name, socket=socket, state=state, own=own, process=process)
 
 
-def _call_log(state: Path) -> Path:
-    return state / "calls.jsonl"
+def _call_log(own: Path) -> Path:
+    return own / "calls.jsonl"
+
+
+def _fault_file(own: Path) -> Path:
+    return own / "faults"

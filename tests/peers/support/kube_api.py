@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 from kubernetes import client, dynamic
@@ -24,6 +25,7 @@ _API_VERSIONS = {
     "CustomResourceDefinition": "apiextensions.k8s.io/v1",
     "Role": "rbac.authorization.k8s.io/v1",
     "RoleBinding": "rbac.authorization.k8s.io/v1",
+    "StatefulSet": "apps/v1",
     "StorageClass": "storage.k8s.io/v1",
     "VolumeAttachment": "storage.k8s.io/v1",
     "VolumeAttributesClass": "storage.k8s.io/v1",
@@ -168,14 +170,26 @@ class KubeApi:
         return [f"{event.get('reason')}: {event.get('message')}" for event in about]
 
     def token_for(self, namespace: str, service_account: str) -> str:
-        """A bearer token of a ServiceAccount, good for an hour."""
-        spec = client.V1TokenRequestSpec(audiences=[], expiration_seconds=3600)
+        """A bearer token of a ServiceAccount, good for longer than any test run."""
+        spec = client.V1TokenRequestSpec(audiences=[], expiration_seconds=6 * 3600)
         request = client.AuthenticationV1TokenRequest(spec=spec)
         core = client.CoreV1Api(self._client)
         answer = core.create_namespaced_service_account_token(service_account, namespace, request)
         if answer.status is None:
             raise AssertionError(f"the API server made no token for {namespace}/{service_account}")
         return str(answer.status.token)
+
+    def review_token(self, token: str, *, audience: str = "") -> Object:
+        """Whose a token is, as the API server sees it (the status of a TokenReview); without audience: its own."""
+        spec = client.V1TokenReviewSpec(token=token, audiences=[audience] if audience else [])
+        answer = client.AuthenticationV1Api(self._client).create_token_review(client.V1TokenReview(spec=spec))
+        status: Object = self._client.sanitize_for_serialization(answer.status)  # type: ignore[no-untyped-call]  # no types
+        return status
+
+    def openapi(self, group: str) -> Object:
+        """The OpenAPI document of a group and version, such as ``apis/storage.k8s.io/v1``."""
+        document: Object = json.loads(self._dynamic.request("GET", f"/openapi/v3/{group}", serialize=False).data)
+        return document
 
     def _resource(self, kind: str) -> Any:
         return self._dynamic.resources.get(api_version=_API_VERSIONS.get(kind, "v1"), kind=kind)

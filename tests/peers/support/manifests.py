@@ -38,8 +38,9 @@ def claim(
     size_bytes: int = GIB,
     access_mode: str = "ReadWriteOnce",
     volume_mode: str = "Filesystem",
+    **spec: Any,
 ) -> Object:
-    """A PersistentVolumeClaim."""
+    """A PersistentVolumeClaim; further fields, such as ``dataSource`` or ``volumeName``, go to its spec."""
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
@@ -49,6 +50,7 @@ def claim(
             "accessModes": [access_mode],
             "volumeMode": volume_mode,
             "resources": {"requests": {"storage": str(size_bytes)}},
+            **spec,
         },
     }
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from tests.support.ports import free_ports
 from tests.support.processes import listens_on
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from tests.peers.support.control_plane import ControlPlane
@@ -33,7 +35,15 @@ class Sidecars:
     supervisor: Supervisor
     peer: Callable[[str], Path]
 
-    def start(self, name: str, socket: Path, *flags: str, log_name: str | None = None, ready: bool = True) -> Process:
+    def start(
+        self,
+        name: str,
+        socket: Path,
+        *flags: str,
+        log_name: str | None = None,
+        ready: bool = True,
+        variables: Mapping[str, str] = MappingProxyType({}),
+    ) -> Process:
         """Start a sidecar on a CSI socket.
 
         Args:
@@ -42,11 +52,18 @@ class Sidecars:
             flags: further flags.
             log_name: what its log and errors call it, where one test runs several of a kind.
             ready: wait until it has gone through its start-up calls to the driver.
+            variables: what its pod would add to its environment.
 
         Raises:
             ProcessDiedError: it ended instead of becoming ready.
         """
-        return self._start(name, [f"--csi-address=unix://{socket}", *flags], log_name=log_name or name, ready=ready)
+        return self._start(
+            name,
+            [f"--csi-address=unix://{socket}", *flags],
+            log_name=log_name or name,
+            ready=ready,
+            environment={**os.environ, **variables},
+        )
 
     def start_snapshot_controller(self) -> Process:
         """Start the controller that the csi-snapshotter works for. Needs `install_snapshot_kinds`."""
@@ -66,7 +83,15 @@ class Sidecars:
                 what="established",
             )
 
-    def _start(self, name: str, flags: list[str], *, log_name: str, ready: bool) -> Process:
+    def _start(
+        self,
+        name: str,
+        flags: list[str],
+        *,
+        log_name: str,
+        ready: bool,
+        environment: Mapping[str, str] | None = None,
+    ) -> Process:
         self.control_plane.apply(self.peer(f"{name}-rbac.yaml"))
         namespace = _NAMESPACES.get(name, "default")
         (port,) = free_ports(1)
@@ -79,4 +104,6 @@ class Sidecars:
             "--v=5",
             *flags,
         ]
-        return self.supervisor.start(log_name, command, ready=(lambda: listens_on(port)) if ready else None)
+        return self.supervisor.start(
+            log_name, command, ready=(lambda: listens_on(port)) if ready else None, environment=environment
+        )

@@ -1,0 +1,101 @@
+"""Fixtures of the end-to-end tests: one world for all of them, and a tenant with a namespace of its own for each.
+
+`make e2e` runs them. They need root, mount namespaces, loop devices, the peers that `make peers` builds, and
+containerd, runc and busybox from Debian. What is missing skips them and says so; with ``CSI_BRIDGE_REQUIRE_PEERS=1`` it
+fails them.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.e2e import debian
+from tests.e2e.tenant import Tenant
+from tests.e2e.upstream.cluster import UpstreamCluster
+from tests.e2e.world import World
+from tests.integration.dirdriver.support import has_capability
+from tests.peers import build
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_HERE = Path(__file__).parent
+_CAP_SYS_ADMIN = 21
+_LIMIT_S = 600
+"""Of one test. The first also starts the world."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what is here, before the marks are used to choose."""
+    for item in items:
+        if item.path.is_relative_to(_HERE):
+            item.add_marker(pytest.mark.e2e)
+            item.add_marker(pytest.mark.timeout(_LIMIT_S), append=False)
+
+
+def _missing(what: str) -> None:
+    if os.environ.get("CSI_BRIDGE_REQUIRE_PEERS") == "1":
+        pytest.fail(f"{what}, and CSI_BRIDGE_REQUIRE_PEERS=1")
+    pytest.skip(what)
+
+
+def _peer(name: str) -> Path:
+    found = build.find(name)
+    if found is None:
+        _missing(f"{name} is not built (run: python tests/peers/build.py {build.module_of(name).name})")
+    assert found is not None
+    return found
+
+
+def _tool(name: str) -> Path:
+    found = debian.find(name)
+    if found is None:
+        _missing(f"{name} is missing (Debian's package {debian.PACKAGES[name]}), and could not be installed")
+    assert found is not None
+    return found
+
+
+def _need_root() -> None:
+    if not has_capability(_CAP_SYS_ADMIN):
+        _missing("mounts and loop devices are not allowed here: run as root")
+
+
+@pytest.fixture(scope="session")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """The world, started once."""
+    _need_root()
+    with tempfile.TemporaryDirectory(prefix="csi-e2e-", ignore_cleanup_errors=True) as directory:
+        # The logs stay where pytest keeps those of its last runs.
+        world = World(Path(directory), tmp_path_factory.mktemp("e2e"), peer=_peer, tool=_tool)
+        try:
+            world.start()
+            yield world
+        finally:
+            world.stop()
+
+
+@pytest.fixture
+def tenant(world: World) -> Iterator[Tenant]:
+    """A namespace of the test's own. What the test left in it is removed at the end."""
+    tenant = Tenant(world)
+    yield tenant
+    tenant.leave()
+
+
+@pytest.fixture
+def upstream_cluster(tmp_path: Path) -> Iterator[UpstreamCluster]:
+    """A cluster for Kubernetes' own tests."""
+    _need_root()
+    with tempfile.TemporaryDirectory(prefix="csi-u-", ignore_cleanup_errors=True) as directory:
+        cluster = UpstreamCluster(Path(directory), tmp_path, peer=_peer, tool=_tool)
+        try:
+            cluster.start()
+            yield cluster
+        finally:
+            cluster.stop()

@@ -1,0 +1,120 @@
+"""A containerd of a node's own, with everything it writes in one directory, and the containers it runs.
+
+Where pods have a network of their own, notes about it are in /var/lib/cni as long as they run.
+
+It runs in a process namespace of its own, whose first process it is: when it ends, however that happens, the kernel
+ends its shims and containers. Its mounts are its own as well; the node's come to it, and none goes back.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+import subprocess
+from typing import TYPE_CHECKING
+
+from tests.e2e.container_image import IMAGE
+from tests.support.processes import listens_on
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.support.processes import Process, Supervisor
+
+_NAMESPACE = "k8s.io"
+"""Containerd's namespace of whatever a kubelet runs."""
+
+_APART = ("unshare", "--mount", "--propagation=slave", "--pid", "--fork", "--kill-child", "--mount-proc", "--")
+
+_RUN_LIMIT_S = 60.0
+
+
+class Containerd:
+    """One containerd.
+
+    Args:
+        directory: for everything; its path must be short.
+        tool: finds a program of Debian's packages by name.
+        networked: whether pods have a network of their own; otherwise all must use the host's.
+    """
+
+    def __init__(self, directory: Path, *, tool: Callable[[str], Path], networked: bool = False) -> None:
+        self.socket = directory / "cri.sock"
+        self._directory = directory
+        self._tool = tool
+        self._networked = networked
+        self._numbers = itertools.count(1)
+
+    def start(self, supervisor: Supervisor, *, image: Path) -> Process:
+        """Start it, and give it the image of all containers."""
+        self._tool("runc")
+        self._tool("containerd-shim-runc-v2")
+        networks = self._directory / "networks"
+        networks.mkdir(parents=True)
+        # A network that is configured is all that a Ready node is asked for while every pod uses the host's.
+        plugin = self._own_network() if self._networked else {"type": "unused"}
+        network = {"cniVersion": "0.4.0", "name": "pods", "plugins": [plugin]}
+        (networks / "pods.conflist").write_text(json.dumps(network))
+        config = self._directory / "containerd.toml"
+        config.write_text(self._configuration(networks))
+        command = [*_APART, self._tool("containerd"), f"--config={config}"]
+        process = supervisor.start("containerd", command, ready=lambda: listens_on(self.socket))
+        self._ctr("images", "import", "--snapshotter=native", image)
+        return process
+
+    def run(self, container: str, *words: str) -> str:
+        """Run a command in a container.
+
+        Returns:
+            What it wrote to its standard output.
+
+        Raises:
+            AssertionError: it failed; with what it wrote.
+        """
+        number = f"test-{next(self._numbers)}"
+        fifos = self._directory / "fifos"
+        return self._ctr("tasks", "exec", f"--fifo-dir={fifos}", f"--exec-id={number}", container, *words)
+
+    def _own_network(self) -> dict[str, object]:
+        self._tool("host-local")
+        # Its addresses are of a range of its own: each pod's is a route of the host's, and another may run beside.
+        subnet = f"10.{random.randint(128, 254)}.{random.randint(0, 255)}.0/24"
+        addresses = {"type": "host-local", "subnet": subnet, "dataDir": str(self._directory / "addresses")}
+        return {"type": "ptp", "ipam": addresses}
+
+    def _ctr(self, *words: object) -> str:
+        command = [self._tool("ctr"), f"--address={self.socket}", f"--namespace={_NAMESPACE}", *words]
+        done = subprocess.run(
+            [str(word) for word in command], check=False, capture_output=True, text=True, timeout=_RUN_LIMIT_S
+        )
+        assert done.returncode == 0, f"ctr {words}: {done.stdout}{done.stderr}"
+        return done.stdout
+
+    def _configuration(self, networks: Path) -> str:
+        criplugin = 'plugins."io.containerd.grpc.v1.cri"'
+        plugins = f'bin_dir = "{self._tool("ptp").parent}"' if self._networked else ""
+        return f"""
+version = 2
+root = "{self._directory / "containers"}"
+state = "{self._directory / "state"}"
+[grpc]
+address = "{self.socket}"
+[plugins."io.containerd.internal.v1.opt"]
+path = "{self._directory / "opt"}"
+[{criplugin}]
+sandbox_image = "{IMAGE}"
+# Without it a container's first process may not lower its own score, and no sandbox starts.
+restrict_oom_score_adj = true
+stream_server_port = "0"
+# They go with its directory.
+netns_mounts_under_state_dir = true
+[{criplugin}.containerd]
+snapshotter = "native"
+[{criplugin}.containerd.runtimes.runc]
+runtime_type = "io.containerd.runc.v2"
+[{criplugin}.cni]
+conf_dir = "{networks}"
+{plugins}
+"""

@@ -1,0 +1,154 @@
+"""A node with a stock kubelet and containerd: its pods run. The agent only observes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.e2e.containerd import Containerd
+from tests.e2e.node import Node
+from tests.peers.kubelet.kubelet_process import Kubelet
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.e2e.deployment import Deployment
+    from tests.e2e.supervisors import MachineSupervisor
+    from tests.peers.support.control_plane import ControlPlane
+    from tests.peers.support.kube_api import Object
+
+_READY_LIMIT_S = 60.0
+
+
+class KubeletNode(Node):
+    """See the module, and `Node`.
+
+    Args:
+        plane: the control plane, which knows the node by name.
+        tool: finds a program of Debian's packages by name.
+        image: the archive of the image of all containers.
+        networked: whether pods have a network of their own.
+    """
+
+    registration = "observe"
+
+    def __init__(
+        self,
+        name: str,
+        directory: Path,
+        logs: Path,
+        *,
+        bridge: Deployment,
+        peer: Callable[[str], Path],
+        plane: ControlPlane,
+        tool: Callable[[str], Path],
+        image: Path,
+        networked: bool = False,
+    ) -> None:
+        super().__init__(name, directory, logs, bridge=bridge, peer=peer)
+        self._plane = plane
+        self._image = image
+        self._containerd = Containerd(directory, tool=tool, networked=networked)
+        self._kubelet = _Kubelet(
+            directory,
+            peer=peer,
+            node=name,
+            kubeconfig=plane.node_kubeconfig(name),
+            supervisor=self.supervisor("node"),
+            containerd=self._containerd,
+            image=image,
+        )
+        self.root = self._kubelet.root
+        self.relay = self.root / "plugins" / "csi-bridge"
+
+    def start(self) -> None:
+        """Boot the machine, start runtime, kubelet and agent, and wait until the node is Ready."""
+        self.start_kubelet()
+        self.start_agent(f"--relay-dir={self.relay}")
+
+    def start_kubelet(self) -> None:
+        """The same without an agent."""
+        self.machine.boot()
+        self._kubelet.start()
+        self._plane.api.wait_until("Node", self.name, _is_ready, what="ready", timeout_s=_READY_LIMIT_S)
+
+    def has_volumes(self, pod: Object) -> bool:
+        """Whether it runs: the kubelet starts no container before all volumes are published."""
+        return bool(pod.get("status", {}).get("phase") == "Running" and _container(pod))
+
+    def run(self, pod: Object, *words: str) -> str:
+        """Run a command in a pod's container."""
+        return self._containerd.run(_container(pod), *words)
+
+    def write(self, pod: Object, name: str, text: str) -> None:
+        """Write in the pod's container."""
+        self.run(pod, "sh", "-c", 'printf %s "$1" > "$0" && sync', f"/{name}", text)
+
+    def read(self, pod: Object, name: str) -> str:
+        """Read in the pod's container."""
+        return self.run(pod, "cat", f"/{name}")
+
+    def group(self, pod: Object, name: str) -> int:
+        """As the pod's container sees it."""
+        return int(self.run(pod, "stat", "-c", "%g", f"/{name}"))
+
+    def why(self, pod: Object) -> str:
+        """The pod's events."""
+        meta = pod["metadata"]
+        return "\n".join(self._plane.api.events(meta["name"], namespace=meta["namespace"]))
+
+    def size_bytes(self, pod: Object, volume: str) -> int:
+        """The size of the file system of a volume, as the pod sees it."""
+        blocks, size = self.run(pod, "stat", "-f", "-c", "%b %S", f"/{volume}").split()
+        return int(blocks) * int(size)
+
+    def write_device(self, pod: Object, volume: str, text: str) -> None:
+        """Write to the beginning of a block volume in the pod's container."""
+        self.run(pod, "sh", "-c", 'printf %s "$1" | dd of="$0" conv=notrunc,fsync', f"/dev/{volume}", text)
+
+    def read_device(self, pod: Object, volume: str, length: int) -> str:
+        """Read the beginning of a block volume in the pod's container."""
+        return self.run(pod, "dd", f"if=/dev/{volume}", f"bs={length}", "count=1")
+
+    def tell(self) -> str:
+        """How it stands, with the end of the kubelet's log."""
+        return f"{super().tell()}\n{self._kubelet.process.log_tail()}"
+
+
+class _Kubelet(Kubelet):
+    """A kubelet whose pods run."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        peer: Callable[[str], Path],
+        node: str,
+        kubeconfig: Path,
+        supervisor: MachineSupervisor,
+        containerd: Containerd,
+        image: Path,
+    ) -> None:
+        super().__init__(directory, peer=peer, node=node, kubeconfig=kubeconfig, supervisor=supervisor)
+        self._containerd = containerd
+        self._image = image
+
+    def _start_runtime(self) -> Path:
+        self._containerd.start(self._supervisor, image=self._image)
+        return self._containerd.socket
+
+    def _configuration(self, endpoint: str) -> dict[str, object]:
+        # Who runs a command in a pod comes by the API server, which has no certificate for its kubelets.
+        anybody = {"anonymous": {"enabled": True}, "webhook": {"enabled": False}}
+        return {**super()._configuration(endpoint), "authentication": anybody}
+
+
+def _container(pod: Object) -> str:
+    """The id of a pod's only container; empty while there is none."""
+    statuses = pod.get("status", {}).get("containerStatuses") or [{}]
+    return str(statuses[0].get("containerID", "")).removeprefix("containerd://")
+
+
+def _is_ready(node: Object) -> bool:
+    conditions = node.get("status", {}).get("conditions", [])
+    return any(it["type"] == "Ready" and it["status"] == "True" for it in conditions)

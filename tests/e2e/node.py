@@ -1,0 +1,213 @@
+"""A node: a machine of its own with vendors' drivers and an agent, whose link to the hub can be cut."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.e2e.deployment import NODE_PERIODS
+from tests.e2e.supervisors import MachineSupervisor, kept
+from tests.peers.kubelet import leftovers
+from tests.peers.kubelet.recorder import Recorder
+from tests.peers.kubelet.tree import EMPTY
+from tests.peers.support.dirdriver import start_dirdriver
+from tests.support.machine import Machine
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.e2e.deployment import Deployment
+    from tests.e2e.vendors import Vendor
+    from tests.peers.support.dirdriver import DirDriver
+    from tests.peers.support.kube_api import Object
+    from tests.support.bridge import Agent
+
+_PLUGIN = "kubernetes.io~csi"
+
+
+class Node:
+    """What nodes of both kinds have.
+
+    Args:
+        name: the node's name.
+        directory: for everything but logs; its path must be short.
+        logs: for the logs of its processes.
+        bridge: whose hub the agent dials.
+        peer: finds a peer's binary by name.
+
+    Attributes:
+        root: the kubelet's directory, or what the agent has in its place.
+        machine: where all of the node's processes run.
+        link: what is between agent and hub.
+        vendors: the drivers on it, by name.
+        recorders: what was asked of those that are watched, by name.
+    """
+
+    registration: str
+    root: Path
+    relay: Path | None = None
+    """Where the agent has a socket for each driver, for a kubelet."""
+
+    def __init__(
+        self, name: str, directory: Path, logs: Path, *, bridge: Deployment, peer: Callable[[str], Path]
+    ) -> None:
+        directory.mkdir(parents=True)
+        logs.mkdir()
+        self.name = name
+        self.directory = directory
+        self.logs = logs
+        self.machine = Machine(directory, self.logs, shares=True)
+        self.vendors: dict[str, DirDriver] = {}
+        self.recorders: dict[str, Recorder] = {}
+        self._peer = peer
+        self._bridge = bridge
+        self.link = bridge.start_link()
+        self._supervisors: list[MachineSupervisor] = []
+        self.agent: Agent
+        self._agent_command: list[str] = []
+
+    # ---- starting and stopping ---------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Boot the machine, and start what is to run there but drivers."""
+        raise NotImplementedError
+
+    def add_vendor(self, vendor: Vendor, *, state: Path | None) -> DirDriver:
+        """Start a vendor's driver, and a registrar that announces it.
+
+        Args:
+            vendor: which.
+            state: the state directory that it shares with other nodes; None for one of its own.
+        """
+        directory, plugin = self.directory / vendor.name, self.root / "plugins" / vendor.name
+        directory.mkdir()
+        plugin.mkdir(parents=True)
+        supervisor = self.supervisor(vendor.name)
+        endpoint = plugin / "csi.sock"
+        driver = start_dirdriver(
+            supervisor,
+            directory,
+            name=vendor.name,
+            node_id=self.name,
+            flags=vendor.flags,
+            socket=directory / "csi.sock" if vendor.watched else endpoint,
+            shared_state=state,
+        )
+        if vendor.watched:
+            self.recorders[vendor.name] = recorder = Recorder(driver.socket, look=lambda: EMPTY)
+            recorder.listen(endpoint)
+        registrar = [
+            self._peer("registrar"),
+            f"--csi-address={endpoint}",
+            f"--kubelet-registration-path={self._called(vendor, endpoint)}",
+            f"--plugin-registration-path={self.root / 'plugins_registry'}",
+        ]
+        supervisor.start("registrar", kept(registrar, file=directory / "registrar.pid"))
+        self.vendors[vendor.name] = driver
+        return driver
+
+    def _called(self, vendor: Vendor, endpoint: Path) -> Path:
+        """The socket at which the node calls a driver."""
+        return self.relay / f"{vendor.name}.sock" if vendor.relayed and self.relay is not None else endpoint
+
+    def supervisor(self, name: str) -> MachineSupervisor:
+        """A supervisor of processes on this machine, with logs of its own, who stops them with the node."""
+        supervisor = MachineSupervisor(self.logs / name, self.machine)
+        self._supervisors.append(supervisor)
+        return supervisor
+
+    def stop(self) -> None:
+        """Stop everything; what was mounted goes with the machine."""
+        for recorder in self.recorders.values():
+            recorder.close()
+        for supervisor in reversed(self._supervisors):
+            supervisor.stop()
+        if self.machine.is_on:
+            self.machine.power_off()
+
+    def power_off(self, *, loops_of: Path) -> None:
+        """End everything at once: the machine has no power.
+
+        Args:
+            loops_of: the state directory of the one driver whose loop devices are this node's; no reboot leaves any.
+        """
+        self.agent.kill()
+        for supervisor in self._supervisors:
+            supervisor.stop()
+        self.machine.power_off(leftovers.loops(loops_of))
+
+    def boot(self) -> None:
+        """Start everything again."""
+        self.machine.boot()
+        for supervisor in self._supervisors:
+            supervisor.start_again()
+        self.restart_agent()
+
+    def start_agent(self, *flags: str) -> None:
+        """Start the agent for the first time, on the machine, with its link between it and the hub."""
+        self.agent = self._bridge.new_agent(
+            self.name,
+            self.directory,
+            self.logs,
+            registration=self.registration,
+            hub=self.link.address,
+            root=self.root,
+            flags=(*NODE_PERIODS, *flags),
+        )
+        self._agent_command = self.agent.process.command
+        self.restart_agent()
+
+    def restart_agent(self) -> None:
+        """Start the agent again after it ended."""
+        self.agent.process.command = self.machine.inside(self._agent_command)
+        self.agent.start()
+
+    # ---- the link ----------------------------------------------------------------------------------------------------
+
+    def cut(self) -> None:
+        """Reset the link to the hub, and refuse new connections; returns when the agent has noticed."""
+        self.link.command("cut")
+        self.agent.wait_connected(False)
+
+    def heal(self) -> None:
+        """Let the agent through again; it dials when it is due."""
+        self.link.command("heal")
+
+    # ---- pods' volumes -----------------------------------------------------------------------------------------------
+
+    def seen(self, path: Path) -> Path:
+        """Where the test finds what the node has at a path."""
+        return self.machine.seen(path)
+
+    def published(self, pod: Object, volume: str) -> Path:
+        """Where a pod's volume is published, by the name of its PersistentVolume or, inline, of the pod's volume."""
+        return self.seen(self.root / "pods" / pod["metadata"]["uid"] / "volumes" / _PLUGIN / volume / "mount")
+
+    def has_volumes(self, pod: Object) -> bool:
+        """Whether all volumes of a pod are published, and it runs if anything runs pods here."""
+        raise NotImplementedError
+
+    def write(self, pod: Object, name: str, text: str) -> None:
+        """Write a text to a file in one of the pod's volumes, and bring it to the disk; `name` is `VOLUME/FILE`."""
+        raise NotImplementedError
+
+    def read(self, pod: Object, name: str) -> str:
+        """Read such a file."""
+        raise NotImplementedError
+
+    def group(self, pod: Object, name: str) -> int:
+        """The group that a file, or the root of a volume, belongs to."""
+        raise NotImplementedError
+
+    def why(self, pod: Object) -> str:
+        """Why a pod does not have its volumes, in the words of whoever is to mount them."""
+        raise NotImplementedError
+
+    def left_over(self) -> list[str]:
+        """What is left of pods' volumes on this node."""
+        found = [f"mount {path}" for path in self.machine.mounts(self.root)]
+        return found + [str(path) for path in self.root.glob(f"pods/*/volumes/{_PLUGIN}/*")]
+
+    def tell(self) -> str:
+        """How it stands, for the reader of a failure."""
+        return "\n".join([f"node {self.name}", *self.left_over(), self.agent.process.log_tail()])

@@ -1,0 +1,122 @@
+"""A node with the agent alone. What runs its containers is its owner's business: the tests use the published paths."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cli.edge_volumes import ask
+from common.errors import BridgeError
+from tests.e2e.node import Node
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from tests.e2e.deployment import Deployment
+    from tests.peers.support.kube_api import KubeApi, Object
+
+_KNOWN_LIMIT_S = 60.0
+
+
+class OwnNode(Node):
+    """See the module, and `Node`.
+
+    Args:
+        api: the cluster, as its administrator sees it.
+    """
+
+    registration = "own"
+
+    def __init__(
+        self, name: str, directory: Path, logs: Path, *, bridge: Deployment, peer: Callable[[str], Path], api: KubeApi
+    ) -> None:
+        super().__init__(name, directory, logs, bridge=bridge, peer=peer)
+        self.root = directory / "root"
+        self._api = api
+
+    def start(self) -> None:
+        """Boot the machine, start the agent, and wait until the hub has made the Node."""
+        self.root.mkdir()
+        self.machine.boot()
+        self.start_agent()
+        self._api.wait_until("Node", self.name, lambda _: True, what="made", timeout_s=_KNOWN_LIMIT_S)
+
+    def has_volumes(self, pod: Object) -> bool:
+        """Whether the agent says that all are published."""
+        uid, wanted = pod["metadata"]["uid"], len(pod["spec"]["volumes"])
+        states = [it["state"] for it in self.volumes() if it["uid"] == uid]
+        return states == ["published"] * wanted
+
+    def start_containers(self, pods: Iterable[Object]) -> None:
+        """Say of the pods here that they run, if they have their volumes: it is no business of the agent's."""
+        for pod in pods:
+            conditions = pod["status"].get("conditions", [])
+            is_new = pod["spec"].get("nodeName") == self.name and pod["status"]["phase"] == "Pending"
+            if is_new and self.has_volumes(pod):
+                ready = [{"type": it, "status": "True"} for it in ("ContainersReady", "Ready")]
+                status = {"phase": "Running", "conditions": [*conditions, *ready]}
+                meta = pod["metadata"]
+                self._api.patch_status("Pod", meta["name"], {"status": status}, namespace=meta["namespace"])
+
+    def write(self, pod: Object, name: str, text: str) -> None:
+        """Write where the volume is published."""
+        path = self._path(pod, name)
+        path.write_text(text)
+        os.sync()
+
+    def read(self, pod: Object, name: str) -> str:
+        """Read where the volume is published."""
+        return self._path(pod, name).read_text()
+
+    def group(self, pod: Object, name: str) -> int:
+        """As it is where the volume is published."""
+        return self._path(pod, name).stat().st_gid
+
+    def why(self, pod: Object) -> str:
+        """What the agent says."""
+        return "\n".join(it["error"] for it in self.volumes() if it["uid"] == pod["metadata"]["uid"])
+
+    def size_bytes(self, pod: Object, volume: str) -> int:
+        """The size of the file system of a volume."""
+        found = os.statvfs(self._path(pod, volume))
+        return found.f_blocks * found.f_frsize
+
+    def write_device(self, pod: Object, volume: str, text: str) -> None:
+        """Write to the beginning of a block volume."""
+        with self._device(pod, volume).open("r+b", buffering=0) as device:
+            device.write(text.encode())
+            os.fsync(device.fileno())
+
+    def read_device(self, pod: Object, volume: str, length: int) -> str:
+        """Read the beginning of a block volume."""
+        with self._device(pod, volume).open("rb") as device:
+            return device.read(length).decode()
+
+    def volumes(self) -> list[Object]:
+        """What the agent says of its pods' volumes; nothing while it does not answer."""
+        with contextlib.suppress(BridgeError):
+            found: list[Object] = ask(self.agent.socket)["volumes"]
+            return found
+        return []
+
+    def left_over(self) -> list[str]:
+        """What is left of pods' volumes, on the disk and in the agent's books."""
+        return super().left_over() + [f"{it['volume']} of {it['pod']} is {it['state']}" for it in self.volumes()]
+
+    def tell(self) -> str:
+        """How it stands, with what the agent says."""
+        return f"{super().tell()}\n{self.volumes()}"
+
+    def _device(self, pod: Object, volume: str) -> Path:
+        """Where a block volume's device is: what the pod is given is a link to it, and true on the machine alone."""
+        device = self.seen(self._path(pod, volume).readlink())
+        assert device.is_block_device(), f"{device} is no block device"
+        return device
+
+    def _path(self, pod: Object, name: str) -> Path:
+        """Where `VOLUME/FILE` of a pod is."""
+        volume, _, file = name.partition("/")
+        (found,) = (it for it in self.volumes() if (it["uid"], it["volume"]) == (pod["metadata"]["uid"], volume))
+        return self.seen(Path(found["path"])) / file if file else self.seen(Path(found["path"]))

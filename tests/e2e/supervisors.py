@@ -1,0 +1,69 @@
+"""Supervisors of other kinds than the tests' usual one: of a machine's processes, and of processes kept alive."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tests.support.processes import Supervisor
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tests.support.machine import Machine
+    from tests.support.processes import Process
+
+_KEEPER = Path(__file__).with_name("keeper.py")
+
+
+class MachineSupervisor(Supervisor):
+    """Starts processes on a machine."""
+
+    def __init__(self, directory: Path, machine: Machine) -> None:
+        super().__init__(directory)
+        self._machine = machine
+        self._commands: list[tuple[Process, list[object]]] = []
+
+    def start(self, name: str, command: Sequence[object], **more: Any) -> Process:
+        """Start a process there."""
+        process = super().start(name, self._machine.inside(command), **more)
+        self._commands.append((process, list(command)))
+        return process
+
+    def stop(self) -> None:
+        """End all at once, as when the machine loses its power."""
+        for process, _ in reversed(self._commands):
+            process.kill()
+
+    def start_again(self) -> None:
+        """Start all again, on the machine as it was booted since."""
+        for process, command in self._commands:
+            process.command = self._machine.inside(command)
+            process.start()
+
+
+class KeepingSupervisor(Supervisor):
+    """Starts processes that are started again whenever they end."""
+
+    def start(self, name: str, command: Sequence[object], **more: Any) -> Process:
+        """Start a process with its keeper; stopping the keeper stops it."""
+        return super().start(name, kept(command, file=self._file(name)), **more)
+
+    def kill(self, name: str) -> None:
+        """End a process at once; its keeper starts it again."""
+        os.kill(self.pid(name), signal.SIGKILL)
+
+    def pid(self, name: str) -> int:
+        """The id of a process in its present life."""
+        return int(self._file(name).read_text())
+
+    def _file(self, name: str) -> Path:
+        return self.directory / f"{name}.pid"
+
+
+def kept(command: Sequence[object], *, file: Path) -> list[object]:
+    """A command with a keeper, who notes the id of its process in a file."""
+    return [sys.executable, _KEEPER, file, *command]

@@ -1,0 +1,36 @@
+"""A claim that asks for more gets it while its pod runs: the sidecar expands the volume, the node its file system."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.e2e.tenant import LARGE_BYTES, SMALL_BYTES
+from tests.e2e.vendors import OWN, SAN
+
+if TYPE_CHECKING:
+    from tests.e2e.tenant import Tenant
+    from tests.e2e.world import World
+
+
+@pytest.mark.parametrize("node", ["k1", OWN])
+def test_claim_and_file_system_grow_under_a_running_pod(world: World, tenant: Tenant, node: str) -> None:
+    driver = world.driver(SAN)
+    claims = tenant.growing(driver)
+    claims.ask("data", size_bytes=SMALL_BYTES)
+    handle = claims.wait_bound("data")["spec"]["csi"]["volumeHandle"]
+    tenant.start_pod("web", node, "data")
+    tenant.write("web", "data/file", "hello")
+    small = tenant.size_bytes("web", "data")
+    assert small <= SMALL_BYTES
+
+    claims.grow("data", LARGE_BYTES)
+    done = tenant.wait_size("data", LARGE_BYTES)
+    assert "allocatedResourceStatuses" not in done["status"]
+    assert SMALL_BYTES < tenant.size_bytes("web", "data") <= LARGE_BYTES
+    assert tenant.read("web", "data/file") == "hello"
+    assert {
+        where: [call.code for call in process.calls("NodeExpandVolume") if call.fields["volume_id"] == handle]
+        for where, process in driver.on.items()
+    } == {"k1": [], "k2": [], OWN: [], node: ["OK"]}

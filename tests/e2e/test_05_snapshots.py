@@ -1,0 +1,63 @@
+"""Snapshots by the stock csi-snapshotter and snapshot-controller, volumes restored from them, and clones."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.e2e.vendors import NFS, OWN, SAN
+from tests.support.waiting import wait_for
+
+if TYPE_CHECKING:
+    from tests.e2e.tenant import Tenant
+    from tests.e2e.vendors import Vendor
+    from tests.e2e.world import World
+
+
+@pytest.mark.parametrize(("vendor", "node"), [(SAN, "k1"), (NFS, OWN)], ids=["san.csi-k1", "nfs.csi-o1"])
+def test_a_restored_volume_holds_what_was_there_at_the_snapshot(
+    world: World, tenant: Tenant, vendor: Vendor, node: str
+) -> None:
+    driver = world.driver(vendor)
+    tenant.claim("data", driver)
+    tenant.start_pod("web", node, "data")
+    tenant.write("web", "data/file", "before")
+    snapshot = tenant.snapshot("yesterday", driver, claim="data")
+    tenant.write("web", "data/file", "after")
+
+    source = {"apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": "yesterday"}
+    tenant.claim("restored", driver, dataSource=source)
+    tenant.start_pod("again", node, "restored")
+
+    assert tenant.read("again", "restored/file") == "before"
+    assert tenant.read("web", "data/file") == "after"
+
+    tenant.delete_pod("web")
+    tenant.let_go("data", driver)
+    assert tenant.read("again", "restored/file") == "before"
+    tenant.api.delete("VolumeSnapshot", "yesterday", namespace=tenant.namespace)
+    tenant.api.wait_gone("VolumeSnapshotContent", snapshot["status"]["boundVolumeSnapshotContentName"])
+    wait_for(
+        lambda: list((driver.state / "snapshots").iterdir()) == [],
+        what="end of the snapshot at the edge",
+        instead=lambda: list((driver.state / "snapshots").iterdir()),
+    )
+
+
+@pytest.mark.parametrize(("vendor", "node"), [(SAN, "k1"), (NFS, OWN)], ids=["san.csi-k1", "nfs.csi-o1"])
+def test_a_clone_holds_what_its_source_held_and_goes_its_own_way(
+    world: World, tenant: Tenant, vendor: Vendor, node: str
+) -> None:
+    driver = world.driver(vendor)
+    tenant.claim("data", driver)
+    tenant.start_pod("web", node, "data")
+    tenant.write("web", "data/file", "before")
+
+    tenant.claim("clone", driver, dataSource={"kind": "PersistentVolumeClaim", "name": "data"})
+    tenant.start_pod("again", node, "clone")
+    tenant.write("web", "data/file", "after")
+
+    assert tenant.read("again", "clone/file") == "before"
+    tenant.write("again", "clone/file", "its own")
+    assert tenant.read("web", "data/file") == "after"

@@ -1,0 +1,226 @@
+"""Each field of a CSIDriver does on both kinds of node what its documentation says."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.e2e.vendors import OWN, SAN, WATCHED
+from tests.support.waiting import let_pass, wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from common.csi import csi_pb2 as csi
+    from examples.dirdriver.call_log import Call
+    from tests.e2e.tenant import Tenant
+    from tests.e2e.world import Driver, World
+    from tests.peers.support.kube_api import KubeApi
+
+SHOWN_ELSEWHERE = {
+    "seLinuxMount": "without SELinux it changes nothing, as the records of the real kubelet say (selinux-mount)",
+    "storageCapacity": "the scheduler's and the provisioner's: it concerns topology",
+    "preventPodSchedulingIfMissing": "the scheduler's, alpha and off: it looks at CSINode, which is written",
+}
+"""Fields that this module leaves to others, and why."""
+
+SHOWN_HERE = {
+    "attachRequired",
+    "fsGroupPolicy",
+    "nodeAllocatableUpdatePeriodSeconds",
+    "podInfoOnMount",
+    "requiresRepublish",
+    "serviceAccountTokenInSecrets",
+    "tokenRequests",
+    "volumeLifecycleModes",
+}
+
+_GROUP = 4711
+_FOLLOWED_S = 2.0
+_REASON_LIMIT_S = 60.0
+_TWICE_S = 45.0
+"""For two periods of 10 s: less than the minute after which a driver is asked whatever its CSIDriver says."""
+_AUDIENCE = "https://storage.example"
+
+nodes = pytest.mark.parametrize("node", ["k1", OWN])
+
+
+class Fields:
+    """The spec of the watched driver's CSIDriver, which a test changes and finds as it was."""
+
+    def __init__(self, driver: Driver, api: KubeApi) -> None:
+        self.driver = driver
+        self._api = api
+        self._changed: dict[str, object] = {}
+
+    def set(self, **fields: object) -> None:
+        """Change fields; None takes one away."""
+        self._changed.update(dict.fromkeys(fields))
+        self._api.patch("CSIDriver", self.driver.name, {"spec": fields})
+        # Kubelets and hub follow it; nothing tells when they have.
+        let_pass(_FOLLOWED_S)
+
+    def put_back(self) -> None:
+        """Make it as it was at first."""
+        if self._changed:
+            self.set(**self._changed | dict(self.driver.vendor.csi_driver))
+
+
+@pytest.fixture
+def fields(world: World) -> Iterator[Fields]:
+    fields = Fields(world.driver(WATCHED), world.api)
+    yield fields
+    fields.put_back()
+
+
+def publications(world: World, tenant: Tenant, node: str, pod: str) -> list[csi.NodePublishVolumeRequest]:
+    """What the driver was asked when it published a pod's volumes."""
+    found = tenant.pod(pod)
+    assert found is not None
+    calls = world.node(node).recorders[WATCHED.name].recording.calls("NodePublishVolume", "OK")
+    requests: list[csi.NodePublishVolumeRequest] = [call.request for call in calls]  # type: ignore[misc]  # by method
+    return [request for request in requests if found["metadata"]["uid"] in request.target_path]
+
+
+def _published(driver: Driver, node: str) -> list[Call]:
+    return driver.on[node].calls("NodePublishVolume")
+
+
+def test_every_field_of_this_kubernetes_is_shown_somewhere(world: World) -> None:
+    document = world.api.openapi("apis/storage.k8s.io/v1")
+    known = document["components"]["schemas"]["io.k8s.api.storage.v1.CSIDriverSpec"]["properties"]
+
+    assert set(known) == SHOWN_HERE | set(SHOWN_ELSEWHERE)
+
+
+@nodes
+def test_without_attach_required_nothing_is_attached(world: World, tenant: Tenant, fields: Fields, node: str) -> None:
+    volume = tenant.claim("data", fields.driver)
+    tenant.start_pod("web", node, "data")
+
+    names = [it["spec"]["source"]["persistentVolumeName"] for it in tenant.api.all("VolumeAttachment")]
+    assert volume["metadata"]["name"] not in names
+    assert fields.driver.pinned.calls("ControllerPublishVolume") == []
+
+
+@nodes
+def test_pod_info_on_mount_tells_the_driver_whose_volume_it_is(
+    world: World, tenant: Tenant, fields: Fields, node: str
+) -> None:
+    fields.set(podInfoOnMount=True)
+    tenant.claim("data", fields.driver)
+    pod = tenant.start_pod("web", node, "data", serviceAccountName="default")
+
+    (request,) = publications(world, tenant, node, "web")
+    told = {key.removeprefix("csi.storage.k8s.io/"): value for key, value in request.volume_context.items()}
+    assert (told["pod.name"], told["pod.namespace"], told["pod.uid"]) == (
+        "web",
+        tenant.namespace,
+        pod["metadata"]["uid"],
+    )
+    assert (told["serviceAccount.name"], told["ephemeral"]) == ("default", "false")
+
+
+@nodes
+def test_without_pod_info_on_mount_the_driver_is_told_nothing_of_the_pod(
+    world: World, tenant: Tenant, fields: Fields, node: str
+) -> None:
+    tenant.claim("data", fields.driver)
+    tenant.start_pod("web", node, "data")
+
+    (request,) = publications(world, tenant, node, "web")
+    assert [key for key in request.volume_context if key.startswith("csi.storage.k8s.io/")] == []
+
+
+@nodes
+@pytest.mark.parametrize(
+    ("policy", "group"),
+    [("File", _GROUP), ("None", 0), ("ReadWriteOnceWithFSType", 0)],  # the volume has no file system type
+)
+def test_fs_group_policy_decides_whether_the_volume_gets_the_pods_group(
+    world: World, tenant: Tenant, fields: Fields, node: str, policy: str, group: int
+) -> None:
+    fields.set(fsGroupPolicy=policy)
+    tenant.claim("data", fields.driver)
+    pod = tenant.start_pod("web", node, "data", securityContext={"fsGroup": _GROUP})
+    tenant.write("web", "data/file", "hello")
+
+    assert world.node(node).group(pod, "data") == group
+
+
+@nodes
+def test_without_the_lifecycle_mode_ephemeral_an_inline_volume_is_refused_with_the_reason(
+    world: World, tenant: Tenant, node: str
+) -> None:
+    driver = world.driver(SAN)
+    inline = {"scratch": {"driver": driver.name, "volumeAttributes": {"size": "16Mi"}}}
+    pod = tenant.start_pod("web", node, inline=inline, wait=False)
+
+    wait_for(
+        lambda: "Ephemeral" in world.node(node).why(pod),
+        what="the reason",
+        timeout_s=_REASON_LIMIT_S,
+        instead=lambda: tenant.tell("web"),
+    )
+    assert not any(pod["metadata"]["uid"] in call.fields["target_path"] for call in _published(driver, node))
+
+
+@nodes
+def test_requires_republish_publishes_the_volume_again_and_again(
+    world: World, tenant: Tenant, fields: Fields, node: str
+) -> None:
+    fields.set(requiresRepublish=True)
+    tenant.claim("data", fields.driver)
+    tenant.start_pod("web", node, "data")
+    tenant.write("web", "data/file", "hello")
+
+    wait_for(
+        lambda: len(publications(world, tenant, node, "web")) >= len(["once", "again", "and again"]),
+        what="third publication",
+        timeout_s=120.0,
+        instead=lambda: tenant.tell("web"),
+    )
+    assert len({request.target_path for request in publications(world, tenant, node, "web")}) == 1
+    assert tenant.read("web", "data/file") == "hello"
+
+
+@nodes
+@pytest.mark.parametrize("in_secrets", [False, True], ids=["in the context", "in the secrets"])
+def test_token_requests_give_the_driver_the_pods_tokens(
+    world: World, tenant: Tenant, fields: Fields, node: str, in_secrets: bool
+) -> None:
+    tenant.apply("cloud/tokens/tokens-rbac.yaml")
+    fields.set(tokenRequests=[{"audience": _AUDIENCE}], serviceAccountTokenInSecrets=in_secrets)
+    tenant.claim("data", fields.driver)
+    tenant.start_pod("web", node, "data", serviceAccountName="default")
+
+    (request,) = publications(world, tenant, node, "web")
+    there, elsewhere = request.volume_context, request.secrets
+    if in_secrets:
+        there, elsewhere = elsewhere, there
+    key = "csi.storage.k8s.io/serviceAccount.tokens"
+    assert key not in elsewhere
+    token = json.loads(there[key])[_AUDIENCE]
+    assert token["expirationTimestamp"]
+    review = tenant.api.review_token(token["token"], audience=_AUDIENCE)
+    assert review["user"]["username"] == f"system:serviceaccount:{tenant.namespace}:default"
+    assert review["user"]["extra"]["authentication.kubernetes.io/pod-name"] == ["web"]
+
+
+@nodes
+def test_node_allocatable_is_asked_for_again_in_its_period(
+    world: World, tenant: Tenant, fields: Fields, node: str
+) -> None:
+    fields.set(nodeAllocatableUpdatePeriodSeconds=10)
+    tenant.claim("data", fields.driver)
+    tenant.start_pod("web", node, "data")
+    asked = world.node(node).recorders[WATCHED.name].recording
+    before = len(asked.calls("NodeGetInfo"))
+
+    wait_for(lambda: len(asked.calls("NodeGetInfo")) > before + 1, what="NodeGetInfo, twice", timeout_s=_TWICE_S)
+    csi_node = tenant.api.get("CSINode", node)
+    assert csi_node is not None
+    (entry,) = (it for it in csi_node["spec"]["drivers"] if it["name"] == fields.driver.name)
+    assert entry["allocatable"] == {"count": 5}

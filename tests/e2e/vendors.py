@@ -1,0 +1,115 @@
+"""The vendors' drivers of the world: each is dirdriver with other flags, under a name of its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tests.peers.support.kube_api import Object
+
+
+@dataclass(frozen=True, kw_only=True)
+class Vendor:
+    """A vendor's driver.
+
+    Attributes:
+        name: the driver's name, and that of its storage class.
+        flags: of dirdriver.
+        nodes: where it runs.
+        pinned: the node that serves all calls of the sidecars, where the driver's processes share one state directory,
+            as the nodes of a SAN or an NFS server do. None: each node has storage of its own.
+        csi_driver: the spec of its CSIDriver.
+        watched: whether all that its nodes ask of it is recorded, on its way.
+        relayed: whether kubelets call it through the agent's relay.
+        proxy_flags: of its proxy driver.
+    """
+
+    name: str
+    flags: tuple[str, ...]
+    nodes: tuple[str, ...]
+    pinned: str | None
+    csi_driver: Mapping[str, Any] = field(default_factory=dict)
+    watched: bool = False
+    relayed: bool = False
+    proxy_flags: tuple[str, ...] = ()
+
+    @property
+    def is_local(self) -> bool:
+        """Whether each node has storage of its own."""
+        return self.pinned is None
+
+    def manifest(self) -> Object:
+        """Its CSIDriver."""
+        return {
+            "apiVersion": "storage.k8s.io/v1",
+            "kind": "CSIDriver",
+            "metadata": {"name": self.name},
+            "spec": dict(self.csi_driver),
+        }
+
+
+KUBELETS = ("k1", "k2")
+"""The nodes with a kubelet."""
+
+OWN = "o1"
+"""The node with the agent alone."""
+
+NODES = (*KUBELETS, OWN)
+
+SAN = Vendor(
+    name="san.csi",
+    flags=("--fs=image", "--no-topology"),
+    nodes=NODES,
+    pinned="k1",
+    csi_driver={"attachRequired": True, "fsGroupPolicy": "File"},
+)
+"""Disks that are attached to one node at a time. A node with a kubelet serves its calls."""
+
+NFS = Vendor(
+    name="nfs.csi",
+    flags=("--fs=directory", "--no-topology", "--no-attach"),
+    nodes=NODES,
+    pinned=OWN,
+    csi_driver={
+        "attachRequired": False,
+        "podInfoOnMount": True,
+        "volumeLifecycleModes": ["Persistent", "Ephemeral"],
+    },
+)
+"""Directories that every node reaches at any time. A node without a kubelet serves its calls."""
+
+WATCHED = Vendor(
+    name="watched.csi",
+    flags=("--fs=directory", "--no-topology", "--no-attach", "--max-volumes-per-node=5"),
+    nodes=("k1", OWN),
+    pinned="k1",
+    csi_driver={"attachRequired": False, "volumeLifecycleModes": ["Persistent", "Ephemeral"]},
+    watched=True,
+)
+"""A driver for tests that change its CSIDriver and look at what that makes of the calls."""
+
+SSD = Vendor(
+    name="ssd.csi",
+    flags=("--fs=directory", "--topology"),
+    nodes=NODES,
+    pinned=None,
+    csi_driver={"attachRequired": True},
+)
+"""Storage of each node's own; the vendor says itself where it is."""
+
+LVM = Vendor(
+    name="lvm.csi",
+    flags=("--fs=image", "--no-topology", "--no-attach"),
+    nodes=NODES,
+    pinned=None,
+    csi_driver={"attachRequired": False},
+    relayed=True,
+    proxy_flags=("--placement=local",),
+)
+"""Storage of each node's own; the vendor knows no topology, so the bridge adds one."""
+
+PAST_THE_RELAY = replace(LVM, name="past.csi", nodes=("k1",), relayed=False)
+"""The same, but the kubelet calls the driver itself, and so nobody says where its volumes are."""

@@ -1,0 +1,117 @@
+"""The hub's permissions: all that deploy/cloud gives it is used, and nothing that it needs is missing.
+
+One node lives through everything that makes the hub ask the API server for something; the API server's own log says
+what it was.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+from common.csi import csi_pb2 as csi
+from tests.integration.dirdriver.support import needs_mounts
+from tests.peers.support.cluster_node import DEPLOY, HUB, ClusterNode
+from tests.support.edge_node import NODE, pod, volume
+from tests.support.operator import by_hand
+from tests.support.sidecar import Sidecar
+from tests.support.waiting import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.peers.support.control_plane import ControlPlane
+
+pytestmark = [needs_mounts, pytest.mark.timeout(300)]
+
+Permission = tuple[str, str, str]
+"""A verb, an API group, a resource with its subresource."""
+
+_FILES = ("base/hub-rbac.yaml", "secrets/secrets-rbac.yaml", "tokens/tokens-rbac.yaml")
+
+
+@pytest.fixture
+def node(short_dir: Path, tmp_path: Path, control_plane: ControlPlane) -> Iterator[ClusterNode]:
+    with ClusterNode(short_dir, tmp_path, control_plane) as node:
+        yield node
+
+
+def granted() -> set[Permission]:
+    """What the roles in deploy/cloud allow that are bound to the hub."""
+    manifests = [it for file in _FILES for it in yaml.safe_load_all((DEPLOY / file).read_text())]
+    rules = {(it["kind"], it["metadata"]["name"]): it["rules"] for it in manifests if it["kind"].endswith("Role")}
+    bound = [
+        (it["roleRef"]["kind"], it["roleRef"]["name"])
+        for it in manifests
+        if it["kind"].endswith("RoleBinding") and HUB in [subject["name"] for subject in it["subjects"]]
+    ]
+    return {
+        (verb, group, resource)
+        for role in bound
+        for rule in rules[role]
+        for verb in rule["verbs"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+    }
+
+
+def test_every_permission_of_the_hub_is_used_and_none_is_missing(
+    node: ClusterNode, control_plane: ControlPlane
+) -> None:
+    api = control_plane.api
+    for file in _FILES[1:]:
+        control_plane.apply(DEPLOY / file)
+    before = len(control_plane.asked_by(HUB))
+
+    def used() -> set[Permission]:
+        return {(it.verb, it.group, it.resource) for it in control_plane.asked_by(HUB, since=before)}
+
+    secret: dict[str, Any] = {"apiVersion": "v1", "kind": "Secret", "stringData": {"password": "p"}}
+    api.create({**secret, "metadata": {"name": "storage-credentials", "namespace": "default"}})
+    node.start(tokenRequests=[{"audience": "vault"}])
+    source = {"nodeStageSecretRef": {"name": "storage-credentials", "namespace": "default"}}
+    handle = node.make_volume("data")
+    web = pod("web", "data", terminationGracePeriodSeconds=1, serviceAccountName="default")
+    for each in [*volume("data", handle, source=source), web, *volume("lost", "nowhere"), pod("bad", "lost")]:
+        api.create(each)
+    node.wait_published("web", timeout_s=60.0)
+
+    wait_for(lambda: ("create", "", "events") in used(), what="event", timeout_s=60.0, instead=node.tell)
+    node.agent.kill()
+    node.restart_agent()  # which tells the same causes again
+    wait_for(lambda: ("patch", "", "events") in used(), what="the same event again", timeout_s=60.0, instead=node.tell)
+
+    with Sidecar(node.driver.socket) as resizer:
+        request = csi.ControllerExpandVolumeRequest(volume_id=handle, capacity_range={"required_bytes": 32 << 20})
+        assert resizer.call("ControllerExpandVolume", request).ok
+    api.patch("PersistentVolume", "pv-data", {"spec": {"capacity": {"storage": "32Mi"}}})
+    pending = {"allocatedResources": {"storage": "32Mi"}, "allocatedResourceStatuses": {"storage": "NodeResizePending"}}
+    api.patch_status("PersistentVolumeClaim", "data", {"status": pending}, namespace="default")
+    api.wait_until(
+        "PersistentVolumeClaim", "data", lambda it: bool(it["status"]["capacity"]["storage"] == "32Mi"),
+        what="of 32 MiB", namespace="default",
+    )  # fmt: skip
+
+    api.wait_until("Pod", "web", lambda it: bool(it["status"].get("conditions")), what="told of", namespace="default")
+    api.delete("Pod", "web", namespace="default")
+    api.wait_gone("Pod", "web", namespace="default", timeout_s=60.0)
+    api.wait_until("CSINode", NODE, lambda it: bool(it["spec"]["drivers"]), what="with its driver")
+    api.delete_now("Pod", "bad", namespace="default")
+    node.wait_clean()
+
+    node.agent.stop()
+    wait_for(
+        lambda: by_hand("forget", NODE, f"--hub=unix://{node.bridge.hub.uds}").returncode == 0,
+        what="farewell to the node",
+        instead=node.problems,
+    )
+    api.wait_gone("Node", NODE, timeout_s=60.0)
+    api.wait_gone("CSINode", NODE, timeout_s=60.0)
+    wait_for(lambda: not node.problems(), what="end of all work", instead=node.problems)
+    api.delete("Secret", "storage-credentials", namespace="default")
+
+    assert sorted(used() - granted()) == []
+    assert sorted(granted() - used()) == []
