@@ -66,6 +66,17 @@ class Figure:
         return "" if self.met is None else "ok" if self.met else "missed"
 
 
+def at_share(values: list[float], share: float) -> float:
+    """The value that this share of all is not above."""
+    return sorted(values)[min(int(len(values) * share), len(values) - 1)]
+
+
+def spread_ms(seconds: list[float]) -> dict[str, int]:
+    """How some times lie, for a figure's details."""
+    shares = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}
+    return {name: round(at_share(seconds, share) * 1000) for name, share in shares.items()}
+
+
 # ---- one call ------------------------------------------------------------------------------------------------------
 
 

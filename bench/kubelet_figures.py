@@ -17,11 +17,11 @@ import psutil
 import yaml
 
 from bench.edge_figures import left_out
-from bench.figures import Command, Figure
+from bench.figures import Command, Figure, at_share
 from bench.load_node import LoadNode, cpu_s
+from bench.peers import find_peer, missing_peers
 from cloud.sync.manifest_files import SETTLE_S
 from examples.dirdriver.call_log import Call
-from tests.peers import build
 from tests.peers.kubelet.kubelet_process import IMAGE, Kubelet
 from tests.peers.kubelet.recorder import Recorder
 from tests.peers.kubelet.registrar_stand_in import RegistrarStandIn
@@ -41,11 +41,9 @@ _LARGE_BYTES = 300
 
 def beside_kubelet(directory: Path, _loadgen: Command) -> list[Figure]:
     """From a pod to its mounted volume, and what that costs."""
-    missing = [f"{name} is not built (make peers)" for name in _PEERS if build.find(name) is None]
-    if os.geteuid() != 0:
-        missing = ["only root can mount"]
+    missing = missing_peers(*_PEERS) if os.geteuid() == 0 else "only root can mount"
     if missing:
-        return left_out(("pod known to volume published", "CPU time a mount cycle"), missing[0])
+        return left_out(("pod known to volume published", "CPU time a mount cycle"), missing)
     with LoadNode(directory) as node:
         node.start_cloud()
         ours = _handles(node, "agent")
@@ -105,17 +103,17 @@ def _measure(
 
 
 def _beside(name: str, agent: list[_Way], kubelet: list[_Way], share: float) -> Figure:
-    ours, theirs = (_at([way.total_s for way in ways], share) for ways in (agent, kubelet))
+    ours, theirs = (at_share([way.total_s for way in ways], share) for ways in (agent, kubelet))
     measured = f"{ours * 1000:.0f} ms ({ours / theirs:.2f} x the kubelet's {theirs * 1000:.0f})"
     details = {"agent_ms": _ms(agent), "kubelet_ms": _ms(kubelet)} if share == 0.5 else {}
     return Figure(f"pod known to volume published, {name} of {_TIMES}", measured, "<= 1 x", ours <= theirs, details)
 
 
 def _parts(agent: list[_Way], kubelet: list[_Way]) -> Figure:
-    hub, driver = (_at([getattr(way, part) for way in agent], 0.5) for part in ("hub_s", "driver_s"))
-    rest = _at([way.total_s - way.hub_s - way.driver_s for way in agent], 0.5)
+    hub, driver = (at_share([getattr(way, part) for way in agent], 0.5) for part in ("hub_s", "driver_s"))
+    rest = at_share([way.total_s - way.hub_s - way.driver_s for way in agent], 0.5)
     theirs, their_driver = (
-        _at(values, 0.5)
+        at_share(values, 0.5)
         for values in ([way.total_s - way.driver_s for way in kubelet], [way.driver_s for way in kubelet])
     )
     measured = f"{hub * 1000:.0f} / {rest * 1000:.0f} / {driver * 1000:.0f} ms"
@@ -125,10 +123,6 @@ def _parts(agent: list[_Way], kubelet: list[_Way]) -> Figure:
 
 def _ms(ways: list[_Way]) -> list[int]:
     return [round(way.total_s * 1000) for way in ways]
-
-
-def _at(values: list[float], share: float) -> float:
-    return sorted(values)[min(int(len(values) * share), len(values) - 1)]
 
 
 class _Costs:
@@ -239,12 +233,12 @@ class _Cluster:
 @contextmanager
 def _cluster(directory: Path, vendor: Path) -> Iterator[_Cluster]:
     """A control plane and a kubelet that the driver is registered with."""
-    plane = ControlPlane(directory / "plane", peer=_peer, nodes=(_NODE,))
+    plane = ControlPlane(directory / "plane", peer=find_peer, nodes=(_NODE,))
     kubelet: Kubelet | None = None
     recorder = Recorder(vendor, look=frozenset)  # it only serves the registration
     try:
         plane.start()
-        kubelet = _DefaultKubelet(directory / "k", peer=_peer, node=_NODE, kubeconfig=plane.node_kubeconfig(_NODE))
+        kubelet = _DefaultKubelet(directory / "k", peer=find_peer, node=_NODE, kubeconfig=plane.node_kubeconfig(_NODE))
         kubelet.start()
         plane.api.wait_until("Node", _NODE, _is_ready, what="ready", timeout_s=_SLOW_S)
         registry = kubelet.root / "plugins_registry"
@@ -260,9 +254,3 @@ def _cluster(directory: Path, vendor: Path) -> Iterator[_Cluster]:
 def _is_ready(node: Object) -> bool:
     conditions: list[dict[str, Any]] = node.get("status", {}).get("conditions", [])
     return any(it["type"] == "Ready" and it["status"] == "True" for it in conditions)
-
-
-def _peer(name: str) -> Path:
-    found = build.find(name)
-    assert found is not None, f"{name} is not built"
-    return found

@@ -124,7 +124,7 @@ class LoadNode(EdgeNode):
             f"--call-log={state / 'calls.jsonl'}",
         ]
         process = self._supervisor.start("driver", command, ready=lambda: listens_on(socket))
-        return DirDriver(name=DRIVER, socket=socket, state=state, process=process)
+        return DirDriver(name=DRIVER, socket=socket, state=state, own=state, process=process)
 
     def __exit__(self, *failure: object) -> None:
         try:

@@ -1,7 +1,8 @@
 """The bench: the driver's own socket against the bridge, side by side, as ratios.
 
-    make bench                     every figure, about eight minutes
-    make bench ARGS="--only call"  one group: call, identity, edges, herd, size, link, kubelet, volumes, idle
+    make bench                     every figure, about half an hour
+    make bench ARGS="--only call"  one group: call, identity, edges, herd, size, link, kubelet, volumes, idle,
+                                   claims, stock, changes, objects
 
 Machines are noisy: sockets take turns in slices of half a second within one run, and the table quotes differences and
 ratios of the same run. The load comes from a Go program (`bench/loadgen`), so that it costs less than what it measures.
@@ -21,7 +22,13 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from bench import edge_figures, figures, kubelet_figures  # noqa: E402  # a script outside the packages
+from bench import (  # noqa: E402  # a script outside the packages
+    claim_figures,
+    edge_figures,
+    figures,
+    kubelet_figures,
+    sync_figures,
+)
 from bench.figures import Command, Figure, NotMeasured  # noqa: E402
 from tests.peers.build import BuildError, build, module_of  # noqa: E402
 
@@ -38,6 +45,10 @@ GROUPS: dict[str, Callable[[Path, Command], list[Figure]]] = {
     "kubelet": kubelet_figures.beside_kubelet,
     "volumes": edge_figures.many_volumes,
     "idle": edge_figures.idle_volumes,
+    "claims": claim_figures.claims,
+    "stock": claim_figures.stock_claims,
+    "changes": sync_figures.changes,
+    "objects": sync_figures.many_objects,
 }
 
 _TIMED = frozenset({"call", "identity"})

@@ -31,6 +31,7 @@ func serve(ctx context.Context, args []string) error {
 	flags.StringVar(&d.node, "node", "node-1", "the node id that NodeGetInfo answers")
 	flags.DurationVar(&d.delay, "delay", 0, "how long every Controller call but GetCapabilities takes")
 	flags.StringVar(&d.mounts, "mounts", "", "a directory for volumes that can be staged and published; without, none can")
+	flags.BoolVar(&d.attach, "attach", false, "whether volumes are to be published to a node by the controller first")
 	calls := flags.String("call-log", "", "a file that each call about a volume is noted in, when it begins and ends")
 	if err := flags.Parse(args); err != nil {
 		return err
@@ -72,6 +73,7 @@ type driver struct {
 	name, node string
 	delay      time.Duration
 	mounts     string
+	attach     bool
 
 	mutex   sync.Mutex
 	volumes map[string]int64 // bytes, by id; a volume's id is its name
@@ -119,11 +121,17 @@ func (d *driver) Probe(context.Context, *csi.ProbeRequest) (*csi.ProbeResponse, 
 func (d *driver) ControllerGetCapabilities(
 	context.Context, *csi.ControllerGetCapabilitiesRequest,
 ) (*csi.ControllerGetCapabilitiesResponse, error) {
-	return &csi.ControllerGetCapabilitiesResponse{Capabilities: []*csi.ControllerServiceCapability{{
-		Type: &csi.ControllerServiceCapability_Rpc{
-			Rpc: &csi.ControllerServiceCapability_RPC{Type: csi.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME},
-		},
-	}}}, nil
+	kinds := []csi.ControllerServiceCapability_RPC_Type{csi.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME}
+	if d.attach {
+		kinds = append(kinds, csi.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME)
+	}
+	answer := &csi.ControllerGetCapabilitiesResponse{}
+	for _, kind := range kinds {
+		answer.Capabilities = append(answer.Capabilities, &csi.ControllerServiceCapability{
+			Type: &csi.ControllerServiceCapability_Rpc{Rpc: &csi.ControllerServiceCapability_RPC{Type: kind}},
+		})
+	}
+	return answer, nil
 }
 
 func (d *driver) CreateVolume(_ context.Context, r *csi.CreateVolumeRequest) (*csi.CreateVolumeResponse, error) {
@@ -147,6 +155,20 @@ func (d *driver) DeleteVolume(_ context.Context, r *csi.DeleteVolumeRequest) (*c
 	defer d.mutex.Unlock()
 	delete(d.volumes, r.GetVolumeId())
 	return &csi.DeleteVolumeResponse{}, nil
+}
+
+func (d *driver) ControllerPublishVolume(
+	context.Context, *csi.ControllerPublishVolumeRequest,
+) (*csi.ControllerPublishVolumeResponse, error) {
+	d.work()
+	return &csi.ControllerPublishVolumeResponse{}, nil
+}
+
+func (d *driver) ControllerUnpublishVolume(
+	context.Context, *csi.ControllerUnpublishVolumeRequest,
+) (*csi.ControllerUnpublishVolumeResponse, error) {
+	d.work()
+	return &csi.ControllerUnpublishVolumeResponse{}, nil
 }
 
 func (d *driver) ValidateVolumeCapabilities(

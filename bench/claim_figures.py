@@ -1,0 +1,161 @@
+"""Figures of claims: from a claim to its volume, and from a pod to its mount, the driver's socket beside the bridge.
+
+Fifty at once, by stock sidecars on one cluster, in turns. What the bridge adds is then counted in round trips, on a
+link of 200 ms: of each call of a sidecar, the time that it was on its way between proxy driver and agent.
+"""
+
+from collections import defaultdict
+from collections.abc import Container, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from bench import edge_figures
+from bench.claim_cluster import PEERS, Batch, ClaimCluster, Way
+from bench.figures import Command, Figure, NotMeasured, at_share, spread_ms
+from bench.peers import missing_peers
+from tests.support.bridge import Member
+
+_CLAIMS = 50
+_ROUNDS = 3
+_DELAY_S = 0.1
+"""Each way."""
+
+_MOST_RATIO = 1.1
+_WARM_UP = 3
+
+_SINGLES = 5
+"""Claims, one after another, of which the round trips are judged: of fifty at once most wait for the processors."""
+
+_BRIDGED = ("relayed", "alone")
+
+
+def claims(directory: Path, loadgen: Command) -> list[Figure]:
+    """Fifty claims at once, and fifty pods, without a limit of requests a second, and on a slow link."""
+    name = f"{_CLAIMS} claims at once"
+    if missing := edge_figures.missing(loadgen) or missing_peers(*PEERS):
+        return [Figure(name, f"left out: {missing}")]
+    with ClaimCluster(directory / "near", loadgen) as cluster:
+        near = _batches(cluster, _ROUNDS)
+    with ClaimCluster(directory / "far", loadgen, delay=f"{_DELAY_S * 1000:.0f}ms") as cluster:
+        ways = [cluster.ways[name] for name in _BRIDGED]
+        for way in ways * _SINGLES:
+            cluster.run(way, 1)
+        single, seen = _trips(ways), _calls(ways)
+        far = {way.name: [cluster.run(way, _CLAIMS)] for way in ways}
+        many = _trips(ways, besides=seen)
+    return [*beside(near), *slow_link(near, far), round_trips(single), round_trips(many, f"{_CLAIMS} at once")]
+
+
+def stock_claims(directory: Path, loadgen: Command) -> list[Figure]:
+    """The same with Kubernetes' own limits of requests a second, which everything then waits for."""
+    name = f"{_CLAIMS} claims at once, stock limits of requests"
+    if missing := edge_figures.missing(loadgen) or missing_peers(*PEERS):
+        return [Figure(name, f"left out: {missing}")]
+    with ClaimCluster(directory / "stock", loadgen, limited=True) as cluster:
+        return beside(_batches(cluster, 1), ", stock limits of requests")
+
+
+def _batches(cluster: ClaimCluster, rounds: int) -> dict[str, list[Batch]]:
+    """By way; the ways take turns."""
+    for way in cluster.ways.values():
+        cluster.run(way, _WARM_UP)
+    found: dict[str, list[Batch]] = defaultdict(list)
+    for _ in range(rounds):
+        for way in cluster.ways.values():
+            found[way.name].append(cluster.run(way, _CLAIMS))
+    return found
+
+
+# ---- what is made of it --------------------------------------------------------------------------------------------
+
+
+def beside(batches: Mapping[str, list[Batch]], note: str = "") -> list[Figure]:
+    """The bridge's times by those of the driver's own socket."""
+    found = []
+    for what, times, way in (
+        (f"{_CLAIMS} claims at once, PVC -> Bound", _bound, "relayed"),
+        (f"{_CLAIMS} pods at once, created -> volume published, kubelet", _published, "relayed"),
+        (f"{_CLAIMS} pods at once, created -> volume published, no kubelet", _published, "alone"),
+    ):
+        for which, value in (("p50", _p50), ("the last", _last)):
+            ours, theirs = value(times(batches[way])), value(times(batches["direct"]))
+            measured = f"{ours * 1000:.0f} ms ({ours / theirs:.2f} x direct's {theirs * 1000:.0f})"
+            met = ours <= _MOST_RATIO * theirs
+            found.append(Figure(f"{what}{note}, {which}", measured, f"<= {_MOST_RATIO:g} x", met))
+    for figure, times in ((found[0], _bound), (found[2], _published)):
+        figure.details = {way: [spread_ms(seconds) for seconds in times(each)] for way, each in batches.items()}
+    return found
+
+
+def round_trips(trips: Mapping[str, list[float]], crowd: str = "") -> Figure:
+    """How often each call went to and fro on the link. In a crowd they also wait for the processors: not judged."""
+    every = [each for of_method in trips.values() for each in of_method]
+    by_method = ", ".join(f"{method} {at_share(each, 0.5):.2f}" for method, each in sorted(trips.items()))
+    name = f"round trips a CSI call of the sidecars, link of {2 * _DELAY_S * 1000:.0f} ms"
+    measured = f"at most {max(every):.2f} (p50 of {len(every)} calls: {by_method})"
+    if crowd:
+        return Figure(f"{name}, {crowd}", measured)
+    return Figure(f"{name}, one after another", measured, "1", round(max(every)) == 1)
+
+
+def slow_link(near: Mapping[str, list[Batch]], far: Mapping[str, list[Batch]]) -> list[Figure]:
+    """What a link of 200 ms makes of fifty claims, and of their pods."""
+    found = []
+    for what, times in (("PVC -> Bound", _bound), ("pod created -> volume published", _published)):
+        relayed, alone, direct = (_p50(times(each)) * 1000 for each in (far["relayed"], far["alone"], near["direct"]))
+        measured = f"{relayed:.0f} ms, no kubelet {alone:.0f} (direct, without the link: {direct:.0f})"
+        found.append(Figure(f"link of {2 * _DELAY_S * 1000:.0f} ms, {_CLAIMS} at once, {what}, p50", measured))
+    return found
+
+
+def _bound(batches: Iterable[Batch]) -> list[list[float]]:
+    return [batch.bound_s for batch in batches]
+
+
+def _published(batches: Iterable[Batch]) -> list[list[float]]:
+    return [batch.published_s for batch in batches]
+
+
+def _p50(rounds: list[list[float]]) -> float:
+    return at_share([each for seconds in rounds for each in seconds], 0.5)
+
+
+def _last(rounds: list[list[float]]) -> float:
+    """The mean of the rounds' ends."""
+    return sum(map(max, rounds)) / len(rounds)
+
+
+def _calls(ways: Iterable[Way]) -> set[str]:
+    """The ids of all calls so far."""
+    return {line["call_id"] for way in ways for line in _finished(way.proxy)}
+
+
+def _trips(ways: Iterable[Way], besides: Container[str] = ()) -> dict[str, list[float]]:
+    """By method, the round trips of each call so far but for some."""
+    found: dict[str, list[float]] = defaultdict(list)
+    for way in ways:
+        proxy = [line for line in _finished(way.proxy) if line["call_id"] not in besides]
+        for method, each in trips_of(proxy, _finished(way.agent)).items():
+            found[method] += each
+    if not found:
+        raise NotMeasured("no call of a sidecar went over the link")
+    return found
+
+
+def _finished(member: Member | None) -> list[dict[str, Any]]:
+    assert member is not None, "only the direct way has none"
+    return member.logged("call finished")
+
+
+def trips_of(proxy: Iterable[Mapping[str, Any]], agent: Iterable[Mapping[str, Any]]) -> dict[str, list[float]]:
+    """By method, the round trips of each call: what proxy driver and agent say of its duration, by its id.
+
+    A call that the agent has not seen, because the proxy driver answered it itself, was on no link.
+    """
+    at_agent = {line["call_id"]: line["duration_ms"] for line in agent}
+    found: dict[str, list[float]] = defaultdict(list)
+    for line in proxy:
+        if line["call_id"] in at_agent:
+            method = line["method"].rpartition("/")[2]
+            found[method].append((line["duration_ms"] - at_agent[line["call_id"]]) / (2 * _DELAY_S * 1000))
+    return found

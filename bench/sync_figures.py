@@ -1,0 +1,313 @@
+"""Figures of the hub in a cluster: how soon a change in the API is at the edge, and what each node costs the hub.
+
+The API server and etcd are real, and the hub has the permissions of its manifests. There is no controller-manager: it
+would write to thousands of Nodes, and delete pods of those that the hub has not made yet.
+"""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from bench.cluster_objects import (
+    DRIVER,
+    PODS,
+    Object,
+    change_claims,
+    count,
+    create_all,
+    csi_driver,
+    mark_object,
+    node_name,
+    nodes,
+    objects_of_nodes,
+    with_kube,
+)
+from bench.figures import Command, Figure, NotMeasured, at_share, spread_ms
+from bench.load_node import cpu_s
+from bench.peers import find_peer, missing_peers
+from tests.peers.support.cluster_node import DEPLOY, HUB
+from tests.peers.support.control_plane import ControlPlane
+from tests.support.bridge import Bridge
+from tests.support.waiting import wait_for
+
+TOLD_EDGES = Path(__file__).with_name("told_edges.py")
+
+_PEERS = ("etcd", "kube-apiserver", "kube-controller-manager")
+_LEVELS = (500, 1_000, 2_000)
+_MANY = 10_000
+_IDLE_S = 40.0
+"""Each node's Lease is renewed four times within it."""
+
+_CHANGES = 600
+_CHANGES_PER_S = 20.0
+_SLOW_S = 900.0
+_SETTLE_S = 12.0
+"""After it every node has had its second heartbeat."""
+
+_HUB_STARTS_S = 3.0
+_STRIDE = 7919
+"""A prime: one change after the other is of another node, far away in every list."""
+
+_USUAL = ("--keepalive=10s", "--hello-timeout=20s")
+"""As it is where nobody waits for a test; thousands of edges say hello at the same time."""
+
+
+@dataclass(frozen=True)
+class Level:
+    """What was seen with so many nodes.
+
+    Attributes:
+        nodes: how many.
+        told_s: when each change was stored at its edge, in seconds after it was asked for.
+        fanned_s: the same of one change that concerns every node.
+        idle_share: of a core, of the hub, while nothing happened but heartbeats.
+        api_share: the same of the API server.
+        change_ms: the hub's CPU time for a change, beside that.
+        rss_bytes: resident memory of the hub, without what it has without nodes.
+    """
+
+    nodes: int
+    told_s: list[float]
+    fanned_s: list[float]
+    idle_share: float
+    api_share: float
+    change_ms: float
+    rss_bytes: int
+
+
+def changes(directory: Path, _loadgen: Command) -> list[Figure]:
+    """From a change in the API until it is stored at the edge, and what the hub pays for 500, 1,000 and 2,000 nodes."""
+    if missing := missing_peers(*_PEERS):
+        return [Figure("object changed in the API -> stored at the edge", f"left out: {missing}")]
+    with _world(directory) as world:
+        return figures_of([world.level(nodes) for nodes in _LEVELS])
+
+
+def figures_of(levels: list[Level]) -> list[Figure]:
+    """The rows; the highest level is judged."""
+    most = levels[-1]
+    found = []
+    for what, times in (("of one node", _told), ("of all nodes", _fanned)):
+        p50, p99 = (at_share(times(most), share) for share in (0.5, 0.99))
+        found.append(
+            Figure(
+                f"object {what} changed in the API -> stored at the edge, {most.nodes:,} edges, p99",
+                f"{p99 * 1000:.0f} ms (p50 {p50 * 1000:.0f})",
+                "<= 1 s",
+                p99 <= 1.0,
+                {f"{level.nodes} nodes": spread_ms(times(level)) for level in levels},
+            )
+        )
+    for level in levels:
+        idle_us = level.idle_share / level.nodes * 1e6
+        measured = (
+            f"{idle_us:.0f} us/s ({level.idle_share:.0%} of a core, API server {level.api_share:.0%}); "
+            f"{level.rss_bytes / level.nodes / 1024:.0f} KB"
+        )
+        found.append(Figure(f"hub CPU and memory a node, {level.nodes:,} nodes of {PODS} pods, idle", measured))
+    told = " / ".join(f"{at_share(level.told_s, 0.99) * 1000:.0f}" for level in levels)
+    cost = " / ".join(f"{level.change_ms:.1f}" for level in levels)
+    which = " / ".join(f"{level.nodes:,}" for level in levels)
+    found.append(Figure(f"a change, {which} edges", f"p99 {told} ms; {cost} ms of the hub's CPU"))
+    return found
+
+
+def _told(level: Level) -> list[float]:
+    return level.told_s
+
+
+def _fanned(level: Level) -> list[float]:
+    return level.fanned_s
+
+
+def many_objects(directory: Path, _loadgen: Command) -> list[Figure]:
+    """What the hub holds of 10,000 nodes with five pods each, before and after it has told them all."""
+    name = f"hub memory, {_MANY:,} nodes of {PODS} pods"
+    if missing := missing_peers(*_PEERS):
+        return [Figure(name, f"left out: {missing}")]
+    with _world(directory, "--silent") as world:
+        world.bridge.hub.stop()
+        began = time.monotonic()
+        world.create(chain(nodes(range(_MANY)), objects_of_nodes(range(_MANY))))
+        created_s = time.monotonic() - began
+        began = time.monotonic()
+        world.bridge.hub.start()
+        world.edges.up(1)  # it is told nothing before the hub has listed everything
+        listed_s = time.monotonic() - began
+        time.sleep(2.0)  # what the lists needed goes back
+        listed, peak = world.rss_bytes(), _peak_bytes(world.hub)
+        world.edges.up(_MANY)
+        time.sleep(2.0)
+        told = world.rss_bytes()
+    objects = _MANY * (PODS + 3) + 1
+    return [
+        Figure(f"{name}, listed", f"{listed / 1e6:.0f} MB in {listed_s:.0f} s (at most {peak / 1e6:.0f} MB resident)"),
+        Figure(f"{name}, all connected and told", f"{told / 1e6:.0f} MB ({told / _MANY / 1000:.1f} KB a node)"),
+        Figure(f"the API server took {objects:,} objects", f"{objects / created_s:.0f}/s"),
+    ]
+
+
+def _peak_bytes(process: psutil.Process) -> int:
+    """The most resident memory that it ever had."""
+    lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
+    (peak,) = (line for line in lines if line.startswith("VmHWM:"))
+    return int(peak.split()[1]) * 1024
+
+
+# ---- what is measured ----------------------------------------------------------------------------------------------
+
+
+class _ToldEdges:
+    """Simulated edges, in a process of their own (`told_edges.py`)."""
+
+    def __init__(self, hub: str, *flags: str) -> None:
+        command = [sys.executable, str(TOLD_EDGES), f"--hub=ws://{hub}", *flags]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def up(self, count: int) -> None:
+        """Have so many, and wait until each holds all that concerns it."""
+        self.ask(f"up {count}")
+        wait_for(
+            lambda: self.ask("state") == {"up": count, "in_step": count},
+            what=f"{count} edges in step",
+            timeout_s=_SLOW_S,
+            instead=lambda: self.ask("state"),
+        )
+
+    def ask(self, command: str) -> Any:
+        """Give a command; what it is answered with."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(f"{command}\n")
+        self._process.stdin.flush()
+        line = self._process.stdout.readline()
+        if not line:
+            raise NotMeasured("the process of the simulated edges ended")
+        return json.loads(line)
+
+    def close(self) -> None:
+        """End it."""
+        self._process.kill()
+        self._process.wait()
+
+
+class _World:
+    """A control plane, a hub and simulated edges.
+
+    Attributes:
+        bridge: the hub.
+        edges: the edges.
+    """
+
+    def __init__(self, plane: ControlPlane, bridge: Bridge, *edge_flags: str) -> None:
+        """A world without nodes."""
+        self.bridge = bridge
+        self._admin = str(plane.admin_kubeconfig())
+        self._api_server = psutil.Process(plane.api_server.pid)
+        self._nodes = self._marks = 0
+        plane.apply(DEPLOY / "base/hub-rbac.yaml")
+        self.create([csi_driver()])
+        kubeconfig = plane.service_account_kubeconfig("csi-bridge", HUB)
+        bridge.start_hub(f"--kubeconfig={kubeconfig}", *_USUAL)
+        time.sleep(_HUB_STARTS_S)
+        self._empty_bytes = self.hub.memory_info().rss
+        self.edges = _ToldEdges(bridge.hub.address, *edge_flags)
+
+    @property
+    def hub(self) -> psutil.Process:
+        """The hub's process."""
+        return psutil.Process(self.bridge.hub.process.pid)
+
+    def rss_bytes(self) -> int:
+        """What the hub has resident more than without any node."""
+        return int(self.hub.memory_info().rss) - self._empty_bytes
+
+    def create(self, objects: Iterable[Object]) -> None:
+        """Create objects, as fast as the API server takes them."""
+        with_kube(self._admin, lambda kube: create_all(kube, objects))
+
+    def level(self, nodes: int) -> Level:
+        """Have so many nodes, and see what they cost and how soon they are told."""
+        self.create(objects_of_nodes(range(self._nodes, nodes)))
+        self._nodes = nodes
+        self.edges.up(nodes)
+        for kind in ("CSINode", "Lease"):
+            wait_for(partial(self._has, kind, nodes), what=f"{nodes} of {kind}", timeout_s=_SLOW_S)
+        time.sleep(_SETTLE_S)
+        idle_share, api_share = self._shares(_IDLE_S)
+        rss_bytes = self.rss_bytes()
+        began, before = time.monotonic(), cpu_s(self.hub)
+        told_s = self._change_claims()
+        spent_s = cpu_s(self.hub) - before - idle_share * (time.monotonic() - began)
+        return Level(
+            nodes=nodes,
+            told_s=told_s,
+            fanned_s=self._change_driver(),
+            idle_share=idle_share,
+            api_share=api_share,
+            change_ms=spent_s / len(told_s) * 1000,
+            rss_bytes=rss_bytes,
+        )
+
+    def _has(self, kind: str, wanted: int) -> bool:
+        return with_kube(self._admin, lambda kube: count(kube, kind)) >= wanted
+
+    def _shares(self, for_s: float) -> tuple[float, float]:
+        """What of a core hub and API server need for some time."""
+        processes = (self.hub, self._api_server)
+        began, before = time.monotonic(), [cpu_s(process) for process in processes]
+        time.sleep(for_s)
+        past_s = time.monotonic() - began
+        hub, api = ((cpu_s(process) - cpu) / past_s for process, cpu in zip(processes, before, strict=True))
+        return hub, api
+
+    def _change_claims(self) -> list[float]:
+        """Change claims of nodes all over, each once; after how many seconds each is stored."""
+        claims = [node_name(number * _STRIDE % self._nodes) for number in range(min(_CHANGES, self._nodes))]
+        first, self._marks = self._marks, self._marks + len(claims)
+        asked = with_kube(self._admin, lambda kube: change_claims(kube, claims, per_s=_CHANGES_PER_S, first=first))
+        return self._stored(asked, len(claims))
+
+    def _change_driver(self) -> list[float]:
+        """Change an object of every node; after how many seconds each has stored it."""
+        mark, self._marks = self._marks, self._marks + 1
+        asked = {mark: time.time()}
+        with_kube(self._admin, lambda kube: mark_object(kube, "CSIDriver", DRIVER, mark))
+        return self._stored(asked, self._nodes)
+
+    def _stored(self, asked: Mapping[int, float], wanted: int) -> list[float]:
+        """Wait until so many marked objects are stored; how long after their change each was."""
+        found: list[float] = []
+
+        def all_there() -> bool:
+            found.extend(at_s - asked[mark] for mark, at_s in self.edges.ask("stored") if mark in asked)
+            return len(found) >= wanted
+
+        wait_for(all_there, what=f"{wanted} changes at the edges", timeout_s=60.0, instead=lambda: f"{len(found)} came")
+        return found
+
+
+@contextmanager
+def _world(directory: Path, *edge_flags: str) -> Iterator[_World]:
+    plane = ControlPlane(directory / "plane", peer=find_peer)
+    world: _World | None = None
+    try:
+        plane.start()
+        plane.controller_manager.stop()
+        with Bridge(directory, directory) as bridge:
+            world = _World(plane, bridge, *edge_flags)
+            yield world
+    finally:
+        if world is not None:
+            world.edges.close()
+        plane.stop()

@@ -1,0 +1,296 @@
+"""Told edges: many agents without kubelets in one process, for measuring what a hub pays to keep them told.
+
+Every edge is a real session over a real WebSocket, and has an agent's streams: it reports its driver, learns what the
+hub tells it and acknowledges that, and tells its Node, its CSINode and that its pods have their volumes. What it learns
+stays in memory, where an agent writes it to its disk first.
+
+    python bench/told_edges.py --hub ws://127.0.0.1:7001
+
+Commands come as lines on standard input, whose end is the process's end; each is answered with a line of JSON.
+
+    up N      so many edges from now on, at least; called e0, e1, ...
+    state     {"up": links, "in_step": edges that hold all that concerns them}
+    stored    [[mark, seconds since the epoch], ...]: the objects with a mark that were stored since the last time
+"""
+
+import argparse
+import asyncio
+import json
+import logging
+import re
+import secrets
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import uvloop
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from bench.cluster_objects import DRIVER, MARK, node_name  # noqa: E402  # a script outside the packages
+from cloud.sync.fact_kinds import MOUNTED  # noqa: E402
+from common.csi.csi_pb2 import GetPluginInfoResponse, NodeGetInfoResponse  # noqa: E402
+from common.digest import Digest  # noqa: E402
+from common.endpoint import Endpoint, hub_endpoint  # noqa: E402
+from common.errors import NotCarried  # noqa: E402
+from common.limits import Limits  # noqa: E402
+from common.link import Link, Stream  # noqa: E402
+from common.messages import Kind, Priority  # noqa: E402
+from common.objects import Object, Ref, Stamp, encode_body  # noqa: E402
+from common.reports import (  # noqa: E402
+    ESSENTIAL_METHODS,
+    GET_PLUGIN_INFO,
+    NODE_GET_INFO,
+    Answer,
+    DriverReport,
+    encode_reports,
+)
+from common.standing import Standing  # noqa: E402
+from common.status import Origin  # noqa: E402
+from common.sync_messages import Change, Drop, InStep, Put  # noqa: E402
+from common.sync_stream import Telling, learn  # noqa: E402
+from common.uplink import Uplink  # noqa: E402
+from common.version import introduce  # noqa: E402
+
+_MARKED = re.compile(rf'"{re.escape(MARK)}":"(\d+)"'.encode())
+
+
+@dataclass
+class Tally:
+    """What all edges together have come to.
+
+    Attributes:
+        up: how many links there are.
+        in_step: the names of the edges that hold all that concerns them.
+        stored: the mark of each marked object, and when it was stored, in seconds since the epoch.
+    """
+
+    up: int = 0
+    in_step: set[str] = field(default_factory=set)
+    stored: list[tuple[int, float]] = field(default_factory=list)
+
+
+class Told:
+    """What one edge was told (`common.sync_stream.Copy`), and what it tells (`common.sync.Truth`)."""
+
+    def __init__(self, node: str, tally: Tally) -> None:
+        self._node, self._tally = node, tally
+        self._held: dict[Ref, Stamp] = {}
+        self._facts = {fact.ref: fact for fact in _node_facts(node)}
+        self.telling: Telling | None = None
+        """Who tells the facts now."""
+
+    # ---- what it was told
+
+    def sums(self) -> bytes:
+        return Digest(self._held).sums()
+
+    def stamps(self) -> Mapping[Ref, Stamp]:
+        return self._held
+
+    async def store(self, changes: Sequence[Change]) -> Mapping[int, str]:
+        self._tally.in_step.discard(self._node)
+        now = time.time()
+        for change in changes:
+            match change:
+                case Put():
+                    self._put(change.object, now)
+                case Drop():
+                    self._drop(change.ref)
+                case InStep():
+                    self._tally.in_step.add(self._node)
+        return {}
+
+    async def settle(self) -> None:
+        """All is stored at once."""
+
+    def _put(self, item: Object, now: float) -> None:
+        self._held[item.ref] = item.stamp
+        if marked := _MARKED.search(item.body):
+            self._tally.stored.append((int(marked[1]), now))
+        if item.ref.kind == "Pod" and b'"persistentVolumeClaim"' in item.body and item.ref not in self._facts:
+            self._facts[item.ref] = _pod_fact(item)
+            self._news(item.ref)
+
+    def _drop(self, ref: Ref) -> None:
+        self._held.pop(ref, None)
+        if self._facts.pop(ref, None) is not None:
+            self._news(ref)
+
+    # ---- what it tells
+
+    @property
+    def facts(self) -> "_Facts":
+        """Node, CSINode, and a condition of each pod with a volume."""
+        return _Facts(self._facts)
+
+    def _news(self, ref: Ref) -> None:
+        if self.telling is not None:
+            self.telling.changed([ref])
+
+
+class _Facts:
+    """See `common.sync.Truth`."""
+
+    def __init__(self, facts: Mapping[Ref, Object]) -> None:
+        self._facts = facts
+
+    def stamps(self) -> Mapping[Ref, Stamp]:
+        return {ref: fact.stamp for ref, fact in self._facts.items()}
+
+    def read(self, ref: Ref) -> Object | None:
+        return self._facts.get(ref)
+
+
+class ToldEdge:
+    """An agent as its hub sees it (`common.link.LinkHandler`)."""
+
+    origin = Origin.EDGE
+
+    def __init__(self, node: str, tally: Tally, *, tells: bool) -> None:
+        """An edge without a link; unless it `tells`, it only learns."""
+        self.node = node
+        self._tally = tally
+        self._told = Told(node, tally)
+        self._link: Link | None = None
+        self._streams = [Standing(Kind.SYNC, self._learn, priority=Priority.SYNC)]
+        if tells:
+            self._streams += [
+                Standing(Kind.FACTS, self._tell, priority=Priority.SYNC),
+                Standing(Kind.REPORT, self._report),
+            ]
+
+    def greeted(self, link: Link) -> None:
+        """The hub said welcome."""
+        self._tally.up += 1
+        self._link = link
+        for stream in self._streams:
+            stream.up(link)
+
+    async def serve(self, _stream: Stream) -> None:
+        """Nobody calls it."""
+        raise NotCarried("a call", "an edge of a bench has no drivers")
+
+    def draining(self, link: Link, message: str) -> None:
+        """Nothing to do."""
+
+    def refused(self, link: Link, reason: str, message: str) -> None:
+        """Nothing to do."""
+
+    def closed(self, link: Link, _reason: str, _message: str) -> None:
+        """The link is gone."""
+        if self._link is not link:
+            return
+        self._link = None
+        self._tally.up -= 1
+        for stream in self._streams:
+            stream.down()
+
+    async def _learn(self, stream: Stream) -> None:
+        try:
+            await learn(stream, self._told)
+        finally:
+            self._tally.in_step.discard(self.node)
+
+    async def _tell(self, stream: Stream) -> None:
+        self._told.telling = Telling(stream, self._told.facts, hear=lambda _event: None)
+        await self._told.telling.run()
+
+    async def _report(self, stream: Stream) -> None:
+        await stream.send(encode_reports([_report_of(self.node)]))
+        async for _ in stream:
+            pass
+
+
+def _node_facts(node: str) -> list[Object]:
+    """What an agent tells of itself."""
+    entry = {"name": DRIVER, "nodeID": node, "topologyKeys": ["csi-bridge.io/node"]}
+    csi_node = {"apiVersion": "storage.k8s.io/v1", "kind": "CSINode", "metadata": {"name": node}}
+    known = {
+        "annotations": {"csi.volume.kubernetes.io/nodeid": json.dumps({DRIVER: node})},
+        "labels": {"csi-bridge.io/node": node},
+    }
+    status = {
+        "volumesInUse": [f"kubernetes.io/csi/{DRIVER}^id-{node}"],
+        "capacity": {"cpu": "4", "memory": "8Gi", "pods": "110"},
+        "nodeInfo": {"architecture": "arm64", "operatingSystem": "linux", "kernelVersion": "6.1.0", "osImage": "Linux"},
+    }
+    return [
+        _fact(Ref("CSINode", "", node), {**csi_node, "spec": {"drivers": [entry]}}),
+        _fact(
+            Ref("Node", "", node),
+            {"apiVersion": "v1", "kind": "Node", "metadata": {"name": node, **known}, "status": status},
+        ),
+    ]
+
+
+def _pod_fact(pod: Object) -> Object:
+    """That a pod has its volumes."""
+    ref = pod.ref
+    return _fact(
+        ref,
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"namespace": ref.namespace, "name": ref.name, "uid": pod.stamp.uid},
+            "status": {"conditions": [{"type": MOUNTED, "status": "True", "reason": "Mounted"}]},
+        },
+    )
+
+
+def _fact(ref: Ref, body: Mapping[str, Any]) -> Object:
+    return Object(ref, Stamp("", "1"), encode_body(body))
+
+
+def _report_of(node: str) -> DriverReport:
+    answers = dict.fromkeys(ESSENTIAL_METHODS, Answer(0))
+    answers[GET_PLUGIN_INFO] = Answer(0, body=GetPluginInfoResponse(name=DRIVER).SerializeToString())
+    answers[NODE_GET_INFO] = Answer(0, body=NodeGetInfoResponse(node_id=node).SerializeToString())
+    return DriverReport(DRIVER, node, answers)
+
+
+class _Edges:
+    """All edges. `obey()` a command."""
+
+    def __init__(self, hub: Endpoint, *, tells: bool) -> None:
+        self._hub, self._tells = hub, tells
+        self._tally = Tally()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def obey(self, line: str) -> object:
+        """What a command is answered with."""
+        match line.split():
+            case ["up", count]:
+                for number in range(len(self._tasks), int(count)):
+                    self._tasks.append(asyncio.create_task(self._uplink(node_name(number)).run()))
+            case ["stored"]:
+                stored, self._tally.stored = self._tally.stored, []
+                return stored
+        return {"up": self._tally.up, "in_step": len(self._tally.in_step)}
+
+    def _uplink(self, node: str) -> Uplink:
+        hello = introduce("edge", node, instance=secrets.token_hex(8), boot=1)
+        edge = ToldEdge(node, self._tally, tells=self._tells)
+        return Uplink(self._hub, lambda: hello, edge, limits=Limits(hello_timeout_s=20, keepalive_s=60))
+
+
+async def main() -> None:
+    """Obey until standard input ends."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--hub", type=hub_endpoint, required=True)
+    parser.add_argument("--silent", action="store_true", help="learn, and tell nothing: Kubernetes has the Nodes")
+    options = parser.parse_args()
+    logging.disable(logging.WARNING)  # thousands of edges would say the same
+    edges = _Edges(options.hub, tells=not options.silent)
+    reader = asyncio.StreamReader()
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    while line := await reader.readline():
+        print(json.dumps(edges.obey(line.decode())), flush=True)
+
+
+if __name__ == "__main__":
+    uvloop.run(main())
