@@ -17,7 +17,7 @@ from common.sync_messages import Digest as DigestSaid
 from common.sync_messages import encode
 from common.transport import Peer as Address
 from common.version import introduce
-from tests.support.linked import Peer, link_pair, settle
+from tests.support.linked import Peer, link_pair, settle, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -119,6 +119,6 @@ async def forgotten(hub: Hub, node: str) -> Status:
     )
     await settle()
     stream = link.open(Kind.FORGET, node=node)
-    await settle()
+    await until(lambda: stream.status)  # the ledger of placement has a thread of its own
     assert stream.status is not None
     return stream.status
