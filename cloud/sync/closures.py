@@ -15,8 +15,11 @@ Rules:
   the pods that looked it up are walked again.
 * A source may have some objects only on demand: it hears what is looked up first, and what no more.
 * A closure is made when somebody asks for it, and forgotten when its last watcher has left.
+* One change may concern every node: they look again and hear of it a few in each turn of the loop. Who asks meanwhile
+  is told what is so now.
 """
 
+import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -38,6 +41,9 @@ _V = TypeVar("_V")
 _LEAVES = frozenset({"Node", "Secret", "ServiceAccountToken", "VolumeAttachment"})
 """They need no other: a change in one changes nothing in a closure but its own stamp."""
 
+_NODES_A_TURN = 20
+"""Look again in one turn of the loop: some 5 ms, with a few pods on each."""
+
 log = logging.getLogger("csi_bridge.hub.closures")
 
 
@@ -51,6 +57,12 @@ class Closures:
         self._users: dict[Ref, set[str]] = {}
         """The nodes whose closures looked an object up."""
         self._watchers: dict[str, list[Callable[[], None]]] = defaultdict(list)
+        self._touched: dict[str, set[Ref]] = defaultdict(set)
+        """By node: what has changed since its closure looked last."""
+        self._unheard: dict[str, None] = {}
+        """The nodes that have not heard yet that something changed, in order."""
+        self._turn: asyncio.Handle | None = None
+        """That of the loop in which they go on to hear it."""
         self._changed(frozenset(ref for kind in _Bound.KINDS for ref in source.refs(kind)))
         source.subscribe(self._changed)
 
@@ -103,25 +115,44 @@ class Closures:
         if closure is None:
             closure = self._closures[node] = _Closure(node, self._source, self._bound)
             self._note(closure, closure.walk_all())
+        elif refs := self._touched.pop(node, None):
+            self._note(closure, closure.change(refs))
         return closure
 
     def _forget(self, node: str) -> None:
+        self._touched.pop(node, None)
         closure = self._closures.pop(node, None)
         if closure is not None:
             self._note(closure, closure.clear())
 
     def _changed(self, refs: frozenset[Ref]) -> None:
-        """The source says that these have changed."""
-        touched: dict[str, set[Ref]] = defaultdict(set)
+        """The source says that these have changed; or, if it names none, that it is ready."""
         for ref in refs:
             for node in self._users.get(ref, ()):
-                touched[node].add(ref)
+                self._touch(node, ref)
             for node, concerned in self._bound.move(ref, self._source.body(ref)):
-                touched[node].add(concerned)
-        for node in touched.keys() & self._closures.keys():
-            self._note(self._closures[node], self._closures[node].change(touched[node]))
-        for node in list(touched) if refs else list(self._watchers):
-            self._tell(node)
+                self._touch(node, concerned)
+        if not refs:
+            self._unheard.update(dict.fromkeys(self._watchers))
+        if self._turn is None:
+            self._go_on()
+
+    def _touch(self, node: str, ref: Ref) -> None:
+        if node in self._closures:
+            self._touched[node].add(ref)
+            self._unheard[node] = None
+
+    def _go_on(self) -> None:
+        """Let the next few nodes look again and hear of it."""
+        for _ in range(_NODES_A_TURN):
+            node = next(iter(self._unheard), None)
+            if node is None:
+                break
+            del self._unheard[node]
+            if node in self._closures:
+                self._closure(node)
+                self._tell(node)
+        self._turn = asyncio.get_running_loop().call_soon(self._go_on) if self._unheard else None
 
     def _tell(self, node: str) -> None:
         for changed in list(self._watchers.get(node, ())):

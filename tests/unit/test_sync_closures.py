@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -12,9 +13,11 @@ from hypothesis import strategies as st
 from cloud.sync.closures import Closures
 from cloud.sync.source import Item, Objects
 from common.objects import Ref
-from tests.support.cluster_objects import attachment, claim, driver, entries, node, pod, secret, volume
+from tests.support.cluster_objects import DRIVER, attachment, claim, driver, entries, node, pod, secret, volume
 
 if TYPE_CHECKING:
+    import pytest
+
     from cloud.sync.tokens import TokenRequest
 
 
@@ -175,6 +178,30 @@ def test_who_stops_watching_hears_no_more_and_nothing_is_kept_for_it() -> None:
     put(objects, driver())
     assert told == ["second"]
     assert (closures._closures, closures._users, dict(closures._watchers)) == ({}, {}, {})
+
+
+async def test_a_change_that_concerns_every_node_is_looked_at_a_few_nodes_in_a_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("cloud.sync.closures._NODES_A_TURN", 2)
+    nodes = [f"n{number}" for number in range(5)]
+    volumes = [{"name": "v", "csi": {"driver": DRIVER}}]
+    found = source(driver(), *(pod(name, node=name, volumes=volumes) for name in nodes))
+    closures = Closures(found)
+    heard: list[str] = []
+    leaves = {name: closures.watch(name, partial(heard.append, name)) for name in nodes}
+    shared = Ref("CSIDriver", "", DRIVER)
+    before = {name: closures.stamps(name)[shared] for name in nodes}
+    put(found, driver(attachRequired=False))
+    assert len(heard) == 2
+    assert not any(closures.stamps(name)[shared] == before[name] for name in nodes)  # who asks is told what is so now
+    remove(found, shared)
+    assert len(heard) == 2
+    leaves.pop(next(name for name in nodes if name not in heard))()
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert set(heard) == set(leaves)
+    assert not any(shared in closures.stamps(name) for name in leaves)
 
 
 def test_one_watcher_that_fails_keeps_no_other_from_hearing() -> None:
