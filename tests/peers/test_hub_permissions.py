@@ -102,6 +102,8 @@ def test_every_permission_of_the_hub_is_used_and_none_is_missing(
     api.delete_now("Pod", "bad", namespace="default")
     node.wait_clean()
 
+    lease = ("patch", "coordination.k8s.io", "leases")
+    wait_for(lambda: lease in used(), what="heartbeat after the first", timeout_s=60.0, instead=node.problems)
     node.agent.stop()
     wait_for(
         lambda: by_hand("forget", NODE, f"--hub=unix://{node.bridge.hub.uds}").returncode == 0,
