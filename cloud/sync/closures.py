@@ -14,7 +14,8 @@ Rules:
 * What an object needs is looked up whether it exists or not, and remembered: when it comes, goes or changes, exactly
   the pods that looked it up are walked again.
 * A source may have some objects only on demand: it hears what is looked up first, and what no more.
-* A closure is made when somebody asks for it, and forgotten when its last watcher has left.
+* A closure is kept while somebody watches it. Who asks for another one gets it made for that answer alone, and the
+  source is asked for nothing.
 * One change may concern every node: they look again and hear of it a few in each turn of the loop. Who asks meanwhile
   is told what is so now.
 """
@@ -97,7 +98,9 @@ class Closures:
         Returns:
             What ends it.
         """
-        self._closure(node)
+        if node not in self._closures:
+            closure = self._closures[node] = _Closure(node, self._source, self._bound)
+            self._note(closure, closure.looked_up())
         self._watchers[node].append(changed)
 
         def unwatch() -> None:
@@ -113,9 +116,8 @@ class Closures:
     def _closure(self, node: str) -> "_Closure":
         closure = self._closures.get(node)
         if closure is None:
-            closure = self._closures[node] = _Closure(node, self._source, self._bound)
-            self._note(closure, closure.walk_all())
-        elif refs := self._touched.pop(node, None):
+            return _Closure(node, self._source, self._bound)
+        if refs := self._touched.pop(node, None):
             self._note(closure, closure.change(refs))
         return closure
 
@@ -239,6 +241,7 @@ class _Closure:
         self._requests: dict[Ref, TokenRequest] = {}
         """By object that holds tokens: which ones."""
         self._stamps: dict[Ref, Stamp] | None = None
+        self._walk_again(bound.pods.get(node, ()))
 
     def looks_up(self, ref: Ref) -> bool:
         """Whether any pod does."""
@@ -261,10 +264,6 @@ class _Closure:
                 for ref in self._walks[pod].held:
                     self._add_stamp(ref, self._stamps)
         return self._stamps
-
-    def walk_all(self) -> Iterable[Ref]:
-        """Look everything up. What is looked up now."""
-        return self._walk_again(self._bound.pods.get(self.node, ()))
 
     def change(self, refs: set[Ref]) -> Iterable[Ref]:
         """These have changed: look up again what depends on them. What is looked up now, or no more."""

@@ -32,6 +32,14 @@ def items(*objects: Any) -> dict[Ref, Item]:
     return {ref: entry.item for ref, entry in entries(*objects).items()}
 
 
+def watched(source: Objects, *nodes: str) -> Closures:
+    """Closures of which those of these nodes (n1, if none is named) are kept."""
+    closures = Closures(source)
+    for name in nodes or ("n1",):
+        closures.watch(name, lambda: None)
+    return closures
+
+
 def held(closures: Closures, name: str) -> list[str]:
     return [str(ref) for ref in closures.stamps(name)]
 
@@ -119,7 +127,7 @@ def test_two_claims_of_one_pod_may_name_one_volume_and_only_its_own_gets_it() ->
 
 def test_what_comes_later_is_pulled_in_then() -> None:
     objects = source()
-    closures = Closures(objects)
+    closures = watched(objects)
     calls: list[int] = []
     closures.watch("n1", lambda: calls.append(len(closures.stamps("n1"))))
     for number, written in enumerate(WEB):
@@ -130,7 +138,7 @@ def test_what_comes_later_is_pulled_in_then() -> None:
 
 def test_a_pod_that_moves_takes_its_things_along() -> None:
     objects = source(*WEB)
-    closures = Closures(objects)
+    closures = watched(objects, "n1", "n2")
     told: list[str] = []
     for name in ("n1", "n2", "n3"):
         closures.watch(name, partial(told.append, name))
@@ -154,7 +162,7 @@ def test_only_nodes_that_look_an_object_up_hear_of_it_and_once() -> None:
 
 def test_stamps_stay_the_same_mapping_until_something_changes() -> None:
     objects = source(*WEB)
-    closures = Closures(objects)
+    closures = watched(objects)
     before = closures.stamps("n1")
     put(objects, pod("other", node="n2"))
     assert closures.stamps("n1") is before
@@ -178,6 +186,15 @@ def test_who_stops_watching_hears_no_more_and_nothing_is_kept_for_it() -> None:
     put(objects, driver())
     assert told == ["second"]
     assert (closures._closures, closures._users, dict(closures._watchers)) == ({}, {}, {})
+
+
+def test_who_asks_for_a_closure_that_nobody_watches_gets_it_and_nothing_is_kept_or_asked_for() -> None:
+    found = Reluctant()
+    found.update(items(*(it for it in WEB if it["kind"] != "Secret")), ready=True)
+    closures = Closures(found)
+    assert closures.holds("n1", Ref("Pod", "default", "web"))
+    assert not closures.holds("n2", Ref("Pod", "default", "web"))
+    assert (found.used, closures._closures, closures._users) == ([], {}, {})
 
 
 async def test_a_change_that_concerns_every_node_is_looked_at_a_few_nodes_in_a_turn(
@@ -305,7 +322,7 @@ def large(pods: int, *, on: str = "n1") -> list[Any]:
 
 def test_ten_thousand_objects_of_one_node_are_quick() -> None:
     objects = source(*large(2_500))
-    closures = Closures(objects)
+    closures = watched(objects)
     assert took(lambda: closures.stamps("n1")) < 2.0  # 50 ms on the machine that it was written on
     assert len(closures.stamps("n1")) == 10_001
     more = items(pod("more", claims=("c-n1-p7",)))
@@ -336,7 +353,7 @@ class CountingSource(Objects):
 def test_another_state_of_one_object_costs_no_look_at_all_the_others() -> None:
     counting = CountingSource()
     counting.update(items(*WEB, *(pod(f"p{number}") for number in range(500))), ready=True)
-    closures = Closures(counting)
+    closures = watched(counting)
     before = closures.stamps("n1")
     counting.asked = 0
 
@@ -353,7 +370,7 @@ def test_another_state_of_one_object_costs_no_look_at_all_the_others() -> None:
 
 def test_an_object_of_an_unchanged_list_that_comes_or_goes_is_seen() -> None:
     there = source(*WEB)
-    closures = Closures(there)
+    closures = watched(there)
     whole = held(closures, "n1")
 
     remove(there, Ref("Secret", "vault", "stage"))
@@ -364,7 +381,7 @@ def test_an_object_of_an_unchanged_list_that_comes_or_goes_is_seen() -> None:
 
 def test_another_state_of_an_attachment_is_seen() -> None:
     there = source(*WEB)
-    closures = Closures(there)
+    closures = watched(there)
     before = closures.stamps("n1")
 
     put(there, attachment("a-v", volume="v", attached=False))
@@ -449,7 +466,7 @@ def a_source_of_tokens(*objects: Any) -> Reluctant:
 
 def test_a_pod_has_tokens_while_a_driver_of_its_volumes_asks_for_them() -> None:
     found = a_source_of_tokens(pod("web", claims=("data",)), *WEB[1:3], node())
-    closures = Closures(found)
+    closures = watched(found)
     closures.watch("n1", lambda: None)
     uid = uid_of(found, "web")
     asked(found)
@@ -463,7 +480,7 @@ def test_a_pod_has_tokens_while_a_driver_of_its_volumes_asks_for_them() -> None:
 
 def test_tokens_are_told_before_their_pod_and_go_with_it() -> None:
     found = a_source_of_tokens(pod("web", claims=("data",)), *WEB[1:3], driver(**VAULT))
-    closures = Closures(found)
+    closures = watched(found)
     closures.watch("n1", lambda: None)
     uid = uid_of(found, "web")
     made = {"apiVersion": "csi-bridge.io/v1", "kind": "ServiceAccountToken", "metadata": {"name": uid}, "tokens": {}}
