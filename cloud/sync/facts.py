@@ -53,8 +53,8 @@ class FactSink:
     def observed(self, node: str) -> None:
         """A kubelet serves the node. Nobody needs to know."""
 
-    async def store(self, node: str, obj: Object) -> None:
-        """Keep a fact. When this returns it is on the disk, or of no use to anybody.
+    async def store(self, node: str, obj: Object) -> bool:
+        """Keep a fact, if it is of use to anybody. Whether it is; it is on the disk then.
 
         Raises:
             ValueError: it is not this node's to tell, or makes no sense.
@@ -63,9 +63,9 @@ class FactSink:
         check_ref(node, obj.ref)
         fact = Fact(obj.stamp, read_fact(obj))
         if obj.ref.kind == "Event":
-            await self._put_event(node, obj.ref, fact)
-        else:
-            await self._files.put(node, obj.ref, fact)
+            return await self._put_event(node, obj.ref, fact)
+        await self._files.put(node, obj.ref, fact)
+        return True
 
     async def void(self, node: str) -> None:
         """All that the node told is void.
@@ -91,13 +91,14 @@ class FactSink:
         if held is not None and uid in ("", held.stamp.uid):
             await self._files.remove(node, ref)
 
-    async def _put_event(self, node: str, ref: Ref, fact: Fact) -> None:
+    async def _put_event(self, node: str, ref: Ref, fact: Fact) -> bool:
         involved = fact.body["involvedObject"]
         about = Ref(involved["kind"], involved.get("namespace", ""), involved["name"])
-        if self._may_concern(node, about):
-            await self._files.put_event(node, ref, fact)
-        else:
+        if not self._may_concern(node, about):
             log.debug("node %s tells of %s, which it does not need any more: dropped", node, about)
+            return False
+        await self._files.put_event(node, ref, fact)
+        return True
 
     def _may_concern(self, node: str, about: Ref) -> bool:
         """Whether an object is the node itself or in its closure, or may be as far as is known."""

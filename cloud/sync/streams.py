@@ -74,8 +74,8 @@ class FactSink(Protocol):
     async def void(self, node: str) -> None:
         """All that the node told is void. OSError as in `store`."""
 
-    async def store(self, node: str, obj: Object) -> None:
-        """Store one, or find that it is of no use any more.
+    async def store(self, node: str, obj: Object) -> bool:
+        """Store one, or find that it is of no use any more. Whether it is of use.
 
         Raises:
             ValueError: it makes no sense, or is not this node's to tell. It is refused, in these words.

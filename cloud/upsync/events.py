@@ -5,7 +5,7 @@ Rules:
 * The node gives an event its name, the same for the same cause. Told again, its count and its last time are raised,
   never lowered: a node that was restarted counts anew.
 * An Event of that name that another one made, or about something else, stays as it is.
-* Who says it is the node that told it, whatever it writes there.
+* Who says it is the agent of the node that told it, whatever it writes there.
 * What an event is about may be gone, or another object of its name: the event is written all the same. Where its
   namespace is gone or going, and if the API server does not take it as it is, nobody is left to read it.
 """
@@ -21,6 +21,9 @@ from common.objects import Ref
 log = logging.getLogger("csi_bridge.hub.upsync")
 
 _EVENTS: Final = RESOURCES["Event"]
+
+_TELLER: Final = "csi-bridge-edge"
+"""The component that every event of a node is of."""
 
 _SAME: Final = ("reason", "message", "type", "reportingComponent", "reportingInstance")
 """Fields in which two events of one cause do not differ; what it is about is one more."""
@@ -85,7 +88,8 @@ def _event(node: str, ref: Ref, fact: Body) -> Body:
         "apiVersion": "v1",
         "kind": "Event",
         "metadata": {"namespace": ref.namespace, "name": ref.name},
-        "source": {**fact.get("source", {}), "host": node},
+        "source": {"component": _TELLER, "host": node},
+        "reportingComponent": _TELLER,
         "reportingInstance": node,
     }
 

@@ -6,7 +6,7 @@ Rules:
 * Only Nodes that the hub made have heartbeats of it: any other one has a kubelet, or somebody who stands in for it.
 * A node that is down is not said to be down: Kubernetes finds out by itself, as with any other node.
 * A Lease's time never goes backwards: the controller-manager passes over one that is not newer than the last.
-* After a failure, or a heartbeat that came late, nothing is taken for granted: the Node is looked at again.
+* After a failure, or a renewal that came late, nothing is taken for granted: the Node is looked at again.
 """
 
 import asyncio
@@ -34,6 +34,10 @@ _EVERY_S: Final = 10.0
 
 _LEASE_S: Final = 40
 """A Lease holds so long: the kubelet's `nodeLeaseDurationSeconds`."""
+
+_LATE_S: Final = 2 * _EVERY_S
+"""After so long without a renewal the controller-manager may have found the node lost: after 40 s, or less if it is set
+so."""
 
 _STATUS_S: Final = 300.0
 """Between two writings of the same condition: the kubelet's `nodeStatusReportFrequency`."""
@@ -156,17 +160,28 @@ class Heartbeats:
         self._failing[node] = why
 
     async def _beat(self, node: str, heart: _Heart) -> bool:
-        now = self._now()
-        if heart.lease and now < heart.look_at and now - heart.renewed <= _LEASE_S:
+        before, is_due = heart.renewed, self._now() >= heart.look_at
+        if heart.lease:
             await self._renew(node, heart)
-            return True
+            if not is_due and heart.renewed - before <= _LATE_S:
+                return True
+        elif (found := await self._find(node, heart)) is None:
+            return False
+        else:
+            await self._take_lease(node, heart, found)
+        # Before the Lease was renewed the Node could still be found lost just after a look.
+        if (found := await self._find(node, heart)) is None:
+            return False
+        heart.look_at = self._now() + await self._tell_ready(node, found)
+        return True
+
+    async def _find(self, node: str, heart: _Heart) -> Body | None:
+        """The Node, if there is one and the hub made it."""
         found = await find(self._api, _NODES, node)
         if found is None or not is_made(found):
             heart.lease = ""
-            return False
-        await self._take_lease(node, heart, found)
-        heart.look_at = now + await self._tell_ready(node, found)
-        return True
+            return None
+        return found
 
     # ---- the Lease ---------------------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ Rules:
   there. What somebody made of `allocatable` stays as long as the machine has what it had.
 * A label that is there with another value stays, and so does one that a kubelet may not set either (the NodeRestriction
   admission): the hub may set it, but must not on the word of one machine.
+* `csi-bridge.io/node` of a node is its own name: with another one it would be given the pods and Secrets of that one.
 * Of the annotations only the drivers' node ids come from the node. Those of drivers that it does not tell of stay,
   unless the hub wrote them.
 * When the node tells nothing any more, its labels and what is in use stay: nobody has said that it is not so.
@@ -23,6 +24,7 @@ from cloud.upsync.in_use import InUse
 from cloud.upsync.ownership import HUB, MADE_BY, annotation, find, is_made, remember_drivers, written_drivers
 from common.objects import Ref
 from common.quantity import parse_bytes
+from common.topology import NODE_SEGMENT
 
 _NODES: Final = RESOURCES["Node"]
 
@@ -120,7 +122,9 @@ class _Change:
         added: dict[str, str] = {}
         for name, value in self._wanted_labels():
             has = there.get(name, added.get(name))
-            if has is None and _is_reserved(name):
+            if name == NODE_SEGMENT and value != self._node:
+                self._problem(f"says that it is {name}={value}, which only the node of that name may be")
+            elif has is None and _is_reserved(name):
                 self._problem(f"says that it is {name}={value}: only administrators may set this label")
             elif has is None:
                 added[name] = value

@@ -4,7 +4,7 @@ Rules:
 
 * A key is worked on by one task at a time; several at a time are worked on in all.
 * Only the newest state counts: a key that is added ten times while it waits is written once.
-* What fails is tried again with growing distance, for ever: a key is done, or named among the problems.
+* What fails is tried again with growing distance, for ever: a key is done, discarded, or named among the problems.
 * What is done may be due again by itself, after a while.
 """
 
@@ -51,7 +51,6 @@ class WriteQueue(Generic[K]):
         self._added: dict[K, int] = {}
         """By key that is to be written: how often it was added."""
         self._tasks: dict[K, asyncio.Task[None]] = {}
-        self._waiting: dict[K, list[asyncio.Future[None]]] = {}
         self._problems: dict[K, str] = {}
         self._slots = asyncio.Semaphore(_AT_ONCE)
 
@@ -63,12 +62,12 @@ class WriteQueue(Generic[K]):
         if key not in self._tasks:
             self._tasks[key] = asyncio.get_running_loop().create_task(self._work(key), name=f"write {key}")
 
-    async def written(self, key: K) -> None:
-        """Wait until a key that was added is written as it is now."""
-        if key in self._added:
-            done = asyncio.get_running_loop().create_future()
-            self._waiting.setdefault(key, []).append(done)
-            await done
+    def discard(self, key: K) -> None:
+        """What the key stands for is not to be written any more; a try that is under way is broken off."""
+        self._added.pop(key, None)
+        self._problems.pop(key, None)
+        if (task := self._tasks.pop(key, None)) is not None:
+            task.cancel()
 
     def problems(self) -> list[str]:
         """What cannot be written, in sentences."""
@@ -90,31 +89,26 @@ class WriteQueue(Generic[K]):
                 if failures:
                     await self._pause(min(_MOST_PAUSE_S, _FIRST_PAUSE_S * 2 ** min(failures - 1, 16)))
         finally:
-            del self._tasks[key]
+            if self._tasks.get(key) is asyncio.current_task():
+                del self._tasks[key]
 
     async def _try(self, key: K) -> bool:
         """Write it as it is now. Whether that was done."""
         async with self._slots:
-            added, waiting = self._added[key], self._waiting.pop(key, [])
+            added = self._added[key]
             try:
                 again_s = await self._write(key)
             except KubeError as error:
-                self._waiting[key] = [*waiting, *self._waiting.get(key, [])]
                 self._note(key, str(error))
                 return False
             except Exception:
                 log.exception("writing %s failed by a bug; it is tried again", key)
-                self._waiting[key] = [*waiting, *self._waiting.get(key, [])]
                 self._note(key, f"writing {key} failed, through a mistake in CSI Bridge; see the hub's log")
                 return False
         if self._problems.pop(key, None) is not None:
             log.info("written at last: %s", key)
         if self._added[key] == added:
             del self._added[key]
-            waiting += self._waiting.pop(key, [])
-        for done in waiting:
-            if not done.done():
-                done.set_result(None)
         if again_s is not None:
             later = self._later or asyncio.get_running_loop().call_later
             later(again_s, partial(self.add, key))

@@ -7,6 +7,7 @@ Rules:
 * A Node is acknowledged when all that is in use stands in Kubernetes: an agent stages a volume for the first time only
   when its node's `volumesInUse` is where the attach-detach controller sees it (RULE C12). What the node tells after
   that waits there meanwhile, for its facts are stored one after another; so nothing else is waited for.
+* Each kind has a queue of its own: Events that the API server does not take hold up no Node.
 * Events are written from memory: one that is lost with the hub is lost.
 * Of a node that a kubelet serves nothing is written any more; what its agent told before is void.
 * Of a node that is gone for good, what the hub made in Kubernetes is deleted; until that is done it is named among the
@@ -42,8 +43,8 @@ class Sink(Protocol):
     def stamps(self, node: str) -> Mapping[Ref, Stamp]:
         """What is held of a node, without its events."""
 
-    async def store(self, node: str, obj: Object) -> None:
-        """Keep a fact; ValueError and OSError as in `cloud.sync.streams.FactSink`."""
+    async def store(self, node: str, obj: Object) -> bool:
+        """Keep a fact, if it counts; whether it does. ValueError and OSError as in `cloud.sync.streams.FactSink`."""
 
     async def drop(self, node: str, ref: Ref, uid: str) -> None:
         """The node tells this no more."""
@@ -114,8 +115,10 @@ class WrittenFacts:
         self._sink, self._files, self._writers = sink, files, writers
         self._events: OrderedDict[Key, Body] = OrderedDict()
         self._tellers: defaultdict[Ref, set[str]] = defaultdict(set)
-        """By claim: the nodes that have ever told of it."""
-        self._queue: WriteQueue[Key] = WriteQueue(self._write, pause=pause, later=later)
+        """By claim that is there, or may come: the nodes that have told of it."""
+        self._queues: dict[str, WriteQueue[Key]] = {
+            kind: WriteQueue(self._write, pause=pause, later=later) for kind in writers
+        }
 
     def begin(self) -> None:
         """Look at all that was told before."""
@@ -125,11 +128,13 @@ class WrittenFacts:
 
     async def close(self) -> None:
         """Write no more."""
-        await self._queue.close()
+        for queue in self._queues.values():
+            await queue.close()
 
     def problems(self) -> list[str]:
         """What is not written yet, and what people must mend."""
-        return [*self._queue.problems(), *(text for writer in self._writers.values() for text in writer.problems())]
+        unwritten = [text for queue in self._queues.values() for text in queue.problems()]
+        return unwritten + [text for writer in self._writers.values() for text in writer.problems()]
 
     def stamps(self, node: str) -> Mapping[Ref, Stamp]:
         """What is held of a node, without its events, and without a Node of which not all stands in Kubernetes."""
@@ -157,7 +162,7 @@ class WrittenFacts:
         """A kubelet serves the node from now on: it is handed over."""
         self._observed.add(node)
         self._end(node)
-        self._queue.add((node, Ref(handover.KIND, "", node)))
+        self._add((node, Ref(handover.KIND, "", node)))
 
     def changed(self, ref: Ref, body: Body | None) -> None:
         """An object of the cluster has changed: what nodes tell of it may count now, or be to write once more.
@@ -171,37 +176,44 @@ class WrittenFacts:
                 self._in_use.lose(ref.name)
                 for kind in NODE_KINDS:
                     self._add_if_told(ref.name, Ref(kind, "", ref.name))
-            case "PersistentVolumeClaim" if body is not None:
+            case "PersistentVolumeClaim" if body is None:
+                self._tellers.pop(ref, None)  # another one of its name is not what they told of
+            case "PersistentVolumeClaim":
                 for node in self._tellers.get(ref, ()):
                     self._add_if_told(node, ref)
             case "Pod" if body is not None:
                 for name in claim_names(body):
                     self._add_if_told(node_of(body), Ref("PersistentVolumeClaim", ref.namespace, name))
 
+    def _add(self, key: Key) -> None:
+        self._queues[key[1].kind].add(key)
+
     def _add_if_told(self, node: str, ref: Ref) -> None:
         if ref in self._files.of(node):
-            self._queue.add((node, ref))
+            self._add((node, ref))
 
-    async def store(self, node: str, obj: Object) -> None:
-        """Keep a fact, and have it written. When this returns for a Node, all that is in use stands there.
+    async def store(self, node: str, obj: Object) -> bool:
+        """Keep a fact that counts, and have it written. When this returns for a Node, all that is in use stands there.
 
         Raises:
             ValueError: it is not this node's to tell, or makes no sense.
             OSError: the disk is full or broken; the fact is to be told again.
         """
-        await self._sink.store(node, obj)
+        if not await self._sink.store(node, obj):
+            return False
         key = node, obj.ref
         if obj.ref.kind == "Event":
             self._put_event(key, read_fact(obj))
         self._told(key)
         if obj.ref.kind == "Node" and node not in self._observed:
             await self._in_use.wait(node, _in_use(read_fact(obj)))
+        return True
 
     async def drop(self, node: str, ref: Ref, uid: str) -> None:
         """The node tells this no more. Errors as in `store`."""
         await self._sink.drop(node, ref, uid)
         if ref.kind != "Event":
-            self._queue.add((node, ref))
+            self._add((node, ref))
 
     async def void(self, node: str) -> None:
         """All that the node told is void; what stands in Kubernetes stays there.
@@ -220,26 +232,28 @@ class WrittenFacts:
         self._end(node)
         await self._sink.void(node)
         for kind in (farewell.KIND, *NODE_KINDS):
-            self._queue.add((node, Ref(kind, "", node)))
+            self._add((node, Ref(kind, "", node)))
 
     def _told(self, key: Key) -> None:
         node, ref = key
         if ref.kind == "PersistentVolumeClaim":
             self._tellers[ref].add(node)
-        self._queue.add(key)
+        self._add(key)
 
     def _end(self, node: str) -> None:
         """Nothing that the node told counts any more."""
         self._in_use.end(node)
         for key in [key for key in self._events if key[0] == node]:
             del self._events[key]
+            self._queues["Event"].discard(key)
 
     def _put_event(self, key: Key, body: Body) -> None:
         self._events.pop(key, None)
         self._events[key] = body
         if len(self._events) > _MOST_EVENTS:
-            (lost, about), _ = self._events.popitem(last=False)
-            log.warning("an event of node %s is given up, for too many wait to be written: %s", lost, about)
+            lost, _ = self._events.popitem(last=False)
+            self._queues["Event"].discard(lost)
+            log.warning("an event of node %s is given up, for too many wait to be written: %s", *lost)
 
     async def _write(self, key: Key) -> float | None:
         node, ref = key

@@ -96,11 +96,12 @@ class Sink:
     def stamps(self, node: str) -> Mapping[Ref, Stamp]:
         return {ref: fact.stamp for ref, fact in self.facts.items() if ref.kind != "Event"}
 
-    async def store(self, node: str, obj: Object) -> None:
+    async def store(self, node: str, obj: Object) -> bool:
         await self.gate.wait()
         self._check(obj.ref)
         self.told.append(f"{obj.ref.name} {obj.read()}")
         self.facts[obj.ref] = obj
+        return True
 
     async def drop(self, node: str, ref: Ref, uid: str) -> None:
         self._check(ref)

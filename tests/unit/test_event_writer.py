@@ -109,10 +109,11 @@ async def test_another_event_of_the_name_stays_as_it_is(other: Body) -> None:
 
 async def test_a_node_speaks_in_its_own_name() -> None:
     api = FakeApi()
-    lie = {"source": {"component": "csi-bridge-edge", "host": "n2"}, "reportingInstance": "n2"}
-    await EventWriter(api).write("n1", REF, told(**lie))
+    lie = {"source": {"component": "kubelet", "host": "n2"}, "reportingComponent": "default-scheduler"}
+    await EventWriter(api).write("n1", REF, told(**lie, reportingInstance="n2"))
     found = await written(api)
-    assert (found["source"]["host"], found["reportingInstance"]) == ("n1", "n1")
+    assert found["source"] == {"component": "csi-bridge-edge", "host": "n1"}
+    assert (found["reportingComponent"], found["reportingInstance"]) == ("csi-bridge-edge", "n1")
 
 
 async def test_an_event_of_a_node_goes_where_it_was_told() -> None:

@@ -351,6 +351,28 @@ async def test_a_heartbeat_that_came_late_looks_at_what_was_said_of_the_node_mea
         assert ready["status"] == "True"
 
 
+async def test_a_renewal_that_took_long_looks_at_what_was_said_of_the_node_meanwhile() -> None:
+    async with beating() as world:
+        world.put_node()
+        world.heartbeats.up("n1")
+        await world.time.turn(1)
+        patch = world.api.patch
+
+        async def patch_slowly(resource: Resource, *change: Any, **more: Any) -> Body:
+            if resource == LEASES:
+                world.api.patch = patch  # type: ignore[method-assign]
+                world.time.now += 29
+                lost = {"status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}}
+                await patch(NODES, "n1", lost, subresource="status")
+            return await patch(resource, *change, **more)
+
+        world.api.patch = patch_slowly  # type: ignore[method-assign]
+        await world.time.turn(10)
+        ready = await world.ready()
+        assert ready is not None
+        assert ready["status"] == "True"
+
+
 async def test_a_bug_ends_no_heart(caplog: pytest.LogCaptureFixture) -> None:
     async with beating() as world:
         world.put_node(status={"conditions": [{"type": "Ready", "status": "True", "lastHeartbeatTime": "nonsense"}]})

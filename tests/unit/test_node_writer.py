@@ -305,6 +305,15 @@ async def test_topology_that_contradicts_the_nodes_name_is_named(world: World) -
     assert "another" in world.writer.problems()[0]
 
 
+async def test_a_node_that_says_that_it_is_another_one_is_not_believed_and_named(world: World) -> None:
+    await world.write(fact(labels={"csi-bridge.io/node": "n2"}))
+    assert "csi-bridge.io/node" not in await world.labels()
+    (problem,) = world.writer.problems()
+    assert problem == "node n1 says that it is csi-bridge.io/node=n2, which only the node of that name may be"
+    await world.write(fact(labels={"csi-bridge.io/node": "n1"}))
+    assert (await world.labels())["csi-bridge.io/node"] == "n1"
+
+
 async def test_labels_stay_when_a_driver_goes(world: World) -> None:
     await world.write(fact(labels={"d.example/zone": "a"}))
     await world.write(fact())

@@ -123,50 +123,31 @@ async def test_keys_are_written_side_by_side_and_not_all_at_once(world: World) -
     assert len(world.written) == 30
 
 
-async def test_whoever_waits_hears_when_the_state_of_that_moment_is_written(world: World) -> None:
+async def test_what_is_discarded_is_not_written_and_leaves_its_place_to_others(world: World) -> None:
     world.gate.clear()
-    world.failures = [DOWN]
-    world.put("a", 1)
+    for number in range(10):
+        world.put(f"k{number}", number)
     await settle()
-    world.put("a", 2)
-    waiting = asyncio.create_task(world.queue.written("a"))
+    for number in range(9):
+        world.queue.discard(f"k{number}")
+    world.put("k0", 7)  # it counts again
     await settle()
-    assert not waiting.done()
-    world.gate.set()
-    await waiting
-    assert world.written == {"a": 2}
-
-
-async def test_whoever_begins_to_wait_amid_a_write_hears_of_its_end(world: World) -> None:
-    world.gate.clear()
-    world.put("a", 1)
-    await settle()
-    waiting = asyncio.create_task(world.queue.written("a"))
-    await settle()
-    world.gate.set()
-    await asyncio.wait_for(waiting, 5)
-    assert world.writes["a"] == 1
-
-
-async def test_nobody_waits_for_what_is_written_already(world: World) -> None:
-    world.put("a", 1)
-    await settle()
-    await world.queue.written("a")
-    await world.queue.written("never added")
-
-
-async def test_whoever_gives_up_waiting_disturbs_nobody(world: World) -> None:
-    world.gate.clear()
-    world.put("a", 1)
-    await settle()
-    waiting = asyncio.create_task(world.queue.written("a"))
-    await settle()
-    waiting.cancel()
-    await asyncio.gather(waiting, return_exceptions=True)
+    assert sorted(name for name, busy in world.busy.items() if busy) == ["k0", "k9"]
     world.gate.set()
     await settle()
-    assert world.written == {"a": 1}
-    assert world.queue.problems() == []
+    assert world.written == {"k9": 9, "k0": 7}
+
+
+async def test_what_is_discarded_is_no_problem_any_more(world: World) -> None:
+    world.failures = [DOWN] * 1000
+    world.put("a", 1)
+    await settle()
+    assert world.queue.problems() != []
+    world.queue.discard("a")
+    world.queue.discard("never added")
+    world.failures = []
+    await settle()
+    assert (world.queue.problems(), world.written) == ([], {})
 
 
 async def test_after_its_end_nothing_is_tried_any_more(world: World) -> None:
@@ -181,15 +162,15 @@ async def test_after_its_end_nothing_is_tried_any_more(world: World) -> None:
 async def test_what_is_due_again_is_looked_at_again_then_and_may_be_added_before(world: World) -> None:
     world.again_s = 120.0
     world.put("a", 1)
-    await world.queue.written("a")
+    await settle()
     ((after_s, again),) = world.later
     assert after_s == 120.0
     world.again_s = None
     world.put("a", 2)
-    await world.queue.written("a")
+    await settle()
     assert world.written == {"a": 2}
     again()
-    await world.queue.written("a")
+    await settle()
     assert world.writes["a"] == 3
     assert len(world.later) == 1
 
@@ -197,8 +178,8 @@ async def test_what_is_due_again_is_looked_at_again_then_and_may_be_added_before
 async def test_a_queue_that_is_closed_looks_at_nothing_again(world: World) -> None:
     world.again_s = 120.0
     world.put("a", 1)
-    await world.queue.written("a")
+    await settle()
     await world.queue.close()
     world.later[0][1]()
-    await world.queue.written("a")
+    await settle()
     assert world.writes["a"] == 1

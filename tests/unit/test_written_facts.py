@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -31,11 +32,14 @@ BODIES: dict[Ref, dict[str, Any]] = {
 }
 
 
+OTHERS = Ref("Pod", "kube-system", "etcd")
+
+
 class Closures:
-    is_ready = False
+    is_ready = True
 
     def holds(self, node: str, ref: Ref) -> bool:
-        return True
+        return ref != OTHERS
 
 
 class Writer:
@@ -43,10 +47,15 @@ class Writer:
 
     def __init__(self) -> None:
         self.written: list[tuple[Ref, bool]] = []
+        self.begun: Counter[Ref] = Counter()
         self.down = False
+        self.gate = asyncio.Event()
+        self.gate.set()
 
     async def write(self, node: str, ref: Ref, fact: dict[str, Any] | None) -> None:
+        self.begun[ref] += 1
         await asyncio.sleep(0)
+        await self.gate.wait()
         if self.down:
             raise KubeError(f"patch {ref}", 0, "", "nobody answers")
         self.written.append((ref, fact is not None))
@@ -169,6 +178,50 @@ async def test_an_event_is_written_once_and_never_taken_back(world: World) -> No
     assert await world.settle() == [(EVENT, True)]
     await world.facts.drop("n1", EVENT, "")
     assert await world.settle() == []
+
+
+async def test_an_event_of_what_is_not_the_nodes_is_not_written(world: World) -> None:
+    about = {"kind": OTHERS.kind, "namespace": OTHERS.namespace, "name": OTHERS.name}
+    lie = json.dumps({**BODIES[EVENT], "involvedObject": about}).encode()
+    await world.facts.store("n1", Object(Ref("Event", OTHERS.namespace, "e"), Stamp("", "1"), lie))
+    assert await world.settle() == []
+
+
+async def test_of_too_many_events_that_wait_the_oldest_are_given_up(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("cloud.upsync.written_facts._MOST_EVENTS", 3)
+    world.writer.gate.clear()
+    told = [Ref("Event", "default", f"e{number}") for number in range(6)]
+    for ref in told:
+        await world.facts.store("n1", Object(ref, Stamp("", "1"), json.dumps(BODIES[EVENT]).encode()))
+    await world.settle()
+    assert world.writer.begun == Counter(told)
+    world.writer.gate.set()
+    assert await world.settle() == [(ref, True) for ref in told[3:]]
+    assert sum("is given up" in record.getMessage() for record in caplog.records) == 3
+
+
+async def test_events_that_nobody_takes_hold_up_no_node(world: World) -> None:
+    world.writer.gate.clear()
+    for number in range(20):
+        ref = Ref("Event", "default", f"e{number}")
+        await world.facts.store("n1", Object(ref, Stamp("", "1"), json.dumps(BODIES[EVENT]).encode()))
+    await world.settle()
+    await asyncio.wait_for(world.tell(NODE), 5)
+    assert await world.settle() == [(NODE, True)]
+
+
+async def test_of_a_claim_that_is_gone_nobody_is_remembered(world: World) -> None:
+    await world.tell(CLAIM)
+    await world.settle()
+    world.facts.changed(CLAIM, None)
+    world.facts.changed(CLAIM, {})
+    assert await world.settle() == []
+    await world.tell(CLAIM, "2")
+    assert await world.settle() == [(CLAIM, True)]
+    world.facts.changed(CLAIM, {})
+    assert await world.settle() == [(CLAIM, True)]
 
 
 async def test_a_node_that_was_deleted_is_written_again(world: World) -> None:
