@@ -281,8 +281,8 @@ class EdgeNode:
             self.bridge.__exit__(*failure)
         finally:
             if self.machine is None:
+                self._supervisor.stop()  # first: a call that the agent left behind may still mount
                 self.wipe_mounts()
-                self._supervisor.stop()
             elif self.machine.is_on:
                 self.power_off()
 
