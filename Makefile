@@ -7,8 +7,9 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 # Most tests wait for processes and links: four at a time keep two cores busy. WORKERS=0 runs them in one process.
+# tests/conftest.py says which stay together.
 WORKERS ?= 4
-PYTEST  := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+PYTEST  := $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
 
 # Kubernetes' own tests (upstream, agnhost) are built for those who run them.
 E2E_PEERS := registrar sidecars kubernetes upstream agnhost
