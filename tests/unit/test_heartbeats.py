@@ -360,13 +360,13 @@ async def test_a_renewal_that_took_long_looks_at_what_was_said_of_the_node_meanw
 
         async def patch_slowly(resource: Resource, *change: Any, **more: Any) -> Body:
             if resource == LEASES:
-                world.api.patch = patch  # type: ignore[method-assign]
+                world.api.patch = patch  # type: ignore[method-assign]  # once
                 world.time.now += 29
                 lost = {"status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}}
                 await patch(NODES, "n1", lost, subresource="status")
             return await patch(resource, *change, **more)
 
-        world.api.patch = patch_slowly  # type: ignore[method-assign]
+        world.api.patch = patch_slowly  # type: ignore[method-assign]  # a server that is slow once
         await world.time.turn(10)
         ready = await world.ready()
         assert ready is not None
