@@ -115,14 +115,6 @@ class KubeError(BridgeError):
         """The version to go on from is too old: list again (410 Gone)."""
         return self.code == 410
 
-    @property
-    def is_refusal(self) -> bool:
-        """It was answered, and nothing was done; trying it again as it is helps only if somebody changes something.
-
-        401 is none: it is about who asks, whatever is asked, and may end with the next credentials.
-        """
-        return 400 <= self.code < 500 and self.code not in {401, 408, 409, 429}
-
 
 @dataclass(frozen=True, slots=True)
 class Page:

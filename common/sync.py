@@ -19,13 +19,15 @@ its node (`Kind.FACTS`). Each runs on a stream of its own, which begins from not
 * An object that cannot be told (it is too large for the peer, or the learner refuses it) is named in an event and left
   alone until it changes. The others go on, and `InStep` is said without it; but as long as the learner holds no state
   at all of an untold one of `MISSED_KINDS`, nobody says `InStep`, for ever if it stays so.
+* Unknown is not gone: of an object of which the teller cannot say what there is, whoever holds it keeps it. Who holds
+  none may be told a stand-in, which has no uid and says why; it takes no object's place, and any object takes its.
 * Objects of `PASSING_KINDS` are told and then forgotten: they are in no digest, and their end is not told.
 * A learner that cannot store does not acknowledge; so the teller stops at the budget, and nothing is lost.
 * A peer that breaks a rule gets a `RemoteProtocolError`, and the stream ends.
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Protocol
@@ -153,19 +155,28 @@ class _UnderWay:
 class Teller:
     """The side that knows. `receive()` what comes, send `next_message()` until it is empty, and look at `events()`."""
 
-    __slots__ = ("_budget_bytes", "_events", "_held_bytes", "_in_step", "_listed", "_max_message_bytes", "_question",
-                 "_refs", "_seq", "_stale", "_state", "_stored", "_todo", "_told", "_truth", "_under_way", "_untold",
-                 "unstored_bytes")  # fmt: skip
+    __slots__ = ("_budget_bytes", "_events", "_held_bytes", "_in_step", "_is_unknown", "_listed", "_max_message_bytes",
+                 "_question", "_refs", "_seq", "_stale", "_state", "_stored", "_todo", "_told", "_truth", "_under_way",
+                 "_untold", "unstored_bytes")  # fmt: skip
 
-    def __init__(self, truth: Truth, *, max_message_bytes: int, budget_bytes: int = BUDGET_BYTES) -> None:
+    def __init__(
+        self,
+        truth: Truth,
+        *,
+        max_message_bytes: int,
+        budget_bytes: int = BUDGET_BYTES,
+        is_unknown: Callable[[Ref], bool] = lambda _: False,
+    ) -> None:
         """A teller that waits for the learner's digest.
 
         Args:
             truth: what it knows.
             max_message_bytes: the largest message that the peer takes.
             budget_bytes: what it keeps under way at most; the learner may want less.
+            is_unknown: whether the truth cannot say now what there is of an object; of `MISSED_KINDS` it always can.
         """
         self._truth = truth
+        self._is_unknown = is_unknown
         self._max_message_bytes = max_message_bytes
         self._budget_bytes = budget_bytes
         self._state = _State.GREETING
@@ -192,14 +203,14 @@ class Teller:
         """
         if self._state is not _State.TELLING:
             return  # the comparison is still to come
-        if refs is None or self._todo:  # in the truth's order, what is new may come before what waits
-            self._stale = True
         stamps = self._truth.stamps() if refs is not None else {}
         for ref in refs or ():
             stamp = stamps.get(ref)
             self._consider(ref, stamp)
             if stamp is not None and self._told.get(ref) == stamp and ref not in self._refs:
                 self._events.append(Confirmed(ref, stamp))
+        if refs is None or len(self._todo) > 1:  # they may be in another order than the truth's
+            self._stale = True
 
     def receive(self, data: bytes) -> None:
         """The learner said something.
@@ -235,7 +246,7 @@ class Teller:
         for ref, stamp in self._todo.items():
             if ref in self._refs:
                 continue
-            told = self._tell(ref, stamp, out)
+            told = self._is_kept(ref) or self._tell(ref, stamp, out)
             if told is None:
                 break
             if told:
@@ -307,6 +318,11 @@ class Teller:
             self._todo.pop(ref, None)
         else:
             self._todo[ref] = stamp
+
+    def _is_kept(self, ref: Ref) -> bool:
+        """Whether nothing is to be said of an object because nobody knows what there is, and the learner holds one."""
+        known = self._told.get(ref)
+        return known is not None and known.uid != "" and self._is_unknown(ref)
 
     def _tell(self, ref: Ref, stamp: Stamp | None, out: bytearray) -> bool | None:
         """Add what is to be said of an object to a message.

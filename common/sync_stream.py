@@ -39,7 +39,13 @@ class Telling:
     """A teller on a stream. `changed()` may be called from its making on."""
 
     def __init__(
-        self, stream: Stream, truth: Truth, *, hear: Callable[[Event], None], budget_bytes: int = BUDGET_BYTES
+        self,
+        stream: Stream,
+        truth: Truth,
+        *,
+        hear: Callable[[Event], None],
+        budget_bytes: int = BUDGET_BYTES,
+        is_unknown: Callable[[Ref], bool] = lambda _: False,
     ) -> None:
         """A teller that has said nothing yet: see `run`.
 
@@ -48,11 +54,12 @@ class Telling:
             truth: what is told.
             hear: what became of it.
             budget_bytes: the most that is under way.
+            is_unknown: whether the truth cannot say now what there is of an object.
         """
         self._stream = stream
         self._hear = hear
         limit = stream.link.peer.max_message_bytes
-        self._teller = Teller(truth, max_message_bytes=limit, budget_bytes=budget_bytes)
+        self._teller = Teller(truth, max_message_bytes=limit, budget_bytes=budget_bytes, is_unknown=is_unknown)
         self._sender: _Worker | None = None
 
     def changed(self, refs: Iterable[Ref] | None = None) -> None:

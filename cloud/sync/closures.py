@@ -76,6 +76,10 @@ class Closures:
         """Whether every object that the node's closure looks up is there, or known not to be."""
         return self.is_ready and all(map(self._source.knows, self._closure(node).looked_up()))
 
+    def is_unknown(self, node: str, ref: Ref) -> bool:
+        """Whether the node's closure looks an object up of which the source cannot say what there is."""
+        return self._closure(node).looks_up(ref) and not self._source.knows(ref)
+
     def stamps(self, node: str) -> Mapping[Ref, Stamp]:
         """What the node is to hold: its Node, then each pod, in the order of their names, after all that it needs.
 

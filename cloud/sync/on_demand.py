@@ -4,9 +4,10 @@ Rules:
 
 * Nobody lists or watches them: the hub needs no permission for that, and holds none that no node needs.
 * A new one is got at once, and each again when it is due.
-* As long as the API server has not answered, nothing is known of one: neither that it is gone nor that it changed.
-* What fails is tried again with growing distance. What was got before is still good; what never was is told for what
-  the refusal makes of it: the nodes do not wait for it.
+* One is known when the API server has given it, or has said that there is none. Any other answer says nothing of it:
+  a refusal is a role that is missing, and an error a key or a webhook that does not work.
+* What fails is tried again with growing distance. What was got before is still good; of what never was nodes keep what
+  they have, and those that have nothing are told why, if the kind has words for that.
 """
 
 import asyncio
@@ -37,8 +38,8 @@ class Getter(Protocol):
     async def get(self, ref: Ref) -> tuple[Body | None, float]:
         """An object, None if there is none; and in how many seconds it is to be got again. KubeError if that fails."""
 
-    def refused(self, ref: Ref, error: KubeError) -> Body | None:
-        """What nodes are told of an object that was refused, and never got before."""
+    def stand_in(self, ref: Ref, error: KubeError) -> Body | None:
+        """What nodes that have nothing are told in its place, with an empty UID (`common.sync`); None: nothing."""
 
     def in_words(self, ref: Ref, error: KubeError) -> str:
         """What that means, in a sentence."""
@@ -52,7 +53,7 @@ class OnDemand:
 
         Args:
             getter: gets one.
-            found: called with each one, None if there is none of that name.
+            found: called with each one, None if there is none of that name; and with stand-ins.
             now: the monotonic clock.
         """
         self._getter, self._found, self._now = getter, found, now
@@ -61,8 +62,6 @@ class OnDemand:
         self._order: list[tuple[tuple[float, int], Ref]] = []
         """A heap of all that is or was due; what `_due` does not say counts no more."""
         self._known: set[Ref] = set()
-        self._got: set[Ref] = set()
-        """Of those that are known: without those that were only ever refused."""
         self._failures: dict[Ref, int] = {}
         self._problems: dict[Ref, str] = {}
         self._woken = asyncio.Event()
@@ -76,7 +75,6 @@ class OnDemand:
         for kept in (self._due, self._failures, self._problems):
             kept.pop(ref, None)
         self._known.discard(ref)
-        self._got.discard(ref)
 
     def knows(self, ref: Ref) -> bool:
         """Whether the API server has said what there is."""
@@ -124,7 +122,6 @@ class OnDemand:
         self._failures.pop(ref, None)
         self._problems.pop(ref, None)
         self._known.add(ref)
-        self._got.add(ref)
         self._found(ref, body)
 
     def _failed(self, ref: Ref, error: KubeError) -> None:
@@ -135,6 +132,5 @@ class OnDemand:
             return
         log.warning("%s", text)
         self._problems[ref] = text
-        if error.is_refusal and ref not in self._got:  # it may stay so
-            self._known.add(ref)
-            self._found(ref, self._getter.refused(ref, error))
+        if ref not in self._known and (body := self._getter.stand_in(ref, error)) is not None:
+            self._found(ref, body)

@@ -37,9 +37,9 @@ class SecretReader:
                 raise
             return None, REFRESH_S
 
-    def refused(self, _ref: Ref, _error: KubeError) -> None:
-        """One that may not be read is not there, to the nodes."""
+    def stand_in(self, _ref: Ref, _error: KubeError) -> None:
+        """Nothing: it would be taken for a Secret without values."""
 
     def in_words(self, ref: Ref, error: KubeError) -> str:
         """For people."""
-        return f"{ref} cannot be read, and nodes get what was known of it: {error}"
+        return f"{ref} cannot be read, and nodes keep what they have of it: {error}"

@@ -4,6 +4,7 @@ Rules:
 
 * Nothing is told to a node before the source is ready, which is when it has told every object once: what is missing
   before that may only not have come yet, and a node would tear down what belongs to it.
+* Some may be unknown all the same: nobody is told that such a one is gone (`knows`).
 * Bodies are shared and must not be changed.
 """
 
@@ -36,7 +37,7 @@ class Source(Protocol):
         """An object as `kind_rules.trimmed` leaves it; None if there is none."""
 
     def knows(self, ref: Ref) -> bool:
-        """Whether what `stamp` says of an object is so: it may not have been asked for yet."""
+        """Whether what `stamp` says of an object is so: it may not have been asked for yet, or in vain."""
 
     def use(self, ref: Ref, request: TokenRequest | None = None) -> None:
         """An object is needed from now on; of tokens: these, also in place of those of before."""

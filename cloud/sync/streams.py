@@ -2,8 +2,9 @@
 
 Rules:
 
-* As long as the source has not told everything once, no agent is told anything: what is missing may only be late. The
-  same holds for a stream that begins before all that its node needs is known.
+* As long as the source has not told everything once, no agent is told anything: what is missing may only be late.
+* A stream that begins waits a little for what its node needs and is not known yet, so that all comes in order. Then it
+  goes on without: of what is unknown a node keeps what it has (`common.sync`).
 * A node's facts are stored one after another, also over its streams: what an old stream gave is stored before a new
   one is asked what it has.
 * A fact that cannot be taken is refused by name; the others go on. A disk that takes none is tried again.
@@ -15,7 +16,7 @@ import asyncio
 import logging
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Protocol
 from weakref import WeakValueDictionary
 
@@ -33,6 +34,10 @@ log = logging.getLogger("csi_bridge.hub.sync")
 _RETRY_S = 5.0
 """Between a fact that could not be stored and the next try: a disk is emptied by people."""
 
+_PATIENCE_S = 5.0
+"""For what is not known yet, when a stream begins: three tries of what fails (`on_demand`). Longer would keep all else
+from the node."""
+
 _MOST_STREAMS = 4
 """Of one node at once. An agent has two; those of a link that is just ending may still be there."""
 
@@ -43,8 +48,15 @@ _MOST_REFUSALS = 10
 class Closures(Protocol):
     """What concerns each node."""
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether the source has told everything once."""
+
     def is_known(self, node: str) -> bool:
         """Whether all that concerns the node is known: what is missing then is not there."""
+
+    def is_unknown(self, node: str, ref: Ref) -> bool:
+        """Whether an object concerns the node of which nobody can say now what there is."""
 
     def stamps(self, node: str) -> Mapping[Ref, Stamp]:
         """The state of each object that concerns the node, in the order in which they are to be told."""
@@ -126,22 +138,30 @@ class SyncServer:
             await self._serve_sync(stream, node)
 
     async def _serve_sync(self, stream: Stream, node: str) -> None:
-        telling = Telling(stream, _Closure(self._closures, node), hear=lambda event: self._hear(node, event))
-        ready = asyncio.Event()
+        closure = _Closure(self._closures, node)
+        telling = Telling(stream, closure, hear=lambda event: self._hear(node, event), is_unknown=closure.is_unknown)
+        news = asyncio.Event()
 
         def changed() -> None:
-            if ready.is_set() or self._closures.is_known(node):
-                ready.set()
-                telling.changed()
+            news.set()
+            telling.changed()
 
         unwatch = self._closures.watch(node, changed)
         try:
-            changed()
-            await ready.wait()
+            await self._wait(node, news)
             await _within_rules(stream, telling.run(), node)
         finally:
             unwatch()
             self._untold.pop(node, None)
+
+    async def _wait(self, node: str, news: asyncio.Event) -> None:
+        """Until the node can be told: the source is ready, and all is known that will be soon."""
+        while not self._closures.is_ready:
+            await _next(news)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_PATIENCE_S):
+                while not self._closures.is_known(node):
+                    await _next(news)
 
     async def serve_facts(self, stream: Stream, node: str) -> None:
         """Let an agent tell the facts of its node, until its link is gone."""
@@ -199,6 +219,9 @@ class _Closure:
     def read(self, ref: Ref) -> Object | None:
         return self._closures.read(ref)
 
+    def is_unknown(self, ref: Ref) -> bool:
+        return self._closures.is_unknown(self._node, ref)
+
 
 class _Facts:
     """One node's facts (`common.sync_stream.Copy`)."""
@@ -254,6 +277,11 @@ class _Facts:
             await self._sink.store(self._node, change.object)
         else:
             await self._sink.drop(self._node, change.ref, change.uid)
+
+
+async def _next(news: asyncio.Event) -> None:
+    news.clear()
+    await news.wait()
 
 
 async def _tried(work: Callable[[], Awaitable[None]], trouble: str) -> None:

@@ -67,9 +67,10 @@ class TokenMinter:
         jitter_s = random.uniform(0.0, _JITTER_S)  # noqa: S311  # no secret
         return request.body(tokens=tokens), max(shortest_s * _OF_LIFE - jitter_s, _JITTER_S)
 
-    def refused(self, ref: Ref, error: KubeError) -> Body:
-        """Why there are none: the node says it to the pod's users."""
-        return self._requests[ref].body(tokens={}, problem=str(error))
+    def stand_in(self, ref: Ref, error: KubeError) -> Body:
+        """Why there are none: a node that has none says it to the pod's users."""
+        body = self._requests[ref].body(tokens={}, problem=str(error))
+        return body | {"metadata": body["metadata"] | {"uid": ""}}
 
     def in_words(self, ref: Ref, error: KubeError) -> str:
         """For people."""

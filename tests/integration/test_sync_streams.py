@@ -6,10 +6,14 @@ import asyncio
 import json
 import time
 from collections import Counter
-from typing import TYPE_CHECKING
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from cloud.kube import KubeError
+from cloud.sync.closures import Closures
+from cloud.sync.cluster import Cluster
 from cloud.sync.streams import SyncServer
 from common.link import Link, Stream
 from common.messages import Kind, Priority
@@ -18,6 +22,7 @@ from common.status import Code, Status
 from common.sync_messages import Put, Stored, encode
 from edge.metastore import Metastore
 from edge.sync_streams import SyncStreams, observe_stream
+from tests.support.fake_api import FakeApi
 from tests.support.linked import Peer, cut, link_pair, settle, until
 
 if TYPE_CHECKING:
@@ -36,12 +41,16 @@ class Source:
 
     def __init__(self) -> None:
         self.is_ready = True
+        self.unknown: set[Ref] = set()
         self.objects: dict[Ref, Object] = {}
         self.reads: Counter[str] = Counter()
         self._watchers: list[Callable[[], None]] = []
 
     def is_known(self, node: str) -> bool:
-        return self.is_ready
+        return self.is_ready and not self.unknown
+
+    def is_unknown(self, node: str, ref: Ref) -> bool:
+        return ref in self.unknown
 
     def stamps(self, node: str) -> Mapping[Ref, Stamp]:
         return {ref: found.stamp for ref, found in self.objects.items()}
@@ -240,6 +249,33 @@ async def test_a_hub_that_has_not_heard_everything_says_nothing(world: World) ->
     await world.in_step()
 
 
+async def test_a_stream_begins_when_all_that_the_node_needs_is_known(world: World) -> None:
+    secret = item("s", kind="Secret")
+    world.source.put(item("a"))
+    world.source.unknown = {secret.ref}
+    await world.connect()
+    world.source.tell()
+    await settle()
+    assert not world.metastore.refs("Pod")
+    world.source.unknown.clear()
+    world.source.put(secret)
+    await world.in_step()
+
+
+async def test_a_stream_waits_for_what_is_unknown_only_for_a_while(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cloud.sync.streams._PATIENCE_S", 0.0)
+    world.source.is_ready = False
+    world.source.unknown = {item("s", kind="Secret").ref}
+    await world.connect()
+    await settle()
+    assert not world.metastore.in_step
+    world.source.is_ready = True
+    world.source.put(item("a"))
+    await world.in_step()
+
+
 async def test_another_object_under_the_same_name_is_the_one_that_is_there(world: World) -> None:
     world.source.put(item("a", uid="old"))
     await world.connect()
@@ -306,6 +342,104 @@ async def test_what_cannot_be_told_is_a_problem_as_long_as_it_is_there_and_its_n
         end(huge.ref)
         await until(lambda: not world.server.problems())
         world.cut()
+
+
+# -------------------- what an API server does not say --------------------
+
+SECRET = Ref("Secret", "default", "s")
+TOKENS = Ref("ServiceAccountToken", "default", "uid-old")
+DRIVER = {
+    "kind": "CSIDriver",
+    "metadata": {"name": "d.csi"},
+    "spec": {"tokenRequests": [{"audience": "vault", "expirationSeconds": 600}]},
+}
+
+
+def pod(name: str) -> dict[str, Any]:
+    """One whose volume needs a Secret and tokens."""
+    volume = {"name": "v", "csi": {"driver": "d.csi", "nodePublishSecretRef": {"name": "s"}}}
+    spec = {"nodeName": "n1", "containers": [{"name": "c"}], "volumes": [volume]}
+    return {"kind": "Pod", "metadata": {"name": name, "namespace": "default"}, "spec": spec}
+
+
+class Server(FakeApi):
+    """An API server with two pods, a Secret and a service account, that may be broken."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.broken: KubeError | None = None
+        for body in (DRIVER, pod("old"), pod("deleted")):
+            self.put(body)
+        self.put({"kind": "Secret", "metadata": {"name": "s", "namespace": "default"}, "data": {}})
+        self.put({"kind": "ServiceAccount", "metadata": {"name": "default", "namespace": "default"}})
+
+    async def _fail(self, verb: str) -> None:
+        await super()._fail(verb)
+        if verb in ("get", "create") and self.broken is not None:
+            raise self.broken
+
+
+@asynccontextmanager
+async def following(api: Server, world: World) -> AsyncIterator[Callable[[float], None]]:
+    """A hub that has just started beside this API server; lets time pass for what it asks for."""
+    now = 0.0
+    cluster = Cluster(api, now=lambda: now)
+    world.server = SyncServer(Closures(cluster), world.sink)
+    task = asyncio.create_task(cluster.run())
+
+    def turn(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+        for reader in cluster._on_demand.values():
+            reader._woken.set()
+
+    try:
+        yield turn
+    finally:
+        world.cut()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def names(world: World, kind: str) -> set[str]:
+    return {ref.name for ref in world.metastore.refs(kind)}
+
+
+def told(world: World, pod_uid: str) -> dict[str, Any]:
+    """What the node was told of a pod's tokens last."""
+    found = world.metastore.get(Ref(TOKENS.kind, "default", pod_uid))
+    return found.read() if found is not None else {}
+
+
+@pytest.mark.parametrize("code", [403, 500, 0], ids=["forbidden", "a broken server", "no answer"])
+async def test_what_an_api_server_does_not_give_holds_no_other_up_and_is_not_taken_for_gone(
+    world: World, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    api = Server()
+    async with following(api, world):
+        await world.connect()
+        await until(lambda: world.metastore.in_step and names(world, "Secret") == {"s"})
+        assert names(world, "Pod") == {"deleted", "old"}
+        secret, tokens = world.metastore.get(SECRET), world.metastore.get(TOKENS)
+        assert secret is not None
+        assert tokens is not None
+    monkeypatch.setattr("cloud.sync.streams._PATIENCE_S", 0.01)
+    api.broken = KubeError("get", code, "", "not today")
+    api.drop("Pod", "deleted", "default")
+    api.put(pod("new"))
+    async with following(api, world) as turn:
+        await world.connect()
+        await until(lambda: world.metastore.in_step and names(world, "Pod") == {"new", "old"})
+        assert world.metastore.get(SECRET) == secret
+        assert world.metastore.get(TOKENS) == tokens
+        assert "not today" in told(world, "uid-new")["problem"]
+
+        api.broken = None
+        api.drop("Secret", "s", "default")
+        turn(60.0)
+        await until(lambda: not names(world, "Secret"))
+        await until(lambda: told(world, "uid-new").get("tokens"))
+        await until(lambda: world.metastore.get(TOKENS) not in (tokens, None))
 
 
 # -------------------- up --------------------

@@ -6,6 +6,8 @@ import asyncio
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from cloud.kube import KubeError
 from cloud.sync.cluster import WATCHED, Cluster
 from cloud.sync.tokens import TokenRequest
@@ -14,8 +16,6 @@ from tests.support.fake_api import FakeApi
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
-
-    import pytest
 
 POD = Ref("Pod", "default", "web")
 
@@ -162,17 +162,37 @@ async def test_tokens_are_made_for_a_pod_as_long_as_it_needs_them() -> None:
         assert not cluster.knows(REQUEST.ref)
 
 
-async def test_a_pod_whose_service_account_is_missing_is_told_so_and_named() -> None:
+@pytest.mark.parametrize("code", [404, 500, 0], ids=["no service account", "a broken webhook", "no answer"])
+async def test_of_tokens_that_cannot_be_had_a_pod_is_told_why_and_nothing_is_known(code: int) -> None:
     api = FakeApi()
+    api.put(ROBOT)
+    api.failures["create"] = [KubeError("create token", code, "", "not today")]
     async with following(api) as cluster:
         cluster.use(REQUEST.ref, REQUEST)
         await settle()
-        assert cluster.knows(REQUEST.ref)
-        body = cluster.body(REQUEST.ref)
+        assert not cluster.knows(REQUEST.ref)
+        stamp, body = cluster.stamp(REQUEST.ref), cluster.body(REQUEST.ref)
+        assert stamp is not None
+        assert stamp.uid == ""
         assert body is not None
         assert body["tokens"] == {}
-        assert "there is none" in body["problem"]
+        assert "not today" in body["problem"]
         assert any("Pod default/web" in it for it in cluster.problems())
+
+
+async def test_tokens_that_were_had_are_there_while_no_new_ones_are() -> None:
+    api = FakeApi()
+    api.put(ROBOT)
+    async with following(api) as cluster:
+        cluster.use(REQUEST.ref, REQUEST)
+        await settle()
+        before = cluster.body(REQUEST.ref)
+        api.drop("ServiceAccount", "robot", "default")
+        cluster.use(REQUEST.ref, REQUEST)
+        await settle()
+        assert cluster.problems() != []
+        assert cluster.body(REQUEST.ref) == before
+        assert cluster.knows(REQUEST.ref)
 
 
 async def test_no_token_stands_in_the_log(caplog: pytest.LogCaptureFixture) -> None:

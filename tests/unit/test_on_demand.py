@@ -6,6 +6,8 @@ import asyncio
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from cloud.kube import KubeError, Resource
 from cloud.sync.on_demand import OnDemand
 from cloud.sync.secret_reader import REFRESH_S, SecretReader
@@ -92,20 +94,6 @@ async def test_that_there_is_none_is_known_when_the_server_says_so() -> None:
         assert world.reader.problems() == []
 
 
-async def test_without_an_answer_nothing_is_known_and_it_is_asked_for_soon_again() -> None:
-    async with reading() as world:
-        world.api.put(BODY)
-        world.api.failures["get"] = [KubeError("get Secret default/s", 0, "", "nobody answers")]
-        world.reader.use(SECRET)
-        await settle()
-        assert world.found == []
-        assert not world.reader.knows(SECRET)
-        assert "nobody answers" in world.reader.problems()[0]
-        await world.turn(6)
-        assert world.found == [(SECRET, True)]
-        assert world.reader.problems() == []
-
-
 async def test_a_server_that_fails_later_takes_nothing_away() -> None:
     async with reading() as world:
         world.api.put(BODY)
@@ -118,14 +106,21 @@ async def test_a_server_that_fails_later_takes_nothing_away() -> None:
         assert world.reader.knows(SECRET)
 
 
-async def test_one_that_may_not_be_read_holds_nobody_up_and_is_named() -> None:
+@pytest.mark.parametrize("code", [403, 500, 0], ids=["forbidden", "a broken server", "no answer"])
+async def test_one_that_cannot_be_read_is_not_known_to_be_gone_and_is_named(code: int) -> None:
     async with reading() as world:
-        world.api.failures["get"] = [KubeError("get", 403, "Forbidden", "hub may not get secrets")]
+        world.api.failures["get"] = [KubeError("get Secret default/s", code, "", "hub may not get secrets")]
         world.reader.use(SECRET)
         await settle()
+        assert world.found == []
+        assert not world.reader.knows(SECRET)
+        (problem,) = world.reader.problems()
+        assert problem.startswith("Secret default/s cannot be read, and nodes keep what they have of it: Kubernetes: ")
+        assert problem.endswith("hub may not get secrets")
+        await world.turn(2)
         assert world.found == [(SECRET, False)]
         assert world.reader.knows(SECRET)
-        assert "hub may not get secrets" in world.reader.problems()[0]
+        assert world.reader.problems() == []
 
 
 async def test_one_released_while_it_is_read_is_not_told() -> None:

@@ -71,15 +71,16 @@ async def test_they_are_made_anew_when_a_fifth_of_the_shortest_life_is_left(
     assert least_s <= good_for_s <= most_s
 
 
-async def test_a_refusal_is_told_to_the_node_in_its_own_words() -> None:
+async def test_why_there_are_none_is_told_in_place_of_tokens_and_as_no_object() -> None:
     api = Api()
     api.error = KubeError("create token of ServiceAccount default/robot", 404, "NotFound", '"robot" not found')
     made = minter(api)
     with pytest.raises(KubeError):
         await made.get(REF)
-    told = made.refused(REF, api.error)
+    told = made.stand_in(REF, api.error)
     assert told["tokens"] == {}
     assert '"robot" not found' in told["problem"]
+    assert told["metadata"] == {"namespace": "default", "name": "uid-web", "uid": ""}
     assert trimmed(told, rules=KINDS["ServiceAccountToken"]) == told
     assert made.in_words(REF, api.error).startswith("Pod default/web gets no new tokens")
 

@@ -97,6 +97,15 @@ def test_objects_are_told_in_the_truths_order_and_drops_in_the_reverse_one_befor
     ]  # fmt: skip
 
 
+def test_objects_that_change_together_are_told_in_the_truths_order_however_they_are_named() -> None:
+    world = synced()
+    assert world.teller is not None
+    for name in ("claim", "pod"):
+        world.put(pod(name), tell=False)
+    world.teller.changed([pod("pod").ref, pod("claim").ref])
+    assert [said.name for said in told(world) if isinstance(said, Put)] == ["claim", "pod"]
+
+
 # ---- only the newest, one at a time ----------------------------------------------------------------------------------
 
 
@@ -323,6 +332,71 @@ def test_whoever_reads_of_an_untold_pod_reads_what_follows_from_it() -> None:
 
     assert why("Secret") == "raise its --max-message"
     assert why("Pod") == "raise its --max-message; until then no Pod that is missing there counts as gone"
+
+
+# ---- what nobody knows ----------------------------------------------------------------------------------------------
+
+TOKENS = pod("tokens", kind="ServiceAccountToken")
+
+
+def why_none(version: int) -> Object:
+    """What is told in their place."""
+    return pod("tokens", version, kind="ServiceAccountToken", uid="")
+
+
+@pytest.mark.parametrize("stand_in", [None, why_none(2)], ids=["nothing", "a reason"])
+def test_whoever_holds_an_object_that_nobody_knows_any_more_keeps_it_and_is_in_step(stand_in: Object | None) -> None:
+    world = synced(TOKENS)
+    world.lose(TOKENS.ref, stand_in)
+    assert told(world) == []
+    world.connect()
+    world.settle()
+    assert (world.sent["Put"], world.sent["Drop"], world.sent["InStep"]) == (0, 0, 1)
+    assert world.copy.objects == {TOKENS.ref: TOKENS}
+
+
+def test_whoever_holds_no_object_that_nobody_knows_is_told_the_present_reason() -> None:
+    world = synced()
+    for version in (1, 2):
+        world.lose(TOKENS.ref, why_none(version))
+        world.settle()
+        world.connect()
+        world.settle()
+        assert world.copy.objects == {TOKENS.ref: why_none(version)}
+    world.lose(TOKENS.ref)
+    world.settle()
+    assert world.copy.objects == {}
+
+
+def test_what_is_known_again_is_told_as_far_as_it_differs() -> None:
+    world = synced(TOKENS)
+    world.lose(TOKENS.ref)
+    world.put(TOKENS)
+    assert told(world) == []
+    world.lose(TOKENS.ref)
+    world.put(pod("tokens", 2, kind="ServiceAccountToken"))
+    assert [type(said) for said in told(world)] == [Put, InStep]
+    world.settle()
+    world.lose(TOKENS.ref)
+    world.drop(TOKENS.ref)
+    assert [type(said) for said in told(world)] == [Drop, InStep]
+
+
+def test_an_object_takes_the_place_of_the_reason_why_there_was_none() -> None:
+    world = synced()
+    world.lose(TOKENS.ref, why_none(1))
+    world.settle()
+    world.put(TOKENS)
+    world.settle()
+    assert world.copy.objects == {TOKENS.ref: TOKENS}
+
+
+def test_an_end_that_waits_to_be_told_is_not_told_of_what_is_unknown_by_then() -> None:
+    world = synced(TOKENS)
+    world.drop(TOKENS.ref)
+    world.lose(TOKENS.ref, tell=False)
+    assert [type(said) for said in told(world)] == []
+    assert world.copy.objects == {TOKENS.ref: TOKENS}
 
 
 # ---- what its owner hears --------------------------------------------------------------------------------------------

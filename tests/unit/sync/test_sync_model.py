@@ -14,8 +14,17 @@ from common.objects import Object, Ref, Stamp
 from tests.unit.sync.world import World
 from tests.unit.wire.examples import examples
 
-REFS = [Ref(kind, "default", f"{kind.lower()}-{number}") for kind in ("Pod", "Secret", "Event") for number in range(4)]
+KINDS = ("Pod", "Secret", "Event")
+REFS = [Ref(kind, "default", f"{kind.lower()}-{number}") for kind in KINDS for number in range(4)]
+SECRETS = [ref for ref in REFS if ref.kind == "Secret"]
+"""Of these it may be unknown what there is."""
+
 SIZES = [2, 40, 200, 900, 4_000]
+
+
+def stand_in(ref: Ref, version: int, size: int) -> Object | None:
+    """What is said in place of an object that nobody knows, if anything is."""
+    return Object(ref, Stamp("", str(version)), b"y" * size) if size else None
 
 
 class SyncModel(RuleBasedStateMachine):
@@ -37,14 +46,19 @@ class SyncModel(RuleBasedStateMachine):
         self.version += 1
         body = (b"refuse" if not refused else b"").ljust(size, b"x")
         # A uid never comes back: it is made of the old one and what is new about it.
-        known = self.world.truth.objects.get(ref)
-        keep = known is not None and (uid or ref.kind == "Event")
-        name = known.stamp.uid if known is not None and keep else ("" if ref.kind == "Event" else f"u{self.version}")
+        known = self.world.truth.uids.get(ref)
+        new = "" if ref.kind == "Event" else f"u{self.version}"
+        name = known if known is not None and uid else new
         self.world.put(Object(ref, Stamp(name, str(self.version)), body), whole=self.version % 3 == 0)
 
     @rule(ref=st.sampled_from(REFS))
     def drop(self, ref: Ref) -> None:
         self.world.drop(ref)
+
+    @rule(ref=st.sampled_from(SECRETS), size=st.sampled_from([0, *SIZES]))
+    def lose(self, ref: Ref, size: int) -> None:
+        self.version += 1
+        self.world.lose(ref, stand_in(ref, self.version, size), whole=self.version % 3 == 0)
 
     @rule(times=st.integers(1, 3))
     def tell(self, times: int) -> None:
@@ -96,7 +110,7 @@ def test_the_copy_becomes_the_truth_whatever_happens_to_the_stream() -> None:
 
 
 ACTIONS = {
-    "put": 10, "drop": 2, "tell": 12, "learn": 12, "deliver_down": 14, "deliver_up": 14, "store": 12,
+    "put": 10, "drop": 2, "lose": 2, "tell": 12, "learn": 12, "deliver_down": 14, "deliver_up": 14, "store": 12,
     "cut": 0.3, "connect": 0.5, "restart": 0.2,
 }  # fmt: skip
 """What happens to a busy sync, and how often."""
@@ -106,14 +120,16 @@ def happen(world: World, action: str, chance: Random, version: int) -> None:
     ref = chance.choice(REFS)
     match action:
         case "put":
-            known = world.truth.objects.get(ref)
-            keep = known is not None and chance.random() < 0.7
-            uid = known.stamp.uid if known is not None and keep else f"u{version}"
+            known = world.truth.uids.get(ref)
+            uid = known if known is not None and chance.random() < 0.7 else f"u{version}"
             body = (b"refuse" if chance.random() < 0.1 else b"").ljust(chance.choice(SIZES), b"x")
             stamp = Stamp("" if ref.kind == "Event" else uid, str(version))
             world.put(Object(ref, stamp, body), whole=chance.random() < 0.3)
         case "drop":
             world.drop(ref)
+        case "lose":
+            secret = chance.choice(SECRETS)
+            world.lose(secret, stand_in(secret, version, chance.choice([0, *SIZES])), whole=chance.random() < 0.3)
         case "store":
             world.store(chance.randint(1, 4))
         case _:
@@ -137,7 +153,7 @@ def test_the_same_holds_in_a_long_and_busy_sync() -> None:
 
     run()
     for word in ("Digest", "Differ", "Held", "HeldAll", "Put", "Drop", "InStep", "Stored", "Refused",
-                 "Compared", "Confirmed", "Untold", "in step"):  # fmt: skip
+                 "Compared", "Confirmed", "Untold", "in step", "held and lost"):  # fmt: skip
         assert seen[word] >= 50, seen  # a model that hardly ever comes to a word proves nothing about it
 
 

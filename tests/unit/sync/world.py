@@ -24,10 +24,17 @@ def refusable(item: Object) -> bool:
 
 
 class Truth:
-    """What the teller knows: any object, in the order in which it came."""
+    """What the teller knows: any object, in the order in which it came.
+
+    Attributes:
+        uids: of each object, as it was known last.
+        unknown: what is there of these is not known; `objects` may have stand-ins of them.
+    """
 
     def __init__(self) -> None:
         self.objects: dict[Ref, Object] = {}
+        self.uids: dict[Ref, str] = {}
+        self.unknown: set[Ref] = set()
         self.unreadable: set[Ref] = set()
 
     def stamps(self) -> Mapping[Ref, Stamp]:
@@ -35,6 +42,9 @@ class Truth:
 
     def read(self, ref: Ref) -> Object | None:
         return self.objects.get(ref) if ref not in self.unreadable else None
+
+    def is_unknown(self, ref: Ref) -> bool:
+        return ref in self.unknown
 
 
 class Copy:
@@ -76,6 +86,14 @@ class Told:
     size: int
 
 
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What the teller knew at one point."""
+
+    objects: dict[Ref, Object]
+    unknown: set[Ref]
+
+
 class World:
     """Both sides, their disks, and what is on the wire."""
 
@@ -92,7 +110,7 @@ class World:
         self.down: list[bytes] = []
         self.up: list[bytes] = []
         self.unacked: list[Told] = []
-        self.snapshots: dict[int, dict[Ref, Object]] = {}
+        self.snapshots: dict[int, Known] = {}
         self.stored_seq = 0
         self.newest: dict[tuple[Ref, str], int] = {}
         self.sent: Counter[str] = Counter()
@@ -105,12 +123,25 @@ class World:
         """An object is new, or changes."""
         if item.ref.kind in PASSING_KINDS:
             self.events.add((item.ref, item.stamp.version))
+        self.truth.unknown.discard(item.ref)
         self.truth.objects[item.ref] = item
+        self.truth.uids[item.ref] = item.stamp.uid
         self.changed(item.ref, tell=tell, whole=whole)
 
     def drop(self, ref: Ref, *, tell: bool = True, whole: bool = False) -> None:
         """An object is gone."""
+        self.truth.unknown.discard(ref)
         self.truth.objects.pop(ref, None)
+        self.truth.uids.pop(ref, None)
+        self.changed(ref, tell=tell, whole=whole)
+
+    def lose(self, ref: Ref, stand_in: Object | None = None, *, tell: bool = True, whole: bool = False) -> None:
+        """Nobody can say any more what there is of an object; the stand-in says why."""
+        self.said["held and lost"] += ref in self.copy.objects and ref not in self.truth.unknown
+        self.truth.unknown.add(ref)
+        self.truth.objects.pop(ref, None)
+        if stand_in is not None:
+            self.truth.objects[ref] = stand_in
         self.changed(ref, tell=tell, whole=whole)
 
     def changed(self, ref: Ref, *, tell: bool = True, whole: bool = False) -> None:
@@ -122,7 +153,12 @@ class World:
         """A new stream, once all that came before is stored."""
         self.cut()
         self.store(len(self.waiting))
-        self.teller = Teller(self.truth, max_message_bytes=MAX_MESSAGE_BYTES, budget_bytes=self.budget_bytes)
+        self.teller = Teller(
+            self.truth,
+            max_message_bytes=MAX_MESSAGE_BYTES,
+            budget_bytes=self.budget_bytes,
+            is_unknown=self.truth.is_unknown,
+        )
         self.learner = Learner(self.copy, budget_bytes=self._wanted_bytes)
 
     def cut(self) -> None:
@@ -154,8 +190,9 @@ class World:
             if isinstance(said, Put | Drop):
                 assert said.ref not in {told.ref for told in self.unacked}, "two states of one object are under way"
                 self.unacked.append(Told(said.seq, said.ref, len(encode(said))))
+                assert not (said.uid and said.ref in self.truth.unknown), "told of an object that nobody knows"
             if isinstance(said, InStep):
-                self.snapshots[said.seq] = dict(self.truth.objects)
+                self.snapshots[said.seq] = self.known()
         total = sum(told.size for told in self.unacked)
         assert self.teller.unstored_bytes == total
         assert total <= self.limit_bytes or len(self.unacked) == 1, "over the budget"
@@ -222,40 +259,48 @@ class World:
 
     # ---- what must hold
 
-    def tellable(self, objects: Mapping[Ref, Object] | None = None) -> dict[Ref, Object]:
-        """What the learner should hold. Where an object cannot be told, it may hold an older state."""
+    def known(self) -> Known:
+        """What the teller knows now."""
+        return Known(dict(self.truth.objects), set(self.truth.unknown))
+
+    def tellable(self, known: Known) -> dict[Ref, Object]:
+        """What the learner should hold. Where an object cannot be told, it may hold an older state.
+
+        Of one that nobody knows it holds the stand-in, or what it has.
+        """
         return {
             ref: item
-            for ref, item in (self.truth.objects if objects is None else objects).items()
+            for ref, item in known.objects.items()
             if ref.kind not in PASSING_KINDS and not refusable(item) and len(item.body) < MAX_MESSAGE_BYTES - 100
         }
 
     def check_converged(self) -> None:
         """Both hold the same, and a reconnect sends no object."""
-        self._check_equal(self.copy.objects, self.truth.objects)
+        self._check_equal(self.copy.objects, self.known())
         missed = {(ref, version) for ref, version in self.events if (ref, version) not in self.copy.passed}
         assert not [ref for ref, _ in missed if ref in self.truth.objects], "an event was never told"
         self.connect()
         before = self.sent.copy()
         self.settle()
         again = self.sent - before
-        untold = len(self.truth.objects) - len(self.tellable())
+        untold = len(self.truth.objects) - len(self.tellable(self.known()))
         assert again["Put"] <= untold
         assert not again["Drop"]
         assert again["InStep"] <= 1 + untold
 
-    def _check_equal(self, copy: Mapping[Ref, Object], truth: Mapping[Ref, Object]) -> None:
-        tellable = self.tellable(truth)
+    def _check_equal(self, copy: Mapping[Ref, Object], known: Known) -> None:
+        kept = {ref for ref in known.unknown if ref in copy and copy[ref].stamp.uid}
+        tellable = {ref: item for ref, item in self.tellable(known).items() if ref not in kept}
         assert {ref: copy.get(ref) for ref in tellable} == tellable
-        for ref in copy.keys() - tellable.keys():  # older states of what cannot be told now
-            assert ref in truth
-            assert truth[ref].stamp.uid == copy[ref].stamp.uid
+        for ref in copy.keys() - tellable.keys() - kept:  # older states of what cannot be told now
+            assert ref in known.objects
+            assert known.objects[ref].stamp.uid == copy[ref].stamp.uid
 
     def _check_in_step(self, change: InStep) -> None:
         self.said["in step"] += 1
-        truth = self.snapshots.pop(change.seq)
-        self._check_equal(self.copy.objects, truth)
-        for ref, item in truth.items():
+        known = self.snapshots.pop(change.seq)
+        self._check_equal(self.copy.objects, known)
+        for ref, item in known.objects.items():
             assert ref.kind not in MISSED_KINDS or refusable(item) or ref in self.copy.objects, "missing, and not gone"
 
     def _check_age(self, item: Object) -> None:
