@@ -14,6 +14,9 @@ PYTEST  := $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope
 # Kubernetes' own tests (upstream, agnhost) are built for those who run them.
 E2E_PEERS := registrar sidecars kubernetes upstream agnhost
 
+# The tests start hundreds of processes: each of them would compile every module anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-slow test-full e2e e2e-full e2e-upstream check peers record-kubelet parity bench proto reference constraints clean
 
