@@ -14,7 +14,8 @@ Rules:
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import ParamSpec, Protocol, TypeVar
@@ -28,6 +29,7 @@ from edge.disk.block_devices import BlockDevices
 from edge.disk.found_volumes import Found, Published, Staged, Unreadable, scan
 from edge.disk.layout import Layout
 from edge.disk.mounts import MountTable, read_table
+from edge.disk.own_thread import in_own_thread
 from edge.disk.root_dir import RootDir
 from edge.disk.volume_dirs import VolumeDirs
 from edge.fault_points import reach
@@ -224,7 +226,7 @@ class VolumePlugin:
             raise
         await _locally(Uncertain, self._dirs.require_target, driver.name, target)
         if volume.block:
-            await _locally(Uncertain, self._devices.map, volume.name, uid)
+            await _apart(Uncertain, self._devices.map, volume.name, uid)
         elif node_requests.wants_fs_group(wanted, driver.capabilities):
             await self._give_to_group(wanted, target, tell)
 
@@ -258,7 +260,7 @@ class VolumePlugin:
         """
         target = self._dirs.target(published)
         if published.block:
-            await _locally(Uncertain, self._devices.unmap, published.name, published.pod_uid)
+            await _apart(Uncertain, self._devices.unmap, published.name, published.pod_uid)
         try:
             driver = self._driver(published.driver)
         except NotReady as error:
@@ -452,8 +454,20 @@ def _staging_of(published: Published) -> Staged:
 
 async def _locally(blame: type[VolumeError], work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Do something that blocks in a thread; what the file system refuses becomes an error of this kind."""
-    try:
+    with _blaming(blame):
         return await asyncio.to_thread(work, *args, **kwargs)
+
+
+async def _apart(blame: type[VolumeError], work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """The same for what may hang."""
+    with _blaming(blame):
+        return await in_own_thread(lambda: work(*args, **kwargs), name="block device")
+
+
+@contextmanager
+def _blaming(blame: type[VolumeError]) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise blame(_words(error)) from error
 

@@ -14,7 +14,7 @@ from http import HTTPStatus
 from typing import Any
 
 _READ_TIMEOUT_S = 5.0
-"""A client that does not finish its request line in this time is let go."""
+"""A client that does not finish its request in this time, or does not read its answer, is let go."""
 
 _KEPT = 4
 """So many times as long as an answer took to make, it is given again."""
@@ -52,12 +52,13 @@ class StatusEndpoint:
         try:
             request = await _request(reader)
             if request:
+                writer.transport.set_write_buffer_limits(0)  # all of it is drained, or it is not
                 writer.write(self._answer(request))  # what fails in here is a bug, and asyncio logs it
                 with contextlib.suppress(OSError, TimeoutError):  # gone, or too slow
                     async with asyncio.timeout(_READ_TIMEOUT_S):
                         await writer.drain()
         finally:
-            writer.close()
+            writer.transport.abort()  # closing would wait for who does not read, for ever
 
     def _answer(self, request: bytes) -> bytes:
         method, _, rest = request.partition(b" ")

@@ -25,12 +25,12 @@ from edge.manager.clock import Clock, LoopClock, Timer
 from edge.manager.facts import Facts, VolumeFacts
 from edge.manager.host import Drivers, Plugin, States, VolumeHost
 from edge.manager.leftovers import Leftovers, accounts_for
+from edge.manager.places import Places, target_for
 from edge.manager.reconstruction import reconstruct
 from edge.manager.report import Entry, report_leaving, report_pod, report_unreadable, report_unresolved, report_wanted
 from edge.manager.resolution import PodWants, driver_rules
-from edge.manager.rows import Target
 from edge.manager.shared_look import SharedLook
-from edge.manager.states import Device, Publication, read_boot
+from edge.manager.states import Device, Publication, Row, read_boot
 from edge.manager.task import VolumeTask
 from edge.manager.wanted import Wanted
 from edge.pod_facts import PodState
@@ -152,7 +152,8 @@ class VolumeManager:
             boot=boot or read_boot(),
             may_unpublish=self._may_unpublish,
             may_unstage=self._may_unstage,
-            taken=self._taken,
+            is_trusted=self._is_trusted,
+            places=Places(),
             in_use_acked=in_use_acked,
             in_use_changed=self._tell_in_use,
             changed=self._tell,
@@ -217,7 +218,7 @@ class VolumeManager:
 
     def volumes_in_use(self) -> list[str]:
         """The node's `status.volumesInUse`: what needs its attachment and is wanted or may be mounted."""
-        return sorted(str(key) for key, volume in self._volumes.items() if volume.is_attached)
+        return sorted(str(key) for key, volume in self._volumes.items() if volume.use.is_reported)
 
     def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call back whenever `describe` may tell something new. Calling what is returned ends that."""
@@ -363,7 +364,7 @@ class VolumeManager:
 
     def _want(self, key: VolumeKey) -> None:
         wants = {
-            Target(uid, want.volume.name): want
+            target_for(want): want
             for uid in sorted(self._users[key])
             if (found := self.wanted.of(uid)) is not None
             for want in found.volumes
@@ -379,14 +380,10 @@ class VolumeManager:
     def _may_begin(self, wants: PodWants, want: PodVolume) -> bool:
         """A pod that is being deleted gets no volume that it does not have, or nearly has (the kubelet's populator)."""
         task = self._volumes.get(want.volume.key)
-        target = Target(want.pod.uid, want.volume.name)
+        target = target_for(want)
         return wants.ends_at is None or (
             task is not None and (target in task.wants or target in task.rows.publications)
         )
-
-    def _taken(self, want: PodVolume) -> VolumeKey | None:
-        others = (task for key, task in self._volumes.items() if key != want.volume.key)
-        return next((task.key for task in others if task.holds(want)), None)
 
     def _spawn(self, volume: VolumeTask) -> None:
         if not self._running or volume.running:
@@ -489,16 +486,16 @@ class VolumeManager:
             self._start_cleaning()
 
     def _may_unpublish(self, row: Publication) -> bool:
-        return self._is_trusted(reconstructed=row.reconstructed) and self.wanted.is_gone(row.pod_uid)
+        return self._is_trusted(row) and self.wanted.is_gone(row.pod_uid)
 
     def _may_unstage(self, row: Device) -> bool:
-        return self._is_trusted(reconstructed=row.reconstructed) and not self._users.get(row.key)
+        return self._is_trusted(row) and not self._users.get(row.key)
 
-    def _is_trusted(self, *, reconstructed: bool) -> bool:
-        """Whether what is not in the store may be taken for gone (RULE C16)."""
+    def _is_trusted(self, row: Row) -> bool:
+        """Whether what is not in the store may be taken for gone, by what a row tells of (RULE C16)."""
         if self._was_in_step or self._store.in_step:
             return True
-        return self._store.ever_in_step and not reconstructed
+        return self._store.ever_in_step and not row.reconstructed
 
     # ---- what is there at start --------------------------------------------------------------------------------------
 

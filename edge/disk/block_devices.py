@@ -37,7 +37,10 @@ _SYSFS = Path("/sys/block")
 
 
 class BlockDevices:
-    """The block devices of pods below one root directory. Everything here blocks."""
+    """The block devices of pods below one root directory. Everything here blocks.
+
+    `map` and `unmap` open and close devices, and closing one that is dead may take for ever.
+    """
 
     def __init__(self, root: RootDir, layout: Layout) -> None:
         self._root, self._layout = root, layout

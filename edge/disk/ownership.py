@@ -20,6 +20,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from edge.disk.own_thread import in_own_thread
+
 log = logging.getLogger("csi_bridge.edge.disk.ownership")
 
 FIRST_WORD_S = 30.0
@@ -179,7 +181,7 @@ async def give(
         OSError: something of it could not be read.
     """
     walk = Walk(root, gid)
-    work = _in_thread(lambda: None if on_root_mismatch and matches(root, gid) else walk.run())
+    work = in_own_thread(lambda: None if on_root_mismatch and matches(root, gid) else walk.run(), name="ownership")
     due_s, words = first_word_s, _slow(root)
     try:
         while not (await asyncio.wait({work}, timeout=due_s))[0]:
@@ -195,33 +197,6 @@ async def give(
         await asyncio.wait({work}, timeout=_STOP_WAIT_S)
         raise
     work.result()
-
-
-def _in_thread(work: Callable[[], None]) -> asyncio.Future[None]:
-    """A thread that the process does not wait for when it ends: it may hang in a dead file system."""
-    loop = asyncio.get_running_loop()
-    ended: asyncio.Future[None] = loop.create_future()
-    ended.add_done_callback(lambda done: done.exception())  # nobody may be waiting any more
-
-    def end(error: BaseException | None) -> None:
-        if ended.done():
-            return
-        if error is None:
-            ended.set_result(None)
-        else:
-            ended.set_exception(error)
-
-    def run() -> None:
-        error: BaseException | None = None
-        try:
-            work()
-        except BaseException as failure:  # noqa: BLE001  # it is the waiter's
-            error = failure
-        with suppress(RuntimeError):  # the loop has ended
-            loop.call_soon_threadsafe(end, error)
-
-    threading.Thread(target=run, name="ownership", daemon=True).start()
-    return ended
 
 
 def _slow(root: Path) -> str:

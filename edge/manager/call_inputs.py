@@ -39,7 +39,8 @@ class CallInputs:
         """
         if volume.ephemeral or not volume.rules.attach_required:
             return {}
-        ref, found = self._attachment(volume)
+        ref = self._attachment_ref(volume)
+        found = self._get(ref)
         if found is None:
             raise Waiting(f"PV {volume.name} is not attached to this node yet: there is no VolumeAttachment {ref.name}")
         try:
@@ -48,13 +49,16 @@ class CallInputs:
             raise NotReady(f"{ref} is not as the API server would have it ({type(error).__name__})") from None
 
     def attachment_uid(self, volume: Volume) -> str:
-        """Which attachment the volume has now; empty if it has or needs none."""
-        try:
-            self.publish_context(volume)
-            found = self._attachment(volume)[1] if volume.rules.attach_required and not volume.ephemeral else None
-        except NotReady:
+        """Which attachment the volume has, attached yet or not; empty if it needs none, or has none that stays."""
+        if volume.ephemeral or not volume.rules.attach_required:
             return ""
-        return found.stamp.uid if found is not None else ""
+        ref = self._attachment_ref(volume)
+        try:
+            found = self._get(ref)
+            is_going = found is not None and _body(found)["metadata"].get("deletionTimestamp")
+        except (AttributeError, KeyError, NotReady, TypeError):  # it is there, whatever it says
+            is_going = False
+        return "" if is_going else self._objects.uid(ref)
 
     def secrets(self, ref: SecretRef | None) -> dict[str, str]:
         """The values of a Secret by key; empty if none is asked for.
@@ -108,9 +112,8 @@ class CallInputs:
         except OSError as error:
             raise NotReady(str(error)) from error
 
-    def _attachment(self, volume: Volume) -> tuple[Ref, Object | None]:
-        ref = Ref("VolumeAttachment", "", attachment_name(volume.driver, volume.handle, self._node))
-        return ref, self._get(ref)
+    def _attachment_ref(self, volume: Volume) -> Ref:
+        return Ref("VolumeAttachment", "", attachment_name(volume.driver, volume.handle, self._node))
 
     def _attached(self, body: Mapping[str, Any], volume: Volume, name: str) -> dict[str, str]:
         spec, status = body["spec"], body.get("status") or {}

@@ -24,7 +24,8 @@ from edge.manager.expansion import (
     plan_expansion,
 )
 from edge.manager.host import VolumeHost
-from edge.manager.rows import Target, VolumeRows
+from edge.manager.places import Target
+from edge.manager.rows import VolumeRows
 from edge.volume_errors import Refused, Uncertain, VolumeError
 from edge.volumes import Claim, PodVolume, Volume, VolumeKey
 

@@ -10,6 +10,7 @@ from edge.disk.mounts import MountTable
 from edge.manager.call_inputs import CallInputs, Waiting
 from edge.manager.clock import Clock
 from edge.manager.facts import VolumeFacts
+from edge.manager.places import Places
 from edge.manager.states import Device, Publication, Row
 from edge.node_requests import VolumeStats
 from edge.volumes import PodVolume, Volume, VolumeKey
@@ -130,8 +131,8 @@ class VolumeHost:
         boot: the id of the machine's present boot.
         may_unpublish: whether there is a reason, fresh and of the right uid, to take a volume from a pod.
         may_unstage: whether what the store does not know may be taken for unwanted.
-        taken: which other volume may be mounted where one is to be: objects can be written anew under the same names,
-            and a place has one mount.
+        is_trusted: whether what is not in the store may be taken for gone, by what a row tells of (RULE C16).
+        places: which volumes are mounted, or may be, where another one is to be.
         in_use_acked: returns once the hub has stored that a volume stands in this node's `volumesInUse` (RULE C12).
             Not asked for a volume that may be staged already.
         in_use_changed: the node's `volumesInUse` may be another one now.
@@ -150,7 +151,8 @@ class VolumeHost:
     boot: str
     may_unpublish: Callable[[Publication], bool]
     may_unstage: Callable[[Device], bool]
-    taken: Callable[[PodVolume], VolumeKey | None]
+    is_trusted: Callable[[Row], bool]
+    places: Places
     in_use_acked: Callable[[VolumeKey], Awaitable[None]]
     in_use_changed: Callable[[], None]
     changed: Callable[[], None]

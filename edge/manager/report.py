@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from edge.disk.found_volumes import Published, Unreadable
+from edge.manager.places import VOLUME, Target, target_for
 from edge.manager.resolution import PodWants
-from edge.manager.rows import VOLUME, Target, published_of
+from edge.manager.rows import published_of
 from edge.manager.states import Device, Publication, State
 from edge.manager.steps import Step
 from edge.manager.task import VolumeTask
@@ -65,7 +66,7 @@ def report_pod(wants: PodWants, volumes: list[Entry]) -> Entry:
 def report_wanted(want: PodVolume, task: VolumeTask | None, path_of: PathOf) -> Entry:
     """A volume that a pod wants."""
     volume, pod = want.volume, want.pod
-    target = Target(pod.uid, volume.name)
+    target = target_for(want)
     row = task.rows.publications.get(target) if task is not None else None
     stats = task.upkeep.stats.get(target) if task is not None else None
     published = Published(

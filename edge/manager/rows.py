@@ -7,27 +7,16 @@ Rules:
 """
 
 import logging
-from typing import NamedTuple
 
 from edge.disk.found_volumes import Published, Staged
 from edge.fault_points import reach
 from edge.manager.host import States
+from edge.manager.places import VOLUME, Place, Places, Target, staging_place
 from edge.manager.states import Device, Publication, Row, State
 from edge.volume_errors import NotReady
 from edge.volumes import VolumeKey
 
 log = logging.getLogger("csi_bridge.edge.volumes")
-
-
-class Target(NamedTuple):
-    """A volume's place in one pod: `name` is the directory's (the PV's name, or the inline volume's)."""
-
-    pod_uid: str
-    name: str
-
-
-VOLUME = Target("", "")
-"""The target of what is about the volume alone."""
 
 
 class VolumeRows:
@@ -39,9 +28,9 @@ class VolumeRows:
         unwritten: what is not on disk yet, and whether the row is to be removed.
     """
 
-    def __init__(self, key: VolumeKey, states: States) -> None:
-        """A volume of which nothing is known."""
-        self._key, self._states = key, states
+    def __init__(self, key: VolumeKey, states: States, places: Places) -> None:
+        """A volume of which nothing is known. What is known of it later takes its place in `places`."""
+        self._key, self._states, self._places = key, states, places
         self.device: Device | None = None
         self.publications: dict[Target, Publication] = {}
         self.unwritten: dict[Target, tuple[Row, bool]] = {}
@@ -59,10 +48,27 @@ class VolumeRows:
 
     def add(self, row: Row) -> None:
         """Know of a row that nobody needs to write."""
+        self._leave(self._known(row))
+        self._places.take(_place_of(row), self._key)
         if isinstance(row, Device):
             self.device = row
         else:
             self.publications[target_of(row)] = row
+
+    def _remove(self, row: Row) -> None:
+        self._leave(self._known(row))
+        if isinstance(row, Device):
+            self.device = None
+        else:
+            self.publications.pop(target_of(row), None)
+
+    def _known(self, row: Row) -> Row | None:
+        """What is known now of what a row is about."""
+        return self.device if isinstance(row, Device) else self.publications.get(target_of(row))
+
+    def _leave(self, row: Row | None) -> None:
+        if row is not None:
+            self._places.leave(_place_of(row), self._key)
 
     async def intend(self, step: str, intent: Row) -> None:
         """Write down what is about to be tried.
@@ -71,7 +77,7 @@ class VolumeRows:
             NotReady: it could not be written. Nothing is known that was not known before.
         """
         target = target_of(intent)
-        before = self.device if isinstance(intent, Device) else self.publications.get(target)
+        before = self._known(intent)
         if before is not None and before.state is State.UNCERTAIN and before.arguments not in {"", intent.arguments}:
             log.info("volume %s: %s is tried again with other arguments", self._key, step)
         if self._intended.get(target) == intent:
@@ -99,12 +105,10 @@ class VolumeRows:
         """Know a row, or forget it, and write that down; later, if it cannot be written now."""
         target = target_of(row)
         self._intended.pop(target, None)
-        if not gone:
-            self.add(row)
-        elif isinstance(row, Device):
-            self.device = None
+        if gone:
+            self._remove(row)
         else:
-            self.publications.pop(target, None)
+            self.add(row)
         self.unwritten[target] = row, gone
         try:
             await self.record(target)
@@ -123,8 +127,12 @@ class VolumeRows:
 
 
 def target_of(row: Row) -> Target:
-    """A row's place."""
+    """What a row is about."""
     return VOLUME if isinstance(row, Device) else Target(row.pod_uid, row.name)
+
+
+def _place_of(row: Row) -> Place:
+    return staging_place(row) if isinstance(row, Device) else target_of(row)
 
 
 def published_of(row: Publication) -> Published:

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from enum import StrEnum
 
 from edge.manager.facts import VolumeFacts
-from edge.manager.rows import Target
+from edge.manager.places import Target
 from edge.volumes import PodVolume
 
 

@@ -6,16 +6,13 @@ Rules:
   given up for another step.
 * Before a driver is asked the row says `UNCERTAIN`, and after its answer what came of it (RULE C13). An uncertain mount
   is mounted again or undone, and nothing else (RULE C14). What is done is not asked for again.
-* Taking down comes first, and needs the host's permission at that moment. Unstaging needs that no pod is left; what was
-  attached anew since it was staged, or staged with other arguments, is unstaged before the next pod gets it.
-* It is staged for the first pod that may get it. What keeps another pod from it keeps nobody else.
+* Taking down comes first, and needs the host's permission at that moment. Unstaging needs that no pod is left.
 * A refusal by the driver means that nothing is there, unless something is mounted or only the disk tells of the mount.
   A failed refresh changes nothing.
 * What fails is tried again with the kubelet's back-off, and at once if something that it needs has changed.
 """
 
 import asyncio
-import hashlib
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -25,22 +22,17 @@ from edge.disk.found_volumes import Published, Staged
 from edge.manager.call_inputs import Waiting
 from edge.manager.expander import VolumeExpander
 from edge.manager.host import VolumeHost
-from edge.manager.rows import VOLUME, Target, VolumeRows, published_of, staged_of
+from edge.manager.places import VOLUME, Target
+from edge.manager.rows import VolumeRows, published_of, staged_of
+from edge.manager.staging import VolumeStaging, hash_arguments
 from edge.manager.states import Device, Publication, Row, State
 from edge.manager.steps import MOUNTING, REGULAR, Candidate, Step, tell_pods
 from edge.manager.upkeep import VolumeUpkeep
+from edge.manager.use import VolumeUse
 from edge.volume_errors import NotReady, Refused, VolumeError
-from edge.volumes import PodVolume, Volume, VolumeKey
+from edge.volumes import PodVolume, VolumeKey
 
 log = logging.getLogger("csi_bridge.edge.volumes")
-
-_STAGE_UNSTAGE = 1
-"""Of `NodeServiceCapability.RPC.Type`."""
-
-_ASKED = "asked "
-_NOT_ASKED = "not asked"
-"""How a staging's `arguments` begin: the driver was asked for this, or it did not stage then. Those of earlier
-versions, and of what only the disk tells of, begin otherwise, and are compared with nothing."""
 
 _PATIENCE_S = 123.0
 """A wait for others is told as an event after this: how long the kubelet waits before it says so (2 min 3 s)."""
@@ -64,6 +56,7 @@ class VolumeTask:
         key: which volume.
         rows: what is known of its mounts.
         wants: who wants it.
+        use: whether it stands in the node's `volumesInUse`.
         upkeep: what is done from time to time while it is mounted.
         doing: the step under way.
         running: somebody runs it.
@@ -72,19 +65,19 @@ class VolumeTask:
     def __init__(self, key: VolumeKey, host: VolumeHost) -> None:
         """A volume of which nothing is known."""
         self.key, self._host = key, host
-        self.rows = VolumeRows(key, host.states)
+        self.rows = VolumeRows(key, host.states, host.places)
         self.wants: dict[Target, PodVolume] = {}
         self.doing: tuple[Step, Target] | None = None
         self.running = False
         self._woken = asyncio.Event()
+        self.use = VolumeUse(key, host, self.rows, confirmed=self.retry)
+        self._staging = VolumeStaging(key, host, self.rows)
         self._expander = VolumeExpander(key, host, self.rows)
         self.upkeep = VolumeUpkeep(key, host, self.rows, self._woken)
         self._closing = False
-        self._attachable = False
         self._backoffs: dict[tuple[Step, Target], Backoff] = {}
         self._troubles: dict[Target, _Trouble] = {}
         self._wanted_since: dict[Target, float] = {}
-        self._in_use: asyncio.Task[None] | None = None
         self._do: Mapping[Step, Callable[[Target], Awaitable[None]]] = {
             Step.RECORD: self.rows.record,
             Step.UNPUBLISH: self._unpublish,
@@ -100,15 +93,13 @@ class VolumeTask:
 
     def want(self, wants: Mapping[Target, PodVolume]) -> None:
         """Who wants it now, and that something about that is new."""
-        self._look_at_use()
         self.wants = dict(wants)
-        self._look_at_use()
+        self.use.want(wants.values())
         now = self._host.clock.time()
         self._wanted_since = {target: self._wanted_since.get(target, now) for target in wants}
         kept = {VOLUME, *wants, *self.rows.publications}
         self._troubles = {target: trouble for target, trouble in self._troubles.items() if target in kept}
         self._backoffs = {one: backoff for one, backoff in self._backoffs.items() if one[1] in kept}
-        self._attachable = self._attachable or self._is_attach_required
         self.retry()
 
     def retry(self) -> None:
@@ -134,22 +125,6 @@ class VolumeTask:
         return self._wanted_since.get(target, 0.0)
 
     @property
-    def is_attached(self) -> bool:
-        """Whether it is to stand in `volumesInUse`: it needs its attachment, and is wanted or may be mounted."""
-        device = self.rows.device
-        return self._is_attach_required or (device is not None and (device.attached or self._attachable))
-
-    @property
-    def _is_attach_required(self) -> bool:
-        return any(want.volume.rules.attach_required and not want.volume.ephemeral for want in self.wants.values())
-
-    def holds(self, want: PodVolume) -> bool:
-        """Whether it has the place that another volume is to get."""
-        device = self.rows.device
-        shares = want.volume.block and device is not None and _place(device) == _place(want.volume)
-        return shares or _target(want) in self.rows.publications
-
-    @property
     def is_over(self) -> bool:
         """Whether there is nothing to do any more, now or later."""
         return self.rows.device is None and not (self.rows.publications or self.rows.unwritten or self.wants)
@@ -169,7 +144,7 @@ class VolumeTask:
                 else:
                     await self._idle(until)
         finally:
-            self._stop_waiting()
+            self.use.void()
 
     async def _idle(self, until: float | None) -> None:
         timer = None
@@ -211,16 +186,16 @@ class VolumeTask:
         for target, publication in rows.publications.items():
             if target not in self.wants and self._host.may_unpublish(publication):
                 yield Step.UNPUBLISH, target
-        is_stale = self._is_stale()
-        is_ready = self._is_staged and not is_stale
+        is_stale = self._staging.is_stale(self.wants)
+        is_ready = self._staging.is_done and not is_stale
         if is_stale:
             yield Step.UNSTAGE, VOLUME
-        elif not is_ready and self._next_want() is not None:
+        elif not is_ready and self._staging.next_want(self.wants) is not None:
             yield Step.STAGE, VOLUME
         for target, want in self.wants.items():
             if rows.is_published(target):
                 continue
-            if is_ready or want.volume.ephemeral or self._in_the_way(want):  # which the try tells
+            if is_ready or want.volume.ephemeral or self._staging.obstacle(want):  # which the try tells
                 yield Step.PUBLISH, target
 
     # ---- one step ----------------------------------------------------------------------------------------------------
@@ -276,20 +251,21 @@ class VolumeTask:
     # ---- mounting ----------------------------------------------------------------------------------------------------
 
     async def _stage(self, _target: Target) -> None:
-        want, host = self._next_want(), self._host
+        want, host = self._staging.next_want(self.wants), self._host
         assert want is not None
-        volume, driver = want.volume, host.driver(self.key.driver)
+        volume = want.volume
+        host.driver(self.key.driver)
         context, attachment_uid = host.inputs.publish_context(volume), host.inputs.attachment_uid(volume)
-        secrets = host.inputs.secrets(volume.stage_secret) if _STAGE_UNSTAGE in driver.capabilities else {}
+        secrets = host.inputs.secrets(volume.stage_secret) if self._staging.is_asked_for else {}
         before = self.rows.device
         must_be_known = volume.rules.attach_required and not (before is not None and before.attached)
         if must_be_known:
-            await self._check_in_use()
+            await self.use.check()
         intent = self._intent_to_stage(want, before, attachment_uid)
         await self.rows.intend(Step.STAGE, intent)
         try:
-            self._check(self._in_the_way(want))  # another volume may have been quicker
-            if must_be_known and self._in_use is None:
+            self._check(self._staging.obstacle(want))  # another volume may have been quicker
+            if must_be_known and not self.use.is_confirmed:
                 raise Waiting("the pod that wanted it is gone, and what the hub has confirmed is void")
             await host.plugin.stage(
                 volume,
@@ -314,7 +290,7 @@ class VolumeTask:
     async def _publish(self, target: Target) -> None:
         want = self.wants[target]
         pod, host = want.pod, self._host
-        self._check(self._in_the_way(want) or self._misfit(want))
+        self._check(self._staging.obstacle(want) or self._staging.misfit(want))
         host.driver(self.key.driver)
         context = host.inputs.publish_context(want.volume)
         secrets = host.inputs.secrets(want.volume.publish_secret)
@@ -323,7 +299,7 @@ class VolumeTask:
         intent = self._intent_to_publish(want, before)
         await self.rows.intend(Step.PUBLISH, intent)
         try:
-            self._check(self._in_the_way(want))  # another volume may have been quicker
+            self._check(self._staging.obstacle(want))  # another volume may have been quicker
             await host.plugin.publish(
                 want,
                 publish_context=context,
@@ -373,9 +349,9 @@ class VolumeTask:
         before = self.rows.device
         assert before is not None
         self._host.driver(self.key.driver)
-        intent = replace(before, state=State.UNCERTAIN, error="", attached=before.attached or self._attachable)
+        intent = replace(before, state=State.UNCERTAIN, error="", attached=self.use.is_reported)
         await self.rows.intend(Step.UNSTAGE, intent)
-        if not (self._is_stale() if self.wants else self._host.may_unstage(before)):
+        if not (self._staging.is_stale(self.wants) if self.wants else self._host.may_unstage(before)):
             await self.rows.settle(Step.UNSTAGE, before)
             return
         try:
@@ -385,9 +361,7 @@ class VolumeTask:
             raise
         await self.rows.settle(Step.UNSTAGE, before, gone=True)
         self._expander.forget()
-        self._attachable = self._is_attach_required
-        self._stop_waiting()  # what the hub confirmed was for this time
-        self._host.in_use_changed()
+        self.use.unstaged()
         log.info("volume %s is no longer staged", self.key)
 
     def _forget(self, target: Target) -> None:
@@ -399,88 +373,12 @@ class VolumeTask:
     def _whose_was(row: Publication) -> str:
         return f" to pod {row.pod_namespace}/{row.pod_name}" if row.pod_name else f" to the pod of uid {row.pod_uid}"
 
-    # ---- what stands in the way --------------------------------------------------------------------------------------
-
-    def _next_want(self) -> PodVolume | None:
-        """For whom it is staged: the first pod that does not have it and may get it."""
-        return next((want for want in self._waiting() if not self._in_the_way(want)), None)
-
-    def _waiting(self) -> Iterator[PodVolume]:
-        """The pods that do not have it, of a volume that can be staged."""
-        for target, want in self.wants.items():
-            if not want.volume.ephemeral and not self.rows.is_published(target):
-                yield want
-
-    def _in_the_way(self, want: PodVolume) -> str:
-        """Why a pod cannot get it while things are as they are; empty if it can.
-
-        One volume to a place; one that is ReadWriteOncePod alone goes to one pod (operation_generator.go), but what a
-        pod had it may have again; and nothing is staged anew under a pod.
-        """
-        target, volume, had = _target(want), want.volume, self.rows.publications
-        if (
-            volume.access_modes == ("ReadWriteOncePod",)
-            and target not in had
-            and any(other.pod_uid != target.pod_uid for other in had)
-        ):
-            return "the volume has the access mode ReadWriteOncePod and is already in use by another pod"
-        taken = self._host.taken(want)
-        if taken is not None:
-            return f"another volume is in the place of {volume.name}, until it is taken down: {taken}"
-        return self._misfit(want) if any(other != target for other in had) else ""
-
-    def _misfit(self, want: PodVolume) -> str:
-        """Why a pod cannot get it from how it is staged; empty if it can."""
-        device = self.rows.device
-        if device is None or want.volume.ephemeral:
-            return ""
-        if _place(device) != _place(want.volume):
-            staged = f"block volume {device.name}" if device.block else "a file system"
-            return f"it is staged as {staged}, and is staged anew when no pod has it so any more"
-        if self.rows.is_staged and not self._is_staged:
-            return (
-                f"driver {self.key.driver} stages now, and did not stage when another pod got the volume; "
-                f"it is asked to when no pod has it any more"
-            )
-        return ""
+    # ---- what a step needs -------------------------------------------------------------------------------------------
 
     @staticmethod
     def _check(why_not: str) -> None:
         if why_not:
             raise NotReady(why_not)
-
-    @property
-    def _stages(self) -> bool:
-        driver = self._host.drivers.find(self.key.driver)
-        return driver is not None and _STAGE_UNSTAGE in driver.capabilities
-
-    @property
-    def _is_staged(self) -> bool:
-        """Whether it is surely staged: by the driver, if that stages."""
-        device = self.rows.device
-        return self.rows.is_staged and not (self._stages and device is not None and device.arguments == _NOT_ASKED)
-
-    def _is_stale(self) -> bool:
-        """Whether it was staged in another way than the next pod is to get it, and no pod has it.
-
-        The cloud takes a volume from a node that is away for long, and gives it back later, with another attachment:
-        what is mounted is of the time before another node wrote to it. And objects can be written anew with the same
-        handle. If no pod may get it yet, it makes room: two block volumes may wait for each other's place.
-        """
-        device = self.rows.device
-        if device is None or self.rows.publications:
-            return False
-        want = self._next_want() or next(self._waiting(), None)
-        if want is None:
-            return False
-        is_other = self._stages and device.arguments.startswith(_ASKED) and device.arguments != _asked(want)
-        if is_other or _place(device) != _place(want.volume):
-            return True
-        if not device.attachment_uid:
-            return False
-        return self._host.inputs.attachment_uid(want.volume) not in {"", device.attachment_uid}
-
-    # ---- what a step needs -------------------------------------------------------------------------------------------
 
     def _intent_to_stage(self, want: PodVolume, before: Device | None, attachment_uid: str) -> Device:
         volume = want.volume
@@ -492,7 +390,7 @@ class VolumeTask:
             reconstructed=before is not None and before.reconstructed,
             attached=volume.rules.attach_required,
             attachment_uid=attachment_uid,
-            arguments=_asked(want) if self._stages else _NOT_ASKED,
+            arguments=self._staging.arguments(want),
             size_bytes=before.size_bytes if before is not None else 0,
             boot=self._host.boot,
             since=self._since(before),
@@ -511,7 +409,7 @@ class VolumeTask:
             block=volume.block,
             ephemeral=volume.ephemeral,
             reconstructed=before is not None and before.reconstructed,
-            arguments=_hash(volume, pod.fs_group, want.read_only),
+            arguments=hash_arguments(volume, pod.fs_group, want.read_only),
             boot=self._host.boot,
             since=self._since(before),
         )
@@ -534,60 +432,3 @@ class VolumeTask:
             return self._host.plugin.has_mounts(what, await self._host.mount_table())
         except NotReady:
             return True
-
-    async def _check_in_use(self) -> None:
-        """The hub knows that this node uses the volume before a driver is asked for the first time (RULE C12).
-
-        Not again while it may be staged: it has stood in `volumesInUse` since, and the hub may be away (RULE C11).
-        """
-        if self._in_use is None:
-            self._in_use = asyncio.create_task(self._wait_in_use(), name=f"volumesInUse {self.key}")
-        await asyncio.sleep(0)  # the hub may know it already
-        if not self._in_use.done():
-            raise Waiting("the hub has not confirmed yet that this node uses the volume (volumesInUse)")
-        if self._in_use.exception() is not None:
-            log.error("volume %s: cannot wait for volumesInUse", self.key, exc_info=self._in_use.exception())
-            self._in_use = None
-            raise NotReady("whether the hub knows that this node uses the volume (volumesInUse) cannot be found out")
-
-    async def _wait_in_use(self) -> None:
-        await self._host.in_use_acked(self.key)
-        self.retry()
-
-    def _look_at_use(self) -> None:
-        """What the hub has confirmed is void as soon as the volume is not in use, which the hub is told, too."""
-        if not self.is_attached:
-            self._stop_waiting()
-
-    def _stop_waiting(self) -> None:
-        if self._in_use is not None:
-            self._in_use.cancel()
-            self._in_use = None
-
-
-def _target(want: PodVolume) -> Target:
-    return Target(want.pod.uid, want.volume.name)
-
-
-def _place(what: Volume | Device) -> tuple[bool, str]:
-    """What beside driver and handle makes the staging directory (`edge.disk.layout`)."""
-    return what.block, what.name if what.block else ""
-
-
-def _asked(want: PodVolume) -> str:
-    """A staging's arguments. Not fsGroup, which is given with the first pod's: the next one's is no other volume."""
-    return _ASKED + _hash(want.volume, want.selinux_context)
-
-
-def _hash(volume: Volume, *more: object) -> str:
-    """What two equal requests have in common; not the secrets, tokens and contexts, which come and go."""
-    parts = (
-        volume.name,
-        volume.block,
-        volume.fs_type,
-        volume.access_modes,
-        volume.mount_options,
-        sorted(volume.attributes.items()),
-        *more,
-    )
-    return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]

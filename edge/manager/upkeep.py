@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from edge.manager.host import VolumeHost
-from edge.manager.rows import Target, VolumeRows, published_of
+from edge.manager.places import Target
+from edge.manager.rows import VolumeRows, published_of
 from edge.manager.steps import Candidate, Step, tell_pods
 from edge.volume_errors import NotReady, VolumeError
 from edge.volumes import PodVolume, VolumeKey

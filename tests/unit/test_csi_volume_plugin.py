@@ -2,7 +2,9 @@
 
 import asyncio
 import json
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ import pytest
 from common.status import Code
 from edge.csi_volume_plugin import Published, Staged, Unreadable, VolumePlugin
 from edge.disk import mounts
+from edge.disk.block_devices import BlockDevices
 from edge.volume_errors import NON_FINAL, NotReady, Refused, Uncertain, VolumeError
 from edge.volumes import DriverRules, Pod, PodVolume, Volume
 from tests.support.node_driver import NO_ANSWER, ScriptedDriver
@@ -489,6 +492,35 @@ async def test_of_a_gone_pods_volume_that_cannot_be_cleaned_away_nothing_is_reme
     assert not await plugin.clean_leftovers(PUBLISHED)
     assert len([text for text in caplog.messages if f"{folder} is left as it is" in text]) == 1
     assert not plugin._dirs._kept
+
+
+async def test_a_device_that_hangs_keeps_no_other_volume_waiting(
+    plugin: VolumePlugin, driver: ScriptedDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last close of a dead device may take for ever, and the loop's own threads are few."""
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(max_workers=1))
+    dead = threading.Event()
+    monkeypatch.setattr(BlockDevices, "unmap", lambda *_: dead.wait(5))
+    published = Published(driver="d.csi", handle="vol-2", name="pv2", pod_uid="u1", block=True)
+    hanging = asyncio.create_task(plugin.unpublish(published))
+    await asyncio.sleep(0)
+    await stage(plugin)
+    assert (driver.methods, hanging.done()) == (["Stage"], False)
+    dead.set()
+    await hanging
+    assert driver.methods == ["Stage", "Unpublish"]
+
+
+async def test_a_device_that_cannot_be_unmapped_leaves_the_publication_uncertain(
+    plugin: VolumePlugin, driver: ScriptedDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(5, "the device is dead")
+
+    monkeypatch.setattr(BlockDevices, "unmap", fail)
+    published = Published(driver="d.csi", handle="vol-2", name="pv2", pod_uid="u1", block=True)
+    error = await failed(plugin.unpublish(published))
+    assert (type(error), error.why, driver.methods) == (Uncertain, "the device is dead", [])
 
 
 async def test_a_cancelled_step_goes_no_further(plugin: VolumePlugin, driver: ScriptedDriver) -> None:

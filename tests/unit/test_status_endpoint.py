@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from edge import status
 from edge.status import StatusEndpoint
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import AsyncIterator, Iterator
 
 
 class Page:
@@ -67,32 +68,67 @@ def test_each_path_has_its_own_answer_and_no_other_path_has_one(sock: socket.soc
     assert ask(endpoint, "/../etc")[0] == "HTTP/1.1 404 Not Found"
 
 
-class Closing:
-    """A writer that only remembers that it was closed."""
-
-    closed = False
-
-    def write(self, data: bytes) -> None:
-        raise AssertionError(data)
-
-    def close(self) -> None:
-        self.closed = True
+Ends = tuple[asyncio.StreamWriter, socket.socket, socket.socket]
+"""A connection: what the endpoint writes to, its socket, and the client's."""
 
 
-async def test_a_page_that_fails_is_not_passed_over_in_silence(sock: socket.socket) -> None:
+@pytest.fixture
+async def ends() -> AsyncIterator[Ends]:
+    """Of a connection of which the kernel keeps little."""
+    ours, theirs = socket.socketpair()
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    theirs.setblocking(False)
+    _, writer = await asyncio.open_connection(sock=ours)
+    yield writer, ours, theirs
+    writer.transport.abort()
+    theirs.close()
+    await asyncio.sleep(0)
+
+
+def asking(path: str = "/volumes") -> asyncio.StreamReader:
+    reader = asyncio.StreamReader()
+    reader.feed_data(f"GET {path} HTTP/1.1\r\n\r\n".encode())
+    return reader
+
+
+async def test_a_page_that_fails_is_not_passed_over_in_silence(sock: socket.socket, ends: Ends) -> None:
     def broken() -> dict[str, Any]:
         raise ValueError("a bug")
 
-    reader, writer = asyncio.StreamReader(), Closing()
-    reader.feed_data(b"GET /volumes HTTP/1.1\r\n\r\n")
+    writer, ours, theirs = ends
     with pytest.raises(ValueError, match="a bug"):
-        await StatusEndpoint(sock, {"/volumes": broken})._serve(reader, writer)  # type: ignore[arg-type]  # all it uses
-    assert writer.closed
+        await StatusEndpoint(sock, {"/volumes": broken})._serve(asking(), writer)
+    await asyncio.sleep(0)
+    assert (ours.fileno(), theirs.recv(1)) == (-1, b"")
 
 
-async def test_a_client_that_leaves_early_gets_nothing_and_is_no_mistake(sock: socket.socket) -> None:
-    reader, writer = asyncio.StreamReader(), Closing()
+async def test_a_client_that_leaves_early_gets_nothing_and_is_no_mistake(sock: socket.socket, ends: Ends) -> None:
+    reader, (writer, ours, theirs) = asyncio.StreamReader(), ends
     reader.feed_data(b"x" * 100_000)
     reader.feed_eof()
-    await StatusEndpoint(sock, {})._serve(reader, writer)  # type: ignore[arg-type]  # all it uses
-    assert writer.closed
+    await StatusEndpoint(sock, {})._serve(reader, writer)
+    await asyncio.sleep(0)
+    assert (ours.fileno(), theirs.recv(1)) == (-1, b"")
+
+
+@pytest.mark.parametrize("size", [30_000, 3_000_000])
+async def test_a_client_that_never_reads_keeps_no_descriptor_and_no_answer(
+    sock: socket.socket, ends: Ends, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    monkeypatch.setattr(status, "_READ_TIMEOUT_S", 0.0)
+    writer, ours, _ = ends
+    await StatusEndpoint(sock, {"/volumes": lambda: {"x": "y" * size}})._serve(asking(), writer)
+    await asyncio.sleep(0)
+    assert ours.fileno() == -1
+    assert writer.transport.get_write_buffer_size() == 0
+
+
+async def test_a_client_that_reads_gets_all_of_a_large_answer(sock: socket.socket, ends: Ends) -> None:
+    writer, _, theirs = ends
+    endpoint = StatusEndpoint(sock, {"/volumes": lambda: {"x": "y" * 3_000_000}})
+    serving = asyncio.create_task(endpoint._serve(asking(), writer))
+    answer = bytearray()
+    while part := await asyncio.get_running_loop().sock_recv(theirs, 65_536):
+        answer += part
+    await serving
+    assert json.loads(bytes(answer).partition(b"\r\n\r\n")[2]) == {"x": "y" * 3_000_000}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from common.objects import Ref
+from common.objects import Object, Ref
 from common.status import Code
 from edge.disk.found_volumes import Found, Unreadable
 from edge.volume_errors import NotReady, Refused, Uncertain
@@ -390,6 +390,92 @@ async def test_a_volume_that_was_attached_anew_is_unstaged_before_another_pod_ge
     ]
 
 
+async def staged_for_the_next_pod(world: World) -> Ref:
+    """A world in which a pod wants what was staged for an earlier one, and does not get it; and the attachment."""
+    world.add_driver(attachRequired=True)
+    attachment = world.attach(metadata={"uid": "first"})
+    ref = await mounted(world)
+    world.plugin.fails("publish", *[NotReady("not yet")] * 2)
+    world.store.drop(ref)
+    world.add_pod("two")
+    await settle()
+    assert world.take_calls() == ["unpublish h-data web-uid", "publish h-data two-uid"]
+    return attachment
+
+
+async def test_a_volume_that_was_detached_by_force_is_unstaged_before_it_is_attached_again(world: World) -> None:
+    """What it has not written yet must not reach the volume when another node has written to it."""
+    attachment = await staged_for_the_next_pod(world)
+    world.store.drop(attachment)
+    await settle()
+    assert world.take_calls() == ["unstage h-data"]
+    assert world.manager.volumes_in_use() == [f"kubernetes.io/csi/{DRIVER}^h-data"]
+    world.attach(metadata={"uid": "second"})
+    await settle()
+    assert world.take_calls() == ["stage h-data", "publish h-data two-uid"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"metadata": {"uid": "first", "deletionTimestamp": "2026-01-01T00:00:00Z"}},
+        {"metadata": {"uid": "second"}, "status": {"attached": False}},
+    ],
+)
+async def test_a_volume_is_unstaged_while_it_is_being_detached_or_attached_anew(
+    world: World, change: dict[str, Any]
+) -> None:
+    await staged_for_the_next_pod(world)
+    world.attach(**change)
+    await settle()
+    assert world.take_calls() == ["unstage h-data"]
+
+
+async def test_a_volume_that_was_detached_by_force_is_not_unstaged_under_a_pod(world: World) -> None:
+    world.add_driver(attachRequired=True)
+    attachment = world.attach(metadata={"uid": "first"})
+    await mounted(world)
+    world.add_pod("two", claims=())
+    world.store.drop(attachment)
+    world.add_pod("two")
+    await world.clock.turn(60.0)
+    assert world.take_calls() == []
+
+
+async def test_an_attachment_that_no_store_was_told_of_is_not_taken_for_gone(world: World) -> None:
+    attachment = await staged_for_the_next_pod(world)
+    del world.store.objects[attachment]  # the node's knowledge was lost, and is being told again
+    world.store.in_step = world.store.ever_in_step = False
+    await world.restart()
+    assert world.take_calls() == []
+    world.store.in_step = world.store.ever_in_step = True
+    world.store.tell()
+    await settle()
+    assert world.take_calls() == ["unstage h-data"]
+
+
+async def test_an_attachment_that_the_disk_does_not_give_is_not_taken_for_gone(world: World) -> None:
+    attachment = await staged_for_the_next_pod(world)
+    get = world.store.get
+
+    def fail(ref: Ref) -> Object | None:
+        if ref == attachment:
+            raise OSError("the disk does not give it")
+        return get(ref)
+
+    world.store.get = fail  # type: ignore[method-assign]  # the same signature, and it fails
+    await world.clock.turn(60.0)
+    assert world.take_calls() == []
+
+
+async def test_a_volume_that_needs_no_attachment_any_more_is_not_unstaged_for_the_lack_of_one(world: World) -> None:
+    attachment = await staged_for_the_next_pod(world)
+    world.add_driver(attachRequired=False)
+    world.store.drop(attachment)
+    await world.clock.turn(60.0)
+    assert world.take_calls() == ["publish h-data two-uid"] * 2
+
+
 async def test_a_volume_that_was_attached_anew_while_it_was_staged_is_staged_again(world: World) -> None:
     world.add_driver(attachRequired=True)
     world.attach(metadata={"uid": "first"})
@@ -452,6 +538,23 @@ async def test_what_the_hub_confirmed_for_one_pod_is_void_for_the_next_one(world
     world.acked.set()
     await settle()
     assert world.take_calls() == ["stage h-data", "publish h-data two-uid"]
+
+
+async def test_a_pod_that_goes_while_the_hub_is_asked_is_no_bug(
+    world: World, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.add_driver(attachRequired=True)
+    world.attach()
+    ref = world.add_pod()
+
+    async def lose() -> bool:
+        world.store.drop(ref)
+        return True
+
+    monkeypatch.setattr(world.acked, "wait", lose)
+    await world.start()
+    assert world.take_calls() == []
+    assert [record.message for record in caplog.records if record.exc_info] == []
 
 
 async def test_a_pod_that_goes_while_the_intent_is_written_gets_no_volume_staged(world: World) -> None:

@@ -56,7 +56,8 @@ async def test_a_hundred_pods_that_came_and_went_leave_no_task_and_no_entry() ->
     world = World(stats_interval_s=60.0)
     await world.start()
     await _come_and_go(world, 0)
-    owners = (world.manager, world.manager.wanted, world.manager._host.inputs)
+    host = world.manager._host
+    owners = (world.manager, world.manager.wanted, host.inputs, host.places)
     before, tasks = _sizes(*owners), len(asyncio.all_tasks())
 
     for number in range(1, 100):
@@ -86,3 +87,4 @@ async def test_timers_that_have_rung_are_not_kept(monkeypatch: pytest.MonkeyPatc
     await world.clock.turn(60.0)
     assert len(world.states.publications()) == 3
     assert world.manager._timers == {}
+    await world.manager.close(0.0)
