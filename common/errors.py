@@ -11,7 +11,8 @@
     │   └── TunnelClosed         the session ended with a stream open; `sent` tells whether the peer may have seen it
     └── CallError              a call that ended without the vendor's own status; the table below gives its code
         ├── NodeOffline  NodeUnknown  DriverMissing  DriverAmbiguous  NoRoute  KnowledgeLost
-        ├── NoPlace  NoNodeFits  IdConflict  SourceElsewhere  SeveralNodes  NotWhole  PlacementNotKept  FieldMissing
+        ├── NoPlace  NoNodeFits  NameElsewhere  IdConflict  SourceElsewhere  SeveralNodes  NotWhole  PlacementNotKept
+        ├── FieldMissing
         ├── HubUnreachable  LinkLost  Draining
         ├── CallTimeout  OperationLimit  OperationConflict
         ├── MessageTooLarge  Overloaded  VendorBroken  NothingKnown
@@ -126,24 +127,25 @@ class NodeUnknown(CallError):
 
 
 class DriverMissing(CallError):
-    """The node is connected, but its agent does not know the driver."""
+    """The node is connected, but its agent does not know the driver, or no process of it that serves this."""
 
-    def __init__(self, driver: str, node: str) -> None:
-        self.driver, self.node = driver, node
+    def __init__(self, driver: str, node: str, service: str = "") -> None:
+        self.driver, self.node, self.service = driver, node, service
+        wanted = f"{driver} that serves {service}" if service else driver
         super().__init__(
-            f"edge node {node} is connected but has no driver {driver}; check that the driver runs there, that the "
+            f"edge node {node} is connected but has no driver {wanted}; check that the driver runs there, that the "
             f"agent's --driver names its socket, and what the agent's log says of it"
         )
 
 
 class DriverAmbiguous(CallError):
-    """Two sockets of the node gave one driver's name: which of them a call is for is unknown."""
+    """Two sockets of the node gave one driver's name and serve the same: which of them a call is for is unknown."""
 
     def __init__(self, driver: str, node: str, sockets: tuple[str, ...]) -> None:
         self.driver, self.node, self.sockets = driver, node, sockets
         super().__init__(
-            f"edge node {node} has {len(sockets)} drivers that call themselves {driver}: {', '.join(sockets)}; give "
-            f"the agent's --driver one of them alone"
+            f"edge node {node} has {len(sockets)} drivers that call themselves {driver}: {', '.join(sockets)}; if one "
+            f"is the controller's, let the agent's --driver name that one and no other of them; else stop one"
         )
 
 
@@ -175,11 +177,11 @@ class KnowledgeLost(CallError):
 
 
 class NoPlace(CallError):
-    """Nothing says on which of several nodes that is which the call is about. It may exist all the same."""
+    """Nothing says on which node that is which the call is about. It may exist all the same."""
 
     def __init__(self, driver: str, what: str, why: str) -> None:
         self.driver, self.what, self.why = driver, what, why
-        super().__init__(f"driver {driver} runs on several edge nodes, and which one has {what} is not known: {why}")
+        super().__init__(f"which edge node of driver {driver} has {what} is not known: {why}")
 
 
 class NoNodeFits(CallError):
@@ -188,6 +190,18 @@ class NoNodeFits(CallError):
     def __init__(self, driver: str, name: str, why: str) -> None:
         self.driver, self.name, self.why = driver, name, why
         super().__init__(f"no edge node of driver {driver} can be chosen for {name}: {why}")
+
+
+class NameElsewhere(CallError):
+    """A create is for one node, and another one has its name: something may have been made there. Nothing was sent."""
+
+    def __init__(self, driver: str, name: str, node: str, wanted: str) -> None:
+        self.driver, self.name, self.node, self.wanted = driver, name, node, wanted
+        super().__init__(
+            f"{name} of driver {driver} may have been carried out on edge node {node} already, and this call is for "
+            f"{wanted}; let {node} answer it (--nodeid or --placement of the proxy driver, or csi-bridge call --node "
+            f"{node}), or, if that node is gone for good, run csi-bridge forget {node} on the hub's host"
+        )
 
 
 class IdConflict(CallError):
@@ -383,6 +397,7 @@ CODES: dict[type[BaseException], Code] = {
     KnowledgeLost: Code.UNAVAILABLE,
     NoPlace: Code.UNAVAILABLE,
     NoNodeFits: Code.UNAVAILABLE,
+    NameElsewhere: Code.UNAVAILABLE,
     IdConflict: Code.FAILED_PRECONDITION,
     SourceElsewhere: Code.RESOURCE_EXHAUSTED,
     SeveralNodes: Code.FAILED_PRECONDITION,

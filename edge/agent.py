@@ -30,10 +30,11 @@ from common.status import Origin, Status
 from common.tasks import supervised
 from common.uplink import Uplink
 from common.version import SOFTWARE, introduce
-from edge.drivers import PARSE_OFF_LOOP_BYTES, Driver, find_driver
+from edge.drivers import PARSE_OFF_LOOP_BYTES, Driver
 from edge.instance import next_boot
 from edge.kubelet_part import KubeletPart
 from edge.operations import Operation, Operations, Result, identify
+from edge.registry.driver_services import find_driver, services, told_reports
 from edge.settings import AgentSettings
 from edge.status import StatusEndpoint
 
@@ -123,9 +124,7 @@ class Agent:
     async def _send_news(self, stream: Stream) -> None:
         while True:
             self._news.clear()
-            await stream.send(
-                encode_reports(_fitting(driver.report) for driver in self._drivers() if driver.report is not None)
-            )
+            await stream.send(encode_reports(_fitting(report) for report in told_reports(self._drivers())))
             await self._news.wait()
 
     # ---- calls -------------------------------------------------------------------------------------------------------
@@ -153,7 +152,7 @@ class Agent:
     async def _call(self, stream: Stream, frame: Open, request: bytes, account: Account) -> Status:
         if not is_csi(frame.method):
             raise NotCarried(frame.method, "an edge agent calls the methods of CSI alone")
-        driver = find_driver(self._drivers(), frame.subject, self.node)
+        driver = find_driver(self._drivers(), frame.subject, self.node, frame.method)
         if len(request) > PARSE_OFF_LOOP_BYTES:
             operation = await asyncio.to_thread(identify, frame.subject, frame.method, request)
         else:
@@ -235,7 +234,13 @@ def describe(agent: Agent, uplink: Uplink, part: KubeletPart) -> dict[str, Any]:
 
 def _driver(driver: Driver, part: KubeletPart) -> dict[str, Any]:
     relay = part.relay_of(driver.name)
-    return {"name": driver.name, "socket": str(driver.socket), "relay": relay, "trouble": driver.trouble}
+    return {
+        "name": driver.name,
+        "socket": str(driver.socket),
+        "services": services(driver),
+        "relay": relay,
+        "trouble": driver.trouble,
+    }
 
 
 def _link(agent: Agent, uplink: Uplink) -> dict[str, Any]:

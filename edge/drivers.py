@@ -14,14 +14,14 @@ Rules:
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 
 from google.protobuf.message import DecodeError
 
 from common.csi.csi_pb2 import GetPluginInfoResponse
 from common.csi.methods import METHODS
-from common.errors import CallError, DriverAmbiguous, DriverMissing, MessageTooLarge, VendorBroken
+from common.errors import CallError, MessageTooLarge, VendorBroken
 from common.parsers import LONGEST_NAME_CHARS
 from common.relay.client import Ask, Channel, ClientCall
 from common.relay.errors import VendorAnswerTooLarge, VendorConnectionError
@@ -73,12 +73,14 @@ class Driver:
             changed: called when `report` changed.
         """
         self.socket = socket
+        self.node = node
+        self.named = False
+        """Whether an operator named the socket."""
         self.report: DriverReport | None = None
         self.trouble = "not asked yet"
         """Why it could not be asked last time; empty if it could."""
         self.ask_every_s = ASK_AGAIN_S
         """How often it is asked what it says of itself, in seconds, while it is up."""
-        self._node = node
         self._changed = changed
         self._channel = Channel(socket, max_message_bytes=max_message_bytes, who=_name)
 
@@ -128,11 +130,11 @@ class Driver:
                 said, capabilities = await self.unary(GET_PLUGIN_CAPABILITIES, b"", timeout_s=_ASK_TIMEOUT_S, to=to)
         except TimeoutError:
             why = f"it did not answer GetPluginCapabilities within {_ASK_TIMEOUT_S:g} s"
-            raise VendorBroken(to, self._node, why) from None
+            raise VendorBroken(to, self.node, why) from None
         if said.code not in _LASTING:
             why = f"it answered GetPluginCapabilities with {code_name(said.code)}: {said.message}"
-            raise VendorBroken(to, self._node, why)
-        return status, told_node_info(body, capabilities or b"", self._node)
+            raise VendorBroken(to, self.node, why)
+        return status, told_node_info(body, capabilities or b"", self.node)
 
     async def stream(
         self, method: str, request: bytes, *, timeout_s: float | None, to: str = ""
@@ -160,14 +162,14 @@ class Driver:
     def _blame(self, error: VendorConnectionError, to: str) -> CallError:
         name = to or self.name
         if isinstance(error, VendorAnswerTooLarge):
-            what = f"driver {name} on edge node {self._node}: an answer"
+            what = f"driver {name} on edge node {self.node}: an answer"
             return MessageTooLarge(error.size_bytes, error.limit_bytes, what)
-        return VendorBroken(name, self._node, str(error))
+        return VendorBroken(name, self.node, str(error))
 
     def _check_count(self, method: str, call: ClientCall, count: int) -> None:
         known = METHODS.get(method)
         if known is not None and not known.streaming and call.status.ok and count != 1:
-            raise VendorBroken(self.name, self._node, f"it answered {method} with {count} messages instead of one")
+            raise VendorBroken(self.name, self.node, f"it answered {method} with {count} messages instead of one")
 
     async def _check(self, method: str, body: bytes) -> None:
         """An answer that does not parse is no answer: the caller's own parser would make a final INTERNAL of it."""
@@ -180,7 +182,7 @@ class Driver:
             else:
                 known.response.FromString(body)
         except DecodeError as error:
-            raise VendorBroken(self.name, self._node, f"its answer to {method} does not parse") from error
+            raise VendorBroken(self.name, self.node, f"its answer to {method} does not parse") from error
 
     # ---- what it says of itself --------------------------------------------------------------------------------------
 
@@ -233,27 +235,12 @@ class Driver:
                 try:
                     name = _name_in(status, body)
                 except ValueError as error:
-                    raise VendorBroken(str(self.socket), self._node, str(error)) from error
+                    raise VendorBroken(str(self.socket), self.node, str(error)) from error
             if status.code in _LASTING:
                 answers[method] = Answer(status.code, status.message, body or b"")
             elif method in ESSENTIAL_METHODS:  # without the others, most calls can still be made
-                raise VendorBroken(name, self._node, f"it answered {method} with {code_name(status.code)}")
-        return DriverReport(name, self._node, answers)
-
-
-def find_driver(drivers: Sequence[Driver], name: str, node: str) -> Driver:
-    """The driver of a name.
-
-    Raises:
-        DriverMissing: there is none.
-        DriverAmbiguous: there are several. That one of them is away makes the other no more the one that is meant.
-    """
-    found = [driver for driver in drivers if driver.report is not None and driver.report.driver == name]
-    if not found:
-        raise DriverMissing(name, node)
-    if len(found) > 1:
-        raise DriverAmbiguous(name, node, tuple(str(driver.socket) for driver in found))
-    return found[0]
+                raise VendorBroken(name, self.node, f"it answered {method} with {code_name(status.code)}")
+        return DriverReport(name, self.node, answers)
 
 
 async def _name(ask: Ask) -> str:

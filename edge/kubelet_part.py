@@ -8,7 +8,7 @@ Rules:
 
 * It works from the metastore alone; the link only changes what is in there.
 * With `--registration=observe` another one is the kubelet: drivers are found, and nothing is stored, told or mounted;
-  the hub hears that it is so.
+  the hub hears that it is so, and what is stored from before is put aside.
   With `--relay-dir` that kubelet calls the drivers through the agent.
 """
 
@@ -17,6 +17,7 @@ import errno
 import logging
 import os
 import socket
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,9 @@ from common.errors import SettingsError, timestamp
 from common.link import Link
 from common.tasks import Tasks
 from edge.csi_volume_plugin import VolumePlugin
+from edge.disk.layout import PLUGIN, Layout
+from edge.disk.mounts import read_table
+from edge.former_state import put_aside
 from edge.home import Home
 from edge.kubelet_relay import KubeletRelay
 from edge.machine import read_machine
@@ -69,6 +73,9 @@ class KubeletPart:
         """
         own = settings.registration == "own"
         self._tell = changed
+        self._root_dir = settings.root_dir
+        self._former = "" if own else put_aside(settings.state_dir, now=time.time())
+        self._unkept = ""
         self._home = Home(settings.state_dir, settings.node, settings.root_dir) if own else None
         self._root_lock = _take_root(settings.root_dir) if own else None
         self.volumes = Volumes(settings) if own else None
@@ -111,9 +118,9 @@ class KubeletPart:
 
     @property
     def problems(self) -> list[str]:
-        """What people must mend, or at least know, of this node's drivers."""
+        """What people must mend, or at least know, of this node."""
         relayed = self._relay.problems(self._registrar.observed) if self._relay is not None else []
-        return self.registry.problems + relayed
+        return self.registry.problems + relayed + [why for why in (self._former, self._unkept) if why]
 
     def relay_of(self, driver: str) -> str:
         """The socket that a kubelet calls in a driver's place; empty if there is none."""
@@ -124,6 +131,8 @@ class KubeletPart:
         named: set[str] = set()
         before: set[str] = set()
         while True:
+            if self.volumes is None:
+                self._unkept = await asyncio.to_thread(_unkept_mounts, self._root_dir)
             now = set(self.problems)
             for problem in sorted((now & before) - named):
                 log.warning("%s", problem)
@@ -294,6 +303,19 @@ def _take_root(root: Path) -> int:
         why = f"a kubelet is running with this root directory ({KUBELET_SOCKET} answers): say --registration=observe"
         raise SettingsError("--root-dir", str(root), why)
     return descriptor
+
+
+def _unkept_mounts(root: Path) -> str:
+    """What is wrong if volumes are mounted for pods while no kubelet answers; else nothing. Blocks for a moment."""
+    if _listens(root / KUBELET_SOCKET):
+        return ""
+    mounted = [path for path in read_table(root).within(Layout(root).pods) if f"/volumes/{PLUGIN}/" in path]
+    if not mounted:
+        return ""
+    return (
+        f"CSI volumes of pods are mounted below {root}, and no kubelet answers there, so nobody takes them down: start "
+        f"the kubelet, or run the agent with --registration=own"
+    )
 
 
 def _listens(path: Path) -> bool:

@@ -29,7 +29,8 @@ from common.relay.server import Server, ServerCall, serve
 from common.reports import NODE_GET_INFO
 from common.sockets import FileId, file_id, listen_unix
 from common.status import Origin, Status
-from edge.drivers import Driver, find_driver
+from edge.drivers import Driver
+from edge.registry.driver_services import find_driver
 from edge.registry.registration import Offer, check_name
 
 log = logging.getLogger("csi_bridge.edge.kubelet_relay")
@@ -186,7 +187,7 @@ class KubeletRelay:
 
     async def _handle(self, name: str, call: ServerCall) -> None:
         """Answer one call of a kubelet's."""
-        driver = find_driver(self._drivers(), name, self._node)
+        driver = find_driver(self._drivers(), name, self._node, call.method)
         if call.method == NODE_GET_INFO:
             status, body = await driver.node_info(call.request, timeout_s=call.timeout_s, to=name)
             if body is not None:

@@ -18,7 +18,11 @@ class AgentSettings(LinkSettings):
     node: str = setting(REQUIRED, parse=node_name, help="This node's name, as Kubernetes knows it.")
     hub: Endpoint = setting(REQUIRED, parse=hub_endpoint, help="Where the hub listens: wss://HOST:PORT.")
     driver: tuple[Path, ...] = setting(
-        (), parse=unix_path, repeatable=True, help="The socket of a vendor's CSI driver on this node."
+        (),
+        parse=unix_path,
+        repeatable=True,
+        help="The socket of a vendor's CSI driver on this node. Of a vendor whose controller and node plugin are two "
+        "processes of one name: the controller's; the node plugin registers.",
     )
     state_dir: Path = setting("/var/lib/csi-bridge/edge", parse=path, help="Where the agent keeps what must survive.")
     root_dir: Path = setting(

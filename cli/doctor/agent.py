@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -157,11 +156,6 @@ def _driver_checks(state: State, *, own: bool) -> list[Check]:
         do = "start the vendor's driver and its node-driver-registrar, or name its socket by the agent's --driver"
         return [known("drivers", warning("this node has no CSI driver", do))]
     checks = [_driver_check(Path(driver["socket"]), driver["trouble"]) for driver in drivers]
-    twice = [name for name, count in Counter(driver["name"] for driver in drivers).items() if count > 1]
-    for name in twice:
-        sockets = [driver["socket"] for driver in drivers if driver["name"] == name]
-        what = f"{len(sockets)} drivers call themselves {name}: {', '.join(sockets)}"
-        checks.append(known("drivers", wrong(what, "give the agent one of them alone")))
     if own:
         checks.append(known("registered", check_registered(drivers, state["registered"])))
     return checks

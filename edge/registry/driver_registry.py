@@ -7,6 +7,8 @@ Rules:
   disk (RULE C3).
 * One name, one driver. A second socket that registers a name takes it over if the first one's registration socket is
   gone or another file, if nothing answers there, or if it offers a higher version (RULE C2); else it is refused.
+* A socket that an operator named has the name, too, unless another one has registered it: it may be the controller's,
+  whose node plugin registers (`edge.registry.driver_services`), and mounts through it alone.
 * A driver that left is known for a while longer, for its restart (RULE C4), and calls to it go on while its socket is
   there. One that was known before the agent started stays known until it registers, or is seen to leave.
 * Whatever one driver does, waiting for it stops no other one.
@@ -36,6 +38,7 @@ from common.tasks import Tasks, supervised
 from common.topology import told_node_info, why_no_segment
 from edge.drivers import ASK_AGAIN_S, Driver
 from edge.registry.driver_file import DriverFile
+from edge.registry.driver_services import NODE, ambiguities, services
 from edge.registry.driver_sockets import DriverSockets, Seat, fits
 from edge.registry.node_driver import NodeDriver
 from edge.registry.registration import (
@@ -119,7 +122,7 @@ class DriverRegistry:
         self._storing = asyncio.Lock()
         self._tasks: Tasks | None = None
         for socket in sockets:
-            self._sockets.seat(socket).named = True
+            self._sockets.seat(socket).driver.named = True
         if own:
             self._remember()
 
@@ -170,6 +173,9 @@ class DriverRegistry:
     @property
     def problems(self) -> list[str]:
         """What people must mend, or at least know."""
+        return ambiguities(self.drivers, self._node) + self._without_segment()
+
+    def _without_segment(self) -> list[str]:
         why = why_no_segment(self._node)
         if not why:
             return []
@@ -213,14 +219,17 @@ class DriverRegistry:
             if known.registration.socket != socket or known.gone_at_s is not None:
                 continue
             known.file = None
-            seat = self._sockets.seat_of(known.driver)
-            if seat is not None and seat.named:
+            if known.driver.named:
                 known.registration = replace(known.registration, socket="", version=_OPERATORS)
             else:
-                known.gone_at_s = self._clock()
-                known.registration = replace(known.registration, gone=True)
+                self._let_go(known)
             log.info("driver %s is no more registered: its socket %s is gone", known.name, socket)
             self._tell()
+
+    def _let_go(self, known: NodeDriver) -> None:
+        """From now on it is known for a while yet."""
+        known.gone_at_s = self._clock()
+        known.registration = replace(known.registration, gone=True)
 
     @contextlib.contextmanager
     def _alone(self, offer: Offer) -> Iterator[None]:
@@ -240,9 +249,6 @@ class DriverRegistry:
             ValueError: another one has the name.
         """
         name = offer.name
-        for other in self._sockets:
-            if other.named and other is not seat and _says(other.driver, name) and await _answers(other.driver, name):
-                raise ValueError(f"a driver {name} is at {other.driver.socket}, which the agent's --driver names")
         known = self._known.get(name)
         if known is None or known.file is None or known.registration.socket == offer.socket:
             return
@@ -307,13 +313,31 @@ class DriverRegistry:
 
     def _heard(self, seat: Seat) -> None:
         """A driver answers something else of itself than before."""
+        self._replace_deserted(seat)
         self._changed()
+        self._learn(seat)
+
+    def _replace_deserted(self, seat: Seat) -> None:
+        """A vendor's upgrade may have moved its socket, and a killed driver leaves the file of its own."""
+        served = set(services(seat.driver))
+        for other in self._sockets:
+            same = other is not seat and other.driver.name == seat.driver.name
+            if same and other.was_only_found and not served.isdisjoint(services(other.driver)):
+                other.mark_if_deserted()
+
+    def _learn(self, seat: Seat) -> None:
+        """What a driver says of this node counts if it has registered, or if an operator named it and nobody has."""
         if not self._own or (report := seat.driver.report) is None:
             return
         self._forget_former_names(seat, report.driver)
         known = self._known.get(report.driver)
         ours = known is not None and known.driver is seat.driver
-        if not ours and (not seat.named or (known is not None and known.registered)):
+        if not ours and not (seat.driver.named and NODE in services(seat.driver)):
+            return
+        if known is not None and not ours:
+            if not known.registered and known.gone_at_s is None:
+                self._let_go(known)  # it was known before the agent started, and may come yet
+                self._tell()
             return
         try:
             info = _info_in(report)
@@ -373,7 +397,7 @@ class DriverRegistry:
             if not fits(found.endpoint):
                 continue
             seat = self._sockets.seat(Path(found.endpoint))
-            if seat.named:
+            if seat.driver.named:
                 self._install(replace(found, socket="", version=_OPERATORS, gone=False), seat)
             elif found.socket:
                 self._install(found, seat).gone_at_s = self._clock() if found.gone else None
@@ -396,6 +420,8 @@ class DriverRegistry:
         for known in gone:
             log.info("driver %s left more than %g s ago and is forgotten", known.name, self._grace_s)
             self._forget(known.name)
+        for seat in self._sockets if gone else ():
+            self._learn(seat)  # an operator may have named another one of that name
         if self._sockets.forget(before) or gone:
             self._tell()
 
@@ -457,10 +483,6 @@ def _info_in(report: DriverReport) -> NodeInfo:
 
 def _short(method: str) -> str:
     return method.rpartition("/")[2]
-
-
-def _says(driver: Driver, name: str) -> bool:
-    return driver.report is not None and driver.report.driver == name
 
 
 async def _answers(driver: Driver, name: str) -> bool:

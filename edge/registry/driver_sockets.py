@@ -2,13 +2,16 @@
 
 import asyncio
 import contextlib
+import errno
 import functools
 import os
+import socket as sockets
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from common.parsers import LONGEST_SOCKET_PATH_BYTES
+from common.sockets import FileId, file_id
 from common.tasks import Tasks, supervised
 from edge.drivers import Driver
 
@@ -19,23 +22,38 @@ class Seat:
 
     Attributes:
         driver: what calls go through.
-        named: an operator named it.
         names: the drivers that are known to be there.
         finders: who found it in passing, each with the time since when it is gone for him, or None.
         asking: registrations that are just asking the driver.
     """
 
     driver: Driver
-    named: bool = False
     names: set[str] = field(default_factory=set)
     finders: dict[str, float | None] = field(default_factory=dict)
     asking: int = 0
     _left: asyncio.Event | None = None
+    _deserted: frozenset[FileId] = frozenset()
 
     @property
     def wanted(self) -> bool:
-        """Whether the driver may be called."""
-        return self.named or bool(self.names) or bool(self.finders)
+        """Whether anybody wants it."""
+        return self.driver.named or bool(self.names) or bool(self.finders)
+
+    @property
+    def was_only_found(self) -> bool:
+        """Whether it is wanted for no other reason than that its socket was seen."""
+        return bool(self.finders) and not self.driver.named and not self.names
+
+    @property
+    def is_deserted(self) -> bool:
+        """Whether the driver has left its socket to another one; a new file there is a driver again."""
+        return bool(self._deserted) and file_id(str(self.driver.socket)) in self._deserted
+
+    def mark_if_deserted(self) -> None:
+        """The driver serves the same elsewhere now: if nobody listens here, it is called here no more."""
+        file = file_id(str(self.driver.socket))
+        if nobody_listens(self.driver.socket):
+            self._deserted = frozenset({file, None})
 
     def watch(self, tasks: Tasks) -> None:
         """Have the driver asked what it is, now and then, until `leave`."""
@@ -78,7 +96,7 @@ class DriverSockets:
     @property
     def drivers(self) -> list[Driver]:
         """The drivers that may be called."""
-        return [seat.driver for seat in self if seat.wanted]
+        return [seat.driver for seat in self if seat.wanted and not seat.is_deserted]
 
     def seat(self, socket: Path) -> Seat:
         """The seat of a socket, a new one if it has none."""
@@ -164,6 +182,13 @@ class DriverSockets:
     def _changed(self, identity: str) -> None:
         if (seat := self._seats.get(identity)) is not None:
             self._heard(seat)
+
+
+def nobody_listens(socket: Path) -> bool:
+    """Whether a connection is refused there. One that has to wait, or that is not allowed, is not."""
+    with sockets.socket(sockets.AF_UNIX) as probe:
+        probe.setblocking(False)  # noqa: FBT003  # the standard library's own signature
+        return probe.connect_ex(str(socket)) in {errno.ECONNREFUSED, errno.ENOENT}
 
 
 def fits(socket: str) -> bool:

@@ -325,10 +325,10 @@ def test_two_drivers_of_one_name_on_a_node_are_named_and_neither_is_called(
     with Vendor(short_dir / "second.sock") as second:
         wait_for(lambda: not any(driver["trouble"] for driver in world.agent.status()["drivers"]), what="second driver")
         assert refused_twice(world.sidecar, "CreateVolume", create(name)) == unavailable(
-            f"edge node n1 has 2 drivers that call themselves vendor.test: {vendor.socket}, {second.socket}; give "
-            "the agent's --driver one of them alone",
+            f"edge node n1 has 2 drivers that call themselves vendor.test: {vendor.socket}, {second.socket}; if one "
+            "is the controller's, let the agent's --driver name that one and no other of them; else stop one",
         )
-    assert "one of them alone" in world.sidecar.call("CreateVolume", create(name)).refusal[1]  # with one of them away
+    assert "; else stop one" in world.sidecar.call("CreateVolume", create(name)).refusal[1]  # with one of them away
     assert not vendor.calls("CreateVolume")
     assert not second.calls("CreateVolume")
 

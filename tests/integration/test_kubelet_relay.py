@@ -15,6 +15,7 @@ from common.csi import csi_pb2 as csi
 from common.csi.methods import METHODS
 from common.status import Code
 from tests.integration.dirdriver.support import Running, clear, mount, needs_mounts
+from tests.support.answers import methods_of, path_of
 from tests.support.bridge import Agent, Bridge
 from tests.support.plugin import Plugin
 from tests.support.sidecar import Sidecar, told_at_the_deadline, unavailable
@@ -236,19 +237,48 @@ def test_a_driver_that_dies_amid_a_call_leaves_it_unavailable(mine: Relayed) -> 
     assert pending.outcome().code is Code.UNAVAILABLE
 
 
-def test_of_two_drivers_with_one_name_neither_gets_a_call(short_dir: Path, mine: Relayed) -> None:
-    number = len(mine.vendor.calls("NodePublishVolume"))
-    plugins = short_dir / "n1-kubelet" / "plugins" / "other"
+def another(directory: Path, folder: str) -> Vendor:
+    """A second driver of the same name, where the agent looks for drivers."""
+    plugins = directory / "n1-kubelet" / "plugins" / folder
     plugins.mkdir(parents=True)
-    with Vendor(plugins / "csi.sock", name=NAME) as second:
+    return Vendor(plugins / "csi.sock", name=NAME)
+
+
+def test_of_two_drivers_with_one_name_neither_gets_a_call(short_dir: Path, mine: Relayed) -> None:
+    mine.vendor.lacks |= methods_of("Node")
+    mine.vendor.restart()
+    with another(short_dir, "b") as second, another(short_dir, "c") as third:
         refusal = f"edge node n1 has 2 drivers that call themselves {NAME}: "
         wait_for(
             lambda: mine.kubelet.call("NodePublishVolume").message.startswith(refusal), what="word of both drivers"
         )
-        told = len(mine.vendor.calls("NodePublishVolume"))
+        assert mine.wait_problem(refusal).endswith("else stop one")
+        told = [len(vendor.calls("NodePublishVolume")) for vendor in (second, third)]
         assert mine.kubelet.call("NodePublishVolume").code is Code.UNAVAILABLE
-        assert len(mine.vendor.calls("NodePublishVolume")) == told >= number
-        assert not second.calls("NodePublishVolume")
+        assert told == [len(vendor.calls("NodePublishVolume")) for vendor in (second, third)]
+
+
+@pytest.mark.parametrize("lacks", [(), ("Node",)], ids=["which-serves-node-too", "alone"])
+def test_beside_the_controller_that_an_operator_named_a_kubelet_calls_the_node_plugin(
+    short_dir: Path, mine: Relayed, lacks: tuple[str, ...]
+) -> None:
+    for service in lacks:
+        mine.vendor.lacks |= methods_of(service)
+    mine.vendor.restart()
+    with another(short_dir, "b") as second:
+        second.lacks |= methods_of("Controller")
+        wait_for(
+            lambda: mine.kubelet.call("NodePublishVolume").ok and second.calls("NodePublishVolume"),
+            what="a call at the node plugin",
+            timeout_s=30.0,
+        )
+        told = {path: len(mine.vendor.calls(path)) for path in NODE_METHODS}
+        assert mine.kubelet.call("NodeGetInfo").ok
+        assert mine.kubelet.call("NodeStageVolume").ok
+        mounts = ("NodeStageVolume", "NodePublishVolume")
+        assert len(second.calls("NodeStageVolume")) == 1
+        assert [told[path_of(method)] for method in mounts] == [len(mine.vendor.calls(method)) for method in mounts]
+        assert mine.problems() == []
 
 
 # -------------------- NodeGetInfo --------------------

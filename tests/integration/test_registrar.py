@@ -13,13 +13,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from common.csi import csi_pb2
-from common.errors import DriverMissing, VendorBroken
+from common.errors import DriverAmbiguous, DriverMissing, VendorBroken
 from common.status import Code, Status
 from common.tasks import supervised
 from edge.drivers import ASK_AGAIN_S
 from edge.registrar import Registrar
 from edge.registry import driver_registry
 from edge.registry.driver_registry import DriverRegistry
+from edge.registry.driver_services import find_driver
+from tests.support.answers import methods_of
 from tests.support.plugin import SERVICE, Plugin
 from tests.support.vendor import Vendor
 from tests.support.wire_vendor import WireVendor
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
     from pathlib import Path
 
+CREATE = "/csi.v1.Controller/CreateVolume"
 PUBLISH = "/csi.v1.Node/NodePublishVolume"
 LIMIT_S = 20.0
 
@@ -91,6 +94,13 @@ class Node:
     def facts(self) -> dict[str, str]:
         return {entry["name"]: entry["nodeID"] for entry in self.registry.csi_node()}
 
+    def socket_of(self, method: str, driver: str = "vendor.test") -> Path | str:
+        """Where a call of a method goes; why not, if it goes nowhere."""
+        try:
+            return find_driver(self.registry.drivers, driver, self.name, method).socket
+        except (DriverMissing, DriverAmbiguous) as error:
+            return type(error).__name__
+
     def _changed(self) -> None:
         self.changes += 1
 
@@ -116,6 +126,14 @@ def plugin(short_dir: Path, vendor: Vendor) -> Iterator[Plugin]:
 def another(node: Node, file: str, **settings: Any) -> Iterator[Plugin]:
     with Plugin(node.sockets / file, **settings) as plugin:
         yield plugin
+
+
+def split_off(vendor: Vendor, *lacks: str) -> Vendor:
+    """A second process of a vendor's, without some services."""
+    other = Vendor(vendor.socket.with_name("w.sock"))
+    for service in lacks:
+        other.lacks |= methods_of(service)
+    return other
 
 
 async def told(plugin: Plugin, number: int = 1) -> tuple[bool, str]:
@@ -553,22 +571,72 @@ async def test_a_named_driver_that_registers_too_is_one_driver(node: Node, plugi
     assert len(node.registry.drivers) == 1
 
 
-async def test_a_name_that_an_operator_gave_to_another_socket_is_refused(node: Node, vendor: Vendor) -> None:
-    with Vendor(vendor.socket.with_name("w.sock")) as named:
-        await node.start(named.socket)
-        await node.registered()
-        with another(node, "v.sock", endpoint=vendor.socket) as plugin:
-            registered, error = await told(plugin)
-    assert not registered
-    assert error == f"a driver vendor.test is at {named.socket}, which the agent's --driver names"
-
-
 async def test_a_named_driver_without_a_node_part_mounts_nothing_and_can_be_called(node: Node, vendor: Vendor) -> None:
     vendor.lacks |= {"NodeGetInfo", "NodeGetCapabilities"}
     await node.start(vendor.socket)
     await until(lambda: node.registry.drivers[0].report is not None, "its report")
     assert node.registry.find("vendor.test") is None
     assert node.facts() == {}
+
+
+# -------------------- a vendor with two processes --------------------
+
+
+async def test_a_controller_that_an_operator_named_and_a_node_plugin_that_registers_are_one_driver(
+    node: Node, plugin: Plugin, vendor: Vendor, caplog: pytest.LogCaptureFixture
+) -> None:
+    vendor.lacks |= methods_of("Controller")
+    with split_off(vendor, "Node") as controller:
+        await node.start(controller.socket)
+        await until(lambda: node.socket_of(CREATE) == controller.socket, "the controller")
+        plugin.start()
+        assert await told(plugin) == (True, "")
+        await until(lambda: node.socket_of(PUBLISH) == vendor.socket, "the node plugin")
+        assert node.socket_of(CREATE) == controller.socket
+        known = node.registry.find("vendor.test")
+        assert known is not None
+        assert known.driver.socket == vendor.socket
+        assert node.facts() == {"vendor.test": "node-id"}
+        assert node.registry.problems == []
+    assert not [text for text in caplog.messages if "cannot mount" in text]
+
+
+async def test_a_named_driver_that_serves_all_mounts_until_another_one_registers_and_again_when_that_has_left(
+    node: Node, plugin: Plugin, vendor: Vendor
+) -> None:
+    with split_off(vendor) as named:
+        named.identity.node_id = "named"
+        await node.start(named.socket, grace_s=0.5)
+        await until(lambda: node.facts() == {"vendor.test": "named"}, "the named one")
+        plugin.start()
+        assert await told(plugin) == (True, "")
+        assert node.facts() == {"vendor.test": "node-id"}
+        await until(lambda: node.socket_of(PUBLISH) == vendor.socket, "the one that registered")
+        assert node.socket_of(CREATE) == named.socket
+        plugin.stop()
+        await until(lambda: node.facts() == {"vendor.test": "named"}, "the named one again")
+        assert node.socket_of(CREATE) == node.socket_of(PUBLISH) == named.socket
+
+
+async def test_after_a_restart_a_named_driver_leaves_the_one_that_registered_its_time_to_come_back(
+    node: Node, plugin: Plugin, vendor: Vendor
+) -> None:
+    plugin.start()
+    with split_off(vendor) as named:
+        named.identity.node_id = "named"
+        await node.start(named.socket)
+        await told(plugin)
+        await until((node.state / "drivers.json").exists, "the file")
+        await node.stop()
+        plugin.stop()
+        await node.start(named.socket)
+        await until(lambda: node.socket_of(CREATE) == named.socket, "the named one")
+        known = node.registry.find("vendor.test")
+        assert known is not None
+        assert (known.node_id, known.registered) == ("node-id", False)
+        plugin.start()
+        await node.registered()
+        assert node.facts() == {"vendor.test": "node-id"}
 
 
 # -------------------- what lies about --------------------
@@ -769,3 +837,83 @@ async def test_an_observer_forgets_a_driver_that_left_after_a_while(node: Node, 
     await until(lambda: node.registry.drivers, "the driver")
     plugin.stop()
     await until(lambda: not node.registry.drivers, "its end")
+
+
+@pytest.fixture
+def plugins(node: Node) -> Path:
+    """Where an observer looks for drivers, with a directory each for two of them."""
+    plugins = node.root / "plugins"
+    for name in "ab":
+        (plugins / name).mkdir(parents=True)
+    return plugins
+
+
+def kill(vendor: Vendor) -> None:
+    """Leave what SIGKILL leaves of a driver: a file at which nobody listens."""
+    vendor.stop()
+    vendor.socket.unlink(missing_ok=True)
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(vendor.socket))
+
+
+async def test_an_observer_tells_a_vendors_two_processes_apart(
+    node: Node, plugins: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Vendor(plugins / "a" / "csi.sock") as controller, Vendor(plugins / "b" / "csi.sock") as vendor:
+        controller.lacks |= methods_of("Node")
+        vendor.lacks |= methods_of("Controller")
+        await node.start(own=False)
+        await until(lambda: node.socket_of(CREATE) == controller.socket, "the controller")
+        await until(lambda: node.socket_of(PUBLISH) == vendor.socket, "the node plugin")
+        assert node.registry.problems == []
+        controller.stop()
+        assert node.socket_of(CREATE) == controller.socket
+
+
+async def test_of_two_that_serve_all_an_observer_takes_the_one_that_an_operator_named_for_the_controller(
+    node: Node, plugins: Path
+) -> None:
+    with Vendor(plugins / "a" / "csi.sock") as controller, Vendor(plugins / "b" / "csi.sock") as vendor:
+        await node.start(own=False)
+        await until(lambda: node.socket_of(CREATE) == "DriverAmbiguous", "both")
+        (problem,) = node.registry.problems
+        assert "let the agent's --driver name that one" in problem
+        await node.stop()
+        await node.start(controller.socket, own=False)
+        await until(lambda: node.socket_of(CREATE) == controller.socket, "the controller")
+        await until(lambda: node.socket_of(PUBLISH) == vendor.socket, "the node plugin")
+        assert node.registry.problems == []
+
+
+async def test_a_socket_that_a_killed_driver_left_is_no_driver_once_another_one_serves_the_same(
+    node: Node, plugins: Path
+) -> None:
+    old, new = Vendor(plugins / "a" / "csi.sock"), Vendor(plugins / "b" / "csi.sock")
+    old.start()
+    await node.start(own=False)
+    await until(lambda: node.socket_of(CREATE) == old.socket, "the old one")
+    kill(old)
+    with new:
+        await until(lambda: node.socket_of(CREATE) == new.socket, "the new one")
+        assert [driver.socket for driver in node.registry.drivers] == [new.socket]
+        with old:
+            await until(lambda: node.socket_of(CREATE) == "DriverAmbiguous", "both")
+
+
+async def test_a_driver_that_is_slow_or_serves_something_else_is_not_replaced(node: Node, plugins: Path) -> None:
+    slow, controller = plugins / "a" / "csi.sock", Vendor(plugins / "b" / "csi.sock")
+    controller.lacks |= methods_of("Node")
+    with Vendor(slow):
+        controller.start()
+        await node.start(own=False)
+        await until(lambda: len([driver for driver in node.registry.drivers if driver.report is not None]) == 2, "both")
+    kill(controller)
+    (node.root / "plugins" / "c").mkdir()
+    with socket.socket(socket.AF_UNIX) as hanging, Vendor(node.root / "plugins" / "c" / "csi.sock") as third:
+        slow.unlink(missing_ok=True)
+        hanging.bind(str(slow))
+        hanging.listen()
+        third.lacks |= methods_of("Controller")
+        await until(lambda: third.socket in [driver.socket for driver in node.registry.drivers if driver.report], "it")
+        assert node.socket_of(PUBLISH) == "DriverAmbiguous"
+        assert controller.socket in [driver.socket for driver in node.registry.drivers]

@@ -23,6 +23,11 @@ def path_of(method: str) -> str:
     return method if method.startswith("/") else PATHS[method]
 
 
+def methods_of(service: str) -> set[str]:
+    """The paths of a service's methods."""
+    return {path for path in METHODS if path.startswith(f"/csi.v1.{service}/")}
+
+
 @dataclass
 class Identity:
     """Who a driver says it is.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from common.csi import csi_pb2
-from common.errors import DriverAmbiguous, DriverMissing, MessageTooLarge, VendorBroken
+from common.errors import MessageTooLarge, VendorBroken
 from common.relay.errors import VendorAnswerTooLarge, VendorReplaced, VendorUnreachable
 from common.reports import (
     GET_PLUGIN_CAPABILITIES,
@@ -16,10 +16,9 @@ from common.reports import (
     NODE_GET_INFO,
     REPORTED_METHODS,
     Answer,
-    DriverReport,
 )
 from common.status import Code, Status
-from edge.drivers import Driver, find_driver
+from edge.drivers import Driver
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -322,40 +321,6 @@ async def test_a_stream_that_is_closed_early_cancels_the_call(world: World) -> N
     assert not world.channel.calls[0].cancelled
     await answers.aclose()
     assert world.channel.calls[0].cancelled
-
-
-# -------------------- by name --------------------
-
-
-class FakeDriver(Driver):
-    """A driver that has told its name, or not."""
-
-    def __init__(self, name: str, socket: str = "/run/a.sock", *, trouble: str = "") -> None:
-        super().__init__(Path(socket), "n1", max_message_bytes=1, changed=lambda: None)
-        self.report = DriverReport(name, "n1", {}) if name else None
-        self.trouble = trouble
-
-
-async def test_a_driver_is_found_by_the_name_that_it_gave() -> None:
-    wanted = FakeDriver("d.example")
-    assert find_driver([FakeDriver(""), FakeDriver("e.example"), wanted], "d.example", "n1") is wanted
-
-
-async def test_a_name_that_no_driver_gave_is_missing() -> None:
-    with pytest.raises(DriverMissing):
-        find_driver([FakeDriver("e.example"), FakeDriver("")], "d.example", "n1")
-
-
-async def test_a_driver_in_trouble_is_found_as_well() -> None:
-    gone = FakeDriver("d.example", trouble="connection refused")
-    assert find_driver([gone], "d.example", "n1") is gone
-
-
-@pytest.mark.parametrize("trouble", ["", "connection refused"])
-async def test_two_drivers_of_one_name_are_named_even_if_one_of_them_is_away(trouble: str) -> None:
-    twins = [FakeDriver("d.example", "/a.sock", trouble=trouble), FakeDriver("d.example", "/b.sock")]
-    with pytest.raises(DriverAmbiguous, match=r"2 drivers that call themselves d.example: /a.sock, /b.sock; give"):
-        find_driver(twins, "d.example", "n1")
 
 
 # -------------------- the node's segment --------------------

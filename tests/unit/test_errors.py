@@ -25,6 +25,7 @@ from common.errors import (
     LinkLost,
     LocalProtocolError,
     MessageTooLarge,
+    NameElsewhere,
     NodeOffline,
     NodeUnknown,
     NoNodeFits,
@@ -82,8 +83,8 @@ TABLE: dict[type[CallError], tuple[Callable[[], CallError], Code, str]] = {
         lambda: DriverAmbiguous("dir.csi", "n7", ("/a.sock", "/b.sock")),
         Code.UNAVAILABLE,
         (
-            "edge node n7 has 2 drivers that call themselves dir.csi: /a.sock, /b.sock; give the agent's --driver one "
-            "of them alone"
+            "edge node n7 has 2 drivers that call themselves dir.csi: /a.sock, /b.sock; if one is the controller's, "
+            "let the agent's --driver name that one and no other of them; else stop one"
         ),
     ),
     NoRoute: (
@@ -107,12 +108,21 @@ TABLE: dict[type[CallError], tuple[Callable[[], CallError], Code, str]] = {
     NoPlace: (
         lambda: NoPlace("dir.csi", "volume v-1", "nobody tells"),
         Code.UNAVAILABLE,
-        "driver dir.csi runs on several edge nodes, and which one has volume v-1 is not known: nobody tells",
+        "which edge node of driver dir.csi has volume v-1 is not known: nobody tells",
     ),
     NoNodeFits: (
         lambda: NoNodeFits("dir.csi", "CreateVolume pvc-1", "none is there"),
         Code.UNAVAILABLE,
         "no edge node of driver dir.csi can be chosen for CreateVolume pvc-1: none is there",
+    ),
+    NameElsewhere: (
+        lambda: NameElsewhere("dir.csi", "CreateVolume pvc-1", "n1", "n2"),
+        Code.UNAVAILABLE,
+        (
+            "CreateVolume pvc-1 of driver dir.csi may have been carried out on edge node n1 already, and this call is "
+            "for n2; let n1 answer it (--nodeid or --placement of the proxy driver, or csi-bridge call --node n1), or, "
+            "if that node is gone for good, run csi-bridge forget n1 on the hub's host"
+        ),
     ),
     IdConflict: (
         lambda: IdConflict("dir.csi", "volume lv-1", ["n1", "n2"]),

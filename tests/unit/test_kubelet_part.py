@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from common.errors import SettingsError
+from common.objects import Object, Ref, Stamp, encode_body
+from common.sync_messages import InStep, put
 from common.tasks import supervised
 from edge import kubelet_part
 from edge.csi_volume_plugin import VolumePlugin
+from edge.disk import mounts
 from edge.kubelet_part import KubeletPart
 from edge.settings import AgentSettings
 from edge.volume_errors import NotReady
+from tests.support.volume_world import attachment, persistent_claim, persistent_volume, pod, settle
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -67,6 +71,53 @@ async def test_beside_a_running_kubelet_an_agent_only_observes(tmp_path: Path) -
     own = part(tmp_path, state="own")  # the file is left over: nobody listens there any more
     assert not own.describe()["observing"]
     await own.close()
+
+
+async def test_what_was_wanted_before_a_kubelets_time_is_not_wanted_again_after_it(tmp_path: Path) -> None:
+    own = part(tmp_path)
+    async with supervised() as tasks:
+        await own.start(tasks)
+        assert own.volumes is not None
+        bodies = (attachment(), persistent_volume(), persistent_claim(), pod(claims=("data",)))
+        changes = [put(number, stored(body)) for number, body in enumerate(bodies, 1)]
+        await own.volumes.metastore.objects.store([*changes, InStep(9)])
+        await settle()
+        assert own.describe()["volumes"], "it is wanted now"
+    await own.close()
+    observing = part(tmp_path, registration="observe")
+    assert observing.problems == []
+    await observing.close()
+    again = part(tmp_path)
+    async with supervised() as tasks:
+        await again.start(tasks)
+        await settle()
+        state = again.describe()
+    await again.close()
+    assert (state["pods"], state["volumes"], state["as_of"]) == ([], [], None)
+
+
+def stored(body: dict[str, Any]) -> Object:
+    """An object as the hub tells it."""
+    metadata = body["metadata"]
+    ref = Ref(body["kind"], metadata.get("namespace", ""), metadata["name"])
+    return Object(ref, Stamp(metadata.get("uid") or f"{metadata['name']}-uid", "1"), encode_body(body))
+
+
+async def test_mounts_that_no_kubelet_sees_to_are_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root, table = tmp_path / "root", tmp_path / "mountinfo"
+    mounted = f"{root}/pods/u/volumes/kubernetes.io~csi/pv/mount"
+    line = f"36 35 98:0 / {mounted} rw,noatime master:1 - ext4 /dev/root rw\n"
+    monkeypatch.setattr(mounts, "MOUNTINFO", table)
+    table.write_text(line)
+    assert "nobody takes them down" in kubelet_part._unkept_mounts(root)
+    table.write_text(line.replace("kubernetes.io~csi", "kubernetes.io~projected"))
+    assert kubelet_part._unkept_mounts(root) == ""
+    table.write_text(line)
+    (root / "pod-resources").mkdir(parents=True)
+    with socket.socket(socket.AF_UNIX) as kubelet:
+        kubelet.bind(str(root / "pod-resources" / "kubelet.sock"))
+        kubelet.listen()
+        assert kubelet_part._unkept_mounts(root) == ""
 
 
 async def test_rows_that_cannot_be_written_are_waited_for_and_said(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ def test_every_command_flag_metric_and_error_stands_in_it() -> None:
         "| `--drivername=NAME` | required | `CSI_BRIDGE_DRIVER_DRIVERNAME` | The vendor driver's name, ",
         "| `--max-nodes=N` | `20000` nodes | `CSI_BRIDGE_HUB_MAX_NODES` | Edge nodes that the hub knows, ",
         "| `--driver=unix:///PATH` | unset | `CSI_BRIDGE_EDGE_DRIVER` | ",
-        "The socket of a vendor's CSI driver on this node. Repeatable. |",
+        "the controller's; the node plugin registers. Repeatable. |",
         "| `--output=table\\|json`, `-o` | `table` | `CSI_BRIDGE_NODES_OUTPUT` | ",
         "| `csi_bridge_link_downs_total` | counter | `reason` | Sessions ended, by reason. |",
         "| `csi_plugin_operations_seconds` | histogram | `driver_name`, `grpc_status_code`, `method_name` | ",

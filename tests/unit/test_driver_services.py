@@ -1,0 +1,209 @@
+"""Which of a driver's sockets a call goes to, and what is told of the driver as a whole. No socket is opened."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from common.csi.csi_pb2 import GetPluginCapabilitiesResponse, PluginCapability
+from common.errors import DriverAmbiguous, DriverMissing
+from common.reports import (
+    CONTROLLER_GET_CAPABILITIES,
+    GET_PLUGIN_CAPABILITIES,
+    GET_PLUGIN_INFO,
+    GROUP_GET_CAPABILITIES,
+    NODE_GET_CAPABILITIES,
+    NODE_GET_INFO,
+    PROBE,
+    REPORTED_METHODS,
+    Answer,
+    DriverReport,
+)
+from common.status import Code
+from edge.drivers import Driver
+from edge.registry.driver_services import ambiguities, find_driver, told_reports
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+NAME = "d.example"
+CONTROLLER = "/csi.v1.Controller/CreateVolume"
+GROUP = "/csi.v1.GroupController/CreateVolumeGroupSnapshot"
+METADATA = "/csi.v1.SnapshotMetadata/GetMetadataAllocated"
+NODE = "/csi.v1.Node/NodeStageVolume"
+UNKNOWN = "/csi.v1.Imagined/Call"
+
+ANNOUNCED = ("CONTROLLER_SERVICE", "GROUP_CONTROLLER_SERVICE", "SNAPSHOT_METADATA_SERVICE")
+"""What one binary says in each of its modes: many node plugins announce what only the controller's serves."""
+
+
+class FakeDriver(Driver):
+    """A driver that has told its name, or not."""
+
+    def __init__(
+        self,
+        socket: str = "/run/a.sock",
+        *,
+        name: str = NAME,
+        trouble: str = "",
+        named: bool = False,
+        announces: Sequence[str] = ANNOUNCED,
+        lacks: Sequence[str] = (),
+    ) -> None:
+        super().__init__(Path(socket), "n1", max_message_bytes=1, changed=lambda: None)
+        answers = {method: Answer(0, body=f"{method} of {socket}".encode()) for method in REPORTED_METHODS}
+        services = [PluginCapability(service=PluginCapability.Service(type=service)) for service in announces]
+        body = GetPluginCapabilitiesResponse(capabilities=services).SerializeToString()
+        answers[GET_PLUGIN_CAPABILITIES] = Answer(0, body=body)
+        answers |= dict.fromkeys(lacks, Answer(Code.UNIMPLEMENTED, f"not at {socket}"))
+        self.report = DriverReport(name, "n1", answers) if name else None
+        self.trouble = trouble
+        self.named = named
+
+
+def controller_plugin(socket: str = "/c.sock", *, named: bool = False) -> FakeDriver:
+    """A vendor's binary in the mode of a controller."""
+    return FakeDriver(socket, named=named, lacks=(NODE_GET_CAPABILITIES, NODE_GET_INFO))
+
+
+def node_plugin(socket: str = "/n.sock", *, named: bool = False) -> FakeDriver:
+    """The same binary in the mode of a node."""
+    return FakeDriver(socket, named=named, lacks=(CONTROLLER_GET_CAPABILITIES, GROUP_GET_CAPABILITIES))
+
+
+def found(drivers: Sequence[Driver], method: str) -> Driver:
+    return find_driver(drivers, NAME, "n1", method)
+
+
+# -------------------- by name --------------------
+
+
+async def test_a_driver_is_found_by_the_name_that_it_gave() -> None:
+    wanted = FakeDriver()
+    assert found([FakeDriver(name=""), FakeDriver(name="e.example"), wanted], CONTROLLER) is wanted
+
+
+async def test_a_name_that_no_driver_gave_is_missing() -> None:
+    with pytest.raises(DriverMissing, match=r"has no driver d\.example;"):
+        found([FakeDriver(name="e.example"), FakeDriver(name="")], CONTROLLER)
+
+
+async def test_a_driver_in_trouble_is_found_as_well() -> None:
+    gone = FakeDriver(trouble="connection refused")
+    assert found([gone], CONTROLLER) is gone
+
+
+@pytest.mark.parametrize("method", [CONTROLLER, NODE, PROBE, UNKNOWN])
+@pytest.mark.parametrize("trouble", ["", "connection refused"])
+async def test_two_drivers_of_one_name_that_serve_the_same_are_named_even_if_one_of_them_is_away(
+    trouble: str, method: str
+) -> None:
+    twins = [FakeDriver("/a.sock", trouble=trouble), FakeDriver("/b.sock")]
+    with pytest.raises(DriverAmbiguous, match=r"2 drivers that call themselves d.example: /a.sock, /b.sock; if"):
+        found(twins, method)
+
+
+# -------------------- by service --------------------
+
+
+@pytest.mark.parametrize("method", [CONTROLLER, GROUP, METADATA, PROBE, GET_PLUGIN_INFO, UNKNOWN])
+async def test_what_a_controller_serves_goes_to_the_controllers_socket_whatever_the_nodes_announces(
+    method: str,
+) -> None:
+    controller, node = controller_plugin(), node_plugin()
+    assert found([node, controller], method) is controller
+    assert found([controller, node], method) is controller
+
+
+async def test_what_a_node_serves_goes_to_the_nodes_socket() -> None:
+    controller, node = controller_plugin(), node_plugin()
+    assert found([node, controller], NODE) is found([controller, node], NODE) is node
+
+
+@pytest.mark.parametrize(("method", "service"), [(CONTROLLER, "Controller"), (NODE, "Node")])
+async def test_a_call_is_never_sent_to_a_socket_that_has_refused_its_service(method: str, service: str) -> None:
+    alone = node_plugin() if method is CONTROLLER else controller_plugin()
+    with pytest.raises(DriverMissing, match=rf"has no driver d\.example that serves {service};"):
+        found([alone], method)
+
+
+async def test_a_driver_alone_refuses_in_its_own_words_what_not_every_controller_has() -> None:
+    alone = FakeDriver(announces=("CONTROLLER_SERVICE",), lacks=(GROUP_GET_CAPABILITIES,))
+    assert {found([alone], method) for method in (CONTROLLER, GROUP, METADATA, NODE, UNKNOWN)} == {alone}
+
+
+async def test_a_node_plugin_alone_says_who_it_is() -> None:
+    alone = node_plugin()
+    assert found([alone], GET_PLUGIN_INFO) is alone
+
+
+async def test_a_socket_that_announces_a_service_goes_before_one_that_does_not() -> None:
+    silent, plain = FakeDriver("/a.sock", announces=()), FakeDriver("/b.sock", announces=("CONTROLLER_SERVICE",))
+    groups = FakeDriver("/g.sock", announces=("GROUP_CONTROLLER_SERVICE",))
+    metadata = FakeDriver("/m.sock", announces=("SNAPSHOT_METADATA_SERVICE",))
+    sockets = [silent, plain, groups, metadata]
+    assert [found(sockets, method) for method in (CONTROLLER, GROUP, METADATA)] == [plain, groups, metadata]
+
+
+async def test_of_two_that_serve_all_the_one_that_an_operator_named_is_the_controllers() -> None:
+    node, controller = FakeDriver("/a.sock"), FakeDriver("/b.sock", named=True)
+    assert found([controller, node], CONTROLLER) is found([controller, node], GROUP) is controller
+    assert found([controller, node], NODE) is node
+
+
+async def test_what_a_socket_serves_counts_before_who_named_it() -> None:
+    controller, node = controller_plugin(), node_plugin(named=True)
+    assert found([node, controller], CONTROLLER) is controller
+    assert found([node, controller], NODE) is node
+
+
+async def test_two_sockets_that_an_operator_named_are_told_apart_by_what_they_serve_alone() -> None:
+    both = [controller_plugin(named=True), node_plugin(named=True)]
+    assert [found(both, method) for method in (CONTROLLER, NODE)] == both
+    with pytest.raises(DriverAmbiguous):
+        found([*both, FakeDriver("/x.sock", named=True)], CONTROLLER)
+
+
+async def test_what_is_ambiguous_is_said_once_for_each_name() -> None:
+    twins = [FakeDriver("/a.sock"), FakeDriver("/b.sock"), FakeDriver("/e.sock", name="e.example")]
+    assert ambiguities(twins, "n1") == [str(DriverAmbiguous(NAME, "n1", ("/a.sock", "/b.sock")))]
+    assert ambiguities([controller_plugin(), node_plugin()], "n1") == []
+
+
+# -------------------- as a whole --------------------
+
+
+async def test_of_each_service_the_hub_is_told_what_the_socket_says_that_serves_it() -> None:
+    controller, node = controller_plugin(), node_plugin()
+    assert controller.report is not None
+    assert node.report is not None
+    nodes = {method: node.report.answers[method] for method in (NODE_GET_INFO, NODE_GET_CAPABILITIES)}
+    whole = DriverReport(NAME, "n1", {**controller.report.answers, **nodes})
+    assert told_reports([node, controller]) == told_reports([controller, node]) == [whole]
+
+
+async def test_each_driver_is_told_once_in_its_own_words() -> None:
+    one, other = FakeDriver(), FakeDriver("/e.sock", name="e.example")
+    assert told_reports([one, FakeDriver(name=""), other]) == [one.report, other.report]
+
+
+async def test_what_nobody_has_answered_is_not_told() -> None:
+    alone = FakeDriver()
+    assert alone.report is not None
+    alone.report = DriverReport(NAME, "n1", {GET_PLUGIN_INFO: Answer(0)})
+    assert told_reports([alone]) == [alone.report]
+
+
+async def test_of_two_that_serve_the_same_one_is_told() -> None:
+    twins = [FakeDriver("/a.sock"), FakeDriver("/b.sock")]
+    assert told_reports(twins) == [twins[0].report]
+
+
+async def test_a_driver_is_not_told_while_its_controller_may_be_at_a_named_socket_that_has_not_answered() -> None:
+    node, unheard = node_plugin(), FakeDriver("/c.sock", name="", named=True)
+    whole = FakeDriver("/e.sock", name="e.example")
+    assert told_reports([unheard, node, whole]) == [whole.report]
+    assert told_reports([FakeDriver("/c.sock", name=""), node]) == [node.report]
+    assert [report.driver for report in told_reports([controller_plugin(named=True), node])] == [NAME]
