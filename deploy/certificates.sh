@@ -7,7 +7,7 @@
 #
 # The CA is made at the first call: DIRECTORY/ca.crt and ca.key. Keep ca.key where no process of the bridge is: whoever has
 # it can be any node. Each call leaves ca.crt, tls.crt and tls.key in a folder of its own, e.g. DIRECTORY/edge-n1, and
-# replaces what was there. They are good for DAYS (365).
+# replaces what was there, or, if it fails, nothing. They are good for DAYS (365).
 set -eu
 umask 077
 
@@ -19,29 +19,38 @@ usage() {
 directory=$1 role=$2 name=$3
 shift 2
 
+alternatives=
 case $role in
 hub)
-    subject="/O=csi-bridge:hubs/CN=csi-bridge:hub" purpose=serverAuth folder=$directory/hub alternatives=
+    organization=csi-bridge:hubs common=csi-bridge:hub purpose=serverAuth folder=$directory/hub
     for each; do
         case $each in
-        *:* | *[0-9].[0-9]*.[0-9]*.[0-9]*) kind=IP ;;
-        *) kind=DNS ;;
+        *:*) kind=IP ;;
+        *[!0-9.]*) kind=DNS ;;
+        *) kind=IP ;;
         esac
         alternatives=${alternatives:+$alternatives,}$kind:$each
     done
     ;;
-driver) subject="/O=csi-bridge:drivers/CN=csi-bridge:driver:$name" purpose=clientAuth folder=$directory/driver-$name ;;
-edge) subject="/O=system:nodes/CN=system:node:$name" purpose=clientAuth folder=$directory/edge-$name ;;
+driver) organization=csi-bridge:drivers common=csi-bridge:driver:$name purpose=clientAuth folder=$directory/driver-$name ;;
+edge) organization=system:nodes common=system:node:$name purpose=clientAuth folder=$directory/edge-$name ;;
 *) usage ;;
 esac
 [ "$role" = hub ] || [ $# -eq 1 ] || usage
+# A common name (CN) has 64 characters at most (RFC 5280).
+if [ ${#common} -gt 64 ]; then
+    echo "$0: $name has ${#name} characters; a certificate can hold $((${#name} - ${#common} + 64))" >&2
+    exit 2
+fi
 
-mkdir -p "$directory" "$folder"
+mkdir -p "$directory"
+work=$(mktemp -d "$directory/.new-XXXXXX")
+trap 'rm -r "$work"' EXIT
 
 # OpenSSL writes progress to the same place as errors: it is shown if it fails.
 quietly() {
-    "$@" 2>"$folder/log" || {
-        cat "$folder/log" >&2
+    "$@" 2>"$work/log" || {
+        cat "$work/log" >&2
         exit 1
     }
 }
@@ -49,17 +58,19 @@ quietly() {
 if [ ! -e "$directory/ca.key" ]; then
     quietly openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 3650 -subj "/CN=csi-bridge CA" \
         -addext basicConstraints=critical,CA:true,pathlen:0 -addext keyUsage=critical,keyCertSign,cRLSign \
-        -keyout "$directory/ca.key" -out "$directory/ca.crt"
+        -keyout "$work/ca.key" -out "$work/ca.crt"
+    mv "$work/ca.crt" "$work/ca.key" "$directory"
 fi
-quietly openssl req -new -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -subj "$subject" \
-    -keyout "$folder/tls.key" -out "$folder/tls.csr"
+quietly openssl req -new -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -subj "/O=$organization/CN=$common" \
+    -keyout "$work/tls.key" -out "$work/tls.csr"
 {
     printf '%s\n' basicConstraints=critical,CA:false keyUsage=critical,digitalSignature "extendedKeyUsage=$purpose" \
         subjectKeyIdentifier=hash authorityKeyIdentifier=keyid
-    [ -z "${alternatives-}" ] || printf '%s\n' "subjectAltName=$alternatives"
-} >"$folder/tls.ext"
-quietly openssl x509 -req -in "$folder/tls.csr" -CA "$directory/ca.crt" -CAkey "$directory/ca.key" -days "${DAYS:-365}" \
-    -set_serial "0x$(openssl rand -hex 16)" -extfile "$folder/tls.ext" -out "$folder/tls.crt"
-rm "$folder/tls.csr" "$folder/tls.ext" "$folder/log"
-cp "$directory/ca.crt" "$folder/ca.crt"
+    [ -z "$alternatives" ] || printf '%s\n' "subjectAltName=$alternatives"
+} >"$work/tls.ext"
+quietly openssl x509 -req -in "$work/tls.csr" -CA "$directory/ca.crt" -CAkey "$directory/ca.key" -days "${DAYS:-365}" \
+    -set_serial "0x$(openssl rand -hex 16)" -extfile "$work/tls.ext" -out "$work/tls.crt"
+mkdir -p "$folder"
+cp "$directory/ca.crt" "$folder"
+mv "$work/tls.key" "$work/tls.crt" "$folder"
 echo "$folder"

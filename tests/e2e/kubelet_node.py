@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from tests.e2e.containerd import Containerd
 from tests.e2e.node import Node
 from tests.peers.kubelet.kubelet_process import Kubelet
+from tests.support.deployed import added_arguments, with_flags
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from tests.peers.support.control_plane import ControlPlane
     from tests.peers.support.kube_api import Object
 
-_READY_LIMIT_S = 60.0
+_READY_LIMIT_S = 180.0
 
 
 class KubeletNode(Node):
@@ -64,7 +65,7 @@ class KubeletNode(Node):
     def start(self) -> None:
         """Boot the machine, start runtime, kubelet and agent, and wait until the node is Ready."""
         self.start_kubelet()
-        self.start_agent(f"--relay-dir={self.relay}")
+        self.start_agent(*with_flags(added_arguments("edge/overlays/relay"), relay_dir=self.relay))
 
     def start_kubelet(self) -> None:
         """The same without an agent."""

@@ -137,6 +137,44 @@ def test_no_file_is_left_out() -> None:
     assert sorted(read) == sorted(path for path in DEPLOY.rglob("*") if path.is_file())
 
 
+def test_whoever_may_call_the_hub_alone_may_call_its_pod(rendered: dict[str, list[Object]]) -> None:
+    """The podSelector of a way out means the hub's pod in every folder, whatever labels an overlay adds."""
+    (hub,) = _pods(rendered["cloud/base"])
+    ways = {
+        (path, policy["metadata"]["name"]): _selects(to["podSelector"], hub)
+        for path, made in rendered.items()
+        for policy in _policies(made)
+        for rule in policy["spec"]["egress"]
+        for to in rule.get("to", ())
+    }
+    assert ways == {
+        ("cloud/driver", "csi-bridge-driver"): True,
+        ("cloud/another-driver", "csi-bridge-driver-other"): True,
+    }
+
+
+def test_what_is_made_for_another_driver_is_for_its_pod_alone(rendered: dict[str, list[Object]]) -> None:
+    made = rendered["cloud/another-driver"]
+    (first,), (other,) = _pods(rendered["cloud/driver"]), _pods(made)
+    selectors = [it["spec"]["podSelector"] for it in _policies(made)]
+    selectors += [it["spec"]["selector"] for it in made if it["kind"] == "StatefulSet"]
+    assert [(_selects(it, other), _selects(it, first)) for it in selectors] == [(True, False)] * 2
+
+
+def _policies(made: list[Object]) -> list[Object]:
+    return [it for it in made if it["kind"] == "NetworkPolicy"]
+
+
+def _pods(made: list[Object]) -> list[dict[str, str]]:
+    """The labels of the pods of each StatefulSet."""
+    return [it["spec"]["template"]["metadata"]["labels"] for it in made if it["kind"] == "StatefulSet"]
+
+
+def _selects(selector: Object, labels: dict[str, str]) -> bool:
+    assert selector.keys() == {"matchLabels"}
+    return bool(selector["matchLabels"].items() <= labels.items())
+
+
 def test_kubeedges_agents_find_the_drivers_where_edgecore_does(rendered: dict[str, list[Object]]) -> None:
     spec = _of_daemons(rendered["edge/overlays/kubeedge"])
     (agent,) = spec["containers"]
@@ -201,14 +239,15 @@ class Deployed:
         args = arguments(container("cloud/driver/driver.yaml", "driver"), DRIVER_NAME=name)
         return self._start("driver", [_BIN / "csi-bridge", *with_flags(args, **changes)], lambda: listens_on(self.csi))
 
-    def start_agent(self, agent: Object) -> Process:
-        """Start the agent of a node with a kubelet, from its container."""
+    def start_agent(self, agent: Object, **places: Path) -> Process:
+        """Start the agent of a node with a kubelet, from its container, with other values of further flags."""
         status = self._directory / "edge.sock"
         changes = {
             "root_dir": self.root,
             "state_dir": self._directory / "edge",
             "status": f"unix://{status}",
             **self._tls("edge", _NODE),
+            **places,
         }
         args = with_flags(arguments(agent, NODE_NAME=_NODE, HUB=f"wss://localhost:{self._port}"), **changes)
         return self._start("agent", [_BIN / "csi-bridge", *args], lambda: listens_on(status))
@@ -423,6 +462,25 @@ def _snapshot(api: KubeApi, namespace: str) -> None:
     )
 
 
+# ---- storage of each node's own, without a topology -----------------------------------------------------------------
+
+
+def test_the_relay_tells_the_kubelet_the_node_of_a_driver_without_a_topology(
+    deployed: Deployed, rendered: dict[str, list[Object]]
+) -> None:
+    deployed.start_hub()
+    deployed.start_vendor("--no-topology")
+    (agent,) = _of_daemons(rendered["edge/overlays/relay"])["containers"]
+    relay = deployed.root / "plugins/csi-bridge"
+    deployed.start_agent(agent, relay_dir=relay)
+
+    socket = relay / "dirdriver.csi.sock"
+    wait_for(lambda: listens_on(socket), what="the relay's socket", timeout_s=_READY_S)
+    with Sidecar(socket, patient=True) as kubelet:
+        told = kubelet.call("NodeGetInfo").answer
+    assert dict(told.accessible_topology.segments) == {"csi-bridge.io/node": _NODE}
+
+
 # ---- in KubeEdge's place ---------------------------------------------------------------------------------------------
 
 
@@ -464,11 +522,15 @@ def test_kubeedges_stateful_set_works_with_another_image(
 # ---- what a newcomer types -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("kinds", "edge_1")
-def test_what_the_documents_say_to_type_works(
-    tmp_path: Path, peer: Callable[[str], Path], control_plane: ControlPlane
-) -> None:
-    """Their blocks of shell, one after the other, in a copy of the tree.
+def typed(name: str, *, until: str = "") -> list[str]:
+    """The blocks of shell of a page, maybe only those before a heading."""
+    page = (ROOT / f"docs/{name}.md").read_text()
+    return re.findall("```sh\n(.*?)```", page[: page.index(until)] if until else page, re.DOTALL)
+
+
+@pytest.fixture
+def newcomer(tmp_path: Path, peer: Callable[[str], Path], control_plane: ControlPlane) -> Callable[[list[str]], str]:
+    """Types blocks of shell in a copy of the tree, and gives what that says, and what my-cluster makes at the end.
 
     The API server judges what is created, labelled and deleted, and keeps nothing of it. What needs pods that run is
     left to the tests with nodes.
@@ -487,24 +549,45 @@ esac
 """
     )
     kubectl.chmod(0o755)
-    documents = (ROOT / f"docs/{name}.md" for name in ("install", "first-volume"))
-    blocks = [it for document in documents for it in re.findall("```sh\n(.*?)```", document.read_text(), re.DOTALL)]
 
-    typed = "\n".join(["set -e", *blocks, "kubectl kustomize my-cluster/cloud", "kubectl kustomize my-cluster/edge"])
-    done = subprocess.run(
-        ["sh", "-c", typed],
-        cwd=tmp_path,
-        env={**os.environ, "PATH": f"{kubectl.parent}:{os.environ['PATH']}"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    def type_(blocks: list[str]) -> str:
+        look = "for each in cloud edge other; do [ ! -d my-cluster/$each ] || kubectl kustomize my-cluster/$each; done"
+        done = subprocess.run(
+            ["sh", "-c", "\n".join(["set -e", *blocks, look])],
+            cwd=tmp_path,
+            env={**os.environ, "PATH": f"{kubectl.parent}:{os.environ['PATH']}"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        assert "image: registry.example" not in done.stdout
+        assert "image: registry.your.company/csi-bridge/edge:0.1.0" in done.stdout
+        assert "secret/csi-bridge-hub-tls created" in done.stdout
+        return done.stdout
 
-    assert done.returncode == 0, done.stderr
-    for said in ("secret/csi-bridge-hub-tls created", "node/edge-1", "csidriver.storage.k8s.io/dirdriver.csi created"):
-        assert said in done.stdout
-    assert "image: registry.your.company/csi-bridge/edge:0.1.0" in done.stdout
-    assert "image: registry.example" not in done.stdout
+    return type_
+
+
+@pytest.mark.usefixtures("kinds", "edge_1")
+def test_what_the_documents_say_to_type_works(newcomer: Callable[[list[str]], str]) -> None:
+    said = newcomer([*typed("install"), *typed("first-volume")])
+
+    for line in ("node/edge-1", "csidriver.storage.k8s.io/dirdriver.csi created"):
+        assert line in said
+    for line in ("csi-bridge.io/driver: other.csi", "- --placement=local", "- --extra-create-metadata"):
+        assert line in said
+    assert "secret/csi-bridge-driver-other-tls created" in said
+    assert "nodePort: 30350" in said
+
+
+@pytest.mark.usefixtures("kinds")
+def test_what_users_of_kubeedge_are_told_to_type_works(newcomer: Callable[[list[str]], str]) -> None:
+    """The images and certificates are made as install.md says."""
+    said = newcomer([*typed("install", until="## 3. "), *typed("from-kubeedge")])
+
+    for line in ("path: /var/lib/kubeedge", "--root-dir=/var/lib/edged", "hub: wss://hub.example:10350"):
+        assert line in said
 
 
 # ---- what kubectl does not read --------------------------------------------------------------------------------------

@@ -68,6 +68,15 @@ def arguments(container: Object, **values: str) -> list[str]:
     return [re.sub(r"\$\((\w+)\)", lambda found: known[found[1]], text) for text in container["args"]]
 
 
+def added_arguments(overlay: str) -> list[str]:
+    """What an overlay below deploy/ adds at the end of its only container's arguments."""
+    patches = yaml.safe_load((DEPLOY / overlay / "kustomization.yaml").read_text())["patches"]
+    changes = [change for patch in patches for change in yaml.safe_load(patch["patch"])]
+    return [
+        it["value"] for it in changes if (it["op"], it["path"].rpartition("/containers/0/")[2]) == ("add", "args/-")
+    ]
+
+
 def with_flags(args: list[str], **flags: object) -> list[str]:
     """Arguments with other values of flags that are among them: `with_flags(args, csi_address="/x")`.
 

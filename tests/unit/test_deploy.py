@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
+import subprocess
 import sys
 import tomllib
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
+from cryptography.x509 import DNSName, IPAddress, SubjectAlternativeName, load_pem_x509_certificate
 
 from cli import main, process
 from common.settings import Settings, specs
@@ -19,6 +22,7 @@ from tests.support.deployed import (
     DEPLOY,
     OURS,
     ROOT,
+    added_arguments,
     arguments,
     container,
     containers,
@@ -67,6 +71,22 @@ def test_the_command_line_takes_every_containers_arguments(
 ) -> None:
     run(monkeypatch, *arguments(of[1], **VALUES))
     assert len(started) == 1
+
+
+def test_the_agent_takes_what_the_relay_adds_and_kubelet_and_agent_have_it_at_one_path(
+    monkeypatch: pytest.MonkeyPatch, started: list[Settings]
+) -> None:
+    agent = container("edge/base/agent.yaml", "agent")
+    run(monkeypatch, *arguments(agent, **VALUES), *added_arguments("edge/overlays/relay"))
+
+    (settings,) = started
+    assert isinstance(settings, AgentSettings)
+    assert settings.relay_dir is not None
+    spec = pod_spec(next(it for it in objects(DEPLOY / "edge/base/agent.yaml") if it["kind"] == "DaemonSet"))
+    assert spec is not None
+    on_host = {it["name"]: it["hostPath"]["path"] for it in spec["volumes"] if "hostPath" in it}
+    (mount,) = (it for it in agent["volumeMounts"] if settings.relay_dir.is_relative_to(it["mountPath"]))
+    assert mount["mountPath"] == on_host[mount["name"]]
 
 
 @pytest.mark.parametrize("of", [it for it in OWN if "dirdriver" in it[1]["image"]], ids=named)
@@ -131,6 +151,16 @@ def examples(kind: str) -> Iterator[Object]:
             yield from (it for it in objects(path) if it["kind"] == kind)
 
 
+def test_the_restored_volume_is_wanted_where_the_snapshots_volume_is() -> None:
+    """Else, of several edge nodes, the scheduler takes one that the copy cannot be made on."""
+    pods = {it["metadata"]["name"]: it for it in examples("Pod")}
+    terms = pods["restored"]["spec"]["affinity"]["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    (term,) = terms
+    assert term["topologyKey"] == "kubernetes.io/hostname"
+    meant = term["labelSelector"]["matchLabels"].items()
+    assert [name for name, it in pods.items() if meant <= it["metadata"].get("labels", {}).items()] == ["dynamic"]
+
+
 @pytest.mark.parametrize("key", ["node.kubernetes.io/unreachable", "node.kubernetes.io/not-ready"])
 def test_the_examples_pods_stay_on_a_node_that_is_away(key: str) -> None:
     pods = list(examples("Pod"))
@@ -155,6 +185,65 @@ def test_what_runs_in_the_cloud_keeps_off_the_edge() -> None:
         required = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
         (term,) = required["nodeSelectorTerms"]
         assert {(it["key"], it["operator"]) for it in term["matchExpressions"]} == wanted
+
+
+# ---- certificates ----------------------------------------------------------------------------------------------------
+
+
+needs_openssl = pytest.mark.skipif(not shutil.which("openssl"), reason="openssl is not installed")
+
+
+def certify(directory: Path, *argv: str) -> subprocess.CompletedProcess[str]:
+    """Call certificates.sh."""
+    command = [str(DEPLOY / "certificates.sh"), str(directory), *argv]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def files(directory: Path) -> dict[str, bytes]:
+    """Every file below a directory."""
+    return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
+
+@needs_openssl
+def test_a_name_of_the_hub_is_an_address_only_if_all_of_it_is_one(tmp_path: Path) -> None:
+    names = ("hub.10.0.0.5.nip.io", "10-0-0-5.example", "10.0.0.5", "2001:db8::1")
+    assert certify(tmp_path, "hub", *names).returncode == 0
+    certificate = load_pem_x509_certificate((tmp_path / "hub/tls.crt").read_bytes())
+    told = certificate.extensions.get_extension_for_class(SubjectAlternativeName).value
+    assert told.get_values_for_type(DNSName) == list(names[:2])
+    assert [str(it) for it in told.get_values_for_type(IPAddress)] == list(names[2:])
+
+
+@needs_openssl
+def test_a_certificates_folder_has_what_goes_into_the_secret_and_nothing_else(tmp_path: Path) -> None:
+    assert certify(tmp_path, "edge", "n1").stdout == f"{tmp_path}/edge-n1\n"
+    authority = {"ca.crt", "ca.key"}
+    assert files(tmp_path).keys() == authority | {f"edge-n1/{name}" for name in ("ca.crt", "tls.crt", "tls.key")}
+
+
+@needs_openssl
+def test_a_renewal_that_fails_leaves_everything_as_it_was(tmp_path: Path) -> None:
+    certify(tmp_path, "hub", "hub.example")
+    before = files(tmp_path)
+
+    done = certify(tmp_path, "hub", "hub.example", "10.0.0.5.6")
+
+    assert done.returncode != 0
+    assert "10.0.0.5.6" in done.stderr
+    assert files(tmp_path) == before
+
+
+@needs_openssl
+@pytest.mark.parametrize(("role", "longest"), [("driver", 46), ("edge", 52)])
+def test_a_name_that_no_certificate_can_hold_is_refused_with_the_limit(role: str, longest: int, tmp_path: Path) -> None:
+    assert certify(tmp_path, role, "n" * longest).returncode == 0
+    before = files(tmp_path)
+
+    done = certify(tmp_path, role, "n" * (longest + 1))
+
+    assert done.returncode != 0
+    assert done.stderr.endswith(f"has {longest + 1} characters; a certificate can hold {longest}\n")
+    assert files(tmp_path) == before
 
 
 # ---- the systemd unit ------------------------------------------------------------------------------------------------
