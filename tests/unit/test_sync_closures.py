@@ -441,6 +441,18 @@ def test_a_closure_is_known_when_all_that_it_needs_was_asked_for() -> None:
     assert str(ref) not in held(closures, "n1")
 
 
+def test_unknown_is_what_a_closure_needs_and_the_source_cannot_say() -> None:
+    found, ref = Reluctant(), Ref("Secret", "vault", "stage")
+    found.update(items(*(it for it in WEB if it["kind"] != "Secret")), ready=True)
+    closures = Closures(found)
+    closures.watch("n1", lambda: None)
+    assert closures.is_unknown("n1", ref)
+    assert not closures.is_unknown("n2", ref)  # it is certain that this node needs none
+    assert not closures.is_unknown("n1", Ref("Secret", "vault", "of-a-pod-that-is-gone"))
+    found.asked.add(ref)
+    assert not closures.is_unknown("n1", ref)
+
+
 # ---- tokens ----------------------------------------------------------------------------------------------------------
 
 VAULT: dict[str, Any] = {"tokenRequests": [{"audience": "vault", "expirationSeconds": 600}]}
