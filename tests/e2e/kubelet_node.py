@@ -70,6 +70,7 @@ class KubeletNode(Node):
     def start_kubelet(self) -> None:
         """The same without an agent."""
         self.machine.boot()
+        self._plane.await_kubelet(self.name)
         self._kubelet.start()
         self._plane.api.wait_until("Node", self.name, _is_ready, what="ready", timeout_s=_READY_LIMIT_S)
 

@@ -54,6 +54,7 @@ class KubeletNode:
         self._plane.start()
         kubeconfig = self._plane.node_kubeconfig(self.name)
         self._kubelet = Kubelet(self._directory / "k", peer=self._peer, node=self.name, kubeconfig=kubeconfig)
+        self._plane.await_kubelet(self.name)
         self._kubelet.start()
         self._plane.api.wait_until("Node", self.name, _is_ready, what="ready")
 

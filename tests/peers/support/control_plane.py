@@ -158,6 +158,13 @@ class ControlPlane:
         """A kubeconfig file for the kubelet of one of `nodes`, which may see what the Node authorizer allows."""
         return self.kubeconfig(f"node-{node}", self._node_tokens[node])
 
+    def await_kubelet(self, node: str) -> None:
+        """Make the Node of a kubelet that is about to start; there may be one.
+
+        One that looks for its CSINode before it has made its Node looks again after 15 s, and then after two minutes.
+        """
+        self.api.ensure({"apiVersion": "v1", "kind": "Node", "metadata": {"name": node}})
+
     def service_account_kubeconfig(self, namespace: str, name: str) -> Path:
         """A kubeconfig file for a ServiceAccount that exists, with a token that the API server made."""
         return self.kubeconfig(f"{namespace}-{name}", self.api.token_for(namespace, name))
