@@ -16,7 +16,13 @@ _SHOWN_CHARS = 1_000
 class NodeCalls:
     """The calls of all nodes. What it keeps of each is one failure."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, knows: Callable[[str], bool]) -> None:
+        """No calls yet.
+
+        Args:
+            knows: whether there is a node of a name: callers may name any.
+        """
+        self._knows = knows
         self._under_way: Counter[str] = Counter()
         self._failures: dict[str, dict[str, object]] = {}
 
@@ -53,7 +59,7 @@ class NodeCalls:
         return {"calls": self._under_way[node], "last_error": self._failures.get(node)}
 
     def _note(self, account: Account, status: Status) -> None:
-        if not account.node:  # it was for no node that anybody knows
+        if not self._knows(account.node):
             return
         self._failures[account.node] = {
             "at": time.time(),

@@ -26,7 +26,7 @@ from cloud.node_calls import NodeCalls
 from cloud.nodes import Call, Nodes, Reply
 from cloud.placement.affinity import Affinity
 from cloud.placement.ledger import Ledger
-from cloud.placement.placement import Placement
+from cloud.placement.placement import Mode, Placement
 from cloud.placement.requests import VOLUME
 from cloud.refusals import Refusals
 from cloud.store import Store
@@ -94,7 +94,7 @@ class Hub:
         self.settings: Mapping[str, list[str]] = {}
         """What it was started with (`common.settings.as_texts`), for operators."""
         self.nodes = Nodes(store, changed=self._report_changed, max_nodes=max_nodes)
-        self._calls = NodeCalls()
+        self._calls = NodeCalls(knows=self.nodes.knows)
         self._refusals = Refusals()
         self.placement = Placement(self.nodes, ledger, losses=lambda: store.losses.standing)
         self._store, self._ledger = store, ledger
@@ -144,6 +144,10 @@ class Hub:
         role = admit(link.peer, link.peer_identity, insecure=self._insecure)
         if role is Role.EDGE:
             self.nodes.connect(link.peer, link)
+        if role is Role.DRIVER and link.peer.placement not in ("", *Mode):
+            shown = link.peer.placement[:_SHOWN_CHARS]
+            why = f"this hub knows the placements {', '.join(Mode)}, and not {shown!r}; a newer one may"
+            raise HandshakeRefused(Reason.PROTOCOL_ERROR, why)
         return role
 
     def refused(self, link: Link, reason: str, message: str) -> None:
@@ -209,9 +213,7 @@ class Hub:
             self._check_call(stream, frame)
             call = Call(frame.subject, frame.method, request, frame.call, stream.remaining_s())
             with self._calls.counted(account) as goes_to:
-                reply = await self.placement.call(
-                    call, wanted=frame.node, mode=stream.link.peer.placement, goes_to=goes_to
-                )
+                reply = await self.placement.call(call, wanted=frame.node, mode=_mode(stream.link), goes_to=goes_to)
                 await self._forward(stream, reply, account)
 
     def _check_call(self, stream: Stream, frame: Open) -> None:
@@ -288,7 +290,7 @@ class Hub:
     async def _tell(self, stream: Stream, driver: str, wanted: str, told: DriverReport | None) -> DriverReport | None:
         """Tell a proxy driver what is known of its driver, if that is another thing than was told; gives what was."""
         try:
-            report = self.placement.report(driver, wanted, stream.link.peer.placement)
+            report = self.placement.report(driver, wanted, _mode(stream.link))
         except (NoRoute, KnowledgeLost):  # the next report or an operator may make one
             return told
         if report is None or report == told:
@@ -430,6 +432,11 @@ class Hub:
         (Role.EDGE, Kind.OBSERVE): _serve_observe,
     }
     """Which role may open which kind of stream."""
+
+
+def _mode(link: Link) -> str:
+    """How a peer's calls are placed; empty: an operator's, by hand."""
+    return "" if link.context is Role.OPERATOR else link.peer.placement or Mode.AUTO
 
 
 def _in_parts(texts: list[str]) -> Iterator[list[str]]:

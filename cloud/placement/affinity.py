@@ -1,6 +1,6 @@
 """The affinity: on which nodes the PersistentVolumes of a handle may be used, as their nodeAffinity says."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from cloud.placement.fleet import Fleet, Member
@@ -21,18 +21,27 @@ class Affinity:
         self._changed(frozenset(source.refs(_KIND)))
         source.subscribe(self._changed)
 
-    def nodes(self, handle: str, driver: str, fleet: Fleet) -> list[str] | None:
-        """The nodes of the fleet on which a volume may be used.
+    @property
+    def is_ready(self) -> bool:
+        """Whether every PersistentVolume is known: before that, that there is none says nothing."""
+        return self._source.is_ready
 
-        None: there is no PersistentVolume of it, or one that may be used anywhere.
-        """
+    def nodes(self, handle: str, driver: str, fleet: Fleet) -> list[str]:
+        """The nodes of the fleet that PersistentVolumes of a handle name. One that may be used anywhere names none."""
         required = [terms for terms in self._required(handle, driver) if terms]
-        return [member.node for member in fleet if any(_allow(terms, member) for terms in required)] or None
+        return [each.node for each in fleet if any(_fit(terms, each, lambda _: True) for terms in required)]
 
-    def allows(self, handle: str, driver: str, member: Member) -> bool:
-        """Whether nothing says that a volume may not be used on a node."""
+    def possible(self, handle: str, driver: str, fleet: Fleet) -> list[str]:
+        """The nodes of the fleet that no PersistentVolume of a handle rules out.
+
+        A label that no node of the fleet has, or that a vendor has yet to tell of its node, may be there all the same.
+        """
         required = list(self._required(handle, driver))
-        return not required or any(not terms or _allow(terms, member) for terms in required)
+        return [each.node for each in fleet if _may_fit(required, each, fleet)]
+
+    def allows(self, handle: str, driver: str, member: Member, fleet: Fleet) -> bool:
+        """Whether a node is one of those."""
+        return _may_fit(list(self._required(handle, driver)), member, fleet)
 
     def _required(self, handle: str, driver: str) -> Iterator[Sequence[Mapping[str, Any]]]:
         """Of each PersistentVolume its NodeSelectorTerms; none if it may be used anywhere."""
@@ -56,15 +65,31 @@ class Affinity:
             self._by_handle.setdefault(key, set()).add(ref)
 
 
-def _allow(terms: Sequence[Mapping[str, Any]], member: Member) -> bool:
-    return any(_fits(term, member.labels, member.node) for term in terms)
+def _may_fit(required: Sequence[Sequence[Mapping[str, Any]]], member: Member, fleet: Fleet) -> bool:
+    def is_known(key: str) -> bool:
+        return key in member.labels or (member.tells_segments and key in fleet.label_keys)
+
+    return not required or any(not terms or _fit(terms, member, is_known) for terms in required)
 
 
-def _fits(term: Mapping[str, Any], labels: Mapping[str, str], node: str) -> bool:
-    """Whether a node fits a NodeSelectorTerm, by what is known of its labels. An empty term fits none (Kubernetes)."""
-    expressions = [(each, labels) for each in term.get("matchExpressions") or ()]
-    expressions += [(each, {"metadata.name": node}) for each in term.get("matchFields") or ()]
-    return bool(expressions) and all(_holds(expression, known) for expression, known in expressions)
+def _fit(terms: Sequence[Mapping[str, Any]], member: Member, is_known: Callable[[str], bool]) -> bool:
+    return any(_fits(term, member, is_known) for term in terms)
+
+
+def _fits(term: Mapping[str, Any], member: Member, is_known: Callable[[str], bool]) -> bool:
+    """Whether a node fits a NodeSelectorTerm. An empty term fits none (Kubernetes).
+
+    Args:
+        term: the term.
+        member: the node.
+        is_known: whether it is known if the node has a label of this key; if not, it is as the term wants it.
+    """
+    expressions, fields = term.get("matchExpressions") or (), term.get("matchFields") or ()
+    return (
+        bool(expressions or fields)
+        and all(_holds(each, member.labels) or not is_known(each["key"]) for each in expressions)
+        and all(_holds(each, {"metadata.name": member.node}) for each in fields)
+    )
 
 
 def _holds(expression: Mapping[str, Any], labels: Mapping[str, str]) -> bool:

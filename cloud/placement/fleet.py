@@ -60,6 +60,11 @@ class Member:
     node_id: str
     lists: frozenset[int]
 
+    @property
+    def tells_segments(self) -> bool:
+        """Whether it is known where the node is: a vendor that has just started may not answer NodeGetInfo yet."""
+        return bool(self.segments) or not self.has_topology
+
     def matches(self, term: Mapping[str, str]) -> bool:
         """Whether the node is where a term of a topology says."""
         return term.items() <= self.segments.items()
@@ -87,6 +92,11 @@ class Fleet:
         """The nodes that are where a term of a topology says. However many terms a request has, each is a look-up."""
         fewest = min((self._at.get(segment, []) for segment in term.items()), key=len, default=[])
         return [member.node for member in fewest if member.matches(term)]
+
+    @cached_property
+    def label_keys(self) -> frozenset[str]:
+        """The keys of the labels that any node is known to have."""
+        return frozenset(key for member in self for key in member.labels)
 
     @cached_property
     def _at(self) -> Mapping[tuple[str, str], list[Member]]:

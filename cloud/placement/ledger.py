@@ -12,7 +12,8 @@ Rules:
 * Memory is asked, the file is written: those writes that wait together in one transaction, in a thread. What must not
   be told before waits until the disk has it (`synchronous=FULL`).
 * That a name is settled needs no waiting: it is written with the next write that succeeds. Where the disk does not
-  learn of it, the name stays with its node after a restart: an annoyance, and no untruth.
+  learn of it, the name stays with its node after a restart: an annoyance, and no untruth. The same goes for a doubt
+  about a name that nobody had the disk keep before: the disk is told when the doubt remains.
 * A ledger that was lost is one of the losses, like a damaged database of nodes (`cloud.losses`).
 """
 
@@ -21,8 +22,8 @@ import itertools
 import logging
 import sqlite3
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter, OrderedDict, defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -91,6 +92,19 @@ class _Entry:
         return not (self.name or self.gone)
 
 
+@dataclass(slots=True, eq=False)
+class _Changing:
+    """A place of which the disk is being told.
+
+    Attributes:
+        on_disk: what the disk has of it.
+        writes: how many writes are under way.
+    """
+
+    on_disk: _Entry | None
+    writes: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class Known:
     """The nodes of one thing, each in the order of their names.
@@ -104,6 +118,11 @@ class Known:
     made: list[str] = field(default_factory=list)
     listed: list[str] = field(default_factory=list)
     deleted: list[str] = field(default_factory=list)
+
+    @property
+    def nodes(self) -> list[str]:
+        """All of them."""
+        return [*self.made, *self.listed, *self.deleted]
 
 
 class Ledger:
@@ -128,13 +147,16 @@ class Ledger:
         self.now = now
         self._claims: dict[tuple[str, str], Claim] = {}
         self._things: dict[tuple[str, Thing], dict[str, _Entry]] = {}
+        self._counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        """By driver and node: of how many things anything is known."""
         self._gone: OrderedDict[_Place, float] = OrderedDict()
         """What was deleted, the oldest first, and when."""
+        self._changing: dict[_Place, _Changing] = {}
         self._inventories: dict[tuple[str, str, str], set[_Place]] = {}
         """By driver, node and kind: what the node's last list told and nothing else does."""
         self._waiting: list[tuple[list[_Statement], asyncio.Future[None]]] = []
-        self._settled: set[tuple[str, str]] = set()
-        """Names of which the disk may have a claim that it needs no more. Nobody waits until it is gone."""
+        self._untold: set[tuple[str, str]] = set()
+        """Names of which the disk may have a claim that it needs no more, or lack one. Nobody waits for it."""
         self._writer: asyncio.Task[None] | None = None
         self._is_closed = False
         try:
@@ -163,6 +185,15 @@ class Ledger:
             nodes = known.deleted if entry.gone else known.made if entry.is_made else known.listed
             nodes.append(node)
         return known
+
+    def has(self, driver: str, thing: Thing, node: str) -> bool:
+        """Whether a node has a thing, as far as is known."""
+        entry = self._entry(_Place(driver, thing, node))
+        return entry is not None and not entry.gone
+
+    def nodes(self, driver: str) -> Collection[str]:
+        """The nodes that have things of a driver, or had them not long ago."""
+        return self._counts[driver].keys() if driver in self._counts else ()
 
     def is_listed(self, driver: str, node: str, kind: str) -> bool:
         """Whether the node has listed all things of a kind since the ledger began."""
@@ -197,8 +228,8 @@ class Ledger:
             PlacementNotKept: it does not take it.
         """
         if not claim.is_kept:
-            row, claim.is_tried = (*claim.key, claim.node), True
-            await self._write([("INSERT OR REPLACE INTO claims VALUES (?, ?, ?)", row)])
+            claim.is_tried = True
+            await self._write([_claim_statement(claim)])
             claim.is_kept = True
 
     def settle(self, claim: Claim, *, in_doubt: bool | None) -> None:
@@ -215,14 +246,19 @@ class Ledger:
         self._release(claim)
 
     def _release(self, claim: Claim) -> None:
-        """Forget a claim as far as it is of no use any more. What was made keeps its name without it on the disk."""
-        if claim.attempts or claim.in_doubt or self._claims.get(claim.key) is not claim:
+        """Forget a claim as far as it is of no use any more, and let the disk know of a doubt that it lacks.
+
+        What was made keeps its name without a claim on the disk.
+        """
+        if self._claims.get(claim.key) is not claim:
             return
-        if claim.is_tried:
-            claim.is_tried = claim.is_kept = False
-            self._settled.add(claim.key)
+        is_over = not (claim.attempts or claim.in_doubt)
+        is_lacking = claim.in_doubt and not claim.is_kept
+        if is_lacking or (is_over and claim.is_tried):
+            claim.is_tried, claim.is_kept = is_lacking, False
+            self._untold.add(claim.key)
             self._start_writer()
-        if not claim.made:
+        if is_over and not claim.made:
             del self._claims[claim.key]
 
     # ---- things: each returns when the disk has it, or raises PlacementNotKept ---------------------------------------
@@ -232,11 +268,15 @@ class Ledger:
         await self._change({_Place(driver, thing, node): _Entry(name) for thing in things})
 
     async def ended(self, driver: str, node: str, things: Iterable[Thing]) -> None:
-        """A node has deleted these. Where that cannot be written, they are there as before."""
-        now, new = self.now(), dict[_Place, _Entry]()
+        """A node has deleted these. Where that cannot be written, they are there as before.
+
+        What others list as well is theirs alone from now on: that was a conflict, and now it is settled.
+        """
+        now, new = self.now(), dict[_Place, _Entry | None]()
         for place in (_Place(driver, thing, node) for thing in things):
             old = self._entry(place)
-            new[place] = _Entry(old.name if old is not None else "", now)
+            is_settled = old is not None and old.is_hearsay and self._is_elsewhere(place)
+            new[place] = None if is_settled else _Entry(old.name if old is not None else "", now)
         await self._change(new, *self._without_old(now))
 
     async def listed(self, driver: str, node: str, kind: str, things: Iterable[Thing], *, began: float) -> None:
@@ -292,10 +332,15 @@ class Ledger:
     def _entry(self, place: _Place) -> _Entry | None:
         return self._things.get((place.driver, place.thing), {}).get(place.node)
 
+    def _is_elsewhere(self, place: _Place) -> bool:
+        entries = self._things.get((place.driver, place.thing), {})
+        return any(node != place.node and not entry.gone for node, entry in entries.items())
+
     def _set(self, place: _Place, entry: _Entry | None) -> None:
         """Set what is known of a place (None: nothing), and who holds the name under which something was made there."""
         entries = self._things.setdefault((place.driver, place.thing), {})
         old = entries.pop(place.node, None)
+        self._count(place, (entry is not None) - (old is not None))
         self._gone.pop(place, None)
         if entry is not None:
             entries[place.node] = entry
@@ -313,18 +358,32 @@ class Ledger:
                 former.made.discard(place.thing)
                 self._release(former)
 
-    async def _change(self, new: Mapping[_Place, _Entry], *more: _Statement) -> None:
-        """Set what is known of places, at once, in memory; and as before if the disk does not take it."""
-        old = {place: self._entry(place) for place in new}
+    def _count(self, place: _Place, more: int) -> None:
+        counts = self._counts[place.driver]
+        counts[place.node] += more
+        if not counts[place.node]:
+            del counts[place.node]
+
+    async def _change(self, new: Mapping[_Place, _Entry | None], *more: _Statement) -> None:
+        """Set what is known of places, at once, in memory; and as the disk has it if the disk does not take it."""
         for place, entry in new.items():
+            self._changing.setdefault(place, _Changing(self._entry(place))).writes += 1
             self._set(place, entry)
         try:
             await self._write([*itertools.starmap(_statement, new.items()), *more])
         except PlacementNotKept:
             for place, entry in new.items():
                 if self._entry(place) is entry:  # and nothing has happened to it meanwhile
-                    self._set(place, old[place])
+                    self._set(place, self._changing[place].on_disk)
             raise
+        else:
+            for place, entry in new.items():
+                self._changing[place].on_disk = entry
+        finally:
+            for place in new:
+                self._changing[place].writes -= 1
+                if not self._changing[place].writes:
+                    del self._changing[place]
 
     def _without_old(self, now: float) -> Iterator[_Statement]:
         """Forget what has been gone for long."""
@@ -357,18 +416,18 @@ class Ledger:
 
     async def _write_waiting(self) -> None:
         works = True
-        while self._waiting or (self._settled and works):
+        while self._waiting or (self._untold and works):
             batch, self._waiting = self._waiting, []
-            settled, self._settled = self._settled, set()
+            untold, self._untold = self._untold, set()
             statements = [each for some, _ in batch for each in some]
-            statements += [(_FREE, key) for key in settled if key not in self._claims or not self._claims[key].is_tried]
+            statements += map(self._name_statement, untold)
             try:
                 await asyncio.to_thread(self._commit, statements)
             except Exception as error:
                 if not isinstance(error, sqlite3.Error):
                     log.exception("writing %s failed", self._path)
                 works = False
-                self._settled |= settled
+                self._untold |= untold
                 for _, future in batch:
                     future.set_exception(PlacementNotKept(str(self._path), str(error) or type(error).__name__))
                     future.exception()  # perhaps nobody waits any more, and asyncio would complain
@@ -378,6 +437,11 @@ class Ledger:
                     future.set_result(None)
         self._writer = None
 
+    def _name_statement(self, key: tuple[str, str]) -> _Statement:
+        """What lets the disk know whether a name is claimed."""
+        claim = self._claims.get(key)
+        return _claim_statement(claim) if claim is not None and claim.is_tried else (_FREE, key)
+
     def _commit(self, statements: list[_Statement]) -> None:
         with self._database:
             for statement, values in statements:
@@ -385,6 +449,7 @@ class Ledger:
 
     def _read(self, database: sqlite3.Connection) -> None:
         self._claims, self._things, self._gone, self._inventories = {}, {}, OrderedDict(), {}
+        self._counts.clear()
         for driver, name, node in database.execute("SELECT driver, name, node FROM claims"):
             self._claims[driver, name] = Claim(driver, name, node, in_doubt=True, is_tried=True, is_kept=True)
         for driver, node, kind in database.execute("SELECT driver, node, kind FROM inventories"):
@@ -395,6 +460,11 @@ class Ledger:
             self._set(place, entry)
             if entry.is_hearsay and (driver, node, kind) in self._inventories:
                 self._inventories[driver, node, kind].add(place)
+
+
+def _claim_statement(claim: Claim) -> _Statement:
+    """What lets the disk know it."""
+    return "INSERT OR REPLACE INTO claims VALUES (?, ?, ?)", (*claim.key, claim.node)
 
 
 def _statement(place: _Place, entry: _Entry | None) -> _Statement:

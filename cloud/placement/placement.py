@@ -8,9 +8,12 @@
 Rules:
 
 * Ids are the vendor's, and never rewritten. Where something is stands in the ledger before anybody hears of it.
-* A name that may have reached a node stays with it until that node has answered finally (RULE A9).
+* A name that may have reached a node stays with it until that node has answered finally (RULE A9), whatever the mode:
+  who pins a call to another node is refused. Where the hub chooses the node the disk knows of it before the call is
+  sent; where the node is named, only if a doubt remains, for that path is to be as fast as the vendor's own socket.
 * Where something is that no record tells of is asked of its PersistentVolume, then of the call's node id, then of the
-  nodes' own lists. What cannot be decided is UNAVAILABLE, never a guess and never "not found" (RULE B6).
+  nodes' own lists: each tells only where those before it leave a choice. What cannot be decided is UNAVAILABLE, never a
+  guess and never "not found" (RULE B6).
 * What was made here or deleted here is not sent to a node that only lists it, nor past a PersistentVolume that says
   otherwise.
 * What would be one node's part of an answer is refused.
@@ -34,7 +37,7 @@ from cloud.placement.claims import Claim
 from cloud.placement.fleet import Fleet, Fleets, Member, describes_itself
 from cloud.placement.inventory import LISTED_BY, Unlisted, take
 from cloud.placement.ledger import Ledger
-from cloud.placement.requests import VOLUME, Thing, Whereabouts, made, read
+from cloud.placement.requests import VOLUME, Thing, Whereabouts, changes, made, read
 from cloud.placement.segment import with_missing_topology, with_topology, without_topology
 from cloud.routing import route
 from common.errors import (
@@ -42,6 +45,7 @@ from common.errors import (
     FieldMissing,
     IdConflict,
     KnowledgeLost,
+    NameElsewhere,
     NodeOffline,
     NoNodeFits,
     NoPlace,
@@ -151,8 +155,7 @@ class Placement:
             return await self._call_local(call, fleet, mode, goes_to)
         node = self._route(call.driver, wanted, fleet.members)
         goes_to(node)
-        reply = self._nodes.call(node, call)
-        return reply if mode else self._kept(reply, call, node)
+        return await self._call_pinned(call, fleet, node, by_hand=not mode)
 
     async def forget(self, node: str, driver: str = "") -> None:
         """A node is gone for good, or no longer runs a driver: so is what it had.
@@ -182,14 +185,53 @@ class Placement:
     def _route(self, driver: str, wanted: str, nodes: Collection[str]) -> str:
         return route(driver, wanted, nodes, is_connected=self._nodes.is_connected, losses=self._losses())
 
-    def _kept(self, reply: Reply, call: Call, node: str) -> Reply:
-        """The reply to an operator's call: what that makes or ends is kept, whatever the driver's mode."""
+    async def _call_pinned(self, call: Call, fleet: Fleet, node: str, *, by_hand: bool) -> Reply:
+        """Send a call as it is to the node that it must go to.
+
+        What an operator makes or deletes by hand is kept. Of a proxy driver's calls the names are held, and what the
+        ledger knows and they delete is gone from it.
+        """
+        if not changes(call.method):
+            return self._nodes.call(node, call)
         try:
             asked = read(call.method, call.request)
         except ValueError:  # the vendor's to judge
-            return reply
-        outcome = _Outcome(self.ledger, call, asked, node)
-        return _PlacedReply(reply, outcome) if outcome.is_kept else reply
+            return self._nodes.call(node, call)
+        if not by_hand:
+            asked = replace(asked, ends=tuple(it for it in asked.ends if self.ledger.has(call.driver, it, node)))
+        claim = self._claim(call.driver, asked.name, node)
+        member = fleet.members.get(node)
+        return await self._send(call, _Outcome(self.ledger, call, asked, node, member, claim, is_written=by_hand))
+
+    def _claim(self, driver: str, name: str, node: str) -> Claim | None:
+        """The claim of a create's name for the node that it is to be sent to; None: the call makes nothing.
+
+        Raises:
+            NameElsewhere: another node has it.
+            CallError: as `Nodes.check`.
+        """
+        if not name:
+            return None
+        holder = self.ledger.holder(driver, name)
+        if holder not in ("", node):
+            raise NameElsewhere(driver, name, holder, node)
+        self._nodes.check(node, driver)
+        return self.ledger.claim(driver, name, node)
+
+    async def _send(self, call: Call, outcome: "_Outcome") -> Reply:
+        """Send a call, as the vendor is to see it, once its name is kept."""
+        if not outcome.is_kept and outcome.edit is None:
+            return self._nodes.call(outcome.node, call)
+        try:
+            if outcome.claim is not None and outcome.is_written:
+                await self.ledger.keep(outcome.claim)
+            return _PlacedReply(self._nodes.call(outcome.node, call), outcome)
+        except BaseException as error:
+            is_bug = not isinstance(
+                error, CallError | asyncio.CancelledError
+            )  # then it may have been sent all the same
+            outcome.settle(in_doubt=True if is_bug else None)
+            raise
 
     # ---- where each node has storage of its own ----------------------------------------------------------------------
 
@@ -201,31 +243,13 @@ class Placement:
         if asked.missing and len(fleet) > 1:
             raise FieldMissing(call.method, asked.missing)
         if asked.name:
-            return await self._create(call, asked, fleet, mode, goes_to)
-        node = self._find_node(call, asked, fleet)
+            node = self.ledger.holder(call.driver, asked.name) or self._choose(call, asked, fleet)
+        else:
+            node = self._find_node(call, asked, fleet)
         goes_to(node)
-        member = fleet.members.get(node)
-        outcome = _Outcome(self.ledger, call, asked, node, _edit(member, mode))
-        reply = self._nodes.call(node, _for_vendor(call, member))
-        return _PlacedReply(reply, outcome) if outcome.is_kept or outcome.edit is not None else reply
-
-    async def _create(
-        self, call: Call, asked: Whereabouts, fleet: Fleet, mode: str, goes_to: Callable[[str], None]
-    ) -> Reply:
-        node = self.ledger.holder(call.driver, asked.name) or self._choose(call, asked, fleet)
-        goes_to(node)
-        self._nodes.check(node, call.driver)
-        member, claim = fleet.members.get(node), self.ledger.claim(call.driver, asked.name, node)
-        try:
-            await self.ledger.keep(claim)
-            reply = self._nodes.call(node, _for_vendor(call, member))
-        except BaseException as error:
-            is_bug = not isinstance(
-                error, CallError | asyncio.CancelledError
-            )  # then it may have been sent all the same
-            self.ledger.settle(claim, in_doubt=True if is_bug else None)
-            raise
-        return _PlacedReply(reply, _Outcome(self.ledger, call, asked, node, _edit(member, mode), claim))
+        member, claim = fleet.members.get(node), self._claim(call.driver, asked.name, node)
+        outcome = _Outcome(self.ledger, call, asked, node, member, claim, edit=_edit(member, mode))
+        return await self._send(_for_vendor(call, member), outcome)
 
     def _choose(self, call: Call, asked: Whereabouts, fleet: Fleet) -> str:
         """The node for something new: where its source is, else the first connected one that the topology allows."""
@@ -237,7 +261,7 @@ class Placement:
             why = (
                 "the call asks for no topology, and the driver runs on several; run external-provisioner with "
                 "--feature-gates=Topology=true and --strict-topology, and use a StorageClass with "
-                "volumeBindingMode WaitForFirstConsumer"
+                "volumeBindingMode WaitForFirstConsumer, or name it with --node"
             )
             raise NoNodeFits(call.driver, asked.name, why)
         else:
@@ -253,14 +277,15 @@ class Placement:
             known = ", ".join(member.node for member in list(fleet)[:10])
             why = f"none of those that run it ({known or 'none does'}) is where the topology of the call says"
             raise NoNodeFits(call.driver, asked.name, why)
-        if len(fitting) > 1 and (losses := self.ledger.losses.standing):
+        is_choice = len(asked.terms) > 1 or len(fitting) > 1  # nodes that were lost as well may fit the other terms
+        if is_choice and (losses := self.ledger.losses.standing):
             raise KnowledgeLost(call.driver, losses[0])
         return next(filter(self._nodes.is_connected, fitting), fitting[0])
 
     def _beside_source(self, call: Call, asked: Whereabouts, fleet: Fleet) -> str:
         node = self._find(call.driver, asked, fleet)
         member = fleet.members.get(node)
-        if asked.terms and member is not None and not any(map(member.matches, asked.terms)):
+        if asked.terms and member is not None and member.tells_segments and not any(map(member.matches, asked.terms)):
             raise SourceElsewhere(call.driver, str(asked.things[0]), node)
         return node
 
@@ -281,7 +306,9 @@ class Placement:
 
     def _find(self, driver: str, asked: Whereabouts, fleet: Fleet) -> str:
         """The one node that has all things of a call."""
-        places = {str(thing): self._find_thing(driver, thing, asked.node_id, fleet) for thing in asked.things}
+        is_known = not asked.parts or any(self.ledger.find(driver, thing).nodes for thing in asked.things)
+        things = asked.things if is_known else asked.parts
+        places = {str(thing): self._find_thing(driver, thing, asked.node_id, fleet) for thing in things}
         if len(set(places.values())) > 1:
             raise SeveralNodes(driver, places)
         return next(iter(places.values()))
@@ -291,17 +318,24 @@ class Placement:
         witnesses = known.made or known.deleted
         if len(witnesses) == 1 and not self._is_ruled_out(driver, thing, witnesses[0], fleet):
             return witnesses[0]
-        found = sorted([*known.made, *known.listed])
-        if len(fleet) < 2 and set(found) <= fleet.members.keys():
-            return self._route(driver, "", fleet.members)
-        allowed, called = self._allowed(driver, thing, fleet), fleet.with_node_id(node_id)
-        for nodes in (allowed, called):
-            possible = [node for node in nodes if node in found] if found else nodes
-            if len(possible) == 1:
-                return possible[0]
+        if not fleet.members:
+            return self._route(driver, "", ())
+        named, possible = self._by_affinity(driver, thing, fleet)
+        called = fleet.with_node_id(node_id)
+        nodes = [node for node in called if node in possible] or possible
+        strange = sorted(self.ledger.nodes(driver) - fleet.members.keys())
+        found = [node for node in (*nodes, *strange) if node in known.made or node in known.listed]
+        if len(nodes) == 1 and nodes[0] in (*called, *named) and (nodes[0] in found or not known.made):
+            return nodes[0]
+        if len(found) == 1 and found[0] in known.made:
+            return found[0]
         if known.made or len(found) > 1:
-            raise IdConflict(driver, str(thing), found if len(found) > 1 else sorted({*found, *allowed}))
-        unlisted = [each.node for each in fleet if not self.ledger.is_listed(driver, each.node, thing.kind)]
+            raise IdConflict(driver, str(thing), found if len(found) > 1 else sorted({*known.made, *named}))
+        if not nodes:
+            raise NoPlace(driver, str(thing), _NOT_HERE)
+        if len(fleet) == 1 and not strange:
+            return self._route(driver, "", nodes)
+        unlisted = [node for node in (*nodes, *strange) if not self.ledger.is_listed(driver, node, thing.kind)]
         if found and not unlisted:
             return found[0]
         self._ask_for_lists(driver, thing.kind, fleet)
@@ -312,12 +346,21 @@ class Placement:
         member = fleet.members.get(node)
         if self.affinity is None or thing.kind != VOLUME or member is None:
             return False
-        return not self.affinity.allows(thing.id, driver, member) and bool(self._allowed(driver, thing, fleet))
+        return not self.affinity.allows(thing.id, driver, member, fleet) and bool(
+            self.affinity.nodes(thing.id, driver, fleet)
+        )
 
-    def _allowed(self, driver: str, thing: Thing, fleet: Fleet) -> list[str]:
+    def _by_affinity(self, driver: str, thing: Thing, fleet: Fleet) -> tuple[list[str], list[str]]:
+        """The nodes that PersistentVolumes name, and all that they do not rule out.
+
+        Raises:
+            NoPlace: not every PersistentVolume is known yet.
+        """
         if self.affinity is None or thing.kind != VOLUME:
-            return []
-        return self.affinity.nodes(thing.id, driver, fleet) or []
+            return [], list(fleet.members)
+        if not self.affinity.is_ready:
+            raise NoPlace(driver, str(thing), _NOT_READ)
+        return self.affinity.nodes(thing.id, driver, fleet), self.affinity.possible(thing.id, driver, fleet)
 
     # ---- what the nodes list -----------------------------------------------------------------------------------------
 
@@ -346,6 +389,14 @@ class Placement:
             log.warning("edge node %s could not list each %s of driver %s: %s", node, kind, driver, error)
         else:
             log.info("edge node %s has listed each %s of driver %s: %d", node, kind, driver, len(things))
+
+
+_NOT_READ: Final = "the hub has not read every PersistentVolume yet; csi-bridge status says why"
+
+_NOT_HERE: Final = (
+    "its PersistentVolume is for none of the nodes that have reported the driver; look at the agent's log on the node "
+    "that it is for"
+)
 
 
 def _why_unknown(unlisted: Sequence[str], node_id: str, called: Sequence[str]) -> str:
@@ -387,21 +438,30 @@ class _Outcome:
         call: the call.
         asked: what it says of itself.
         node: where it went.
+        member: what is known of that node.
+        claim: the name's, of a call that makes something.
         edit: what adds a topology to the answer.
-        claim: the name's, of a call that makes something, unless the caller named the node.
+        is_written: whether the name is on the disk before the call is sent, and what was made before that is told.
     """
 
     ledger: Ledger
     call: Call
     asked: Whereabouts
     node: str
+    member: Member | None
+    claim: Claim | None
     edit: _Edit | None = None
-    claim: Claim | None = None
+    is_written: bool = True
 
     @property
     def is_kept(self) -> bool:
-        """Whether there is anything to be done."""
-        return bool(self.asked.name or self.asked.ends)
+        """Whether the ledger is to know of it."""
+        return self.claim is not None or bool(self.asked.ends)
+
+    @property
+    def is_over_once_delivered(self) -> bool:
+        """Whether nothing tells of a success until the caller has it."""
+        return self.claim is not None and not self.is_written
 
     def answer(self, message: bytes) -> bytes:
         """The answer as the caller gets it."""
@@ -419,8 +479,8 @@ class _Outcome:
             PlacementNotKept: it succeeded, and that cannot be written down: nobody may be told yet.
         """
         if not status.ok:
-            self.settle(in_doubt=status.origin != Origin.VENDOR or status.code in _NOT_FINAL or self._exists(status))
-        elif self.asked.name:
+            self.settle(in_doubt=self._leaves_doubt(status))
+        elif self.claim is not None:
             things, in_doubt = self._made(message), True
             try:
                 await self.ledger.made(self.call.driver, self.node, self.asked.name, things)
@@ -429,6 +489,19 @@ class _Outcome:
                 self.settle(in_doubt=in_doubt)
         else:
             await self.ledger.ended(self.call.driver, self.node, self.asked.ends)
+
+    def _leaves_doubt(self, status: Status) -> bool | None:
+        """Whether something may have been made in spite of an error; None: that says nothing of earlier attempts."""
+        if status.origin != Origin.VENDOR or status.code in _NOT_FINAL or self._exists(status):
+            return True
+        return None if self._is_for_others else False
+
+    @property
+    def _is_for_others(self) -> bool:
+        """Whether the vendor was asked for other places than its own, as no earlier attempt was that it carried out."""
+        if not self.asked.terms or self.member is None or self.member.lacks_topology:
+            return False
+        return not any(map(self.member.matches, self.asked.terms))
 
     def _exists(self, status: Status) -> bool:
         """Whether the vendor says that there is something of this name, and nothing is known of it."""
@@ -473,7 +546,7 @@ class _PlacedReply:
         try:
             message = await self._reply.receive()
         except CallError as error:
-            self._abandon(in_doubt=None if isinstance(error, NodeOffline) else True)  # which says that it was not sent
+            self._settle(in_doubt=None if isinstance(error, NodeOffline) else True)  # which says that it was not sent
             raise
         if message is not None:
             message = self._message = self._outcome.answer(message)
@@ -484,20 +557,22 @@ class _PlacedReply:
     def acknowledge(self, *, delivered: bool) -> None:
         """The answer reached the caller, or nobody took it."""
         self._reply.acknowledge(delivered=delivered)
+        self._settle(in_doubt=not delivered)
 
     def cancel(self) -> None:
         """Nobody waits any more."""
         self._reply.cancel()
-        self._abandon(in_doubt=True)
+        self._settle(in_doubt=True)
 
-    def _abandon(self, *, in_doubt: bool | None) -> None:
-        """No word of the node's will come."""
+    def _settle(self, *, in_doubt: bool | None) -> None:
+        """No other word of the node's will come."""
         if not self._is_over:
             self._is_over = True
             self._outcome.settle(in_doubt=in_doubt)
 
     async def _end(self, status: Status) -> None:
-        if not self._is_over:
-            self._is_over = True
-            if self._outcome.is_kept:
-                await asyncio.shield(self._outcome.ended(status, self._message))
+        if self._is_over or (status.ok and self._outcome.is_over_once_delivered):
+            return
+        self._is_over = True
+        if self._outcome.is_kept:
+            await asyncio.shield(self._outcome.ended(status, self._message))

@@ -45,6 +45,7 @@ class Rule:
 
     Attributes:
         about: the things that it is about, which all are on one node: kind and field.
+        parts: what those consist of and is on the same node: kind and field.
         optional: whether it may be about nothing: they are a source or a filter.
         name: what a create is called, its idempotency key (RULE A11); empty if it makes nothing.
         makes: what stands in the answer of a create: kind and field.
@@ -54,6 +55,7 @@ class Rule:
     """
 
     about: tuple[tuple[str, str], ...] = ()
+    parts: tuple[tuple[str, str], ...] = ()
     optional: bool = False
     name: str = ""
     makes: tuple[tuple[str, str], ...] = ()
@@ -104,10 +106,14 @@ RULES: Final[Mapping[str, Rule]] = {
         placed=("group_snapshot.snapshots",),
     ),
     _GROUP + "DeleteVolumeGroupSnapshot": Rule(
-        about=((GROUP, "group_snapshot_id"),), ends=((GROUP, "group_snapshot_id"), (SNAPSHOT, "snapshot_ids"))
+        about=((GROUP, "group_snapshot_id"),),
+        parts=((SNAPSHOT, "snapshot_ids"),),
+        ends=((GROUP, "group_snapshot_id"), (SNAPSHOT, "snapshot_ids")),
     ),
     _GROUP + "GetVolumeGroupSnapshot": Rule(
-        about=((GROUP, "group_snapshot_id"),), placed=("group_snapshot.snapshots",)
+        about=((GROUP, "group_snapshot_id"),),
+        parts=((SNAPSHOT, "snapshot_ids"),),
+        placed=("group_snapshot.snapshots",),
     ),
     _METADATA + "GetMetadataAllocated": Rule(about=((SNAPSHOT, "snapshot_id"),)),
     _METADATA + "GetMetadataDelta": Rule(about=((SNAPSHOT, "base_snapshot_id"), (SNAPSHOT, "target_snapshot_id"))),
@@ -122,6 +128,7 @@ class Whereabouts:
     Attributes:
         name: method and name of a create, the same in each retry; empty if it makes nothing.
         things: what it is about.
+        parts: what that consists of, which tells where it is if nothing else does.
         ends: what is no more after its success.
         node_id: the vendor's id of a node, or empty.
         terms: the topology asked for, the best first: each a set of segments. Empty: none was asked for.
@@ -130,10 +137,17 @@ class Whereabouts:
 
     name: str = ""
     things: tuple[Thing, ...] = ()
+    parts: tuple[Thing, ...] = ()
     ends: tuple[Thing, ...] = ()
     node_id: str = ""
     terms: tuple[Mapping[str, str], ...] = ()
     missing: str = ""
+
+
+def changes(method: str) -> bool:
+    """Whether a success makes something or ends it."""
+    rule = RULES.get(method)
+    return rule is not None and bool(rule.name or rule.ends)
 
 
 def read(method: str, request: bytes) -> Whereabouts:
@@ -151,6 +165,7 @@ def read(method: str, request: bytes) -> Whereabouts:
     return Whereabouts(
         name=f"{method.rpartition('/')[2]} {name}" if name else "",
         things=tuple(_things(message, rule.about)),
+        parts=tuple(_things(message, rule.parts)),
         ends=tuple(_things(message, rule.ends)),
         node_id=getattr(message, "node_id", ""),
         terms=tuple(_terms(message, rule.wants)) if rule.wants else (),

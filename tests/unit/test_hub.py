@@ -12,6 +12,7 @@ import pytest
 from cloud.placement.ledger import Ledger
 from cloud.store import Store
 from cloud.uds_hub import Hub
+from common.csi.csi_pb2 import CreateVolumeRequest
 from common.errors import Draining, status_of
 from common.limits import Limits
 from common.messages import Hello, Kind
@@ -169,6 +170,25 @@ async def test_an_answer_that_the_caller_cannot_take_is_accounted_for_as_what_th
     assert status.code == Code.UNAVAILABLE
     await settle()
     assert observed == [Code.UNAVAILABLE]
+
+
+async def test_a_proxy_driver_that_wants_a_placement_unknown_here_is_refused_by_its_name(world: World) -> None:
+    await world.come(introduce("driver", DRIVER, instance="p", placement="shared"))
+    (told,) = await refused(world)
+    assert (told["role"], told["name"], told["reason"]) == ("driver", DRIVER, "protocol-error")
+    assert told["why"] == "this hub knows the placements auto, pinned, local, and not 'shared'; a newer one may"
+
+
+async def test_a_proxy_driver_that_says_nothing_of_placement_is_no_operator(world: World) -> None:
+    """What an operator makes by hand is written down, and not what is pinned to a node."""
+    await with_driver(world)
+    request = CreateVolumeRequest(name="pvc-1").SerializeToString()
+    for link, holder in ((await world.driver(), ""), (await world.operator(), "n1")):
+        stream = link.open(Kind.CALL, request, subject=DRIVER, method=CREATE, node="n1", call="c-1")
+        assert await stream.receive() is None
+        stream.acknowledge(delivered=True)
+        await settle()
+        assert world.hub.placement.ledger.holder(DRIVER, "CreateVolume pvc-1") == holder
 
 
 # -------------------- watches --------------------
@@ -431,6 +451,15 @@ async def test_a_call_that_the_hub_could_not_send_is_a_nodes_failure_until_the_n
     await order(await world.operator(), Kind.FORGET, node="n1")
     await world.edge()
     assert (await node_of(world))["last_error"] is None
+
+
+async def test_of_calls_for_nodes_that_nobody_knows_nothing_is_remembered(world: World) -> None:
+    operator = await world.operator()
+    stream = operator.open(Kind.CALL, b"", subject=DRIVER, method=CREATE, node="made-up", call="c-1")
+    assert await stream.receive() is None
+    assert stream.status is not None
+    assert "edge node made-up has never connected" in stream.status.message
+    assert not world.hub._calls._failures
 
 
 async def refused(world: World) -> list[dict[str, Any]]:

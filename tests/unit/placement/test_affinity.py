@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -13,19 +13,22 @@ from common.objects import Ref, Stamp
 from common.topology import NODE_SEGMENT
 from tests.unit.placement.world import DRIVER, World, report
 
+if TYPE_CHECKING:
+    from common.reports import DriverReport
+
 REF = Ref("PersistentVolume", "", "pv-1")
+
+
+class Nodes(World):
+    """Nodes of whom nothing but their reports is asked."""
+
+    def __init__(self, *reports: DriverReport) -> None:
+        self.reports = {each.node: each for each in reports}
 
 
 @pytest.fixture
 def fleet() -> Fleet:
-    class Nodes(World):
-        def __init__(self) -> None:
-            self.reports = {
-                "n1": report("n1", segments={"zone": "a"}),
-                "n2": report("n2", segments={"zone": "b"}),
-            }
-
-    return Fleets(Nodes()).of(DRIVER)
+    return Fleets(Nodes(report("n1", segments={"zone": "a"}), report("n2", segments={"zone": "b"}))).of(DRIVER)
 
 
 def volume(*terms: dict[str, Any], handle: str = "h", driver: str = DRIVER) -> Item:
@@ -48,30 +51,54 @@ def source(item: Item | None) -> Objects:
 @pytest.mark.parametrize(
     ("terms", "nodes"),
     [
-        ([], None),
+        ([], []),
         ([term("zone", "In", "b")], ["n2"]),
         ([term("zone", "In", "a", "b")], ["n1", "n2"]),
         ([term("zone", "In", "a"), term("zone", "In", "b")], ["n1", "n2"]),
         ([term("zone", "NotIn", "a")], ["n2"]),
         ([term("zone", "Exists")], ["n1", "n2"]),
-        ([term("zone", "DoesNotExist")], None),
-        ([term("zone", "Gt", "1")], None),
+        ([term("zone", "DoesNotExist")], []),
+        ([term("zone", "Gt", "1")], []),
         ([term("kubernetes.io/hostname", "In", "n1")], ["n1"]),
         ([term(NODE_SEGMENT, "In", "n1")], ["n1"]),
         ([term("metadata.name", "In", "n2", part="matchFields")], ["n2"]),
-        ([{**term("zone", "In", "a"), **term("metadata.name", "In", "n2", part="matchFields")}], None),
-        ([{}], None),
-        ([term("zone", "In", "c")], None),
+        ([{**term("zone", "In", "a"), **term("metadata.name", "In", "n2", part="matchFields")}], []),
+        ([{}], []),
+        ([term("zone", "In", "c")], []),
     ],
 )
-def test_a_volumes_affinity_names_its_nodes(fleet: Fleet, terms: list[dict[str, Any]], nodes: list[str] | None) -> None:
+def test_a_volumes_affinity_names_its_nodes(fleet: Fleet, terms: list[dict[str, Any]], nodes: list[str]) -> None:
     assert Affinity(source(volume(*terms))).nodes("h", DRIVER, fleet) == nodes
+
+
+@pytest.mark.parametrize(
+    ("terms", "nodes"),
+    [
+        ([], ["n1", "n2", "n3"]),
+        ([term("zone", "In", "b")], ["n2", "n3"]),
+        ([term("zone", "In", "c")], ["n3"]),
+        ([term("zone", "NotIn", "a")], ["n2", "n3"]),
+        ([term("zone", "DoesNotExist")], ["n3"]),
+        ([term("rack", "In", "r1")], ["n1", "n2", "n3"]),
+        ([term(NODE_SEGMENT, "In", "n1")], ["n1"]),
+        ([term("metadata.name", "In", "n2", part="matchFields")], ["n2"]),
+        ([term("rack", "In", "r1") | term("metadata.name", "In", "n2", part="matchFields")], ["n2"]),
+        ([{}], []),
+    ],
+)
+def test_a_label_of_which_nothing_is_known_rules_out_no_node(terms: list[dict[str, Any]], nodes: list[str]) -> None:
+    """Of n3 the vendor has told no topology, and of racks nobody has told anything."""
+    zones = [report("n1", segments={"zone": "a"}), report("n2", segments={"zone": "b"}), report("n3", segments={})]
+    fleet = Fleets(Nodes(*zones)).of(DRIVER)
+    affinity = Affinity(source(volume(*terms)))
+    assert affinity.possible("h", DRIVER, fleet) == nodes
+    assert [each.node for each in fleet if affinity.allows("h", DRIVER, each, fleet)] == nodes
 
 
 def test_volumes_of_other_drivers_and_handles_say_nothing(fleet: Fleet) -> None:
     affinity = Affinity(source(volume(term("zone", "In", "b"))))
-    assert affinity.nodes("other", DRIVER, fleet) is None
-    assert affinity.nodes("h", "other.example", fleet) is None
+    assert affinity.nodes("other", DRIVER, fleet) == []
+    assert affinity.possible("h", "other.example", fleet) == ["n1", "n2"]
 
 
 def test_a_volume_that_comes_changes_and_goes_is_followed(fleet: Fleet) -> None:
@@ -81,8 +108,8 @@ def test_a_volume_that_comes_changes_and_goes_is_followed(fleet: Fleet) -> None:
     assert affinity.nodes("h", DRIVER, fleet) == ["n2"]
     changed = volume(term("zone", "In", "a"), handle="h2")
     objects.update({REF: Item(Stamp("u", "2"), changed.body)})
-    assert affinity.nodes("h", DRIVER, fleet) is None
+    assert affinity.nodes("h", DRIVER, fleet) == []
     assert affinity.nodes("h2", DRIVER, fleet) == ["n1"]
     objects.update({REF: None})
-    assert affinity.nodes("h2", DRIVER, fleet) is None
+    assert affinity.nodes("h2", DRIVER, fleet) == []
     assert not affinity._by_handle

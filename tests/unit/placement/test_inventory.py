@@ -10,7 +10,7 @@ import pytest
 from common.csi import csi_pb2 as csi
 from common.errors import IdConflict, NoPlace
 from common.status import Code, Status
-from tests.unit.placement.world import DRIVER, OK, RPC, Vendor, World, create, delete, on, report
+from tests.unit.placement.world import DRIVER, OK, RPC, Vendor, World, affinity, create, delete, on, report
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -186,6 +186,55 @@ async def test_what_was_made_here_is_not_doubted_because_another_node_lists_it(w
     await asked_for(world, "unknown")
     assert (await world.ask("DeleteVolume", delete("shared"))).node == "n1"
     assert (await world.ask("DeleteVolume", delete("shared"))).node == "n1"  # a retry, and n2 may have another such id
+
+
+@pytest.mark.parametrize("pv", [True, False])
+async def test_a_list_that_is_older_than_a_volume_does_not_outrank_what_says_where_that_is(
+    world: World, pv: bool
+) -> None:
+    """n2 has another volume of this id, and n1's list is from before n1 had one."""
+    world.vendors["n2"] = lists("data")
+    await asked_for(world, "unknown")
+    world.placement.affinity = affinity("n1", handle="data") if pv else None
+    asked = csi.ControllerPublishVolumeRequest(volume_id="data", node_id="id-of-n1")
+    assert (await world.ask("ControllerPublishVolume", asked)).node == "n1"
+    if pv:
+        assert (await world.ask("DeleteVolume", delete("data"))).node == "n1"
+
+
+async def test_a_node_that_lists_a_volume_is_not_taken_where_a_persistent_volume_rules_it_out(tmp_path: Path) -> None:
+    world = World(tmp_path, *(report(node, capabilities=CAN) for node in ("n1", "n2", "n3")))
+    world.vendors = {"n1": lists("data"), "n2": lists(), "n3": lists()}
+    await asked_for(world, "unknown")
+    world.placement.affinity = affinity("n2", "n3", handle="data")
+    with pytest.raises(NoPlace):
+        await world.ask("DeleteVolume", delete("data"))
+    world.placement.affinity = affinity("n9", handle="data")
+    with pytest.raises(NoPlace):
+        await world.ask("DeleteVolume", delete("data"))
+    await world.placement.close()
+
+
+async def test_a_conflict_that_an_operator_has_settled_leaves_the_others_volume(world: World) -> None:
+    world.vendors = {"n1": lists("lv"), "n2": lists("lv")}
+    await asked_for(world, "lv")
+    await world.ask("DeleteVolume", delete("lv"), mode="", wanted="n1")
+    await world.restart()
+    expand = csi.ControllerExpandVolumeRequest(volume_id="lv")
+    assert (await world.ask("ControllerExpandVolume", expand)).node == "n2"
+    assert (await world.ask("DeleteVolume", delete("lv"))).node == "n2"
+    assert (await world.ask("DeleteVolume", delete("lv"))).node == "n2"
+
+
+async def test_the_retry_of_a_deletion_does_not_go_to_a_node_that_lists_such_an_id_since(world: World) -> None:
+    world.vendors["n1"] = lists("lv")
+    await asked_for(world, "lv")
+    assert (await world.ask("DeleteVolume", delete("lv"))).node == "n1"
+    world.vendors = {"n1": lists(), "n2": lists("lv")}
+    world.now += 1.0
+    await asked_for(world, "unknown")
+    assert world.places("lv") == ["n2"]
+    assert (await world.ask("DeleteVolume", delete("lv"))).node == "n1"
 
 
 async def test_what_two_nodes_list_and_nobody_made_here_is_a_conflict(world: World) -> None:

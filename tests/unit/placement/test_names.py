@@ -14,11 +14,12 @@ import pytest
 from cloud.nodes import Call
 from cloud.placement.placement import Mode
 from common.csi import csi_pb2 as csi
-from common.errors import LinkLost, NodeOffline, NoPlace, PlacementNotKept
+from common.errors import LinkLost, NameElsewhere, NodeOffline, NoPlace, PlacementNotKept
 from common.status import Code, Origin, Status
-from tests.unit.placement.world import CONTROLLER, DRIVER, OK, World, create, delete, on
+from tests.unit.placement.world import CONTROLLER, DRIVER, OK, World, create, delete, on, report
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
     from pathlib import Path
 
 GROUPS = "/csi.v1.GroupController/"
@@ -258,6 +259,129 @@ async def test_a_caller_who_leaves_while_a_success_is_written_down_leaves_it_wri
     assert world.places() == ["n1"]
 
 
+# -------------------- a node that refuses what was asked of another one --------------------
+
+
+@pytest.fixture
+async def zones(tmp_path: Path) -> AsyncIterator[World]:
+    """Two nodes whose vendor has a topology of its own."""
+    world = World(tmp_path, report("n1", segments={"zone": "a"}), report("n2", segments={"zone": "b"}))
+    yield world
+    await world.placement.close()
+
+
+async def test_a_final_word_about_another_place_leaves_a_doubt_as_it_is(zones: World) -> None:
+    """n1 may have made it; that it makes nothing in zone b, where the pod is wanted now, says nothing of that."""
+    zones.refuse("n1", Code.DEADLINE_EXCEEDED, Origin.EDGE)
+    await zones.ask("CreateVolume", create("pvc-1", {"zone": "a"}))
+    zones.refuse("n1", Code.RESOURCE_EXHAUSTED)
+    await zones.ask("CreateVolume", create("pvc-1", {"zone": "b"}))
+    assert (await zones.ask("CreateVolume", create("pvc-1", {"zone": "b"}))).node == "n1"
+    await zones.ask("CreateVolume", create("pvc-1", {"zone": "b"}, {"zone": "a"}))
+    assert (await zones.ask("CreateVolume", create("pvc-1", {"zone": "b"}))).node == "n2"
+
+
+async def test_a_final_word_of_a_vendor_that_is_told_no_place_ends_a_doubt_wherever_the_pod_is_wanted(
+    world: World,
+) -> None:
+    world.refuse("n1", Code.DEADLINE_EXCEEDED)
+    await world.ask("CreateVolume", create("pvc-1", on("n1")))
+    world.refuse("n1", Code.INTERNAL)
+    await world.ask("CreateVolume", create("pvc-1", on("n2")))
+    assert not world.holder()
+
+
+# -------------------- names of calls that are pinned to a node --------------------
+
+
+async def test_a_doubt_about_a_pinned_create_outlives_the_hub_and_the_placement(world: World) -> None:
+    world.refuse("n1", Code.DEADLINE_EXCEEDED, Origin.EDGE)
+    await world.ask("CreateVolume", create("pvc-1"), mode=Mode.PINNED, wanted="n1")
+    await world.restart()
+    world.make("n1")
+    assert (await world.ask("CreateVolume", create("pvc-1", on("n2")))).node == "n1"
+    assert world.places() == ["n1"]
+
+
+@pytest.mark.parametrize(("mode", "wanted"), [(Mode.PINNED, "n2"), (Mode.AUTO, "n2"), ("", "n2")])
+async def test_what_may_be_on_one_node_is_not_made_on_another_that_is_named(
+    world: World, mode: str, wanted: str
+) -> None:
+    world.refuse("n1", Code.DEADLINE_EXCEEDED)
+    await world.ask("CreateVolume", create("pvc-1", on("n1")))
+    with pytest.raises(NameElsewhere, match=r"CreateVolume pvc-1 .* on edge node n1 already, and this call is for n2"):
+        await world.ask("CreateVolume", create("pvc-1"), mode=mode, wanted=wanted)
+    world.refuse("n1", Code.INTERNAL)
+    await world.ask("CreateVolume", create("pvc-1"), mode=mode, wanted="n1")
+    assert (await world.ask("CreateVolume", create("pvc-1"), mode=mode, wanted="n2")).node == "n2"
+
+
+async def test_a_doubt_stays_with_its_node_when_auto_changes_its_mind(tmp_path: Path) -> None:
+    """The vendor gets a topology of its own, and a second node comes."""
+    world = World(tmp_path, report("n1"))
+    world.refuse("n1", Code.DEADLINE_EXCEEDED, Origin.EDGE)
+    await world.ask("CreateVolume", create("pvc-1"), mode=Mode.AUTO)
+    world.reports = {node: report(node, segments={"zone": node}) for node in ("n1", "n2")}
+    world.placement.changed(DRIVER)
+    assert (await world.ask("CreateVolume", create("pvc-1", {"zone": "n2"}), mode=Mode.AUTO)).node == "n1"
+    await world.placement.close()
+
+
+async def test_a_pinned_success_that_nobody_took_stays_with_its_node_and_one_that_was_taken_leaves_no_trace(
+    world: World,
+) -> None:
+    world.make("n1")
+    await world.ask("CreateVolume", create("pvc-1"), mode=Mode.PINNED, wanted="n1", delivered=False)
+    assert world.holder() == "n1"
+    await world.ask("CreateVolume", create("pvc-1"), mode=Mode.PINNED, wanted="n1")
+    assert not world.holder()
+    await world.restart()
+    assert not world.holder()
+
+
+async def test_a_pinned_create_under_way_when_the_hub_stops_stays_with_its_node(world: World) -> None:
+    call = Call(DRIVER, CONTROLLER + "CreateVolume", create("pvc-1").SerializeToString(), "c", None)
+    reply = await world.placement.call(call, wanted="n1", mode=Mode.PINNED, goes_to=lambda _: None)
+    assert world.holder() == "n1"
+    reply.cancel()
+    await world.restart()
+    assert world.holder() == "n1"
+
+
+async def test_a_pinned_create_needs_no_disk(world: World) -> None:
+    world.make("n1")
+    with world.full_disk():
+        assert (await world.ask("CreateVolume", create("pvc-1"), mode=Mode.PINNED, wanted="n1")).status.ok
+        world.refuse("n1", Code.UNAVAILABLE)
+        await world.ask("CreateVolume", create("pvc-2"), mode=Mode.PINNED, wanted="n1")
+        await asyncio.sleep(0)
+    await world.ask("CreateVolume", create("pvc-3", on("n2")))
+    await world.restart()
+    assert world.holder("pvc-2") == "n1"
+
+
+async def test_a_doubt_about_a_pinned_create_is_written_though_the_disk_once_refused_its_name(world: World) -> None:
+    answer = asyncio.get_running_loop().create_future()
+    world.vendors["n1"] = lambda _: answer
+    asking = asyncio.create_task(world.ask("CreateVolume", create("pvc-1"), mode=Mode.PINNED, wanted="n1"))
+    await until_sent(world, 1)
+    with world.full_disk(), pytest.raises(PlacementNotKept):
+        await world.ask("CreateVolume", create("pvc-1", on("n1")))
+    answer.set_result((None, Status(Code.UNAVAILABLE)))
+    await asking
+    await world.restart()
+    assert world.holder() == "n1"
+
+
+async def test_a_pinned_deletion_ends_what_was_made_by_place_and_writes_nothing_of_what_was_not(world: World) -> None:
+    world.make("n1")
+    await world.ask("CreateVolume", create("pvc-1", on("n1")))
+    await world.ask("DeleteVolume", delete(), mode=Mode.PINNED, wanted="n1")
+    assert (world.places(), world.holder()) == ([], "")
+    with world.full_disk():
+        assert (await world.ask("DeleteVolume", delete("other"), mode=Mode.PINNED, wanted="n1")).status.ok
+
+
 # -------------------- what cannot be written down is not begun, and not told --------------------
 
 
@@ -281,6 +405,21 @@ async def test_a_success_that_cannot_be_written_down_is_not_told_and_stays_with_
     await world.restart()
     world.make("n1")
     assert (await world.ask("CreateVolume", create("pvc-1", on("n2")))).node == "n1"
+
+
+async def test_of_two_successes_that_cannot_be_written_down_nothing_is_known(world: World) -> None:
+    answer = asyncio.get_running_loop().create_future()
+    world.vendors["n1"] = lambda _: answer
+    asking = [asyncio.create_task(world.ask("CreateVolume", create("pvc-1", on("n1")))) for _ in range(2)]
+    await until_sent(world, 2)
+    with world.full_disk():
+        answer.set_result((csi.CreateVolumeResponse(volume=csi.Volume(volume_id="vol-1")).SerializeToString(), OK))
+        done = await asyncio.gather(*asking, return_exceptions=True)
+    assert [type(each) for each in done] == [PlacementNotKept] * 2
+    assert (world.places(), world.holder()) == ([], "n1")
+    world.make("n1")
+    await world.ask("CreateVolume", create("pvc-1", on("n2")))
+    assert world.places() == ["n1"]
 
 
 async def test_a_name_that_may_have_reached_a_node_stays_with_it_while_the_disk_is_full(world: World) -> None:

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cloud.nodes import Call
-from cloud.placement.affinity import Affinity
 from cloud.placement.placement import Mode
-from cloud.sync.source import Item, Objects
+from cloud.placement.requests import SNAPSHOT, Thing
 from common.csi import csi_pb2 as csi
 from common.errors import (
     FieldMissing,
@@ -23,10 +22,9 @@ from common.errors import (
     SeveralNodes,
     SourceElsewhere,
 )
-from common.objects import Ref, Stamp
-from common.reports import ESSENTIAL_METHODS, DriverReport
+from common.reports import ESSENTIAL_METHODS, NODE_GET_INFO, DriverReport
 from common.topology import NODE_SEGMENT
-from tests.unit.placement.world import DRIVER, OK, World, create, delete, on, report
+from tests.unit.placement.world import DRIVER, OK, World, affinity, create, delete, on, report
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -58,7 +56,7 @@ async def test_a_topology_that_no_node_has_is_named(world: World) -> None:
 
 
 async def test_of_several_nodes_none_is_guessed_and_the_remedy_is_named(world: World) -> None:
-    with pytest.raises(NoNodeFits, match=r"--strict-topology.*WaitForFirstConsumer"):
+    with pytest.raises(NoNodeFits, match=r"--strict-topology.*WaitForFirstConsumer, or name it with --node"):
         await world.ask("CreateVolume", create("pvc-1"))
 
 
@@ -126,6 +124,20 @@ async def test_a_snapshot_is_found_where_it_was_taken(world: World) -> None:
     assert (await world.ask("DeleteSnapshot", csi.DeleteSnapshotRequest(snapshot_id="snap-1"))).node == "n2"
 
 
+@pytest.mark.parametrize("method", ["DeleteVolumeGroupSnapshot", "GetVolumeGroupSnapshot"])
+async def test_a_group_that_nothing_tells_of_is_where_its_snapshots_are(world: World, method: str) -> None:
+    """The sidecar always names them (contract B.6), and groups cannot be listed."""
+    await world.placement.ledger.made(
+        DRIVER, "n2", "CreateSnapshot s", [Thing(SNAPSHOT, "s-1"), Thing(SNAPSHOT, "s-2")]
+    )
+    kind = getattr(csi, f"{method}Request")
+    path = f"/csi.v1.GroupController/{method}"
+    assert (await world.ask(path, kind(group_snapshot_id="g", snapshot_ids=["s-1", "s-2"]))).node == "n2"
+    for snapshots in ([], ["s-1", "unknown"]):
+        with pytest.raises(NoPlace):
+            await world.ask(path, kind(group_snapshot_id="other", snapshot_ids=snapshots))
+
+
 async def test_volumes_on_several_nodes_are_no_group(world: World) -> None:
     for node, volume in (("n1", "vol-1"), ("n2", "vol-2")):
         world.make(node, volume)
@@ -191,20 +203,8 @@ async def test_an_unknown_id_goes_by_the_calls_node(world: World) -> None:
     assert (await world.ask("ControllerPublishVolume", asked)).node == "n3"
 
 
-def usable_on(*nodes: str, handle: str = "static") -> Affinity:
-    """A PersistentVolume that may be used on these nodes."""
-    term = {"matchExpressions": [{"key": NODE_SEGMENT, "operator": "In", "values": list(nodes)}]}
-    spec = {
-        "csi": {"driver": DRIVER, "volumeHandle": handle},
-        "nodeAffinity": {"required": {"nodeSelectorTerms": [term]}},
-    }
-    objects = Objects()
-    objects.update({Ref("PersistentVolume", "", "pv"): Item(Stamp("u", "1"), {"spec": spec})})
-    return Affinity(objects)
-
-
 async def test_an_unknown_id_goes_by_its_persistent_volume_before_the_calls_node(world: World) -> None:
-    world.placement.affinity = usable_on("n2")
+    world.placement.affinity = affinity("n2", handle="static")
     assert (await world.ask("DeleteVolume", delete("static"))).node == "n2"
     asked = csi.ControllerPublishVolumeRequest(volume_id="static", node_id="id-of-n3")
     assert (await world.ask("ControllerPublishVolume", asked)).node == "n2"
@@ -213,17 +213,17 @@ async def test_an_unknown_id_goes_by_its_persistent_volume_before_the_calls_node
 async def test_a_volume_that_was_made_elsewhere_than_its_persistent_volume_says_is_a_conflict(world: World) -> None:
     world.make("n1")
     await world.ask("CreateVolume", create("pvc-1", on("n1")))
-    world.placement.affinity = usable_on("n2", "n3", handle="vol-1")
+    world.placement.affinity = affinity("n2", "n3", handle="vol-1")
     with pytest.raises(IdConflict, match="n1; n2; n3"):
         await world.ask("DeleteVolume", delete())
-    world.placement.affinity = usable_on("n1", "n2", handle="vol-1")
+    world.placement.affinity = affinity("n1", "n2", handle="vol-1")
     assert (await world.ask("DeleteVolume", delete())).node == "n1"
 
 
 async def test_an_affinity_to_nodes_that_nobody_knows_rules_out_nothing(world: World) -> None:
     world.make("n1")
     await world.ask("CreateVolume", create("pvc-1", on("n1")))
-    world.placement.affinity = usable_on("n9", handle="vol-1")
+    world.placement.affinity = affinity("n9", handle="vol-1")
     assert (await world.ask("DeleteVolume", delete())).node == "n1"
 
 
@@ -231,8 +231,103 @@ async def test_an_id_that_was_deleted_here_and_has_a_persistent_volume_elsewhere
     world.make("n1")
     await world.ask("CreateVolume", create("pvc-1", on("n1")))
     await world.ask("DeleteVolume", delete())
-    world.placement.affinity = usable_on("n2", handle="vol-1")
+    world.placement.affinity = affinity("n2", handle="vol-1")
     assert (await world.ask("DeleteVolume", delete())).node == "n2"
+
+
+async def test_a_persistent_volume_that_leaves_a_choice_is_not_gone_past(world: World) -> None:
+    world.placement.affinity = affinity("n2", "n3", handle="static")
+    asked = csi.ControllerUnpublishVolumeRequest(volume_id="static", node_id="id-of-n1")
+    with pytest.raises(NoPlace, match="of n2, n3 there is no list"):
+        await world.ask("ControllerUnpublishVolume", asked)
+    asked.node_id = "id-of-n3"
+    assert (await world.ask("ControllerUnpublishVolume", asked)).node == "n3"
+
+
+@pytest.mark.parametrize("key", [NODE_SEGMENT, "zone"])
+@pytest.mark.parametrize(
+    ("method", "request_"),
+    [
+        ("DeleteVolume", delete("vol-2")),
+        ("ControllerExpandVolume", csi.ControllerExpandVolumeRequest(volume_id="vol-2")),
+        ("ControllerUnpublishVolume", csi.ControllerUnpublishVolumeRequest(volume_id="vol-2", node_id="id-of-n2")),
+    ],
+)
+async def test_the_first_node_that_comes_is_not_taken_for_the_one_that_a_persistent_volume_is_for(
+    tmp_path: Path, key: str, method: str, request_: object
+) -> None:
+    """Agents are rolled out one by one, or the hub's state directory is a new one."""
+    world = World(tmp_path, report("n1", segments={key: "n1"} if key == "zone" else None))
+    world.placement.affinity = affinity("n2", handle="vol-2", key=key)
+    with pytest.raises(NoPlace, match="its PersistentVolume is for none of the nodes that have reported the driver"):
+        await world.ask(method, request_)
+    await world.placement.close()
+
+
+async def test_the_only_node_waits_until_every_persistent_volume_is_known(tmp_path: Path) -> None:
+    world = World(tmp_path, report("n1"))
+    world.placement.affinity = affinity("n2", handle="another", ready=False)
+    with pytest.raises(NoPlace, match="has not read every PersistentVolume yet"):
+        await world.ask("DeleteVolume", delete("unknown"))
+    world.make("n1")
+    await world.ask("CreateVolume", create("pvc-1"))
+    assert (await world.ask("DeleteVolume", delete())).node == "n1"
+    assert (await world.ask("DeleteSnapshot", csi.DeleteSnapshotRequest(snapshot_id="s"))).node == "n1"
+    await world.placement.close()
+
+
+async def test_a_persistent_volume_bound_by_labels_that_the_hub_knows_nothing_of_leaves_the_only_node(
+    tmp_path: Path,
+) -> None:
+    world = World(tmp_path, report("n1"))
+    world.placement.affinity = affinity("z1", handle="static", key="topology.kubernetes.io/zone")
+    assert (await world.ask("DeleteVolume", delete("static"))).node == "n1"
+    await world.placement.close()
+
+
+async def test_a_node_is_not_the_only_one_while_the_ledger_knows_things_of_another(world: World) -> None:
+    world.make("n2")
+    await world.ask("CreateVolume", create("pvc-1", on("n2")))
+    for gone in ("n2", "n3"):
+        del world.reports[gone]
+    world.placement.changed(DRIVER)
+    with pytest.raises(NoPlace, match="of n1, n2 there is no list"):
+        await world.ask("DeleteVolume", delete("unknown"))
+    await world.placement.forget("n2")
+    assert (await world.ask("DeleteVolume", delete("unknown"))).node == "n1"
+
+
+async def without_node_info(world: World, node: str) -> None:
+    """The vendor of a node does not answer NodeGetInfo for the moment."""
+    told = world.reports[node].answers
+    world.reports[node] = DriverReport(
+        DRIVER, node, {method: told[method] for method in told if method != NODE_GET_INFO}
+    )
+    world.placement.changed(DRIVER)
+
+
+async def test_a_node_of_which_no_topology_is_known_for_the_moment_is_not_ruled_out(tmp_path: Path) -> None:
+    """Both would be final: a conflict, and the advice to schedule the pod anew."""
+    zone = {"zone": "z1"}
+    world = World(tmp_path, report("n1", segments=zone), report("n2", segments=zone))
+    world.make("n1")
+    await world.ask("CreateVolume", create("pvc-1", zone))
+    world.placement.affinity = affinity("z1", handle="vol-1", key="zone")
+    await without_node_info(world, "n1")
+    assert (
+        await world.ask("ControllerExpandVolume", csi.ControllerExpandVolumeRequest(volume_id="vol-1"))
+    ).node == "n1"
+    assert (await world.ask("CreateVolume", create("copy", zone, source="vol-1"))).node == "n1"
+    await world.placement.close()
+
+
+async def test_a_node_of_which_no_topology_is_known_for_the_moment_may_be_the_one_as_well(tmp_path: Path) -> None:
+    world = World(tmp_path, *(report(node, segments={"zone": "z1"}) for node in ("n1", "n2")))
+    await without_node_info(world, "n1")
+    world.placement.affinity = affinity("z1", handle="static", key="zone")
+    with pytest.raises(NoPlace, match="of n1, n2 there is no list"):
+        await world.ask("DeleteVolume", delete("static"))
+    await world.placement.close()
 
 
 async def test_two_nodes_of_one_node_id_are_named(tmp_path: Path) -> None:
@@ -402,6 +497,16 @@ async def test_a_lost_ledger_makes_a_create_wait_unless_one_node_alone_is_allowe
     with pytest.raises(KnowledgeLost, match=r"placement\.db was damaged"):
         await world.ask("CreateVolume", create("pvc-1", on("n1"), on("n2")))
     assert (await world.ask("CreateVolume", create("pvc-1", on("n2")))).node == "n2"
+
+
+async def test_after_both_databases_were_lost_a_create_with_a_choice_waits_though_one_node_alone_is_back(
+    tmp_path: Path,
+) -> None:
+    world = World(tmp_path, report("n1"), lost=("hub.db was damaged",))
+    world.placement.ledger.losses.add("placement.db was damaged")
+    with pytest.raises(KnowledgeLost, match=r"placement\.db was damaged"):
+        await world.ask("CreateVolume", create("pvc-1", on("n1"), on("n2")))
+    await world.placement.close()
 
 
 async def test_a_ledger_that_is_gone_is_a_loss_and_a_damaged_one_is_moved_aside(world: World, tmp_path: Path) -> None:

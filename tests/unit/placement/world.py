@@ -9,11 +9,14 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from cloud.nodes import Call
+from cloud.placement.affinity import Affinity
 from cloud.placement.ledger import Ledger
 from cloud.placement.placement import Mode, Placement
 from cloud.placement.requests import VOLUME, Thing
+from cloud.sync.source import Item, Objects
 from common.csi import csi_pb2 as csi
 from common.errors import DriverMissing, NodeOffline, NodeUnknown
+from common.objects import Ref, Stamp
 from common.reports import (
     CONTROLLER_GET_CAPABILITIES,
     GET_PLUGIN_CAPABILITIES,
@@ -166,8 +169,10 @@ class World:
 
     # what a test does
 
-    async def ask(self, method: str, request: Any = None, *, mode: str = Mode.LOCAL, wanted: str = "") -> Asked:
-        """One call from beginning to end."""
+    async def ask(
+        self, method: str, request: Any = None, *, mode: str = Mode.LOCAL, wanted: str = "", delivered: bool = True
+    ) -> Asked:
+        """One call from beginning to end; the caller takes the answer, or is gone by then."""
         nodes: list[str] = []
         body = request.SerializeToString() if request is not None else b""
         call = Call(DRIVER, method if "/" in method else CONTROLLER + method, body, "c-1", 10.0)
@@ -178,6 +183,7 @@ class World:
             reply.cancel()
             raise
         assert reply.status is not None
+        reply.acknowledge(delivered=delivered)
         return Asked(nodes[-1], reply.status, message or b"")
 
     def holder(self, name: str = "pvc-1") -> str:
@@ -225,6 +231,18 @@ def on(node: str) -> dict[str, str]:
 
 def delete(volume: str = "vol-1") -> csi.DeleteVolumeRequest:
     return csi.DeleteVolumeRequest(volume_id=volume)
+
+
+def affinity(*nodes: str, handle: str, key: str = NODE_SEGMENT, ready: bool = True) -> Affinity:
+    """A PersistentVolume that may be used where the label has one of these values: on the nodes of these names."""
+    term = {"matchExpressions": [{"key": key, "operator": "In", "values": list(nodes)}]}
+    spec = {
+        "csi": {"driver": DRIVER, "volumeHandle": handle},
+        "nodeAffinity": {"required": {"nodeSelectorTerms": [term]}},
+    }
+    objects = Objects()
+    objects.update({Ref("PersistentVolume", "", "pv"): Item(Stamp("u", "1"), {"spec": spec})}, ready=ready)
+    return Affinity(objects)
 
 
 def create(
