@@ -72,7 +72,7 @@ DRIVER = Role(
 )
 EDGE = Role(
     ("edge", "run"),
-    ("--node=n1", "--status={}/it.sock", "--hub=unix://{}/hub.sock"),
+    ("--node=n1", "--root-dir={}/kubelet", "--status={}/it.sock", "--hub=unix://{}/hub.sock"),
     "--status",
 )
 ROLES = pytest.mark.parametrize("role", [HUB, DRIVER, EDGE], ids=str)

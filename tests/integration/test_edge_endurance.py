@@ -187,7 +187,7 @@ def test_of_ten_thousand_objects_only_what_differs_comes_down_again(short_dir: P
 
     assert everything > 2_000_000
     assert nothing < 8_000, "a digest of 2 KB, and what greets"
-    assert one < 2_000, "the object alone"
+    assert one < 4_000, "the object alone, and what keeps a link alive on a machine that is slow"
     assert gone < 12_000, "a digest, the list of one bucket in 256, and the object's name"
 
 
