@@ -37,11 +37,12 @@ class Affinity:
         A label that no node of the fleet has, or that a vendor has yet to tell of its node, may be there all the same.
         """
         required = list(self._required(handle, driver))
-        return [each.node for each in fleet if _may_fit(required, each, fleet)]
+        return [each.node for each in fleet if _may_fit(required, each, fleet)] if required else list(fleet.members)
 
     def allows(self, handle: str, driver: str, member: Member, fleet: Fleet) -> bool:
         """Whether a node is one of those."""
-        return _may_fit(list(self._required(handle, driver)), member, fleet)
+        required = list(self._required(handle, driver))
+        return not required or _may_fit(required, member, fleet)
 
     def _required(self, handle: str, driver: str) -> Iterator[Sequence[Mapping[str, Any]]]:
         """Of each PersistentVolume its NodeSelectorTerms; none if it may be used anywhere."""
@@ -69,7 +70,7 @@ def _may_fit(required: Sequence[Sequence[Mapping[str, Any]]], member: Member, fl
     def is_known(key: str) -> bool:
         return key in member.labels or (member.tells_segments and key in fleet.label_keys)
 
-    return not required or any(not terms or _fit(terms, member, is_known) for terms in required)
+    return any(not terms or _fit(terms, member, is_known) for terms in required)
 
 
 def _fit(terms: Sequence[Mapping[str, Any]], member: Member, is_known: Callable[[str], bool]) -> bool:

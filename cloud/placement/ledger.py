@@ -12,8 +12,8 @@ Rules:
 * Memory is asked, the file is written: those writes that wait together in one transaction, in a thread. What must not
   be told before waits until the disk has it (`synchronous=FULL`).
 * That a name is settled needs no waiting: it is written with the next write that succeeds. Where the disk does not
-  learn of it, the name stays with its node after a restart: an annoyance, and no untruth. The same goes for a doubt
-  about a name that nobody had the disk keep before: the disk is told when the doubt remains.
+  learn of it, the name stays with its node after a restart: an annoyance, and no untruth.
+* A doubt about a name that nobody has had the disk keep (`keep`) is written in the same way, when it arises.
 * A ledger that was lost is one of the losses, like a damaged database of nodes (`cloud.losses`).
 """
 
@@ -23,7 +23,7 @@ import logging
 import sqlite3
 import time
 from collections import Counter, OrderedDict, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, KeysView, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -191,9 +191,9 @@ class Ledger:
         entry = self._entry(_Place(driver, thing, node))
         return entry is not None and not entry.gone
 
-    def nodes(self, driver: str) -> Collection[str]:
+    def nodes(self, driver: str) -> KeysView[str]:
         """The nodes that have things of a driver, or had them not long ago."""
-        return self._counts[driver].keys() if driver in self._counts else ()
+        return self._counts.get(driver, Counter[str]()).keys()
 
     def is_listed(self, driver: str, node: str, kind: str) -> bool:
         """Whether the node has listed all things of a kind since the ledger began."""

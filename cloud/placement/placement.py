@@ -227,9 +227,7 @@ class Placement:
                 await self.ledger.keep(outcome.claim)
             return _PlacedReply(self._nodes.call(outcome.node, call), outcome)
         except BaseException as error:
-            is_bug = not isinstance(
-                error, CallError | asyncio.CancelledError
-            )  # then it may have been sent all the same
+            is_bug = not isinstance(error, CallError | asyncio.CancelledError)  # and may have come after it was sent
             outcome.settle(in_doubt=True if is_bug else None)
             raise
 
@@ -247,9 +245,10 @@ class Placement:
         else:
             node = self._find_node(call, asked, fleet)
         goes_to(node)
-        member, claim = fleet.members.get(node), self._claim(call.driver, asked.name, node)
-        outcome = _Outcome(self.ledger, call, asked, node, member, claim, edit=_edit(member, mode))
-        return await self._send(_for_vendor(call, member), outcome)
+        member = fleet.members.get(node)
+        sent, edit = _for_vendor(call, member), _edit(member, mode)
+        claim = self._claim(call.driver, asked.name, node)
+        return await self._send(sent, _Outcome(self.ledger, call, asked, node, member, claim, edit))
 
     def _choose(self, call: Call, asked: Whereabouts, fleet: Fleet) -> str:
         """The node for something new: where its source is, else the first connected one that the topology allows."""
@@ -498,7 +497,7 @@ class _Outcome:
 
     @property
     def _is_for_others(self) -> bool:
-        """Whether the vendor was asked for other places than its own, as no earlier attempt was that it carried out."""
+        """Whether the vendor was asked for a topology that its node has not: it refuses that whatever it has made."""
         if not self.asked.terms or self.member is None or self.member.lacks_topology:
             return False
         return not any(map(self.member.matches, self.asked.terms))

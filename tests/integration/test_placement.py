@@ -98,6 +98,17 @@ def test_a_name_that_may_be_on_a_node_waits_for_it_whatever_is_asked(site: Site)
     assert site.asked("n2", "CreateVolume") == before
 
 
+def test_what_may_be_on_one_node_is_not_made_by_hand_on_another(site: Site) -> None:
+    site.vendors["n1"].refuse("CreateVolume", Code.UNAVAILABLE, "busy")
+    assert site.create("v", "n1").refusal == (Code.UNAVAILABLE, "busy")
+    before = site.asked("n2", "CreateVolume")
+    hub = f"--hub=unix://{site.bridge.hub.uds}"
+    refused = by_hand("call", "CreateVolume", '{"name": "v"}', "--driver=vendor.test", "--node=n2", hub)
+    assert refused.returncode != 0
+    assert "CreateVolume v of driver vendor.test may have been carried out on edge node n1 already" in refused.stderr
+    assert site.asked("n2", "CreateVolume") == before
+
+
 def test_a_node_that_is_away_does_not_keep_the_other_from_work(site: Site) -> None:
     site.agents["n1"].kill()
     assert site.create("v", "n2").ok
