@@ -4,6 +4,7 @@ Whether a path is a mount point is read from /proc/self/mountinfo: asking the pa
 """
 
 import re
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,9 @@ STATUS = Path("/proc/self/status")
 
 _CAP_SYS_ADMIN = 21
 """The capability that mount(2) asks for (capabilities(7))."""
+
+BUSY_WAIT_S = 1.0
+"""How long a mount may be in use while it is unmounted: whoever only looks into it is gone sooner."""
 
 _OCTAL = re.compile(r"\\([0-7]{3})")
 
@@ -113,7 +117,13 @@ def mount_device(device: Path, target: Path, *, fs_type: str, flags: Iterable[st
 
 
 def unmount(path: Path) -> None:
-    """Take every mount off a path. No error if there is none."""
+    """Take every mount off a path. No error if there is none; one that stays in use is an error after a while."""
+    deadline = time.monotonic() + BUSY_WAIT_S
     while mounted_at(path) is not None:
         require_mount_right("unmount")
-        run("umount", "--no-canonicalize", str(path))
+        try:
+            run("umount", "--no-canonicalize", str(path))
+        except errors.CsiError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
