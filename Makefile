@@ -38,8 +38,8 @@ test: $(STAMP)       ## unit and integration tests, and the peer tests whose bin
 	$(if $(filter 1,$(CSI_BRIDGE_REQUIRE_PEERS)),@$(BIN)/python tests/peers/build.py)
 	@$(PYTEST) -m "not slow and not endurance and not e2e" $(ARGS)
 
-test-slow: $(STAMP)  ## what make test leaves out, but for the endurance tests (4 minutes; root, peers)
-	@$(PYTEST) -m "slow and not e2e" $(ARGS)
+test-slow: $(STAMP)  ## what make test leaves out, but for the endurance tests (10 minutes; root, peers)
+	@$(PYTEST) -m "slow and not endurance and not e2e" $(ARGS)
 
 e2e: $(STAMP)        ## whole clusters: stock sidecars, kubelets with containerd, nodes without (root, peers)
 	$(if $(filter 1,$(CSI_BRIDGE_REQUIRE_PEERS)),@$(BIN)/python tests/peers/build.py $(E2E_PEERS))

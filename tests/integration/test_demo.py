@@ -122,6 +122,7 @@ def test_the_whole_story_is_told_and_nothing_is_left(theatre: Theatre) -> None:
     assert theatre.left() == []
 
 
+@pytest.mark.slow
 @needs_root
 def test_where_root_may_not_mount_the_act_is_left_out_and_the_story_goes_on(theatre: Theatre) -> None:
     demo = theatre.perform("setpriv", "--bounding-set=-sys_admin", "--inh-caps=-sys_admin")
@@ -132,6 +133,7 @@ def test_where_root_may_not_mount_the_act_is_left_out_and_the_story_goes_on(thea
     assert theatre.left() == []
 
 
+@pytest.mark.slow
 def test_a_call_that_is_refused_fails_the_demo_in_words_and_nothing_is_left(theatre: Theatre) -> None:
     demo = theatre.perform()
     told(demo, until=ACTS[0])
@@ -144,6 +146,7 @@ def test_a_call_that_is_refused_fails_the_demo_in_words_and_nothing_is_left(thea
     assert theatre.left() == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "number",
     [signal.SIGINT, *(pytest.param(it, marks=pytest.mark.slow) for it in (signal.SIGTERM, signal.SIGHUP))],
@@ -172,6 +175,7 @@ def test_a_signal_while_a_volume_is_mounted_leaves_no_mount(theatre: Theatre) ->
     assert theatre.left() == []
 
 
+@pytest.mark.slow
 def test_impatience_does_not_keep_it_from_cleaning_up(theatre: Theatre) -> None:
     demo = theatre.perform()
     told(demo, until=CUT)
@@ -182,6 +186,7 @@ def test_impatience_does_not_keep_it_from_cleaning_up(theatre: Theatre) -> None:
     assert theatre.left() == []
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("setsid") is None, reason="needs setsid(1)")
 def test_a_terminal_that_is_closed_stops_it_and_nothing_is_left(theatre: Theatre) -> None:
     ours, its = pty.openpty()
@@ -195,6 +200,7 @@ def test_a_terminal_that_is_closed_stops_it_and_nothing_is_left(theatre: Theatre
     assert theatre.left() == []
 
 
+@pytest.mark.slow
 def test_when_it_is_killed_its_processes_die_with_it(theatre: Theatre) -> None:
     demo = theatre.perform()
     told(demo, until=CUT)

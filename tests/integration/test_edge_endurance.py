@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from tests.support.edge_node import Object
 
-pytestmark = needs_mounts
+pytestmark = [needs_mounts, pytest.mark.slow]
 
 _AT_ONCE = 10
 """Pods that come and go together: each round is as many cycles."""

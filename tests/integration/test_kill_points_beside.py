@@ -24,7 +24,7 @@ from tests.support.fault_points import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = needs_mounts
+pytestmark = [needs_mounts, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")

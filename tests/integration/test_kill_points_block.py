@@ -15,7 +15,7 @@ from tests.support.fault_points import BLOCK, live_through, some_always
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = needs_loops
+pytestmark = [needs_loops, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 NAME = "relayed.csi"
 SEGMENT = "csi-bridge.io/node"
 
-pytestmark = [needs_mounts, pytest.mark.timeout(300)]
+pytestmark = [needs_mounts, pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 @pytest.fixture

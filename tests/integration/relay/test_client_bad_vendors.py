@@ -433,6 +433,7 @@ async def test_closing_the_channel_fails_what_is_under_way_and_refuses_what_come
         assert "channel is closed" in str(await outcome(channel))
 
 
+@pytest.mark.slow
 async def test_1000_reconnects_leave_no_descriptor_and_no_task(path: Path) -> None:
     async def behave(peer: RawPeer) -> None:
         await answering(HEADERS, MESSAGE, trailers(0), hold=False)(peer)
