@@ -122,7 +122,7 @@ class Serving:
 
     def logged(self, text: str) -> list[str]:
         """The log's messages that contain a text. None may hold a traceback."""
-        lines = [json.loads(line) for line in self._process.output().splitlines()]
+        lines = [json.loads(line) for line in self._process.lines()]
         assert not [line for line in lines if "exc" in line]
         return [line["msg"] for line in lines if text in line["msg"]]
 

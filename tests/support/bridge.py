@@ -80,7 +80,7 @@ class Member:
 
     def lines(self) -> list[dict[str, Any]]:
         """Its log lines. A line that is no JSON is a mistake of the process's."""
-        return [json.loads(line) for line in self.process.output().splitlines()]
+        return [json.loads(line) for line in self.process.lines()]
 
     def complaints(self) -> list[str]:
         """Its lines with a traceback, those of asyncio's, and what is no log line: bugs, whatever the test is about."""

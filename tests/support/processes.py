@@ -83,6 +83,10 @@ class Process:
         """All it has written, in all its lives."""
         return self.log.read_text(errors="replace") if self.log.exists() else ""
 
+    def lines(self) -> list[str]:
+        """The lines of that which are whole: the last one may just be written."""
+        return self.output().rpartition("\n")[0].splitlines()
+
     def log_tail(self) -> str:
         """The last lines it has written, under a heading."""
         lines = self.output().splitlines()[-_TAIL_LINES:]

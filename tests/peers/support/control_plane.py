@@ -188,7 +188,8 @@ class ControlPlane:
     def asked_by(self, service_account: str, *, since: int = 0) -> list[Asked]:
         """What a ServiceAccount of the project's was allowed to do, the oldest first, after so many others."""
         user = f"system:serviceaccount:csi-bridge:{service_account}"
-        lines = self._audit_log.read_text().splitlines() if self._audit_log.exists() else []
+        text = self._audit_log.read_text() if self._audit_log.exists() else ""
+        lines = text.rpartition("\n")[0].splitlines()  # the last one may just be written
         found = [json.loads(line) for line in lines if f'"{user}"' in line]
         return [
             Asked(each["verb"], where.get("apiGroup", ""), _resource(where), where.get("name", ""))
