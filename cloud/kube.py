@@ -1,4 +1,4 @@
-"""The Kubernetes API: the one door to the `kubernetes` package.
+"""The Kubernetes API: with its credentials, the one door to the `kubernetes` package.
 
 Rules:
 
@@ -6,14 +6,10 @@ Rules:
   CPU, and drop the fields that are newer than they are.
 * Every failure is a `KubeError`. One without an answer has the code 0: what was asked for may have been done.
 * An object's value stands in no error: the API server quotes what it refuses, and a Secret may be in it.
-* Credentials are loaded again and again. No request waits for that: it goes with those that are there.
 """
 
-import asyncio
 import json
-import logging
 import socket
-import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -22,19 +18,13 @@ from typing import Any, Final
 from urllib.parse import quote, urlencode
 
 import aiohttp
-from kubernetes.aio import config
 from kubernetes.aio.client.api_client import ApiClient
-from kubernetes.aio.client.configuration import Configuration
 
-from common.errors import BridgeError, SettingsError
+from cloud.kube_credentials import Credentials, load, unusable
+from common.errors import BridgeError
 from common.version import SOFTWARE
 
-log = logging.getLogger("csi_bridge.hub.kube")
-
 Body = dict[str, Any]
-
-IN_CLUSTER: Final = "in-cluster"
-"""In place of a kubeconfig: the service account of the pod that the hub runs in."""
 
 _ANSWER_S: Final = 30.0
 """For one answer. The API server itself ends a request after 60 s."""
@@ -43,12 +33,6 @@ _SILENCE_S: Final = 60.0
 """A watch without a word is looked at by TCP after this; then it takes three probes until it is given up."""
 
 _PROBE_S, _PROBES = 5, 3
-
-_FRESH_S: Final = 60.0
-"""Credentials are loaded again when they are so old: client-go's, of a token file."""
-
-_REFUSED_S: Final = 5.0
-"""And when they are refused, but not sooner than this: a plugin that has nothing better is not run all the time."""
 
 _MOST_LINE_BYTES: Final = 8 * 1024 * 1024
 """Of one event of a watch. etcd takes objects of 1.5 MiB, and JSON escapes some characters with six."""
@@ -129,7 +113,7 @@ class Page:
 class Kube:
     """A client of one API server. Use `connect`."""
 
-    def __init__(self, client: ApiClient, credentials: "_Credentials") -> None:
+    def __init__(self, client: ApiClient, credentials: Credentials) -> None:
         self.date = ""
         """The API server's time, as its last answer had it (HTTP's Date)."""
         self._client, self._credentials = client, credentials
@@ -286,110 +270,30 @@ class Kube:
             raise KubeError(what, 0, "", _reason(error)) from error
 
 
-class _Credentials:
-    """Who asks: the token or the client certificate that a kubeconfig gives.
-
-    The library's own hook for that is not used: it is not called for a client certificate, nor for an exec plugin that
-    had nothing to give at first.
-
-    Attributes:
-        are_refused: whether the API server's last answer was that.
-    """
-
-    def __init__(self, kubeconfig: str, client: ApiClient, now: Callable[[], float]) -> None:
-        """They have just been loaded into the client."""
-        self.are_refused = False
-        self._kubeconfig, self._client, self._now = kubeconfig, client, now
-        self._begun_at = now()
-        self._loading: asyncio.Task[None] | None = None
-        self._trouble = ""
-        """Why the newest ones are not in use."""
-
-    def renew(self, *, after_s: float = _FRESH_S) -> None:
-        """Begin to load them again if they are so old. Until new ones are there, the old ones are in use."""
-        now = self._now()
-        if now - self._begun_at < after_s:
-            return
-        if self._loading is not None and not self._loading.done():
-            self._note("loading it has not come to an end")  # a plugin that hangs: a second one would, too
-            return
-        self._begun_at = now
-        self._loading = asyncio.get_running_loop().create_task(self._load(), name="credentials")
-
-    def refused(self) -> str:
-        """The API server refuses them: load them again. In words, with what may be the cause."""
-        self.renew(after_s=_REFUSED_S)
-        why = f", and there are no newer ones: {self._trouble}" if self._trouble else ""
-        return f"the credentials of --kubeconfig={self._kubeconfig} are refused{why}"
-
-    async def close(self) -> None:
-        """Load them no more. A plugin that is running comes to its own end."""
-        if self._loading is not None:
-            self._loading.cancel()
-            await asyncio.gather(self._loading, return_exceptions=True)
-
-    async def _load(self) -> None:
-        try:
-            self._note(self._take(await _load(self._kubeconfig)))
-        except SettingsError as error:
-            self._note(error.why)
-        except OSError as error:  # of ssl's
-            self._note(f"its client certificate cannot be used: {error}")
-
-    def _take(self, new: Configuration) -> str:
-        """Use new ones from now on; or why not, in words.
-
-        Raises:
-            OSError: the client certificate cannot be used.
-        """
-        old = self._client.configuration
-        if new.host != old.host:  # somebody went over to another context, and its token is not for this server's eyes
-            return "it names another API server; the hub goes there when it is started again"
-        if not (new.api_key or new.cert_file) and (old.api_key or old.cert_file):
-            return "it gives none; if it has an exec plugin, the log has what came of it"
-        if new.cert_file:
-            # With one that does not fit its key, the context would lose the old one: another context tries it first.
-            for context in (ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), self._client.rest_client.ssl_context):
-                context.load_cert_chain(new.cert_file, new.key_file)
-        old.api_key, old.cert_file = new.api_key, new.cert_file
-        return ""
-
-    def _note(self, trouble: str) -> None:
-        if trouble and trouble != self._trouble:
-            log.warning(
-                "the credentials of --kubeconfig=%s are not renewed, and the old ones are kept: %s",
-                self._kubeconfig,
-                trouble,
-            )
-        elif self._trouble and not trouble:
-            log.info("the credentials of --kubeconfig=%s are renewed again", self._kubeconfig)
-        self._trouble = trouble
-
-
 @asynccontextmanager
 async def connect(kubeconfig: str, *, now: Callable[[], float] = time.monotonic) -> AsyncIterator[Kube]:
     """A client of the API server that a kubeconfig names. It connects when it is asked something.
 
     Args:
-        kubeconfig: a file, or `IN_CLUSTER`.
+        kubeconfig: a file, or `cloud.kube_credentials.IN_CLUSTER`.
         now: seconds of a clock that never goes back.
 
     Raises:
         SettingsError: the file cannot be used, or there is no service account here.
     """
-    settings = await _load(kubeconfig)
+    settings = await load(kubeconfig)
     settings.client_session_kwargs = {"read_bufsize": _MOST_LINE_BYTES // 2}  # aiohttp takes lines of twice that
     settings.retries = 0
     try:
         client = ApiClient(settings)
     except Exception as error:  # whatever SSL and files raise
-        raise _unusable(kubeconfig, error) from error
+        raise unusable(kubeconfig, error) from error
     client.user_agent = SOFTWARE
     connector = aiohttp.TCPConnector(
         limit=settings.connection_pool_maxsize, ssl=client.rest_client.ssl_context, socket_factory=_probed_socket
     )
     settings.client_session_kwargs["connector"] = connector
-    credentials = _Credentials(kubeconfig, client, now)
+    credentials = Credentials(kubeconfig, client, now)
     try:
         yield Kube(client, credentials)
     finally:
@@ -397,30 +301,6 @@ async def connect(kubeconfig: str, *, now: Callable[[], float] = time.monotonic)
         await client.close()  # type: ignore[no-untyped-call]  # as above
         # The session does not own it. Without its goodbyes in TLS, which a server may be slow to answer.
         await connector.close(abort_ssl=True)
-
-
-async def _load(kubeconfig: str) -> Configuration:
-    """What a kubeconfig says now.
-
-    Raises:
-        SettingsError: as of `connect`.
-    """
-    settings = Configuration()
-    try:
-        if kubeconfig == IN_CLUSTER:
-            config.load_incluster_config(settings, try_refresh_token=False)  # type: ignore[no-untyped-call]  # as below
-        else:
-            await config.load_kube_config(kubeconfig, client_configuration=settings)  # type: ignore[no-untyped-call]  # the library has no types here
-    except Exception as error:  # whatever YAML, JSON, base64 and dictionaries of another shape raise
-        raise _unusable(kubeconfig, error) from error
-    # A file that was written by hand ends with a newline, and a header may have none (client-go strips it, too).
-    settings.api_key = {name: key.strip() for name, key in settings.api_key.items()}
-    return settings
-
-
-def _unusable(kubeconfig: str, error: Exception) -> SettingsError:
-    why = str(error).partition("{")[0]  # here the library begins to quote the file, with any token that stands in it
-    return SettingsError("--kubeconfig", kubeconfig, f"cannot be used: {why}")
 
 
 def _probed_socket(address: Any) -> socket.socket:

@@ -1,10 +1,11 @@
 """The affinity: on which nodes the PersistentVolumes of a handle may be used, as their nodeAffinity says."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from cloud.placement.fleet import Fleet, Member
 from cloud.sync.source import Source
+from common.node_selector import selects
 from common.objects import Ref
 
 _KIND: Final = "PersistentVolume"
@@ -29,7 +30,7 @@ class Affinity:
     def nodes(self, handle: str, driver: str, fleet: Fleet) -> list[str]:
         """The nodes of the fleet that PersistentVolumes of a handle name. One that may be used anywhere names none."""
         required = [terms for terms in self._required(handle, driver) if terms]
-        return [each.node for each in fleet if any(_fit(terms, each, lambda _: True) for terms in required)]
+        return [each.node for each in fleet if any(selects(terms, each.labels, each.node) for terms in required)]
 
     def possible(self, handle: str, driver: str, fleet: Fleet) -> list[str]:
         """The nodes of the fleet that no PersistentVolume of a handle rules out.
@@ -70,39 +71,4 @@ def _may_fit(required: Sequence[Sequence[Mapping[str, Any]]], member: Member, fl
     def is_known(key: str) -> bool:
         return key in member.labels or (member.tells_segments and key in fleet.label_keys)
 
-    return any(not terms or _fit(terms, member, is_known) for terms in required)
-
-
-def _fit(terms: Sequence[Mapping[str, Any]], member: Member, is_known: Callable[[str], bool]) -> bool:
-    return any(_fits(term, member, is_known) for term in terms)
-
-
-def _fits(term: Mapping[str, Any], member: Member, is_known: Callable[[str], bool]) -> bool:
-    """Whether a node fits a NodeSelectorTerm. An empty term fits none (Kubernetes).
-
-    Args:
-        term: the term.
-        member: the node.
-        is_known: whether it is known if the node has a label of this key; if not, it is as the term wants it.
-    """
-    expressions, fields = term.get("matchExpressions") or (), term.get("matchFields") or ()
-    return (
-        bool(expressions or fields)
-        and all(_holds(each, member.labels) or not is_known(each["key"]) for each in expressions)
-        and all(_holds(each, {"metadata.name": member.node}) for each in fields)
-    )
-
-
-def _holds(expression: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
-    value, values = labels.get(expression["key"]), expression.get("values") or ()
-    match expression["operator"]:
-        case "In":
-            return value in values
-        case "NotIn":
-            return value not in values
-        case "Exists":
-            return value is not None
-        case "DoesNotExist":
-            return value is None
-        case _:
-            return False  # Gt and Lt: no storage driver says where a volume is by them
+    return any(not terms or selects(terms, member.labels, member.node, is_known=is_known) for terms in required)

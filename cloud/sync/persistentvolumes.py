@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from cloud.sync.fields import Body, Fields
 from cloud.sync.kind_rules import KindRules, pick, quantities, without_empty
+from common.node_selector import OPERATORS
 from common.objects import Ref
 
 ACCESS_MODES: Final = ("ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod")
@@ -57,7 +58,7 @@ def _check_affinity(affinity: Fields) -> None:
         for name in ("matchExpressions", "matchFields"):
             for expression in term.parts(name):
                 expression.text("key", required=True)
-                expression.text("operator", required=True)
+                expression.text("operator", required=True, allowed=OPERATORS)
                 expression.texts("values")
 
 

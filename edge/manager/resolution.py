@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from common.node_selector import selects
 from common.objects import Object, Ref
 from common.quantity import parse_bytes
 from edge.volumes import (
@@ -150,36 +151,6 @@ def labels_of(found: Object | None) -> dict[str, str]:
         return {str(key): str(value) for key, value in (labels or {}).items()}
     except (AttributeError, KeyError, TypeError, ValueError):
         return {}
-
-
-def selects(terms: list[Body], labels: Mapping[str, str], node: str) -> bool:
-    """Whether one of a node selector's terms matches (component-helpers, nodeaffinity). A term without any does not."""
-    return any(
-        (term.get("matchExpressions") or term.get("matchFields"))
-        and all(_matches(one, labels.get(one["key"])) for one in term.get("matchExpressions") or ())
-        and all(one["key"] == "metadata.name" and _matches(one, node) for one in term.get("matchFields") or ())
-        for term in terms
-    )
-
-
-def _matches(requirement: Body, value: str | None) -> bool:
-    operator, values = requirement["operator"], requirement.get("values") or []
-    match operator:
-        case "In":
-            return value in values
-        case "NotIn":
-            return value not in values
-        case "Exists":
-            return value is not None
-        case "DoesNotExist":
-            return value is None
-        case "Gt" | "Lt":
-            try:
-                have, limit = int(value or ""), int(values[0])
-            except (IndexError, ValueError):
-                return False
-            return have > limit if operator == "Gt" else have < limit
-    raise ValueError(f"the node selector operator {operator!r} is unknown")
 
 
 def _deletion(body: Body, known_at: float) -> tuple[float | None, float | None]:

@@ -1,0 +1,66 @@
+"""A node selector: the terms by which a PersistentVolume's nodeAffinity says on which nodes it may be used.
+
+Rules (component-helpers, scheduling/corev1/nodeaffinity):
+
+* One term that matches is enough. All of a term's requirements have to hold; a term without any matches no node.
+* The one field that a requirement can be about is `metadata.name`.
+* `Gt` and `Lt` compare whole numbers; a label that is none fulfils neither.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+OPERATORS: Final = ("In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt")
+
+_NAME: Final = "metadata.name"
+
+
+def selects(
+    terms: Iterable[Mapping[str, Any]],
+    labels: Mapping[str, str],
+    node: str,
+    *,
+    is_known: Callable[[str], bool] = lambda _: True,
+) -> bool:
+    """Whether a node is selected.
+
+    Args:
+        terms: NodeSelectorTerms.
+        labels: the node's.
+        node: its name.
+        is_known: whether it is known if the node has a label of this key; if not, it is as the terms want it.
+
+    Raises:
+        ValueError: an operator is none of `OPERATORS`.
+    """
+    return any(_matches(term, labels, node, is_known) for term in terms)
+
+
+def _matches(term: Mapping[str, Any], labels: Mapping[str, str], node: str, is_known: Callable[[str], bool]) -> bool:
+    expressions, fields = term.get("matchExpressions") or (), term.get("matchFields") or ()
+    return (
+        bool(expressions or fields)
+        and all(_holds(each, labels.get(each["key"])) or not is_known(each["key"]) for each in expressions)
+        and all(each["key"] == _NAME and _holds(each, node) for each in fields)
+    )
+
+
+def _holds(requirement: Mapping[str, Any], value: str | None) -> bool:
+    operator = requirement["operator"]
+    values: Sequence[str] = requirement.get("values") or ()
+    match operator:
+        case "In":
+            return value in values
+        case "NotIn":
+            return value not in values
+        case "Exists":
+            return value is not None
+        case "DoesNotExist":
+            return value is None
+        case "Gt" | "Lt":
+            try:
+                have, limit = int(value or ""), int(values[0])
+            except (IndexError, ValueError):
+                return False
+            return have > limit if operator == "Gt" else have < limit
+    raise ValueError(f"the node selector operator {operator!r} is unknown")
