@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 from tests.e2e.deployment import NODE_PERIODS
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 _PLUGIN = "kubernetes.io~csi"
 
 
-class Node:
+class Node(ABC):
     """What nodes of both kinds have.
 
     Args:
@@ -68,9 +69,9 @@ class Node:
 
     # ---- starting and stopping ---------------------------------------------------------------------------------------
 
+    @abstractmethod
     def start(self) -> None:
         """Boot the machine, and start what is to run there but drivers."""
-        raise NotImplementedError
 
     def add_vendor(self, vendor: Vendor, *, state: Path | None) -> DirDriver:
         """Start a vendor's driver, and a registrar that announces it.
@@ -183,25 +184,25 @@ class Node:
         """Where a pod's volume is published, by the name of its PersistentVolume or, inline, of the pod's volume."""
         return self.seen(self.root / "pods" / pod["metadata"]["uid"] / "volumes" / _PLUGIN / volume / "mount")
 
+    @abstractmethod
     def has_volumes(self, pod: Object) -> bool:
         """Whether all volumes of a pod are published, and it runs if anything runs pods here."""
-        raise NotImplementedError
 
+    @abstractmethod
     def write(self, pod: Object, name: str, text: str) -> None:
         """Write a text to a file in one of the pod's volumes, and bring it to the disk; `name` is `VOLUME/FILE`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def read(self, pod: Object, name: str) -> str:
         """Read such a file."""
-        raise NotImplementedError
 
+    @abstractmethod
     def group(self, pod: Object, name: str) -> int:
         """The group that a file, or the root of a volume, belongs to."""
-        raise NotImplementedError
 
+    @abstractmethod
     def why(self, pod: Object) -> str:
         """Why a pod does not have its volumes, in the words of whoever is to mount them."""
-        raise NotImplementedError
 
     def left_over(self) -> list[str]:
         """What is left of pods' volumes on this node."""

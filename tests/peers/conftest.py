@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.peers import build
+from tests.peers.kubelet.kubelet_node import KubeletNode
+from tests.peers.kubelet.leftovers import clear
 from tests.peers.support import manifests
 from tests.peers.support.claims import Claims
 from tests.peers.support.control_plane import ControlPlane
@@ -63,6 +65,24 @@ def short_dir() -> Iterator[Path]:
     """A temporary directory with a path short enough for UNIX sockets (107 bytes), unlike pytest's own."""
     with tempfile.TemporaryDirectory(prefix="csi-") as directory:
         yield Path(directory)
+
+
+@pytest.fixture
+def place(short_dir: Path) -> Iterator[Path]:
+    """The same, cleared of mounts before it is removed."""
+    yield short_dir
+    clear(short_dir)
+
+
+@pytest.fixture
+def kubelet_node(place: Path, peer: Callable[[str], Path]) -> Iterator[KubeletNode]:
+    """A real kubelet with a cluster of its own."""
+    node = KubeletNode(place / "n", peer=peer)
+    try:
+        node.start()
+        yield node
+    finally:
+        node.stop()
 
 
 @pytest.fixture

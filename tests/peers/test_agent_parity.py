@@ -7,7 +7,6 @@ and docs/kubelet-parity.md is what came of it. CSI_BRIDGE_WRITE_PARITY=1 writes 
 from __future__ import annotations
 
 import os
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +17,6 @@ from tests.peers.kubelet import catalog
 from tests.peers.kubelet.agent_node import AgentNode
 from tests.peers.kubelet.comparer import compare
 from tests.peers.kubelet.differences import unseen, unwanted
-from tests.peers.kubelet.leftovers import clear
 from tests.peers.kubelet.parity import table
 from tests.peers.kubelet.play import play
 
@@ -34,14 +32,6 @@ _AT_ONCE = 10
 _DOCUMENT = Path(__file__).parents[2] / "docs" / "kubelet-parity.md"
 
 pytestmark = [needs_loops, pytest.mark.timeout(1200)]
-
-
-@pytest.fixture
-def place() -> Iterator[Path]:
-    """A directory with a short path, cleared of mounts before it is removed."""
-    with tempfile.TemporaryDirectory(prefix="csi-") as directory:
-        yield Path(directory)
-        clear(Path(directory))
 
 
 @pytest.fixture

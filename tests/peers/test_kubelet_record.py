@@ -5,7 +5,6 @@ About ten scenarios are played in every run, of every group some; all of them in
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,37 +12,17 @@ import pytest
 
 from tests.peers.kubelet import catalog
 from tests.peers.kubelet.comparer import compare
-from tests.peers.kubelet.kubelet_node import KubeletNode
-from tests.peers.kubelet.leftovers import clear
 from tests.peers.kubelet.play import play
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Sequence
 
+    from tests.peers.kubelet.kubelet_node import KubeletNode
     from tests.peers.kubelet.scenario import Scenario
 
 _SENTINEL = "not-a-log"
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
-
-
-@pytest.fixture
-def place() -> Iterator[Path]:
-    """A directory with a short path, cleared of mounts before it is removed."""
-    with tempfile.TemporaryDirectory(prefix="csi-") as directory:
-        yield Path(directory)
-        clear(Path(directory))
-
-
-@pytest.fixture
-def node(place: Path, peer: Callable[[str], Path]) -> Iterator[KubeletNode]:
-    """A kubelet with its cluster."""
-    node = KubeletNode(place / "n", peer=peer)
-    try:
-        node.start()
-        yield node
-    finally:
-        node.stop()
 
 
 def _require_the_same(scenarios: Sequence[Scenario], node: KubeletNode, place: Path) -> None:
@@ -61,24 +40,24 @@ def _require_the_same(scenarios: Sequence[Scenario], node: KubeletNode, place: P
         pytest.fail("\n".join(found), pytrace=False)
 
 
-def test_the_kubelet_does_what_its_records_say(node: KubeletNode, place: Path) -> None:
-    _require_the_same([catalog.BY_NAME[name] for name in catalog.ALWAYS], node, place)
+def test_the_kubelet_does_what_its_records_say(kubelet_node: KubeletNode, place: Path) -> None:
+    _require_the_same([catalog.BY_NAME[name] for name in catalog.ALWAYS], kubelet_node, place)
 
 
 @pytest.mark.endurance
 @pytest.mark.timeout(3600)
-def test_the_kubelet_does_in_every_scenario_what_its_records_say(node: KubeletNode, place: Path) -> None:
-    _require_the_same(catalog.SCENARIOS, node, place)
+def test_the_kubelet_does_in_every_scenario_what_its_records_say(kubelet_node: KubeletNode, place: Path) -> None:
+    _require_the_same(catalog.SCENARIOS, kubelet_node, place)
 
 
-def test_the_kubelet_removes_no_file_that_is_not_its_own(node: KubeletNode, place: Path) -> None:
+def test_the_kubelet_removes_no_file_that_is_not_its_own(kubelet_node: KubeletNode, place: Path) -> None:
     # Upstream's fake runtime gives containers no log path: the kubelet then removes "*" where it works, as root.
-    sentinel = node.kubelet.workplace / _SENTINEL
+    sentinel = kubelet_node.kubelet.workplace / _SENTINEL
     sentinel.touch()
 
-    _require_the_same([catalog.BY_NAME["one-pod"]], node, place)
+    _require_the_same([catalog.BY_NAME["one-pod"]], kubelet_node, place)
 
-    assert Path(f"/proc/{node.kubelet.process.pid}/cwd").readlink() == node.kubelet.workplace
+    assert Path(f"/proc/{kubelet_node.kubelet.process.pid}/cwd").readlink() == kubelet_node.kubelet.workplace
     assert sentinel.exists()
 
 

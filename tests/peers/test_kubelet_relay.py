@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,41 +9,22 @@ import pytest
 from common.csi import csi_pb2 as csi
 from tests.integration.dirdriver.support import needs_mounts
 from tests.peers.kubelet.cluster_objects import Use, Volume, pod
-from tests.peers.kubelet.kubelet_node import KubeletNode
-from tests.peers.kubelet.leftovers import clear
 from tests.peers.support.dirdriver import start_dirdriver
 from tests.support.bridge import Bridge
 from tests.support.sidecar import Sidecar
 from tests.support.waiting import wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
+    from pathlib import Path
 
+    from tests.peers.kubelet.kubelet_node import KubeletNode
     from tests.support.processes import Supervisor
 
 NAME = "relayed.csi"
 SEGMENT = "csi-bridge.io/node"
 
 pytestmark = [needs_mounts, pytest.mark.slow, pytest.mark.timeout(300)]
-
-
-@pytest.fixture
-def place() -> Iterator[Path]:
-    """A directory with a short path, cleared of mounts before it is removed."""
-    with tempfile.TemporaryDirectory(prefix="csi-") as directory:
-        yield Path(directory)
-        clear(Path(directory))
-
-
-@pytest.fixture
-def node(place: Path, peer: Callable[[str], Path]) -> Iterator[KubeletNode]:
-    """A kubelet with its cluster."""
-    node = KubeletNode(place / "n", peer=peer)
-    try:
-        node.start()
-        yield node
-    finally:
-        node.stop()
 
 
 @pytest.fixture(params=["registrar", "csi-node-driver-registrar"])
@@ -55,32 +34,32 @@ def registrar(request: pytest.FixtureRequest, peer: Callable[[str], Path]) -> Pa
 
 
 def test_a_kubelet_ties_a_driver_without_a_topology_to_its_node_and_mounts_its_volumes_through_the_relay(
-    registrar: Path, node: KubeletNode, place: Path, supervisor: Supervisor, tmp_path: Path
+    registrar: Path, kubelet_node: KubeletNode, place: Path, supervisor: Supervisor, tmp_path: Path
 ) -> None:
-    plugins = node.root / "plugins"
+    plugins = kubelet_node.root / "plugins"
     (plugins / NAME).mkdir(parents=True)
     own, relay = plugins / NAME / "csi.sock", plugins / "csi-bridge" / f"{NAME}.sock"
     flags = ("--no-topology", "--no-attach")
-    vendor = start_dirdriver(supervisor, place, name=NAME, node_id=node.name, flags=flags, socket=own)
-    always = [registrar, f"--csi-address={own}", f"--plugin-registration-path={node.root / 'plugins_registry'}"]
+    vendor = start_dirdriver(supervisor, place, name=NAME, node_id=kubelet_node.name, flags=flags, socket=own)
+    always = [registrar, f"--csi-address={own}", f"--plugin-registration-path={kubelet_node.root / 'plugins_registry'}"]
     registers = supervisor.start("registrar", [*always, f"--kubelet-registration-path={relay}"])
     assert registers.wait_exit() == 1  # the kubelet could not reach the driver: there is no relay yet
 
     with Bridge(place, tmp_path) as bridge:
-        settings = ("--registration=observe", f"--root-dir={node.root}", f"--relay-dir={relay.parent}")
-        agent = bridge.start_agent(node.name, flags=settings, through="127.0.0.1:1")
+        settings = ("--registration=observe", f"--root-dir={kubelet_node.root}", f"--relay-dir={relay.parent}")
+        agent = bridge.start_agent(kubelet_node.name, flags=settings, through="127.0.0.1:1")
         wait_for(relay.exists, what="the relay", instead=agent.process.log_tail)
         past = supervisor.start("registrar-past-the-relay", [*always, f"--kubelet-registration-path={own}"])
-        entry = _wait_entry(node)
+        entry = _wait_entry(kubelet_node)
         assert not entry.get("topologyKeys")
         (problem,) = wait_for(lambda: agent.status()["problems"], what="word about it")
         assert "registers with the kubelet past the relay" in problem
         past.stop()
         registers.start()
-        entry = _wait_entry(node, lambda it: it.get("topologyKeys"))
-        assert (entry["nodeID"], entry["topologyKeys"]) == (node.name, [SEGMENT])
-        known: Any = node._plane.api.get("Node", node.name)
-        assert known["metadata"]["labels"][SEGMENT] == node.name
+        entry = _wait_entry(kubelet_node, lambda it: it.get("topologyKeys"))
+        assert (entry["nodeID"], entry["topologyKeys"]) == (kubelet_node.name, [SEGMENT])
+        known: Any = kubelet_node._plane.api.get("Node", kubelet_node.name)
+        assert known["metadata"]["labels"][SEGMENT] == kubelet_node.name
         assert [(it["name"], it["socket"]) for it in agent.status()["drivers"]] == [(NAME, str(own))]
         wait_for(lambda: not agent.status()["problems"], what="end of the problem", instead=agent.process.log_tail)
 
@@ -88,26 +67,26 @@ def test_a_kubelet_ties_a_driver_without_a_topology_to_its_node_and_mounts_its_v
             capability = csi.VolumeCapability(access_mode={"mode": "SINGLE_NODE_MULTI_WRITER"}, mount={})
             request = csi.CreateVolumeRequest(name="data", volume_capabilities=[capability])
             handle = sidecar.call("CreateVolume", request).answer.volume.volume_id
-        _create_volume(node, handle)
+        _create_volume(kubelet_node, handle)
 
-        first = _create_pod(node, "first")
-        _wait_published(node, "first")
-        published = node.root / "pods" / first / "volumes/kubernetes.io~csi/pv-data/mount"
+        first = _create_pod(kubelet_node, "first")
+        _wait_published(kubelet_node, "first")
+        published = kubelet_node.root / "pods" / first / "volumes/kubernetes.io~csi/pv-data/mount"
         (published / "file").write_text("hello")
         assert (vendor.state / "volumes" / handle / "data" / "file").read_text() == "hello"
         assert vendor.calls("NodePublishVolume")
 
         agent.kill()
-        second = _create_pod(node, "second")
+        second = _create_pod(kubelet_node, "second")
         agent.start()
-        _wait_published(node, "second")
+        _wait_published(kubelet_node, "second")
         for name, uid in (("first", first), ("second", second)):
-            node.delete("Pod", name, namespace="default")
+            kubelet_node.delete("Pod", name, namespace="default")
             wait_for(
-                lambda name=name, uid=uid: node.is_gone(name, namespace="default", uid=uid),  # type: ignore[misc]  # bound at once
+                lambda name=name, uid=uid: kubelet_node.is_gone(name, namespace="default", uid=uid),  # type: ignore[misc]  # bound at once
                 what=f"end of {name}",
                 timeout_s=60.0,
-                instead=node.kubelet.process.log_tail,
+                instead=kubelet_node.kubelet.process.log_tail,
             )
         wait_for(lambda: vendor.calls("NodeUnstageVolume"), what="unstage", timeout_s=60.0)
         registers.stop()
