@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from tests.peers.support.dirdriver import DirDriver
     from tests.peers.support.sanity import SanityReport
 
+pytestmark = pytest.mark.slow  # what goes through the bridge is in make test
+
 _SNAPSHOT_TOPOLOGY = (
     "CreateSnapshot [Controller Server] should succeed when creating a snapshot with accessibility requirements"
 )
