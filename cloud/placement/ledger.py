@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cloud.losses import Losses
-from cloud.placement.claims import Claim
+from cloud.placement.claims import Attempt, Claim
 from cloud.placement.requests import Thing
 from common.database import Schema, open_database
 from common.errors import PlacementNotKept, SettingsError
@@ -212,14 +212,12 @@ class Ledger:
 
     # ---- names -------------------------------------------------------------------------------------------------------
 
-    def claim(self, driver: str, name: str, node: str) -> Claim:
-        """A call that makes something is to be sent: the claim of its name, which is this node's if it is nobody's.
+    def attempt(self, driver: str, name: str, node: str) -> Attempt:
+        """A call that makes something is to be sent: its name is this node's if it is nobody's.
 
-        `keep` it before the call is sent, and `settle` it when that has ended.
+        `keep` its claim before it is sent, and `settle` it when it has ended.
         """
-        claim = self._claims.setdefault((driver, name), Claim(driver, name, node))
-        claim.attempts += 1
-        return claim
+        return Attempt(self._claims.setdefault((driver, name), Claim(driver, name, node)))
 
     async def keep(self, claim: Claim) -> None:
         """Let the disk have a claim.
@@ -232,18 +230,10 @@ class Ledger:
             await self._write([_claim_statement(claim)])
             claim.is_kept = True
 
-    def settle(self, claim: Claim, *, in_doubt: bool | None) -> None:
-        """A call under a name has ended.
-
-        Args:
-            claim: the name's.
-            in_doubt: whether it may have made something that no answer told of; None: it says nothing of that, because
-                it was not sent.
-        """
-        claim.attempts -= 1
-        if in_doubt is not None:
-            claim.in_doubt = in_doubt
-        self._release(claim)
+    def settle(self, attempt: Attempt, *, in_doubt: bool | None) -> None:
+        """A call under a name has ended (`Attempt.end`)."""
+        attempt.end(in_doubt=in_doubt)
+        self._release(attempt.claim)
 
     def _release(self, claim: Claim) -> None:
         """Forget a claim as far as it is of no use any more, and let the disk know of a doubt that it lacks.
@@ -451,7 +441,7 @@ class Ledger:
         self._claims, self._things, self._gone, self._inventories = {}, {}, OrderedDict(), {}
         self._counts.clear()
         for driver, name, node in database.execute("SELECT driver, name, node FROM claims"):
-            self._claims[driver, name] = Claim(driver, name, node, in_doubt=True, is_tried=True, is_kept=True)
+            self._claims[driver, name] = Claim(driver, name, node, sent=1, doubtful=1, is_tried=True, is_kept=True)
         for driver, node, kind in database.execute("SELECT driver, node, kind FROM inventories"):
             self._inventories[driver, node, kind] = set()
         rows = database.execute("SELECT driver, kind, id, node, name, gone FROM things ORDER BY gone")

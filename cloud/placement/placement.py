@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from cloud.nodes import Call, Reply
 from cloud.placement import fleet as fleets
 from cloud.placement.capabilities import merged
-from cloud.placement.claims import Claim
+from cloud.placement.claims import Attempt
 from cloud.placement.fleet import Fleet, Fleets, Member, describes_itself
 from cloud.placement.inventory import LISTED_BY, Unlisted, take
 from cloud.placement.ledger import Ledger
@@ -199,12 +199,12 @@ class Placement:
             return self._nodes.call(node, call)
         if not by_hand:
             asked = replace(asked, ends=tuple(it for it in asked.ends if self.ledger.has(call.driver, it, node)))
-        claim = self._claim(call.driver, asked.name, node)
+        attempt = self._attempt(call.driver, asked.name, node)
         member = fleet.members.get(node)
-        return await self._send(call, _Outcome(self.ledger, call, asked, node, member, claim, is_written=by_hand))
+        return await self._send(call, _Outcome(self.ledger, call, asked, node, member, attempt, is_written=by_hand))
 
-    def _claim(self, driver: str, name: str, node: str) -> Claim | None:
-        """The claim of a create's name for the node that it is to be sent to; None: the call makes nothing.
+    def _attempt(self, driver: str, name: str, node: str) -> Attempt | None:
+        """A create under its name, at the node that it is to be sent to; None: the call makes nothing.
 
         Raises:
             NameElsewhere: another node has it.
@@ -216,15 +216,17 @@ class Placement:
         if holder not in ("", node):
             raise NameElsewhere(driver, name, holder, node)
         self._nodes.check(node, driver)
-        return self.ledger.claim(driver, name, node)
+        return self.ledger.attempt(driver, name, node)
 
     async def _send(self, call: Call, outcome: "_Outcome") -> Reply:
         """Send a call, as the vendor is to see it, once its name is kept."""
         if not outcome.is_kept and outcome.edit is None:
             return self._nodes.call(outcome.node, call)
         try:
-            if outcome.claim is not None and outcome.is_written:
-                await self.ledger.keep(outcome.claim)
+            if outcome.attempt is not None:
+                if outcome.is_written:
+                    await self.ledger.keep(outcome.attempt.claim)
+                outcome.attempt.send()
             return _PlacedReply(self._nodes.call(outcome.node, call), outcome)
         except BaseException as error:
             is_bug = not isinstance(error, CallError | asyncio.CancelledError)  # and may have come after it was sent
@@ -247,8 +249,8 @@ class Placement:
         goes_to(node)
         member = fleet.members.get(node)
         sent, edit = _for_vendor(call, member), _edit(member, mode)
-        claim = self._claim(call.driver, asked.name, node)
-        return await self._send(sent, _Outcome(self.ledger, call, asked, node, member, claim, edit))
+        attempt = self._attempt(call.driver, asked.name, node)
+        return await self._send(sent, _Outcome(self.ledger, call, asked, node, member, attempt, edit))
 
     def _choose(self, call: Call, asked: Whereabouts, fleet: Fleet) -> str:
         """The node for something new: where its source is, else the first connected one that the topology allows."""
@@ -438,7 +440,7 @@ class _Outcome:
         asked: what it says of itself.
         node: where it went.
         member: what is known of that node.
-        claim: the name's, of a call that makes something.
+        attempt: the one at its name, of a call that makes something.
         edit: what adds a topology to the answer.
         is_written: whether the name is on the disk before the call is sent, and what was made before that is told.
     """
@@ -448,19 +450,19 @@ class _Outcome:
     asked: Whereabouts
     node: str
     member: Member | None
-    claim: Claim | None
+    attempt: Attempt | None
     edit: _Edit | None = None
     is_written: bool = True
 
     @property
     def is_kept(self) -> bool:
         """Whether the ledger is to know of it."""
-        return self.claim is not None or bool(self.asked.ends)
+        return self.attempt is not None or bool(self.asked.ends)
 
     @property
     def is_over_once_delivered(self) -> bool:
         """Whether nothing tells of a success until the caller has it."""
-        return self.claim is not None and not self.is_written
+        return self.attempt is not None and not self.is_written
 
     def answer(self, message: bytes) -> bytes:
         """The answer as the caller gets it."""
@@ -479,7 +481,7 @@ class _Outcome:
         """
         if not status.ok:
             self.settle(in_doubt=self._leaves_doubt(status))
-        elif self.claim is not None:
+        elif self.attempt is not None:
             things, in_doubt = self._made(message), True
             try:
                 await self.ledger.made(self.call.driver, self.node, self.asked.name, things)
@@ -504,12 +506,12 @@ class _Outcome:
 
     def _exists(self, status: Status) -> bool:
         """Whether the vendor says that there is something of this name, and nothing is known of it."""
-        return status.code == Code.ALREADY_EXISTS and self.claim is not None and not self.claim.made
+        return status.code == Code.ALREADY_EXISTS and self.attempt is not None and not self.attempt.claim.made
 
     def settle(self, *, in_doubt: bool | None) -> None:
         """The call has ended. See `Ledger.settle`."""
-        if self.claim is not None:
-            self.ledger.settle(self.claim, in_doubt=in_doubt)
+        if self.attempt is not None:
+            self.ledger.settle(self.attempt, in_doubt=in_doubt)
 
     def _made(self, message: bytes | None) -> tuple[Thing, ...]:
         try:

@@ -62,8 +62,8 @@ class Closures:
         """By node: what has changed since its closure looked last."""
         self._unheard: dict[str, None] = {}
         """The nodes that have not heard yet that something changed, in order."""
-        self._turn: asyncio.Handle | None = None
-        """That of the loop in which they go on to hear it."""
+        self._is_telling = False
+        """Whether they are hearing it, in this turn of the loop or the next one."""
         self._changed(frozenset(ref for kind in _Bound.KINDS for ref in source.refs(kind)))
         source.subscribe(self._changed)
 
@@ -140,7 +140,7 @@ class Closures:
                 self._touch(node, concerned)
         if not refs:
             self._unheard.update(dict.fromkeys(self._watchers))
-        if self._turn is None:
+        if not self._is_telling:
             self._go_on()
 
     def _touch(self, node: str, ref: Ref) -> None:
@@ -149,22 +149,29 @@ class Closures:
             self._unheard[node] = None
 
     def _go_on(self) -> None:
-        """Let the next few nodes look again and hear of it."""
+        """Let the next few nodes look again and hear of it. What they give back then is a change, too, and waits."""
+        self._is_telling = True
         for _ in range(_NODES_A_TURN):
             node = next(iter(self._unheard), None)
             if node is None:
                 break
             del self._unheard[node]
-            if node in self._closures:
-                self._closure(node)
-                self._tell(node)
-        self._turn = asyncio.get_running_loop().call_soon(self._go_on) if self._unheard else None
+            self._tell(node)
+        self._is_telling = bool(self._unheard)
+        if self._is_telling:
+            asyncio.get_running_loop().call_soon(self._go_on)
 
     def _tell(self, node: str) -> None:
+        """One node must not keep the others from hearing, whatever its objects or its stream are."""
+        try:
+            if node in self._closures:
+                self._closure(node)
+        except Exception:
+            log.exception("looking again at what node %s needs failed", node)
         for changed in list(self._watchers.get(node, ())):
             try:
                 changed()
-            except Exception:  # one node's stream must not keep the others from hearing of it
+            except Exception:
                 log.exception("telling node %s of a change failed", node)
 
     def _note(self, closure: "_Closure", refs: Iterable[Ref]) -> None:

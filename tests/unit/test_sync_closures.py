@@ -413,6 +413,66 @@ class Reluctant(Objects):
             self.asked.discard(ref)
 
 
+class Forgetful(Reluctant):
+    """One that has only what is asked for: what is given back is gone at once, and it says so."""
+
+    def release(self, ref: Ref) -> None:
+        super().release(ref)
+        self.update({ref: None})
+
+
+def with_own_secrets(*nodes: str) -> list[Any]:
+    """On each node a pod with a volume in it whose Secret no other one needs."""
+    made: list[Any] = [driver(volumeLifecycleModes=["Ephemeral"])]
+    for name in nodes:
+        csi = {"driver": DRIVER, "nodePublishSecretRef": {"name": f"of-{name}"}}
+        made += [pod(name, node=name, volumes=[{"name": "v", "csi": csi}]), secret(f"of-{name}", key="x")]
+    return made
+
+
+async def test_what_nodes_give_back_together_is_heard_of_a_few_nodes_in_a_turn_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("cloud.sync.closures._NODES_A_TURN", 2)
+    nodes = [f"n{number}" for number in range(5)]
+    found = Forgetful()
+    found.update(items(*with_own_secrets(*nodes)), ready=True)
+    closures, heard = Closures(found), []
+    for name in nodes:
+        closures.watch(name, partial(heard.append, name))
+    remove(found, *(Ref("Pod", "default", name) for name in nodes))
+    assert len(heard) == 2
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert set(heard) == set(nodes)
+    assert not any("Secret" in it for name in nodes for it in held(closures, name))
+
+
+async def test_a_node_whose_objects_cannot_be_looked_at_keeps_no_other_from_hearing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("cloud.sync.closures._NODES_A_TURN", 1)
+    nodes = ["n1", "n2", "n3"]
+    found = Reluctant()
+    found.update(items(*with_own_secrets(*nodes)), ready=True)
+    closures, heard = Closures(found), []
+    for name in nodes:
+        closures.watch(name, partial(heard.append, name))
+
+    def fail(ref: Ref) -> None:
+        if ref.name == "of-n2":
+            raise RuntimeError("a source with a fault")
+
+    monkeypatch.setattr(found, "release", fail)
+    remove(found, *(Ref("Pod", "default", name) for name in nodes))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert set(heard) >= {"n1", "n3"}
+    heard.clear()
+    put(found, node("n3", zone="a"))
+    assert heard == ["n3"]
+
+
 def test_what_a_source_has_on_demand_is_asked_for_while_a_closure_needs_it() -> None:
     found = Reluctant()
     found.update(items(*(it for it in WEB if it["kind"] != "Secret")), ready=True)

@@ -105,6 +105,34 @@ async def test_a_final_word_counts_only_when_no_other_attempt_is_under_way(world
     assert world.holder() == "n1"
 
 
+async def test_a_final_word_says_nothing_of_an_attempt_that_was_sent_later(world: World) -> None:
+    """The vendor may have ended the one before it began the other, which joins nothing then."""
+    first_ends = asyncio.get_running_loop().create_future()
+    world.vendors["n1"] = lambda _: first_ends
+    first = asyncio.create_task(world.ask("CreateVolume", create("pvc-1", on("n1"))))
+    await until_sent(world, 1)
+    world.refuse("n1", Code.UNAVAILABLE)
+    await world.ask("CreateVolume", create("pvc-1", on("n1")))
+    first_ends.set_result((None, Status(Code.INTERNAL)))
+    await first
+    assert world.holder() == "n1"
+
+
+async def test_a_final_word_tells_of_an_attempt_that_was_sent_before_also_if_that_is_given_up_later(
+    world: World,
+) -> None:
+    world.vendors["n1"] = lambda _: asyncio.get_running_loop().create_future()
+    first = asyncio.create_task(world.ask("CreateVolume", create("pvc-1", on("n1"))))
+    await until_sent(world, 1)
+    world.refuse("n1", Code.INTERNAL)
+    await world.ask("CreateVolume", create("pvc-1", on("n1")))
+    assert world.holder() == "n1"  # as long as it is under way
+    first.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await first
+    assert not world.holder()
+
+
 async def test_two_attempts_at_once_that_want_different_nodes_go_to_one(world: World) -> None:
     asked = await asyncio.gather(
         world.ask("CreateVolume", create("pvc-1", on("n1"))), world.ask("CreateVolume", create("pvc-1", on("n2")))

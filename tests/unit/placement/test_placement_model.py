@@ -20,7 +20,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from cloud.placement.ledger import _Entry, _Place
@@ -305,8 +305,19 @@ def volume_of(asked: Asked) -> str:
     return csi.CreateVolumeResponse.FromString(asked.body).volume.volume_id
 
 
+LATE_WORD = [
+    (("create", "a", "n1", "placed"), True),
+    (("create", "a", "n1", "placed"), False),
+    (("lose", 1), False),
+    (("answer", 0, "final"), True),
+    (("create", "a", "n2", "placed"), True),
+]
+"""A final word that is heard after the loss of a call that the vendor began after it."""
+
+
 @settings(max_examples=150, deadline=None)
 @given(STEPS, st.booleans())
+@example(steps=LATE_WORD, own=False)
 def test_no_name_is_on_two_nodes_and_no_volume_is_lost(steps: list[tuple[tuple[Any, ...], bool]], own: bool) -> None:
     async def play(directory: Path) -> None:
         it = Play(directory, own=own)
