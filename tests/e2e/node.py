@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from tests.e2e.deployment import NODE_PERIODS
 from tests.e2e.supervisors import MachineSupervisor, kept
-from tests.peers.kubelet import leftovers
 from tests.peers.kubelet.recorder import Recorder
 from tests.peers.kubelet.tree import EMPTY
 from tests.peers.support.dirdriver import start_dirdriver
+from tests.support import leftovers
 from tests.support.machine import Machine
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ class Node(ABC):
         self.agent.kill()
         for supervisor in self._supervisors:
             supervisor.stop()
-        self.machine.power_off(leftovers.loops(loops_of))
+        self.machine.power_off(leftovers.loops_below(loops_of))
 
     def boot(self) -> None:
         """Start everything again."""

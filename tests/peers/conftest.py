@@ -15,7 +15,6 @@ import pytest
 
 from tests.peers import build
 from tests.peers.kubelet.kubelet_node import KubeletNode
-from tests.peers.kubelet.leftovers import clear
 from tests.peers.support import manifests
 from tests.peers.support.claims import Claims
 from tests.peers.support.control_plane import ControlPlane
@@ -25,6 +24,7 @@ from tests.peers.support.sanity import SanityReport, run_sanity
 from tests.peers.support.sidecars import Sidecars
 from tests.peers.support.tunnel import Tunnel
 from tests.support.bridge import Bridge
+from tests.support.leftovers import clear
 from tests.support.processes import Process, Supervisor
 
 if TYPE_CHECKING:

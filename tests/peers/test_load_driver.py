@@ -9,7 +9,8 @@ import pytest
 from common.csi import csi_pb2 as pb
 from common.status import Code
 from examples.dirdriver.call_log import read_calls
-from tests.integration.dirdriver.support import mounts_below, needs_mounts
+from tests.integration.dirdriver.support import needs_mounts
+from tests.support.leftovers import mounts_below
 from tests.support.processes import listens_on
 from tests.support.sidecar import Sidecar
 

@@ -11,10 +11,10 @@ from tests.e2e.kubelet_node import KubeletNode
 from tests.e2e.supervisors import KeepingSupervisor
 from tests.e2e.upstream.suite import IMAGES, Suite
 from tests.e2e.vendors import Vendor
-from tests.peers.kubelet import leftovers
 from tests.peers.support import csi_client, manifests
 from tests.peers.support.control_plane import ControlPlane
 from tests.peers.support.sidecars import Sidecars
+from tests.support import leftovers
 from tests.support.processes import Supervisor
 
 if TYPE_CHECKING:

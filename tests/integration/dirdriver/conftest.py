@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.integration.dirdriver.support import Running, clear
+from tests.integration.dirdriver.support import Running
+from tests.support.leftovers import clear
 
 
 @pytest.fixture

@@ -18,7 +18,6 @@ import pytest
 from common.csi import csi_pb2 as pb
 from common.csi.methods import METHODS
 from examples.dirdriver.call_log import Call, read_calls
-from examples.dirdriver.mounts import parse_mountinfo
 
 MIB = 1024 * 1024
 Mode = pb.VolumeCapability.AccessMode.Mode
@@ -264,26 +263,6 @@ def ended(driver: Running) -> str:
         return driver.log
     driver.stop()
     raise AssertionError("the driver started")
-
-
-def mounts_below(root: Path) -> list[str]:
-    """The mount points in a directory."""
-    table = parse_mountinfo(Path("/proc/self/mountinfo").read_text())
-    return [mount.path for mount in table if mount.path.startswith(f"{root}/")]
-
-
-def loops_below(root: Path) -> list[Path]:
-    """The loop devices whose image lies in a directory."""
-    backed = Path("/sys/block").glob("loop*/loop/backing_file")
-    return [Path("/dev", file.parent.parent.name) for file in backed if file.read_text().startswith(f"{root}/")]
-
-
-def clear(root: Path) -> None:
-    """Take away mounts and devices that a failed test left."""
-    for path in reversed(mounts_below(root)):
-        subprocess.run(["umount", "--lazy", path], check=False)
-    for device in loops_below(root):
-        subprocess.run(["losetup", "--detach", device], check=False)
 
 
 def write(path: Path, text: str) -> None:

@@ -12,17 +12,8 @@ import grpc
 import pytest
 
 from common.csi import csi_pb2 as pb
-from tests.integration.dirdriver.support import (
-    MIB,
-    Running,
-    block,
-    loops_below,
-    mount,
-    mounts_below,
-    needs_loops,
-    needs_mounts,
-    size,
-)
+from tests.integration.dirdriver.support import MIB, Running, block, mount, needs_loops, needs_mounts, size
+from tests.support.leftovers import loops_below, mounts_below
 
 
 def killed_by(driver: Running, fault: str, call: Callable[[], Any]) -> None:

@@ -15,15 +15,14 @@ from tests.integration.dirdriver.support import (
     block,
     cannot_grow_ext4,
     grows_ext4,
-    loops_below,
     mount,
-    mounts_below,
     needs_loops,
     needs_xfs,
     refused,
     size,
     write,
 )
+from tests.support.leftovers import loops_below, mounts_below
 
 pytestmark = needs_loops
 

@@ -10,16 +10,8 @@ from pathlib import Path
 import pytest
 
 from common.csi import csi_pb2 as pb
-from tests.integration.dirdriver.support import (
-    Mode,
-    Running,
-    loops_below,
-    mount,
-    mounts_below,
-    needs_mounts,
-    refused,
-    write,
-)
+from tests.integration.dirdriver.support import Mode, Running, mount, needs_mounts, refused, write
+from tests.support.leftovers import loops_below, mounts_below
 
 pytestmark = needs_mounts
 

@@ -17,8 +17,8 @@ import yaml
 
 from cli.edge_volumes import ask
 from common.errors import BridgeError
-from tests.peers.kubelet.leftovers import clear
 from tests.support.bridge import Bridge
+from tests.support.leftovers import clear
 from tests.support.waiting import wait_for
 
 if TYPE_CHECKING:

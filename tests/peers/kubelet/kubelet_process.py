@@ -14,7 +14,7 @@ import json
 import urllib.request
 from typing import TYPE_CHECKING
 
-from tests.peers.kubelet.leftovers import clear
+from tests.support.leftovers import clear
 from tests.support.ports import free_ports
 from tests.support.processes import Process, Supervisor, listens_on
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from common.csi import csi_pb2 as pb
 from tests.peers.kubelet import cluster_objects as objects
 from tests.peers.kubelet import tree
-from tests.peers.kubelet.leftovers import clear
 from tests.peers.support.dirdriver import start_dirdriver
+from tests.support.leftovers import clear
 from tests.support.processes import Supervisor
 from tests.support.sidecar import Sidecar
 

@@ -7,22 +7,22 @@ from pathlib import Path
 
 
 def clear(directory: Path) -> None:
-    """Unmount what is mounted below a directory, and detach loop devices from files below it."""
-    for point in _mounts(directory):
-        subprocess.run(["umount", "--no-canonicalize", "--lazy", str(point)], check=False, capture_output=True)
-    for device in loops(directory):
+    """Unmount what is mounted below a directory, the last one first, and detach the loop devices of files below it."""
+    for point in reversed(mounts_below(directory)):
+        subprocess.run(["umount", "--no-canonicalize", "--lazy", point], check=False, capture_output=True)
+    for device in loops_below(directory):
         subprocess.run(["losetup", "--detach", str(device)], check=False, capture_output=True)
 
 
-def _mounts(directory: Path) -> list[Path]:
-    """Mount points, the one mounted last first."""
+def mounts_below(directory: Path) -> list[str]:
+    """The mount points below a directory, or it, the one mounted last at the end."""
     lines = Path("/proc/self/mountinfo").read_text().splitlines()
-    points = [Path(line.split()[4].encode().decode("unicode_escape")) for line in lines]
-    return [point for point in reversed(points) if point.is_relative_to(directory)]
+    points = [line.split()[4].encode().decode("unicode_escape") for line in lines]
+    return [point for point in points if Path(point).is_relative_to(directory)]
 
 
-def loops(directory: Path) -> list[Path]:
-    """Loop devices of files below a directory."""
+def loops_below(directory: Path) -> list[Path]:
+    """The loop devices of files below a directory."""
     found = []
     for file in Path("/sys/block").glob("loop*/loop/backing_file"):
         try:
