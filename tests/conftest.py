@@ -17,6 +17,7 @@ settings.register_profile("csi-bridge", deadline=None, suppress_health_check=[He
 settings.load_profile("csi-bridge")
 
 
+@pytest.hookimpl(tryfirst=True)  # xdist reads the marks in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Let one worker, and the first, have all tests with a control plane: each more costs as much as ten tests.
 
