@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.peers.support import csi_client, manifests
+from tests.support.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -42,6 +43,8 @@ def vendor(dirdriver: Callable[..., DirDriver], claims: Claims) -> DirDriver:
 def cached(vendor: DirDriver, tunnel_to: Callable[[Path, str], Tunnel]) -> Tunnel:
     """A bridge of which only the proxy driver runs, started again since: all it knows is in its file."""
     tunnel = tunnel_to(vendor.socket, vendor.name)
+    kept = tunnel.socket.parent / "state" / f"identity-{vendor.name}.json"
+    wait_for(kept.exists, what="file of the proxy driver's")
     for process in (tunnel.agent, tunnel.hub, tunnel.proxy):
         process.kill()
     tunnel.proxy.start()
