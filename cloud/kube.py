@@ -20,7 +20,7 @@ from urllib.parse import quote, urlencode
 import aiohttp
 from kubernetes.aio.client.api_client import ApiClient
 
-from cloud.kube_credentials import Credentials, load, unusable
+from cloud.kube_credentials import Credentials, loaded, unusable
 from common.errors import BridgeError
 from common.version import SOFTWARE
 
@@ -281,13 +281,13 @@ async def connect(kubeconfig: str, *, now: Callable[[], float] = time.monotonic)
     Raises:
         SettingsError: the file cannot be used, or there is no service account here.
     """
-    settings = await load(kubeconfig)
-    settings.client_session_kwargs = {"read_bufsize": _MOST_LINE_BYTES // 2}  # aiohttp takes lines of twice that
-    settings.retries = 0
-    try:
-        client = ApiClient(settings)
-    except Exception as error:  # whatever SSL and files raise
-        raise unusable(kubeconfig, error) from error
+    async with loaded(kubeconfig) as settings:
+        settings.client_session_kwargs = {"read_bufsize": _MOST_LINE_BYTES // 2}  # aiohttp takes lines of twice that
+        settings.retries = 0
+        try:
+            client = ApiClient(settings)
+        except Exception as error:  # whatever SSL and files raise
+            raise unusable(kubeconfig, error) from error
     client.user_agent = SOFTWARE
     connector = aiohttp.TCPConnector(
         limit=settings.connection_pool_maxsize, ssl=client.rest_client.ssl_context, socket_factory=_probed_socket

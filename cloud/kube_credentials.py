@@ -4,19 +4,25 @@ Rules:
 
 * They are loaded again and again. No request waits for that: it goes with those that are there.
 * New ones that cannot be used leave the old ones as they are.
-* The library's own hook for that is not used: it is not called for a client certificate, nor for an exec plugin that
-  had nothing to give at first.
+* The library writes what stands in a kubeconfig itself, private keys among it, to files, for OpenSSL has to read them
+  from there. They are gone as soon as it has: a file that is to be there for months is removed by somebody (systemd
+  clears /tmp after ten days).
+* The library's own hook for renewals is not used: it is not called for a client certificate, nor for an exec plugin
+  that had nothing to give at first.
 """
 
 import asyncio
+import atexit
 import logging
 import ssl
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Final
 
 from kubernetes.aio import config
 from kubernetes.aio.client.api_client import ApiClient
 from kubernetes.aio.client.configuration import Configuration
+from kubernetes.aio.config import kube_config
 
 from common.errors import SettingsError
 
@@ -73,7 +79,8 @@ class Credentials:
 
     async def _load(self) -> None:
         try:
-            self._note(self._take(await load(self._kubeconfig)))
+            async with loaded(self._kubeconfig) as new:
+                self._note(self._take(new))
         except SettingsError as error:
             self._note(error.why)
         except OSError as error:  # of ssl's
@@ -109,23 +116,29 @@ class Credentials:
         self._trouble = trouble
 
 
-async def load(kubeconfig: str) -> Configuration:
-    """What a kubeconfig says now.
+@asynccontextmanager
+async def loaded(kubeconfig: str) -> AsyncIterator[Configuration]:
+    """What a kubeconfig says now. The files that it names are there inside the block, whoever wrote them.
 
     Raises:
         SettingsError: the file cannot be used, or there is no service account here.
     """
     settings = Configuration()
     try:
-        if kubeconfig == IN_CLUSTER:
-            config.load_incluster_config(settings, try_refresh_token=False)  # type: ignore[no-untyped-call]  # as below
-        else:
-            await config.load_kube_config(kubeconfig, client_configuration=settings)  # type: ignore[no-untyped-call]  # the library has no types here
-    except Exception as error:  # whatever YAML, JSON, base64 and dictionaries of another shape raise
-        raise unusable(kubeconfig, error) from error
-    # A file that was written by hand ends with a newline, and a header may have none (client-go strips it, too).
-    settings.api_key = {name: key.strip() for name, key in settings.api_key.items()}
-    return settings
+        try:
+            if kubeconfig == IN_CLUSTER:
+                config.load_incluster_config(settings, try_refresh_token=False)  # type: ignore[no-untyped-call]  # as below
+            else:
+                await config.load_kube_config(kubeconfig, client_configuration=settings)  # type: ignore[no-untyped-call]  # the library has no types here
+        except Exception as error:  # whatever YAML, JSON, base64 and dictionaries of another shape raise
+            raise unusable(kubeconfig, error) from error
+        # A file that was written by hand ends with a newline, and a header may have none (client-go strips it, too).
+        settings.api_key = {name: key.strip() for name, key in settings.api_key.items()}
+        yield settings
+    finally:
+        remove = kube_config._cleanup_temp_files  # noqa: SLF001  # there is no other way
+        remove()  # type: ignore[no-untyped-call]  # as above
+        atexit.unregister(remove)  # else it has one more of them with each load
 
 
 def unusable(kubeconfig: str, error: Exception) -> SettingsError:

@@ -8,6 +8,9 @@ from cloud.sync.source import Source
 from common.node_selector import selects
 from common.objects import Ref
 
+HOSTNAME: Final = "kubernetes.io/hostname"
+"""The label that static volumes on a node's own disk are bound by."""
+
 _KIND: Final = "PersistentVolume"
 
 
@@ -30,7 +33,7 @@ class Affinity:
     def nodes(self, handle: str, driver: str, fleet: Fleet) -> list[str]:
         """The nodes of the fleet that PersistentVolumes of a handle name. One that may be used anywhere names none."""
         required = [terms for terms in self._required(handle, driver) if terms]
-        return [each.node for each in fleet if any(selects(terms, each.labels, each.node) for terms in required)]
+        return [each.node for each in fleet if any(selects(it, self._labels(each), each.node) for it in required)]
 
     def possible(self, handle: str, driver: str, fleet: Fleet) -> list[str]:
         """The nodes of the fleet that no PersistentVolume of a handle rules out.
@@ -38,12 +41,30 @@ class Affinity:
         A label that no node of the fleet has, or that a vendor has yet to tell of its node, may be there all the same.
         """
         required = list(self._required(handle, driver))
-        return [each.node for each in fleet if _may_fit(required, each, fleet)] if required else list(fleet.members)
+        return [each.node for each in fleet if self._may_fit(required, each, fleet)]
 
     def allows(self, handle: str, driver: str, member: Member, fleet: Fleet) -> bool:
         """Whether a node is one of those."""
-        required = list(self._required(handle, driver))
-        return not required or _may_fit(required, member, fleet)
+        return self._may_fit(list(self._required(handle, driver)), member, fleet)
+
+    def _may_fit(self, required: Sequence[Sequence[Mapping[str, Any]]], member: Member, fleet: Fleet) -> bool:
+        if not required:
+            return True
+        labels = self._labels(member)
+
+        def is_known(key: str) -> bool:
+            return key in labels or (member.tells_segments and key in fleet.label_keys)
+
+        return any(not terms or selects(terms, labels, member.node, is_known=is_known) for terms in required)
+
+    def _labels(self, member: Member) -> Mapping[str, str]:
+        """The labels that a node has, or will have once what its vendor tells of it is written.
+
+        Where there is no Node to look at, a node's name is taken for its hostname: it need not be that with a kubelet.
+        """
+        node = self._source.body(Ref("Node", "", member.node))
+        labels = {HOSTNAME: member.node} if node is None else node["metadata"].get("labels") or {}
+        return {**labels, **member.labels}
 
     def _required(self, handle: str, driver: str) -> Iterator[Sequence[Mapping[str, Any]]]:
         """Of each PersistentVolume its NodeSelectorTerms; none if it may be used anywhere."""
@@ -65,10 +86,3 @@ class Affinity:
         if csi:
             key = self._handles[ref] = (csi["driver"], csi["volumeHandle"])
             self._by_handle.setdefault(key, set()).add(ref)
-
-
-def _may_fit(required: Sequence[Sequence[Mapping[str, Any]]], member: Member, fleet: Fleet) -> bool:
-    def is_known(key: str) -> bool:
-        return key in member.labels or (member.tells_segments and key in fleet.label_keys)
-
-    return any(not terms or selects(terms, member.labels, member.node, is_known=is_known) for terms in required)

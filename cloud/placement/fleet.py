@@ -17,9 +17,6 @@ from common.reports import (
 )
 from common.topology import has_topology, segment_of
 
-HOSTNAME = "kubernetes.io/hostname"
-"""The label that static volumes on a node's own disk are bound by."""
-
 _RPC = ControllerServiceCapability.RPC
 
 
@@ -46,7 +43,7 @@ class Member:
         has_topology: whether the vendor there has a topology of its own.
         lacks_topology: whether it says that it has none, so that the bridge supplies one.
         segments: where the node is: the vendor's segments, or the bridge's own one.
-        labels: what a PersistentVolume's nodeAffinity may go by.
+        labels: those that its Node has, or gets, by what it has told.
         node_id: the vendor's id of the node; empty if it has none.
         lists: the kinds of calls that list things there, of `LIST_VOLUMES` and `LIST_SNAPSHOTS`.
     """
@@ -153,7 +150,7 @@ def _member(report: DriverReport) -> Member:
         has_topology=own,
         lacks_topology=lacks,
         segments=segments,
-        labels={HOSTNAME: report.node, **segment, **segments},
+        labels={**segment, **segments},
         node_id=info.node_id,
         lists=frozenset(each.rpc.type for each in capabilities) & {_RPC.LIST_VOLUMES, _RPC.LIST_SNAPSHOTS},
     )

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import os
 import ssl
+import tempfile
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Self
 
@@ -367,6 +369,27 @@ async def test_a_client_certificate_without_its_key_leaves_the_old_one(tmp_path:
         assert "its client certificate cannot be used: " in await refusal(kube)
 
 
+async def test_of_what_stands_in_the_kubeconfig_itself_no_file_stays_and_none_is_needed_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = tmp_path / "files"
+    files.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(files))
+    server, authority = Server(), Authority(tmp_path)
+    for name in ("one", "two"):
+        hub = authority.issue(name, "hubs", file=name)
+        user = {"client-certificate-data": base64_of(hub.cert), "client-key-data": base64_of(hub.key)}
+        cluster = {"certificate-authority-data": base64_of(hub.ca)}
+        kubeconfig = write(tmp_path / name, user, server="https://api", **cluster)
+    async with server.asked_by(tmp_path / "one") as kube:
+        assert list(files.iterdir()) == []
+        (tmp_path / "one").write_bytes(kubeconfig.read_bytes())
+        server.now += MINUTE
+        await server.used_by(kube)
+        assert shown(kube._client.rest_client.ssl_context, authority.hub()) == "two"
+        assert list(files.iterdir()) == []
+
+
 async def test_a_kubeconfig_without_its_client_certificate_is_named_at_the_start(tmp_path: Path) -> None:
     user = {"client-certificate-data": "bm9uZQ==", "client-key-data": "bm9uZQ=="}
     kubeconfig = write(tmp_path / "kubeconfig", user, server="https://api")
@@ -396,6 +419,10 @@ def in_cluster(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "api")
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
     return token
+
+
+def base64_of(file: Path) -> str:
+    return base64.b64encode(file.read_bytes()).decode()
 
 
 def shown(context: ssl.SSLContext, server: Pem) -> str:

@@ -90,6 +90,23 @@ def test_a_label_of_which_nothing_is_known_rules_out_no_node(terms: list[dict[st
     assert [each.node for each in fleet if affinity.allows("h", DRIVER, each, fleet)] == nodes
 
 
+def a_node(name: str, **labels: str) -> tuple[Ref, Item]:
+    known = {key.replace("_", "/"): value for key, value in labels.items()}
+    return Ref("Node", "", name), Item(Stamp(name, str(known)), {"metadata": {"name": name, "labels": known}})
+
+
+def test_the_labels_of_a_node_are_those_that_its_node_object_has(fleet: Fleet) -> None:
+    """A kubelet's hostname need not be the node's name (`--hostname-override`, cloud providers)."""
+    objects = source(volume(term("kubernetes.io/hostname", "In", "n1.example")))
+    affinity = Affinity(objects)
+    assert affinity.possible("h", DRIVER, fleet) == []
+    objects.update(dict([a_node("n1", **{"kubernetes.io_hostname": "n1.example"}), a_node("n2")]))
+    assert affinity.nodes("h", DRIVER, fleet) == ["n1"]
+    assert affinity.possible("h", DRIVER, fleet) == ["n1", "n2"]  # which has yet to say what its hostname is
+    objects.update(dict([a_node("n2", **{"kubernetes.io_hostname": "n1"})]))
+    assert affinity.possible("h", DRIVER, fleet) == ["n1"]
+
+
 def test_volumes_of_other_drivers_and_handles_say_nothing(fleet: Fleet) -> None:
     affinity = Affinity(source(volume(term("zone", "In", "b"))))
     assert affinity.nodes("other", DRIVER, fleet) == []
