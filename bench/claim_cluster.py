@@ -25,7 +25,6 @@ from bench.figures import Command
 from bench.peers import find_peer
 from cloud.kube import RESOURCES, Body, Kube
 from examples.dirdriver.call_log import Call, read_calls
-from tests.peers.kubelet import leftovers
 from tests.peers.kubelet.kubelet_process import IMAGE, Kubelet
 from tests.peers.kubelet.recorder import Recorder
 from tests.peers.kubelet.registrar_stand_in import RegistrarStandIn
@@ -34,6 +33,7 @@ from tests.peers.support import csi_client, manifests
 from tests.peers.support.cluster_node import DEPLOY, HUB
 from tests.peers.support.control_plane import ControlPlane
 from tests.peers.support.sidecars import Sidecars
+from tests.support import leftovers
 from tests.support.bridge import Agent, Bridge, Proxy
 from tests.support.processes import Supervisor, listens_on
 from tests.support.waiting import wait_for

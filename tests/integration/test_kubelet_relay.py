@@ -14,9 +14,10 @@ import pytest
 from common.csi import csi_pb2 as csi
 from common.csi.methods import METHODS
 from common.status import Code
-from tests.integration.dirdriver.support import Running, clear, mount, needs_mounts
+from tests.integration.dirdriver.support import Running, mount, needs_mounts
 from tests.support.answers import methods_of, path_of
 from tests.support.bridge import Agent, Bridge
+from tests.support.leftovers import clear
 from tests.support.plugin import Plugin
 from tests.support.sidecar import Sidecar, told_at_the_deadline, unavailable
 from tests.support.vendor import Refusal, Vendor, VendorCall
