@@ -2,8 +2,8 @@
 
 Rules:
 
-* A vendor has a topology of its own if its GetPluginCapabilities names VOLUME_ACCESSIBILITY_CONSTRAINTS (RULE B8). To
-  that nothing is ever added.
+* A vendor has a topology of its own if GetPluginCapabilities of any of its processes on the node names
+  VOLUME_ACCESSIBILITY_CONSTRAINTS (RULE B8). To that nothing is ever added.
 * For any other the bridge says which node it is on, by one segment that is the same everywhere: the CSINode's topology
   key, the Node's label, NodeGetInfo, and each volume that is made there.
 * A segment becomes a label of a Node. A node whose name cannot be the value of a label has no segment.
@@ -23,7 +23,7 @@ _OWN: Final = PluginCapability.Service.VOLUME_ACCESSIBILITY_CONSTRAINTS
 
 
 def has_topology(capabilities: bytes) -> bool:
-    """Whether a vendor has a topology of its own.
+    """Whether a vendor's process says that it has a topology of its own.
 
     Args:
         capabilities: its GetPluginCapabilitiesResponse.
@@ -36,6 +36,12 @@ def has_topology(capabilities: bytes) -> bool:
     except DecodeError:
         raise ValueError("its answer to GetPluginCapabilities does not parse") from None
     return any(it.WhichOneof("type") == "service" and it.service.type == _OWN for it in said.capabilities)
+
+
+def with_topology(capabilities: bytes) -> bytes:
+    """A GetPluginCapabilitiesResponse that says it too, and otherwise the vendor's own bytes (see `with_segment`)."""
+    own = PluginCapability(service=PluginCapability.Service(type=_OWN))
+    return capabilities + GetPluginCapabilitiesResponse(capabilities=[own]).SerializeToString()
 
 
 def segment_of(node: str) -> dict[str, str]:
@@ -72,18 +78,15 @@ def with_segment(node_info: bytes, node: str) -> bytes:
     return node_info + segment.SerializeToString()
 
 
-def told_node_info(node_info: bytes, capabilities: bytes, node: str) -> bytes:
+def told_node_info(node_info: bytes, node: str, *, own_topology: bool) -> bytes:
     """What Kubernetes is told of a node: the vendor's NodeGetInfoResponse, with the node's segment where it is due.
 
     Args:
         node_info: the vendor's answer.
-        capabilities: its GetPluginCapabilitiesResponse.
         node: the node's name.
-
-    Raises:
-        ValueError: the capabilities do not parse.
+        own_topology: whether the vendor has a topology of its own.
     """
-    if has_topology(capabilities) or why_no_segment(node):
+    if own_topology or why_no_segment(node):
         return node_info
     return with_segment(node_info, node)
 

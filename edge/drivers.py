@@ -8,8 +8,8 @@ Rules:
   time; what it said last stays true while it is away.
 * Every new connection is asked for the name first: a call for a driver that another one has replaced at the same socket
   is not sent.
-* Kubernetes hears of a driver without a topology of its own with the node's segment (`common.topology`); its report to
-  the hub stays its own words.
+* Kubernetes hears of a driver without a topology of its own with the node's segment (`common.topology`); its report
+  stays its own words.
 """
 
 import asyncio
@@ -70,7 +70,7 @@ class Driver:
             socket: its UNIX socket, present or not.
             node: this node's name.
             max_message_bytes: the largest answer taken.
-            changed: called when `report` changed.
+            changed: called when `report` changed, and when it was asked for the first time.
         """
         self.socket = socket
         self.node = node
@@ -79,6 +79,8 @@ class Driver:
         self.report: DriverReport | None = None
         self.trouble = "not asked yet"
         """Why it could not be asked last time; empty if it could."""
+        self.asked = False
+        """Whether it has answered since the agent's start, or failed to."""
         self.ask_every_s = ASK_AGAIN_S
         """How often it is asked what it says of itself, in seconds, while it is up."""
         self._changed = changed
@@ -88,11 +90,6 @@ class Driver:
     def name(self) -> str:
         """What it calls itself; its socket's path while that is unknown."""
         return self.report.driver if self.report is not None else str(self.socket)
-
-    @property
-    def lacks_topology(self) -> bool:
-        """Whether it said that it has no topology of its own."""
-        return self.report is not None and not has_topology(self.report.answers[GET_PLUGIN_CAPABILITIES].body)
 
     # ---- calls -------------------------------------------------------------------------------------------------------
 
@@ -113,10 +110,18 @@ class Driver:
             await self._check(method, body)
         return status, body
 
-    async def node_info(self, request: bytes, *, timeout_s: float | None, to: str) -> tuple[Status, bytes | None]:
+    async def node_info(
+        self, request: bytes, *, timeout_s: float | None, to: str, announced: Callable[[], bool]
+    ) -> tuple[Status, bytes | None]:
         """NodeGetInfo as Kubernetes is to hear it, with the node's segment where it is due.
 
         Whether it is due the driver is asked at that moment: topology keys are hard to change once they are told.
+
+        Args:
+            request: a NodeGetInfoRequest.
+            timeout_s: as of `unary`.
+            to: as of `unary`.
+            announced: whether the driver is known to have a topology of its own, whatever this socket says.
 
         Raises:
             VendorBroken: there is no answer of the vendor's own, or the vendor does not say whether it has a topology.
@@ -134,7 +139,8 @@ class Driver:
         if said.code not in _LASTING:
             why = f"it answered GetPluginCapabilities with {code_name(said.code)}: {said.message}"
             raise VendorBroken(to, self.node, why)
-        return status, told_node_info(body, capabilities or b"", self.node)
+        own = has_topology(capabilities or b"") or announced()
+        return status, told_node_info(body, self.node, own_topology=own)
 
     async def stream(
         self, method: str, request: bytes, *, timeout_s: float | None, to: str = ""
@@ -206,24 +212,28 @@ class Driver:
         return self.ask_every_s if len(self.report.answers) == len(REPORTED_METHODS) else _ASK_SOON_S
 
     async def _ask(self) -> None:
+        before = self.asked, self.report
         try:
-            report = await self._identify()
+            self._answered(await self._identify())
         except (CallError, TimeoutError) as error:
-            trouble = str(error) or f"it did not answer within {_ASK_TIMEOUT_S:g} s"
-            if trouble != self.trouble:
-                log.warning("the driver at %s cannot be asked: %s", self.socket, trouble)
-            self.trouble = trouble
-            return
+            self._failed(str(error) or f"it did not answer within {_ASK_TIMEOUT_S:g} s")
+        self.asked = True
+        if (self.asked, self.report) != before:
+            self._changed()
+
+    def _answered(self, report: DriverReport) -> None:
         if self.trouble or report != self.report:
             log.info("driver %s answers at %s", report.driver, self.socket)
-        self.trouble = ""
-        if report != self.report:
-            if self.report is not None and self.report.driver != report.driver:
-                log.warning(
-                    "the driver at %s was %s and now calls itself %s", self.socket, self.report.driver, report.driver
-                )
-            self.report = report
-            self._changed()
+        if self.report is not None and self.report.driver != report.driver:
+            log.warning(
+                "the driver at %s was %s and now calls itself %s", self.socket, self.report.driver, report.driver
+            )
+        self.trouble, self.report = "", report
+
+    def _failed(self, trouble: str) -> None:
+        if trouble != self.trouble:
+            log.warning("the driver at %s cannot be asked: %s", self.socket, trouble)
+        self.trouble = trouble
 
     async def _identify(self) -> DriverReport:
         name = ""

@@ -1,12 +1,15 @@
 """A former state: what an agent knew while it mounted volumes, put aside when a kubelet is to do that.
 
-An agent that mounts again later starts as after the loss of both files (docs/recovery.md): it hears from the hub which
-pods there are, and finds on the disk what is mounted. What it knew before the kubelet's time is no more true: the pod
-may be gone, and its volume attached to another node.
+An agent that mounts again later starts as after the loss of these files (docs/recovery.md): it hears from the hub which
+pods there are, finds on the disk what is mounted, and hears the drivers that register. What it knew before the
+kubelet's time is no more true: the pod may be gone, its volume attached to another node, and a driver removed.
 
 Rules:
 
-* `edge.db` and `volumes.db` become `….own-<time>`, each with its journals. Of what was put aside before, nothing stays.
+* `edge.db`, `volumes.db` and `drivers.json` become `….own-<time>`, a database with its journals. Of what was put aside
+  before, nothing stays.
+* `home.json` stays: it guards what is mounted on the disk (`edge.home`), and that stays, too. Under another node's name
+  an agent that mounts again would take it down, with or without these files.
 * Nothing is taken from under an agent that uses it.
 """
 
@@ -21,8 +24,9 @@ from common.errors import SettingsError, timestamp
 
 log = logging.getLogger("csi_bridge.edge")
 
-_NAMES = ("edge", "volumes")
+_DATABASES = ("edge", "volumes")
 _JOURNALS = ("", "-wal", "-shm")
+_FILES = (*(f"{name}.db" for name in _DATABASES), "drivers.json")
 
 
 def put_aside(state_dir: Path, *, now: float) -> str:
@@ -44,8 +48,8 @@ def put_aside(state_dir: Path, *, now: float) -> str:
         raise SettingsError("--state-dir", str(state_dir), "another edge agent is using it") from None
     except OSError as error:
         return (
-            f"edge.db and volumes.db in {state_dir} are of the time before the kubelet's and cannot be put aside "
-            f"({error.strerror or error}): remove them before an agent mounts volumes here again"
+            f"edge.db, volumes.db and drivers.json in {state_dir} are of the time before the kubelet's and cannot be "
+            f"put aside ({error.strerror or error}): remove them before an agent mounts volumes here again"
         )
     return ""
 
@@ -54,9 +58,9 @@ def _put_aside(state_dir: Path, aside: str) -> None:
     moves = list(_moves(state_dir, aside))
     if not moves:
         return
-    earlier = [file for name in _NAMES for file in state_dir.glob(f"{name}.db.own-*")]
+    earlier = [file for name in _FILES for file in state_dir.glob(f"{name}.own-*")]
     with contextlib.ExitStack() as held:
-        for name in _NAMES:
+        for name in _DATABASES:
             held.callback(os.close, lock(state_dir / f"{name}.lock"))
         for file, to in moves:
             file.rename(to)
@@ -66,9 +70,9 @@ def _put_aside(state_dir: Path, aside: str) -> None:
 
 
 def _moves(state_dir: Path, aside: str) -> Iterator[tuple[Path, Path]]:
-    """The databases before their journals: what SQLite finds of a journal alone, it throws away."""
-    for name in _NAMES:
+    """The databases before their journals: what SQLite finds of a journal alone, it throws away. Else there is none."""
+    for name in _FILES:
         for journal in _JOURNALS:
-            file = state_dir / f"{name}.db{journal}"
+            file = state_dir / f"{name}{journal}"
             if file.exists():
-                yield file, state_dir / f"{name}.db{aside}{journal}"
+                yield file, state_dir / f"{name}{aside}{journal}"

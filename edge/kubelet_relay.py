@@ -30,7 +30,7 @@ from common.reports import NODE_GET_INFO
 from common.sockets import FileId, file_id, listen_unix
 from common.status import Origin, Status
 from edge.drivers import Driver
-from edge.registry.driver_services import find_driver
+from edge.registry.driver_services import find_driver, has_topology, lacks_topology
 from edge.registry.registration import Offer, check_name
 
 log = logging.getLogger("csi_bridge.edge.kubelet_relay")
@@ -97,7 +97,7 @@ class KubeletRelay:
         name, endpoint, socket = offer.name, offer.endpoint, self.socket_of(offer.name)
         remedy = f"give its node-driver-registrar --kubelet-registration-path={socket}"
         if not self.holds(endpoint):
-            if not any(driver.name == name and driver.lacks_topology for driver in self._drivers()):
+            if not lacks_topology(self._drivers(), name):
                 return ""
             return (
                 f"driver {name} has no topology of its own and registers with the kubelet past the relay, as "
@@ -189,7 +189,12 @@ class KubeletRelay:
         """Answer one call of a kubelet's."""
         driver = find_driver(self._drivers(), name, self._node, call.method)
         if call.method == NODE_GET_INFO:
-            status, body = await driver.node_info(call.request, timeout_s=call.timeout_s, to=name)
+            status, body = await driver.node_info(
+                call.request,
+                timeout_s=call.timeout_s,
+                to=name,
+                announced=lambda: has_topology(self._drivers(), name),
+            )
             if body is not None:
                 await call.send(body)
             call.finish(status)

@@ -11,7 +11,8 @@ import json
 import logging
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,6 +26,19 @@ _VERSION = 1
 """Of the file's form. A reader takes its own alone: what it would lose of a newer one is moved aside instead."""
 
 
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What the file says.
+
+    Attributes:
+        drivers: those that are known.
+        registered: for each name that has ever registered, the CSI socket that did last.
+    """
+
+    drivers: tuple[Registration, ...] = ()
+    registered: Mapping[str, str] = field(default_factory=dict)
+
+
 class DriverFile:
     """`drivers.json` in the agent's state directory. Both methods block: call them off the loop."""
 
@@ -32,25 +46,29 @@ class DriverFile:
         """Nothing is read yet."""
         self.path = path
 
-    def read(self) -> list[Registration]:
+    def read(self) -> Kept:
         """What was written last; nothing if there is no file that can be used."""
         try:
-            return _registrations(json.loads(self.path.read_bytes()))
+            return _from_json(json.loads(self.path.read_bytes()))
         except FileNotFoundError:
-            return []
+            return Kept()
         except OSError as error:
             log.warning("%s cannot be read (%s): drivers are known once they register", self.path, error.strerror)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             self._move_aside(str(error) if isinstance(error, _FormError) else type(error).__name__)
-        return []
+        return Kept()
 
-    def write(self, registrations: Iterable[Registration]) -> None:
+    def write(self, kept: Kept) -> None:
         """Put this in the place of what was there.
 
         Raises:
             OSError: the disk does not take it; the old file is there still.
         """
-        body = {"version": _VERSION, "drivers": [_to_json(found) for found in registrations]}
+        body = {
+            "version": _VERSION,
+            "drivers": [_driver_to_json(found) for found in kept.drivers],
+            "registered": dict(kept.registered),
+        }
         self.path.parent.mkdir(parents=True, exist_ok=True)
         new = self.path.with_suffix(".new")
         with contextlib.suppress(FileNotFoundError):
@@ -72,7 +90,7 @@ class _FormError(ValueError):
     """The file has another form than ours."""
 
 
-def _to_json(found: Registration) -> dict[str, Any]:
+def _driver_to_json(found: Registration) -> dict[str, Any]:
     return {
         "name": found.name,
         "endpoint": found.endpoint,
@@ -86,13 +104,17 @@ def _to_json(found: Registration) -> dict[str, Any]:
     }
 
 
-def _registrations(body: Any) -> list[Registration]:
+def _from_json(body: Any) -> Kept:
     if body["version"] != _VERSION:
         raise _FormError(f"its version is {body['version']!r}, and this agent's is {_VERSION}")
-    return [_from_json(item) for item in body["drivers"]]
+    drivers = tuple(_driver_from_json(item) for item in body["drivers"])
+    registered = {found.name: found.endpoint for found in drivers if found.socket}  # an older file says no more
+    for name, endpoint in body.get("registered", {}).items():
+        registered[_checked(name, str)] = _checked(endpoint, str)
+    return Kept(drivers, registered)
 
 
-def _from_json(item: dict[str, Any]) -> Registration:
+def _driver_from_json(item: dict[str, Any]) -> Registration:
     info = NodeInfo(
         node_id=_checked(item["nodeID"], str),
         max_volumes=_checked(item["maxVolumes"], int),

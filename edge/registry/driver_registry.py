@@ -7,15 +7,18 @@ Rules:
   disk (RULE C3).
 * One name, one driver. A second socket that registers a name takes it over if the first one's registration socket is
   gone or another file, if nothing answers there, or if it offers a higher version (RULE C2); else it is refused.
-* A socket that an operator named has the name, too, unless another one has registered it: it may be the controller's,
-  whose node plugin registers (`edge.registry.driver_services`), and mounts through it alone.
+* A socket that an operator named has the name, too, unless another one has ever registered it: it may be the
+  controller's, whose node plugin registers (`edge.registry.driver_services`), and mounts through that alone. What the
+  controller mounted might be seen in its container only, so pods rather wait for a node plugin that is away.
 * A driver that left is known for a while longer, for its restart (RULE C4), and calls to it go on while its socket is
   there. One that was known before the agent started stays known until it registers, or is seen to leave.
+* A topology of its own that a driver was known to have stays one at least until its controller was heard again.
 * Whatever one driver does, waiting for it stops no other one.
 """
 
 import asyncio
 import contextlib
+import functools
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,7 +29,6 @@ from typing import Any
 from common.errors import CallError
 from common.parsers import LONGEST_SOCKET_PATH_BYTES
 from common.reports import (
-    GET_PLUGIN_CAPABILITIES,
     GET_PLUGIN_INFO,
     NODE_GET_CAPABILITIES,
     NODE_GET_INFO,
@@ -35,10 +37,17 @@ from common.reports import (
 from common.sockets import file_id
 from common.status import Status, code_name
 from common.tasks import Tasks, supervised
-from common.topology import told_node_info, why_no_segment
+from common.topology import NODE_SEGMENT, segment_of, told_node_info, why_no_segment
 from edge.drivers import ASK_AGAIN_S, Driver
-from edge.registry.driver_file import DriverFile
-from edge.registry.driver_services import NODE, ambiguities, services
+from edge.registry.driver_file import DriverFile, Kept
+from edge.registry.driver_services import (
+    NODE,
+    ambiguities,
+    awaits_controller,
+    has_topology,
+    lacks_topology,
+    services,
+)
 from edge.registry.driver_sockets import DriverSockets, Seat, fits
 from edge.registry.node_driver import NodeDriver
 from edge.registry.registration import (
@@ -114,11 +123,12 @@ class DriverRegistry:
         self._file = DriverFile(state_dir / "drivers.json")
         self._sockets = DriverSockets(node, max_message_bytes=max_message_bytes, heard=self._heard)
         self._known: dict[str, NodeDriver] = {}
+        self._registered: dict[str, str] = {}
         self._registering: dict[str, str] = {}
         self._periods: dict[str, float] = {}
         self._subscribers: list[Callable[[], None]] = []
         self._news = asyncio.Event()
-        self._stored: list[Registration] = []
+        self._stored = Kept()
         self._storing = asyncio.Lock()
         self._tasks: Tasks | None = None
         for socket in sockets:
@@ -179,7 +189,8 @@ class DriverRegistry:
         why = why_no_segment(self._node)
         if not why:
             return []
-        lacking = sorted({driver.name for driver in self.drivers if driver.lacks_topology})
+        names = sorted({driver.name for driver in self.drivers})
+        lacking = [name for name in names if lacks_topology(self.drivers, name)]
         return [f"driver {name} has no topology of its own, and {why}" for name in lacking]
 
     def _facts(self) -> list[Registration]:
@@ -208,6 +219,7 @@ class DriverRegistry:
                 self._check_labels(offer.name, info)
                 registration = Registration(offer.name, str(endpoint), offer.socket, version, info)
                 self._install(registration, seat).file = offer.file
+                self._registered[offer.name] = registration.endpoint
         except (ValueError, CallError) as error:
             raise RegistrationRefused(shorten(str(error))) from error
         self._tell()
@@ -222,14 +234,10 @@ class DriverRegistry:
             if known.driver.named:
                 known.registration = replace(known.registration, socket="", version=_OPERATORS)
             else:
-                self._let_go(known)
+                known.gone_at_s = self._clock()
+                known.registration = replace(known.registration, gone=True)
             log.info("driver %s is no more registered: its socket %s is gone", known.name, socket)
             self._tell()
-
-    def _let_go(self, known: NodeDriver) -> None:
-        """From now on it is known for a while yet."""
-        known.gone_at_s = self._clock()
-        known.registration = replace(known.registration, gone=True)
 
     @contextlib.contextmanager
     def _alone(self, offer: Offer) -> Iterator[None]:
@@ -264,8 +272,9 @@ class DriverRegistry:
     async def _ask(self, driver: Driver, name: str) -> NodeInfo:
         try:
             async with asyncio.timeout(_ASK_LIMIT_S):
-                info = await driver.node_info(b"", timeout_s=_ASK_LIMIT_S, to=name)
                 capabilities = await driver.unary(NODE_GET_CAPABILITIES, b"", timeout_s=_ASK_LIMIT_S, to=name)
+                announced = functools.partial(self._has_topology, name)  # last: a controller may be heard meanwhile
+                info = await driver.node_info(b"", timeout_s=_ASK_LIMIT_S, to=name, announced=announced)
         except TimeoutError:
             raise ValueError(f"it did not answer NodeGetInfo and NodeGetCapabilities in {_ASK_LIMIT_S:g} s") from None
         return read_node_info(_answer(NODE_GET_INFO, *info), _answer(NODE_GET_CAPABILITIES, *capabilities))
@@ -316,6 +325,7 @@ class DriverRegistry:
         self._replace_deserted(seat)
         self._changed()
         self._learn(seat)
+        self._judge_topology(seat.driver.name)
 
     def _replace_deserted(self, seat: Seat) -> None:
         """A vendor's upgrade may have moved its socket, and a killed driver leaves the file of its own."""
@@ -326,30 +336,53 @@ class DriverRegistry:
                 other.mark_if_deserted()
 
     def _learn(self, seat: Seat) -> None:
-        """What a driver says of this node counts if it has registered, or if an operator named it and nobody has."""
+        """What a driver says of this node counts if it has registered, or if an operator named it and no other has."""
         if not self._own or (report := seat.driver.report) is None:
             return
         self._forget_former_names(seat, report.driver)
         known = self._known.get(report.driver)
         ours = known is not None and known.driver is seat.driver
-        if not ours and not (seat.driver.named and NODE in services(seat.driver)):
-            return
-        if known is not None and not ours:
-            if not known.registered and known.gone_at_s is None:
-                self._let_go(known)  # it was known before the agent started, and may come yet
-                self._tell()
+        if not ours and (known is not None or not self._may_mount(seat, report.driver)):
             return
         try:
-            info = _info_in(report)
+            info = _info_in(report, own_topology=self._has_topology(report.driver))
             self._check_labels(report.driver, info)
         except ValueError as error:
             log.warning("%s at %s cannot mount volumes: %s", report.driver, seat.driver.socket, error)
             return
-        if known is not None and ours:
+        if known is not None:
             self._update(known, info)
         else:
             self._install(Registration(report.driver, str(seat.driver.socket), "", _OPERATORS, info), seat)
             self._tell()
+
+    def _may_mount(self, seat: Seat, name: str) -> bool:
+        """Whether a socket mounts a driver's volumes that nobody mounts now."""
+        if not seat.driver.named or NODE not in services(seat.driver):
+            return False
+        endpoint = self._registered.get(name)
+        if endpoint is None or self._sockets.is_at(Path(endpoint), seat):
+            return True
+        log.warning(
+            "driver %s at %s mounts nothing: pods wait for who registered, at %s", name, seat.driver.socket, endpoint
+        )
+        return False
+
+    def _has_topology(self, name: str) -> bool:
+        """Whether a driver has a topology of its own, or had one when its controller was heard last."""
+        known = self._known.get(name)
+        had = known is not None and NODE_SEGMENT not in known.topology
+        return has_topology(self.drivers, name) or (had and awaits_controller(self.drivers, name))
+
+    def _judge_topology(self, name: str) -> None:
+        """Another socket of a driver may have said that it has a topology, or that it has none any more."""
+        known = self._known.get(name)
+        if known is None or known.driver.report is None or why_no_segment(self._node):
+            return
+        topology = {key: value for key, value in known.topology.items() if key != NODE_SEGMENT}
+        if not self._has_topology(name):
+            topology |= segment_of(self._node)
+        self._update(known, replace(known.registration.info, topology=topology))
 
     def _update(self, known: NodeDriver, info: NodeInfo) -> None:
         before = known.registration.info
@@ -393,7 +426,8 @@ class DriverRegistry:
     def _remember(self) -> None:
         """Take what the last life knew. A driver that an operator names no more is forgotten."""
         self._stored = self._file.read()
-        for found in self._stored:
+        self._registered = dict(self._stored.registered)
+        for found in self._stored.drivers:
             if not fits(found.endpoint):
                 continue
             seat = self._sockets.seat(Path(found.endpoint))
@@ -420,8 +454,6 @@ class DriverRegistry:
         for known in gone:
             log.info("driver %s left more than %g s ago and is forgotten", known.name, self._grace_s)
             self._forget(known.name)
-        for seat in self._sockets if gone else ():
-            self._learn(seat)  # an operator may have named another one of that name
         if self._sockets.forget(before) or gone:
             self._tell()
 
@@ -430,17 +462,17 @@ class DriverRegistry:
         since = [known.gone_at_s for known in self._known.values()]
         since += [lost_at_s for seat in self._sockets for lost_at_s in seat.finders.values()]
         waits = [max(at_s + self._grace_s - self._clock(), 0.0) for at_s in since if at_s is not None]
-        if self._own and self._registrations() != self._stored:
+        if self._own and self._to_keep() != self._stored:
             waits.append(_STORE_AGAIN_S)
         return min(waits, default=None)
 
-    def _registrations(self) -> list[Registration]:
-        return [self._known[name].registration for name in sorted(self._known)]
+    def _to_keep(self) -> Kept:
+        return Kept(tuple(self._known[name].registration for name in sorted(self._known)), dict(self._registered))
 
     async def _store(self) -> None:
         """Put what is known on disk, if it is not there. A full disk keeps no driver from registering."""
         async with self._storing:
-            wanted = self._registrations()
+            wanted = self._to_keep()
             if not self._own or wanted == self._stored:
                 return
             try:
@@ -462,8 +494,8 @@ def _answer(method: str, status: Status, body: bytes | None) -> bytes:
     return body or b""
 
 
-def _info_in(report: DriverReport) -> NodeInfo:
-    """What a driver's report says of its node.
+def _info_in(report: DriverReport, *, own_topology: bool) -> NodeInfo:
+    """What a driver's report says of its node, as Kubernetes is to hear it.
 
     Raises:
         ValueError: not enough.
@@ -477,8 +509,7 @@ def _info_in(report: DriverReport) -> NodeInfo:
             raise ValueError(f"it answered {_short(method)} with {code_name(answer.code)}")
         bodies.append(answer.body)
     info, capabilities = bodies
-    info = told_node_info(info, report.answers[GET_PLUGIN_CAPABILITIES].body, report.node)
-    return read_node_info(info, capabilities)
+    return read_node_info(told_node_info(info, report.node, own_topology=own_topology), capabilities)
 
 
 def _short(method: str) -> str:

@@ -9,11 +9,16 @@ Rules:
   what the controller's alone serves.
 * Of several that serve the same, the one that an operator named is the controller's, and the other one is the node's.
 * What no socket announces goes where Controller goes: Identity, and what nobody knows.
-* No call goes to a socket that has refused its service: the one that serves it is away, or not known yet, and a caller
-  takes UNIMPLEMENTED for final.
+* A socket that has refused Node gets no call of Node, and one that has refused Controller none but those of Identity
+  and Node: the one that serves it is away, or not known yet, and a caller takes UNIMPLEMENTED for final. What else a
+  controller lacks it refuses itself.
+* While a socket that an operator named was not asked yet, it may be any driver's controller: nothing begins elsewhere
+  that it may be doing. One that did not answer holds up only the drivers that lack a controller.
+* A driver has a topology of its own if any of its sockets that was heard says so.
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from common.csi.csi_pb2 import GetPluginCapabilitiesResponse, PluginCapability
 from common.csi.methods import PREFIX
@@ -28,9 +33,12 @@ from common.reports import (
     DriverReport,
 )
 from common.status import Code
+from common.topology import has_topology as announces_topology
+from common.topology import with_topology
 from edge.drivers import Driver
 
 NODE = "Node"
+_IDENTITY = "Identity"
 _CONTROLLER, _GROUP, _METADATA = "Controller", "GroupController", "SnapshotMetadata"
 
 _ASKED = {
@@ -47,16 +55,15 @@ _ANNOUNCED = {
 }
 """How GetPluginCapabilities names it. Node is not announced."""
 
-_PARTED = (_CONTROLLER, NODE)
-"""What a vendor may have in processes of their own. Anything else may be missing everywhere, and is refused by the
-driver itself."""
+_PARTS = (_CONTROLLER, NODE)
+"""A vendor's plugins, by the service that each has, whatever goes with it."""
 
 
 def find_driver(drivers: Sequence[Driver], name: str, node: str, method: str) -> Driver:
     """The socket of a driver that a call of a method goes to.
 
     Raises:
-        DriverMissing: no driver has the name, or none of that name serves this.
+        DriverMissing: no driver has the name, or none of that name serves this, or its controller may come yet.
         DriverAmbiguous: several do. That one of them is away makes the other no more the one that is meant.
     """
     service = _service_of(method)
@@ -64,7 +71,9 @@ def find_driver(drivers: Sequence[Driver], name: str, node: str, method: str) ->
     if not sockets:
         raise DriverMissing(name, node)
     found = _foremost(sockets, service)
-    if service in _PARTED and _refuses(found[0], service):
+    part = _part_of(service)
+    missing = _refuses(found[0], part) or (part == _CONTROLLER and awaits_controller(drivers, name))
+    if missing and service != _IDENTITY:
         raise DriverMissing(name, node, service)
     if len(found) > 1:
         raise _ambiguous(name, node, found)
@@ -75,30 +84,51 @@ def services(driver: Driver) -> list[str]:
     """What a socket serves, by what it says, in the words of CSI."""
     if driver.report is None:
         return []
-    accepted = (service for service in (_CONTROLLER, _GROUP, _METADATA, NODE) if not _refuses(driver, service))
+    known = (service for service in (_CONTROLLER, _GROUP, _METADATA, NODE) if not _refuses(driver, _part_of(service)))
+    accepted = (service for service in known if not _refuses(driver, service))
     return [service for service in accepted if service not in _ANNOUNCED or _announces(driver, service)]
 
 
 def ambiguities(drivers: Sequence[Driver], node: str) -> list[str]:
     """The drivers that get no call because several sockets serve the same, in words."""
-    foremost = ((name, _foremost(them, service)) for name, them in _by_name(drivers).items() for service in _PARTED)
+    foremost = ((name, _foremost(them, part)) for name, them in _by_name(drivers).items() for part in _PARTS)
     return list(dict.fromkeys(str(_ambiguous(name, node, found)) for name, found in foremost if len(found) > 1))
 
 
 def told_reports(drivers: Sequence[Driver]) -> list[DriverReport]:
     """What the hub is told: each driver once, of every service what the socket says that serves it.
 
-    While a socket that an operator named has not said who it is, a driver that lacks a controller is not told of: that
-    may be there, and sidecars ask only once what a driver can do.
+    A driver whose controller may come yet is not told of: sidecars ask only once what a driver can do.
     """
-    unheard = any(driver.named and driver.report is None for driver in drivers)
     named = _by_name(drivers).items()
-    return [_merged(name, them) for name, them in named if not (unheard and _lacks_controller(them))]
+    return [_merged(name, them) for name, them in named if not awaits_controller(drivers, name)]
+
+
+def awaits_controller(drivers: Sequence[Driver], name: str) -> bool:
+    """Whether a socket that an operator named, and that was not heard yet, may be the controller of a driver."""
+    sockets = _by_name(drivers).get(name, [])
+    unheard = [driver for driver in drivers if driver.named and driver.report is None]
+    if all(_refuses(driver, _CONTROLLER) for driver in sockets):
+        return bool(unheard)
+    return any(not driver.asked for driver in unheard) and not any(driver.named for driver in sockets)
+
+
+def has_topology(drivers: Sequence[Driver], name: str) -> bool:
+    """Whether a driver has a topology of its own, as far as it was heard."""
+    return any(map(_announces_topology, _by_name(drivers).get(name, [])))
+
+
+def lacks_topology(drivers: Sequence[Driver], name: str) -> bool:
+    """Whether a driver was heard, and has no topology of its own."""
+    return name in _by_name(drivers) and not has_topology(drivers, name)
 
 
 def _merged(name: str, sockets: Sequence[Driver]) -> DriverReport:
     told = {method: _answer(_foremost(sockets, _service_of(method))[0], method) for method in REPORTED_METHODS}
     answers = {method: answer for method, answer in told.items() if answer is not None}
+    said = answers.get(GET_PLUGIN_CAPABILITIES)
+    if said is not None and not announces_topology(said.body) and any(map(_announces_topology, sockets)):
+        answers[GET_PLUGIN_CAPABILITIES] = replace(said, body=with_topology(said.body))
     return DriverReport(name, sockets[0].node, answers)
 
 
@@ -123,8 +153,14 @@ def _rank(driver: Driver, service: str) -> tuple[bool, ...]:
     """What speaks for a socket; what comes first counts most."""
     if service == NODE:
         return (not _refuses(driver, NODE), not driver.named)
-    asked = (service, _CONTROLLER)
-    return (*(says for it in asked for says in (not _refuses(driver, it), _announces(driver, it))), driver.named)
+    accepted = (not _refuses(driver, it) for it in (_CONTROLLER, service))
+    announced = (_announces(driver, it) for it in (service, _CONTROLLER))
+    return (*accepted, *announced, driver.named)
+
+
+def _part_of(service: str) -> str:
+    """Which of a vendor's plugins a service belongs to. Identity belongs to both, and is the controller's first."""
+    return NODE if service == NODE else _CONTROLLER
 
 
 def _refuses(driver: Driver, service: str) -> bool:
@@ -139,8 +175,9 @@ def _announces(driver: Driver, service: str) -> bool:
     return _ANNOUNCED.get(service) in announced
 
 
-def _lacks_controller(sockets: Iterable[Driver]) -> bool:
-    return all(_refuses(driver, _CONTROLLER) for driver in sockets)
+def _announces_topology(driver: Driver) -> bool:
+    answer = _answer(driver, GET_PLUGIN_CAPABILITIES)
+    return answer is not None and announces_topology(answer.body)
 
 
 def _answer(driver: Driver, method: str) -> Answer | None:

@@ -100,7 +100,7 @@ class DriverSockets:
 
     def seat(self, socket: Path) -> Seat:
         """The seat of a socket, a new one if it has none."""
-        identity = os.path.realpath(socket)  # a kubelet's directory often has two names
+        identity = _identity(socket)
         if identity not in self._seats:
             driver = Driver(
                 socket,
@@ -110,6 +110,10 @@ class DriverSockets:
             )
             self._seats[identity] = Seat(driver)
         return self._seats[identity]
+
+    def is_at(self, socket: Path, seat: Seat) -> bool:
+        """Whether a seat is that of a socket."""
+        return self._seats.get(_identity(socket)) is seat
 
     def seat_of(self, driver: Driver) -> Seat | None:
         """The seat of a driver."""
@@ -182,6 +186,11 @@ class DriverSockets:
     def _changed(self, identity: str) -> None:
         if (seat := self._seats.get(identity)) is not None:
             self._heard(seat)
+
+
+def _identity(socket: Path) -> str:
+    """The same for each path of a socket: a kubelet's directory often has two names."""
+    return os.path.realpath(socket)
 
 
 def nobody_listens(socket: Path) -> bool:

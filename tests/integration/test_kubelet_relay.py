@@ -304,6 +304,24 @@ def test_nodegetinfo_of_a_driver_with_a_topology_of_its_own_is_the_drivers(share
     assert outcome.answer == answer
 
 
+def test_nodegetinfo_of_a_node_plugin_whose_controller_announces_a_topology_is_the_drivers(
+    short_dir: Path, mine: Relayed
+) -> None:
+    mine.vendor.lacks |= methods_of("Node")
+    mine.vendor.on("GetPluginCapabilities", with_own_topology)
+    mine.vendor.restart()
+    answer = csi.NodeGetInfoResponse(node_id="of the node plugin")
+    with another(short_dir, "b") as second:
+        second.lacks |= methods_of("Controller")
+        second.on("NodeGetInfo", lambda _: answer)
+        wait_for(
+            lambda: mine.kubelet.call("NodeGetInfo").ok and second.calls("NodeGetInfo"),
+            what="NodeGetInfo at the node plugin",
+            timeout_s=30.0,
+        )
+        wait_for(lambda: mine.kubelet.call("NodeGetInfo").answer == answer, what="the driver's own words")
+
+
 def test_nodegetinfo_is_unavailable_while_the_driver_does_not_say_whether_it_has_a_topology(shared: Relayed) -> None:
     shared.vendor.refuse("GetPluginCapabilities", Code.INTERNAL, "not yet")
     outcome = shared.kubelet.call("NodeGetInfo")

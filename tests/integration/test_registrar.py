@@ -14,9 +14,10 @@ import pytest
 
 from common.csi import csi_pb2
 from common.errors import DriverAmbiguous, DriverMissing, VendorBroken
+from common.reports import NODE_GET_INFO
 from common.status import Code, Status
 from common.tasks import supervised
-from edge.drivers import ASK_AGAIN_S
+from edge.drivers import ASK_AGAIN_S, Driver
 from edge.registrar import Registrar
 from edge.registry import driver_registry
 from edge.registry.driver_registry import DriverRegistry
@@ -94,6 +95,18 @@ class Node:
     def facts(self) -> dict[str, str]:
         return {entry["name"]: entry["nodeID"] for entry in self.registry.csi_node()}
 
+    def kept(self) -> list[dict[str, Any]]:
+        """The drivers on disk."""
+        drivers: list[dict[str, Any]] = json.loads((self.state / "drivers.json").read_bytes())["drivers"]
+        return drivers
+
+    async def heard_anew(self, vendor: Vendor) -> None:
+        """Have a driver say something else of itself, and wait until the registry has heard it."""
+        vendor.identity.node_id += "+"
+        await asyncio.to_thread(vendor.restart)
+        drivers = [driver for driver in self.registry.drivers if driver.socket == vendor.socket]
+        await until(lambda: drivers and vendor.identity.node_id.encode() in _node_info_of(drivers[0]), "the new id")
+
     def socket_of(self, method: str, driver: str = "vendor.test") -> Path | str:
         """Where a call of a method goes; why not, if it goes nowhere."""
         try:
@@ -103,6 +116,11 @@ class Node:
 
     def _changed(self) -> None:
         self.changes += 1
+
+
+def _node_info_of(driver: Driver) -> bytes:
+    answer = driver.report.answers.get(NODE_GET_INFO) if driver.report is not None else None
+    return answer.body if answer is not None else b""
 
 
 @pytest.fixture
@@ -264,7 +282,7 @@ async def test_a_driver_that_left_is_known_for_a_while_and_then_forgotten(node: 
     await until(lambda: node.registry.find("vendor.test") is None, "forgotten")
     assert node.registry.drivers == []
     assert node.facts() == {}
-    await until(lambda: json.loads((node.state / "drivers.json").read_bytes())["drivers"] == [], "forgotten on disk")
+    await until(lambda: node.kept() == [], "forgotten on disk")
 
 
 async def test_a_driver_that_left_is_called_while_its_socket_is_there(
@@ -339,7 +357,7 @@ async def test_a_driver_that_left_before_a_restart_is_forgotten_after_it(node: N
     await told(plugin)
     plugin.stop()
     await node.away()
-    await until(lambda: json.loads((node.state / "drivers.json").read_bytes())["drivers"][0]["gone"], "gone on disk")
+    await until(lambda: node.kept()[0]["gone"], "gone on disk")
     await node.stop()
     await node.start(grace_s=0.5)
     assert node.facts() == {"vendor.test": "node-id"}
@@ -601,8 +619,8 @@ async def test_a_controller_that_an_operator_named_and_a_node_plugin_that_regist
     assert not [text for text in caplog.messages if "cannot mount" in text]
 
 
-async def test_a_named_driver_that_serves_all_mounts_until_another_one_registers_and_again_when_that_has_left(
-    node: Node, plugin: Plugin, vendor: Vendor
+async def test_a_named_driver_that_serves_all_mounts_until_another_one_registers_and_never_after(
+    node: Node, plugin: Plugin, vendor: Vendor, caplog: pytest.LogCaptureFixture
 ) -> None:
     with split_off(vendor) as named:
         named.identity.node_id = "named"
@@ -614,8 +632,34 @@ async def test_a_named_driver_that_serves_all_mounts_until_another_one_registers
         await until(lambda: node.socket_of(PUBLISH) == vendor.socket, "the one that registered")
         assert node.socket_of(CREATE) == named.socket
         plugin.stop()
-        await until(lambda: node.facts() == {"vendor.test": "named"}, "the named one again")
-        assert node.socket_of(CREATE) == node.socket_of(PUBLISH) == named.socket
+        await until(lambda: node.registry.find("vendor.test") is None, "forgotten")
+        await until(lambda: node.kept() == [], "forgotten on disk")
+        await node.heard_anew(named)
+        assert node.facts() == {}
+        assert node.socket_of(CREATE) == named.socket
+        await node.restart(named.socket)
+        await until(lambda: node.socket_of(CREATE) == named.socket, "the named one")
+        await node.heard_anew(named)
+        assert node.facts() == {}
+        assert f"mounts nothing: pods wait for who registered, at {vendor.socket}" in caplog.text
+        plugin.start()
+        await node.registered()
+        assert node.facts() == {"vendor.test": "node-id"}
+
+
+async def test_a_driver_that_registered_once_mounts_when_an_operator_names_its_own_socket(
+    node: Node, plugin: Plugin, vendor: Vendor
+) -> None:
+    plugin.start()
+    await node.start(grace_s=0.5)
+    await told(plugin)
+    plugin.stop()
+    await until(lambda: node.kept() == [], "forgotten on disk")
+    link = vendor.socket.with_name("link")
+    link.symlink_to(vendor.socket.parent)
+    await node.restart(link / vendor.socket.name)
+    await node.registered()
+    assert node.facts() == {"vendor.test": "node-id"}
 
 
 async def test_after_a_restart_a_named_driver_leaves_the_one_that_registered_its_time_to_come_back(
@@ -633,7 +677,7 @@ async def test_after_a_restart_a_named_driver_leaves_the_one_that_registered_its
         await until(lambda: node.socket_of(CREATE) == named.socket, "the named one")
         known = node.registry.find("vendor.test")
         assert known is not None
-        assert (known.node_id, known.registered) == ("node-id", False)
+        assert (known.node_id, known.registered, known.gone_at_s) == ("node-id", False, None)
         plugin.start()
         await node.registered()
         assert node.facts() == {"vendor.test": "node-id"}
@@ -740,6 +784,43 @@ async def test_a_driver_that_comes_back_with_a_topology_of_its_own_has_the_segme
     vendor.on("NodeGetInfo", node_info(node_id="node-id", topology={"zone": "a"}))
     vendor.restart()
     await until(lambda: node.registry.topology_keys == {"vendor.test": ["zone"]}, "the topology of its own")
+
+
+@pytest.mark.parametrize("who", ["controller", "node plugin"])
+async def test_a_topology_that_either_process_announces_is_the_drivers_own(
+    node: Node, plugin: Plugin, vendor: Vendor, who: str
+) -> None:
+    vendor.lacks |= methods_of("Controller")
+    vendor.on("NodeGetInfo", node_info(node_id="node-id", topology={"zone": "a"}))
+    controller = split_off(vendor, "Node")
+    (controller if who == "controller" else vendor).on("GetPluginCapabilities", with_own_topology)
+    with controller:
+        await node.start(controller.socket)
+        await until(lambda: node.socket_of(CREATE) == controller.socket, "the controller")
+        plugin.start()
+        assert await told(plugin) == (True, "")
+        assert node.registry.topology_keys == {"vendor.test": ["zone"]}
+        assert node.registry.problems == []
+
+
+async def test_a_topology_that_a_controller_announces_later_is_told_then_and_known_after_a_restart(
+    node: Node, plugin: Plugin, vendor: Vendor
+) -> None:
+    vendor.lacks |= methods_of("Controller")
+    vendor.on("NodeGetInfo", node_info(node_id="node-id", topology={"zone": "a"}))
+    controller = split_off(vendor, "Node")
+    controller.on("GetPluginCapabilities", with_own_topology)
+    plugin.start()
+    await node.start(controller.socket)
+    assert await told(plugin) == (True, "")
+    assert node.registry.topology_keys == {"vendor.test": ["csi-bridge.io/node", "zone"]}
+    with controller:
+        await until(lambda: node.registry.topology_keys == {"vendor.test": ["zone"]}, "the topology of its own")
+        await until(lambda: [driver["topology"] for driver in node.kept()] == [{"zone": "a"}], "it on disk")
+    await node.restart(controller.socket)
+    assert await told(plugin, 2) == (True, "")
+    await until(lambda: node.socket_of(PUBLISH) == vendor.socket, "the node plugin")
+    assert node.registry.topology_keys == {"vendor.test": ["zone"]}
 
 
 async def test_a_driver_without_getplugincapabilities_registers_and_has_no_topology(

@@ -23,7 +23,14 @@ from common.reports import (
 )
 from common.status import Code
 from edge.drivers import Driver
-from edge.registry.driver_services import ambiguities, find_driver, told_reports
+from edge.registry.driver_services import (
+    ambiguities,
+    awaits_controller,
+    find_driver,
+    has_topology,
+    lacks_topology,
+    told_reports,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,9 +45,11 @@ UNKNOWN = "/csi.v1.Imagined/Call"
 ANNOUNCED = ("CONTROLLER_SERVICE", "GROUP_CONTROLLER_SERVICE", "SNAPSHOT_METADATA_SERVICE")
 """What one binary says in each of its modes: many node plugins announce what only the controller's serves."""
 
+WITH_TOPOLOGY = (*ANNOUNCED, "VOLUME_ACCESSIBILITY_CONSTRAINTS")
+
 
 class FakeDriver(Driver):
-    """A driver that has told its name, or not."""
+    """A driver that has told its name, or not, or was not asked yet."""
 
     def __init__(
         self,
@@ -49,6 +58,7 @@ class FakeDriver(Driver):
         name: str = NAME,
         trouble: str = "",
         named: bool = False,
+        asked: bool = True,
         announces: Sequence[str] = ANNOUNCED,
         lacks: Sequence[str] = (),
     ) -> None:
@@ -61,16 +71,20 @@ class FakeDriver(Driver):
         self.report = DriverReport(name, "n1", answers) if name else None
         self.trouble = trouble
         self.named = named
+        self.asked = asked
 
 
-def controller_plugin(socket: str = "/c.sock", *, named: bool = False) -> FakeDriver:
+def controller_plugin(
+    socket: str = "/c.sock", *, named: bool = False, announces: Sequence[str] = ANNOUNCED
+) -> FakeDriver:
     """A vendor's binary in the mode of a controller."""
-    return FakeDriver(socket, named=named, lacks=(NODE_GET_CAPABILITIES, NODE_GET_INFO))
+    return FakeDriver(socket, named=named, announces=announces, lacks=(NODE_GET_CAPABILITIES, NODE_GET_INFO))
 
 
-def node_plugin(socket: str = "/n.sock", *, named: bool = False) -> FakeDriver:
+def node_plugin(socket: str = "/n.sock", *, named: bool = False, announces: Sequence[str] = ANNOUNCED) -> FakeDriver:
     """The same binary in the mode of a node."""
-    return FakeDriver(socket, named=named, lacks=(CONTROLLER_GET_CAPABILITIES, GROUP_GET_CAPABILITIES))
+    lacks = (CONTROLLER_GET_CAPABILITIES, GROUP_GET_CAPABILITIES)
+    return FakeDriver(socket, named=named, announces=announces, lacks=lacks)
 
 
 def found(drivers: Sequence[Driver], method: str) -> Driver:
@@ -122,11 +136,26 @@ async def test_what_a_node_serves_goes_to_the_nodes_socket() -> None:
     assert found([node, controller], NODE) is found([controller, node], NODE) is node
 
 
-@pytest.mark.parametrize(("method", "service"), [(CONTROLLER, "Controller"), (NODE, "Node")])
-async def test_a_call_is_never_sent_to_a_socket_that_has_refused_its_service(method: str, service: str) -> None:
-    alone = node_plugin() if method is CONTROLLER else controller_plugin()
+@pytest.mark.parametrize(
+    ("method", "service"),
+    [(CONTROLLER, "Controller"), (GROUP, "GroupController"), (METADATA, "SnapshotMetadata"), (UNKNOWN, "Imagined")],
+)
+async def test_a_socket_that_has_refused_controller_gets_no_call_of_what_a_controller_serves(
+    method: str, service: str
+) -> None:
     with pytest.raises(DriverMissing, match=rf"has no driver d\.example that serves {service};"):
-        found([alone], method)
+        found([node_plugin()], method)
+
+
+async def test_a_socket_that_has_refused_node_gets_no_call_of_node() -> None:
+    with pytest.raises(DriverMissing, match=r"has no driver d\.example that serves Node;"):
+        found([controller_plugin()], NODE)
+
+
+async def test_a_controller_refuses_groups_itself_also_beside_a_node_plugin_that_does_not() -> None:
+    controller = FakeDriver("/c.sock", lacks=(GROUP_GET_CAPABILITIES,))
+    node = FakeDriver("/n.sock", lacks=(CONTROLLER_GET_CAPABILITIES,))
+    assert found([node, controller], GROUP) is controller
 
 
 async def test_a_driver_alone_refuses_in_its_own_words_what_not_every_controller_has() -> None:
@@ -157,6 +186,23 @@ async def test_what_a_socket_serves_counts_before_who_named_it() -> None:
     controller, node = controller_plugin(), node_plugin(named=True)
     assert found([node, controller], CONTROLLER) is controller
     assert found([node, controller], NODE) is node
+
+
+@pytest.mark.parametrize("method", [CONTROLLER, GROUP, METADATA, UNKNOWN])
+async def test_no_controller_call_goes_elsewhere_before_a_named_socket_was_asked_for_the_first_time(
+    method: str,
+) -> None:
+    node, controller = FakeDriver("/n.sock"), FakeDriver("/c.sock", named=True)
+    unasked = FakeDriver("/c.sock", name="", named=True, asked=False)
+    with pytest.raises(DriverMissing, match="that serves"):
+        found([unasked, node], method)
+    assert found([unasked, node], NODE) is found([unasked, node], PROBE) is node
+    assert found([unasked, node, controller], method) is controller, "its own named socket was heard"
+
+
+async def test_a_named_socket_that_failed_to_answer_holds_up_no_call() -> None:
+    node, failed = FakeDriver("/n.sock"), FakeDriver("/c.sock", name="", named=True, trouble="connection refused")
+    assert found([failed, node], CONTROLLER) is node
 
 
 async def test_two_sockets_that_an_operator_named_are_told_apart_by_what_they_serve_alone() -> None:
@@ -207,3 +253,39 @@ async def test_a_driver_is_not_told_while_its_controller_may_be_at_a_named_socke
     assert told_reports([unheard, node, whole]) == [whole.report]
     assert told_reports([FakeDriver("/c.sock", name=""), node]) == [node.report]
     assert [report.driver for report in told_reports([controller_plugin(named=True), node])] == [NAME]
+
+
+async def test_before_a_named_socket_was_asked_only_drivers_whose_own_named_socket_was_heard_are_told() -> None:
+    unasked = FakeDriver("/c.sock", name="", named=True, asked=False)
+    whole, named = FakeDriver(), FakeDriver("/e.sock", name="e.example", named=True)
+    assert told_reports([unasked, whole, named]) == [named.report]
+    assert awaits_controller([unasked, whole, named], NAME)
+    assert not awaits_controller([unasked, whole, named], "e.example")
+
+
+# -------------------- its topology --------------------
+
+
+async def test_a_driver_has_a_topology_if_any_socket_of_it_that_was_heard_says_so() -> None:
+    node, controller = node_plugin(), controller_plugin(announces=WITH_TOPOLOGY)
+    other, unheard = FakeDriver("/e.sock", name="e.example", announces=WITH_TOPOLOGY), FakeDriver(name="")
+    assert has_topology([node, controller], NAME)
+    assert not has_topology([node, other, unheard], NAME)
+
+
+async def test_a_driver_lacks_a_topology_if_it_was_heard_and_none_of_its_sockets_says_that_it_has_one() -> None:
+    node, controller = node_plugin(), controller_plugin(announces=WITH_TOPOLOGY)
+    assert lacks_topology([node], NAME)
+    assert not lacks_topology([node, controller], NAME)
+    assert not lacks_topology([FakeDriver(name="")], NAME)
+
+
+@pytest.mark.parametrize("there", ["controller", "node", "both"])
+async def test_the_hub_hears_of_a_topology_from_whichever_socket_announces_it(there: str) -> None:
+    controller = controller_plugin(announces=ANNOUNCED if there == "node" else WITH_TOPOLOGY)
+    node = node_plugin(announces=ANNOUNCED if there == "controller" else WITH_TOPOLOGY)
+    (report,) = told_reports([node, controller])
+    assert controller.report is not None
+    said = controller.report.answers[GET_PLUGIN_CAPABILITIES].body
+    added = b"\n\x04\n\x02\x08\x02" if there == "node" else b""
+    assert report.answers[GET_PLUGIN_CAPABILITIES] == Answer(0, body=said + added)

@@ -114,6 +114,16 @@ def unreachable() -> VendorUnreachable:
 async def test_a_driver_nobody_has_asked_is_called_by_its_socket(world: World) -> None:
     assert world.driver.name == str(SOCKET)
     assert world.driver.trouble == "not asked yet"
+    assert not world.driver.asked
+
+
+@pytest.mark.parametrize("code", [Code.OK, Code.UNAVAILABLE])
+async def test_that_a_driver_was_asked_for_the_first_time_is_told_however_that_ended(world: World, code: Code) -> None:
+    if code is not Code.OK:
+        world.channel.refuse(CAPABILITIES, code, "starting")
+    await world.ask()
+    await world.ask()
+    assert (world.driver.asked, world.changes) == (True, 1)
 
 
 async def test_a_driver_is_asked_for_all_that_is_reported_and_known_by_its_own_name(world: World) -> None:
@@ -143,7 +153,6 @@ async def test_a_passing_trouble_is_no_report_and_logged_once(world: World, capl
     await world.ask()
     await world.ask()
     assert world.driver.report is None
-    assert world.changes == 0
     (said,) = caplog.messages
     assert said.startswith(f"the driver at {SOCKET} cannot be asked: driver d.example on edge node n1: it answered")
     assert f"{CAPABILITIES} with UNAVAILABLE" in said
@@ -331,8 +340,8 @@ def capabilities(*services: str) -> bytes:
     return csi_pb2.GetPluginCapabilitiesResponse(capabilities=found).SerializeToString()
 
 
-async def told(world: World) -> tuple[Status, csi_pb2.NodeGetInfoResponse | None]:
-    status, body = await world.driver.node_info(b"", timeout_s=1.0, to="d.example")
+async def told(world: World, *, announced: bool = False) -> tuple[Status, csi_pb2.NodeGetInfoResponse | None]:
+    status, body = await world.driver.node_info(b"", timeout_s=1.0, to="d.example", announced=lambda: announced)
     return status, csi_pb2.NodeGetInfoResponse.FromString(body) if body is not None else None
 
 
@@ -347,8 +356,14 @@ async def test_kubernetes_hears_of_a_driver_without_a_topology_with_the_nodes_se
 async def test_a_driver_with_a_topology_of_its_own_is_told_of_as_it_is(world: World) -> None:
     world.channel.answer(NODE_GET_INFO, b"\n\x02id\x1a\x08\n\x06\n\x01z\x12\x01a")
     world.channel.answer(GET_PLUGIN_CAPABILITIES, capabilities("VOLUME_ACCESSIBILITY_CONSTRAINTS"))
-    status = await world.driver.node_info(b"", timeout_s=1.0, to="d.example")
+    status = await world.driver.node_info(b"", timeout_s=1.0, to="d.example", announced=lambda: False)
     assert status == (OK, b"\n\x02id\x1a\x08\n\x06\n\x01z\x12\x01a")
+
+
+async def test_a_driver_whose_other_socket_says_that_it_has_a_topology_is_told_of_as_it_is(world: World) -> None:
+    info = csi_pb2.NodeGetInfoResponse(node_id="id")
+    world.channel.answer(NODE_GET_INFO, info.SerializeToString())
+    assert await told(world, announced=True) == (OK, info)
 
 
 async def test_a_drivers_own_refusal_of_nodegetinfo_is_what_is_told(world: World) -> None:
@@ -369,13 +384,3 @@ async def test_nothing_is_told_of_a_driver_that_does_not_say_whether_it_has_a_to
     world.channel.refuse(GET_PLUGIN_CAPABILITIES, Code.INTERNAL, "not yet")
     with pytest.raises(VendorBroken, match="it answered GetPluginCapabilities with INTERNAL: not yet"):
         await told(world)
-
-
-async def test_whether_a_driver_lacks_a_topology_is_what_it_said_last(world: World) -> None:
-    seen = [world.driver.lacks_topology]
-    await world.ask()
-    seen.append(world.driver.lacks_topology)
-    world.channel.answer(GET_PLUGIN_CAPABILITIES, capabilities("VOLUME_ACCESSIBILITY_CONSTRAINTS"))
-    await world.ask()
-    seen.append(world.driver.lacks_topology)
-    assert seen == [False, True, False]

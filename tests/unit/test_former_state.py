@@ -16,8 +16,8 @@ from edge.former_state import put_aside
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-STATE = ("edge.db", "edge.db-wal", "edge.db-shm", "volumes.db", "volumes.db-wal")
-OTHERS = ("edge.key", "drivers.json", "edge-2026-11-21T09:12:03Z.corrupt")
+STATE = ("edge.db", "edge.db-wal", "edge.db-shm", "volumes.db", "volumes.db-wal", "drivers.json")
+OTHERS = ("edge.key", "home.json", "edge-2026-11-21T09:12:03Z.corrupt")
 
 
 def write(directory: Path, names: Iterable[str], text: str = "") -> None:
@@ -29,7 +29,7 @@ def read(directory: Path) -> dict[str, str]:
     return {file.name: file.read_text() for file in directory.iterdir() if file.suffix != ".lock"}
 
 
-def test_both_databases_are_moved_with_their_journals_and_nothing_else(
+def test_both_databases_with_their_journals_and_the_drivers_are_moved_and_nothing_else(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     write(tmp_path, (*STATE, *OTHERS))
@@ -40,6 +40,7 @@ def test_both_databases_are_moved_with_their_journals_and_nothing_else(
         "edge.db.own-1970-01-01T00:00:00Z-shm": "edge.db-shm",
         "volumes.db.own-1970-01-01T00:00:00Z": "volumes.db",
         "volumes.db.own-1970-01-01T00:00:00Z-wal": "volumes.db-wal",
+        "drivers.json.own-1970-01-01T00:00:00Z": "drivers.json",
     }
     assert len(caplog.messages) == len(STATE)
     assert f"{tmp_path}/volumes.db is of the time before the kubelet's; it is moved to {tmp_path}/volumes.db.own-" in (
@@ -90,6 +91,6 @@ def test_what_cannot_be_moved_is_said_with_what_to_do(tmp_path: Path, monkeypatc
 
     monkeypatch.setattr(Path, "rename", refuse)
     assert put_aside(tmp_path, now=0.0) == (
-        f"edge.db and volumes.db in {tmp_path} are of the time before the kubelet's and cannot be put aside (Read-only "
-        f"file system): remove them before an agent mounts volumes here again"
+        f"edge.db, volumes.db and drivers.json in {tmp_path} are of the time before the kubelet's and cannot be put "
+        f"aside (Read-only file system): remove them before an agent mounts volumes here again"
     )

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import stat
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
-from edge.registry.driver_file import DriverFile
+from edge.registry.driver_file import DriverFile, Kept
 from edge.registry.registration import NodeInfo, Registration
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ KNOWN = Registration(
     info=NodeInfo("id", 7, {"zone": "a"}, frozenset({1, 3})),
     gone=True,
 )
+KEPT = Kept((KNOWN,), {"v.test": "/plugins/v/csi.sock", "former.test": "/plugins/f/csi.sock"})
+NOTHING = Kept()
 
 
 @pytest.fixture
@@ -30,17 +33,26 @@ def file(tmp_path: Path) -> DriverFile:
 
 
 def test_what_was_written_is_read(file: DriverFile) -> None:
-    assert file.read() == []
-    file.write([KNOWN])
-    assert file.read() == [KNOWN]
-    file.write([])
-    assert file.read() == []
+    assert file.read() == NOTHING
+    file.write(KEPT)
+    assert file.read() == KEPT
+    file.write(NOTHING)
+    assert file.read() == NOTHING
+
+
+def test_a_file_that_does_not_say_who_ever_registered_tells_who_is_registered(file: DriverFile) -> None:
+    named = replace(KNOWN, name="w.test", socket="", gone=False)
+    file.write(Kept((KNOWN, named)))
+    body = json.loads(file.path.read_bytes())
+    del body["registered"]
+    file.path.write_text(json.dumps(body))
+    assert file.read() == Kept((KNOWN, named), {"v.test": "/plugins/v/csi.sock"})
 
 
 def test_the_file_is_its_owners_alone_and_nothing_else_is_left_behind(file: DriverFile) -> None:
     file.path.parent.mkdir()
     file.path.with_suffix(".new").write_text("of a write that a power cut ended")
-    file.write([KNOWN])
+    file.write(KEPT)
     assert stat.S_IMODE(file.path.stat().st_mode) == 0o600
     assert list(file.path.parent.iterdir()) == [file.path]
 
@@ -75,6 +87,8 @@ def broken(change: str, value: object) -> bytes:
         b"{}",
         b'{"version": 1, "drivers": 3}',
         b'{"version": 1, "drivers": [3]}',
+        b'{"version": 1, "drivers": [], "registered": ["v"]}',
+        b'{"version": 1, "drivers": [], "registered": {"v": 1}}',
         b'{"version": 2, "drivers": []}',
         b"[" * 100_000,
         broken("name", 3),
@@ -90,13 +104,13 @@ def test_a_file_that_cannot_be_used_is_moved_aside_and_named(
 ) -> None:
     file.path.parent.mkdir()
     file.path.write_bytes(content)
-    assert file.read() == []
+    assert file.read() == NOTHING
     (aside,) = file.path.parent.iterdir()
     assert aside.suffix == ".corrupt"
     assert aside.read_bytes() == content
     assert str(aside) in caplog.text
-    file.write([KNOWN])
-    assert file.read() == [KNOWN]
+    file.write(KEPT)
+    assert file.read() == KEPT
 
 
 def test_a_file_of_another_version_says_so(file: DriverFile, caplog: pytest.LogCaptureFixture) -> None:
@@ -108,5 +122,5 @@ def test_a_file_of_another_version_says_so(file: DriverFile, caplog: pytest.LogC
 
 def test_a_path_that_is_no_file_is_nothing_known(file: DriverFile, caplog: pytest.LogCaptureFixture) -> None:
     file.path.mkdir(parents=True)
-    assert file.read() == []
+    assert file.read() == NOTHING
     assert "cannot be read (Is a directory)" in caplog.text

@@ -12,6 +12,7 @@ from common.topology import (
     told_node_info,
     why_no_segment,
     with_segment,
+    with_topology,
 )
 
 
@@ -82,16 +83,25 @@ def test_the_vendors_bytes_come_first_and_unchanged_also_what_the_contract_does_
 
 
 @pytest.mark.parametrize(
-    ("services", "node", "changed"),
-    [((), "n1", True), ((1,), "n1", True), ((1, 2), "n1", False), ((), "n" * 64, False)],
-    ids=["no capabilities", "no topology", "a topology of its own", "a node without a segment"],
+    ("own", "node", "changed"),
+    [(False, "n1", True), (True, "n1", False), (False, "n" * 64, False)],
+    ids=["no topology", "a topology of its own", "a node without a segment"],
 )
 def test_a_segment_is_due_where_the_vendor_has_no_topology_and_the_node_can_have_one(
-    services: tuple[int, ...], node: str, changed: bool
+    own: bool, node: str, changed: bool
 ) -> None:
-    told = told_node_info(b"\n\x02id", _capabilities(*services), node)
+    told = told_node_info(b"\n\x02id", node, own_topology=own)
 
     assert (told != b"\n\x02id") is changed
+
+
+def test_a_topology_that_another_process_announces_is_added_to_the_vendors_bytes() -> None:
+    said = _capabilities(1) + b"\xf2\x3f\x03new"
+
+    told = with_topology(said)
+
+    assert told.startswith(said)
+    assert has_topology(told)
 
 
 @pytest.mark.parametrize("text", ["", "a", "A_b-c.9", "a" * 63])
