@@ -257,15 +257,20 @@ class Ledger:
         """These were made at a node under a name. Where that cannot be written, nothing is known of them."""
         await self._change({_Place(driver, thing, node): _Entry(name) for thing in things})
 
-    async def ended(self, driver: str, node: str, things: Iterable[Thing]) -> None:
+    async def ended(self, driver: str, node: str, things: Iterable[Thing], *, by_hand: bool = False) -> None:
         """A node has deleted these. Where that cannot be written, they are there as before.
 
-        What others list as well is theirs alone from now on: that was a conflict, and now it is settled.
+        Args:
+            driver: the driver.
+            node: the node.
+            things: what it has deleted.
+            by_hand: whether an operator named the node: what others list as well is theirs alone from now on, because
+                that was a conflict, and now it is settled.
         """
         now, new = self.now(), dict[_Place, _Entry | None]()
         for place in (_Place(driver, thing, node) for thing in things):
             old = self._entry(place)
-            is_settled = old is not None and old.is_hearsay and self._is_elsewhere(place)
+            is_settled = by_hand and old is not None and old.is_hearsay and self._is_elsewhere(place)
             new[place] = None if is_settled else _Entry(old.name if old is not None else "", now)
         await self._change(new, *self._without_old(now))
 

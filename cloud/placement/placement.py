@@ -201,7 +201,9 @@ class Placement:
             asked = replace(asked, ends=tuple(it for it in asked.ends if self.ledger.has(call.driver, it, node)))
         attempt = self._attempt(call.driver, asked.name, node)
         member = fleet.members.get(node)
-        return await self._send(call, _Outcome(self.ledger, call, asked, node, member, attempt, is_written=by_hand))
+        return await self._send(
+            call, _Outcome(self.ledger, call, asked, node, member, attempt, is_written=by_hand, is_by_hand=by_hand)
+        )
 
     def _attempt(self, driver: str, name: str, node: str) -> Attempt | None:
         """A create under its name, at the node that it is to be sent to; None: the call makes nothing.
@@ -443,6 +445,7 @@ class _Outcome:
         attempt: the one at its name, of a call that makes something.
         edit: what adds a topology to the answer.
         is_written: whether the name is on the disk before the call is sent, and what was made before that is told.
+        is_by_hand: whether an operator sent it to this node.
     """
 
     ledger: Ledger
@@ -453,6 +456,7 @@ class _Outcome:
     attempt: Attempt | None
     edit: _Edit | None = None
     is_written: bool = True
+    is_by_hand: bool = False
 
     @property
     def is_kept(self) -> bool:
@@ -489,7 +493,7 @@ class _Outcome:
             finally:
                 self.settle(in_doubt=in_doubt)
         else:
-            await self.ledger.ended(self.call.driver, self.node, self.asked.ends)
+            await self.ledger.ended(self.call.driver, self.node, self.asked.ends, by_hand=self.is_by_hand)
 
     def _leaves_doubt(self, status: Status) -> bool | None:
         """Whether something may have been made in spite of an error; None: that says nothing of earlier attempts."""

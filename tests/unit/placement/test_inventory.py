@@ -226,6 +226,20 @@ async def test_a_conflict_that_an_operator_has_settled_leaves_the_others_volume(
     assert (await world.ask("DeleteVolume", delete("lv"))).node == "n2"
 
 
+async def test_the_retry_of_a_deletion_does_not_go_to_the_other_node_of_that_id_once_its_volume_is_gone(
+    world: World,
+) -> None:
+    """A duplicate of a stale informer's, or of the provisioner's next leader."""
+    world.vendors = {"n1": lists("lv"), "n2": lists("lv")}
+    await asked_for(world, "lv")
+    world.placement.affinity = affinity("n1", handle="lv")
+    assert (await world.ask("DeleteVolume", delete("lv"))).node == "n1"
+    world.placement.affinity = affinity("n1", handle="another")
+    assert (await world.ask("DeleteVolume", delete("lv"))).node == "n1"
+    world.placement.affinity = affinity("n2", handle="lv")
+    assert (await world.ask("DeleteVolume", delete("lv"))).node == "n2"
+
+
 async def test_the_retry_of_a_deletion_does_not_go_to_a_node_that_lists_such_an_id_since(world: World) -> None:
     world.vendors["n1"] = lists("lv")
     await asked_for(world, "lv")
