@@ -6,8 +6,8 @@ kubelet's time is no more true: the pod may be gone, its volume attached to anot
 
 Rules:
 
-* `edge.db`, `volumes.db` and `drivers.json` become `….own-<time>`, a database with its journals. Of what was put aside
-  before, nothing stays.
+* `edge.db`, `volumes.db` and `drivers.json` become `….own-<time>`, a database with its journals. Of each the newest
+  stays.
 * `home.json` stays: it guards what is mounted on the disk (`edge.home`), and that stays, too. Under another node's name
   an agent that mounts again would take it down, with or without these files.
 * Nothing is taken from under an agent that uses it.
@@ -58,7 +58,8 @@ def _put_aside(state_dir: Path, aside: str) -> None:
     moves = list(_moves(state_dir, aside))
     if not moves:
         return
-    earlier = [file for name in _FILES for file in state_dir.glob(f"{name}.own-*")]
+    moved = {file.name for file, _ in moves}
+    earlier = [file for name in _FILES if name in moved for file in state_dir.glob(f"{name}.own-*")]
     with contextlib.ExitStack() as held:
         for name in _DATABASES:
             held.callback(os.close, lock(state_dir / f"{name}.lock"))

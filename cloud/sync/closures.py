@@ -121,8 +121,9 @@ class Closures:
         closure = self._closures.get(node)
         if closure is None:
             return _Closure(node, self._source, self._bound)
-        if refs := self._touched.pop(node, None):
+        if refs := self._touched.get(node):
             self._note(closure, closure.change(refs))
+            del self._touched[node]
         return closure
 
     def _forget(self, node: str) -> None:
@@ -166,8 +167,9 @@ class Closures:
         try:
             if node in self._closures:
                 self._closure(node)
-        except Exception:
+        except Exception:  # it keeps what it has: nobody knows what it needs
             log.exception("looking again at what node %s needs failed", node)
+            return
         for changed in list(self._watchers.get(node, ())):
             try:
                 changed()
@@ -296,8 +298,8 @@ class _Closure:
         differing: set[Ref] = set()
         mine = self._bound.pods.get(self.node, ())
         for pod in stale:
-            old = self._walks.pop(pod, _NOTHING)
             new = _walk(pod, self.node, self._source, self._bound) if pod in mine else _NOTHING
+            old = self._walks.pop(pod, _NOTHING)
             for ref in old.looked_up - new.looked_up:
                 _discard(self._pods, ref, pod)
             for ref in new.looked_up - old.looked_up:

@@ -48,14 +48,19 @@ def test_both_databases_with_their_journals_and_the_drivers_are_moved_and_nothin
     )
 
 
-def test_only_the_newest_set_is_kept(tmp_path: Path) -> None:
+def test_of_each_file_the_newest_is_kept(tmp_path: Path) -> None:
     write(tmp_path, STATE, "old")
     put_aside(tmp_path, now=0.0)
     assert put_aside(tmp_path, now=1.0) == ""
     assert set(read(tmp_path).values()) == {"old"}, "there was nothing newer"
     write(tmp_path, STATE[:1], "new")
     assert put_aside(tmp_path, now=1.0) == ""
-    assert read(tmp_path) == {"edge.db.own-1970-01-01T00:00:01Z": "new"}
+    assert read(tmp_path) == {
+        "edge.db.own-1970-01-01T00:00:01Z": "new",
+        "volumes.db.own-1970-01-01T00:00:00Z": "old",
+        "volumes.db.own-1970-01-01T00:00:00Z-wal": "old",
+        "drivers.json.own-1970-01-01T00:00:00Z": "old",
+    }
 
 
 def test_a_set_of_the_same_second_is_replaced(tmp_path: Path) -> None:
