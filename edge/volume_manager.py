@@ -396,8 +396,9 @@ class VolumeManager:
     def _ended(self, volume: VolumeTask, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         volume.running = False
-        if not task.cancelled() and task.exception() is not None:
-            log.error("the task of volume %s failed", volume.key, exc_info=task.exception())
+        if task.cancelled() or task.exception() is not None:
+            if not task.cancelled():  # a loop that ends cancels all of its tasks, and one more would be left in it
+                log.error("the task of volume %s failed", volume.key, exc_info=task.exception())
             self._set_timer(f"restart {volume.key}", _RESTART_S, lambda: self._spawn(volume))
         elif not volume.is_over:
             self._spawn(volume)  # it was wanted again in this very moment

@@ -577,6 +577,30 @@ async def test_a_pod_that_goes_while_the_intent_is_written_gets_no_volume_staged
     assert world.manager.volumes_in_use() == []
 
 
+async def test_when_all_tasks_are_cancelled_at_once_no_other_one_begins(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a loop does that ends: of the task that begins then it says that it was destroyed, later and elsewhere."""
+    world.add_pod()
+    staging = asyncio.Event()
+
+    async def hang(*_: object, **_given: object) -> None:
+        staging.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(world.plugin, "stage", hang)
+    await world.start()
+    await staging.wait()
+    (task,) = world.manager._tasks
+    task.cancel()
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert world.manager._tasks == set()
+    monkeypatch.undo()
+    await world.clock.turn(60.0)
+    assert world.take_calls() == ["stage h-data", "publish h-data web-uid"]
+
+
 # ---- what would go on for ever ---------------------------------------------------------------------------------------
 
 
