@@ -78,6 +78,11 @@ def with_segment(node_info: bytes, node: str) -> bytes:
     return node_info + segment.SerializeToString()
 
 
+def is_tied(node_info: bytes) -> bool:
+    """Whether a NodeGetInfoResponse names the bridge's own segment."""
+    return NODE_SEGMENT in NodeGetInfoResponse.FromString(node_info).accessible_topology.segments
+
+
 def told_node_info(node_info: bytes, node: str, *, own_topology: bool) -> bytes:
     """What Kubernetes is told of a node: the vendor's NodeGetInfoResponse, with the node's segment where it is due.
 

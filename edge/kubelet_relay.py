@@ -29,6 +29,7 @@ from common.relay.server import Server, ServerCall, serve
 from common.reports import NODE_GET_INFO
 from common.sockets import FileId, file_id, listen_unix
 from common.status import Origin, Status
+from common.topology import is_tied
 from edge.drivers import Driver
 from edge.registry.driver_services import find_driver, has_topology, lacks_topology
 from edge.registry.registration import Offer, check_name
@@ -68,6 +69,8 @@ class KubeletRelay:
         self._limit = max_message_bytes
         self._served: dict[str, _Served] = {}
         self._troubles: dict[str, str] = {}
+        self._tied: set[str] = set()
+        """The drivers of which a kubelet was told last that they have the node's segment."""
         self._news = asyncio.Event()
         self._stopping = False
 
@@ -90,6 +93,12 @@ class KubeletRelay:
             registrations: what registers with the kubelet, each with its endpoint.
         """
         found = [f"driver {name} has no relay socket: {why}" for name, why in sorted(self._troubles.items())]
+        found += [
+            f"driver {name} has a topology of its own, and said so only after the kubelet had asked: CSINode names the "
+            f"bridge's beside it, and claims find no place on this node; restart its node-driver-registrar"
+            for name in sorted(self._tied)
+            if has_topology(self._drivers(), name)
+        ]
         return found + [why for offer in registrations if (why := self._misled(offer))]
 
     def _misled(self, offer: Offer) -> str:
@@ -196,6 +205,7 @@ class KubeletRelay:
                 announced=lambda: has_topology(self._drivers(), name),
             )
             if body is not None:
+                (self._tied.add if is_tied(body) else self._tied.discard)(name)
                 await call.send(body)
             call.finish(status)
             return

@@ -328,7 +328,12 @@ class DriverRegistry:
         self._judge_topology(seat.driver.name)
 
     def _replace_deserted(self, seat: Seat) -> None:
-        """A vendor's upgrade may have moved its socket, and a killed driver leaves the file of its own."""
+        """A vendor's upgrade may have moved its socket, and a killed driver leaves the file of its own.
+
+        One that an operator named stands in for no other one, which may be its node plugin.
+        """
+        if seat.driver.named:
+            return
         served = set(services(seat.driver))
         for other in self._sockets:
             same = other is not seat and other.driver.name == seat.driver.name
@@ -460,7 +465,7 @@ class DriverRegistry:
     def _wait_s(self) -> float | None:
         """How long there is nothing to do unless something happens."""
         since = [known.gone_at_s for known in self._known.values()]
-        since += [lost_at_s for seat in self._sockets for lost_at_s in seat.finders.values()]
+        since += self._sockets.lost_at()
         waits = [max(at_s + self._grace_s - self._clock(), 0.0) for at_s in since if at_s is not None]
         if self._own and self._to_keep() != self._stored:
             waits.append(_STORE_AGAIN_S)

@@ -173,15 +173,24 @@ class DriverSockets:
 
     def forget(self, before: float) -> bool:
         """Forget what was lost before a time. Whether there was anything."""
-        over = [
-            (seat, finder)
-            for seat in self
-            for finder, since in seat.finders.items()
-            if since is not None and since <= before
-        ]
+        over = [(seat, finder) for seat, finder, since in self._lost() if since <= before]
         for seat, finder in over:
             del seat.finders[finder]
         return bool(over)
+
+    def lost_at(self) -> Iterator[float]:
+        """When each was lost that is yet to be forgotten."""
+        return (since for _, _, since in self._lost())
+
+    def _lost(self) -> Iterator[tuple[Seat, str, float]]:
+        """What is to be forgotten, by whom it was lost, and when.
+
+        Not a socket of a driver that an operator named another one of, which would be called in its place.
+        """
+        named = {seat.driver.name for seat in self if seat.driver.named}
+        for seat in self:
+            if seat.driver.named or seat.driver.name not in named:
+                yield from ((seat, finder, since) for finder, since in seat.finders.items() if since is not None)
 
     def _changed(self, identity: str) -> None:
         if (seat := self._seats.get(identity)) is not None:

@@ -322,6 +322,24 @@ def test_nodegetinfo_of_a_node_plugin_whose_controller_announces_a_topology_is_t
         wait_for(lambda: mine.kubelet.call("NodeGetInfo").answer == answer, what="the driver's own words")
 
 
+def test_a_topology_that_is_announced_after_the_kubelet_has_asked_is_a_problem_until_it_asks_again(
+    short_dir: Path, mine: Relayed
+) -> None:
+    mine.vendor.stop()
+    mine.vendor.lacks |= methods_of("Node")
+    mine.vendor.on("GetPluginCapabilities", with_own_topology)
+    with another(short_dir, "b") as second:
+        second.lacks |= methods_of("Controller")
+        second.on("NodeGetInfo", lambda _: csi.NodeGetInfoResponse(node_id="of the node plugin"))
+        wait_for(lambda: mine.kubelet.call("NodeGetInfo").ok, what="NodeGetInfo at the node plugin")
+        assert mine.problems() == []
+        mine.vendor.start()
+        (problem,) = wait_for(mine.problems, what="word about it", timeout_s=30.0)
+        assert f"driver {NAME} has a topology of its own, and said so only after the kubelet had asked" in problem
+        assert mine.kubelet.call("NodeGetInfo").ok
+        wait_for(lambda: mine.problems() == [], what="end of the problem")
+
+
 def test_nodegetinfo_is_unavailable_while_the_driver_does_not_say_whether_it_has_a_topology(shared: Relayed) -> None:
     shared.vendor.refuse("GetPluginCapabilities", Code.INTERNAL, "not yet")
     outcome = shared.kubelet.call("NodeGetInfo")

@@ -966,6 +966,24 @@ async def test_of_two_that_serve_all_an_observer_takes_the_one_that_an_operator_
         assert node.registry.problems == []
 
 
+@pytest.mark.parametrize("end", [Vendor.stop, kill], ids=["stopped", "killed"])
+async def test_where_both_serve_all_an_observer_waits_for_a_node_plugin_however_long_it_is_away(
+    node: Node, plugins: Path, end: Callable[[Vendor], None]
+) -> None:
+    """Nobody may see what the controller mounts in a container of its own."""
+    with Vendor(plugins / "a" / "csi.sock") as controller, Vendor(plugins / "b" / "csi.sock") as vendor:
+        await node.start(controller.socket, own=False, grace_s=0.2)
+        await until(lambda: node.socket_of(PUBLISH) == vendor.socket, "the node plugin")
+        end(vendor)
+        if end is not kill:
+            await until(lambda: not vendor.socket.exists(), "its end")
+        await asyncio.sleep(1.0)
+        assert node.registry._wait_s() is None
+        await node.heard_anew(controller)
+        assert node.socket_of(PUBLISH) == vendor.socket
+        assert node.socket_of(CREATE) == controller.socket
+
+
 async def test_a_socket_that_a_killed_driver_left_is_no_driver_once_another_one_serves_the_same(
     node: Node, plugins: Path
 ) -> None:
