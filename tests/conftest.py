@@ -25,7 +25,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """
     items.sort(key=lambda item: not _needs_control_plane(item))
     for item in items:
-        item.add_marker(pytest.mark.xdist_group("control plane" if _needs_control_plane(item) else str(item.path)))
+        item.add_marker(pytest.mark.xdist_group("control plane" if _needs_control_plane(item) else item.path.stem))
 
 
 def _needs_control_plane(item: pytest.Item) -> bool:
