@@ -16,6 +16,7 @@ import uvloop
 from common import logs
 from common.errors import SettingsError
 from common.settings import ProcessSettings, describe
+from common.transport import overlook_lost_handshakes
 from common.version import SOFTWARE
 
 _GC_OBJECTS = 20_000
@@ -46,6 +47,7 @@ async def _until_stopped(settings: S, main: Callable[[S, asyncio.Event], Awaitab
     gc.freeze()
     gc.set_threshold(_GC_OBJECTS)
     loop = asyncio.get_running_loop()
+    overlook_lost_handshakes(loop)
     stopping = asyncio.Event()
     task = asyncio.current_task()
     assert task is not None

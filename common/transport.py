@@ -445,6 +445,21 @@ class RawTcp(asyncio.Protocol):
             tls.buffer_updated(len(piece))
 
 
+def overlook_lost_handshakes(loop: asyncio.AbstractEventLoop) -> None:
+    """Keep a traceback of uvloop's own out of the log: of TLS that begins on a connection whose peer has just gone.
+
+    It begins in a callback (`start_tls`, loop.pyx), in which nobody can catch that. The protocol hears of its end all
+    the same.
+    """
+
+    def complain(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        is_closed = isinstance(context.get("exception"), RuntimeError)
+        if not (is_closed and "SSLProtocol.connection_made" in context["message"]):
+            loop.default_exception_handler(context)
+
+    loop.set_exception_handler(complain)
+
+
 def tune(transport: asyncio.BaseTransport, limits: Limits) -> None:
     """Let a TCP connection hold little below the session (see the head)."""
     sock = transport.get_extra_info("socket")

@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import uvloop
 
 from common.dial import dial
 from common.endpoint import hub_endpoint
@@ -20,7 +21,7 @@ from common.limits import Limits
 from common.listener import Listener
 from common.messages import Reason
 from common.sockets import listen_unix
-from common.transport import WebSocket
+from common.transport import RawTcp, WebSocket, overlook_lost_handshakes
 from common.version import introduce
 from tests.support.certificates import Authority
 from tests.support.linked import Peer, settle
@@ -232,3 +233,32 @@ async def test_an_end_of_input_before_the_connection_was_made_waits_for_it() -> 
     websocket = a_web_socket([])
     websocket.data_received(b"GET / HTTP/1.1\r\n")
     websocket.eof_received()
+
+
+@pytest.mark.parametrize("turns", range(4))
+def test_a_peer_that_goes_as_tls_begins_leaves_no_traceback(turns: int, caplog: pytest.LogCaptureFixture) -> None:
+    """As a link does that is cut in that moment; with uvloop, which every process runs on."""
+
+    async def lose() -> None:
+        loop = asyncio.get_running_loop()
+        overlook_lost_handshakes(loop)
+        with socket.create_server(("127.0.0.1", 0)) as listening:
+            _, raw = await loop.create_connection(RawTcp, *listening.getsockname())
+            tls = ssl.create_default_context()
+            securing = loop.create_task(raw.secure(asyncio.Protocol(), tls, server_hostname="localhost"))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            raw.transport.abort()
+            await asyncio.wait([securing], timeout=30.0)
+            assert securing.done()
+            securing.exception()
+
+    uvloop.run(lose())
+    assert caplog.messages == []
+
+
+async def test_any_other_exception_in_a_callback_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    overlook_lost_handshakes(asyncio.get_running_loop())
+    asyncio.get_running_loop().call_soon(lambda: 1 / 0)
+    await asyncio.sleep(0)
+    assert "Exception in callback" in caplog.text
