@@ -282,8 +282,10 @@ async def connect(kubeconfig: str, *, now: Callable[[], float] = time.monotonic)
         SettingsError: the file cannot be used, or there is no service account here.
     """
     async with loaded(kubeconfig) as settings:
-        settings.client_session_kwargs = {"read_bufsize": _MOST_LINE_BYTES // 2}  # aiohttp takes lines of twice that
-        settings.retries = 0
+        settings.client_session_kwargs = {
+            "read_bufsize": _MOST_LINE_BYTES // 2,  # aiohttp takes lines of twice that
+            "response_class": _Answer,
+        }
         try:
             client = ApiClient(settings)
         except Exception as error:  # whatever SSL and files raise
@@ -301,6 +303,23 @@ async def connect(kubeconfig: str, *, now: Callable[[], float] = time.monotonic)
         await client.close()  # type: ignore[no-untyped-call]  # as above
         # The session does not own it. Without its goodbyes in TLS, which a server may be slow to answer.
         await connector.close(abort_ssl=True)
+
+
+class _Answer(aiohttp.ClientResponse):
+    """An answer. One that is left before its end takes its connection with it at once.
+
+    aiohttp would wait up to 30 s for the server's goodbye in TLS, and nobody would know of the connection any more:
+    neither the connector, whoever closes it meanwhile, nor its client.
+    """
+
+    def close(self) -> None:
+        if self.connection is not None and self.connection.transport is not None:  # it is there until the end is read
+            self.connection.transport.abort()
+        super().close()
+
+    def release(self) -> Any:
+        self.close()
+        return super().release()
 
 
 def _probed_socket(address: Any) -> socket.socket:

@@ -23,7 +23,7 @@ from cloud.upsync.pods import PodWriter
 from cloud.upsync.written_facts import Writer, WrittenFacts
 from cloud.volume_report import Entry, Placed, report
 from common.objects import Ref
-from common.tasks import Tasks
+from common.tasks import supervised
 
 
 class Part(Protocol):
@@ -56,14 +56,14 @@ class KubernetesPart:
 
 
 @asynccontextmanager
-async def following(kubeconfig: str, state_dir: Path, tasks: Tasks) -> AsyncIterator[KubernetesPart]:
+async def following(kubeconfig: str, state_dir: Path) -> AsyncIterator[KubernetesPart]:
     """Follow an API server, and write to it, until the block ends.
 
     Raises:
         SettingsError: the kubeconfig or the state directory cannot be used.
     """
     files = FactFiles(state_dir)
-    async with connect(kubeconfig) as kube:
+    async with connect(kubeconfig) as kube, supervised() as tasks:  # stopped first: they ask it
         cluster = Cluster(kube)
         closures = Closures(cluster)
         hearts, in_use = Heartbeats(kube), InUse()

@@ -515,7 +515,7 @@ async def _synced(settings: HubSettings, hub: Hub, tasks: Tasks) -> AsyncIterato
         except ModuleNotFoundError as error:
             why = f"needs the package {error.name}: install csi-bridge[cloud]"
             raise SettingsError("--kubeconfig", settings.kubeconfig, why) from error
-        async with following(settings.kubeconfig, settings.state_dir, tasks) as part:
+        async with following(settings.kubeconfig, settings.state_dir) as part:
             hub.sync, hub.problems, hub.volumes = part.sync, part.problems, part.volumes
             hub.placement.affinity = Affinity(part.source)
             yield

@@ -1,0 +1,131 @@
+"""Connections to an API server: one that says no goodbye, one in trouble, and a hub that stops while it still asks."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from cloud import kube as kube_client
+from cloud.kube import RESOURCES, Kube, KubeError, connect
+from cloud.kubernetes_part import following
+from tests.support.certificates import Authority
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import AsyncIterator, Awaitable, Callable
+    from pathlib import Path
+
+_WATCH_BEGINS = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+_LAST_TURN = 200
+"""Of the loop: by then a hub has sent its lists."""
+
+
+@asynccontextmanager
+async def api_server(
+    directory: Path, serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]], *, tls: bool
+) -> AsyncIterator[str]:
+    """Something that answers in an API server's place; the kubeconfig for it."""
+    context, cluster = None, {}
+    if tls:
+        context, pem = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), Authority(directory).hub()
+        context.load_cert_chain(pem.cert, pem.key)
+        cluster = {"certificate-authority": str(pem.ca)}
+    async with await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context) as server:
+        port = server.sockets[0].getsockname()[1]
+        cluster["server"] = f"{'https' if tls else 'http'}://127.0.0.1:{port}"
+        kubeconfig = directory / "kubeconfig"
+        kubeconfig.write_text(
+            json.dumps(
+                {
+                    "apiVersion": "v1",
+                    "kind": "Config",
+                    "current-context": "here",
+                    "contexts": [{"name": "here", "context": {"cluster": "cluster", "user": "hub"}}],
+                    "clusters": [{"name": "cluster", "cluster": cluster}],
+                    "users": [{"name": "hub", "user": {"token": "t"}}],
+                }
+            )
+        )
+        yield str(kubeconfig)
+
+
+@pytest.mark.parametrize("answers", [True, False])
+async def test_a_watch_that_is_left_leaves_no_connection_to_a_server_that_says_no_goodbye(
+    *, answers: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[socket.socket] = []
+    make = kube_client._probed_socket
+
+    def noted(address: Any) -> socket.socket:
+        made.append(make(address))
+        return made[-1]
+
+    monkeypatch.setattr(kube_client, "_probed_socket", noted)
+    asked, begun, over = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        if answers:
+            writer.write(_WATCH_BEGINS)
+        writer.transport.pause_reading()  # type: ignore[attr-defined]  # nor does it hear one
+        asked.set()
+        await over.wait()
+        writer.transport.abort()
+
+    async def watch(kube: Kube) -> None:
+        async for _ in kube.watch(RESOURCES["Node"], "1", for_s=60):
+            begun.set()
+
+    async with api_server(tmp_path, serve, tls=True) as kubeconfig:
+        async with connect(kubeconfig) as kube:
+            watching = asyncio.create_task(watch(kube))
+            await (begun if answers else asked).wait()
+            watching.cancel()
+            await asyncio.wait({watching})
+        assert [each.fileno() for each in made] == [-1]
+        over.set()
+
+
+async def test_an_error_of_the_server_is_told_at_once(tmp_path: Path) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 503 Away\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}")
+        writer.close()
+
+    async with api_server(tmp_path, serve, tls=False) as kubeconfig, connect(kubeconfig) as kube:
+        with pytest.raises(KubeError) as caught:
+            async with asyncio.timeout(30):
+                await kube.list(RESOURCES["Node"], limit=1)
+    assert caught.value.code == 503
+
+
+async def test_a_hub_that_stops_while_it_still_asks_says_nothing_of_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        parts = 0
+        while not reader.at_eof():
+            try:
+                asked = await reader.readuntil(b"\r\n\r\n")
+            except (asyncio.IncompleteReadError, ConnectionError):
+                break
+            if b"watch=1" in asked:
+                writer.write(_WATCH_BEGINS)
+                continue
+            parts += 1
+            more = {"continue": "more"} if parts < 4 else {}
+            body = json.dumps({"metadata": {"resourceVersion": "1", **more}, "items": []}).encode()
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+        writer.close()
+
+    async with api_server(tmp_path, serve, tls=False) as kubeconfig:
+        for turns in range(0, _LAST_TURN, 10):
+            async with following(kubeconfig, tmp_path / "state"):
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+    assert [record.getMessage() for record in caplog.records if record.levelname not in {"DEBUG", "INFO"}] == []
