@@ -120,7 +120,9 @@ class VolumeExpander:
         assert claim is not None
         if plan.verdict is Verdict.EXPAND:
             if not self._can_expand(claim, size, plan):
-                await self._remember(plan)
+                self._settled = (
+                    plan  # and no more: the volume is no larger here, and its claim, heard of later, may wait for that
+                )
                 return
             if not await self._ask(want, claim, size, plan):
                 return

@@ -274,13 +274,14 @@ def test_a_node_that_gets_a_kubelet_is_left_to_it(node: ClusterNode, control_pla
     node.start(driver_flags=())
     create(control_plane, *volume("data", node.make_volume("data")), pod("web", "data"))
     before = api.wait_until("CSINode", NODE, lambda it: bool(it["spec"]["drivers"]), what="with its driver")
-    made = api.wait_until("Node", NODE, is_ready, what="ready")
+    ids = "csi.volume.kubernetes.io/nodeid"
+    api.wait_until("Node", NODE, is_ready, what="ready")
+    made = api.wait_until("Node", NODE, lambda it: ids in it["metadata"]["annotations"], what="with its driver's id")
     assert made["metadata"]["annotations"]["csi-bridge.io/made-by"] == "hub"
 
     node.agent.stop()
     node.start_agent("--registration=observe", wait=False)
     handed = api.wait_until("Node", NODE, lambda it: not marks(it), what="without the hub's marks")
-    ids = "csi.volume.kubernetes.io/nodeid"
     assert handed["metadata"]["annotations"][ids] == made["metadata"]["annotations"][ids]
     after = api.wait_until("CSINode", NODE, lambda it: not marks(it), what="without the hub's marks")
     assert after["spec"] == before["spec"]

@@ -1070,6 +1070,21 @@ async def test_a_driver_that_cannot_expand_has_nothing_to_do_unless_the_claim_wa
     assert "EXPAND_VOLUME" in world.entry()["error"]
 
 
+async def test_what_nobody_expanded_is_not_told_as_expanded_where_the_volume_is_heard_of_before_its_claim(
+    world: World,
+) -> None:
+    world.drivers.by_name[DRIVER] = FakeDriver(capabilities=frozenset({1}))
+    await mounted(world)
+    grow(world)
+    await settle()
+    resize(world, "NodeResizePending")
+    await settle()
+    assert world.plugin.calls == []
+    assert "EXPAND_VOLUME" in world.entry()["error"]
+    (told, *_) = claim_facts(world)
+    assert told["capacity"] == {"storage": "1Gi"}
+
+
 @pytest.mark.parametrize(("complete", "left"), [(True, []), (False, [Ref("PersistentVolumeClaim", "default", "gone")])])
 async def test_what_an_earlier_life_told_of_a_claim_that_is_gone_is_void_if_the_store_was_complete(
     world: World, complete: bool, left: list[Ref]
