@@ -76,6 +76,10 @@ class Driver:
         self.node = node
         self.named = False
         """Whether an operator named the socket."""
+        self.has_node_plugin = False
+        """Whether the driver's node plugin is at another socket, there or away: Node is not called here then."""
+        self.had_topology = False
+        """Whether the driver had a topology of its own when all of its sockets were heard last, whichever said so."""
         self.report: DriverReport | None = None
         self.trouble = "not asked yet"
         """Why it could not be asked last time; empty if it could."""

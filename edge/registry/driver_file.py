@@ -1,4 +1,4 @@
-"""The driver file: this node's registered drivers on disk, so that a node that boots without its cloud knows them.
+"""The driver file: what is known of this node's drivers, so that a node that boots without its cloud knows them.
 
 Rules:
 
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 log = logging.getLogger("csi_bridge.edge.registrar")
 
-_VERSION = 1
+_VERSION = 2
 """Of the file's form. A reader takes its own alone: what it would lose of a newer one is moved aside instead."""
 
 
@@ -31,16 +31,18 @@ class Kept:
     """What the file says.
 
     Attributes:
-        drivers: those that are known.
-        registered: for each name that has ever registered, the CSI socket that did last.
+        drivers: those that registered here, or that an operator named.
+        node_plugins: for each name, the socket at which its node plugin was last, whether that is known still or not.
+        with_topology: the names that had a topology of their own when all of their sockets were heard last.
     """
 
     drivers: tuple[Registration, ...] = ()
-    registered: Mapping[str, str] = field(default_factory=dict)
+    node_plugins: Mapping[str, str] = field(default_factory=dict)
+    with_topology: frozenset[str] = frozenset()
 
 
 class DriverFile:
-    """`drivers.json` in the agent's state directory. Both methods block: call them off the loop."""
+    """A file in the agent's state directory. Both methods block: call them off the loop."""
 
     def __init__(self, path: Path) -> None:
         """Nothing is read yet."""
@@ -67,7 +69,8 @@ class DriverFile:
         body = {
             "version": _VERSION,
             "drivers": [_driver_to_json(found) for found in kept.drivers],
-            "registered": dict(kept.registered),
+            "nodePlugins": dict(kept.node_plugins),
+            "withTopology": sorted(kept.with_topology),
         }
         self.path.parent.mkdir(parents=True, exist_ok=True)
         new = self.path.with_suffix(".new")
@@ -108,10 +111,8 @@ def _from_json(body: Any) -> Kept:
     if body["version"] != _VERSION:
         raise _FormError(f"its version is {body['version']!r}, and this agent's is {_VERSION}")
     drivers = tuple(_driver_from_json(item) for item in body["drivers"])
-    registered = {found.name: found.endpoint for found in drivers if found.socket}  # an older file says no more
-    for name, endpoint in body.get("registered", {}).items():
-        registered[_checked(name, str)] = _checked(endpoint, str)
-    return Kept(drivers, registered)
+    node_plugins = {_checked(name, str): _checked(socket, str) for name, socket in body["nodePlugins"].items()}
+    return Kept(drivers, node_plugins, frozenset(_checked(name, str) for name in _checked(body["withTopology"], list)))
 
 
 def _driver_from_json(item: dict[str, Any]) -> Registration:

@@ -7,12 +7,14 @@ Rules:
   disk (RULE C3).
 * One name, one driver. A second socket that registers a name takes it over if the first one's registration socket is
   gone or another file, if nothing answers there, or if it offers a higher version (RULE C2); else it is refused.
-* A socket that an operator named has the name, too, unless another one has ever registered it: it may be the
-  controller's, whose node plugin registers (`edge.registry.driver_services`), and mounts through that alone. What the
-  controller mounted might be seen in its container only, so pods rather wait for a node plugin that is away.
+* A socket that an operator named has the name, too, unless the driver has a node plugin elsewhere. That is the socket
+  that registered last, or, beside a kubelet, that was found last and serves Node. What the controller mounted might be
+  seen in its container only, so pods and a kubelet rather wait for a node plugin that is away.
 * A driver that left is known for a while longer, for its restart (RULE C4), and calls to it go on while its socket is
   there. One that was known before the agent started stays known until it registers, or is seen to leave.
-* A topology of its own that a driver was known to have stays one at least until its controller was heard again.
+* A topology of its own that a driver was known to have stays one until all sockets that an operator named were heard
+  again, in all that is told: to Kubernetes, to a kubelet and to the hub.
+* Where node plugins are, and who has a topology, is known for good, and after a restart.
 * Whatever one driver does, waiting for it stops no other one.
 """
 
@@ -43,7 +45,7 @@ from edge.registry.driver_file import DriverFile, Kept
 from edge.registry.driver_services import (
     NODE,
     ambiguities,
-    awaits_controller,
+    awaits_node_plugin,
     has_topology,
     lacks_topology,
     services,
@@ -71,6 +73,9 @@ log = logging.getLogger("csi_bridge.edge.registrar")
 
 GRACE_S = 120.0
 """How long a driver that left is still known: longer than a driver's pod takes to be replaced."""
+
+_FILE, _OBSERVED_FILE = "drivers.json", "observed.json"
+"""What is kept of drivers that register here, and of those that register with a kubelet."""
 
 _ASK_LIMIT_S = 120.0
 """For NodeGetInfo and NodeGetCapabilities at a registration: the kubelet's csiTimeout."""
@@ -105,7 +110,7 @@ class DriverRegistry:
 
         Args:
             node: this node's name.
-            state_dir: where what it knows is kept, in `drivers.json`.
+            state_dir: where what it knows is kept.
             max_message_bytes: the largest answer taken of a driver.
             sockets: the drivers' sockets that an operator named.
             changed: called when a driver says something new of itself, and when `drivers` changed.
@@ -120,10 +125,11 @@ class DriverRegistry:
         self._own = own
         self._grace_s = grace_s
         self._clock = clock
-        self._file = DriverFile(state_dir / "drivers.json")
+        self._file = DriverFile(state_dir / (_FILE if own else _OBSERVED_FILE))
         self._sockets = DriverSockets(node, max_message_bytes=max_message_bytes, heard=self._heard)
         self._known: dict[str, NodeDriver] = {}
-        self._registered: dict[str, str] = {}
+        self._node_plugins: dict[str, str] = {}
+        self._with_topology: set[str] = set()
         self._registering: dict[str, str] = {}
         self._periods: dict[str, float] = {}
         self._subscribers: list[Callable[[], None]] = []
@@ -133,8 +139,7 @@ class DriverRegistry:
         self._tasks: Tasks | None = None
         for socket in sockets:
             self._sockets.seat(socket).driver.named = True
-        if own:
-            self._remember()
+        self._remember()
 
     # ---- what there is -----------------------------------------------------------------------------------------------
 
@@ -183,7 +188,7 @@ class DriverRegistry:
     @property
     def problems(self) -> list[str]:
         """What people must mend, or at least know."""
-        return ambiguities(self.drivers, self._node) + self._without_segment()
+        return ambiguities(self.drivers, self._node) + self._without_segment() + self._without_node_plugin()
 
     def _without_segment(self) -> list[str]:
         why = why_no_segment(self._node)
@@ -192,6 +197,14 @@ class DriverRegistry:
         names = sorted({driver.name for driver in self.drivers})
         lacking = [name for name in names if lacks_topology(self.drivers, name)]
         return [f"driver {name} has no topology of its own, and {why}" for name in lacking]
+
+    def _without_node_plugin(self) -> list[str]:
+        waiting = [name for name in sorted(self._node_plugins) if awaits_node_plugin(self.drivers, name)]
+        return [
+            f"the node plugin of driver {name}, which was at {self._node_plugins[name]}, is away, and nobody else "
+            f"mounts its volumes; if it is gone for good, stop the agent and remove {self._file.path}"
+            for name in waiting
+        ]
 
     def _facts(self) -> list[Registration]:
         return [known.registration for known in self._known.values()]
@@ -219,7 +232,8 @@ class DriverRegistry:
                 self._check_labels(offer.name, info)
                 registration = Registration(offer.name, str(endpoint), offer.socket, version, info)
                 self._install(registration, seat).file = offer.file
-                self._registered[offer.name] = registration.endpoint
+                self._node_plugins[offer.name] = registration.endpoint
+                self._mark()
         except (ValueError, CallError) as error:
             raise RegistrationRefused(shorten(str(error))) from error
         self._tell()
@@ -323,9 +337,30 @@ class DriverRegistry:
     def _heard(self, seat: Seat) -> None:
         """A driver answers something else of itself than before."""
         self._replace_deserted(seat)
+        self._note(seat)
+        self._mark()
         self._changed()
         self._learn(seat)
-        self._judge_topology(seat.driver.name)
+        for name in list(self._known):
+            self._judge_topology(name)
+
+    def _note(self, seat: Seat) -> None:
+        """What is known for good."""
+        driver = seat.driver
+        if not self._own and not driver.named and NODE in services(driver):
+            self._node_plugins[driver.name] = str(driver.socket)
+        for name in {it.report.driver for it in self.drivers if it.report is not None}:
+            (self._with_topology.add if self._has_topology(name) else self._with_topology.discard)(name)
+        self._news.set()
+
+    def _mark(self) -> None:
+        """Have each driver know what is known for good."""
+        for seat in self._sockets:
+            driver = seat.driver
+            node_plugin = self._node_plugins.get(driver.name)
+            elsewhere = node_plugin is not None and not self._sockets.is_at(Path(node_plugin), seat)
+            driver.has_node_plugin = driver.named and elsewhere
+            driver.had_topology = driver.name in self._with_topology
 
     def _replace_deserted(self, seat: Seat) -> None:
         """A vendor's upgrade may have moved its socket, and a killed driver leaves the file of its own.
@@ -347,7 +382,8 @@ class DriverRegistry:
         self._forget_former_names(seat, report.driver)
         known = self._known.get(report.driver)
         ours = known is not None and known.driver is seat.driver
-        if not ours and (known is not None or not self._may_mount(seat, report.driver)):
+        may_mount = seat.driver.named and NODE in services(seat.driver)
+        if not ours and (known is not None or not may_mount):
             return
         try:
             info = _info_in(report, own_topology=self._has_topology(report.driver))
@@ -361,23 +397,8 @@ class DriverRegistry:
             self._install(Registration(report.driver, str(seat.driver.socket), "", _OPERATORS, info), seat)
             self._tell()
 
-    def _may_mount(self, seat: Seat, name: str) -> bool:
-        """Whether a socket mounts a driver's volumes that nobody mounts now."""
-        if not seat.driver.named or NODE not in services(seat.driver):
-            return False
-        endpoint = self._registered.get(name)
-        if endpoint is None or self._sockets.is_at(Path(endpoint), seat):
-            return True
-        log.warning(
-            "driver %s at %s mounts nothing: pods wait for who registered, at %s", name, seat.driver.socket, endpoint
-        )
-        return False
-
     def _has_topology(self, name: str) -> bool:
-        """Whether a driver has a topology of its own, or had one when its controller was heard last."""
-        known = self._known.get(name)
-        had = known is not None and NODE_SEGMENT not in known.topology
-        return has_topology(self.drivers, name) or (had and awaits_controller(self.drivers, name))
+        return has_topology(self.drivers, name, had=name in self._with_topology)
 
     def _judge_topology(self, name: str) -> None:
         """Another socket of a driver may have said that it has a topology, or that it has none any more."""
@@ -431,7 +452,8 @@ class DriverRegistry:
     def _remember(self) -> None:
         """Take what the last life knew. A driver that an operator names no more is forgotten."""
         self._stored = self._file.read()
-        self._registered = dict(self._stored.registered)
+        self._node_plugins = dict(self._stored.node_plugins)
+        self._with_topology = set(self._stored.with_topology)
         for found in self._stored.drivers:
             if not fits(found.endpoint):
                 continue
@@ -467,18 +489,19 @@ class DriverRegistry:
         since = [known.gone_at_s for known in self._known.values()]
         since += self._sockets.lost_at()
         waits = [max(at_s + self._grace_s - self._clock(), 0.0) for at_s in since if at_s is not None]
-        if self._own and self._to_keep() != self._stored:
+        if self._to_keep() != self._stored:
             waits.append(_STORE_AGAIN_S)
         return min(waits, default=None)
 
     def _to_keep(self) -> Kept:
-        return Kept(tuple(self._known[name].registration for name in sorted(self._known)), dict(self._registered))
+        drivers = tuple(self._known[name].registration for name in sorted(self._known))
+        return Kept(drivers, dict(self._node_plugins), frozenset(self._with_topology))
 
     async def _store(self) -> None:
         """Put what is known on disk, if it is not there. A full disk keeps no driver from registering."""
         async with self._storing:
             wanted = self._to_keep()
-            if not self._own or wanted == self._stored:
+            if wanted == self._stored:
                 return
             try:
                 await asyncio.to_thread(self._file.write, wanted)

@@ -8,13 +8,15 @@ Rules:
   plugin with that service answers (CSI spec). What it announces counts only beside that: a node plugin often announces
   what the controller's alone serves.
 * Of several that serve the same, the one that an operator named is the controller's, and the other one is the node's.
+  Where there is a node plugin (`edge.registry.driver_registry`), it alone serves Node, also while it is away.
 * What no socket announces goes where Controller goes: Identity, and what nobody knows.
 * A socket that has refused Node gets no call of Node, and one that has refused Controller none but those of Identity
   and Node: the one that serves it is away, or not known yet, and a caller takes UNIMPLEMENTED for final. What else a
   controller lacks it refuses itself.
 * While a socket that an operator named was not asked yet, it may be any driver's controller: nothing begins elsewhere
   that it may be doing. One that did not answer holds up only the drivers that lack a controller.
-* A driver has a topology of its own if any of its sockets that was heard says so.
+* A driver has a topology of its own if any of its sockets that was heard says so; or if it had one, as long as a socket
+  that an operator named, and that may be its controller's, was not heard.
 """
 
 from collections.abc import Iterable, Sequence
@@ -98,10 +100,15 @@ def ambiguities(drivers: Sequence[Driver], node: str) -> list[str]:
 def told_reports(drivers: Sequence[Driver]) -> list[DriverReport]:
     """What the hub is told: each driver once, of every service what the socket says that serves it.
 
-    A driver whose controller may come yet is not told of: sidecars ask only once what a driver can do.
+    A driver whose controller may come yet is not told of, and of Node nothing while the node plugin may: sidecars ask
+    only once what a driver can do.
     """
     named = _by_name(drivers).items()
-    return [_merged(name, them) for name, them in named if not awaits_controller(drivers, name)]
+    return [
+        _merged(name, them, own_topology=has_topology(drivers, name))
+        for name, them in named
+        if not awaits_controller(drivers, name)
+    ]
 
 
 def awaits_controller(drivers: Sequence[Driver], name: str) -> bool:
@@ -113,9 +120,24 @@ def awaits_controller(drivers: Sequence[Driver], name: str) -> bool:
     return any(not driver.asked for driver in unheard) and not any(driver.named for driver in sockets)
 
 
-def has_topology(drivers: Sequence[Driver], name: str) -> bool:
-    """Whether a driver has a topology of its own, as far as it was heard."""
-    return any(map(_announces_topology, _by_name(drivers).get(name, [])))
+def awaits_node_plugin(drivers: Sequence[Driver], name: str) -> bool:
+    """Whether a driver was heard, but not its node plugin, which there is."""
+    sockets = _by_name(drivers).get(name, [])
+    return bool(sockets) and _foremost(sockets, NODE)[0].has_node_plugin
+
+
+def has_topology(drivers: Sequence[Driver], name: str, *, had: bool = False) -> bool:
+    """Whether a driver has a topology of its own, as far as that is known.
+
+    Args:
+        drivers: all of this node.
+        name: of the driver.
+        had: whether it had one, if it was not heard yet.
+    """
+    sockets = _by_name(drivers).get(name, [])
+    had = had or any(driver.had_topology for driver in sockets)
+    unheard = any(driver.named and driver.report is None for driver in drivers)
+    return any(map(_announces_topology, sockets)) or (had and unheard)
 
 
 def lacks_topology(drivers: Sequence[Driver], name: str) -> bool:
@@ -123,13 +145,19 @@ def lacks_topology(drivers: Sequence[Driver], name: str) -> bool:
     return name in _by_name(drivers) and not has_topology(drivers, name)
 
 
-def _merged(name: str, sockets: Sequence[Driver]) -> DriverReport:
-    told = {method: _answer(_foremost(sockets, _service_of(method))[0], method) for method in REPORTED_METHODS}
+def _merged(name: str, sockets: Sequence[Driver], *, own_topology: bool) -> DriverReport:
+    told = {method: _told(sockets, method) for method in REPORTED_METHODS}
     answers = {method: answer for method, answer in told.items() if answer is not None}
     said = answers.get(GET_PLUGIN_CAPABILITIES)
-    if said is not None and not announces_topology(said.body) and any(map(_announces_topology, sockets)):
+    if said is not None and own_topology and not announces_topology(said.body):
         answers[GET_PLUGIN_CAPABILITIES] = replace(said, body=with_topology(said.body))
     return DriverReport(name, sockets[0].node, answers)
+
+
+def _told(sockets: Sequence[Driver], method: str) -> Answer | None:
+    service = _service_of(method)
+    driver = _foremost(sockets, service)[0]
+    return None if service == NODE and _refuses(driver, NODE) else _answer(driver, method)
 
 
 def _by_name(drivers: Iterable[Driver]) -> dict[str, list[Driver]]:
@@ -164,6 +192,8 @@ def _part_of(service: str) -> str:
 
 
 def _refuses(driver: Driver, service: str) -> bool:
+    if service == NODE and driver.has_node_plugin:
+        return True
     answer = _answer(driver, _ASKED.get(service, ""))
     return answer is not None and answer.code == Code.UNIMPLEMENTED
 

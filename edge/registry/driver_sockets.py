@@ -183,14 +183,9 @@ class DriverSockets:
         return (since for _, _, since in self._lost())
 
     def _lost(self) -> Iterator[tuple[Seat, str, float]]:
-        """What is to be forgotten, by whom it was lost, and when.
-
-        Not a socket of a driver that an operator named another one of, which would be called in its place.
-        """
-        named = {seat.driver.name for seat in self if seat.driver.named}
+        """What is to be forgotten, by whom it was lost, and when."""
         for seat in self:
-            if seat.driver.named or seat.driver.name not in named:
-                yield from ((seat, finder, since) for finder, since in seat.finders.items() if since is not None)
+            yield from ((seat, finder, since) for finder, since in seat.finders.items() if since is not None)
 
     def _changed(self, identity: str) -> None:
         if (seat := self._seats.get(identity)) is not None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import stat
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -23,7 +22,9 @@ KNOWN = Registration(
     info=NodeInfo("id", 7, {"zone": "a"}, frozenset({1, 3})),
     gone=True,
 )
-KEPT = Kept((KNOWN,), {"v.test": "/plugins/v/csi.sock", "former.test": "/plugins/f/csi.sock"})
+KEPT = Kept(
+    (KNOWN,), {"v.test": "/plugins/v/csi.sock", "former.test": "/plugins/f/csi.sock"}, frozenset({"v.test", "w.test"})
+)
 NOTHING = Kept()
 
 
@@ -40,15 +41,6 @@ def test_what_was_written_is_read(file: DriverFile) -> None:
     assert file.read() == NOTHING
 
 
-def test_a_file_that_does_not_say_who_ever_registered_tells_who_is_registered(file: DriverFile) -> None:
-    named = replace(KNOWN, name="w.test", socket="", gone=False)
-    file.write(Kept((KNOWN, named)))
-    body = json.loads(file.path.read_bytes())
-    del body["registered"]
-    file.path.write_text(json.dumps(body))
-    assert file.read() == Kept((KNOWN, named), {"v.test": "/plugins/v/csi.sock"})
-
-
 def test_the_file_is_its_owners_alone_and_nothing_else_is_left_behind(file: DriverFile) -> None:
     file.path.parent.mkdir()
     file.path.with_suffix(".new").write_text("of a write that a power cut ended")
@@ -59,7 +51,7 @@ def test_the_file_is_its_owners_alone_and_nothing_else_is_left_behind(file: Driv
 
 def broken(change: str, value: object) -> bytes:
     body = {
-        "version": 1,
+        "version": 2,
         "drivers": [
             {
                 "name": "v",
@@ -74,6 +66,8 @@ def broken(change: str, value: object) -> bytes:
                 change: value,
             }
         ],
+        "nodePlugins": {},
+        "withTopology": [],
     }
     return json.dumps(body).encode()
 
@@ -85,11 +79,13 @@ def broken(change: str, value: object) -> bytes:
         b"\x00\xff",
         b"[]",
         b"{}",
-        b'{"version": 1, "drivers": 3}',
-        b'{"version": 1, "drivers": [3]}',
-        b'{"version": 1, "drivers": [], "registered": ["v"]}',
-        b'{"version": 1, "drivers": [], "registered": {"v": 1}}',
-        b'{"version": 2, "drivers": []}',
+        b'{"version": 2, "drivers": 3}',
+        b'{"version": 2, "drivers": [3]}',
+        b'{"version": 2, "drivers": [], "nodePlugins": ["v"], "withTopology": []}',
+        b'{"version": 2, "drivers": [], "nodePlugins": {"v": 1}, "withTopology": []}',
+        b'{"version": 2, "drivers": [], "nodePlugins": {}, "withTopology": "v"}',
+        b'{"version": 2, "drivers": [], "nodePlugins": {}, "withTopology": [1]}',
+        b'{"version": 1, "drivers": [], "nodePlugins": {}, "withTopology": []}',
         b"[" * 100_000,
         broken("name", 3),
         broken("maxVolumes", "7"),
@@ -115,9 +111,9 @@ def test_a_file_that_cannot_be_used_is_moved_aside_and_named(
 
 def test_a_file_of_another_version_says_so(file: DriverFile, caplog: pytest.LogCaptureFixture) -> None:
     file.path.parent.mkdir()
-    file.path.write_text('{"version": 2, "drivers": []}')
+    file.path.write_text('{"version": 3, "drivers": []}')
     file.read()
-    assert "its version is 2, and this agent's is 1" in caplog.text
+    assert "its version is 3, and this agent's is 2" in caplog.text
 
 
 def test_a_path_that_is_no_file_is_nothing_known(file: DriverFile, caplog: pytest.LogCaptureFixture) -> None:
