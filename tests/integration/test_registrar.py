@@ -19,7 +19,7 @@ from common.status import Code, Status
 from common.tasks import supervised
 from edge.drivers import ASK_AGAIN_S, Driver
 from edge.registrar import Registrar
-from edge.registry import driver_registry
+from edge.registry import registration_handler
 from edge.registry.driver_registry import DriverRegistry
 from edge.registry.driver_services import find_driver
 from tests.support.answers import methods_of
@@ -473,7 +473,7 @@ async def test_a_driver_with_an_error_of_three_megabytes_is_refused(node: Node, 
 async def test_a_driver_that_hangs_is_refused_after_the_limit(
     node: Node, vendor: Vendor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(driver_registry, "_ASK_LIMIT_S", 0.5)
+    monkeypatch.setattr(registration_handler, "_ASK_LIMIT_S", 0.5)
     vendor.hold("NodeGetInfo")
     assert "did not answer NodeGetInfo and NodeGetCapabilities in 0.5 s" in await refusal(node, endpoint=vendor.socket)
 
@@ -980,7 +980,7 @@ async def test_where_both_serve_all_an_observer_waits_for_a_node_plugin_however_
         if end is not kill:
             await until(lambda: not vendor.socket.exists(), "its end")
         await asyncio.sleep(1.0)
-        assert node.registry._wait_s() is None
+        assert node.registry._store.idle_s() is None
         await node.heard_anew(controller)
         assert node.socket_of(PUBLISH) == vendor.socket
         assert node.socket_of(CREATE) == controller.socket

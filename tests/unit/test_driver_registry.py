@@ -74,7 +74,7 @@ class Node:
         )
 
     async def restart(self) -> None:
-        await self.registry._store()
+        await self.registry._store.write()
         self.start()
 
     def found(self, path: str) -> None:
@@ -168,8 +168,8 @@ async def test_a_node_plugin_that_moved_while_its_successor_ran_is_called_once_t
             node.goes_to(PUBLISH)
     node.is_forgotten(node.n)
     assert node.goes_to(PUBLISH) == successor
-    await node.registry._store()
-    assert node.registry._wait_s() is None
+    await node.registry._store.write()
+    assert node.registry._store.idle_s() is None
 
 
 async def test_a_driver_that_was_found_is_called_where_an_operator_names_it(tmp_path: Path) -> None:

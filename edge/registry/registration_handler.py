@@ -1,0 +1,175 @@
+"""A registration handler: whether a driver that offers itself can be this node's driver of its name.
+
+Rules:
+
+* A registration succeeds by what this node alone can see (RULE C1): the driver answers NodeGetInfo and
+  NodeGetCapabilities, and nothing that is known here contradicts it. Both are asked at every registration (RULE C3).
+* A second socket that registers a name takes it over if the first one's registration socket is gone or another file, if
+  nothing answers there, or if it offers a higher version (RULE C2); else it is refused.
+* Whatever one driver does, waiting for it stops no other one.
+"""
+
+import asyncio
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from common.errors import CallError
+from common.parsers import LONGEST_SOCKET_PATH_BYTES
+from common.reports import GET_PLUGIN_INFO, NODE_GET_CAPABILITIES, NODE_GET_INFO
+from common.sockets import file_id
+from common.status import Status, code_name
+from edge.drivers import Driver
+from edge.registry.driver_sockets import DriverSockets, Seat, fits
+from edge.registry.drivers_store import DriversStore
+from edge.registry.registration import (
+    NodeInfo,
+    Offer,
+    Registration,
+    RegistrationRefused,
+    Version,
+    check_name,
+    highest_version,
+    is_newer,
+    read_node_info,
+    shorten,
+)
+
+_ASK_LIMIT_S = 120.0
+"""For NodeGetInfo and NodeGetCapabilities at a registration: the kubelet's csiTimeout."""
+
+_ANSWERS_LIMIT_S = 2.0
+"""Within which the driver that has a name must answer to keep it."""
+
+
+class RegistrationHandler:
+    """Takes registrations into a store."""
+
+    def __init__(
+        self,
+        store: DriversStore,
+        sockets: DriverSockets,
+        *,
+        check_labels: Callable[[str, NodeInfo], None],
+        has_topology: Callable[[str], bool],
+    ) -> None:
+        """Nothing is registering yet.
+
+        Args:
+            store: where a driver is known.
+            sockets: of the drivers.
+            check_labels: raises ValueError if what a driver of a name says of its topology contradicts other labels.
+            has_topology: whether the driver of a name has a topology of its own, as far as that is known.
+        """
+        self._store, self._sockets = store, sockets
+        self._check_labels, self._has_topology = check_labels, has_topology
+        self._registering: dict[str, str] = {}
+
+    async def register(self, offer: Offer) -> None:
+        """Register a driver.
+
+        Raises:
+            RegistrationRefused: why not.
+        """
+        try:
+            check_name(offer.name)
+            version = highest_version(offer.versions)
+            endpoint = _endpoint(offer)
+            with self._alone(offer), self._sockets.asking(endpoint) as seat:
+                await self._see_that_name_is_free(offer, seat, version)
+                info = await self._ask(seat.driver, offer.name)
+                self._check_labels(offer.name, info)
+                registration = Registration(offer.name, str(endpoint), offer.socket, version, info)
+                self._store.install(registration, seat).file = offer.file
+                self._store.node_plugins[offer.name] = registration.endpoint
+        except (ValueError, CallError) as error:
+            raise RegistrationRefused(shorten(str(error))) from error
+
+    @contextlib.contextmanager
+    def _alone(self, offer: Offer) -> Iterator[None]:
+        """Keep others from registering the same name meanwhile."""
+        if (other := self._registering.get(offer.name)) is not None:
+            raise ValueError(f"{other} is just registering a driver {offer.name}")
+        self._registering[offer.name] = offer.socket
+        try:
+            yield
+        finally:
+            del self._registering[offer.name]
+
+    async def _see_that_name_is_free(self, offer: Offer, seat: Seat, version: Version) -> None:
+        """See that a driver of a name may register (RULE C2).
+
+        Raises:
+            ValueError: another one has the name.
+        """
+        name = offer.name
+        known = self._store.find(name)
+        if known is None or known.file is None or known.registration.socket == offer.socket:
+            return
+        holder = known.registration
+        if is_newer(version, holder.version) or file_id(holder.socket) != known.file:
+            return
+        same = known.driver is seat.driver
+        if await (_listens(holder.socket) if same else _answers(known.driver, name)):
+            raise ValueError(
+                f"a driver {name} is registered already, by {holder.socket} for {holder.endpoint}, and it answers there"
+            )
+
+    async def _ask(self, driver: Driver, name: str) -> NodeInfo:
+        try:
+            async with asyncio.timeout(_ASK_LIMIT_S):
+                capabilities = await driver.unary(NODE_GET_CAPABILITIES, b"", timeout_s=_ASK_LIMIT_S, to=name)
+                announced = functools.partial(self._has_topology, name)  # last: a controller may be heard meanwhile
+                info = await driver.node_info(b"", timeout_s=_ASK_LIMIT_S, to=name, announced=announced)
+        except TimeoutError:
+            raise ValueError(f"it did not answer NodeGetInfo and NodeGetCapabilities in {_ASK_LIMIT_S:g} s") from None
+        return read_node_info(_answer(NODE_GET_INFO, *info), _answer(NODE_GET_CAPABILITIES, *capabilities))
+
+
+def _endpoint(offer: Offer) -> Path:
+    """Where a driver that registers listens.
+
+    Raises:
+        ValueError: nobody can listen there.
+    """
+    endpoint = offer.endpoint.removeprefix("unix://") or offer.socket
+    if not fits(endpoint):
+        raise ValueError(
+            f"its endpoint {shorten(endpoint)!r} is not the absolute path of a UNIX socket of at most "
+            f"{LONGEST_SOCKET_PATH_BYTES} bytes"
+        )
+    return Path(endpoint)
+
+
+def _answer(method: str, status: Status, body: bytes | None) -> bytes:
+    """A driver's answer.
+
+    Raises:
+        ValueError: it is not OK.
+    """
+    if not status.ok:
+        what = method.rpartition("/")[2]
+        raise ValueError(f"it answered {what} with {code_name(status.code)}: {shorten(status.message)}")
+    return body or b""
+
+
+async def _answers(driver: Driver, name: str) -> bool:
+    """Whether the driver of a name answers at all."""
+    try:
+        async with asyncio.timeout(_ANSWERS_LIMIT_S):
+            await driver.unary(GET_PLUGIN_INFO, b"", timeout_s=_ANSWERS_LIMIT_S, to=name)
+    except (CallError, TimeoutError):
+        return False
+    return True
+
+
+async def _listens(socket: str) -> bool:
+    """Whether somebody takes connections at a socket."""
+    try:
+        async with asyncio.timeout(_ANSWERS_LIMIT_S):
+            _, writer = await asyncio.open_unix_connection(socket)
+    except (OSError, TimeoutError):
+        return False
+    writer.close()
+    return True
