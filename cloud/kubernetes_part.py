@@ -64,9 +64,9 @@ async def following(kubeconfig: str, state_dir: Path) -> AsyncIterator[Kubernete
     """
     files = FactFiles(state_dir)
     async with connect(kubeconfig) as kube, supervised() as tasks:  # stopped first: they ask it
-        cluster = Cluster(kube)
-        closures = Closures(cluster)
         hearts, in_use = Heartbeats(kube), InUse()
+        cluster = Cluster(kube, unready=hearts.doubt)
+        closures = Closures(cluster)
         writers: dict[str, Writer] = {
             "Node": NodeWriter(kube, in_use),
             "CSINode": CSINodeWriter(kube),

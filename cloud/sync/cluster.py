@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, Protocol
 
 from cloud.kube import RESOURCES
-from cloud.sync import reflector, secret_reader, token_minter, tokens
+from cloud.sync import nodes, reflector, secret_reader, token_minter, tokens
 from cloud.sync.fields import Fields
 from cloud.sync.kind_rules import check_metadata, trimmed
 from cloud.sync.kinds import KINDS
@@ -46,6 +46,7 @@ class Cluster(Objects):
         self,
         api: Api,
         *,
+        unready: Callable[[str], None] = lambda _node: None,
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -53,12 +54,14 @@ class Cluster(Objects):
 
         Args:
             api: the API server.
+            unready: called with the name of each Node that is not Ready, whenever the API server tells of it.
             pause: waits for so many seconds.
             now: the monotonic clock.
         """
         super().__init__()
         self._problems: dict[Ref, str] = {}
         self._unlisted = set(WATCHED)
+        self._unready = unready
         self._minter = TokenMinter(api)
         self._on_demand = {
             "Secret": OnDemand(SecretReader(api), self._found, now=now),
@@ -107,6 +110,8 @@ class Cluster(Objects):
             fields = Fields(body)
             check_metadata(fields, rules=rules)
             rules.check(fields)
+            if kind == "Node" and not nodes.is_ready(fields):
+                self._unready(ref.name)
             item = item_of(trimmed(body, rules=rules))
         except ValueError as error:  # a FieldError, or text that UTF-8 does not have
             self._refuse(ref, str(error))

@@ -6,11 +6,15 @@ Rules:
 * Only Nodes that the hub made have heartbeats of it: any other one has a kubelet, or somebody who stands in for it.
 * A node that is down is not said to be down: Kubernetes finds out by itself, as with any other node.
 * A Lease's time never goes backwards: the controller-manager passes over one that is not newer than the last.
-* After a failure, or a renewal that came late, nothing is taken for granted: the Node is looked at again.
+* After a failure nothing is taken for granted: the Node is looked at again. So it is when the watch of Nodes has it as
+  not Ready, whoever said so. That a renewal came late is no reason: all of them may, and looks would make it worse.
+* A look keeps no other node's renewal waiting: looks have slots of their own, and one that finds none free is made up
+  for after the next renewal.
 """
 
 import asyncio
 import logging
+import math
 import random
 import time
 from collections.abc import Awaitable, Callable
@@ -35,10 +39,6 @@ _EVERY_S: Final = 10.0
 _LEASE_S: Final = 40
 """A Lease holds so long: the kubelet's `nodeLeaseDurationSeconds`."""
 
-_LATE_S: Final = 2 * _EVERY_S
-"""After so long without a renewal the controller-manager may have found the node lost: after 40 s, or less if it is set
-so."""
-
 _STATUS_S: Final = 300.0
 """Between two writings of the same condition: the kubelet's `nodeStatusReportFrequency`."""
 
@@ -51,8 +51,13 @@ _JITTER: Final = 0.9, 1.0
 _WRITES_PER_S: Final = 200.0
 """At most, of all nodes together; beyond 2,000 nodes as many as they are in ten seconds."""
 
-_AT_ONCE: Final = 50
-"""Heartbeats under way at once: enough for 200 in a second if each takes 250 ms. A late one costs a look, too."""
+_RENEWALS_AT_ONCE: Final = 50
+"""Enough for 200 in a second if each takes 250 ms. A Lease holds four times as long as a pause: 2,000 nodes keep theirs
+while a renewal takes less than 1 s, 10,000 while it takes less than 200 ms."""
+
+_LOOKS_AT_ONCE: Final = 25
+"""Enough for 100 lost nodes in a second if a request takes 125 ms: one looks, one writes. With the renewals they leave
+a quarter of the client's connections to others."""
 
 _STEP_S: Final = 0.001
 """A Lease's time grows by so much at least. It has microseconds, but a float of this size does not."""
@@ -65,18 +70,16 @@ class _Heart:
     Attributes:
         lease: the UID of the Lease; empty: the Node is to be looked at first.
         told_s: the time that stands in it, in seconds since the epoch.
-        renewed: when it was renewed last, of the monotonic clock.
-        look_at: when the Node is to be looked at again, of the monotonic clock.
+        look_at: from when on the Node is to be looked at again, of the monotonic clock.
     """
 
     lease: str = ""
     told_s: float = 0.0
-    renewed: float = 0.0
     look_at: float = 0.0
 
 
 class Heartbeats:
-    """The heartbeats of all nodes. `up` and `down` from the loop; `close` ends them."""
+    """The heartbeats of all nodes. `up`, `down` and `doubt` from the loop; `close` ends them."""
 
     def __init__(
         self,
@@ -95,16 +98,18 @@ class Heartbeats:
             pause: waits for so many seconds.
         """
         self._api, self._now, self._wall, self._pause = api, now, wall, pause
+        self._hearts: dict[str, _Heart] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._ending: set[asyncio.Task[None]] = set()
         self._failing: dict[str, str] = {}
-        self._slots = asyncio.Semaphore(_AT_ONCE)
+        self._renewals, self._looks = asyncio.Semaphore(_RENEWALS_AT_ONCE), asyncio.Semaphore(_LOOKS_AT_ONCE)
         self._next_write = 0.0
 
     def up(self, node: str) -> None:
         """The node's session lives. Nothing if that was known."""
         if node not in self._tasks:
-            self._tasks[node] = asyncio.get_running_loop().create_task(self._live(node), name=f"heart of {node}")
+            heart = self._hearts[node] = _Heart()
+            self._tasks[node] = asyncio.get_running_loop().create_task(self._live(node, heart), name=f"heart of {node}")
 
     def down(self, node: str) -> None:
         """The node's session has ended. What is on its way to the API server may still arrive."""
@@ -113,6 +118,12 @@ class Heartbeats:
             task.add_done_callback(self._ending.discard)
             task.cancel()
             self._failing.pop(node, None)
+            del self._hearts[node]
+
+    def doubt(self, node: str) -> None:
+        """The watch has this Node as not Ready: it is looked at after its next renewal. Nothing if it is not up."""
+        if (heart := self._hearts.get(node)) is not None:
+            heart.look_at = 0.0
 
     async def close(self) -> None:
         """End all heartbeats."""
@@ -128,12 +139,11 @@ class Heartbeats:
 
     # ---- one node ----------------------------------------------------------------------------------------------------
 
-    async def _live(self, node: str) -> None:
+    async def _live(self, node: str, heart: _Heart) -> None:
         """Heartbeats of a node until cancelled."""
-        heart, failures = _Heart(), 0
+        failures = 0
         while True:
-            async with self._slots:
-                failures = 0 if await self._try(node, heart) else failures + 1
+            failures = 0 if await self._try(node, heart) else failures + 1
             pause_s = min(_EVERY_S, _FIRST_PAUSE_S * 2 ** min(failures - 1, 16)) if failures else _EVERY_S
             await self._pause(pause_s * random.uniform(*_JITTER))  # noqa: S311  # no secret
 
@@ -160,19 +170,23 @@ class Heartbeats:
         self._failing[node] = why
 
     async def _beat(self, node: str, heart: _Heart) -> bool:
-        before, is_due = heart.renewed, self._now() >= heart.look_at
-        if heart.lease:
-            await self._renew(node, heart)
-            if not is_due and heart.renewed - before <= _LATE_S:
-                return True
-        elif (found := await self._find(node, heart)) is None:
-            return False
-        else:
-            await self._take_lease(node, heart, found)
+        async with self._renewals:
+            if heart.lease:
+                await self._renew(node, heart)
+            elif not await self._take_lease(node, heart):
+                return False
         # Before the Lease was renewed the Node could still be found lost just after a look.
+        if self._now() < heart.look_at or self._looks.locked():
+            return True
+        async with self._looks:
+            return await self._look(node, heart)
+
+    async def _look(self, node: str, heart: _Heart) -> bool:
+        """Look at the Node, and tell that it is ready. Whether it is there, and the hub's."""
+        heart.look_at = math.inf  # a doubt from now on, which the answer may be too old for, makes another look
         if (found := await self._find(node, heart)) is None:
             return False
-        heart.look_at = self._now() + await self._tell_ready(node, found)
+        heart.look_at = min(heart.look_at, self._now() + await self._tell_ready(node, found))
         return True
 
     async def _find(self, node: str, heart: _Heart) -> Body | None:
@@ -185,15 +199,18 @@ class Heartbeats:
 
     # ---- the Lease ---------------------------------------------------------------------------------------------------
 
-    async def _take_lease(self, node: str, heart: _Heart, found: Body) -> None:
-        """Renew the Lease whatever it was; make one if there is none."""
+    async def _take_lease(self, node: str, heart: _Heart) -> bool:
+        """Renew the Lease whatever it was; make one if there is none. Whether the Node is there, and the hub's."""
+        if (found := await self._find(node, heart)) is None:
+            return False
+        heart.look_at = 0.0
         owner = {"apiVersion": "v1", "kind": "Node", "name": node, "uid": found["metadata"]["uid"]}
         lease = await find(self._api, _LEASES, node, _NAMESPACE)
         if lease is not None:
             heart.lease = lease["metadata"]["uid"]
             heart.told_s = max(heart.told_s, _seconds((lease.get("spec") or {}).get("renewTime")))
             await self._renew(node, heart, {"ownerReferences": [owner]})
-            return
+            return True
         await self._turn()
         made = {
             "apiVersion": "coordination.k8s.io/v1",
@@ -202,13 +219,13 @@ class Heartbeats:
             "spec": self._lease_spec(node, heart),
         }
         lease = await self._api.create(_LEASES, made, _NAMESPACE)
-        heart.lease, heart.renewed = lease["metadata"]["uid"], self._now()
+        heart.lease = lease["metadata"]["uid"]
+        return True
 
     async def _renew(self, node: str, heart: _Heart, metadata: Body | None = None) -> None:
         await self._turn()
         change = {"metadata": {"uid": heart.lease, **(metadata or {})}, "spec": self._lease_spec(node, heart)}
         await self._api.patch(_LEASES, node, change, _NAMESPACE)
-        heart.renewed = self._now()
 
     def _lease_spec(self, node: str, heart: _Heart) -> Body:
         heart.told_s = max(self._wall(), heart.told_s + _STEP_S)

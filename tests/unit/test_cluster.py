@@ -15,7 +15,7 @@ from common.objects import Ref
 from tests.support.fake_api import FakeApi
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
 POD = Ref("Pod", "default", "web")
 
@@ -26,8 +26,8 @@ def pod(name: str = "web", **more: Any) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def following(api: FakeApi) -> AsyncIterator[Cluster]:
-    cluster = Cluster(api, pause=_no_pause)
+async def following(api: FakeApi, unready: Callable[[str], None] = lambda _node: None) -> AsyncIterator[Cluster]:
+    cluster = Cluster(api, unready=unready, pause=_no_pause)
     task = asyncio.create_task(cluster.run())
     try:
         await settle()
@@ -90,6 +90,25 @@ async def test_a_status_that_no_node_needs_is_no_change() -> None:
         api.put({**pod(), "status": {"phase": "Failed"}})
         await settle()
         assert told == [frozenset({POD})]
+
+
+@pytest.mark.parametrize("conditions", [[], [{"type": "Ready", "status": "Unknown"}, {"type": "X", "status": "True"}]])
+async def test_of_a_node_that_is_not_ready_the_hub_hears_by_name_and_no_node_does(conditions: list[Any]) -> None:
+    api, unready = FakeApi(), list[str]()
+    ready = {"type": "Ready", "status": "True"}
+    for name in ("n1", "n2"):
+        api.put({"kind": "Node", "metadata": {"name": name}, "status": {"conditions": [ready]}})
+    api.put({"kind": "Node", "metadata": {"name": "n3"}, "status": {"conditions": conditions}})
+    async with following(api, unready.append) as cluster:
+        assert unready == ["n3"]
+        told: list[frozenset[Ref]] = []
+        cluster.subscribe(told.append)
+        api.put({"kind": "Node", "metadata": {"name": "n2"}, "status": {"conditions": conditions}})
+        await settle()
+        api.put({"kind": "Node", "metadata": {"name": "n2"}, "status": {"conditions": [ready]}})
+        await settle()
+        assert unready == ["n3", "n2"]
+        assert told == []
 
 
 async def test_what_cannot_be_used_keeps_its_last_good_state_and_is_named() -> None:

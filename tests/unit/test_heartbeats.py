@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cloud.kube import RESOURCES, KubeError, Resource
+from cloud.sync.cluster import Cluster
 from cloud.upsync.heartbeats import Heartbeats
 from tests.support.fake_api import FakeApi
 
@@ -58,7 +59,7 @@ class Time:
 
 
 class Server(FakeApi):
-    """Notes when it was written to, and how many requests were under way at most."""
+    """Answers late if it is told to; notes when it was written to, and how many requests were under way at most."""
 
     def __init__(self, time: Time) -> None:
         super().__init__()
@@ -67,18 +68,27 @@ class Server(FakeApi):
         self.busy = self.most_busy = 0
         self.answers_after = 0.0
 
-    async def patch(
-        self, resource: Resource, name: str, change: Body, namespace: str = "", *, subresource: str = ""
-    ) -> Body:
-        self.writes.append((self.time.now, f"{resource.kind} {name}"))
+    @asynccontextmanager
+    async def answering(self) -> AsyncIterator[None]:
         self.busy += 1
         self.most_busy = max(self.most_busy, self.busy)
         try:
             if self.answers_after:
                 await self.time.pause(self.answers_after)
-            return await super().patch(resource, name, change, namespace, subresource=subresource)
+            yield
         finally:
             self.busy -= 1
+
+    async def get(self, resource: Resource, name: str, namespace: str = "") -> Body:
+        async with self.answering():
+            return await super().get(resource, name, namespace)
+
+    async def patch(
+        self, resource: Resource, name: str, change: Body, namespace: str = "", *, subresource: str = ""
+    ) -> Body:
+        self.writes.append((self.time.now, f"{resource.kind} {name}"))
+        async with self.answering():
+            return await super().patch(resource, name, change, namespace, subresource=subresource)
 
     async def create(self, resource: Resource, body: Body, namespace: str = "") -> Body:
         self.writes.append((self.time.now, f"{resource.kind} {body['metadata']['name']}"))
@@ -114,6 +124,21 @@ class World:
 
     def writes(self, what: str) -> int:
         return Counter(it for _, it in self.api.writes)[what]
+
+    async def lose(self, name: str = "n1") -> None:
+        """The controller-manager finds the node lost, and the watch tells of it."""
+        lost = {"status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}}
+        await FakeApi.patch(self.api, NODES, name, lost, subresource="status")
+        self.heartbeats.doubt(name)
+
+    def pauses(self, since: float) -> list[float]:
+        """Between two renewals of each Lease, and from the last one until now."""
+        times: dict[str, list[float]] = {}
+        for at, what in self.api.writes:
+            if what.startswith("Lease ") and at >= since:
+                times.setdefault(what, [since]).append(at)
+        assert len(times) == len(self.heartbeats._tasks)
+        return [later - at for it in times.values() for at, later in itertools.pairwise([*it, self.time.now])]
 
 
 @asynccontextmanager
@@ -337,21 +362,22 @@ async def test_a_condition_that_another_one_writes_meanwhile_is_not_lost() -> No
         assert [it["type"] for it in conditions] == ["NetworkUnavailable", "Ready"]
 
 
-async def test_a_heartbeat_that_came_late_looks_at_what_was_said_of_the_node_meanwhile() -> None:
+async def test_a_node_that_is_said_to_be_lost_is_ready_again_with_its_next_heartbeat() -> None:
     async with beating() as world:
         world.put_node()
         world.heartbeats.up("n1")
         await world.time.turn(1)
-        lost = {"status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}}
-        await world.api.patch(NODES, "n1", lost, subresource="status")
-        world.time.now += 60  # the hub did not run
-        await world.time.turn(1)
+        await world.lose()
+        asked = len(world.api.asked)
+        await world.time.turn(10)
         ready = await world.ready()
         assert ready is not None
         assert ready["status"] == "True"
+        first = world.api.asked[asked : asked + 3]
+        assert first == ["patch leases n1", "get nodes n1", "patch nodes n1 status"]
 
 
-async def test_a_renewal_that_took_long_looks_at_what_was_said_of_the_node_meanwhile() -> None:
+async def test_a_node_that_is_found_lost_during_a_renewal_is_looked_at_right_after_it() -> None:
     async with beating() as world:
         world.put_node()
         world.heartbeats.up("n1")
@@ -362,8 +388,7 @@ async def test_a_renewal_that_took_long_looks_at_what_was_said_of_the_node_meanw
             if resource == LEASES:
                 world.api.patch = patch  # type: ignore[method-assign]  # once
                 world.time.now += 29
-                lost = {"status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}}
-                await patch(NODES, "n1", lost, subresource="status")
+                await world.lose()
             return await patch(resource, *change, **more)
 
         world.api.patch = patch_slowly  # type: ignore[method-assign]  # a server that is slow once
@@ -371,6 +396,114 @@ async def test_a_renewal_that_took_long_looks_at_what_was_said_of_the_node_meanw
         ready = await world.ready()
         assert ready is not None
         assert ready["status"] == "True"
+
+
+async def test_what_is_heard_during_a_look_makes_another_look() -> None:
+    """The answer may be older than what is heard."""
+    async with beating() as world:
+        world.put_node()
+        world.heartbeats.up("n1")
+        await world.time.turn(1)
+        get = world.api.get
+
+        async def overtaken(*where: Any) -> Body:
+            world.api.get = get  # type: ignore[method-assign]  # once
+            found = await get(*where)
+            await world.lose()
+            return found
+
+        world.api.get = overtaken  # type: ignore[method-assign]  # what it answers is no longer so
+        world.heartbeats.doubt("n1")
+        await world.time.turn(10)
+        ready = await world.ready()
+        assert ready is not None
+        assert ready["status"] == "Unknown"
+        await world.time.turn(10)
+        ready = await world.ready()
+        assert ready is not None
+        assert ready["status"] == "True"
+
+
+async def test_a_watch_that_tells_late_that_a_node_was_lost_costs_one_look_and_no_write() -> None:
+    async with beating() as world:
+        world.put_node()
+        world.heartbeats.up("n1")
+        await world.time.turn(1)
+        before = Counter(world.api.asked)
+        world.heartbeats.doubt("n1")
+        world.heartbeats.doubt("n1")
+        await world.time.turn(100)
+        since = Counter(world.api.asked) - before
+        assert since["get nodes n1"] == 1
+        assert since["patch nodes n1 status"] == 0
+
+
+async def test_a_node_that_is_not_up_is_not_looked_at_whatever_is_said_of_it() -> None:
+    async with beating() as world:
+        world.put_node()
+        world.heartbeats.up("n1")
+        await world.time.turn(1)
+        world.heartbeats.down("n1")
+        asked = list(world.api.asked)
+        world.heartbeats.doubt("n1")
+        world.heartbeats.doubt("n2")
+        await world.time.turn(100)
+        assert world.api.asked == asked
+
+
+async def test_what_the_watch_tells_of_a_node_and_what_is_made_of_that_ends_with_a_node_that_is_ready() -> None:
+    async with beating() as world:
+        cluster = Cluster(world.api, unready=world.heartbeats.doubt, pause=world.time.pause)
+        following = asyncio.create_task(cluster.run())
+        world.put_node()
+        world.heartbeats.up("n1")
+        await world.time.turn(30)
+        world.put_node(status={"conditions": [{"type": "Ready", "status": "False", "reason": "SomebodySaidSo"}]})
+        before = Counter(world.api.asked)
+        await world.time.turn(100)
+        ready = await world.ready()
+        assert ready is not None
+        assert ready["status"] == "True"
+        since = Counter(world.api.asked) - before
+        assert since["get nodes n1"] <= 3  # one of them is this test's
+        assert since["patch nodes n1 status"] == 1
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+
+
+async def test_renewals_that_come_late_ask_a_slow_server_for_nothing_more() -> None:
+    async with beating() as world:
+        for number in range(200):
+            world.put_node(f"n{number}")
+            world.heartbeats.up(f"n{number}")
+        await world.time.turn(20)
+        world.api.answers_after = 5.2  # with fifty at once 20.8 s for all of them
+        await world.time.turn(60)
+        asked = len(world.api.asked)
+        since = world.time.now
+        await world.time.turn(120)
+        assert max(world.pauses(since)) < 25
+        assert {it.split()[1] for it in world.api.asked[asked:]} == {"leases"}
+
+
+async def test_nodes_that_are_looked_at_all_at_once_keep_no_lease_waiting() -> None:
+    async with beating() as world:
+        for number in range(200):
+            world.put_node(f"n{number}")
+            world.heartbeats.up(f"n{number}")
+        await world.time.turn(20)
+        world.api.answers_after = 5.2
+        await world.time.turn(60)
+        since = world.time.now
+        for number in range(200):
+            await world.lose(f"n{number}")
+        await world.time.turn(200)
+        assert max(world.pauses(since)) < 40
+        world.api.answers_after = 0.0
+        for number in range(200):
+            ready = await world.ready(f"n{number}")
+            assert ready is not None
+            assert ready["status"] == "True"
 
 
 async def test_a_bug_ends_no_heart(caplog: pytest.LogCaptureFixture) -> None:
@@ -423,8 +556,8 @@ async def test_beyond_two_thousand_nodes_each_still_has_its_turn() -> None:
 async def test_a_server_that_is_slow_is_asked_a_few_things_at_once() -> None:
     async with beating() as world:
         world.api.answers_after = 5.0
-        for number in range(60):
+        for number in range(200):
             world.put_node(f"n{number}")
             world.heartbeats.up(f"n{number}")
-        await world.time.turn(20)
-        assert world.api.most_busy == 50
+        await world.time.turn(60)
+        assert world.api.most_busy == 75  # fifty renewals and twenty-five looks
