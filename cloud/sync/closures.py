@@ -103,8 +103,8 @@ class Closures:
             What ends it.
         """
         if node not in self._closures:
-            closure = self._closures[node] = _Closure(node, self._source, self._bound)
-            self._note(closure, closure.looked_up())
+            self._closures[node] = _Closure(node, self._source, self._bound)
+            self._closure(node)
         self._watchers[node].append(changed)
 
         def unwatch() -> None:
@@ -122,15 +122,17 @@ class Closures:
         if closure is None:
             return _Closure(node, self._source, self._bound)
         if refs := self._touched.get(node):
-            self._note(closure, closure.change(refs))
+            closure.change(refs)
             del self._touched[node]
+        self._note(closure)
         return closure
 
     def _forget(self, node: str) -> None:
         self._touched.pop(node, None)
         closure = self._closures.pop(node, None)
         if closure is not None:
-            self._note(closure, closure.clear())
+            closure.clear()
+            self._note(closure)
 
     def _changed(self, refs: frozenset[Ref]) -> None:
         """The source says that these have changed; or, if it names none, that it is ready."""
@@ -176,9 +178,9 @@ class Closures:
             except Exception:
                 log.exception("telling node %s of a change failed", node)
 
-    def _note(self, closure: "_Closure", refs: Iterable[Ref]) -> None:
+    def _note(self, closure: "_Closure") -> None:
         """Keep the index of users in step with what a closure looks up, or no more."""
-        for ref in refs:
+        for ref in list(closure.unnoted):
             if closure.looks_up(ref):
                 request = closure.request(ref)
                 if ref not in self._users or request is not None:
@@ -188,6 +190,7 @@ class Closures:
                 _discard(self._users, ref, closure.node)
                 if ref not in self._users:
                     self._source.release(ref)
+            closure.unnoted.discard(ref)
 
 
 class _Bound:
@@ -243,10 +246,16 @@ def _place(ref: Ref, body: Body | None) -> tuple[str, str] | None:
 
 
 class _Closure:
-    """One node's closure: of each pod what it looks up, in order."""
+    """One node's closure: of each pod what it looks up, in order.
+
+    Attributes:
+        unnoted: what it looks up now, or no more, and nobody took note of. It is kept here until somebody did: a look
+            that is repeated after a failure finds no difference to what the first one changed.
+    """
 
     def __init__(self, node: str, source: Source, bound: _Bound) -> None:
         self.node = node
+        self.unnoted: set[Ref] = set()
         self._source, self._bound = source, bound
         self._walks: dict[Ref, _Walk] = {}
         self._pods: dict[Ref, set[Ref]] = {}
@@ -278,24 +287,22 @@ class _Closure:
                     self._add_stamp(ref, self._stamps)
         return self._stamps
 
-    def change(self, refs: set[Ref]) -> Iterable[Ref]:
-        """These have changed: look up again what depends on them. What is looked up now, or no more."""
+    def change(self, refs: set[Ref]) -> None:
+        """These have changed: look up again what depends on them."""
         before, self._stamps = self._stamps, None
         stale = {pod for ref in refs if ref.kind not in _LEAVES for pod in self._pods.get(ref, ())}
         stale |= {ref for ref in refs if ref.kind == "Pod"}
         held = self._held(stale)
-        differing = self._walk_again(stale)
+        self._walk_again(stale)
         if before is not None and held == self._held(stale):
             self._stamps = self._in_place(before, refs)
-        return differing
 
-    def clear(self) -> Iterable[Ref]:
-        """Forget all. What was looked up."""
-        refs, self._pods = list(self._pods), {}
-        return refs
+    def clear(self) -> None:
+        """Forget all."""
+        self.unnoted.update(self._pods)
+        self._pods = {}
 
-    def _walk_again(self, stale: Iterable[Ref]) -> set[Ref]:
-        differing: set[Ref] = set()
+    def _walk_again(self, stale: Iterable[Ref]) -> None:
         mine = self._bound.pods.get(self.node, ())
         for pod in stale:
             new = _walk(pod, self.node, self._source, self._bound) if pod in mine else _NOTHING
@@ -306,10 +313,9 @@ class _Closure:
                 self._pods.setdefault(ref, set()).add(pod)
             if pod in mine:
                 self._walks[pod] = new
-            differing |= old.looked_up ^ new.looked_up
+            self.unnoted |= old.looked_up ^ new.looked_up
             if old.tokens != new.tokens:
-                differing |= self._ask(old.tokens, new.tokens)
-        return differing
+                self.unnoted |= self._ask(old.tokens, new.tokens)
 
     def _ask(self, old: TokenRequest | None, new: TokenRequest | None) -> set[Ref]:
         """A pod needs other tokens than before. The objects that hold them."""

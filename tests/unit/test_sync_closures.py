@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cloud.sync import closures as closures_module
 from cloud.sync.closures import Closures
 from cloud.sync.source import Item, Objects
 from common.objects import Ref
@@ -484,6 +485,47 @@ async def test_a_node_whose_objects_cannot_be_looked_at_keeps_no_other_from_hear
     heard.clear()
     put(found, node("n3", zone="a"))
     assert heard == ["n3"]
+
+
+def with_a_secret(name: str, which: str) -> Any:
+    """A pod with a volume in it."""
+    csi = {"driver": DRIVER, "nodePublishSecretRef": {"name": which}}
+    return pod(name, volumes=[{"name": "v", "csi": csi}])
+
+
+def test_what_a_look_that_failed_half_way_found_is_asked_for_by_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = Reluctant()
+    found.update(items(driver(volumeLifecycleModes=["Ephemeral"])), ready=True)
+    closures, walked = watched(found), list[Ref]()
+
+    def fail(ref: Ref, *args: Any) -> Any:
+        if walked:
+            raise RuntimeError("an object with a fault")
+        walked.append(ref)
+        return walk(ref, *args)
+
+    walk = closures_module._walk
+    with monkeypatch.context() as patched:
+        patched.setattr(closures_module, "_walk", fail)
+        put(found, with_a_secret("p1", "s1"), with_a_secret("p2", "s2"))
+    put(found, node(zone="a"))
+    assert {"Pod default/p1", "Pod default/p2"} <= set(held(closures, "n1"))
+    assert sorted(found.used) == ["use s1", "use s2"]
+
+
+def test_what_a_source_failed_to_take_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = Reluctant()
+    found.update(items(driver(volumeLifecycleModes=["Ephemeral"])), ready=True)
+    closures = watched(found)
+    with monkeypatch.context() as patched:
+        patched.setattr(found, "use", None)
+        put(found, with_a_secret("p1", "s1"))
+    assert found.used == []
+    put(found, node(zone="a"))
+    assert found.used == ["use s1"]
+    remove(found, Ref("Pod", "default", "p1"))
+    assert found.used == ["use s1", "release s1"]
+    assert held(closures, "n1") == ["Node n1"]
 
 
 def test_what_a_source_has_on_demand_is_asked_for_while_a_closure_needs_it() -> None:
