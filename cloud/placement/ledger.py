@@ -264,13 +264,13 @@ class Ledger:
             driver: the driver.
             node: the node.
             things: what it has deleted.
-            by_hand: whether an operator named the node: what others list as well is theirs alone from now on, because
-                that was a conflict, and now it is settled.
+            by_hand: whether an operator named the node: what others have as well, and this node only by a list or not
+                even by its own, is theirs alone from now on. If that was a conflict, now it is settled.
         """
         now, new = self.now(), dict[_Place, _Entry | None]()
         for place in (_Place(driver, thing, node) for thing in things):
             old = self._entry(place)
-            is_settled = by_hand and old is not None and old.is_hearsay and self._is_elsewhere(place)
+            is_settled = by_hand and self._is_by_lists(place) and self._is_elsewhere(place)
             new[place] = None if is_settled else _Entry(old.name if old is not None else "", now)
         await self._change(new, *self._without_old(now))
 
@@ -326,6 +326,11 @@ class Ledger:
 
     def _entry(self, place: _Place) -> _Entry | None:
         return self._things.get((place.driver, place.thing), {}).get(place.node)
+
+    def _is_by_lists(self, place: _Place) -> bool:
+        """Whether lists alone tell if a thing is at a place: a node that has listed nothing tells neither."""
+        entry = self._entry(place)
+        return entry.is_hearsay if entry is not None else self.is_listed(place.driver, place.node, place.thing.kind)
 
     def _is_elsewhere(self, place: _Place) -> bool:
         entries = self._things.get((place.driver, place.thing), {})

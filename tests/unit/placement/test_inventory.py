@@ -226,6 +226,31 @@ async def test_a_conflict_that_an_operator_has_settled_leaves_the_others_volume(
     assert (await world.ask("DeleteVolume", delete("lv"))).node == "n2"
 
 
+async def test_what_an_operator_deletes_where_the_nodes_own_list_lacks_it_leaves_the_others_volume(
+    world: World,
+) -> None:
+    """n1 has it since it listed. By the lists the id was n2's all the time."""
+    world.vendors["n2"] = lists("lv")
+    await asked_for(world, "unknown")
+    await world.ask("DeleteVolume", delete("lv"), mode="", wanted="n1")
+    assert (await world.ask("DeleteVolume", delete("lv"))).node == "n2"
+    assert (await world.ask("DeleteVolume", delete("lv"))).node == "n2"
+
+
+async def test_what_an_operator_deletes_where_no_list_tells_of_is_not_deleted_on_the_node_that_lists_such_an_id(
+    world: World,
+) -> None:
+    """The volume's own deletion was refused, for want of n1's list; so it was done by hand, and is asked for again."""
+    world.vendors |= {"n1": lambda _: (None, Status(Code.INTERNAL)), "n2": lists("lv")}
+    await asked_for(world, "lv")
+    with pytest.raises(NoPlace, match="of n1 there is no list"):
+        await world.ask("DeleteVolume", delete("lv"))
+    await world.until_listed()
+    world.vendors["n1"] = lists()
+    await world.ask("DeleteVolume", delete("lv"), mode="", wanted="n1")
+    assert (await world.ask("DeleteVolume", delete("lv"))).node == "n1"
+
+
 async def test_the_retry_of_a_deletion_does_not_go_to_the_other_node_of_that_id_once_its_volume_is_gone(
     world: World,
 ) -> None:
