@@ -13,7 +13,8 @@ Rules:
   be told before waits until the disk has it (`synchronous=FULL`).
 * That a name is settled needs no waiting: it is written with the next write that succeeds. Where the disk does not
   learn of it, the name stays with its node after a restart: an annoyance, and no untruth.
-* A doubt about a name that nobody has had the disk keep (`keep`) is written in the same way, when it arises.
+* So is a doubt about a name that nobody has had the disk keep (`keep`), when it arises, and what was made of which
+  nobody was told (`note`).
 * A ledger that was lost is one of the losses, like a damaged database of nodes (`cloud.losses`).
 """
 
@@ -157,6 +158,8 @@ class Ledger:
         self._waiting: list[tuple[list[_Statement], asyncio.Future[None]]] = []
         self._untold: set[tuple[str, str]] = set()
         """Names of which the disk may have a claim that it needs no more, or lack one. Nobody waits for it."""
+        self._noted: set[_Place] = set()
+        """Places of which the disk does not know what memory does. Nobody waits for it."""
         self._writer: asyncio.Task[None] | None = None
         self._is_closed = False
         try:
@@ -251,7 +254,14 @@ class Ledger:
         if is_over and not claim.made:
             del self._claims[claim.key]
 
-    # ---- things: each returns when the disk has it, or raises PlacementNotKept ---------------------------------------
+    # ---- things: but for `note`, each returns when the disk has it, or raises PlacementNotKept -----------------------
+
+    def note(self, driver: str, node: str, name: str, things: Iterable[Thing]) -> None:
+        """These were made at a node under a name, and nobody was told: that waits for no disk."""
+        for place in (_Place(driver, thing, node) for thing in things):
+            self._set(place, _Entry(name))
+            self._noted.add(place)
+            self._start_writer()
 
     async def made(self, driver: str, node: str, name: str, things: Iterable[Thing]) -> None:
         """These were made at a node under a name. Where that cannot be written, nothing is known of them."""
@@ -416,11 +426,13 @@ class Ledger:
 
     async def _write_waiting(self) -> None:
         works = True
-        while self._waiting or (self._untold and works):
+        while self._waiting or ((self._untold or self._noted) and works):
             batch, self._waiting = self._waiting, []
             untold, self._untold = self._untold, set()
+            noted, self._noted = self._noted, set()
             statements = [each for some, _ in batch for each in some]
             statements += map(self._name_statement, untold)
+            statements += [_statement(place, self._entry(place)) for place in noted]
             try:
                 await asyncio.to_thread(self._commit, statements)
             except Exception as error:
@@ -428,6 +440,7 @@ class Ledger:
                     log.exception("writing %s failed", self._path)
                 works = False
                 self._untold |= untold
+                self._noted |= noted
                 for _, future in batch:
                     future.set_exception(PlacementNotKept(str(self._path), str(error) or type(error).__name__))
                     future.exception()  # perhaps nobody waits any more, and asyncio would complain

@@ -10,7 +10,8 @@ Rules:
 * Ids are the vendor's, and never rewritten. Where something is stands in the ledger before anybody hears of it.
 * A name that may have reached a node stays with it until that node has answered finally (RULE A9), whatever the mode:
   who pins a call to another node is refused. Where the hub chooses the node the disk knows of it before the call is
-  sent; where the node is named, only if a doubt remains, for that path is to be as fast as the vendor's own socket.
+  sent; where the node is named, only if a doubt remains or nobody took a success, for that path is to be as fast as
+  the vendor's own socket.
 * Where something is that no record tells of is asked of its PersistentVolume, then of the call's node id, then of the
   nodes' own lists: each tells only where those before it leave a choice. What cannot be decided is UNAVAILABLE, never a
   guess and never "not found" (RULE B6).
@@ -512,6 +513,14 @@ class _Outcome:
         """Whether the vendor says that there is something of this name, and nothing is known of it."""
         return status.code == Code.ALREADY_EXISTS and self.attempt is not None and not self.attempt.claim.made
 
+    def untaken(self, status: Status | None, message: bytes | None) -> None:
+        """Nobody takes the answer, as far as it came: what a success tells is known all the same."""
+        if self.attempt is None:
+            return
+        things = self._made(message) if status is not None and status.ok else ()
+        self.ledger.note(self.call.driver, self.node, self.asked.name, things)
+        self.settle(in_doubt=not things)
+
     def settle(self, *, in_doubt: bool | None) -> None:
         """The call has ended. See `Ledger.settle`."""
         if self.attempt is not None:
@@ -562,18 +571,27 @@ class _PlacedReply:
     def acknowledge(self, *, delivered: bool) -> None:
         """The answer reached the caller, or nobody took it."""
         self._reply.acknowledge(delivered=delivered)
-        self._settle(in_doubt=not delivered)
+        if delivered:
+            self._settle(in_doubt=False)
+        else:
+            self._give_up()
 
     def cancel(self) -> None:
         """Nobody waits any more."""
         self._reply.cancel()
-        self._settle(in_doubt=True)
+        self._give_up()
 
     def _settle(self, *, in_doubt: bool | None) -> None:
         """No other word of the node's will come."""
         if not self._is_over:
             self._is_over = True
             self._outcome.settle(in_doubt=in_doubt)
+
+    def _give_up(self) -> None:
+        """No other word of the node's is waited for."""
+        if not self._is_over:
+            self._is_over = True
+            self._outcome.untaken(self._reply.status, self._message)
 
     async def _end(self, status: Status) -> None:
         if self._is_over or (status.ok and self._outcome.is_over_once_delivered):

@@ -355,15 +355,58 @@ async def test_a_doubt_stays_with_its_node_when_auto_changes_its_mind(tmp_path: 
     await world.placement.close()
 
 
-async def test_a_pinned_success_that_nobody_took_stays_with_its_node_and_one_that_was_taken_leaves_no_trace(
-    world: World,
-) -> None:
+async def test_a_pinned_success_that_was_taken_leaves_no_trace(world: World) -> None:
     world.make("n1")
+    await world.ask("CreateVolume", create("pvc-1"), mode=Mode.PINNED, wanted="n1")
+    assert (world.places(), world.holder()) == ([], "")
+    await world.restart()
+    assert not world.holder()
+
+
+async def test_a_pinned_success_that_nobody_took_stays_with_its_node_until_it_is_deleted(world: World) -> None:
+    world.make("n1")
+    with world.full_disk():
+        await world.ask("CreateVolume", create("pvc-1"), mode=Mode.PINNED, wanted="n1", delivered=False)
+        await asyncio.sleep(0)
+    assert (world.places(), world.holder()) == (["n1"], "n1")
+    await world.ask("CreateVolume", create("pvc-2", on("n2")))  # the next write
+    await world.restart()
+    assert (world.places(), world.holder()) == (["n1"], "n1")
+    await world.ask("DeleteVolume", delete(), mode=Mode.PINNED, wanted="n1")
+    assert (world.places(), world.holder()) == ([], "")
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+async def test_a_pinned_success_that_nobody_took_outlives_a_final_word_to_a_retry(world: World, overlap: bool) -> None:
+    """What was made is known: no error takes that back, whether it is heard before or after the success is given up."""
+    world.make("n1")
+    call = Call(DRIVER, CONTROLLER + "CreateVolume", create("pvc-1").SerializeToString(), "c", None)
+    first = await world.placement.call(call, wanted="n1", mode=Mode.PINNED, goes_to=lambda _: None)
+    assert await first.receive()
+    if not overlap:
+        first.acknowledge(delivered=False)
+    world.refuse("n1", Code.INTERNAL)
+    await world.ask("CreateVolume", create("pvc-1"), mode=Mode.PINNED, wanted="n1")
+    if overlap:
+        first.acknowledge(delivered=False)
+    assert (world.places(), world.holder()) == (["n1"], "n1")
+
+
+async def test_a_pinned_success_that_could_not_be_passed_on_is_one_that_nobody_took(world: World) -> None:
+    """The caller's own limits may refuse the answer."""
+    world.make("n1")
+    call = Call(DRIVER, CONTROLLER + "CreateVolume", create("pvc-1").SerializeToString(), "c", None)
+    reply = await world.placement.call(call, wanted="n1", mode=Mode.PINNED, goes_to=lambda _: None)
+    assert await reply.receive()
+    reply.cancel()
+    assert world.places() == ["n1"]
+
+
+async def test_a_pinned_success_that_names_no_volume_and_that_nobody_took_is_a_doubt(world: World) -> None:
     await world.ask("CreateVolume", create("pvc-1"), mode=Mode.PINNED, wanted="n1", delivered=False)
     assert world.holder() == "n1"
+    world.make("n1")
     await world.ask("CreateVolume", create("pvc-1"), mode=Mode.PINNED, wanted="n1")
-    assert not world.holder()
-    await world.restart()
     assert not world.holder()
 
 

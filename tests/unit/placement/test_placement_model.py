@@ -3,7 +3,8 @@
 Whatever happened: a name is never sent to a second node while the first one may have made something under it; a volume
 whose creation was told is found; no deletion goes to a node that did not make the volume; and when all is well again,
 every name can be used, and in the end none is held. Some calls are pinned to a node: of their successes no more is
-known once the caller has them, and of what is under way nothing if the hub dies, nor of a doubt on a full disk.
+known once the caller has them, and of what is under way nothing if the hub dies, nor of a doubt on a full disk, nor of
+a success there that nobody took.
 
 And whatever the hub knows of a volume, be it little, old or of another volume of the same id: a call goes to the node
 that has it, or to none.
@@ -105,6 +106,8 @@ class Play:
         """Where the volumes are whose creation was told to callers who were not pinned, and that are there."""
         self.pinned: dict[str, str] = {}
         """Where the volumes are, or were, whose creation was told to pinned callers."""
+        self.heard: set[str] = set()
+        """The volumes of which a pinned call's success came to the hub, whether or not anybody took it."""
         self.orphans: set[tuple[str, str]] = set()
         """Node and name of what was pinned, and of which the disk knew nothing when the hub died."""
         self.known: set[str] = set()
@@ -137,9 +140,12 @@ class Play:
         if is_elsewhere:
             return None, Status(Code.RESOURCE_EXHAUSTED)
         running = node.under_way.setdefault(name, asyncio.get_running_loop().create_future())
-        link = next(it.link for it in self.attempts if it.task is asyncio.current_task())
-        await asyncio.wait([running, link], return_when=asyncio.FIRST_COMPLETED)
-        return link.result() if link.done() else running.result()
+        attempt = next(it for it in self.attempts if it.task is asyncio.current_task())
+        await asyncio.wait([running, attempt.link], return_when=asyncio.FIRST_COMPLETED)
+        body, status = attempt.link.result() if attempt.link.done() else running.result()
+        if status.ok and attempt.how != "placed":  # such a success needs no disk
+            self.heard.add(volume_in(body))
+        return body, status
 
     def may_have(self, node: Node, name: str) -> bool:
         """Whether a node has something under a name or may get it, and the hub has to know."""
@@ -183,7 +189,7 @@ class Play:
         return asked
 
     def do_answer(self, index: int, how: str) -> None:
-        """One vendor's work ends. It says finally that it failed only if nothing is there that nobody was told of."""
+        """One vendor's work ends. It says finally that it failed only if the hub knows all that is there."""
         running = [(node, name) for node in self.nodes.values() for name in node.under_way]
         if not running:
             return
@@ -196,7 +202,7 @@ class Play:
             self.make(node, name)
         elif how == "exists" and has:
             answer = (None, Status(Code.ALREADY_EXISTS))
-        elif how == "final" and (has is None or has in self.told):
+        elif how == "final" and (has is None or has in self.told or has in self.heard):
             answer = (None, Status(Code.INTERNAL))
         node.under_way.pop(name).set_result(answer)
 
@@ -237,7 +243,10 @@ class Play:
         """The hub dies: what is not on the disk is lost, and so are its calls. The nodes go on."""
         self.world.disk_is_full = True
         unknown = {attempt.name for attempt in self.attempts if attempt.how != "placed"}
-        unknown |= {name.removeprefix("CreateVolume ") for _, name in self.world.placement.ledger._untold}
+        ledger = self.world.placement.ledger
+        untold = {name for _, name in ledger._untold}
+        untold |= {entry.name for place in ledger._noted if (entry := ledger._entry(place)) is not None}
+        unknown |= {name.removeprefix("CreateVolume ") for name in untold}
         self.orphans |= {(node, name) for node in NODES for name in unknown}
         for attempt in self.attempts:
             attempt.task.cancel()
@@ -302,7 +311,12 @@ class Play:
 
 def volume_of(asked: Asked) -> str:
     """What a CreateVolume's answer names."""
-    return csi.CreateVolumeResponse.FromString(asked.body).volume.volume_id
+    return volume_in(asked.body)
+
+
+def volume_in(body: bytes | None) -> str:
+    """What it names, as it comes from the vendor."""
+    return csi.CreateVolumeResponse.FromString(body or b"").volume.volume_id
 
 
 LATE_WORD = [
@@ -314,10 +328,20 @@ LATE_WORD = [
 ]
 """A final word that is heard after the loss of a call that the vendor began after it."""
 
+UNTAKEN_SUCCESS = [
+    (("create", "a", "n1", "pinned, and not delivered"), True),
+    (("answer", 0, "made"), True),
+    (("create", "a", "n1", "pinned"), True),
+    (("answer", 0, "final"), True),
+    (("create", "a", "n2", "placed"), True),
+]
+"""A success that nobody took, and a final word to a retry."""
+
 
 @settings(max_examples=150, deadline=None)
 @given(STEPS, st.booleans())
 @example(steps=LATE_WORD, own=False)
+@example(steps=UNTAKEN_SUCCESS, own=False)
 def test_no_name_is_on_two_nodes_and_no_volume_is_lost(steps: list[tuple[tuple[Any, ...], bool]], own: bool) -> None:
     async def play(directory: Path) -> None:
         it = Play(directory, own=own)
