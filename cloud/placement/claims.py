@@ -51,6 +51,11 @@ class Claim:
         """Whether something may have been made that no answer told of."""
         return self.doubtful > self.certain
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether all that was made is known, and no call is under way."""
+        return not (self.attempts or self.in_doubt)
+
 
 class Attempt:
     """One call under a name. Begin it by making it, then `send` it or not, and `end` it."""

@@ -245,13 +245,12 @@ class Ledger:
         """
         if self._claims.get(claim.key) is not claim:
             return
-        is_over = not (claim.attempts or claim.in_doubt)
         is_lacking = claim.in_doubt and not claim.is_kept
-        if is_lacking or (is_over and claim.is_tried):
+        if is_lacking or (claim.is_settled and claim.is_tried):
             claim.is_tried, claim.is_kept = is_lacking, False
             self._untold.add(claim.key)
             self._start_writer()
-        if is_over and not claim.made:
+        if claim.is_settled and not claim.made:
             del self._claims[claim.key]
 
     # ---- things: but for `note`, each returns when the disk has it, or raises PlacementNotKept -----------------------

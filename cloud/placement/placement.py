@@ -9,9 +9,9 @@ Rules:
 
 * Ids are the vendor's, and never rewritten. Where something is stands in the ledger before anybody hears of it.
 * A name that may have reached a node stays with it until that node has answered finally (RULE A9), whatever the mode:
-  who pins a call to another node is refused. Where the hub chooses the node the disk knows of it before the call is
-  sent; where the node is named, only if a doubt remains or nobody took a success, for that path is to be as fast as
-  the vendor's own socket.
+  who pins a call to another node is refused, and who asks for a topology that the node has not is told nothing final.
+* Where the hub chooses the node the disk knows of the name before the call is sent; where the node is named, only if a
+  doubt remains or nobody took a success, for that path is to be as fast as the vendor's own socket.
 * Where something is that no record tells of is asked of its PersistentVolume, then of the call's node id, then of the
   nodes' own lists: each tells only where those before it leave a choice. What cannot be decided is UNAVAILABLE, never a
   guess and never "not found" (RULE B6).
@@ -496,6 +496,22 @@ class _Outcome:
         else:
             await self.ledger.ended(self.call.driver, self.node, self.asked.ends, by_hand=self.is_by_hand)
 
+    def check(self, status: Status) -> None:
+        """Whether the caller may be told how the call ended.
+
+        Who hears a final word forgets what an earlier call may have made: one about another place has to wait until the
+        node has answered for its own (RULE A9). But where the caller chose the node, or nothing is known of the node's
+        place, the vendor may have answered just what was asked before (RULE A12).
+
+        Raises:
+            NameElsewhere: it failed finally, and that says nothing of what an earlier call may have made.
+        """
+        if status.ok or self._leaves_doubt(status) is not None or self.attempt is None or self.member is None:
+            return
+        is_by_hub = self.is_written and not self.is_by_hand
+        if is_by_hub and self.member.tells_segments and not self.attempt.claim.is_settled:
+            raise NameElsewhere(self.call.driver, self.asked.name, self.node, "a topology that this node has not")
+
     def _leaves_doubt(self, status: Status) -> bool | None:
         """Whether something may have been made in spite of an error; None: that says nothing of earlier attempts."""
         if status.origin != Origin.VENDOR or status.code in _NOT_FINAL or self._exists(status):
@@ -555,7 +571,7 @@ class _PlacedReply:
         """The answer's next message, or None after the last one.
 
         Raises:
-            CallError: as the node's reply, or the outcome cannot be written down.
+            CallError: as the node's reply, or the outcome cannot be written down or be told.
         """
         try:
             message = await self._reply.receive()
@@ -599,3 +615,4 @@ class _PlacedReply:
         self._is_over = True
         if self._outcome.is_kept:
             await asyncio.shield(self._outcome.ended(status, self._message))
+            self._outcome.check(status)

@@ -298,15 +298,78 @@ async def zones(tmp_path: Path) -> AsyncIterator[World]:
     await world.placement.close()
 
 
-async def test_a_final_word_about_another_place_leaves_a_doubt_as_it_is(zones: World) -> None:
-    """n1 may have made it; that it makes nothing in zone b, where the pod is wanted now, says nothing of that."""
+@pytest.mark.parametrize("code", [Code.RESOURCE_EXHAUSTED, Code.INVALID_ARGUMENT])
+async def test_a_final_word_about_another_place_is_not_told_and_leaves_a_doubt_as_it_is(
+    zones: World, code: Code
+) -> None:
+    """n1 may have made it; that it makes nothing in zone b, where the pod is wanted now, says nothing of that.
+
+    Who is told finally that it failed forgets what may be there, so it must not be told before n1 has answered for its
+    own zone.
+    """
+    zones.refuse("n1", Code.DEADLINE_EXCEEDED, Origin.EDGE)
+    await zones.ask("CreateVolume", create("pvc-1", {"zone": "a"}))
+    zones.refuse("n1", code)
+    for _ in range(2):
+        with pytest.raises(NameElsewhere, match=r"on edge node n1 already, .* csi-bridge call --node n1"):
+            await zones.ask("CreateVolume", create("pvc-1", {"zone": "b"}))
+    assert [node for node, _, _ in zones.calls] == ["n1"] * 3
+    asked = await zones.ask("CreateVolume", create("pvc-1", {"zone": "b"}, {"zone": "a"}))
+    assert (asked.node, asked.status) == ("n1", Status(code, "no", Origin.VENDOR))
+    assert (await zones.ask("CreateVolume", create("pvc-1", {"zone": "b"}))).node == "n2"
+
+
+async def test_a_final_word_about_another_place_is_not_told_while_the_node_may_be_making_it(zones: World) -> None:
+    answer = asyncio.get_running_loop().create_future()
+    zones.vendors["n1"] = lambda _: answer
+    first = asyncio.create_task(zones.ask("CreateVolume", create("pvc-1", {"zone": "a"})))
+    await until_sent(zones, 1)
+    zones.refuse("n1", Code.RESOURCE_EXHAUSTED)
+    with pytest.raises(NameElsewhere):
+        await zones.ask("CreateVolume", create("pvc-1", {"zone": "b"}))
+    answer.set_result((None, Status(Code.INTERNAL)))
+    assert (await first).status.code == Code.INTERNAL
+    assert (await zones.ask("CreateVolume", create("pvc-1", {"zone": "b"}))).node == "n2"
+
+
+async def test_of_a_volume_that_is_known_the_vendors_word_about_another_place_is_told(zones: World) -> None:
+    """The scheduler may choose again, and come upon the right node. Nothing is forgotten: the ledger has it."""
+    zones.make("n1")
+    await zones.ask("CreateVolume", create("pvc-1", {"zone": "a"}))
+    zones.refuse("n1", Code.RESOURCE_EXHAUSTED)
+    asked = await zones.ask("CreateVolume", create("pvc-1", {"zone": "b"}))
+    assert (asked.node, asked.status.code) == ("n1", Code.RESOURCE_EXHAUSTED)
+    assert zones.places() == ["n1"]
+
+
+async def test_an_operator_lets_a_node_answer_for_its_own_place(zones: World) -> None:
     zones.refuse("n1", Code.DEADLINE_EXCEEDED, Origin.EDGE)
     await zones.ask("CreateVolume", create("pvc-1", {"zone": "a"}))
     zones.refuse("n1", Code.RESOURCE_EXHAUSTED)
-    await zones.ask("CreateVolume", create("pvc-1", {"zone": "b"}))
-    assert (await zones.ask("CreateVolume", create("pvc-1", {"zone": "b"}))).node == "n1"
-    await zones.ask("CreateVolume", create("pvc-1", {"zone": "b"}, {"zone": "a"}))
-    assert (await zones.ask("CreateVolume", create("pvc-1", {"zone": "b"}))).node == "n2"
+    asked = await zones.ask("CreateVolume", create("pvc-1", {"zone": "b"}), mode="", wanted="n1")
+    assert (asked.status.code, zones.holder()) == (Code.RESOURCE_EXHAUSTED, "n1")
+    await zones.ask("CreateVolume", create("pvc-1"), mode="", wanted="n1")
+    assert not zones.holder()
+
+
+async def test_what_the_vendor_says_of_a_place_is_told_where_the_caller_chose_the_node(zones: World) -> None:
+    """Its controller may serve every zone, and what it refuses is what was asked the first time."""
+    zones.refuse("n1", Code.DEADLINE_EXCEEDED, Origin.EDGE)
+    await zones.ask("CreateVolume", create("pvc-1", {"zone": "b"}), mode=Mode.PINNED, wanted="n1")
+    zones.refuse("n1", Code.INVALID_ARGUMENT)
+    asked = await zones.ask("CreateVolume", create("pvc-1", {"zone": "b"}), mode=Mode.PINNED, wanted="n1")
+    assert asked.status == Status(Code.INVALID_ARGUMENT, "no", Origin.VENDOR)
+
+
+async def test_what_a_vendor_says_of_a_place_is_told_where_nothing_is_known_of_its_own(tmp_path: Path) -> None:
+    """A vendor whose controller is a socket of its own does not answer NodeGetInfo there."""
+    world = World(tmp_path, report("n1", segments={}))
+    world.refuse("n1", Code.DEADLINE_EXCEEDED, Origin.EDGE)
+    await world.ask("CreateVolume", create("pvc-1", {"zone": "a"}))
+    world.refuse("n1", Code.INVALID_ARGUMENT)
+    asked = await world.ask("CreateVolume", create("pvc-1", {"zone": "a"}))
+    assert asked.status == Status(Code.INVALID_ARGUMENT, "no", Origin.VENDOR)
+    await world.placement.close()
 
 
 async def test_a_final_word_of_a_vendor_that_is_told_no_place_ends_a_doubt_wherever_the_pod_is_wanted(

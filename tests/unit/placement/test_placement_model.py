@@ -1,10 +1,11 @@
 """Placement under everything at once: calls that overlap, get lost, fail and are given up, a full disk, a killed hub.
 
 Whatever happened: a name is never sent to a second node while the first one may have made something under it; a volume
-whose creation was told is found; no deletion goes to a node that did not make the volume; and when all is well again,
-every name can be used, and in the end none is held. Some calls are pinned to a node: of their successes no more is
-known once the caller has them, and of what is under way nothing if the hub dies, nor of a doubt on a full disk, nor of
-a success there that nobody took.
+whose creation was told is found; no deletion goes to a node that did not make the volume; nobody hears that a create
+failed because of where it was wanted, while something may be elsewhere that the hub does not know of; and when all is
+well again, every name can be used, and in the end none is held. Some calls are pinned to a node: of their successes no
+more is known once the caller has them, and of what is under way nothing if the hub dies, nor of a doubt on a full disk,
+nor of a success there that nobody took.
 
 And whatever the hub knows of a volume, be it little, old or of another volume of the same id: a call goes to the node
 that has it, or to none.
@@ -155,6 +156,15 @@ class Play:
         is_unknown = volume in self.pinned and volume not in self.told
         return name in node.under_way or (volume is not None and not is_unknown)
 
+    def unknown(self, name: str) -> list[str]:
+        """The nodes that may have something under a name of which the hub does not know."""
+        has = self.world.placement.ledger.has
+        return [
+            node.name
+            for node in self.nodes.values()
+            if self.may_have(node, name) and not has(DRIVER, Thing(VOLUME, node.volumes.get(name, "")), node.name)
+        ]
+
     def delete_at(self, node: Node, volume: str) -> Answer:
         if volume not in node.ever:
             self.wrong.append(f"{volume} is to be deleted at {node.name}, which never made it")
@@ -181,7 +191,10 @@ class Play:
 
     async def create(self, name: str, node: str, how: str) -> Asked:
         if how == "placed":
-            return await self.world.ask("CreateVolume", create(name, self.at(node)))
+            asked = await self.world.ask("CreateVolume", create(name, self.at(node)))
+            if asked.status.code == Code.RESOURCE_EXHAUSTED and (there := self.unknown(name)):
+                self.wrong.append(f"{name} is said to have failed, and may be at {', '.join(there)}")
+            return asked
         delivered, request = how == "pinned", create(name, self.at(node))
         asked = await self.world.ask("CreateVolume", request, mode=Mode.PINNED, wanted=node, delivered=delivered)
         if delivered and asked.status.ok:
