@@ -7,7 +7,7 @@ Rules (component-helpers, scheduling/corev1/nodeaffinity):
 * `Gt` and `Lt` compare whole numbers; a label that is none fulfils neither.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 OPERATORS: Final = ("In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt")
@@ -34,6 +34,13 @@ def selects(
         ValueError: an operator is none of `OPERATORS`.
     """
     return any(_matches(term, labels, node, is_known) for term in terms)
+
+
+def choices(term: Mapping[str, Any]) -> Iterator[tuple[str, Sequence[str]]]:
+    """The labels of which a term wants one of some values: keys and values. It selects no node that has others."""
+    for each in term.get("matchExpressions") or ():
+        if each["operator"] == "In":
+            yield each["key"], each.get("values") or ()
 
 
 def _matches(term: Mapping[str, Any], labels: Mapping[str, str], node: str, is_known: Callable[[str], bool]) -> bool:

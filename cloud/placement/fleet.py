@@ -1,6 +1,6 @@
 """A driver's fleet: the nodes that run it, and what each has told of it that placement goes by."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol, TypeVar
@@ -78,6 +78,8 @@ class Fleet:
     def __init__(self, members: Mapping[str, Member]) -> None:
         self.members = members
         self.has_topology = any(member.has_topology for member in self)
+        self._unlabelled: dict[str, list[Member]] = {}
+        """By key: the members that tell no such label of themselves. It is asked by few keys."""
 
     def __iter__(self) -> Iterator[Member]:
         return iter(self.members.values())
@@ -92,8 +94,26 @@ class Fleet:
 
     @cached_property
     def label_keys(self) -> frozenset[str]:
-        """The keys of the labels that any node is known to have."""
-        return frozenset(key for member in self for key in member.labels)
+        """The keys of the labels that any node tells of itself (`Member.labels`). Its Node may have others."""
+        return frozenset(key for key, _ in self._labelled)
+
+    def with_label(self, key: str, values: Iterable[str]) -> list[Member]:
+        """The nodes that tell one of these values of a label, and those that tell none, of which the Node may."""
+        if key not in self._unlabelled:
+            self._unlabelled[key] = [member for member in self if key not in member.labels]
+        return [
+            *(member for value in values for member in self._labelled.get((key, value), ())),
+            *self._unlabelled[key],
+        ]
+
+    @cached_property
+    def _labelled(self) -> Mapping[tuple[str, str], list[Member]]:
+        """The members by label."""
+        found: dict[tuple[str, str], list[Member]] = {}
+        for member in self:
+            for label in member.labels.items():
+                found.setdefault(label, []).append(member)
+        return found
 
     @cached_property
     def _at(self) -> Mapping[tuple[str, str], list[Member]]:

@@ -29,10 +29,11 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 from cloud.nodes import Call, Reply
 from cloud.placement import fleet as fleets
+from cloud.placement.affinity import Affinity, Fit
 from cloud.placement.capabilities import merged
 from cloud.placement.claims import Attempt
 from cloud.placement.fleet import Fleet, Fleets, Member, describes_itself
@@ -57,15 +58,15 @@ from common.errors import (
 from common.reports import DriverReport
 from common.status import Code, Origin, Status
 
-if TYPE_CHECKING:
-    from cloud.placement.affinity import Affinity
-
 log = logging.getLogger("csi_bridge.hub.placement")
 
 GET_CAPACITY: Final = "/csi.v1.Controller/GetCapacity"
 
 _NOT_FINAL: Final = frozenset({Code.CANCELLED, Code.DEADLINE_EXCEEDED, Code.UNAVAILABLE, Code.ABORTED})
 """After these the sidecars ask again for the same name, because something may have been made (contract A.3)."""
+
+_SHOWN: Final = 10
+"""So many nodes are named in a message."""
 
 _LIST_AGAIN_S = 60.0
 """A node is not asked for its list again so soon."""
@@ -278,7 +279,7 @@ class Placement:
     def _best(self, call: Call, asked: Whereabouts, fleet: Fleet) -> str:
         fitting = list(dict.fromkeys(node for term in asked.terms for node in fleet.at(term)))
         if not fitting:
-            known = ", ".join(member.node for member in list(fleet)[:10])
+            known = ", ".join(member.node for member in list(fleet)[:_SHOWN])
             why = f"none of those that run it ({known or 'none does'}) is where the topology of the call says"
             raise NoNodeFits(call.driver, asked.name, why)
         is_choice = len(asked.terms) > 1 or len(fitting) > 1  # nodes that were lost as well may fit the other terms
@@ -324,17 +325,17 @@ class Placement:
             return witnesses[0]
         if not fleet.members:
             return self._route(driver, "", ())
-        named, possible = self._by_affinity(driver, thing, fleet)
+        fit = self._by_affinity(driver, thing, fleet)
         called = fleet.with_node_id(node_id)
-        nodes = [node for node in called if node in possible] or possible
+        nodes = [node for node in called if node in fit.possible] or fit.possible
         strange = sorted(self.ledger.nodes(driver) - fleet.members.keys())
         found = [node for node in (*nodes, *strange) if node in known.made or node in known.listed]
-        if len(nodes) == 1 and nodes[0] in (*called, *named) and (nodes[0] in found or not known.made):
+        if len(nodes) == 1 and nodes[0] in (*called, *fit.named) and (nodes[0] in found or not known.made):
             return nodes[0]
         if len(found) == 1 and found[0] in known.made:
             return found[0]
         if known.made or len(found) > 1:
-            raise IdConflict(driver, str(thing), found if len(found) > 1 else sorted({*known.made, *named}))
+            raise IdConflict(driver, str(thing), found if len(found) > 1 else sorted({*known.made, *fit.named}))
         if not nodes:
             raise NoPlace(driver, str(thing), _NOT_HERE)
         if len(fleet) == 1 and not strange:
@@ -343,28 +344,42 @@ class Placement:
         if found and not unlisted:
             return found[0]
         self._ask_for_lists(driver, thing.kind, fleet)
-        raise NoPlace(driver, str(thing), _why_unknown(unlisted, node_id, called))
+        told = self._told_by_volumes(driver, thing, fleet, fit)
+        raise NoPlace(driver, str(thing), _why_unknown(told, unlisted, node_id, called))
 
     def _is_ruled_out(self, driver: str, thing: Thing, node: str, fleet: Fleet) -> bool:
         """Whether a PersistentVolume says that a thing is on other nodes of the fleet."""
-        member = fleet.members.get(node)
-        if self.affinity is None or thing.kind != VOLUME or member is None:
+        member, affinity = fleet.members.get(node), self._affinity_of(thing)
+        if affinity is None or member is None or affinity.allows(thing.id, driver, member, fleet):
             return False
-        return not self.affinity.allows(thing.id, driver, member, fleet) and bool(
-            self.affinity.nodes(thing.id, driver, fleet)
-        )
+        return bool(affinity.fit(thing.id, driver, fleet).named)
 
-    def _by_affinity(self, driver: str, thing: Thing, fleet: Fleet) -> tuple[list[str], list[str]]:
+    def _by_affinity(self, driver: str, thing: Thing, fleet: Fleet) -> Fit:
         """The nodes that PersistentVolumes name, and all that they do not rule out.
 
         Raises:
             NoPlace: not every PersistentVolume is known yet.
         """
-        if self.affinity is None or thing.kind != VOLUME:
-            return [], list(fleet.members)
-        if not self.affinity.is_ready:
+        affinity = self._affinity_of(thing)
+        if affinity is None:
+            return Fit([], list(fleet.members))
+        if not affinity.is_ready:
             raise NoPlace(driver, str(thing), _NOT_READ)
-        return self.affinity.nodes(thing.id, driver, fleet), self.affinity.possible(thing.id, driver, fleet)
+        return affinity.fit(thing.id, driver, fleet)
+
+    def _affinity_of(self, thing: Thing) -> Affinity | None:
+        """What PersistentVolumes say, of what they say anything at all."""
+        return self.affinity if thing.kind == VOLUME else None
+
+    def _told_by_volumes(self, driver: str, thing: Thing, fleet: Fleet, fit: Fit) -> str:
+        """What PersistentVolumes tell of where a thing is, in words."""
+        affinity, named = self._affinity_of(thing), fit.named[:_SHOWN]
+        others = sorted(set(fit.possible) - set(fit.named))[:_SHOWN]
+        unknown = affinity.unknown_labels(thing.id, driver, fleet, others) if affinity is not None else {}
+        labels = " or ".join(sorted({key for keys in unknown.values() for key in keys}))
+        told = [f"for {', '.join(named)}"] if named else []
+        told += [f"perhaps for {', '.join(unknown)}, of which no label {labels} is known"] if unknown else []
+        return f"its PersistentVolume is {' and '.join(told)}" if told else "no PersistentVolume tells"
 
     # ---- what the nodes list -----------------------------------------------------------------------------------------
 
@@ -403,14 +418,11 @@ _NOT_HERE: Final = (
 )
 
 
-def _why_unknown(unlisted: Sequence[str], node_id: str, called: Sequence[str]) -> str:
+def _why_unknown(told: str, unlisted: Sequence[str], node_id: str, called: Sequence[str]) -> str:
     """Stays the same from one retry to the next, because users read it in events."""
-    lists = f"of {', '.join(unlisted[:10])} there is no list" if unlisted else "no node lists it"
-    same = f", {', '.join(called[:10])} all have the node id {node_id}" if len(called) > 1 else ""
-    return (
-        f"the hub has no record of it, no PersistentVolume tells{same}, and {lists}; csi-bridge call --node NODE asks "
-        f"a node"
-    )
+    lists = f"of {', '.join(unlisted[:_SHOWN])} there is no list" if unlisted else "no node lists it"
+    same = f", {', '.join(called[:_SHOWN])} all have the node id {node_id}" if len(called) > 1 else ""
+    return f"the hub has no record of it, {told}{same}, and {lists}; csi-bridge call --node NODE asks a node"
 
 
 _Edit = Callable[[str, bytes], bytes]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from common.node_selector import selects
+from common.node_selector import choices, selects
 
 NODE = "n1"
 LABELS = {"zone": "a", "disks": "4"}
@@ -77,3 +77,9 @@ def test_a_label_of_which_nothing_is_known_is_as_the_terms_want_it(operator: str
 def test_an_unknown_operator_is_named() -> None:
     with pytest.raises(ValueError, match="'Near' is unknown"):
         selects([term("zone", "Near", "a")], LABELS, NODE)
+
+
+def test_what_a_term_has_to_be_one_of_narrows_the_nodes_that_it_may_select() -> None:
+    one = both(both(term("zone", "In", "a", "b"), term("disks", "Gt", "3")), term("rack", "In", "r1"))
+    assert list(choices(one | named("n1"))) == [("zone", ["a", "b"]), ("rack", ["r1"])]
+    assert list(choices(named("n1"))) == []

@@ -63,7 +63,7 @@ def source(item: Item | None) -> Objects:
     ],
 )
 def test_a_volumes_affinity_names_its_nodes(fleet: Fleet, terms: list[dict[str, Any]], nodes: list[str]) -> None:
-    assert Affinity(source(volume(*terms))).nodes("h", DRIVER, fleet) == nodes
+    assert Affinity(source(volume(*terms))).fit("h", DRIVER, fleet).named == nodes
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_a_label_of_which_nothing_is_known_rules_out_no_node(terms: list[dict[st
     zones = [report("n1", segments={"zone": "a"}), report("n2", segments={"zone": "b"}), report("n3", segments={})]
     fleet = Fleets(Nodes(*zones)).of(DRIVER)
     affinity = Affinity(source(volume(*terms)))
-    assert affinity.possible("h", DRIVER, fleet) == nodes
+    assert affinity.fit("h", DRIVER, fleet).possible == nodes
     assert [each.node for each in fleet if affinity.allows("h", DRIVER, each, fleet)] == nodes
 
 
@@ -99,29 +99,68 @@ def test_the_labels_of_a_node_are_those_that_its_node_object_has(fleet: Fleet) -
     """A kubelet's hostname need not be the node's name (`--hostname-override`, cloud providers)."""
     objects = source(volume(term("kubernetes.io/hostname", "In", "n1.example")))
     affinity = Affinity(objects)
-    assert affinity.possible("h", DRIVER, fleet) == []
+    assert affinity.fit("h", DRIVER, fleet).possible == []
     objects.update(dict([a_node("n1", **{"kubernetes.io_hostname": "n1.example"}), a_node("n2")]))
-    assert affinity.nodes("h", DRIVER, fleet) == ["n1"]
-    assert affinity.possible("h", DRIVER, fleet) == ["n1", "n2"]  # which has yet to say what its hostname is
+    assert affinity.fit("h", DRIVER, fleet).named == ["n1"]
+    assert affinity.fit("h", DRIVER, fleet).possible == ["n1", "n2"]  # which has yet to say what its hostname is
     objects.update(dict([a_node("n2", **{"kubernetes.io_hostname": "n1"})]))
-    assert affinity.possible("h", DRIVER, fleet) == ["n1"]
+    assert affinity.fit("h", DRIVER, fleet).possible == ["n1"]
+
+
+def test_a_label_that_only_some_nodes_have_is_unknown_of_the_others(fleet: Fleet) -> None:
+    objects = source(volume(term("rack", "In", "r1")))
+    objects.update(dict([a_node("n1", rack="r1"), a_node("n2")]))
+    affinity = Affinity(objects)
+    fit = affinity.fit("h", DRIVER, fleet)
+    assert (fit.named, fit.possible) == (["n1"], ["n1", "n2"])
+    assert affinity.unknown_labels("h", DRIVER, fleet, fit.possible) == {"n2": ["rack"]}
+
+
+def test_the_nodes_of_several_volumes_of_a_handle_are_those_of_each(fleet: Fleet) -> None:
+    objects = source(volume(term("zone", "In", "b")))
+    objects.update({Ref("PersistentVolume", "", "pv-2"): volume(term("zone", "In", "a"))})
+    assert Affinity(objects).fit("h", DRIVER, fleet).possible == ["n1", "n2"]
+    objects.update({Ref("PersistentVolume", "", "pv-2"): Item(Stamp("u", "2"), volume().body)})
+    fit = Affinity(objects).fit("h", DRIVER, fleet)
+    assert (fit.named, fit.possible) == (["n2"], ["n1", "n2"])
+
+
+class Counted(Objects):
+    """Objects of which each look at a Node is counted."""
+
+    looks = 0
+
+    def body(self, ref: Ref) -> dict[str, Any] | None:
+        self.looks += ref.kind == "Node"
+        return super().body(ref)
+
+
+@pytest.mark.parametrize(("key", "looks"), [(NODE_SEGMENT, 0), ("zone", 1), ("rack", 100)])
+def test_only_nodes_that_a_volume_may_be_for_are_looked_at_and_each_once(key: str, looks: int) -> None:
+    """A fleet has thousands of nodes, and every call of a volume that no record tells of asks. n99 hides its zone."""
+    nodes = [report(f"n{i:02}", segments={"zone": f"n{i:02}"} if i < 99 else {}) for i in range(100)]
+    objects = Counted()
+    objects.update({REF: volume(term(key, "In", "n07"))})
+    fit = Affinity(objects).fit("h", DRIVER, Fleets(Nodes(*nodes)).of(DRIVER))
+    assert fit.named == ([] if key == "rack" else ["n07"])
+    assert objects.looks == looks
 
 
 def test_volumes_of_other_drivers_and_handles_say_nothing(fleet: Fleet) -> None:
     affinity = Affinity(source(volume(term("zone", "In", "b"))))
-    assert affinity.nodes("other", DRIVER, fleet) == []
-    assert affinity.possible("h", "other.example", fleet) == ["n1", "n2"]
+    assert affinity.fit("other", DRIVER, fleet).named == []
+    assert affinity.fit("h", "other.example", fleet).possible == ["n1", "n2"]
 
 
 def test_a_volume_that_comes_changes_and_goes_is_followed(fleet: Fleet) -> None:
     objects = Objects()
     affinity = Affinity(objects)
     objects.update({REF: volume(term("zone", "In", "b"))})
-    assert affinity.nodes("h", DRIVER, fleet) == ["n2"]
+    assert affinity.fit("h", DRIVER, fleet).named == ["n2"]
     changed = volume(term("zone", "In", "a"), handle="h2")
     objects.update({REF: Item(Stamp("u", "2"), changed.body)})
-    assert affinity.nodes("h", DRIVER, fleet) == []
-    assert affinity.nodes("h2", DRIVER, fleet) == ["n1"]
+    assert affinity.fit("h", DRIVER, fleet).named == []
+    assert affinity.fit("h2", DRIVER, fleet).named == ["n1"]
     objects.update({REF: None})
-    assert affinity.nodes("h2", DRIVER, fleet) == []
+    assert affinity.fit("h2", DRIVER, fleet).named == []
     assert not affinity._by_handle

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cloud.nodes import Call
+from cloud.placement.affinity import Affinity
 from cloud.placement.placement import Mode
 from cloud.placement.requests import SNAPSHOT, Thing
+from cloud.sync.source import Item
 from common.csi import csi_pb2 as csi
 from common.errors import (
     FieldMissing,
@@ -22,9 +24,10 @@ from common.errors import (
     SeveralNodes,
     SourceElsewhere,
 )
+from common.objects import Ref, Stamp
 from common.reports import ESSENTIAL_METHODS, NODE_GET_INFO, DriverReport
 from common.topology import NODE_SEGMENT
-from tests.unit.placement.world import DRIVER, OK, World, affinity, create, delete, on, report
+from tests.unit.placement.world import DRIVER, OK, World, affinity, create, delete, on, report, volumes
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -238,7 +241,7 @@ async def test_an_id_that_was_deleted_here_and_has_a_persistent_volume_elsewhere
 async def test_a_persistent_volume_that_leaves_a_choice_is_not_gone_past(world: World) -> None:
     world.placement.affinity = affinity("n2", "n3", handle="static")
     asked = csi.ControllerUnpublishVolumeRequest(volume_id="static", node_id="id-of-n1")
-    with pytest.raises(NoPlace, match="of n2, n3 there is no list"):
+    with pytest.raises(NoPlace, match="its PersistentVolume is for n2, n3, and of n2, n3 there is no list"):
         await world.ask("ControllerUnpublishVolume", asked)
     asked.node_id = "id-of-n3"
     assert (await world.ask("ControllerUnpublishVolume", asked)).node == "n3"
@@ -262,6 +265,20 @@ async def test_the_first_node_that_comes_is_not_taken_for_the_one_that_a_persist
     with pytest.raises(NoPlace, match="its PersistentVolume is for none of the nodes that have reported the driver"):
         await world.ask(method, request_)
     await world.placement.close()
+
+
+async def test_a_node_without_the_label_that_a_persistent_volume_asks_for_is_named(world: World) -> None:
+    objects = volumes("r1", handle="static", key="rack")
+    world.placement.affinity = Affinity(objects)
+    with pytest.raises(
+        NoPlace, match="its PersistentVolume is perhaps for n1, n2, n3, of which no label rack is known"
+    ):
+        await world.ask("DeleteVolume", delete("static"))
+    for node, labels in (("n1", {"rack": "r1"}), ("n2", {}), ("n3", {"rack": "r3"})):
+        labelled = {"metadata": {"name": node, "labels": labels}}
+        objects.update({Ref("Node", "", node): Item(Stamp(node, "1"), labelled)})
+    with pytest.raises(NoPlace, match=r"is for n1 and perhaps for n2, of which no label rack is known, and of n1, n2 "):
+        await world.ask("DeleteVolume", delete("static"))
 
 
 async def test_the_only_node_waits_until_every_persistent_volume_is_known(tmp_path: Path) -> None:

@@ -235,6 +235,11 @@ def delete(volume: str = "vol-1") -> csi.DeleteVolumeRequest:
 
 def affinity(*nodes: str, handle: str, key: str = NODE_SEGMENT, ready: bool = True) -> Affinity:
     """A PersistentVolume that may be used where the label has one of these values: on the nodes of these names."""
+    return Affinity(volumes(*nodes, handle=handle, key=key, ready=ready))
+
+
+def volumes(*nodes: str, handle: str, key: str = NODE_SEGMENT, ready: bool = True) -> Objects:
+    """The objects among which that is."""
     term = {"matchExpressions": [{"key": key, "operator": "In", "values": list(nodes)}]}
     spec = {
         "csi": {"driver": DRIVER, "volumeHandle": handle},
@@ -242,7 +247,7 @@ def affinity(*nodes: str, handle: str, key: str = NODE_SEGMENT, ready: bool = Tr
     }
     objects = Objects()
     objects.update({Ref("PersistentVolume", "", "pv"): Item(Stamp("u", "1"), {"spec": spec})}, ready=ready)
-    return Affinity(objects)
+    return objects
 
 
 def create(
