@@ -19,6 +19,7 @@ from typing import Any, Protocol
 from cloud.sync import pods, volumeattachments
 from cloud.sync.fact_kinds import MOUNTED, Fact
 from cloud.sync.fields import Body
+from common.node_selector import choices, selects
 from common.objects import Ref
 from common.topology import NODE_SEGMENT
 
@@ -31,7 +32,9 @@ _ERROR_CHARS = 1_000
 _POD = "Pod"
 _VOLUME = "PersistentVolume"
 _ATTACHMENT = "VolumeAttachment"
-_NODE_KEYS = {NODE_SEGMENT, "kubernetes.io/hostname"}
+_NODE = "Node"
+_HOSTNAME = "kubernetes.io/hostname"
+"""A node's name is taken for it where there is no Node to look at."""
 
 
 class Objects(Protocol):
@@ -78,6 +81,7 @@ def report(source: Objects, facts: Facts, placed: Placed) -> Iterator[Entry]:
     """
     wanted = _wanted(source, facts)
     attached = _attached(source)
+    nodes = _Nodes(source)
     without = dict(placed)
     for ref in sorted(source.refs(_VOLUME), key=lambda ref: ref.name):
         body = source.body(ref)
@@ -98,7 +102,7 @@ def report(source: Objects, facts: Facts, placed: Placed) -> Iterator[Entry]:
             yield volume | {"node": node, "state": _state(use), "pods": sorted(use.pods), "error": use.error}
         if not uses:
             phase = str((body.get("status") or {}).get("phase") or "known").lower()
-            yield from _unused(volume, placed.get(key) or [_node_in(body)], phase)
+            yield from _unused(volume, placed.get(key) or [nodes.named_by(body)], phase)
     yield from report_placed(without, state="no PV")
 
 
@@ -189,14 +193,40 @@ def _split(message: str, names: list[str]) -> dict[str, str]:
     return {head[1]: message[head.end() : end] for head, end in zip(heads, starts[1:], strict=True)}
 
 
-def _node_in(volume: Body) -> str:
-    """The one node that a volume's affinity allows, where it names nodes."""
-    terms = ((volume["spec"].get("nodeAffinity") or {}).get("required") or {}).get("nodeSelectorTerms") or ()
-    named = [
-        value
-        for term in terms
-        for expression in term.get("matchExpressions") or ()
-        if expression.get("key") in _NODE_KEYS and expression.get("operator") == "In"
-        for value in expression.get("values") or ()
-    ]
-    return str(named[0]) if len(set(named)) == 1 else ""
+class _Nodes:
+    """The nodes, by their names and by the labels of their Nodes. One that has no Node may be known by its name."""
+
+    def __init__(self, source: Objects) -> None:
+        bodies = {ref.name: source.body(ref) or {} for ref in source.refs(_NODE)}
+        self._labels = {name: body.get("metadata", {}).get("labels") or {} for name, body in bodies.items()}
+        self._by_label: dict[str, dict[str, set[str]]] = {}
+        """By key and value, for each key that was asked for."""
+
+    def named_by(self, volume: Body) -> str:
+        """The one node that a volume's affinity allows, where it names nodes."""
+        required = (volume["spec"].get("nodeAffinity") or {}).get("required") or {}
+        terms = required.get("nodeSelectorTerms") or ()
+        found = {
+            name for term in terms for name in self._candidates(term) if selects([term], self._labels_of(name), name)
+        }
+        return found.pop() if len(found) == 1 else ""
+
+    def _candidates(self, term: Mapping[str, Any]) -> Iterable[str]:
+        """The nodes that a term may select."""
+        narrowed = [{name for value in values for name in self._with(key, value)} for key, values in choices(term)]
+        return min(narrowed, key=len, default=self._labels.keys())
+
+    def _labels_of(self, name: str) -> Mapping[str, str]:
+        return {**self._labels.get(name, {_HOSTNAME: name}), NODE_SEGMENT: name}
+
+    def _with(self, key: str, value: str) -> Iterable[str]:
+        """The nodes that have a label."""
+        if key == NODE_SEGMENT:
+            return [value]
+        if key not in self._by_label:
+            known = self._by_label[key] = defaultdict[str, set[str]](set)
+            for name, labels in self._labels.items():
+                if key in labels:
+                    known[labels[key]].add(name)
+        found = self._by_label[key].get(value, set())
+        return found or ([value] if key == _HOSTNAME and value not in self._labels else [])

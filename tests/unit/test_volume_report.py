@@ -10,7 +10,7 @@ from cloud.sync.fact_kinds import MOUNTED, RELEASED, Fact
 from cloud.sync.source import Objects
 from cloud.volume_report import report, report_placed
 from common.objects import Ref, Stamp
-from tests.support.cluster_objects import DRIVER, attachment, claim, entries, pod, volume
+from tests.support.cluster_objects import DRIVER, attachment, claim, entries, node, pod, volume
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -74,6 +74,46 @@ def test_a_volume_that_nobody_uses_has_its_phase_for_a_state_and_the_node_that_i
     free = volume("free", nodeAffinity=affinity)
     bound = volume("bound", claim="default/x") | {"status": {"phase": "Bound"}}
     assert lines(source(free, bound)) == [("bound", "", "bound", ""), ("free", "n7", "known", "")]
+
+
+def bound(name: str, **wanted: list[str]) -> Any:
+    """A volume that may be used where labels have one of these values; `_` in a key is a `/`."""
+    expressions = [{"key": key.replace("_", "/"), "operator": "In", "values": it} for key, it in wanted.items()]
+    return volume(name, nodeAffinity={"required": {"nodeSelectorTerms": [{"matchExpressions": expressions}]}})
+
+
+def test_the_node_that_an_affinity_names_is_the_one_whose_node_object_fits() -> None:
+    """A kubelet's hostname need not be the node's name, and another node may be called so."""
+    hostname = "kubernetes.io_hostname"
+    objects = source(
+        node("n1", **{"kubernetes.io/hostname": "n1.example", "zone": "a"}),
+        node("n2", **{"kubernetes.io/hostname": "n1", "zone": "a"}),
+        node("n3", zone="b"),
+        bound("by-hostname", **{hostname: ["n1.example"]}),
+        bound("by-label", zone=["b"]),
+        bound("by-name-of-another", **{hostname: ["n1"]}),
+        bound("by-segment", **{"csi-bridge.io_node": ["n1"]}),
+        bound("by-two-labels", zone=["a"], **{hostname: ["n1"]}),
+        bound("in-a-zone-of-two", zone=["a"]),
+        bound("nowhere", zone=["c"]),
+    )
+    assert [(name, at) for name, at, _, _ in lines(objects)] == [
+        ("by-hostname", "n1"),
+        ("by-label", "n3"),
+        ("by-name-of-another", "n2"),
+        ("by-segment", "n1"),
+        ("by-two-labels", "n2"),
+        ("in-a-zone-of-two", ""),
+        ("nowhere", ""),
+    ]
+
+
+def test_a_nodes_name_is_its_hostname_where_there_is_no_node_object() -> None:
+    on_n1, on_n2 = (bound(f"on-{name}", **{"kubernetes.io_hostname": [name]}) for name in ("n1", "n2"))
+    assert [(name, at) for name, at, _, _ in lines(source(node("n1"), on_n1, on_n2))] == [
+        ("on-n1", ""),
+        ("on-n2", "n2"),
+    ]
 
 
 def test_a_volume_that_nobody_uses_is_where_the_placement_knows_it_to_be() -> None:
