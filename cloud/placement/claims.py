@@ -74,8 +74,8 @@ class Attempt:
         """It has ended.
 
         Args:
-            in_doubt: whether it may have made something that no answer told of; None: it says nothing of that, because
-                it was not sent.
+            in_doubt: whether it may have made something that no answer told of; None: it made nothing, and says nothing
+                of the calls before it, because it was not sent, or was refused for the place that it asked for.
         """
         self.claim.attempts -= 1
         if in_doubt:
