@@ -193,7 +193,7 @@ class NoNodeFits(CallError):
 
 
 class NameElsewhere(CallError):
-    """A create is for one node, and another one has its name: something may have been made there. Nothing was sent."""
+    """A create is for one node, and another one has its name: something may have been made there."""
 
     def __init__(self, driver: str, name: str, node: str, wanted: str) -> None:
         self.driver, self.name, self.node, self.wanted = driver, name, node, wanted

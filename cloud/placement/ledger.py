@@ -218,7 +218,7 @@ class Ledger:
     def attempt(self, driver: str, name: str, node: str) -> Attempt:
         """A call that makes something is to be sent: its name is this node's if it is nobody's.
 
-        `keep` its claim, unless that may do without the disk; then `Attempt.send` it; and `settle` it when it has ended,
+        `keep` its claim, unless it may do without the disk; then `Attempt.send` it; and `settle` it when it has ended,
         whether or not it was sent.
         """
         return Attempt(self._claims.setdefault((driver, name), Claim(driver, name, node)))
