@@ -70,7 +70,8 @@ class IdentityCache:
         if self._published is not None:
             found = self._published.answers.get(method)
             if found is None:
-                why = f"it has not answered {method}; look at the log of the edge agent on node {self._published.node}"
+                node = self._published.node
+                why = f"nothing that serves it has answered {method}; look at the edge agent's log on node {node}"
                 raise NothingKnown(self._driver, why)
             return found
         if method == GET_PLUGIN_INFO:

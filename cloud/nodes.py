@@ -174,7 +174,8 @@ class Nodes:
         """A node's agent told of its drivers. What it says of other nodes is dropped.
 
         A driver that it does not mention stays known: a restarted agent has not asked its drivers yet, and a call must
-        not go to another node because this one's driver is away.
+        not go to another node because this one's driver is away. So does what a driver has answered before and does not
+        now: where its node is, for one, while its node plugin is away.
 
         Raises:
             ValueError: with what is known already it is too much to keep. What was known stays.
@@ -184,7 +185,7 @@ class Nodes:
         if node.visit is not None:
             node.visit.told = frozenset(told)
         old = {report.driver: report for report in node.stored.reports}
-        new = old | told
+        new = old | {driver: _with_former(report, old.get(driver)) for driver, report in told.items()}
         if new == old:
             return
         size = len(encode_reports(new.values()))
@@ -429,3 +430,8 @@ class NodeReply:
     def _offline(self) -> NodeOffline:
         """Nothing was sent. The time is that of this link's end: the node may have come back since."""
         return NodeOffline(self._name, self._visit.ended or time.time())
+
+
+def _with_former(report: DriverReport, former: DriverReport | None) -> DriverReport:
+    """A report, with the answers of the one before that it has none in place of."""
+    return replace(report, answers={**former.answers, **report.answers}) if former is not None else report

@@ -79,7 +79,7 @@ class Driver:
         self.has_node_plugin = False
         """Whether the driver's node plugin is at another socket, there or away: Node is not called here then."""
         self.had_topology = False
-        """Whether the driver had a topology of its own when all of its sockets were heard last, whichever said so."""
+        """Whether the driver had a topology of its own when its node plugin and what is named were heard last."""
         self.report: DriverReport | None = None
         self.trouble = "not asked yet"
         """Why it could not be asked last time; empty if it could."""

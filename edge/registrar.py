@@ -47,8 +47,8 @@ class Registry(Protocol):
     def is_registered(self, name: str, socket: str) -> bool:
         """Whether a registration still stands."""
 
-    def found(self, finder: str, endpoint: str) -> None:
-        """A driver was seen that registers elsewhere."""
+    def found(self, finder: str, endpoint: str, *, name: str = "") -> None:
+        """A driver was seen that registers elsewhere, by this name."""
 
     def lost(self, finder: str) -> None:
         """It is gone."""
@@ -242,7 +242,7 @@ class _Plugin:
         endpoint = offer.endpoint.removeprefix("unix://") or str(self._path)
         self.observed = replace(offer, endpoint=endpoint)
         if not self._is_relay(endpoint):
-            self._registry.found(str(self._path), endpoint)
+            self._registry.found(str(self._path), endpoint, name=offer.name)
 
     async def _register(self, client: PluginClient, kind: str, offer: Offer) -> None:
         refusal = await self._refusal(kind, offer)

@@ -13,8 +13,8 @@ Rules:
   be told before waits until the disk has it (`synchronous=FULL`).
 * That a name is settled needs no waiting: it is written with the next write that succeeds. Where the disk does not
   learn of it, the name stays with its node after a restart: an annoyance, and no untruth.
-* So is a doubt about a name that nobody has had the disk keep (`keep`), when it arises, and what was made of which
-  nobody was told (`note`).
+* So is a doubt about a name that nobody has had the disk keep (`keep`), when it arises, and what was made and nobody
+  took (`note`). Until it is known whether somebody takes it, it is known in memory (`hold`).
 * A ledger that was lost is one of the losses, like a damaged database of nodes (`cloud.losses`).
 """
 
@@ -91,6 +91,17 @@ class _Entry:
     def is_hearsay(self) -> bool:
         """Whether nothing but a list tells of it."""
         return not (self.name or self.gone)
+
+
+class _Holding(NamedTuple):
+    """What stands at a place, and what stood there before."""
+
+    entry: _Entry
+    former: _Entry | None
+
+
+Held = Mapping[_Place, _Holding | None]
+"""What `Ledger.hold` holds; None where it was known already."""
 
 
 @dataclass(slots=True, eq=False)
@@ -254,14 +265,36 @@ class Ledger:
         if claim.is_settled and not claim.made:
             del self._claims[claim.key]
 
-    # ---- things: but for `note`, each returns when the disk has it, or raises PlacementNotKept -----------------------
+    # ---- things in memory: what was made, and nobody has taken yet ---------------------------------------------------
 
-    def note(self, driver: str, node: str, name: str, things: Iterable[Thing]) -> None:
-        """These were made at a node under a name, and nobody was told: that waits for no disk."""
+    def hold(self, driver: str, node: str, name: str, things: Iterable[Thing]) -> Held:
+        """These were made at a node under a name. `note` or `let_go` what is held then."""
+        held: dict[_Place, _Holding | None] = {}
         for place in (_Place(driver, thing, node) for thing in things):
-            self._set(place, _Entry(name))
+            former = self._entry(place)
+            held[place] = None
+            if former is None or not former.is_made:
+                holding = held[place] = _Holding(_Entry(name), former)
+                self._set(place, holding.entry)
+        return held
+
+    def note(self, held: Held) -> None:
+        """Nobody took it: it stays known, unless something happened to it meanwhile. No disk is waited for."""
+        for place, _ in self._still(held):
             self._noted.add(place)
             self._start_writer()
+
+    def let_go(self, held: Held) -> None:
+        """Somebody took it, and knows where it is: here stands what stood here before."""
+        for place, holding in self._still(held):
+            self._set(place, holding.former)
+
+    def _still(self, held: Held) -> Iterator[tuple[_Place, _Holding]]:
+        for place, holding in held.items():
+            if holding is not None and self._entry(place) is holding.entry:
+                yield place, holding
+
+    # ---- things: each returns when the disk has it, or raises PlacementNotKept ---------------------------------------
 
     async def made(self, driver: str, node: str, name: str, things: Iterable[Thing]) -> None:
         """These were made at a node under a name. Where that cannot be written, nothing is known of them."""

@@ -38,7 +38,7 @@ from cloud.placement.capabilities import merged
 from cloud.placement.claims import Attempt
 from cloud.placement.fleet import Fleet, Fleets, Member, describes_itself
 from cloud.placement.inventory import LISTED_BY, Unlisted, take
-from cloud.placement.ledger import Ledger
+from cloud.placement.ledger import Held, Ledger
 from cloud.placement.requests import VOLUME, Thing, Whereabouts, changes, made, read
 from cloud.placement.segment import with_missing_topology, with_topology, without_topology
 from cloud.routing import route
@@ -541,13 +541,10 @@ class _Outcome:
         """Whether the vendor says that there is something of this name, and nothing is known of it."""
         return status.code == Code.ALREADY_EXISTS and self.attempt is not None and not self.attempt.claim.made
 
-    def untaken(self, status: Status | None, message: bytes | None) -> None:
-        """Nobody takes the answer, as far as it came: what a success tells is known all the same."""
-        if self.attempt is None:
-            return
-        things = self._made(message) if status is not None and status.ok else ()
-        self.ledger.note(self.call.driver, self.node, self.asked.name, things)
-        self.settle(in_doubt=not things)
+    def hold(self, message: bytes | None) -> Held:
+        """It succeeded: what was made is known, whether or not somebody takes the answer."""
+        things = self._made(message) if self.attempt is not None else ()
+        return self.ledger.hold(self.call.driver, self.node, self.asked.name, things)
 
     def settle(self, *, in_doubt: bool | None) -> None:
         """The call has ended. See `Ledger.settle`."""
@@ -567,6 +564,8 @@ class _PlacedReply:
     def __init__(self, reply: Reply, outcome: _Outcome) -> None:
         self._reply, self._outcome = reply, outcome
         self._message: bytes | None = None
+        self._held: Held = {}
+        """What a success made that nobody has taken yet."""
         self._is_over = False
 
     @property
@@ -600,6 +599,7 @@ class _PlacedReply:
         """The answer reached the caller, or nobody took it."""
         self._reply.acknowledge(delivered=delivered)
         if delivered:
+            self._outcome.ledger.let_go(self._held)
             self._settle(in_doubt=False)
         else:
             self._give_up()
@@ -616,13 +616,21 @@ class _PlacedReply:
             self._outcome.settle(in_doubt=in_doubt)
 
     def _give_up(self) -> None:
-        """No other word of the node's is waited for."""
+        """Nobody takes the answer, as far as it came."""
         if not self._is_over:
-            self._is_over = True
-            self._outcome.untaken(self._reply.status, self._message)
+            if self._reply.status is not None and self._reply.status.ok:
+                self._hold()
+            self._outcome.ledger.note(self._held)
+            self._settle(in_doubt=not self._held)
+
+    def _hold(self) -> None:
+        self._held = self._held or self._outcome.hold(self._message)
 
     async def _end(self, status: Status) -> None:
-        if self._is_over or (status.ok and self._outcome.is_over_once_delivered):
+        if self._is_over:
+            return
+        if status.ok and self._outcome.is_over_once_delivered:
+            self._hold()
             return
         self._is_over = True
         if self._outcome.is_kept:

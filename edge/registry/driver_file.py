@@ -33,7 +33,7 @@ class Kept:
     Attributes:
         drivers: those that registered here, or that an operator named.
         node_plugins: for each name, the socket at which its node plugin was last, whether that is known still or not.
-        with_topology: the names that had a topology of their own when all of their sockets were heard last.
+        with_topology: the names that had a topology of their own when it was known last of all of their sockets.
     """
 
     drivers: tuple[Registration, ...] = ()
@@ -83,7 +83,7 @@ class DriverFile:
         new.replace(self.path)
 
     def _move_aside(self, why: str) -> None:
-        aside = self.path.with_name(f"drivers-{int(time.time())}.corrupt")
+        aside = self.path.with_name(f"{self.path.stem}-{int(time.time())}.corrupt")
         with contextlib.suppress(OSError):
             self.path.replace(aside)
         log.warning("%s cannot be used (%s) and is now %s: drivers are known once they register", self.path, why, aside)

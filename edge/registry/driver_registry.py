@@ -5,10 +5,11 @@ Rules:
 * A driver is known by its name once it registered (`edge.registry.registration_handler`), for as long as the store says
   (`edge.registry.drivers_store`).
 * A socket that an operator named has the name, too, unless the driver has a node plugin elsewhere. That is the socket
-  that registered last, or, beside a kubelet, that was found last and serves Node. What the controller mounted might be
-  seen in its container only, so pods and a kubelet rather wait for a node plugin that is away.
-* A topology of its own that a driver was known to have stays one until all sockets that an operator named were heard
-  again, in all that is told: to Kubernetes, to a kubelet and to the hub.
+  that registered last, here or with a kubelet. Where a kubelet is told of the relay instead, it is the one that
+  was found last, if no other one serves Node. What the controller mounted might be seen in its container only, so pods
+  and a kubelet rather wait for a node plugin that is away.
+* A topology of its own that a driver was known to have stays one until its node plugin and all sockets that an operator
+  named were heard again, in all that is told: to Kubernetes, to a kubelet and to the hub.
 """
 
 import asyncio
@@ -32,6 +33,7 @@ from edge.registry.driver_services import (
     has_topology,
     lacks_topology,
     services,
+    sole_node_plugin,
 )
 from edge.registry.driver_sockets import DriverSockets, Seat, fits
 from edge.registry.drivers_store import OPERATORS, DriversStore
@@ -100,6 +102,8 @@ class DriverRegistry:
         self._handler = RegistrationHandler(
             self._store, self._sockets, check_labels=self._check_labels, has_topology=self._has_topology
         )
+        self._registered: set[str] = set()
+        """Names that registered with a kubelet, each with the driver's own socket."""
         self._subscribers: list[Callable[[], None]] = []
         self._news = asyncio.Event()
         self._tasks: Tasks | None = None
@@ -188,16 +192,23 @@ class DriverRegistry:
         if self._store.leave(socket):
             self._tell()
 
-    def found(self, finder: str, endpoint: str) -> None:
+    def found(self, finder: str, endpoint: str, *, name: str = "") -> None:
         """A driver's socket was seen that registers elsewhere: it can be called, and nothing is told of it.
 
         Args:
             finder: who saw it; `lost` says it again.
             endpoint: the driver's socket.
+            name: with which it registers with a kubelet, if that is known.
         """
         if not fits(endpoint):
             log.warning("%s tells of a driver at %r, which cannot be a socket's path", finder, shorten(endpoint))
-        elif self._sockets.found(finder, Path(endpoint)):
+            return
+        is_news = self._sockets.found(finder, Path(endpoint))
+        if name:
+            self._registered.add(name)
+            self._store.node_plugins[name] = endpoint
+            self._mark()
+        if is_news:
             self._tell()
 
     def lost(self, finder: str) -> None:
@@ -210,8 +221,8 @@ class DriverRegistry:
     def _heard(self, seat: Seat) -> None:
         """A driver answers something else of itself than before."""
         self._replace_deserted(seat)
-        self._note(seat)
         self._mark()
+        self._note(seat)
         self._changed()
         self._learn(seat)
         for known in self._store:
@@ -232,11 +243,13 @@ class DriverRegistry:
 
     def _note(self, seat: Seat) -> None:
         """What is known for good."""
-        driver = seat.driver
-        if not self._own and not driver.named and NODE in services(driver):
-            self._store.node_plugins[driver.name] = str(driver.socket)
+        name = seat.driver.name
+        found = None if self._own or name in self._registered else sole_node_plugin(self.drivers, name)
+        if found is not None:
+            self._store.node_plugins[name] = str(found.socket)
         for name in {it.report.driver for it in self.drivers if it.report is not None}:
             (self._store.with_topology.add if self._has_topology(name) else self._store.with_topology.discard)(name)
+        self._mark()
         self._news.set()
 
     def _mark(self) -> None:

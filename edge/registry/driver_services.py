@@ -15,8 +15,8 @@ Rules:
   controller lacks it refuses itself.
 * While a socket that an operator named was not asked yet, it may be any driver's controller: nothing begins elsewhere
   that it may be doing. One that did not answer holds up only the drivers that lack a controller.
-* A driver has a topology of its own if any of its sockets that was heard says so; or if it had one, as long as a socket
-  that an operator named, and that may be its controller's, was not heard.
+* A driver has a topology of its own if any of its sockets that was heard says so; or if it had one, as long as its node
+  plugin was not heard, or a socket that an operator named, which may be its controller's.
 """
 
 from collections.abc import Iterable, Sequence
@@ -123,7 +123,13 @@ def awaits_controller(drivers: Sequence[Driver], name: str) -> bool:
 def awaits_node_plugin(drivers: Sequence[Driver], name: str) -> bool:
     """Whether a driver was heard, but not its node plugin, which there is."""
     sockets = _by_name(drivers).get(name, [])
-    return bool(sockets) and _foremost(sockets, NODE)[0].has_node_plugin
+    return any(driver.has_node_plugin for driver in sockets) and _refuses(_foremost(sockets, NODE)[0], NODE)
+
+
+def sole_node_plugin(drivers: Sequence[Driver], name: str) -> Driver | None:
+    """The one socket of a driver that serves Node and is not named; None if there is none, or more than one."""
+    found = _foremost(_by_name(drivers).get(name, []), NODE)
+    return found[0] if len(found) == 1 and not found[0].named and not _refuses(found[0], NODE) else None
 
 
 def has_topology(drivers: Sequence[Driver], name: str, *, had: bool = False) -> bool:
@@ -136,7 +142,7 @@ def has_topology(drivers: Sequence[Driver], name: str, *, had: bool = False) -> 
     """
     sockets = _by_name(drivers).get(name, [])
     had = had or any(driver.had_topology for driver in sockets)
-    unheard = any(driver.named and driver.report is None for driver in drivers)
+    unheard = any(driver.named and driver.report is None for driver in drivers) or awaits_node_plugin(drivers, name)
     return any(map(_announces_topology, sockets)) or (had and unheard)
 
 

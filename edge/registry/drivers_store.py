@@ -34,7 +34,7 @@ class DriversStore:
 
     Attributes:
         node_plugins: for each name, the socket at which its node plugin was last.
-        with_topology: the names that had a topology of their own when all of their sockets were heard last.
+        with_topology: the names that had a topology of their own when it was known last of all of their sockets.
     """
 
     def __init__(

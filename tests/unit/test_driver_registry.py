@@ -77,8 +77,9 @@ class Node:
         await self.registry._store.write()
         self.start()
 
-    def found(self, path: str) -> None:
-        self.registry.found(path, path)
+    def found(self, path: str, *, name: str = "") -> None:
+        """A socket was seen, or, with a name, registers with a kubelet."""
+        self.registry.found(f"{path} {name}", path, name=name)
 
     def hears(self, path: str, said: DriverReport | None) -> None:
         """A socket was asked; None: it did not answer."""
@@ -94,7 +95,7 @@ class Node:
 
     def is_forgotten(self, path: str) -> None:
         """A socket was lost, and all that is forgotten in time is."""
-        self.registry.lost(path)
+        self.registry.lost(f"{path} ")
         self.now += AGES
         self.registry._expire()
 
@@ -183,6 +184,64 @@ async def test_a_driver_that_was_found_is_called_where_an_operator_names_it(tmp_
     assert node.registry.problems == []
 
 
+async def test_a_named_socket_that_registers_with_the_kubelet_is_the_node_plugin_whatever_was_it_before(
+    tmp_path: Path,
+) -> None:
+    node = Node(tmp_path)
+    node.found(node.n)
+    node.hears(node.n, report())
+    node.hears(node.c, report())
+    await node.restart()
+    node.found(node.c, name=NAME)
+    node.hears(node.c, report())
+    assert node.goes_to(PUBLISH) == node.c
+    assert node.registry.problems == []
+
+
+async def test_of_two_that_were_found_and_serve_all_neither_is_taken_for_the_node_plugin(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    node.start(named=False)
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(node.n)
+        listening.listen()
+        for path in (node.n, node.c):
+            node.found(path)
+            node.hears(path, report())
+        with pytest.raises(DriverAmbiguous):
+            node.goes_to(PUBLISH)
+    await node.restart()
+    node.found(node.n)
+    node.hears(node.c, report())
+    with pytest.raises(DriverMissing):
+        node.goes_to(PUBLISH)
+
+
+async def test_what_registers_with_the_kubelet_counts_before_what_is_found(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    node.start(named=False)
+    node.found(node.n, name=NAME)
+    node.found(node.c)
+    node.hears(node.c, report())
+    await node.restart()
+    node.hears(node.c, report())
+    with pytest.raises(DriverMissing):
+        node.goes_to(PUBLISH)
+
+
+async def test_a_node_plugin_that_is_away_is_named_beside_any_other_socket_that_lacks_node(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    node.found(node.n)
+    node.hears(node.n, report())
+    node.hears(node.c, report())
+    node.is_forgotten(node.n)
+    other = str(tmp_path / "other")
+    node.found(other)
+    node.hears(other, report(lacks=LACKS_NODE))
+    with pytest.raises(DriverMissing):
+        node.goes_to(PUBLISH)
+    assert [problem for problem in node.registry.problems if f"which was at {node.n}, is away" in problem]
+
+
 async def test_nothing_of_node_is_told_before_the_node_plugin_was_heard_for_a_sidecar_asks_only_once(
     tmp_path: Path,
 ) -> None:
@@ -242,3 +301,14 @@ async def test_beside_a_kubelet_a_topology_that_the_controller_alone_announces_o
     assert node.registry._has_topology(NAME)
     node.hears(node.c, report(lacks=LACKS_NODE))
     assert not node.registry._has_topology(NAME)
+
+
+async def test_a_topology_that_the_node_plugin_alone_announces_outlives_its_absence(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    node.found(node.n)
+    node.hears(node.n, report(topology=True))
+    node.hears(node.c, report())
+    await node.restart()
+    node.hears(node.c, report())
+    (told,) = told_reports(node.registry.drivers)
+    assert has_topology(told.answers[GET_PLUGIN_CAPABILITIES].body)

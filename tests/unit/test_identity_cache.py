@@ -125,7 +125,7 @@ def test_an_answer_that_comes_later_than_the_others_is_published_when_it_comes(
     cache.update(without(report(), missing))
     assert cache.known
     with pytest.raises(
-        NothingKnown, match=f"it has not answered {missing}; look at the log of the edge agent on node n1"
+        NothingKnown, match=f"nothing that serves it has answered {missing}; look at the edge agent's log on node n1"
     ):
         cache.answer(missing)
     cache.update(report())

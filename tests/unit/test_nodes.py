@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -23,7 +24,7 @@ from common.errors import (
 )
 from common.limits import Limits
 from common.messages import Hello, Reason
-from common.reports import GET_PLUGIN_INFO, MAX_REPORT_BYTES, Answer, DriverReport
+from common.reports import GET_PLUGIN_INFO, MAX_REPORT_BYTES, NODE_GET_INFO, Answer, DriverReport
 from common.status import Code, Status
 from common.transport import Peer as Address
 from common.version import introduce
@@ -351,6 +352,19 @@ async def test_the_same_report_again_is_no_change(world: World) -> None:
     await world.connected()
     world.nodes.report("n1", [report()])
     assert world.changes == [DRIVER]
+
+
+async def test_what_a_driver_has_answered_before_stays_known_while_it_does_not_answer(world: World) -> None:
+    await world.connected()
+    whole = replace(report(), answers={**report().answers, NODE_GET_INFO: Answer(0, body=b"where it is")})
+    world.nodes.report("n1", [whole])
+    world.changes.clear()
+    world.nodes.report("n1", [report()])
+    assert (world.nodes.find_report(DRIVER, "n1"), world.changes) == (whole, [])
+    world.nodes.report("n1", [report(version=b"2")])
+    assert world.nodes.find_report(DRIVER, "n1") == replace(
+        whole, answers={**whole.answers, **report(version=b"2").answers}
+    )
 
 
 async def test_of_several_drivers_only_those_that_changed_are_told(world: World) -> None:

@@ -30,8 +30,8 @@ class Registry:
     def is_registered(self, _name: str, _socket: str) -> bool:
         return False
 
-    def found(self, finder: str, _endpoint: str) -> None:
-        self.heard.append(f"found {finder}")
+    def found(self, finder: str, _endpoint: str, *, name: str = "") -> None:
+        self.heard.append(f"found {finder} {name}".strip())
 
     def lost(self, finder: str) -> None:
         self.heard.append(f"lost {finder}")

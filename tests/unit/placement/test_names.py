@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
+    from cloud.nodes import Reply
+
 GROUPS = "/csi.v1.GroupController/"
 
 
@@ -443,9 +445,7 @@ async def test_a_pinned_success_that_nobody_took_stays_with_its_node_until_it_is
 async def test_a_pinned_success_that_nobody_took_outlives_a_final_word_to_a_retry(world: World, overlap: bool) -> None:
     """What was made is known: no error takes that back, whether it is heard before or after the success is given up."""
     world.make("n1")
-    call = Call(DRIVER, CONTROLLER + "CreateVolume", create("pvc-1").SerializeToString(), "c", None)
-    first = await world.placement.call(call, wanted="n1", mode=Mode.PINNED, goes_to=lambda _: None)
-    assert await first.receive()
+    first = await begun(world)
     if not overlap:
         first.acknowledge(delivered=False)
     world.refuse("n1", Code.INTERNAL)
@@ -455,12 +455,46 @@ async def test_a_pinned_success_that_nobody_took_outlives_a_final_word_to_a_retr
     assert (world.places(), world.holder()) == (["n1"], "n1")
 
 
-async def test_a_pinned_success_that_could_not_be_passed_on_is_one_that_nobody_took(world: World) -> None:
-    """The caller's own limits may refuse the answer."""
+@pytest.mark.parametrize("how", ["deleted", "forgotten"])
+async def test_what_was_deleted_or_forgotten_before_a_success_was_given_up_does_not_come_back(
+    world: World, how: str
+) -> None:
+    """The caller had the answer, and what says so was lost with its link."""
     world.make("n1")
+    first = await begun(world)
+    if how == "deleted":
+        world.vendors["n1"] = lambda _: (b"", Status(Code.OK, origin=Origin.VENDOR))
+        await world.ask("DeleteVolume", delete(), mode=Mode.PINNED, wanted="n1")
+    else:
+        await world.placement.forget("n1")
+    first.acknowledge(delivered=False)
+    assert (world.places(), world.holder()) == ([], "")
+
+
+@pytest.mark.parametrize("later_first", [True, False])
+async def test_of_two_pinned_successes_of_one_name_that_were_taken_nothing_is_kept(
+    world: World, later_first: bool
+) -> None:
+    world.make("n1")
+    replies = [await begun(world), await begun(world)]
+    assert (world.places(), world.holder()) == (["n1"], "n1")
+    for reply in reversed(replies) if later_first else replies:
+        reply.acknowledge(delivered=True)
+    assert (world.places(), world.holder()) == ([], "")
+
+
+async def begun(world: World) -> Reply:
+    """A pinned create that has succeeded, and whose answer nobody has taken yet."""
     call = Call(DRIVER, CONTROLLER + "CreateVolume", create("pvc-1").SerializeToString(), "c", None)
     reply = await world.placement.call(call, wanted="n1", mode=Mode.PINNED, goes_to=lambda _: None)
     assert await reply.receive()
+    return reply
+
+
+async def test_a_pinned_success_that_could_not_be_passed_on_is_one_that_nobody_took(world: World) -> None:
+    """The caller's own limits may refuse the answer."""
+    world.make("n1")
+    reply = await begun(world)
     reply.cancel()
     assert world.places() == ["n1"]
 
