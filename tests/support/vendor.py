@@ -150,7 +150,7 @@ class Vendor(grpc.GenericRpcHandler):
             ("grpc.max_receive_message_length", _UNLIMITED),
             ("grpc.max_send_message_length", _UNLIMITED),
         ]
-        self._server = grpc.server(ThreadPoolExecutor(_THREADS), options=options)
+        self._server = grpc.server(ThreadPoolExecutor(_THREADS, thread_name_prefix="vendor"), options=options)
         self._server.add_generic_rpc_handlers((self,))
         self._server.add_insecure_port(f"unix://{self.socket}")
         self._server.start()
