@@ -113,6 +113,7 @@ class VolumePlugin:
         secrets: Mapping[str, str],
         fs_group: int | None = None,
         selinux_label: str = "",
+        reconstructed: bool = False,
     ) -> None:
         """Make a volume ready on this node: NodeStageVolume, if the driver stages. Not for inline volumes.
 
@@ -122,6 +123,8 @@ class VolumePlugin:
             secrets: of its `stage_secret`.
             fs_group: of the pod that it is staged for; used by drivers with VOLUME_MOUNT_GROUP.
             selinux_label: the pod's.
+            reconstructed: its state was rebuilt from the disk: a refusal does not prove that nothing is there, and what
+                tells of it stays.
 
         Raises:
             VolumeError: see the module's rules.
@@ -147,7 +150,8 @@ class VolumePlugin:
             hidden = node_requests.sensitive(volume, publish_context, secrets)
             await self._call(driver, "stage", node_requests.STAGE, request, hidden)
         except Refused:
-            await _tidied(self._dirs.tidy_refused_stage, staged)
+            if not reconstructed:
+                await _tidied(self._dirs.tidy_refused_stage, staged)
             raise
 
     async def publish(

@@ -27,6 +27,7 @@ class Plugin(Protocol):
         secrets: Mapping[str, str],
         fs_group: int | None = None,
         selinux_label: str = "",
+        reconstructed: bool = False,
     ) -> None:
         """Make it ready on this node."""
 

@@ -1,10 +1,12 @@
-"""A staging: how a volume is staged on this node, which pods may get it so, and whether it is to be staged anew.
+"""A staging: how a volume is staged on this node, which pods may get it so, and what is to be taken down before.
 
 Rules:
 
 * It is staged for the first pod that may get it. What keeps another pod from it keeps nobody else.
 * Nothing is staged anew under a pod. What was staged with other arguments, or under an attachment that is no more, is
   unstaged while no pod has it.
+* Nor is what a pod surely has taken from it. What it may have, and was asked for with other arguments than now, is
+  unpublished before it is published (RULE C14).
 """
 
 import hashlib
@@ -13,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from edge.manager.host import VolumeHost
 from edge.manager.places import Target, staging_place, target_for
 from edge.manager.rows import VolumeRows
-from edge.manager.states import Device
+from edge.manager.states import Device, Publication, State
 from edge.volumes import PodVolume, Volume, VolumeKey
 
 _STAGE_UNSTAGE = 1
@@ -70,6 +72,8 @@ class VolumeStaging:
         holder = self._host.places.holder(want)
         if holder is not None:
             return f"another volume is in the place of {volume.name}, until it is taken down: {holder}"
+        if self.is_outdated(want, had.get(target)):
+            return "it may be there as it was asked for before, and is taken down first"
         return self.misfit(want) if any(other != target for other in had) else ""
 
     def misfit(self, want: PodVolume) -> str:
@@ -86,6 +90,17 @@ class VolumeStaging:
                 f"it is asked to when no pod has it any more"
             )
         return ""
+
+    def is_outdated(self, want: PodVolume, row: Publication | None) -> bool:
+        """Whether a pod may have it otherwise than it is to get it now.
+
+        What only the disk tells of has no arguments, and what was asked for before a boot is nowhere mounted.
+        """
+        if row is None or row.state is State.DONE:
+            return False
+        is_comparable = row.arguments and not row.reconstructed and row.boot == self._host.boot
+        is_other = is_comparable and row.arguments != publish_arguments(want)
+        return is_other or row.block != want.volume.block
 
     def is_stale(self, wants: Mapping[Target, PodVolume]) -> bool:
         """Whether no pod has it, and it was staged in another way than the next one is to get it.
@@ -121,6 +136,11 @@ class VolumeStaging:
         for target, want in wants.items():
             if not want.volume.ephemeral and not self._rows.is_published(target):
                 yield want
+
+
+def publish_arguments(want: PodVolume) -> str:
+    """A publication's, for its row."""
+    return hash_arguments(want.volume, want.pod.fs_group, want.read_only)
 
 
 def hash_arguments(volume: Volume, *more: object) -> str:

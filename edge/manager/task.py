@@ -24,7 +24,7 @@ from edge.manager.expander import VolumeExpander
 from edge.manager.host import VolumeHost
 from edge.manager.places import VOLUME, Target
 from edge.manager.rows import VolumeRows, published_of, staged_of
-from edge.manager.staging import VolumeStaging, hash_arguments
+from edge.manager.staging import VolumeStaging, publish_arguments
 from edge.manager.states import Device, Publication, Row, State
 from edge.manager.steps import MOUNTING, REGULAR, Candidate, Step, tell_pods
 from edge.manager.upkeep import VolumeUpkeep
@@ -184,7 +184,7 @@ class VolumeTask:
         for target in rows.unwritten:
             yield Step.RECORD, target
         for target, publication in rows.publications.items():
-            if target not in self.wants and self._host.may_unpublish(publication):
+            if self._is_to_go(target, publication):
                 yield Step.UNPUBLISH, target
         is_stale = self._staging.is_stale(self.wants)
         is_ready = self._staging.is_done and not is_stale
@@ -193,10 +193,16 @@ class VolumeTask:
         elif not is_ready and self._staging.next_want(self.wants) is not None:
             yield Step.STAGE, VOLUME
         for target, want in self.wants.items():
-            if rows.is_published(target):
+            if rows.is_published(target) or self._staging.is_outdated(want, rows.publications.get(target)):
                 continue
             if is_ready or want.volume.ephemeral or self._staging.obstacle(want):  # which the try tells
                 yield Step.PUBLISH, target
+
+    def _is_to_go(self, target: Target, publication: Publication) -> bool:
+        want = self.wants.get(target)
+        if want is None:
+            return self._host.may_unpublish(publication)
+        return self._staging.is_outdated(want, publication)
 
     # ---- one step ----------------------------------------------------------------------------------------------------
 
@@ -273,6 +279,7 @@ class VolumeTask:
                 secrets=secrets,
                 fs_group=want.pod.fs_group,
                 selinux_label=want.pod.selinux_label,
+                reconstructed=intent.reconstructed,
             )
         except NotReady:
             await self.rows.settle(Step.STAGE, before or intent, gone=before is None)
@@ -331,7 +338,7 @@ class VolumeTask:
         self._host.driver(self.key.driver)
         published = published_of(before)
         await self.rows.intend(Step.UNPUBLISH, replace(before, state=State.UNCERTAIN, error=""))
-        if target in self.wants or not self._host.may_unpublish(before):  # the reason went away while we wrote
+        if not self._is_to_go(target, before):  # the reason went away while we wrote
             await self.rows.settle(Step.UNPUBLISH, before)
             return
         try:
@@ -409,7 +416,7 @@ class VolumeTask:
             block=volume.block,
             ephemeral=volume.ephemeral,
             reconstructed=before is not None and before.reconstructed,
-            arguments=hash_arguments(volume, pod.fs_group, want.read_only),
+            arguments=publish_arguments(want),
             boot=self._host.boot,
             since=self._since(before),
         )

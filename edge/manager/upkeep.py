@@ -1,7 +1,7 @@
 """A volume's upkeep: what is done from time to time while it is mounted.
 
 Its use and health are read, and drivers that ask for it refresh its contents. Neither changes what is known of the
-mounts, whatever comes of it, and neither is in the way of another step.
+mounts, whatever comes of it. Reading is given up for any other step; a refresh, which the driver has begun, is not.
 """
 
 import asyncio

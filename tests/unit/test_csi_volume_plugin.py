@@ -348,6 +348,19 @@ async def test_a_block_volume_is_prepared_as_by_the_kubelet(plugin: VolumePlugin
     assert on_disk(plugin) == [f"{root}/publish", f"{root}/staging"]
 
 
+@pytest.mark.parametrize("block", [False, True])
+async def test_a_refused_stage_of_a_reconstructed_volume_keeps_what_tells_that_it_may_be_staged(
+    plugin: VolumePlugin, driver: ScriptedDriver, *, block: bool
+) -> None:
+    volume = replace(VOLUME, block=block)
+    staged = Staged(driver=volume.driver, handle=volume.handle, name=volume.name, block=block)
+    await stage(plugin, volume)
+    driver.answers["NodeStageVolume"] = (Code.INTERNAL, "busy")
+    await failed(stage(plugin, volume, reconstructed=True))
+    await plugin.unstage(staged, recorded=False)
+    assert driver.methods[-1] == "Unstage"
+
+
 async def test_a_refused_stage_of_a_block_volume_leaves_nothing(plugin: VolumePlugin, driver: ScriptedDriver) -> None:
     driver.answers["NodeStageVolume"] = (Code.INTERNAL, "no")
     await failed(stage(plugin, BLOCK))

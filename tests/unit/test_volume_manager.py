@@ -131,6 +131,7 @@ async def test_secrets_and_the_attachments_context_are_handed_on(world: World) -
         "secrets": {"key": "stage"},
         "fs_group": 42,
         "selinux_label": "",
+        "reconstructed": False,
     }
     assert (publish["publish_context"], publish["secrets"]) == ({"lun": "7"}, {"key": "publish"})
 
@@ -756,7 +757,7 @@ async def test_what_only_the_disk_tells_of_is_mounted_again_for_the_pod_that_wan
     world.add_pod()
     await world.start()
     assert world.plugin.calls == MOUNTED
-    assert world.plugin.given[1]["reconstructed"]
+    assert all(given["reconstructed"] for given in world.plugin.given)
 
 
 async def test_what_only_the_disk_tells_of_is_taken_down_when_the_store_is_complete(world: World) -> None:

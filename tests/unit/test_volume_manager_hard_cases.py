@@ -10,7 +10,7 @@ import pytest
 
 from common.objects import Object, Ref
 from common.status import Code
-from edge.disk.found_volumes import Found, Unreadable
+from edge.disk.found_volumes import Found, Published, Staged, Unreadable
 from edge.volume_errors import NotReady, Refused, Uncertain
 from tests.support.volume_world import DRIVER, World, persistent_claim, persistent_volume, settle
 
@@ -151,6 +151,45 @@ async def test_pods_that_had_a_volume_before_it_was_for_one_pod_only_have_it_aga
     world.take_calls()
     await world.restart(boot="boot-2")
     assert world.take_calls() == ["stage h-data", "publish h-data two-uid", "publish h-data web-uid"]
+
+
+async def test_a_publication_of_unknown_outcome_is_undone_before_it_is_asked_for_with_other_arguments(
+    world: World,
+) -> None:
+    world.plugin.fails("publish", Uncertain("it hangs"))
+    world.add_pod()
+    await world.start()
+    assert world.take_calls() == ["stage h-data", "publish h-data web-uid"]
+    world.store.put(persistent_volume("data", mountOptions=["noatime"]))
+    await settle()
+    assert world.take_calls() == [
+        "unpublish h-data web-uid",
+        "unstage h-data",
+        "stage h-data",
+        "publish h-data web-uid",
+    ]
+
+
+async def test_a_mounted_file_system_of_which_the_disk_alone_tells_is_taken_down_before_it_is_a_block_volume(
+    world: World,
+) -> None:
+    ref = world.add_pod()
+    await world.start()
+    await world.manager.close(0.0)
+    world.states.kept.clear()
+    world.plugin.found = Found(
+        (Published(driver=DRIVER, handle="h-data", name="pv-data", pod_uid="web-uid"),),
+        (Staged(driver=DRIVER, handle="h-data"),),
+    )
+    block_volume(world)
+    world.add_pod(devices=("data",))
+    world.take_calls()
+    await world.restart()
+    assert world.take_calls()[:2] == ["unpublish h-data web-uid", "unstage h-data"]
+    world.store.drop(ref)
+    await settle()
+    await world.clock.turn(500.0)
+    assert not world.plugin.mounted
 
 
 async def test_a_volume_whose_place_is_taken_in_one_pod_is_mounted_for_another(world: World) -> None:
