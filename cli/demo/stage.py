@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -15,12 +14,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from cli.demo.leash import leash
+from edge.disk.mounts import read_table
 
 NODE = "edge-1"
 DRIVER = "dirdriver.csi"
-
-_BLANKS = re.compile(r"\\([0-7]{3})")
-"""How a blank in a path is written in the mount table (proc_pid_mountinfo(5))."""
 
 _READY_S = 30.0
 """How long the processes may take to find each other: seconds, on a slow machine."""
@@ -216,9 +213,7 @@ class Stage:
 
     def unmount(self) -> int:
         """Unmount everything below the kubelet's directory, as a reboot does; gives how much it was."""
-        lines = Path("/proc/self/mountinfo").read_text().splitlines()
-        paths = [_BLANKS.sub(lambda found: chr(int(found[1], 8)), line.split(" ")[4]) for line in lines]
-        found = [path for path in paths if path.startswith(f"{self.kubelet}/")]
+        found = read_table(self.kubelet).within(self.kubelet)
         for path in reversed(found):
             subprocess.run(["umount", "--lazy", path], check=False, capture_output=True)  # noqa: S603, S607  # the system's
         return len(found)

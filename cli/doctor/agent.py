@@ -9,7 +9,7 @@ from typing import Any
 from cli.doctor import csi_probe, hub_probe
 from cli.doctor.certificates import check_certificate
 from cli.doctor.clock import check_clock, skew_s
-from cli.doctor.disk import MOUNTINFO, check_directory, check_propagation
+from cli.doctor.disk import check_directory, check_propagation
 from cli.doctor.finding import Check, Finding, Level, Result, known, listed, ok, perform, warning, wrong
 from cli.doctor.sockets import answers, check_socket
 from cli.edge_volumes import ask
@@ -17,6 +17,7 @@ from cloud.admission import SUBJECTS, Role
 from common.errors import BridgeError
 from common.tls import TlsFiles, TlsIdentity
 from common.version import SOFTWARE
+from edge.disk.mounts import read_table
 from edge.kubelet_part import KUBELET_SOCKET
 from edge.settings import AgentSettings
 
@@ -126,7 +127,7 @@ def _kubelet_checks(settings: AgentSettings) -> list[Check]:
         return check_kubelet(own=own, there=there, root=root)
 
     async def propagation() -> Finding:
-        return check_propagation(root.resolve(), MOUNTINFO.read_text(errors="surrogateescape"))
+        return check_propagation(root.resolve(), read_table(root).mounts)
 
     checks = [Check("kubelet", kubelet)]
     if own:

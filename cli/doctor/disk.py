@@ -2,11 +2,11 @@
 
 import os
 import stat
+from collections.abc import Iterable
 from pathlib import Path
 
 from cli.doctor.finding import Finding, ok, warning, wrong
-
-MOUNTINFO = Path("/proc/self/mountinfo")
+from edge.disk.mounts import Mount
 
 _FULL_BYTES, _FULL_FILES = 1 << 20, 10
 """A database cannot go on with less."""
@@ -51,30 +51,21 @@ def check_room(path: Path, *, free_bytes: int, free_files: int | None) -> Findin
     return ok(f"{path} can be written ({room})")
 
 
-def check_propagation(path: Path, table: str) -> Finding:
+def check_propagation(path: Path, mounts: Iterable[Mount]) -> Finding:
     """Whether what is mounted below a directory is seen in other mount namespaces.
 
     Args:
         path: without symbolic links.
-        table: `MOUNTINFO`.
+        mounts: the mount table, in its order: a later one covers an earlier one.
     """
-    point, fields = _mount_of(str(path), table)
-    if any(field.startswith("shared:") for field in fields):
+    point, shared = "/", False
+    for mount in mounts:
+        if len(mount.path) >= len(point) and path.is_relative_to(mount.path):
+            point, shared = mount.path, mount.shared
+    if shared:
         return ok(f"mounts below {path} are seen by other mount namespaces (shared at {point})")
     return warning(
         f"mounts below {path} are seen in this mount namespace alone ({point} is not shared)",
         f"in a container, mount {path} with mountPropagation: Bidirectional; on a host, mount --make-rshared {point}; "
         f"nothing, if the driver, the agent and the pods all run in this mount namespace",
     )
-
-
-def _mount_of(path: str, table: str) -> tuple[str, list[str]]:
-    """The mount that a path is on, and its optional fields (proc_pid_mountinfo(5)). Later ones cover earlier ones."""
-    best, fields = "/", list[str]()
-    for line in table.splitlines():
-        before, _, _ = line.partition(" - ")
-        _, _, _, _, point, _, *optional = before.split(" ")
-        inside = point in {"/", path} or path.startswith(f"{point}/")
-        if inside and len(point) >= len(best):
-            best, fields = point, optional
-    return best, fields

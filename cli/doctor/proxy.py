@@ -1,6 +1,7 @@
 """The checks of a proxy driver, at the socket where its sidecars come."""
 
 import asyncio
+import os
 from pathlib import Path
 
 from cli.doctor import csi_probe
@@ -19,7 +20,7 @@ _OF_ALL = "GetCapacity would have to ask all"
 
 async def examine(socket: Path, *, limit_s: float) -> list[Result]:
     """Look at the proxy driver that serves there."""
-    connected = connections(socket, await asyncio.to_thread(UNIX_TABLE.read_text, errors="replace"))
+    connected = connections(socket, os.fsdecode(await asyncio.to_thread(UNIX_TABLE.read_bytes)))
     first = check_socket(socket, start=f"csi-bridge driver, with --endpoint=unix://{socket}", private=True)
 
     async def identity() -> Finding:

@@ -55,9 +55,9 @@ def connections(path: Path, table: str) -> int:
 
     Args:
         path: as it was bound.
-        table: `UNIX_TABLE`: Num RefCount Protocol Flags Type St Inode Path.
+        table: `UNIX_TABLE`, as `os.fsdecode` gives it: Num RefCount Protocol Flags Type St Inode Path.
     """
-    rows = (line.split(maxsplit=7) for line in table.splitlines())
+    rows = (line.split(maxsplit=7) for line in table.split("\n"))
     return sum(len(row) == 8 and row[5] == _CONNECTED and row[7] == str(path) for row in rows)
 
 

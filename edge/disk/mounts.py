@@ -37,11 +37,13 @@ class Mount:
         device: `major:minor` of the file system.
         root: which part of the file system is mounted.
         path: the mount point.
+        shared: what is mounted below it is seen in other mount namespaces.
     """
 
     device: str
     root: str
     path: str
+    shared: bool = False
 
 
 class MountTable:
@@ -92,11 +94,18 @@ class MountTable:
 
 
 def parse(text: str) -> list[Mount]:
-    """The lines of a mountinfo file."""
+    """The lines of a mountinfo file.
+
+    Args:
+        text: as `os.fsdecode` gives it: a text file's reader would take a carriage return in a path for a line's end.
+    """
     found = []
-    for line in text.splitlines():
-        _, _, device, root, path, _ = line.split(" ", 5)
-        found.append(Mount(device, _unescaped(root), _unescaped(path)))
+    # Not splitlines(): of all that it cuts at, the kernel escapes nothing but the newline.
+    for line in filter(None, text.split("\n")):
+        _, _, device, root, path, rest = line.split(" ", 5)
+        _, *optional = rest.partition(" - ")[0].split(" ")
+        shared = any(field.startswith("shared:") for field in optional)
+        found.append(Mount(device, _unescaped(root), _unescaped(path), shared))
     return found
 
 

@@ -1,5 +1,6 @@
 """A loop device: an image as a block device. What is attached is asked of the kernel, never remembered."""
 
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +18,7 @@ def devices(image: Path, *, sysfs: Path = SYSFS) -> Iterator[tuple[Path, bool]]:
     """The devices that an image is attached to, and whether each is read-only."""
     for loop in sysfs.glob("loop[0-9]*/loop/backing_file"):
         try:
-            backing = loop.read_text().rstrip("\n")
+            backing = os.fsdecode(loop.read_bytes()).removesuffix("\n")
             readonly = (loop.parent.parent / "ro").read_text().strip() == "1"
         except OSError:
             continue  # detached while we looked

@@ -3,6 +3,7 @@
 Whether a path is a mount point is read from /proc/self/mountinfo: asking the path itself hangs on a dead filesystem.
 """
 
+import os
 import re
 import time
 from collections.abc import Iterable, Iterator
@@ -43,7 +44,8 @@ class Mount:
 
 def parse_mountinfo(text: str) -> Iterator[Mount]:
     """The lines of a mountinfo file (proc_pid_mountinfo(5)), in the order in which things were mounted."""
-    for line in text.splitlines():
+    # Not splitlines(): of all that it cuts at, the kernel escapes nothing but the newline.
+    for line in filter(None, text.split("\n")):
         before, _, after = line.partition(" - ")
         fields = before.split(" ")
         yield Mount(
@@ -66,7 +68,7 @@ def canonical(path: Path) -> Path:
 def mounted_at(path: Path) -> Mount | None:
     """The uppermost mount at a path."""
     path = canonical(path)
-    table = parse_mountinfo(MOUNTINFO.read_text(encoding="utf-8", errors="surrogateescape"))
+    table = parse_mountinfo(os.fsdecode(MOUNTINFO.read_bytes()))
     found = [mount for mount in table if mount.path == str(path)]
     return found[-1] if found else None
 

@@ -30,6 +30,7 @@ from common.errors import NotWhole, SettingsError
 from common.status import Code, Status
 from common.tls import TlsFiles
 from common.version import SOFTWARE
+from edge.disk.mounts import parse
 from tests.support.certificates import Authority, Pem
 
 if TYPE_CHECKING:
@@ -154,8 +155,13 @@ MOUNTS = """\
 def test_mounts_are_seen_elsewhere_if_the_uppermost_mount_of_the_directory_is_shared(
     path: str, level: str, point: str
 ) -> None:
-    found = check_propagation(Path(path), MOUNTS)
+    found = check_propagation(Path(path), parse(MOUNTS))
     assert (found.level, point in found.what) == (level, True)
+
+
+def test_a_directory_with_a_blank_in_its_name_is_on_its_own_mount_and_not_on_the_one_above() -> None:
+    own = "25 21 8:3 / /srv/a\\040b rw,relatime - ext4 /dev/sdc1 rw\n"
+    assert check_propagation(Path("/srv/a b/kubelet"), parse(MOUNTS + own)).level == "warning"
 
 
 # -------------------- sockets --------------------
@@ -194,6 +200,8 @@ def test_connections_are_the_accepted_ends_of_a_path() -> None:
         "4: 00000003 00000000 00000000 0001 03 1005 /csi/csi.sock2\n"
     )
     assert connections(Path("/csi/csi.sock"), table) == 2
+    odd = "/csi/a\x85b\r.sock"
+    assert connections(Path(odd), table + f"5: 00000003 00000000 00000000 0001 03 1006 {odd}\n") == 1
 
 
 # -------------------- certificates --------------------

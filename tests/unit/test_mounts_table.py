@@ -2,7 +2,10 @@
 
 from pathlib import Path
 
-from edge.disk.mounts import Mount, MountTable, parse
+import pytest
+
+from edge.disk import mounts
+from edge.disk.mounts import Mount, MountTable, parse, read_table
 
 TABLE = """\
 25 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw
@@ -21,8 +24,20 @@ def table(text: str = TABLE) -> MountTable:
 
 
 def test_a_line_is_parsed_with_any_number_of_optional_fields() -> None:
-    assert parse(TABLE)[2] == Mount("8:16", "/pool/v1", str(STAGED))
-    assert parse(TABLE)[3] == Mount("8:16", "/pool/v1", str(TARGET))
+    assert parse(TABLE)[2] == Mount("8:16", "/pool/v1", str(STAGED), shared=True)
+    assert parse(TABLE)[3] == Mount("8:16", "/pool/v1", str(TARGET), shared=False)
+
+
+@pytest.mark.parametrize("odd", ["\r", "\x0b", "\x0c", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029", "\udcff"])
+def test_a_line_ends_where_the_kernel_ends_it_whatever_a_path_or_a_source_holds(
+    odd: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = f"103 25 0:50 /x{odd}y /media/a{odd}b rw shared:9 - vfat /dev/disk{odd}1 rw\n"
+    monkeypatch.setattr(mounts, "MOUNTINFO", tmp_path / "mountinfo")
+    mounts.MOUNTINFO.write_bytes((line + TABLE).encode("utf-8", "surrogateescape"))
+    first, *rest = read_table(KUBELET).mounts
+    assert first == Mount("0:50", f"/x{odd}y", f"/media/a{odd}b", shared=True)
+    assert rest == parse(TABLE)
 
 
 def test_escaped_characters_in_a_path_are_undone() -> None:

@@ -1,8 +1,11 @@
 """The mount table and the loop devices, as the kernel's files tell of them."""
 
+import os
 from pathlib import Path
 
-from examples.dirdriver import loops
+import pytest
+
+from examples.dirdriver import loops, mounts
 from examples.dirdriver.mounts import parse_mountinfo
 
 MOUNTINFO = """\
@@ -23,6 +26,23 @@ def test_each_line_of_mountinfo_is_a_mount() -> None:
     assert (device.path, device.source) == ("/pods/back\\slash", "/dev/loop3")
 
 
+@pytest.mark.parametrize("odd", ["\r", "\x0c", "\x1c", "\x85", "\u2028"])
+def test_a_line_ends_where_the_kernel_ends_it_whatever_a_path_or_a_source_holds(odd: str) -> None:
+    (found,) = parse_mountinfo(f"94 22 0:50 / /media/a{odd}b rw,relatime - vfat /dev/disk{odd}1 rw\n")
+    assert (found.path, found.source) == (f"/media/a{odd}b", f"/dev/disk{odd}1")
+
+
+def test_a_mount_point_with_a_carriage_return_in_its_name_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path.resolve() / "a\rb"
+    monkeypatch.setattr(mounts, "MOUNTINFO", tmp_path / "mountinfo")
+    mounts.MOUNTINFO.write_bytes(b"94 22 0:50 / %b rw - vfat /dev/sdb1 rw\n" % os.fsencode(place))
+    found = mounts.mounted_at(place)
+    assert found is not None
+    assert found.path == str(place)
+
+
 def loop(sysfs: Path, name: str, backing: str, *, readonly: bool) -> None:
     folder = sysfs / name / "loop"
     folder.mkdir(parents=True)
@@ -39,3 +59,8 @@ def test_the_devices_of_an_image_are_found_with_their_kind(tmp_path: Path) -> No
     found = set(loops.devices(Path("/state/volumes/a/image"), sysfs=tmp_path))
 
     assert found == {(Path("/dev/loop0"), False), (Path("/dev/loop12"), True)}
+
+
+def test_the_device_of_an_image_with_a_carriage_return_in_its_path_is_found(tmp_path: Path) -> None:
+    loop(tmp_path, "loop0", "/state/a\r/image\n", readonly=False)
+    assert list(loops.devices(Path("/state/a\r/image\n"), sysfs=tmp_path)) == [(Path("/dev/loop0"), False)]
