@@ -117,6 +117,10 @@ def parse(raw: bytes) -> VolumeData:
     for field, value in values.items():
         if not isinstance(value, str):
             raise VolumeDataUnknown(f"its {_KEYS[field]} is no string")
+        try:
+            value.encode()  # JSON can tell of half a character, and no path, row or request can hold it
+        except UnicodeEncodeError:
+            raise VolumeDataUnknown(f"its {_KEYS[field]} is no text") from None
     for field in ("driver", "handle"):
         if not values[field]:
             raise VolumeDataUnknown(f"it has no {_KEYS[field]}")

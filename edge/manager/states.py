@@ -228,27 +228,32 @@ class VolumeStates:
                 self._writing = bool(writes)
             if not writes:
                 return
-            error = self._write(writes)
-            for write in writes:
-                write.tell(error)
+            self._write(writes)
 
-    def _write(self, writes: "list[_Write]") -> Exception | None:
+    def _write(self, writes: "list[_Write]") -> None:
+        failed = None
         try:
             with self._database:
                 for write in writes:
                     self._database.execute(write.statement, write.values)
         except Exception as error:
+            if len(writes) > 1 and not isinstance(error, sqlite3.Error):
+                for write in writes:  # it is one row's own fault: no other is to fail with it
+                    self._write([write])
+                return
             trouble = str(error) or type(error).__name__
             if trouble != self.trouble:
                 text = "cannot write %s; no driver is asked for anything until it works: %s"
                 bug = None if isinstance(error, sqlite3.Error) else error
                 log.error(text, self._path, trouble, exc_info=bug)  # noqa: TRY400  # most are no bugs
             self.trouble = trouble
-            return NotReady(f"the volume's state cannot be written to {self._path}: {trouble}")
-        if self.trouble:
-            log.info("%s is written again", self._path)
+            failed = NotReady(f"the volume's state cannot be written to {self._path}: {trouble}")
+        else:
+            if self.trouble:
+                log.info("%s is written again", self._path)
             self.trouble = ""
-        return None
+        for write in writes:
+            write.tell(failed)
 
     # ---- opening -----------------------------------------------------------------------------------------------------
 

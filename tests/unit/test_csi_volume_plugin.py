@@ -448,7 +448,7 @@ async def test_data_in_the_wrong_place_is_not_believed(plugin: VolumePlugin) -> 
     }
 
 
-@pytest.mark.parametrize("content", [None, "nonsense", "[]"])
+@pytest.mark.parametrize("content", [None, "nonsense", "[]", '{"driverName":"d.csi","volumeHandle":"\\ud800"}'])
 async def test_what_is_unreadable_and_not_mounted_can_be_cleaned_away(
     plugin: VolumePlugin, content: str | None
 ) -> None:

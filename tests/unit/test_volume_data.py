@@ -76,6 +76,8 @@ def test_keys_of_a_newer_kubelet_are_ignored() -> None:
         (b'{"driverName":"d"}', "has no volumeHandle"),
         (b'{"driverName":"d","volumeHandle":7}', "volumeHandle is no string"),
         (b'{"driverName":"d","volumeHandle":"h","nodeName":null}', "nodeName is no string"),
+        (rb'{"driverName":"d","volumeHandle":"\ud800"}', "volumeHandle is no text"),
+        (rb'{"driverName":"d","volumeHandle":"h","specVolID":"\udfff\ud83d"}', "specVolID is no text"),
     ],
 )
 def test_what_does_not_tell_its_volume_is_unknown_and_says_why(raw: bytes, why: str) -> None:
@@ -87,6 +89,12 @@ def test_what_does_not_tell_its_volume_is_unknown_and_says_why(raw: bytes, why: 
 def test_no_content_does_more_than_be_unknown(raw: bytes) -> None:
     with contextlib.suppress(VolumeDataUnknown):
         parse(raw)
+
+
+@given(st.text(st.characters(categories=["Cs", "L"])))
+def test_what_was_read_can_be_written(handle: str) -> None:
+    with contextlib.suppress(VolumeDataUnknown):
+        assert parse(parse(json.dumps({"driverName": "d", "volumeHandle": handle}).encode()).encode()).handle == handle
 
 
 @given(st.text(min_size=1), st.text(min_size=1), st.text())

@@ -6,6 +6,7 @@ import asyncio
 import os
 import sqlite3
 import stat
+import threading
 from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -128,6 +129,24 @@ async def test_a_write_that_fails_says_so_and_a_later_one_works(tmp_path: Path) 
         await states.put(PUBLICATION)
     assert states.trouble == ""
     await states.close()
+
+
+@pytest.mark.parametrize("row", [DEVICE, PUBLICATION])
+async def test_a_row_that_no_database_can_hold_fails_alone(
+    tmp_path: Path, row: Row, caplog: pytest.LogCaptureFixture
+) -> None:
+    states = VolumeStates(tmp_path)
+    all_wait = threading.Event()
+    states._thread.submit(all_wait.wait)  # so that they are written in one transaction
+    rows = [replace(row, handle=handle) for handle in ("first", "\ud800", "third")]
+    puts = [asyncio.ensure_future(states.put(row)) for row in rows]
+    await asyncio.sleep(0)
+    all_wait.set()
+    told = await asyncio.gather(*puts, return_exceptions=True)
+    await states.close()
+    assert [type(each) for each in told] == [type(None), NotReady, type(None)]
+    assert await kept(tmp_path) == [rows[0], rows[2]]
+    assert len([record for record in caplog.records if record.exc_info]) == 1
 
 
 @pytest.fixture
