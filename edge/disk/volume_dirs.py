@@ -9,7 +9,8 @@ Rules:
 
 import errno
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from edge.disk import volume_data
@@ -66,16 +67,27 @@ class VolumeDirs:
             stages: the driver will be asked.
         """
         if volume.block:
-            self._write_block_data(volume, "stage")
-            if stages:
-                self._root.make_dir(self.layout.block_staging(volume.name))
-                reach("stage.after-dir")
+            self._prepare_block_stage(volume, stages=stages)
             return
         target = self.layout.staging_target(volume.driver, volume.handle)
         reach("stage.before-dir")
         self._root.make_dir(target)
         reach("stage.after-dir")
         self._write_data(target, volume_data.of_staging(volume, selinux_context), "stage")
+
+    def _prepare_block_stage(self, volume: Volume, *, stages: bool) -> None:
+        # What was there before this try stays: a driver may have been asked. No mount would tell of it.
+        is_known = self._root.has(self.layout.block_data(volume.name) / VOL_DATA)
+        try:
+            self._write_block_data(volume, "stage")
+            if stages:
+                self._root.make_dir(self.layout.block_staging(volume.name))
+                reach("stage.after-dir")
+        except OSError:
+            if not is_known:
+                with _quietly(self.layout.block_dir(volume.name)):
+                    self._tidy_block(volume.name, "stage")
+            raise
 
     def prepare_publish(self, wanted: PodVolume, target: Path) -> None:
         """What is there before NodePublishVolume."""
@@ -95,7 +107,8 @@ class VolumeDirs:
         try:
             self._write(target.parent / VOL_DATA, data, step)
         except OSError:
-            self._tidy_quietly(target, step)
+            with _quietly(target.parent):
+                self._tidy_target(target, step)
             raise
         reach(f"{step}.after-data")
 
@@ -264,12 +277,6 @@ class VolumeDirs:
                 f"see whether the driver sees {self.layout.root} with bidirectional mount propagation"
             )
 
-    def _tidy_quietly(self, target: Path, step: str) -> None:
-        try:
-            self._tidy_target(target, step)
-        except OSError as error:
-            log.warning("%s stays: %s", target.parent, _words(error))
-
     def _tidy_target(self, target: Path, step: str) -> None:
         """Remove a target where nothing is mounted, its vol_data.json, and their directory: in this order."""
         if read_table(self.layout.root).is_mount_point(target):
@@ -297,6 +304,15 @@ class VolumeDirs:
         reach(f"{step}.after-data-removed")
         self._root.remove_dir(self.layout.block_data(name))
         self._root.remove_dir(self.layout.block_dir(name))
+
+
+@contextmanager
+def _quietly(place: Path) -> Iterator[None]:
+    """Tidy up after an error, which counts more than what stays behind."""
+    try:
+        yield
+    except OSError as error:
+        log.warning("%s stays: %s", place, _words(error))
 
 
 def _words(error: OSError) -> str:

@@ -1,6 +1,7 @@
 """The steps on a volume: what lies on disk before, during and after each call, and what its failure means."""
 
 import asyncio
+import errno
 import json
 import threading
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from common.status import Code
 from edge.csi_volume_plugin import Published, Staged, Unreadable, VolumePlugin
 from edge.disk import mounts
 from edge.disk.block_devices import BlockDevices
+from edge.disk.root_dir import RootDir
 from edge.volume_errors import NON_FINAL, NotReady, Refused, Uncertain, VolumeError
 from edge.volumes import DriverRules, Pod, PodVolume, Volume
 from tests.support.node_driver import NO_ANSWER, ScriptedDriver
@@ -365,6 +367,40 @@ async def test_a_refused_stage_of_a_block_volume_leaves_nothing(plugin: VolumePl
     driver.answers["NodeStageVolume"] = (Code.INTERNAL, "no")
     await failed(stage(plugin, BLOCK))
     assert not any("pv2" in path for path in on_disk(plugin))
+
+
+@pytest.fixture
+def full_for_stagings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk takes vol_data.json, and then no staging directory of a block volume."""
+    make_dir = RootDir.make_dir
+
+    def full(root: RootDir, path: Path) -> None:
+        if "staging" in path.parts:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        make_dir(root, path)
+
+    monkeypatch.setattr(RootDir, "make_dir", full)
+
+
+@pytest.mark.usefixtures("full_for_stagings")
+async def test_a_block_volume_that_the_disk_has_no_room_to_stage_leaves_nothing(
+    plugin: VolumePlugin, driver: ScriptedDriver
+) -> None:
+    error = await failed(stage(plugin, BLOCK))
+    assert (type(error), str(error)) == (NotReady, "No space left on device")
+    assert driver.calls == []
+    assert not any("pv2" in path for path in on_disk(plugin))
+
+
+@pytest.mark.usefixtures("full_for_stagings")
+async def test_what_was_known_of_a_block_volume_stays_known_when_a_later_stage_finds_no_room(
+    plugin: VolumePlugin, driver: ScriptedDriver
+) -> None:
+    stages, driver.capabilities = driver.capabilities, frozenset()
+    await stage(plugin, BLOCK)
+    driver.capabilities = stages
+    await failed(stage(plugin, BLOCK))
+    assert on_disk(plugin) == ["plugins/kubernetes.io/csi/volumeDevices/pv2/data/vol_data.json"]
 
 
 async def test_a_block_volume_of_a_driver_that_does_not_stage_has_no_staging_directory(
