@@ -13,13 +13,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from edge.disk.layout import PLUGIN, VOL_DATA, Layout, escaped, handle_hash
+from edge.disk.layout import NO_DRIVERS, PLUGIN, VOL_DATA, Layout, escaped, handle_hash
 from edge.disk.root_dir import Kind, RootDir
 from edge.disk.volume_data import EPHEMERAL, LARGEST_BYTES, VolumeData, VolumeDataUnknown, parse
 from edge.volumes import VolumeKey
-
-_NO_DRIVERS = frozenset({"volumeDevices", "pv"})
-"""Beside the drivers' directories lie the block volumes', and what kubelets before 1.24 staged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +139,7 @@ class _Scan:
                 )
 
     def stagings(self) -> None:
-        for driver in self._dirs(self.layout.staging_root) - _NO_DRIVERS:
+        for driver in self._dirs(self.layout.staging_root) - NO_DRIVERS:
             for folder in _dirs(self._below(self.layout.staging_root / driver, driver=driver)):
                 path = self.layout.staging_root / driver / folder
                 try:

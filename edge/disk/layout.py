@@ -20,6 +20,9 @@ VOL_DATA = "vol_data.json"
 LONGEST_NAME_BYTES = 255
 """NAME_MAX of every Linux file system that a root directory lies on."""
 
+NO_DRIVERS = frozenset({"volumeDevices", "pv"})
+"""Beside the drivers' stagings lie the block volumes' directories, and what kubelets before 1.24 staged."""
+
 _BLOCK_OWN = frozenset({"staging", "publish"})
 """Beside the block volumes' own directories lie these two."""
 
@@ -65,6 +68,8 @@ class Layout:
         """The directory of a volume's staging, which holds vol_data.json."""
         if not handle:
             raise NotReady("the volume has an empty volumeHandle; mend its PersistentVolume")
+        if driver in NO_DRIVERS:  # a scan would not see the staging
+            raise NotReady(f"a driver cannot be called {driver}, as a directory of the kubelet's is: rename the driver")
         return self.staging_root / component("the driver's name", driver) / handle_hash(handle)
 
     def staging_target(self, driver: str, handle: str) -> Path:

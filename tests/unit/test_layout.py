@@ -66,6 +66,12 @@ def test_a_block_volume_is_not_called_like_the_directories_beside_it(name: str) 
         LAYOUT.block_data(name)
 
 
+@pytest.mark.parametrize("name", ["pv", "volumeDevices"])
+def test_a_driver_that_has_file_systems_is_not_called_like_the_directories_beside_the_drivers(name: str) -> None:
+    with pytest.raises(NotReady, match=f"a driver cannot be called {name}"):
+        LAYOUT.staging_target(name, "vol-1")
+
+
 def test_a_volume_without_a_handle_has_no_staging_directory() -> None:
     with pytest.raises(NotReady, match="empty volumeHandle"):
         LAYOUT.staging_target("d.csi", "")
