@@ -274,12 +274,13 @@ class Volumes:
     def describe(self) -> dict[str, Any]:
         """The pods and their volumes."""
         manager, heard_at = self._manager, self.metastore.heard_at
+        unwritten = self._states.trouble if self._states is not None else ""
         return {
             "as_of": timestamp(heard_at) if heard_at is not None else None,
             "in_step": self.metastore.in_step,
             "facts_waiting": self.metastore.facts.waiting,
             "started": manager is not None,
-            "trouble": self._trouble or self.metastore.trouble,
+            "trouble": self._trouble or unwritten or self.metastore.trouble,
             "pods": manager.describe_pods() if manager is not None else [],
             "volumes": manager.describe() if manager is not None else [],
         }

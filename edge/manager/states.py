@@ -170,7 +170,7 @@ class VolumeStates:
         self._waiting: list[_Write] = []
         self._writing = False
         self.trouble = ""
-        """Why writing fails; empty while it works."""
+        """Why the last write failed; empty if it did not."""
 
     def rows(self) -> list[Row]:
         """Every row that was on disk. To be asked once, at start."""

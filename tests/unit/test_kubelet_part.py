@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import sqlite3
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,6 +18,7 @@ from edge import kubelet_part
 from edge.csi_volume_plugin import VolumePlugin
 from edge.disk import mounts
 from edge.kubelet_part import KubeletPart
+from edge.manager.states import Device
 from edge.settings import AgentSettings
 from edge.volume_errors import NotReady
 from tests.support.volume_world import attachment, persistent_claim, persistent_volume, pod, settle
@@ -127,6 +130,22 @@ async def test_rows_that_cannot_be_written_are_waited_for_and_said(tmp_path: Pat
     assert not state["started"]
     assert "volumes.db" in state["trouble"]
     await waiting.close()
+
+
+async def test_rows_that_can_no_longer_be_written_are_said_until_they_can(tmp_path: Path) -> None:
+    own = part(tmp_path)
+    assert own.volumes is not None
+    states = own.volumes._states
+    assert states is not None
+    with closing(sqlite3.connect(tmp_path / "state" / "volumes.db")) as other:
+        other.execute("ALTER TABLE devices RENAME TO elsewhere")
+        with pytest.raises(NotReady):
+            await states.put(Device(driver="d", handle="h"))
+        assert own.describe()["trouble"] == "no such table: devices"
+        other.execute("ALTER TABLE elsewhere RENAME TO devices")
+    await states.put(Device(driver="d", handle="h"))
+    assert own.describe()["trouble"] == ""
+    await own.close()
 
 
 async def test_a_nodes_state_is_not_taken_for_another_nodes_nor_for_mounts_elsewhere(tmp_path: Path) -> None:
