@@ -6,7 +6,7 @@ it open, so that its number is not given to another device.
 
 What differs: whether something is bound is read from the mount table, so that a driver which publishes an ordinary
 file works too (the kubelet cannot take such a file down again), and a bind to a device that is not the published one
-any more is made anew.
+any more is made anew, with its loop device.
 """
 
 import errno
@@ -64,9 +64,9 @@ class BlockDevices:
         self._root.make_dir(place.parent)
         self._root.touch(place, DIR_MODE)
         reach("publish.before-bind")
-        if self._bound(place) and not _is_same(device, place):
-            unmount(place)
-        if not self._bound(place):
+        if not (self._bound(place) and _is_same(device, place)):
+            _detach_loops(place)  # first: the kernel unmounts nothing that a loop device holds open
+            self._unbind(place)
             bind(Path(device), place)
         reach("publish.after-bind")
         link = self._layout.device_link(pod_uid, name)
@@ -91,11 +91,14 @@ class BlockDevices:
         if self._root.read_link(link) is not None:
             self._root.remove_file(link)
         reach("unpublish.after-link")
-        while self._bound(place):
-            unmount(place)
+        self._unbind(place)
         reach("unpublish.after-unbind")
         self._root.remove_file(place)
         reach("unpublish.after-map")
+
+    def _unbind(self, place: Path) -> None:
+        while self._bound(place):
+            unmount(place)
 
     def _bound(self, place: Path) -> bool:
         return read_table(self._root.path).is_mount_point(place)
