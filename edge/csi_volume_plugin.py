@@ -321,7 +321,7 @@ class VolumePlugin:
                 code=Code.UNIMPLEMENTED,
             )
         if volume.block:
-            path = await _locally(NotReady, self._devices.device, volume.name, pod_uid)
+            path = await _apart(NotReady, self._devices.device, volume.name, pod_uid)
             staging = self.layout.block_staging(volume.name)
         else:
             path = str(self.layout.target(pod_uid, volume.name))

@@ -37,9 +37,9 @@ _SYSFS = Path("/sys/block")
 
 
 class BlockDevices:
-    """The block devices of pods below one root directory. Everything here blocks.
+    """The block devices of pods below one root directory. Everything here blocks, and may hang for ever.
 
-    `map` and `unmap` open and close devices, and closing one that is dead may take for ever.
+    `map` and `unmap` open and close devices, which may be dead; what a driver published may lie on a dead server.
     """
 
     def __init__(self, root: RootDir, layout: Layout) -> None:

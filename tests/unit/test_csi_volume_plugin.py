@@ -560,6 +560,22 @@ async def test_a_device_that_hangs_keeps_no_other_volume_waiting(
     assert driver.methods == ["Stage", "Unpublish"]
 
 
+async def test_a_published_file_that_hangs_at_an_expansion_keeps_no_other_volume_waiting(
+    plugin: VolumePlugin, driver: ScriptedDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A driver may publish a file of a server that is dead, which does not even say what it is."""
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(max_workers=1))
+    dead = threading.Event()
+    monkeypatch.setattr(BlockDevices, "device", lambda *_: str(dead.wait(5)))
+    hanging = asyncio.create_task(plugin.expand(BLOCK, "u1", required_bytes=100, secrets={}))
+    await asyncio.sleep(0)
+    await stage(plugin)
+    assert (driver.methods, hanging.done()) == (["Stage"], False)
+    dead.set()
+    assert await hanging == 100
+    assert driver.methods == ["Stage", "Expand"]
+
+
 async def test_a_device_that_cannot_be_unmapped_leaves_the_publication_uncertain(
     plugin: VolumePlugin, driver: ScriptedDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
