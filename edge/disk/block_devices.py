@@ -9,31 +9,17 @@ file works too (the kubelet cannot take such a file down again), and a bind to a
 any more is made anew, with its loop device.
 """
 
-import errno
-import fcntl
 import os
 import stat
-import time
-from contextlib import suppress
 from pathlib import Path
 
 from edge.disk.layout import Layout
+from edge.disk.loop_devices import attach_loop, detach_loops, loops_on
 from edge.disk.mounts import bind, read_table, unmount
 from edge.disk.root_dir import DIR_MODE, RootDir
 from edge.fault_points import reach
 
-_LOOP_SET_FD = 0x4C00
-_LOOP_CLR_FD = 0x4C01
-_LOOP_CTL_GET_FREE = 0x4C82
-"""loop(4)."""
-
-_MOST_TRIES = 50
-"""A free loop device may be taken by somebody else before we have it."""
-
-_DETACH_WAIT_S = 2.0
-"""A detached loop device stays while others, like udev, have it open."""
-
-_SYSFS = Path("/sys/block")
+__all__ = ["BlockDevices", "loops_on"]
 
 
 class BlockDevices:
@@ -65,7 +51,7 @@ class BlockDevices:
         self._root.touch(place, DIR_MODE)
         reach("publish.before-bind")
         if not (self._bound(place) and _is_same(device, place)):
-            _detach_loops(place)  # first: the kernel unmounts nothing that a loop device holds open
+            detach_loops(place)  # first: the kernel unmounts nothing that a loop device holds open
             self._unbind(place)
             bind(Path(device), place)
         reach("publish.after-bind")
@@ -74,7 +60,7 @@ class BlockDevices:
         self._root.link(link, device)
         reach("publish.after-link")
         if not loops_on(place):
-            _attach_loop(place)
+            attach_loop(place)
         reach("publish.after-loop")
 
     def unmap(self, name: str, pod_uid: str) -> None:
@@ -85,7 +71,7 @@ class BlockDevices:
         """
         place = self._layout.device_map(name, pod_uid)
         reach("unpublish.before-loop")
-        _detach_loops(place)
+        detach_loops(place)
         reach("unpublish.after-loop")
         link = self._layout.device_link(pod_uid, name)
         if self._root.read_link(link) is not None:
@@ -102,71 +88,6 @@ class BlockDevices:
 
     def _bound(self, place: Path) -> bool:
         return read_table(self._root.path).is_mount_point(place)
-
-
-def loops_on(file: Path) -> list[Path]:
-    """The loop devices on a file, which may be gone: asked of the kernel, never remembered."""
-    names = {str(file), str(file.parent.resolve() / file.name)}
-    found = []
-    for backing in _SYSFS.glob("loop*/loop/backing_file"):
-        with suppress(OSError):  # detached meanwhile
-            if os.fsdecode(backing.read_bytes()).rstrip("\n").removesuffix(" (deleted)") in names:
-                found.append(Path("/dev") / backing.parent.parent.name)
-    return found
-
-
-def _attach_loop(file: Path) -> None:
-    backing = _open_backing(file)
-    try:
-        control = os.open("/dev/loop-control", os.O_RDWR | os.O_CLOEXEC)
-        try:
-            for _ in range(_MOST_TRIES):
-                if _take_loop(fcntl.ioctl(control, _LOOP_CTL_GET_FREE), backing):
-                    return
-        finally:
-            os.close(control)
-    finally:
-        os.close(backing)
-    raise OSError(errno.EBUSY, f"cannot hold {file} open: every free loop device was taken by somebody else")
-
-
-def _take_loop(number: int, backing: int) -> bool:
-    device = os.open(f"/dev/loop{number}", os.O_RDWR | os.O_CLOEXEC)
-    try:
-        fcntl.ioctl(device, _LOOP_SET_FD, backing)
-    except OSError as error:
-        if error.errno == errno.EBUSY:
-            return False
-        raise
-    finally:
-        os.close(device)
-    return True
-
-
-def _open_backing(file: Path) -> int:
-    try:
-        return os.open(file, os.O_RDWR | os.O_CLOEXEC)
-    except OSError as error:
-        if error.errno not in {errno.EROFS, errno.EACCES, errno.EPERM}:
-            raise
-        return os.open(file, os.O_RDONLY | os.O_CLOEXEC)
-
-
-def _detach_loops(file: Path) -> None:
-    for device in loops_on(file):
-        opened = os.open(device, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            fcntl.ioctl(opened, _LOOP_CLR_FD)
-        except OSError as error:
-            if error.errno != errno.ENXIO:  # it is detached already
-                raise
-        finally:
-            os.close(opened)
-    deadline = time.monotonic() + _DETACH_WAIT_S
-    while loops_on(file):
-        if time.monotonic() > deadline:
-            raise OSError(errno.EBUSY, f"a loop device on {file} is still in use by another program")
-        time.sleep(0.01)
 
 
 def _is_same(one: str, other: Path) -> bool:

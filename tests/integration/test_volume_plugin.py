@@ -401,35 +401,6 @@ async def test_an_ordinary_file_can_be_published_and_taken_down(root: Path, star
     assert files(root) == [target]
 
 
-@needs_loops
-def test_a_pod_gets_the_device_that_is_published_now_though_it_held_another_one(root: Path) -> None:
-    plugin = VolumePlugin(root / "kubelet", "n1", lambda _: None)
-    target = plugin.layout.block_target("pv-a", "u1")
-    target.parent.mkdir(parents=True)
-    for name in ("first", "second"):
-        (root / name).write_bytes(name.encode().ljust(1024 * 1024))
-    device_map, devices = plugin.layout.device_map("pv-a", "u1"), plugin._devices
-    target.symlink_to(root / "first")
-    devices.map("pv-a", "u1")
-    target.unlink()
-    target.symlink_to(root / "second")
-
-    devices.map("pv-a", "u1")
-
-    assert device_map.samefile(root / "second")
-    assert mounts_below(root) == [str(device_map)]
-    assert (attached_to(root / "first"), len(attached_to(root / "second"))) == ([], 1)
-    assert plugin.layout.device_link("u1", "pv-a").readlink() == root / "second"
-    devices.unmap("pv-a", "u1")
-    assert (mounts_below(root), attached_to(root / "second")) == ([], [])
-
-
-def attached_to(file: Path) -> list[str]:
-    """The loop devices that hold a file open, known by its inode: one that lost its path, too."""
-    command = ["losetup", "--noheadings", "--output=NAME", "--list", "--associated", str(file)]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
-
-
 # -------------------- killed on the way --------------------
 
 
