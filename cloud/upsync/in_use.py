@@ -1,7 +1,8 @@
 """What is in use: the volumes that stand in each Node's `status.volumesInUse`, as far as the hub knows; and who waits.
 
 An agent stages a volume for the first time when it has heard that the volume stands there (RULE C12). What the hub
-knows is of its present life: whether an earlier one wrote what it had stored, only the API server can say.
+knows is of its present life: whether an earlier one wrote what it had stored, only the API server can say. While a
+request is under way, and after one without an answer, only that stands there which does so before it and after it.
 """
 
 import asyncio
@@ -16,6 +17,10 @@ class InUse:
         """Nothing is known yet."""
         self._written: dict[str, frozenset[str]] = {}
         self._waiting: defaultdict[str, list[tuple[frozenset[str], asyncio.Future[None]]]] = defaultdict(list)
+
+    def begin(self, node: str, volumes: Collection[str]) -> None:
+        """These are being written: until that has been answered, of what stood there only they do for certain."""
+        self._written[node] = self._written.get(node, frozenset()).intersection(volumes)
 
     def note(self, node: str, volumes: Collection[str]) -> None:
         """These stand in the Node now."""

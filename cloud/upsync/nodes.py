@@ -68,6 +68,8 @@ class NodeWriter:
             KubeError: to be tried again.
         """
         self._problems.pop(node, None)
+        if fact is not None:
+            self._in_use.begin(node, _in_use(fact))
         found = await find(self._api, _NODES, ref.name)
         if found is None:
             if fact is None:
@@ -90,10 +92,11 @@ class NodeWriter:
         return [text for node in sorted(self._problems) for text in self._problems[node]]
 
     async def _write_in_use(self, node: str, found: Body, fact: Mapping[str, Any]) -> Body:
-        told = list((fact.get("status") or {}).get("volumesInUse") or ())
-        if told != list((found.get("status") or {}).get("volumesInUse") or ()):
+        told, there = _in_use(fact), _in_use(found)
+        self._in_use.note(node, set(told).intersection(there))  # stands there whatever becomes of the request
+        if told != there:
             found = await self._write_status(node, found, {"volumesInUse": told})
-        self._in_use.note(node, told)
+            self._in_use.note(node, told)
         return found
 
     async def _write_machine(self, node: str, found: Body, fact: Mapping[str, Any]) -> None:
@@ -173,6 +176,11 @@ class _Change:
 
     def _problem(self, why: str) -> None:
         self.problems.append(f"node {self._node} {why}")
+
+
+def _in_use(body: Mapping[str, Any]) -> list[str]:
+    """What stands in a Node, or is to stand there."""
+    return list((body.get("status") or {}).get("volumesInUse") or ())
 
 
 def _new_node(node: str) -> Body:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
@@ -398,6 +399,66 @@ async def test_what_is_in_use_is_there_also_if_the_rest_cannot_be_written(world:
     assert world.in_use.has("n1", ["a"])
     await world.write(fact(labels={"bad": "x"}, in_use=("a",)))
     assert (await world.labels())["bad"] == "x"
+
+
+class _Held:
+    """A call of an API server that waits."""
+
+    def __init__(self, call: Any, *, done: bool) -> None:
+        self._call, self._done = call, done
+        self.begun, self.go_on = asyncio.Event(), asyncio.Event()
+
+    async def __call__(self, *args: Any, **options: Any) -> Body:
+        if not self._done:
+            self.begun.set()
+            await self.go_on.wait()
+        found: Body = await self._call(*args, **options)
+        self.begun.set()
+        await self.go_on.wait()
+        return found
+
+
+@pytest.mark.parametrize("done", [True, False], ids=["it is done", "it is not done"])
+@pytest.mark.parametrize("verb", ["get", "patch"])
+async def test_what_is_being_taken_out_stands_there_no_more_before_that_is_answered(
+    world: World, verb: str, *, done: bool
+) -> None:
+    await world.write(fact(in_use=("a", "b")))
+    held = _Held(getattr(world.api, verb), done=done)
+    setattr(world.api, verb, held)
+    writing = asyncio.create_task(world.write(fact(in_use=("a",))))
+    await asyncio.wait_for(held.begun.wait(), 5)
+    assert [world.in_use.has("n1", [it]) for it in ("a", "b")] == [True, False]
+    held.go_on.set()
+    await writing
+    assert [world.in_use.has("n1", [it]) for it in ("a", "b")] == [True, False]
+
+
+async def test_what_was_taken_out_without_an_answer_stands_there_no_more(world: World) -> None:
+    await world.write(fact(in_use=("a", "b")))
+    patch = world.api.patch
+
+    async def lose(*args: Any, **options: Any) -> Body:
+        await patch(*args, **options)
+        raise KubeError("patch", 0, "", "the answer broke off")
+
+    world.api.patch = lose  # type: ignore[method-assign]  # done, and nobody hears of it
+    with pytest.raises(KubeError):
+        await world.write(fact(in_use=("a",)))
+    assert [world.in_use.has("n1", [it]) for it in ("a", "b")] == [True, False]
+
+
+async def test_what_somebody_else_took_out_does_not_stand_there_while_it_is_put_back(world: World) -> None:
+    await world.write(fact(in_use=("a", "b")))
+    world.api.put({**await world.node(), "status": {"volumesInUse": ["a"]}})
+    held = _Held(world.api.patch, done=False)
+    world.api.patch = held  # type: ignore[method-assign]  # it waits
+    writing = asyncio.create_task(world.write(fact(in_use=("a", "b"))))
+    await asyncio.wait_for(held.begun.wait(), 5)
+    assert [world.in_use.has("n1", [it]) for it in ("a", "b")] == [True, False]
+    held.go_on.set()
+    await writing
+    assert world.in_use.has("n1", ["a", "b"])
 
 
 def _refused_labels(world: World) -> Body:
