@@ -4,7 +4,8 @@ Rules:
 
 * Deleted is the Node, if the hub made it; its CSINode and its Lease belong to it, and go with it. Of any other Node the
   hub only takes back its own entries, as if the node had told that it has no driver any more.
-* It is one object of one UID: a Node that somebody made anew since then stays.
+* Each try deletes the Node that it finds, by its UID: one that is made between look and deletion stays. That no try
+  finds the Node of a node that is back is the business of `written_facts`.
 """
 
 from typing import Final

@@ -10,8 +10,8 @@ Rules:
 * Each kind has a queue of its own: Events that the API server does not take hold up no Node.
 * Events are written from memory: one that is lost with the hub is lost.
 * Of a node that a kubelet serves nothing is written any more; what its agent told before is void.
-* Of a node that is gone for good, what the hub made in Kubernetes is deleted; until that is done it is named among the
-  problems. A hub that is restarted meanwhile knows nothing of it.
+* Of a node that is gone for good, what the hub made in Kubernetes is deleted, unless the node comes back before; until
+  that is done it is named among the problems. A hub that is restarted meanwhile knows nothing of it.
 """
 
 import asyncio
@@ -148,6 +148,7 @@ class WrittenFacts:
     def up(self, node: str) -> None:
         """The node tells its facts from now on, on one stream more."""
         self._observed.discard(node)
+        self._queues[farewell.KIND].discard((node, Ref(farewell.KIND, "", node)))  # who is back is not gone
         self._streams[node] += 1
         self._hearts.up(node)
 
@@ -231,7 +232,9 @@ class WrittenFacts:
         """
         self._end(node)
         await self._sink.void(node)
-        for kind in (farewell.KIND, *NODE_KINDS):
+        if node not in self._streams:  # it may be back by now
+            self._add((node, Ref(farewell.KIND, "", node)))
+        for kind in NODE_KINDS:
             self._add((node, Ref(kind, "", node)))
 
     def _told(self, key: Key) -> None:

@@ -304,6 +304,7 @@ async def test_what_is_told_of_a_claim_is_looked_at_again_when_a_pod_of_the_node
 # ---- nodes that a kubelet serves -------------------------------------------------------------------------------------
 
 KUBELET = Ref("Kubelet", "", "n1")
+FAREWELL = Ref("Farewell", "", "n1")
 
 
 async def test_a_node_that_a_kubelet_serves_is_handed_over_and_nothing_else_is_written_of_it(world: World) -> None:
@@ -359,3 +360,23 @@ async def test_of_a_node_that_is_gone_for_good_what_the_hub_made_is_deleted(worl
         ("Node", False),
     ]
     assert world.facts.stamps("n1") == {}
+
+
+async def test_the_node_of_who_came_back_before_it_was_deleted_stays(world: World) -> None:
+    await world.tell(NODE)
+    world.down = True
+    await world.facts.forget("n1")
+    await world.settle()
+    assert FAREWELL in world.writer.begun
+    world.facts.up("n1")
+    world.down = False
+    assert FAREWELL not in dict(await world.settle())
+    await world.tell(NODE, version="2")
+    assert await world.settle() == [(NODE, True)]
+    assert world.facts.problems() == []
+
+
+async def test_a_node_that_comes_back_while_it_is_being_forgotten_keeps_its_node(world: World) -> None:
+    world.facts.up("n1")
+    await world.facts.forget("n1")
+    assert FAREWELL not in dict(await world.settle())
