@@ -23,7 +23,9 @@ class InUse:
         self._written[node] = self._written.get(node, frozenset()).intersection(volumes)
 
     def note(self, node: str, volumes: Collection[str]) -> None:
-        """These stand in the Node now."""
+        """These stand in the Node now; in one that is lost since `begin` nothing does, whatever was answered."""
+        if node not in self._written:
+            return
         self._written[node] = frozenset(volumes)
         waiting = self._waiting.pop(node, [])
         for wanted, done in waiting:

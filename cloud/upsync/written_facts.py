@@ -114,6 +114,8 @@ class WrittenFacts:
         """The nodes that a kubelet serves, as their agents said last."""
         self._sink, self._files, self._writers = sink, files, writers
         self._events: OrderedDict[Key, Body] = OrderedDict()
+        self._uids: dict[str, str] = {}
+        """Of the Nodes that are there, as the cluster told last."""
         self._tellers: defaultdict[Ref, set[str]] = defaultdict(set)
         """By claim that is there, or may come: the nodes that have told of it."""
         self._queues: dict[str, WriteQueue[Key]] = {
@@ -173,7 +175,7 @@ class WrittenFacts:
             body: as it is now; None if it is gone.
         """
         match ref.kind:
-            case "Node" if body is None:
+            case "Node" if self._is_gone(ref.name, body):
                 self._in_use.lose(ref.name)
                 for kind in NODE_KINDS:
                     self._add_if_told(ref.name, Ref(kind, "", ref.name))
@@ -185,6 +187,15 @@ class WrittenFacts:
             case "Pod" if body is not None:
                 for name in claim_names(body):
                     self._add_if_told(node_of(body), Ref("PersistentVolumeClaim", ref.namespace, name))
+
+    def _is_gone(self, node: str, body: Body | None) -> bool:
+        """Whether a Node that was there is not. A watch that was away tells only of the one in its place."""
+        if body is None:
+            self._uids.pop(node, None)
+            return True
+        uid = body["metadata"]["uid"]
+        before, self._uids[node] = self._uids.get(node, uid), uid
+        return bool(before != uid)
 
     def _add(self, key: Key) -> None:
         self._queues[key[1].kind].add(key)

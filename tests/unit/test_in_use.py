@@ -7,8 +7,16 @@ import asyncio
 from cloud.upsync.in_use import InUse
 
 
-async def test_who_waits_hears_when_all_that_he_wants_stands_there() -> None:
+def begun() -> InUse:
+    """Two nodes are being written."""
     in_use = InUse()
+    for node in ("n1", "n2"):
+        in_use.begin(node, [])
+    return in_use
+
+
+async def test_who_waits_hears_when_all_that_he_wants_stands_there() -> None:
+    in_use = begun()
     waiting = asyncio.create_task(in_use.wait("n1", ["a", "b"]))
     for volumes in (["a"], ["b"], ["c"]):
         in_use.note("n1", volumes)
@@ -20,7 +28,7 @@ async def test_who_waits_hears_when_all_that_he_wants_stands_there() -> None:
 
 
 async def test_what_stands_there_is_not_waited_for() -> None:
-    in_use = InUse()
+    in_use = begun()
     await in_use.wait("n1", [])
     in_use.note("n1", ["a", "b"])
     await in_use.wait("n1", ["a"])
@@ -29,7 +37,7 @@ async def test_what_stands_there_is_not_waited_for() -> None:
 
 
 async def test_in_a_node_that_is_gone_nothing_stands_and_who_waits_waits_on() -> None:
-    in_use = InUse()
+    in_use = begun()
     in_use.note("n1", ["a"])
     waiting = asyncio.create_task(in_use.wait("n1", ["a", "b"]))
     await asyncio.sleep(0)
@@ -41,8 +49,22 @@ async def test_in_a_node_that_is_gone_nothing_stands_and_who_waits_waits_on() ->
     await asyncio.wait_for(waiting, 5)
 
 
+async def test_what_was_written_to_a_node_that_is_gone_since_stands_nowhere() -> None:
+    in_use = begun()
+    waiting = asyncio.create_task(in_use.wait("n1", ["a"]))
+    await asyncio.sleep(0)
+    in_use.lose("n1")
+    in_use.note("n1", ["a"])
+    assert not in_use.has("n1", ["a"])
+    in_use.begin("n1", ["a"])
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    in_use.note("n1", ["a"])
+    await asyncio.wait_for(waiting, 5)
+
+
 async def test_one_who_gave_up_waiting_is_in_nobodys_way() -> None:
-    in_use = InUse()
+    in_use = begun()
     waiting = asyncio.create_task(in_use.wait("n1", ["a"]))
     await asyncio.sleep(0)
     waiting.cancel()

@@ -35,6 +35,10 @@ BODIES: dict[Ref, dict[str, Any]] = {
 OTHERS = Ref("Pod", "kube-system", "etcd")
 
 
+def a_node(uid: str) -> dict[str, Any]:
+    return {"metadata": {"name": "n1", "uid": uid}}
+
+
 class Closures:
     is_ready = True
 
@@ -72,6 +76,8 @@ class NodeWriter(Writer):
         self.in_use = in_use
 
     async def write(self, node: str, ref: Ref, fact: dict[str, Any] | None) -> None:
+        if fact is not None:
+            self.in_use.begin(node, fact["status"]["volumesInUse"])
         await super().write(node, ref, fact)
         if fact is not None:
             self.in_use.note(node, fact["status"]["volumesInUse"])
@@ -228,12 +234,41 @@ async def test_a_node_that_was_deleted_is_written_again(world: World) -> None:
     for ref in (NODE, CSI_NODE, CLAIM):
         await world.tell(ref)
     await world.settle()
-    world.facts.changed(NODE, {})
+    world.facts.changed(NODE, a_node("1"))
+    world.facts.changed(NODE, a_node("1"))
     assert await world.settle() == []
     world.facts.changed(NODE, None)
     assert sorted(ref.kind for ref, _ in await world.settle()) == ["CSINode", "Node"]
     world.facts.changed(Ref("Node", "", "other"), None)
     assert await world.settle() == []
+
+
+async def test_a_node_that_was_made_anew_while_nobody_watched_is_written_again(world: World) -> None:
+    world.facts.changed(NODE, a_node("1"))
+    for ref in (NODE, CSI_NODE):
+        await world.tell(ref)
+    await world.settle()
+    world.facts.changed(NODE, a_node("2"))
+    assert NODE not in world.facts.stamps("n1")
+    assert sorted(ref.kind for ref, _ in await world.settle()) == ["CSINode", "Node"]
+    assert NODE in world.facts.stamps("n1")
+    world.facts.changed(NODE, a_node("2"))
+    assert await world.settle() == []
+
+
+async def test_the_answer_of_a_node_that_is_gone_since_confirms_nothing(world: World) -> None:
+    world.nodes.gate.clear()
+    telling = asyncio.create_task(world.tell(NODE))
+    while not world.nodes.begun[NODE]:  # noqa: ASYNC110  # the disk is another thread's
+        await asyncio.sleep(0)
+    await world.settle()
+    world.facts.changed(NODE, None)
+    first, world.nodes.gate = world.nodes.gate, asyncio.Event()
+    first.set()
+    assert await world.settle() == [(NODE, True)]
+    assert not telling.done()
+    world.nodes.gate.set()
+    await asyncio.wait_for(telling, 5)
 
 
 async def test_what_is_told_of_a_claim_is_looked_at_again_when_the_claim_changes(world: World) -> None:
