@@ -177,8 +177,8 @@ class WrittenFacts:
         match ref.kind:
             case "Node" if self._is_gone(ref.name, body):
                 self._in_use.lose(ref.name)
-                for kind in NODE_KINDS:
-                    self._add_if_told(ref.name, Ref(kind, "", ref.name))
+                for told in self._files.of(ref.name):  # whose Node it is decides about its pods, too
+                    self._add((ref.name, told))
             case "PersistentVolumeClaim" if body is None:
                 self._tellers.pop(ref, None)  # another one of its name is not what they told of
             case "PersistentVolumeClaim":

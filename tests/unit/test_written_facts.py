@@ -11,6 +11,7 @@ import pytest
 
 from cloud.kube import KubeError
 from cloud.sync.fact_files import FactFiles
+from cloud.sync.fact_kinds import RELEASED
 from cloud.sync.facts import FactSink
 from cloud.upsync.in_use import InUse
 from cloud.upsync.written_facts import WrittenFacts
@@ -23,11 +24,13 @@ if TYPE_CHECKING:
 NODE = Ref("Node", "", "n1")
 CSI_NODE = Ref("CSINode", "", "n1")
 CLAIM = Ref("PersistentVolumeClaim", "default", "data")
+POD = Ref("Pod", "default", "web")
 EVENT = Ref("Event", "default", "e")
 BODIES: dict[Ref, dict[str, Any]] = {
     NODE: {"metadata": {"name": "n1"}, "status": {"volumesInUse": ["v"]}},
     CSI_NODE: {"metadata": {"name": "n1"}, "spec": {"drivers": [{"name": "d.csi", "nodeID": "n1"}]}},
     CLAIM: {"metadata": {"uid": "u"}, "status": {"capacity": {"storage": "1Gi"}}},
+    POD: {"metadata": {"uid": "u"}, "status": {"conditions": [{"type": RELEASED, "status": "True"}]}},
     EVENT: {"involvedObject": {"kind": "Node", "name": "n1"}, "reason": "Bad", "message": "it is", "type": "Warning"},
 }
 
@@ -169,7 +172,7 @@ async def test_what_was_told_before_a_start_is_looked_at_again_but_no_event(worl
     await world.facts.close()
     world.facts = world.make()
     world.facts.begin()
-    assert sorted(ref.kind for ref, _ in await world.settle()) == ["CSINode", "Node", "PersistentVolumeClaim"]
+    assert sorted(ref.kind for ref, _ in await world.settle()) == ["CSINode", "Node", "PersistentVolumeClaim", "Pod"]
 
 
 async def test_what_a_node_tells_no_more_is_written_as_nothing(world: World) -> None:
@@ -230,27 +233,27 @@ async def test_of_a_claim_that_is_gone_nobody_is_remembered(world: World) -> Non
     assert await world.settle() == [(CLAIM, True)]
 
 
-async def test_a_node_that_was_deleted_is_written_again(world: World) -> None:
-    for ref in (NODE, CSI_NODE, CLAIM):
+async def test_a_node_that_was_deleted_is_written_again_and_its_pods_with_it(world: World) -> None:
+    for ref in (NODE, CSI_NODE, POD):
         await world.tell(ref)
     await world.settle()
     world.facts.changed(NODE, a_node("1"))
     world.facts.changed(NODE, a_node("1"))
     assert await world.settle() == []
     world.facts.changed(NODE, None)
-    assert sorted(ref.kind for ref, _ in await world.settle()) == ["CSINode", "Node"]
+    assert sorted(ref.kind for ref, _ in await world.settle()) == ["CSINode", "Node", "Pod"]
     world.facts.changed(Ref("Node", "", "other"), None)
     assert await world.settle() == []
 
 
 async def test_a_node_that_was_made_anew_while_nobody_watched_is_written_again(world: World) -> None:
     world.facts.changed(NODE, a_node("1"))
-    for ref in (NODE, CSI_NODE):
+    for ref in (NODE, CSI_NODE, POD):
         await world.tell(ref)
     await world.settle()
     world.facts.changed(NODE, a_node("2"))
     assert NODE not in world.facts.stamps("n1")
-    assert sorted(ref.kind for ref, _ in await world.settle()) == ["CSINode", "Node"]
+    assert sorted(ref.kind for ref, _ in await world.settle()) == ["CSINode", "Node", "Pod"]
     assert NODE in world.facts.stamps("n1")
     world.facts.changed(NODE, a_node("2"))
     assert await world.settle() == []
