@@ -224,6 +224,8 @@ class WrittenFacts:
     async def drop(self, node: str, ref: Ref, uid: str) -> None:
         """The node tells this no more. Errors as in `store`."""
         await self._sink.drop(node, ref, uid)
+        if ref not in self._files.of(node):
+            self._untell(node, ref)
         if ref.kind != "Event":
             self._add((node, ref))
 
@@ -233,6 +235,8 @@ class WrittenFacts:
         Raises:
             OSError: the disk is broken.
         """
+        for ref in self._files.of(node):
+            self._untell(node, ref)
         await self._sink.void(node)
 
     async def forget(self, node: str) -> None:
@@ -242,7 +246,7 @@ class WrittenFacts:
             OSError: the disk is broken.
         """
         self._end(node)
-        await self._sink.void(node)
+        await self.void(node)
         if node not in self._streams:  # it may be back by now
             self._add((node, Ref(farewell.KIND, "", node)))
         for kind in NODE_KINDS:
@@ -253,6 +257,12 @@ class WrittenFacts:
         if ref.kind == "PersistentVolumeClaim":
             self._tellers[ref].add(node)
         self._add(key)
+
+    def _untell(self, node: str, ref: Ref) -> None:
+        if (tellers := self._tellers.get(ref)) is not None:
+            tellers.discard(node)
+            if not tellers:
+                del self._tellers[ref]
 
     def _end(self, node: str) -> None:
         """Nothing that the node told counts any more."""

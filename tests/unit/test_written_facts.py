@@ -233,6 +233,23 @@ async def test_of_a_claim_that_is_gone_nobody_is_remembered(world: World) -> Non
     assert await world.settle() == [(CLAIM, True)]
 
 
+@pytest.mark.parametrize("end", ["drop", "void", "forget"])
+async def test_nothing_is_remembered_of_who_tells_of_a_claim_no_more(world: World, end: str) -> None:
+    world.facts.changed(CLAIM, None)
+    await world.tell(CLAIM)  # which crossed the deletion
+    match end:
+        case "drop":
+            await world.facts.drop("n1", CLAIM, "another one's")
+            world.facts.changed(CLAIM, {})
+            assert (CLAIM, True) in await world.settle()
+            await world.facts.drop("n1", CLAIM, "")
+        case "void":
+            await world.facts.void("n1")
+        case _:
+            await world.facts.forget("n1")
+    assert not world.facts._tellers
+
+
 async def test_a_node_that_was_deleted_is_written_again_and_its_pods_with_it(world: World) -> None:
     for ref in (NODE, CSI_NODE, POD):
         await world.tell(ref)
