@@ -87,6 +87,9 @@ class ClaimWriter:
             patch = {"metadata": version, "status": change}
             await self._api.patch(_CLAIMS, ref.name, patch, ref.namespace, subresource="status")
 
+    def forget(self, _node: str, _ref: Ref) -> None:
+        """Nothing here is remembered."""
+
     def problems(self) -> list[str]:
         """Nothing here waits for people."""
         return []

@@ -65,6 +65,10 @@ class CSINodeWriter:
         left = [since for name, since in missed.items() if name not in gone]
         return min(left) + _GRACE_S - self._now() if left else None
 
+    def forget(self, node: str, _ref: Ref) -> None:
+        """Nothing is written of the node's drivers any more."""
+        self._missed.pop(node, None)
+
     def problems(self) -> list[str]:
         """What people must mend: nothing that does not stand elsewhere."""
         return []

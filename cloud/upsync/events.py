@@ -54,6 +54,9 @@ class EventWriter:
                 raise
             log.info("an event of node %s is dropped: %s", node, error)
 
+    def forget(self, _node: str, _ref: Ref) -> None:
+        """Nothing here is remembered."""
+
     def problems(self) -> list[str]:
         """Nothing here waits for people."""
         return []

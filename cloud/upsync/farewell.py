@@ -43,6 +43,9 @@ class Farewell:
             if not error.is_missing:
                 raise
 
+    def forget(self, _node: str, _ref: Ref) -> None:
+        """Nothing here is remembered."""
+
     def problems(self) -> list[str]:
         """Nothing here waits for people."""
         return []

@@ -38,6 +38,9 @@ class HandOver:
                 version = {"resourceVersion": found["metadata"]["resourceVersion"]}
                 await self._api.patch(RESOURCES[kind], node, {"metadata": {**version, "annotations": marks}})
 
+    def forget(self, _node: str, _ref: Ref) -> None:
+        """Nothing here is remembered."""
+
     def problems(self) -> list[str]:
         """Nothing here waits for people."""
         return []

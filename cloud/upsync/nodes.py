@@ -82,10 +82,14 @@ class NodeWriter:
             # Another one may be at the same labels and annotations: this is for the state that was read.
             version = {"resourceVersion": found["metadata"]["resourceVersion"]}
             found = await self._api.patch(_NODES, node, {"metadata": {**version, **metadata}})
-        if change.problems:
-            self._problems[node] = change.problems
         if fact is not None:
+            if change.problems:
+                self._problems[node] = change.problems
             await self._write_machine(node, found, fact)
+
+    def forget(self, node: str, _ref: Ref) -> None:
+        """Nothing is written of the node any more."""
+        self._problems.pop(node, None)
 
     def problems(self) -> list[str]:
         """What people must mend, in sentences."""

@@ -64,6 +64,10 @@ class PodWriter:
             }
             await self._api.patch(_PODS, ref.name, change, ref.namespace, subresource="status")
 
+    def forget(self, node: str, ref: Ref) -> None:
+        """Nothing is written of the pod any more."""
+        self._problems.pop((node, ref), None)
+
     def problems(self) -> list[str]:
         """What people must mend, in sentences."""
         return [self._problems[key] for key in sorted(self._problems)]

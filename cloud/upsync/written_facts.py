@@ -69,6 +69,9 @@ class Writer(Protocol):
     async def write(self, node: str, ref: Ref, fact: dict[str, Any] | None) -> float | None:
         """Bring the object into line; in how many seconds to do so again, if at all. KubeError for another try."""
 
+    def forget(self, node: str, ref: Ref) -> None:
+        """Nothing is written of it any more: nothing is to be remembered of it, either."""
+
     def problems(self) -> list[str]:
         """What people must mend, in sentences."""
 
@@ -165,7 +168,8 @@ class WrittenFacts:
         """A kubelet serves the node from now on: it is handed over."""
         self._observed.add(node)
         self._end(node)
-        self._add((node, Ref(handover.KIND, "", node)))
+        for ref in (Ref(handover.KIND, "", node), *self._files.of(node)):
+            self._add((node, ref))
 
     def changed(self, ref: Ref, body: Body | None) -> None:
         """An object of the cluster has changed: what nodes tell of it may count now, or be to write once more.
@@ -246,11 +250,12 @@ class WrittenFacts:
             OSError: the disk is broken.
         """
         self._end(node)
+        told = dict.fromkeys((*(Ref(kind, "", node) for kind in NODE_KINDS), *self._files.of(node)))
         await self.void(node)
         if node not in self._streams:  # it may be back by now
             self._add((node, Ref(farewell.KIND, "", node)))
-        for kind in NODE_KINDS:
-            self._add((node, Ref(kind, "", node)))
+        for ref in told:
+            self._add((node, ref))
 
     def _told(self, key: Key) -> None:
         node, ref = key
@@ -282,6 +287,7 @@ class WrittenFacts:
     async def _write(self, key: Key) -> float | None:
         node, ref = key
         if node in self._observed and ref.kind != handover.KIND:
+            self._writers[ref.kind].forget(node, ref)
             return None
         if ref.kind == "Event":
             if (body := self._events.get(key)) is not None:

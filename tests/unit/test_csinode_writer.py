@@ -269,3 +269,11 @@ async def test_a_driver_that_is_told_of_again_has_kept_its_entry_and_has_all_its
     assert world.writes() == before
     world.now += 119
     assert await world.writer.write("n1", CSI_NODE, None) == 120.0
+
+
+async def test_a_driver_of_a_node_that_was_not_written_for_a_while_has_all_its_time_anew(world: World) -> None:
+    await world.write(entry("d"))
+    assert await world.writer.write("n1", CSI_NODE, None) == 120.0
+    world.writer.forget("n1", CSI_NODE)
+    world.now += 119
+    assert await world.writer.write("n1", CSI_NODE, None) == 120.0

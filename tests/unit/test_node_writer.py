@@ -300,6 +300,23 @@ async def test_a_label_with_another_value_stays_and_is_named_until_it_is_mended(
     assert world.writer.problems() == []
 
 
+async def test_of_a_node_that_tells_nothing_any_more_nothing_is_to_be_mended(world: World) -> None:
+    world.api.put(made_by_somebody(annotations={"csi-bridge.io/made-by": "hub", IDS: "not JSON"}))
+    await world.write(fact())
+    assert IDS in world.writer.problems()[0]
+    await world.write(None)
+    assert world.writer.problems() == []
+
+
+async def test_of_a_node_that_is_not_written_any_more_nothing_is_to_be_mended_or_changed(world: World) -> None:
+    await world.write(fact(ids={"d": "id-1"}, labels={"kubernetes.io/hostname": "another"}))
+    assert "another" in world.writer.problems()[0]
+    before = world.writes()
+    world.writer.forget("n1", NODE)
+    assert world.writer.problems() == []
+    assert world.writes() == before
+
+
 async def test_topology_that_contradicts_the_nodes_name_is_named(world: World) -> None:
     await world.write(fact(labels={"kubernetes.io/hostname": "another"}))
     assert (await world.labels())["kubernetes.io/hostname"] == "n1"

@@ -117,6 +117,14 @@ async def test_where_a_kubelet_may_be_nothing_is_written_and_an_end_is_left_to_p
     assert world.writer.problems() == []
 
 
+async def test_an_end_is_left_to_nobody_when_nothing_is_written_of_the_node_any_more() -> None:
+    world = World(made=False, deleted=True)
+    await world.write(told(UNMOUNTED, RELEASED))
+    assert len(world.writer.problems()) == 1
+    world.writer.forget("n1", WEB)
+    assert world.writer.problems() == []
+
+
 async def test_a_fact_of_another_pod_or_of_another_nodes_pod_is_void() -> None:
     world = World(deleted=True)
     assert await world.write(told(UNMOUNTED, RELEASED, uid="another")) == []

@@ -54,6 +54,7 @@ class Writer:
 
     def __init__(self) -> None:
         self.written: list[tuple[Ref, bool]] = []
+        self.remembered: set[Ref] = set()
         self.begun: Counter[Ref] = Counter()
         self.down = False
         self.gate = asyncio.Event()
@@ -66,6 +67,13 @@ class Writer:
         if self.down:
             raise KubeError(f"patch {ref}", 0, "", "nobody answers")
         self.written.append((ref, fact is not None))
+        if fact is not None:
+            self.remembered.add(ref)
+        else:
+            self.remembered.discard(ref)
+
+    def forget(self, node: str, ref: Ref) -> None:
+        self.remembered.discard(ref)
 
     def problems(self) -> list[str]:
         return []
@@ -106,7 +114,7 @@ class World:
         self.directory = directory
         self.hearts, self.in_use = Hearts(), InUse()
         self.writer, self.nodes = Writer(), NodeWriter(self.in_use)
-        self.nodes.written = self.writer.written
+        self.nodes.written, self.nodes.remembered = self.writer.written, self.writer.remembered
         self.facts = self.make()
 
     def make(self) -> WrittenFacts:
@@ -383,6 +391,27 @@ async def test_a_node_that_a_kubelet_serves_is_handed_over_and_nothing_else_is_w
     assert await world.settle() == []
 
 
+@pytest.mark.parametrize("end", ["observed", "forgotten"])
+async def test_of_a_node_of_which_nothing_is_written_any_more_no_writer_remembers_anything(
+    world: World, end: str
+) -> None:
+    for ref in (NODE, CSI_NODE, POD):
+        await world.tell(ref)
+    await world.settle()
+    world.writer.gate.clear()
+    await world.tell(POD, version="2")
+    await world.settle()
+    assert world.writer.begun[POD] == 2  # it is being written
+    if end == "observed":
+        world.facts.observed("n1")
+        await world.facts.void("n1")
+    else:
+        await world.facts.forget("n1")
+    world.writer.gate.set()
+    await world.settle()
+    assert world.writer.remembered == set()
+
+
 async def test_a_node_whose_last_word_waits_for_kubernetes_is_handed_over_all_the_same(world: World) -> None:
     world.down = True
     telling = asyncio.create_task(world.tell(NODE))
@@ -413,6 +442,7 @@ async def test_of_a_node_that_is_gone_for_good_what_the_hub_made_is_deleted(worl
         ("CSINode", False),
         ("Farewell", False),
         ("Node", False),
+        ("PersistentVolumeClaim", False),
     ]
     assert world.facts.stamps("n1") == {}
 
