@@ -6,6 +6,7 @@ Rules:
   them (`on_demand`).
 * Ready means that every kind was listed once.
 * What cannot be used keeps its last good state, and is named among the problems.
+* What does not say which object it is breaks its answer off: of a list with it nobody knows what is missing in it.
 * An object whose trimmed state is the same has not changed: pods and nodes change their status all the time.
 """
 
@@ -15,9 +16,9 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, Protocol
 
-from cloud.kube import RESOURCES
+from cloud.kube import RESOURCES, KubeError
 from cloud.sync import nodes, reflector, secret_reader, token_minter, tokens
-from cloud.sync.fields import Fields
+from cloud.sync.fields import FieldError, Fields
 from cloud.sync.kind_rules import check_metadata, trimmed
 from cloud.sync.kinds import KINDS
 from cloud.sync.manifest_objects import item_of
@@ -103,20 +104,26 @@ class Cluster(Objects):
                 tasks.create_task(on_demand.run())
 
     def read(self, kind: str, body: Mapping[str, Any]) -> tuple[Ref, Item | None]:
-        """An object that the API server told of; its last good state if it cannot be used, None if it never could."""
-        metadata, rules = body.get("metadata") or {}, KINDS[kind]
-        ref = Ref(kind, str(metadata.get("namespace", "")), str(metadata.get("name", "")))
+        """An object that the API server told of; its last good state if it cannot be used, None if it never could.
+
+        Raises:
+            KubeError: it does not say which object it is.
+        """
+        ref, fields, rules = _identify(kind, body), Fields(body), KINDS[kind]
+        metadata = fields.part("metadata")
         try:
-            fields = Fields(body)
             check_metadata(fields, rules=rules)
+            if not metadata.has("uid"):
+                metadata.refuse("uid", "is missing")
             rules.check(fields)
             if kind == "Node" and not nodes.is_ready(fields):
                 self._unready(ref.name)
             item = item_of(trimmed(body, rules=rules))
         except ValueError as error:  # a FieldError, or text that UTF-8 does not have
             self._refuse(ref, str(error))
-            known = self.item(ref)
-            return ref, known if known is not None and known.stamp.uid == metadata.get("uid") else None
+            known, uid = self.item(ref), metadata.body.get("uid")
+            is_another = known is not None and isinstance(uid, str) and uid != known.stamp.uid
+            return ref, None if is_another else known
         self._problems.pop(ref, None)
         return ref, item
 
@@ -144,6 +151,15 @@ class Cluster(Objects):
         if self._problems.get(ref) != text:
             log.warning("%s", text)
             self._problems[ref] = text
+
+
+def _identify(kind: str, body: Mapping[str, Any]) -> Ref:
+    try:
+        metadata = Fields(body if isinstance(body, dict) else {}).part("metadata", required=True)
+        namespace = metadata.text("namespace", required=KINDS[kind].namespaced)
+        return Ref(kind, namespace, metadata.text("name", required=True))
+    except FieldError as error:
+        raise KubeError(f"read {kind}", 0, "", f"what came is none: {error}") from None
 
 
 class _Copy:

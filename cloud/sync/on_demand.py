@@ -8,6 +8,7 @@ Rules:
   a refusal is a role that is missing, and an error a key or a webhook that does not work.
 * What fails is tried again with growing distance. What was got before is still good; of what never was nodes keep what
   they have, and those that have nothing are told why, if the kind has words for that.
+* What nobody foresaw ends a try and not the hub, which carries calls as well.
 """
 
 import asyncio
@@ -53,7 +54,8 @@ class OnDemand:
 
         Args:
             getter: gets one.
-            found: called with each one, None if there is none of that name; and with stand-ins.
+            found: called with each one, None if there is none of that name; and with stand-ins. It raises KubeError
+                if what was got is no object.
             now: the monotonic clock.
         """
         self._getter, self._found, self._now = getter, found, now
@@ -103,30 +105,55 @@ class OnDemand:
                 async with asyncio.timeout(wait_s):
                     await self._woken.wait()
 
-    def _plan(self, ref: Ref, in_s: float) -> None:
+    def _plan(self, ref: Ref, in_s: float) -> tuple[float, int]:
         self._due[ref] = due = self._now() + in_s, next(self._turns)
         heapq.heappush(self._order, (due, ref))
         self._woken.set()  # whoever waits may wait for a later one
+        return due
 
     async def _get(self, ref: Ref) -> None:
+        try:
+            await self._try(ref)
+        except Exception:  # the hub carries calls as well
+            text = f"{ref} cannot be got, through a mistake in CSI Bridge; see the hub's log"
+            if self._problems.get(ref) != text:
+                log.exception("getting %s failed by a bug; it is tried again", ref)
+            if ref in self._due:  # not released meanwhile
+                self._problems[ref] = text
+                self._try_later(ref)
+
+    async def _try(self, ref: Ref) -> None:
         due = self._due[ref]
         try:
             body, good_for_s = await self._getter.get(ref)
+            if self._due.get(ref) != due:  # released, or to be got anew
+                return
+            due = self._plan(ref, good_for_s)
+            self._tell(ref, body)
         except KubeError as error:
             if self._due.get(ref) == due:
                 self._failed(ref, error)
             return
-        if self._due.get(ref) != due:  # released, or to be got anew
-            return
-        self._plan(ref, good_for_s)
         self._failures.pop(ref, None)
         self._problems.pop(ref, None)
-        self._known.add(ref)
-        self._found(ref, body)
 
-    def _failed(self, ref: Ref, error: KubeError) -> None:
+    def _tell(self, ref: Ref, body: Body | None) -> None:
+        """Say what there is. It is known to those who hear of it, and no longer if that fails."""
+        was_known = ref in self._known
+        self._known.add(ref)
+        try:
+            self._found(ref, body)
+        except Exception:
+            if not was_known:
+                self._known.discard(ref)
+            raise
+
+    def _try_later(self, ref: Ref) -> None:
         failures = self._failures[ref] = self._failures.get(ref, 0) + 1
         self._plan(ref, min(_FIRST_RETRY_S * 2 ** min(failures - 1, 16), _MOST_RETRY_S))
+
+    def _failed(self, ref: Ref, error: KubeError) -> None:
+        self._try_later(ref)
         text = self._getter.in_words(ref, error)
         if self._problems.get(ref) == text:
             return

@@ -6,6 +6,7 @@ Rules:
 * A watch goes on from the last version seen, bookmarks included, for as long as the server has it; then (410 Gone) all
   is listed again, and what the list does not have is gone.
 * A server that fails is asked again with growing distance, by many reflectors at different times.
+* What nobody foresaw ends a list or a watch and not the hub, which carries calls as well: all is listed again.
 """
 
 import asyncio
@@ -39,7 +40,7 @@ class Api(Protocol):
 
 
 class Copy(Protocol):
-    """Where the objects of a kind go."""
+    """Where the objects of a kind go. `add`, `put` and `remove` raise KubeError if what came names no object."""
 
     def begin(self) -> None:
         """All of them follow, by `add`."""
@@ -99,6 +100,13 @@ class Reflector:
                     self._version = ""
                 else:
                     self._note(str(error))
+                await self._wait()
+            except Exception:  # the hub carries calls as well
+                why = f"following {self._resource.plural} failed, through a mistake in CSI Bridge; see the hub's log"
+                if why != self.trouble:
+                    log.exception("following %s failed by a bug; they are listed again", self._resource.plural)
+                self._note(why)
+                self._version = ""
                 await self._wait()
 
     async def _list(self) -> None:

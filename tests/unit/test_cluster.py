@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cloud.kube import KubeError
+from cloud.kube import KubeError, Page, Resource
 from cloud.sync.cluster import WATCHED, Cluster
 from cloud.sync.tokens import TokenRequest
 from common.objects import Ref
@@ -138,6 +138,73 @@ async def test_the_last_good_state_of_another_object_does_not_count() -> None:
         api.drop("Pod", "web", "default")
         await settle()
         assert cluster.problems() == []
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        "x",
+        None,
+        {},
+        {"metadata": "x"},
+        {"metadata": {"namespace": "default", "uid": "u"}},
+        {"metadata": {"name": "web", "uid": "u"}},
+        {"metadata": {"name": ["web"], "namespace": "default", "uid": "u"}},
+    ],
+)
+async def test_a_list_with_something_that_names_no_object_does_not_count_and_ends_nothing(
+    item: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api = FakeApi()
+    api.put(pod())
+    async with following(api) as cluster:
+        good, whole = cluster.body(POD), api.list
+
+        async def garbled(resource: Resource, *, limit: int, more: str = "") -> Page:
+            page = await whole(resource, limit=limit, more=more)
+            return Page([item], page.version, page.more) if resource.kind == "Pod" else page
+
+        monkeypatch.setattr(api, "list", garbled)
+        api.failures["watch"] = [KubeError("watch", 410, "Expired", "too old")] * len(WATCHED)
+        api.cut()
+        await settle()
+        assert cluster.body(POD) == good
+        (problem,) = cluster.problems()
+        assert problem.startswith("Kubernetes: read Pod: what came is none: ")
+        monkeypatch.undo()
+        await settle()
+        assert cluster.body(POD) == good
+        assert cluster.problems() == []
+
+
+async def test_a_change_of_something_that_names_no_object_is_asked_for_again(caplog: pytest.LogCaptureFixture) -> None:
+    api = FakeApi()
+    api.put(pod())
+    async with following(api) as cluster:
+        api.put(pod("other"))
+        version, what, body = api._events["Pod"][-1]
+        api._events["Pod"][-1] = version, what, {**body, "metadata": {"namespace": "default"}}
+        await settle()
+        assert "read Pod: what came is none: metadata.name is missing" in caplog.text
+        api._events["Pod"][-1] = version, what, body
+        await settle()
+        assert cluster.body(Ref("Pod", "default", "other")) is not None
+        assert cluster.problems() == []
+
+
+@pytest.mark.parametrize("uid", [None, 5])
+async def test_one_whose_uid_is_not_told_keeps_its_last_good_state_and_is_named(uid: Any) -> None:
+    api = FakeApi()
+    api.put(pod())
+    async with following(api) as cluster:
+        good = cluster.body(POD)
+        api.put({**pod(), "metadata": {**pod()["metadata"], "uid": uid}})
+        api.put(pod("other"))
+        await settle()
+        assert cluster.body(POD) == good
+        assert cluster.body(Ref("Pod", "default", "other")) is not None
+        (problem,) = cluster.problems()
+        assert problem.startswith("Pod default/web cannot be used, and its last good state counts: metadata.uid ")
 
 
 async def test_what_a_later_list_does_not_have_is_gone() -> None:

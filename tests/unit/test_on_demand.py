@@ -28,9 +28,12 @@ class World:
         self.api = FakeApi()
         self.now = 1000.0
         self.found: list[tuple[Ref, bool]] = []
+        self.mistakes: list[Exception] = []
         self.reader = OnDemand(SecretReader(self.api), self._note, now=lambda: self.now)
 
     def _note(self, ref: Ref, body: dict[str, Any] | None) -> None:
+        if self.mistakes:
+            raise self.mistakes.pop(0)
         self.found.append((ref, body is not None))
 
     async def asking(self) -> None:
@@ -179,3 +182,58 @@ async def test_one_that_is_wanted_anew_while_it_is_read_is_read_again() -> None:
         await settle()
         assert world.found == [(SECRET, True)]
         assert world.api.asked == ["get secrets s"] * 2
+
+
+async def test_an_answer_that_is_no_object_is_not_known_and_is_named() -> None:
+    async with reading() as world:
+        world.api.put(BODY)
+        world.mistakes = [KubeError("read Secret", 0, "", "what came is none")]
+        world.reader.use(SECRET)
+        await settle()
+        assert not world.reader.knows(SECRET)
+        (problem,) = world.reader.problems()
+        assert "what came is none" in problem
+        await world.turn(2)
+        assert world.reader.knows(SECRET)
+        assert (world.found, world.reader.problems()) == ([(SECRET, True)], [])
+
+
+async def test_what_nobody_foresaw_is_logged_once_and_tried_again_with_growing_distance(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with reading() as world:
+        world.api.put(BODY)
+        world.mistakes = [ZeroDivisionError()] * 3
+        world.reader.use(SECRET)
+        await settle()
+        assert not world.reader.knows(SECRET)
+        problem = "Secret default/s cannot be got, through a mistake in CSI Bridge; see the hub's log"
+        assert world.reader.problems() == [problem]
+        for seconds in (1, 2, 3):
+            await world.turn(seconds)
+            assert world.found == []
+        await world.turn(2)
+        assert world.reader.knows(SECRET)
+        assert (world.found, world.reader.problems()) == ([(SECRET, True)], [])
+        assert len([it for it in caplog.records if it.exc_info]) == 1
+
+
+async def test_what_nobody_foresaw_takes_nothing_away_and_brings_nothing_back() -> None:
+    async with reading() as world:
+        world.api.put(BODY)
+        world.reader.use(SECRET)
+        await settle()
+        world.mistakes = [ZeroDivisionError()]
+        await world.turn(REFRESH_S + 1)
+        assert world.reader.knows(SECRET)
+
+        def release(ref: Ref, _body: dict[str, Any] | None) -> None:
+            world.reader.release(ref)
+            raise ZeroDivisionError
+
+        world.reader._found = release
+        await world.turn(2)
+        asked = len(world.api.asked)
+        await world.turn(10 * REFRESH_S)
+        assert len(world.api.asked) == asked
+        assert world.reader.problems() == []

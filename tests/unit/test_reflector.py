@@ -234,6 +234,59 @@ async def test_a_watch_that_says_nothing_and_ends_at_once_is_not_asked_for_all_t
         assert len(waits.seconds) == 3
 
 
+async def test_what_nobody_foresaw_is_logged_once_and_tried_again_with_growing_distance(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    api = FakeApi()
+    api.put(node("a"))
+    copy, waits = Copy(), Waits()
+    copy.add = _fail  # type: ignore[method-assign]  # a bug
+    task = asyncio.create_task(Reflector(api, NODES, copy, pause=waits).run())
+    await settle()
+    assert waits.seconds[0] <= 0.5
+    assert waits.seconds[-1] >= 15.0
+    assert len([it for it in caplog.records if it.exc_info]) == 1
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_a_change_that_nobody_foresaw_makes_a_list() -> None:
+    api = FakeApi()
+    api.put(node("a"))
+    async with reflected(api) as (made, copy, _waits):
+        copy.put = _fail  # type: ignore[method-assign]  # a bug
+        api.put(node("a", "new"))
+        await settle()
+        assert (copy.has, copy.lists) == ({"a": "new"}, 2)
+        assert made.trouble == ""
+
+
+async def test_a_mistake_is_told_to_people_until_the_copy_is_in_step_again() -> None:
+    api = FakeApi()
+    api.put(node("a"))
+    blocked = asyncio.Event()
+
+    async def wait(_seconds: float) -> None:
+        await blocked.wait()
+
+    copy = Copy()
+    add, copy.add = copy.add, _fail  # type: ignore[method-assign]  # a bug
+    made = Reflector(api, NODES, copy, pause=wait)
+    task = asyncio.create_task(made.run())
+    await settle()
+    assert made.trouble == "following nodes failed, through a mistake in CSI Bridge; see the hub's log"
+    copy.add = add  # type: ignore[method-assign]  # as above
+    blocked.set()
+    await settle()
+    assert (made.trouble, copy.has) == ("", {"a": ""})
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+def _fail(_body: Mapping[str, Any]) -> None:
+    raise ZeroDivisionError
+
+
 async def test_words_of_a_newer_server_are_passed_over() -> None:
     api = FakeApi()
     async with reflected(api) as (_, copy, _waits):
