@@ -5,7 +5,9 @@ Rules:
 * A list comes in parts and counts when its last part is there: what is missing in half a list is not gone.
 * A watch goes on from the last version seen, bookmarks included, for as long as the server has it; then (410 Gone) all
   is listed again, and what the list does not have is gone.
-* A server that fails is asked again with growing distance, by many reflectors at different times.
+* A server that fails is asked again with growing distance, by many reflectors at different times. Only a watch that
+  tells of something, or is quiet to its end, ends the growth: one that was opened, or a list, may fail right after it.
+* People are told of a trouble until all was listed or a watch is open, and the log is until one works.
 * What nobody foresaw ends a list or a watch and not the hub, which carries calls as well: all is listed again.
 """
 
@@ -83,6 +85,8 @@ class Reflector:
         """
         self.trouble = ""
         self._api, self._resource, self._copy, self._pause = api, resource, copy, pause
+        self._logged = ""
+        """The trouble that the log tells of, up to now."""
         self._version = ""
         self._failures = 0
 
@@ -92,7 +96,9 @@ class Reflector:
             try:
                 if not self._version:
                     await self._list()
-                if not await self._watch():
+                heard = await self._watch()
+                self._worked()
+                if not heard:
                     await self._wait()  # a server that ends each watch at once is not asked all the time
             except KubeError as error:
                 if error.is_expired:
@@ -103,7 +109,7 @@ class Reflector:
                 await self._wait()
             except Exception:  # the hub carries calls as well
                 why = f"following {self._resource.plural} failed, through a mistake in CSI Bridge; see the hub's log"
-                if why != self.trouble:
+                if why != self._logged:
                     log.exception("following %s failed by a bug; they are listed again", self._resource.plural)
                 self._note(why)
                 self._version = ""
@@ -134,7 +140,7 @@ class Reflector:
                 break
         self._copy.end()
         self._version = page.version
-        self._worked()
+        self.trouble = ""
 
     async def _watch(self) -> bool:
         """Follow what happens, until the server ends it. Whether anything happened.
@@ -145,8 +151,6 @@ class Reflector:
         for_s = random.randint(*_WATCH_S)  # noqa: S311  # no secret
         heard = False
         async for what, body in self._api.watch(self._resource, self._version, for_s=for_s):
-            self._worked()
-            heard = heard or what != "OPEN"
             match what:
                 case "ADDED" | "MODIFIED":
                     self._copy.put(body)
@@ -157,18 +161,22 @@ class Reflector:
                 case _:
                     log.warning("%s: the API server tells of %s, which is passed over", self._resource.plural, what)
             self._version = (body.get("metadata") or {}).get("resourceVersion") or self._version
+            self.trouble = ""
+            if what != "OPEN":
+                heard = True
+                self._worked()
         return heard
 
     def _worked(self) -> None:
         self._failures = 0
-        if self.trouble:
+        if self._logged:
             log.info("%s are in step again", self._resource.plural)
-            self.trouble = ""
+            self._logged = ""
 
     def _note(self, why: str) -> None:
-        if why != self.trouble:
+        if why != self._logged:
             log.warning("what is known of %s may be old: %s", self._resource.plural, why)
-            self.trouble = why
+        self.trouble = self._logged = why
 
     async def _wait(self) -> None:
         longest_s = min(_MOST_PAUSE_S, _FIRST_PAUSE_S * 2**self._failures)

@@ -6,6 +6,8 @@ import asyncio
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from cloud.kube import RESOURCES, KubeError
 from cloud.sync import reflector
 from cloud.sync.reflector import Reflector
@@ -13,8 +15,6 @@ from tests.support.fake_api import FakeApi
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
-
-    import pytest
 
 NODES = RESOURCES["Node"]
 DOWN = KubeError("list nodes", 0, "", "nobody answers")
@@ -223,6 +223,50 @@ async def test_after_trouble_a_watch_that_is_open_is_enough_to_be_in_step() -> N
         api.cut()
         await settle()
         assert made.trouble == ""
+
+
+@pytest.mark.parametrize("error", [DOWN, EXPIRED], ids=["broken off", "all to be listed again"])
+async def test_a_watch_that_fails_whenever_it_is_open_is_asked_for_with_growing_distance(
+    error: KubeError, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    api = FakeApi()
+    api.failures["event"] = [error] * 8
+    async with reflected(api) as (made, copy, waits):
+        assert len(waits.seconds) == 8
+        assert waits.seconds[-1] >= 15.0
+        assert len([it for it in caplog.records if it.levelname == "WARNING"]) <= 1
+        api.put(node("a"))
+        await settle()
+        assert (made.trouble, copy.has) == ("", {"a": ""})
+        api.failures["event"] = [error]
+        api.put(node("b"))
+        await settle()
+        assert waits.seconds[-1] <= 0.5  # what is heard between two failures counts
+
+
+async def test_what_was_said_of_a_watch_is_taken_back_as_soon_as_it_is_open_and_logged_when_it_works(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
+    api = FakeApi()
+    api.failures["event"] = [DOWN]
+    async with reflected(api) as (made, _copy, _waits):
+        assert made.trouble == ""
+        assert [it.levelname for it in caplog.records] == ["WARNING"]
+        api.bookmark("Node")
+        await settle()
+        assert [it.levelname for it in caplog.records] == ["WARNING", "INFO"]
+
+
+async def test_a_watch_that_was_quiet_to_its_end_has_worked() -> None:
+    api = FakeApi()
+    api.failures["event"] = [DOWN] * 8
+    async with reflected(api) as (_, _copy, waits):
+        api.cut()
+        await settle()
+        assert len(waits.seconds) == 9
+        assert waits.seconds[-1] <= 0.5
 
 
 async def test_a_watch_that_says_nothing_and_ends_at_once_is_not_asked_for_all_the_time() -> None:
