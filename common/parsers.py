@@ -30,6 +30,16 @@ LONGEST_NAME_CHARS: Final = 253
 LONGEST_DRIVER_NAME_CHARS: Final = 63
 """CSI spec, GetPluginInfoResponse.name."""
 
+_DRIVER_NAME: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9]*[A-Za-z0-9])?(\.[A-Za-z0-9]([-A-Za-z0-9]*[A-Za-z0-9])?)*")
+
+
+def is_driver_name(text: str) -> bool:
+    """Whether a CSI driver can have this name in Kubernetes: a DNS subdomain, which may have capitals.
+
+    Source: kubernetes pkg/apis/core/validation, ValidateCSIDriverName; the CSI spec takes names that are none.
+    """
+    return len(text) <= LONGEST_DRIVER_NAME_CHARS and _DRIVER_NAME.fullmatch(text) is not None
+
 
 class HostPort(NamedTuple):
     """An address to listen on or to dial. `str()` is what `host_port` reads.

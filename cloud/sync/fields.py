@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping
 from datetime import datetime
 from typing import Any, Final, NoReturn
 
+from common.parsers import is_driver_name
 from common.quantity import parse_bytes
 
 Body = Mapping[str, Any]
@@ -110,7 +111,7 @@ class Fields:
     def driver(self, name: str) -> str:
         """The name of a CSI driver, which may have capitals."""
         value = self.text(name, required=True)
-        if not is_name(value.lower()) or len(value) > LONGEST_LABEL_CHARS:
+        if not is_driver_name(value):
             self.refuse(name, "must be a CSI driver's name: letters, digits, '-' and '.', at most 63 of them")
         return value
 

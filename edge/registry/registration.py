@@ -19,7 +19,7 @@ from google.protobuf.message import DecodeError
 
 from common.csi.csi_pb2 import NodeGetCapabilitiesResponse, NodeGetInfoResponse
 from common.errors import BridgeError
-from common.parsers import LONGEST_DRIVER_NAME_CHARS
+from common.parsers import LONGEST_DRIVER_NAME_CHARS, is_driver_name
 from common.sockets import FileId
 from common.topology import is_label_key, is_label_value
 
@@ -116,7 +116,9 @@ def highest_version(versions: Iterable[str]) -> Version:
 
 
 def check_name(name: str) -> None:
-    """See that a name can be a CSI driver's: it becomes part of paths.
+    """See that a name can be a CSI driver's in Kubernetes, which takes a whole CSINode or nothing of it.
+
+    It becomes part of paths, too.
 
     Raises:
         ValueError: it cannot.
@@ -125,8 +127,11 @@ def check_name(name: str) -> None:
         raise ValueError("it gives no name")
     if len(name) > LONGEST_DRIVER_NAME_CHARS:
         raise ValueError(f"its name has {len(name)} characters; CSI allows {LONGEST_DRIVER_NAME_CHARS}")
-    if not _NAME.fullmatch(name) or ".." in name:
-        raise ValueError(f"{name!r} is no name of a CSI driver: letters and digits, with dashes and dots between them")
+    if not is_driver_name(name):
+        raise ValueError(
+            f"{name!r} is no name of a CSI driver in Kubernetes: letters, digits and dashes in parts between dots, "
+            f"and no part begins or ends with a dash"
+        )
 
 
 def read_node_info(info: bytes, capabilities: bytes) -> NodeInfo:
@@ -201,7 +206,6 @@ def is_newer(version: Version, than: Version) -> bool:
 
 
 _VERSION = re.compile(r"\s*v?((?:0|[1-9][0-9]{0,8})(?:\.[0-9]{1,9}){1,7})(?:[^0-9.].*)?")
-_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?")
 
 # ---- facts for Kubernetes --------------------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from cloud.sync.fields import FieldError, Fields
 from common.csi import csi_pb2
 from edge.registry.registration import (
     NodeInfo,
@@ -68,15 +69,46 @@ def test_versions_of_different_length_compare_by_their_numbers() -> None:
 # -------------------- names --------------------
 
 
-@pytest.mark.parametrize("name", ["d", "vendor.example.com", "Disk-1", "a" * 63])
-def test_a_drivers_name_is_taken(name: str) -> None:
+@pytest.mark.parametrize("name", ["d", "vendor.example.com", "Disk-1", "A--b.1", "a" * 63])
+def test_a_drivers_name_is_taken_also_by_the_hub(name: str) -> None:
     check_name(name)
+    assert hub_takes(name)
 
 
-@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "/a", "a..b", "a.", "-a", "a_b", "a b", "a\n", "a" * 64, "é"])
-def test_a_name_that_could_leave_its_directory_or_that_csi_forbids_is_not(name: str) -> None:
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        ".",
+        "..",
+        "a/b",
+        "/a",
+        "a..b",
+        "a.",
+        "-a",
+        "a.-b",
+        "a-.b",
+        "a_b",
+        "a b",
+        "a\n",
+        "a" * 64,
+        "é",
+        "\N{KELVIN SIGN}",
+    ],
+)
+def test_a_name_that_could_leave_its_directory_or_that_kubernetes_forbids_is_not_nor_by_the_hub(name: str) -> None:
     with pytest.raises(ValueError, match="name"):
         check_name(name)
+    assert not hub_takes(name)
+
+
+def hub_takes(name: str) -> bool:
+    """One that it refused would cost the node its whole CSINode."""
+    try:
+        Fields({"name": name}).driver("name")
+    except FieldError:
+        return False
+    return True
 
 
 # -------------------- NodeGetInfo --------------------
