@@ -153,7 +153,8 @@ class WrittenFacts:
     def up(self, node: str) -> None:
         """The node tells its facts from now on, on one stream more."""
         self._observed.discard(node)
-        self._queues[farewell.KIND].discard((node, Ref(farewell.KIND, "", node)))  # who is back is not gone
+        for kind in (farewell.KIND, handover.KIND):  # who is back is not gone, and no kubelet's
+            self._queues[kind].discard((node, Ref(kind, "", node)))
         self._streams[node] += 1
         self._hearts.up(node)
 

@@ -461,6 +461,17 @@ async def test_the_node_of_who_came_back_before_it_was_deleted_stays(world: Worl
     assert world.facts.problems() == []
 
 
+async def test_a_node_that_no_kubelet_serves_any_more_keeps_the_marks_that_were_not_taken_yet(world: World) -> None:
+    await world.tell(NODE)
+    world.down = True
+    world.facts.observed("n1")
+    await world.settle()
+    assert KUBELET in world.writer.begun
+    world.facts.up("n1")
+    world.down = False
+    assert KUBELET not in dict(await world.settle())
+
+
 async def test_a_node_that_comes_back_while_it_is_being_forgotten_keeps_its_node(world: World) -> None:
     world.facts.up("n1")
     await world.facts.forget("n1")
