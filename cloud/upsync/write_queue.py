@@ -5,6 +5,7 @@ Rules:
 * A key is worked on by one task at a time; several at a time are worked on in all.
 * Only the newest state counts: a key that is added ten times while it waits is written once.
 * What fails is tried again with growing distance, for ever: a key is done, discarded, or named among the problems.
+* Of many that fail for one reason, as in an outage, the first and their number are told, and the log has one line.
 * What is done may be due again by itself, after a while.
 """
 
@@ -19,6 +20,9 @@ from cloud.kube import KubeError
 log = logging.getLogger("csi_bridge.hub.upsync")
 
 K = TypeVar("K", bound=Hashable)
+
+_Reason = tuple[object, ...]
+"""What failures that are one trouble have in common: no text, which has the name of its object."""
 
 _AT_ONCE: Final = 8
 """Keys that are worked on at once: the API server is everybody's."""
@@ -51,7 +55,8 @@ class WriteQueue(Generic[K]):
         self._added: dict[K, int] = {}
         """By key that is to be written: how often it was added."""
         self._tasks: dict[K, asyncio.Task[None]] = {}
-        self._problems: dict[K, str] = {}
+        self._problems: dict[_Reason, dict[K, str]] = {}
+        """By why they cannot be written: keys, and what to say of each."""
         self._slots = asyncio.Semaphore(_AT_ONCE)
 
     def add(self, key: K) -> None:
@@ -65,13 +70,13 @@ class WriteQueue(Generic[K]):
     def discard(self, key: K) -> None:
         """What the key stands for is not to be written any more; a try that is under way is broken off."""
         self._added.pop(key, None)
-        self._problems.pop(key, None)
+        self._settled(key)
         if (task := self._tasks.pop(key, None)) is not None:
             task.cancel()
 
     def problems(self) -> list[str]:
         """What cannot be written, in sentences."""
-        return list(self._problems.values())
+        return [_in_words(list(failing.values())) for failing in self._problems.values()]
 
     async def close(self) -> None:
         """End all tries."""
@@ -99,13 +104,14 @@ class WriteQueue(Generic[K]):
             try:
                 again_s = await self._write(key)
             except KubeError as error:
-                self._note(key, str(error))
+                self._note(key, (error.code, error.reason), str(error))
                 return False
-            except Exception:
-                log.exception("writing %s failed by a bug; it is tried again", key)
-                self._note(key, f"writing {key} failed, through a mistake in CSI Bridge; see the hub's log")
+            except Exception as error:
+                why = f"writing {key} failed, through a mistake in CSI Bridge; see the hub's log"
+                if self._note(key, (type(error),), why):
+                    log.exception("writing %s failed by a bug; it is tried again", key)
                 return False
-        if self._problems.pop(key, None) is not None:
+        if self._settled(key):
             log.info("written at last: %s", key)
         if self._added[key] == added:
             del self._added[key]
@@ -114,7 +120,25 @@ class WriteQueue(Generic[K]):
             later(again_s, partial(self.add, key))
         return True
 
-    def _note(self, key: K, why: str) -> None:
-        if self._problems.get(key) != why:
-            log.warning("not written yet: %s", why)
-            self._problems[key] = why
+    def _note(self, key: K, reason: _Reason, text: str) -> bool:
+        """It failed. Whether it is the first for this reason."""
+        is_first = reason not in self._problems
+        if key not in self._problems.get(reason, ()):
+            self._settled(key)
+        self._problems.setdefault(reason, {})[key] = text
+        if is_first:
+            log.warning("not written yet: %s", text)
+        return is_first
+
+    def _settled(self, key: K) -> bool:
+        """It fails no more. Whether it was the last for its reason."""
+        for reason, failing in self._problems.items():
+            if failing.pop(key, None) is not None:
+                if not failing:
+                    del self._problems[reason]
+                return not failing
+        return False
+
+
+def _in_words(texts: list[str]) -> str:
+    return texts[0] if len(texts) == 1 else f"not written yet: {len(texts)} objects, the first: {texts[0]}"

@@ -183,3 +183,91 @@ async def test_a_queue_that_is_closed_looks_at_nothing_again(world: World) -> No
     world.later[0][1]()
     await settle()
     assert world.writes["a"] == 1
+
+
+class Outage:
+    """An API server that fails by key, and tries that a test allows."""
+
+    def __init__(self) -> None:
+        self.errors: dict[str, Exception] = {}
+        self._again = asyncio.Event()
+        self.queue = WriteQueue(self._write, pause=self._pause)
+
+    async def once_more(self) -> None:
+        again, self._again = self._again, asyncio.Event()
+        again.set()
+        await settle()
+
+    async def _write(self, key: str) -> None:
+        if (error := self.errors.get(key)) is not None:
+            raise error
+
+    async def _pause(self, _seconds: float) -> None:
+        await self._again.wait()
+
+
+@pytest.fixture
+async def outage() -> AsyncIterator[Outage]:
+    made = Outage()
+    yield made
+    await made.queue.close()
+
+
+def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [it.getMessage() for it in caplog.records if it.levelname != "DEBUG"]
+
+
+async def test_of_many_that_fail_for_one_reason_the_first_and_their_number_are_told(
+    outage: Outage, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    names = [f"n{number}" for number in range(40)]
+    outage.errors = {name: KubeError(f"patch Node {name}", 0, "", "nobody answers") for name in names}
+    for name in names:
+        outage.queue.add(name)
+    await settle()
+    assert outage.queue.problems() == [
+        "not written yet: 40 objects, the first: Kubernetes: patch Node n0: nobody answers"
+    ]
+    assert lines(caplog) == ["not written yet: Kubernetes: patch Node n0: nobody answers"]
+    caplog.clear()
+    outage.errors = {"n7": outage.errors["n7"]}
+    await outage.once_more()
+    assert outage.queue.problems() == ["Kubernetes: patch Node n7: nobody answers"]
+    assert lines(caplog) == []
+    outage.errors = {}
+    await outage.once_more()
+    assert outage.queue.problems() == []
+    assert lines(caplog) == ["written at last: n7"]
+
+
+async def test_what_fails_for_another_reason_is_told_by_itself(
+    outage: Outage, caplog: pytest.LogCaptureFixture
+) -> None:
+    refused = KubeError("patch Node b", 403, "Forbidden", "may not")
+    outage.errors = {"a": KubeError("patch Node a", 503, "", "away"), "b": refused}
+    outage.queue.add("a")
+    outage.queue.add("b")
+    await settle()
+    assert outage.queue.problems() == ["Kubernetes: patch Node a: away", "Kubernetes: patch Node b: may not"]
+    assert len(lines(caplog)) == 2
+    outage.errors["a"] = KubeError("patch Node a", 403, "Forbidden", "may not")
+    await outage.once_more()
+    assert outage.queue.problems() == ["not written yet: 2 objects, the first: Kubernetes: patch Node b: may not"]
+    outage.queue.discard("b")
+    assert outage.queue.problems() == ["Kubernetes: patch Node a: may not"]
+
+
+async def test_of_one_bug_in_many_keys_one_traceback_is_logged(
+    outage: Outage, caplog: pytest.LogCaptureFixture
+) -> None:
+    outage.errors = {name: ZeroDivisionError() for name in "abc"}
+    for name in "abc":
+        outage.queue.add(name)
+    await settle()
+    await outage.once_more()
+    assert len([it for it in caplog.records if it.exc_info]) == 1
+    (problem,) = outage.queue.problems()
+    assert problem.startswith(
+        "not written yet: 3 objects, the first: writing a failed, through a mistake in CSI Bridge"
+    )
