@@ -131,8 +131,11 @@ class Kube:
         """
         query = {"limit": str(limit), "continue": more, "fieldSelector": resource.selector}
         answer = await self._ask("GET", f"list {resource.plural}", _path(resource), query=query)
-        metadata = answer.get("metadata") or {}
-        return Page(answer.get("items") or [], metadata.get("resourceVersion", ""), metadata.get("continue", ""))
+        metadata, items = answer.get("metadata"), answer.get("items") or []
+        if not (isinstance(metadata, dict) and metadata.get("resourceVersion") and isinstance(items, list)):
+            # All that is missing in a list is gone.
+            raise KubeError(f"list {resource.plural}", 0, "", "the answer is no list")
+        return Page(items, metadata["resourceVersion"], metadata.get("continue", ""))
 
     async def watch(self, resource: Resource, version: str, *, for_s: int) -> AsyncIterator[tuple[str, Body]]:
         """What happens to the objects of a kind after a version: pairs of ADDED, MODIFIED, DELETED or BOOKMARK, and it.

@@ -43,6 +43,7 @@ from edge.registry.registration import (
     Offer,
     Registration,
     check_labels,
+    check_name,
     csi_node_drivers,
     node_annotations,
     node_labels,
@@ -272,6 +273,7 @@ class DriverRegistry:
         if not ours and (known is not None or not may_mount):
             return
         try:
+            check_name(report.driver)
             info = _info_in(report, own_topology=self._has_topology(report.driver))
             self._check_labels(report.driver, info)
         except ValueError as error:

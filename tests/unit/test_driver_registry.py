@@ -42,7 +42,7 @@ LACKS_NODE = (NODE_GET_CAPABILITIES, NODE_GET_INFO)
 AGES = 1e6
 
 
-def report(*, lacks: Sequence[str] = (), topology: bool = False) -> DriverReport:
+def report(*, lacks: Sequence[str] = (), topology: bool = False, name: str = NAME) -> DriverReport:
     """What a process says of itself, which serves both services unless it lacks one."""
     types = ["CONTROLLER_SERVICE", *(["VOLUME_ACCESSIBILITY_CONSTRAINTS"] if topology else [])]
     services = [PluginCapability(service=PluginCapability.Service(type=each)) for each in types]
@@ -52,7 +52,7 @@ def report(*, lacks: Sequence[str] = (), topology: bool = False) -> DriverReport
     answers[GET_PLUGIN_CAPABILITIES] = Answer(0, body=capabilities)
     answers[NODE_GET_INFO] = Answer(0, body=info.SerializeToString())
     answers |= dict.fromkeys(lacks, Answer(Code.UNIMPLEMENTED, "not here"))
-    return DriverReport(NAME, "n1", answers)
+    return DriverReport(name, "n1", answers)
 
 
 class Node:
@@ -240,6 +240,12 @@ async def test_a_node_plugin_that_is_away_is_named_beside_any_other_socket_that_
     with pytest.raises(DriverMissing):
         node.goes_to(PUBLISH)
     assert [problem for problem in node.registry.problems if f"which was at {node.n}, is away" in problem]
+
+
+async def test_a_named_driver_whose_name_kubernetes_does_not_take_mounts_nothing(tmp_path: Path) -> None:
+    node = Node(tmp_path, own=True)
+    node.hears(node.c, report(name="d_example"))
+    assert node.registry.csi_node() == []
 
 
 async def test_nothing_of_node_is_told_before_the_node_plugin_was_heard_for_a_sidecar_asks_only_once(

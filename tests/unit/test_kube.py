@@ -31,9 +31,9 @@ MINUTE = 60.0
 class Answer:
     """What the library gives for a request, and aiohttp's response in it."""
 
-    def __init__(self, status: int) -> None:
+    def __init__(self, status: int, body: bytes) -> None:
         self.response = self
-        self.status = status
+        self.status, self.body = status, body
         self.headers = {"Date": ""}
 
     async def __aenter__(self) -> Self:
@@ -43,7 +43,7 @@ class Answer:
         pass
 
     async def read(self) -> bytes:
-        return b'{"items": []}'
+        return self.body
 
 
 class Server:
@@ -52,6 +52,7 @@ class Server:
     Attributes:
         seen: what each request had to prove who asks.
         ends: of each request, whether its connection is for it alone.
+        body: of each answer.
         takes: what proves it; empty: anything does.
         now: in seconds.
     """
@@ -59,6 +60,7 @@ class Server:
     def __init__(self) -> None:
         self.seen: list[str | None] = []
         self.ends: list[bool] = []
+        self.body = b'{"metadata": {"resourceVersion": "1"}, "items": []}'
         self.takes = ""
         self.now = 1000.0
 
@@ -67,7 +69,7 @@ class Server:
     ) -> Answer:
         self.seen.append(headers.get("authorization"))
         self.ends.append(headers.get("Connection") == "close")
-        return Answer(200 if self.takes in {"", self.seen[-1]} else 401)
+        return Answer(200 if self.takes in {"", self.seen[-1]} else 401, self.body)
 
     @asynccontextmanager
     async def asked_by(self, kubeconfig: Path | str) -> AsyncIterator[Kube]:
@@ -441,3 +443,24 @@ def shown(context: ssl.SSLContext, server: Pem) -> str:
             continue
     certificate: Any = there.getpeercert()
     return str(dict(field[0] for field in certificate["subject"])["commonName"])
+
+
+# ---- what is no list -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"{}",
+        b'{"items": []}',
+        b'{"metadata": [], "items": []}',
+        b'{"metadata": {"resourceVersion": ""}, "items": []}',
+        b'{"metadata": {"resourceVersion": "1"}, "items": {"a": 1}}',
+    ],
+)
+async def test_an_answer_that_is_no_list_is_not_taken_for_an_empty_one(tmp_path: Path, body: bytes) -> None:
+    server = Server()
+    server.body = body
+    async with server.asked_by(write(tmp_path / "kubeconfig", {"token": "t"})) as kube:
+        with pytest.raises(KubeError, match="list nodes: the answer is no list"):
+            await ask(kube)
