@@ -212,8 +212,10 @@ async def test_a_sidecar_that_goes_away_has_its_handlers_cancelled(path: Path) -
 async def test_a_deadline_cancels_the_handler_whose_words_are_used(path: Path) -> None:
     handler = Held()
     async with serving(path, handler), sidecar_at(path) as sidecar:
-        code, _ = await failure(sidecar.unary_unary("/a/B")(b"", timeout=0.05))
-        assert code == Code.DEADLINE_EXCEEDED
+        await sidecar.channel_ready()
+        call = sidecar.unary_unary("/a/B")(b"", timeout=1.0)
+        await handler.began.wait()
+        assert (await failure(call))[0] == Code.DEADLINE_EXCEEDED
         assert await handler.cancelled in {CancelReason.DEADLINE, CancelReason.CALLER_CANCELLED}
 
 
