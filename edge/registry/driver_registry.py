@@ -164,7 +164,7 @@ class DriverRegistry:
             f"the node plugin of driver {name}, which was at {node_plugins[name]}, is away, and nobody else mounts its "
             f"volumes; if it is gone for good, stop the agent and remove {self._store.path}"
             for name in sorted(node_plugins)
-            if awaits_node_plugin(self.drivers, name)
+            if awaits_node_plugin(self.drivers, name) and not self._sockets.is_unasked(Path(node_plugins[name]))
         ]
 
     def _facts(self) -> list[Registration]:

@@ -115,6 +115,11 @@ class DriverSockets:
         """Whether a seat is that of a socket."""
         return self._seats.get(_identity(socket)) is seat
 
+    def is_unasked(self, socket: Path) -> bool:
+        """Whether a driver may be at a socket, and nobody knows yet if it answers."""
+        seat = self._seats.get(_identity(socket))
+        return seat is not None and not seat.driver.asked
+
     def seat_of(self, driver: Driver) -> Seat | None:
         """The seat of a driver."""
         return next((seat for seat in self if seat.driver is driver), None)

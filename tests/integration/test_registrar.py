@@ -619,6 +619,22 @@ async def test_a_controller_that_an_operator_named_and_a_node_plugin_that_regist
     assert not [text for text in caplog.messages if "cannot mount" in text]
 
 
+async def test_a_node_plugin_that_registered_and_is_just_being_asked_is_not_called_away(
+    node: Node, plugin: Plugin, vendor: Vendor
+) -> None:
+    with split_off(vendor) as named:
+        await node.start(named.socket)
+        await until(lambda: node.socket_of(CREATE) == named.socket, "the named one")
+        asked = vendor.hold("ControllerGetCapabilities")
+        plugin.start()
+        assert await told(plugin) == (True, "")
+        await until(lambda: vendor.calls("ControllerGetCapabilities"), "the question")
+        assert node.registry.problems == []
+        asked.set()
+        await until(lambda: node.socket_of(PUBLISH) == vendor.socket, "the node plugin")
+        assert node.registry.problems == []
+
+
 async def test_a_named_driver_that_serves_all_mounts_until_another_one_registers_and_never_after(
     node: Node, plugin: Plugin, vendor: Vendor
 ) -> None:
