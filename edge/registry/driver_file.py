@@ -10,6 +10,7 @@ import contextlib
 import json
 import logging
 import os
+import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -47,6 +48,7 @@ class DriverFile:
     def __init__(self, path: Path) -> None:
         """Nothing is read yet."""
         self.path = path
+        self._writing = threading.Lock()
 
     def read(self) -> Kept:
         """What was written last; nothing if there is no file that can be used."""
@@ -61,11 +63,15 @@ class DriverFile:
         return Kept()
 
     def write(self, kept: Kept) -> None:
-        """Put this in the place of what was there.
+        """Put this in the place of what was there, after what a thread still writes for which nobody waits any more.
 
         Raises:
             OSError: the disk does not take it; the old file is there still.
         """
+        with self._writing:
+            self._write(kept)
+
+    def _write(self, kept: Kept) -> None:
         body = {
             "version": _VERSION,
             "drivers": [_driver_to_json(found) for found in kept.drivers],

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import stat
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
@@ -47,6 +49,22 @@ def test_the_file_is_its_owners_alone_and_nothing_else_is_left_behind(file: Driv
     file.write(KEPT)
     assert stat.S_IMODE(file.path.stat().st_mode) == 0o600
     assert list(file.path.parent.iterdir()) == [file.path]
+
+
+def test_a_write_waits_for_one_that_nobody_waits_for_any_more(
+    file: DriverFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    later = threading.Thread(target=file.write, args=(KEPT,))
+
+    def slow_disk(_: int) -> None:
+        if not later.ident:
+            later.start()
+            later.join(timeout=0.05)
+
+    monkeypatch.setattr(os, "fsync", slow_disk)
+    file.write(NOTHING)
+    later.join()
+    assert file.read() == KEPT
 
 
 def broken(change: str, value: object) -> bytes:
