@@ -103,12 +103,15 @@ class VolumeDirs:
         self._write_data(target, data, "publish")
 
     def _write_data(self, target: Path, data: VolumeData, step: str) -> None:
+        # What was there before this try stays, here too.
+        is_known = self._root.has(target.parent / VOL_DATA)
         reach(f"{step}.before-data")
         try:
             self._write(target.parent / VOL_DATA, data, step)
         except OSError:
-            with _quietly(target.parent):
-                self._tidy_target(target, step)
+            if not is_known:
+                with _quietly(target.parent):
+                    self._tidy_target(target, step)
             raise
         reach(f"{step}.after-data")
 

@@ -363,6 +363,25 @@ async def test_a_refused_stage_of_a_reconstructed_volume_keeps_what_tells_that_i
     assert driver.methods[-1] == "Unstage"
 
 
+@pytest.mark.parametrize("block", [False, True])
+async def test_a_full_disk_keeps_what_tells_that_a_reconstructed_volume_may_be_staged(
+    plugin: VolumePlugin, driver: ScriptedDriver, monkeypatch: pytest.MonkeyPatch, *, block: bool
+) -> None:
+    volume = replace(VOLUME, block=block)
+    staged = Staged(driver=volume.driver, handle=volume.handle, name=volume.name, block=block)
+    await stage(plugin, volume)
+    data_path = next(plugin.layout.root / path for path in on_disk(plugin) if path.endswith("vol_data.json"))
+    data_path.write_text("another one")
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(RootDir, "write_file", full)
+    assert isinstance(await failed(stage(plugin, volume, reconstructed=True)), NotReady)
+    await plugin.unstage(staged, recorded=False)
+    assert driver.methods == ["Stage", "Unstage"]
+
+
 async def test_a_refused_stage_of_a_block_volume_leaves_nothing(plugin: VolumePlugin, driver: ScriptedDriver) -> None:
     driver.answers["NodeStageVolume"] = (Code.INTERNAL, "no")
     await failed(stage(plugin, BLOCK))
