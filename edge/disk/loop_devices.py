@@ -8,18 +8,22 @@ Rules:
   container that an agent ran in; the device stays. So each is given a mark of its file, where losetup writes the file's
   name for people, and one whose path is gone is known by that.
 * Only one whose path is gone is opened to look at: the kernel tells its mark after a look at its file, which hangs if
-  that lies on a dead server.
+  that lies on a dead server. Such a one is passed over, for it would stop the work on all others.
 """
 
 import errno
 import fcntl
 import hashlib
+import logging
 import os
 import struct
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+log = logging.getLogger("csi_bridge.edge.volumes")
 
 _SET_FD = 0x4C00
 _CLR_FD = 0x4C01
@@ -40,7 +44,13 @@ _MOST_TRIES = 50
 _DETACH_WAIT_S = 2.0
 """A detached loop device stays while others, like udev, have it open."""
 
+_LOOK_LIMIT_S = 2.0
+"""For the kernel's look at a file: a thousand times what it takes where a server answers."""
+
 _SYSFS = Path("/sys/block")
+
+_hung: dict[Path, threading.Thread] = {}
+"""The looks that did not end in time. A device is not looked at again before its last look has ended."""
 
 
 def loops_on(file: Path) -> list[Path]:
@@ -93,7 +103,7 @@ def _is_on(device: Path, file: Path) -> bool:
         told = (_SYSFS / device.name / "loop/backing_file").read_bytes()
         path = os.fsdecode(told).rstrip("\n").removesuffix(" (deleted)")
         if path == _GONE:
-            return _read_mark(device) == _mark(file)
+            return _mark_in_time(device) == _mark(file)
     except OSError:  # it is detached meanwhile
         return False
     return path in {str(file), str(file.parent.resolve() / file.name)}
@@ -102,6 +112,31 @@ def _is_on(device: Path, file: Path) -> bool:
 def _mark(file: Path) -> bytes:
     """What stands for a file in 63 bytes, which its path would not fit into."""
     return b"csi-bridge:" + hashlib.sha256(os.fsencode(file)).hexdigest()[:40].encode()
+
+
+def _mark_in_time(device: Path) -> bytes:
+    """What stands for a device's file; empty if it is detached meanwhile, or if the look at the file hangs."""
+    hung = _hung.get(device)
+    if hung is not None and hung.is_alive():
+        return b""
+    marks: list[bytes] = []
+
+    def look() -> None:
+        with suppress(OSError):
+            marks.append(_read_mark(device))
+
+    looking = threading.Thread(target=look, name=f"look at {device}", daemon=True)
+    looking.start()
+    looking.join(_LOOK_LIMIT_S)
+    if looking.is_alive():
+        _hung[device] = looking
+        log.warning(
+            "%s is passed over: the server of the file that it holds open does not answer; if the pod that had it is "
+            "gone, `losetup --detach %s` lets the file go",
+            device,
+            device,
+        )
+    return marks[0] if marks else b""
 
 
 def _read_mark(device: Path) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -156,6 +157,35 @@ def test_what_an_earlier_container_held_open_for_another_pod_stays_held(node: No
     assert loops_of(node.first) == [first]
 
     node.in_container("unmap", "u1")
+    assert loops_of(node.first) == []
+
+
+def test_a_device_on_a_dead_server_keeps_no_other_one_from_being_held_and_let_go(
+    node: Node, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    node.publish(node.first, "u1")
+    node.in_container("map", "u1")
+    (dead,) = loops_of(node.first)
+    node.publish(node.second, "u2")
+    answers, read_mark = threading.Event(), loop_devices._read_mark
+
+    def read_mark_of_a_dead_server(device: Path) -> bytes:
+        if str(device) == dead:
+            answers.wait()
+        return read_mark(device)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop_devices, "_LOOK_LIMIT_S", 0.05)
+        patch.setattr(loop_devices, "_read_mark", read_mark_of_a_dead_server)
+        node.devices.map("pv-a", "u2")
+        assert len(loops_of(node.second)) == 1
+        node.devices.unmap("pv-a", "u2")
+        assert loops_of(node.second) == []
+        assert [text.partition(" is passed over")[0] for text in caplog.messages] == [dead]
+        answers.set()
+        loop_devices._hung[Path(dead)].join()
+
+    node.devices.unmap("pv-a", "u1")
     assert loops_of(node.first) == []
 
 
