@@ -162,7 +162,8 @@ class DriverRegistry:
         node_plugins = self._store.node_plugins
         return [
             f"the node plugin of driver {name}, which was at {node_plugins[name]}, is away, and nobody else mounts its "
-            f"volumes; if it is gone for good, stop the agent and remove {self._store.path}"
+            f"volumes; if it runs, let the agent see its socket at that path; if it is gone for good, stop the agent "
+            f"and remove {self._store.path}"
             for name in sorted(node_plugins)
             if awaits_node_plugin(self.drivers, name) and not self._sockets.is_unasked(Path(node_plugins[name]))
         ]
