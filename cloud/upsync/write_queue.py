@@ -24,6 +24,9 @@ K = TypeVar("K", bound=Hashable)
 _Reason = tuple[object, ...]
 """What failures that are one trouble have in common: no text, which has the name of its object."""
 
+_OBJECTS_OWN: Final = {400, 422}
+"""Codes of the API server that speak of one object, whatever others have the same."""
+
 _AT_ONCE: Final = 8
 """Keys that are worked on at once: the API server is everybody's."""
 
@@ -104,7 +107,8 @@ class WriteQueue(Generic[K]):
             try:
                 again_s = await self._write(key)
             except KubeError as error:
-                self._note(key, (error.code, error.reason), str(error))
+                whose = key if error.code in _OBJECTS_OWN else None
+                self._note(key, (error.code, error.reason, whose), str(error))
                 return False
             except Exception as error:
                 why = f"writing {key} failed, through a mistake in CSI Bridge; see the hub's log"

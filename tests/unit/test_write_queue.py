@@ -258,6 +258,21 @@ async def test_what_fails_for_another_reason_is_told_by_itself(
     assert outage.queue.problems() == ["Kubernetes: patch Node a: may not"]
 
 
+async def test_each_object_that_kubernetes_refuses_for_what_stands_in_it_is_told_by_itself(
+    outage: Outage, caplog: pytest.LogCaptureFixture
+) -> None:
+    outage.errors = {name: KubeError(f"patch Node {name}", 422, "Invalid", f"label of {name}") for name in ("a", "b")}
+    outage.queue.add("a")
+    outage.queue.add("b")
+    await settle()
+    told = ["Kubernetes: patch Node a: label of a", "Kubernetes: patch Node b: label of b"]
+    assert outage.queue.problems() == told
+    assert lines(caplog) == [f"not written yet: {text}" for text in told]
+    outage.errors.pop("a")
+    await outage.once_more()
+    assert outage.queue.problems() == told[1:]
+
+
 async def test_of_one_bug_in_many_keys_one_traceback_is_logged(
     outage: Outage, caplog: pytest.LogCaptureFixture
 ) -> None:
