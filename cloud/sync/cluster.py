@@ -113,8 +113,7 @@ class Cluster(Objects):
         metadata = fields.part("metadata")
         try:
             check_metadata(fields, rules=rules)
-            if not metadata.has("uid"):
-                metadata.refuse("uid", "is missing")
+            metadata.text("uid", required=kind != tokens.KIND)  # what stands in for tokens has none
             rules.check(fields)
             if kind == "Node" and not nodes.is_ready(fields):
                 self._unready(ref.name)
@@ -122,7 +121,7 @@ class Cluster(Objects):
         except ValueError as error:  # a FieldError, or text that UTF-8 does not have
             self._refuse(ref, str(error))
             known, uid = self.item(ref), metadata.body.get("uid")
-            is_another = known is not None and isinstance(uid, str) and uid != known.stamp.uid
+            is_another = known is not None and isinstance(uid, str) and uid not in {"", known.stamp.uid}
             return ref, None if is_another else known
         self._problems.pop(ref, None)
         return ref, item

@@ -192,7 +192,7 @@ async def test_a_change_of_something_that_names_no_object_is_asked_for_again(cap
         assert cluster.problems() == []
 
 
-@pytest.mark.parametrize("uid", [None, 5])
+@pytest.mark.parametrize("uid", [None, "", 5])
 async def test_one_whose_uid_is_not_told_keeps_its_last_good_state_and_is_named(uid: Any) -> None:
     api = FakeApi()
     api.put(pod())
