@@ -316,13 +316,15 @@ class Hub:
         """An operator says that a node is gone for good, or a driver of it."""
         assert stream.opened is not None
         node, driver = stream.opened.node, stream.opened.subject
-        if self.nodes.knows(node, driver) or not self._ledger.knows(node, driver):  # where it failed halfway: go on
+        sync = self.sync if not driver else None
+        left = self._ledger.knows(node, driver) or (sync is not None and sync.knows(node))
+        if self.nodes.knows(node, driver) or not left:  # where it failed halfway: go on
             self.nodes.forget(node, driver)
         await self.placement.forget(node, driver)
         if not driver:
             self._calls.forget(node)
-        if self.sync is not None and not driver:
-            await self._forget_facts(self.sync, node)
+        if sync is not None and not self.nodes.knows(node):  # it may be back by now, and telling
+            await self._forget_facts(sync, node)
         log.warning(
             "an operator let the hub forget %s", f"driver {driver} of node {node}" if driver else f"node {node}"
         )

@@ -152,11 +152,11 @@ class FactFiles:
             OSError: its directory cannot be removed.
         """
         async with self._lock:
+            if is_name(node):
+                await self._on_disk(_remove_tree, self._root / node)
             self._events.pop(node, None)
             for ref, fact in self._facts.pop(node, {}).items():
                 self._note(ref, fact, None)
-            if is_name(node):
-                await self._on_disk(_remove_tree, self._root / node)
 
     async def put_event(self, node: str, ref: Ref, fact: Fact) -> None:
         """Keep an event, and of the node's events the newest.

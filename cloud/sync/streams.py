@@ -124,6 +124,10 @@ class SyncServer:
             if self._closures.stamps(node).get(ref) == one.stamp
         ]
 
+    def knows(self, node: str) -> bool:
+        """Whether anything that a node told is stored."""
+        return bool(self._sink.stamps(node))
+
     async def forget(self, node: str) -> None:
         """A node is gone for good: forget what it told.
 

@@ -11,12 +11,18 @@ import pytest
 
 from cloud.placement.ledger import Ledger
 from cloud.store import Store
+from cloud.sync.closures import Closures
+from cloud.sync.fact_files import FactFiles
+from cloud.sync.facts import FactSink
+from cloud.sync.source import Objects
+from cloud.sync.streams import SyncServer
 from cloud.uds_hub import Hub
 from common.csi.csi_pb2 import CreateVolumeRequest
 from common.errors import Draining, status_of
 from common.limits import Limits
 from common.messages import Hello, Kind
 from common.metrics import Metrics
+from common.objects import Object, Ref, Stamp, encode_body
 from common.reports import GET_PLUGIN_INFO, MAX_REPORT_BYTES, Answer, DriverReport, decode_reports, encode_reports
 from common.status import Code, Origin, Status
 from common.transport import Peer as Address
@@ -331,6 +337,37 @@ async def test_a_node_that_an_operator_gives_up_leaves_the_other_one_with_the_dr
     assert await order(await world.operator(), Kind.FORGET, node="n2") == ([], Status(Code.OK, origin=Origin.HUB))
     assert await called(driver, CREATE) == Status(Code.OK)
     assert decode_reports(await watch.receive() or b"") == [report()]
+
+
+@pytest.fixture
+async def facts(world: World, tmp_path: Path) -> FactSink:
+    """What the nodes told the hub: n1 has told of itself."""
+    closures = Closures(Objects())
+    facts = FactSink(closures, FactFiles(tmp_path))
+    world.hub.sync = SyncServer(closures, facts)
+    await facts.store("n1", Object(Ref("Node", "", "n1"), Stamp("", "1"), encode_body({"metadata": {}})))
+    return facts
+
+
+async def test_a_node_of_which_no_more_is_known_than_what_it_told_can_be_given_up(
+    world: World, facts: FactSink
+) -> None:
+    assert await order(await world.operator(), Kind.FORGET, node="n1") == ([], Status(Code.OK, origin=Origin.HUB))
+    assert facts.stamps("n1") == {}
+    _, again = await order(await world.operator(), Kind.FORGET, node="n1")
+    assert again is not None
+    assert "n1" in again.message
+
+
+async def test_a_node_that_is_back_before_it_is_forgotten_keeps_what_it_tells(
+    world: World, facts: FactSink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def slow_disk(node: str, _: str) -> None:
+        await world.edge(node)
+
+    monkeypatch.setattr(world.hub.placement, "forget", slow_disk)
+    assert await order(await world.operator(), Kind.FORGET, node="n1") == ([], Status(Code.OK, origin=Origin.HUB))
+    assert facts.stamps("n1")
 
 
 async def test_an_order_that_cannot_be_followed_says_why(world: World) -> None:

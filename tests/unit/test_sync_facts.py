@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 import pathlib
@@ -382,6 +383,24 @@ async def test_a_node_that_is_gone_for_good_is_in_nobodys_way(tmp_path: Path) ->
     await to.store("n1", event())
     assert sink(FactFiles(tmp_path)).stamps("n1") == {}
     assert written(tmp_path) == ["n1/Event/default/web.17a2b3.yaml", "n2/CSINode/n2.yaml"]
+
+
+async def test_what_the_disk_did_not_let_go_of_a_node_that_is_gone_can_be_forgotten_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    to = sink(FactFiles(tmp_path))
+    await to.store("n1", NODE_FACT)
+
+    def refuse(_: pathlib.Path) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(fact_files, "_remove_tree", refuse)
+        with pytest.raises(OSError, match="Input/output error"):
+            await to.forget("n1")
+    assert to.stamps("n1")
+    await to.forget("n1")
+    assert sink(FactFiles(tmp_path)).stamps("n1") == to.stamps("n1") == {}
 
 
 async def test_of_many_nodes_with_one_node_id_some_are_named(tmp_path: Path) -> None:
