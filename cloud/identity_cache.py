@@ -94,20 +94,21 @@ class IdentityCache:
             return
         if self._stored is not None:  # what it does not answer now it has answered before
             report = replace(report, answers={**self._stored.answers, **report.answers})
+        has_changed = self._published is not None and self._differs(report)
         if self._published is None:
             self._published = report
             log.info("driver %s is known now, from node %s", report.driver, report.node)
         else:
-            if self._differs(report):
-                log.warning(
-                    "driver %s on node %s has changed its Identity or capabilities; the sidecars see it when this "
-                    "proxy driver and they are restarted",
-                    report.driver,
-                    report.node,
-                )
             self._published = replace(self._published, answers={**report.answers, **self._published.answers})
         if report != self._stored and self._write(report):
             self._stored = report
+        if has_changed:
+            log.warning(
+                "driver %s on node %s has changed its Identity or capabilities; the sidecars see it when this proxy "
+                "driver and they are restarted",
+                report.driver,
+                report.node,
+            )
 
     def _is_usable(self, report: DriverReport) -> bool:
         return report.driver == self._driver and report.answers.keys() >= set(ESSENTIAL_METHODS)

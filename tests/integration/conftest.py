@@ -12,6 +12,7 @@ from tests.support.bridge import Agent, Bridge, Proxy
 from tests.support.requests import create
 from tests.support.sidecar import Pending, Sidecar
 from tests.support.vendor import Vendor
+from tests.support.waiting import wait_for
 
 
 @dataclass
@@ -96,4 +97,5 @@ def build(bridge: Bridge, vendor: Vendor, *sockets: Path, agent_flags: tuple[str
     sidecar = proxy.sidecar()
     agent.wait_ready()
     bridge.wait_routed(sidecar)
+    wait_for(lambda: sidecar.call("Probe").answer.ready.value, what="proxy driver that was told of its driver")
     return World(bridge, vendor, agent, proxy, sidecar)

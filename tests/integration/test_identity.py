@@ -62,6 +62,7 @@ def test_the_vendors_identity_is_told_through_every_outage_and_restart(world: Wo
     world.bridge.hub.kill()
     world.vendor.stop()
     assert answers_like(world.sidecar, world.vendor)
+    wait_for(world.proxy.cache.exists, what="cache")  # it is written behind the answers
     world.proxy.kill()
     world.proxy.start()
     restarted = world.proxy.sidecar()
@@ -95,7 +96,7 @@ def test_a_new_proxy_is_told_by_the_hub_of_a_driver_whose_node_is_away(world: Wo
 
 
 def test_a_corrupt_cache_is_as_none_and_is_filled_again(world: World) -> None:
-    wait_for(world.proxy.cache.exists, what="cache")  # it is written behind the answers
+    wait_for(world.proxy.cache.exists, what="cache")
     whole = world.proxy.cache.read_bytes()
     contents = (b"", b"\x00\xff garbage", b"[{}]", whole[: len(whole) // 2])
     world.bridge.hub.kill()
@@ -176,9 +177,10 @@ def test_a_vendor_that_describes_itself_at_absurd_length_is_routed_to_and_what_w
     world.vendor.restart()
     world.agent.wait_logged("driver vendor.test describes itself in")
     assert answers_like(world.sidecar, world.vendor)
-    fresh = world.bridge.start_proxy("vendor.test")
-    world.bridge.wait_routed(fresh.sidecar())
-    assert answers_like(fresh.sidecar(), world.vendor)
+    fresh = world.bridge.start_proxy("vendor.test").sidecar()
+    world.bridge.wait_routed(fresh)
+    wait_for(lambda: is_ready(fresh), what="Probe that is ready")
+    assert answers_like(fresh, world.vendor)
 
 
 def test_a_vendor_that_changes_its_name_is_found_under_the_new_one(world: World) -> None:
