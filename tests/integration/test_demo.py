@@ -165,12 +165,18 @@ def test_a_signal_in_the_middle_of_a_call_stops_it_and_nothing_is_left(theatre: 
 def test_a_signal_while_a_volume_is_mounted_leaves_no_mount(theatre: Theatre) -> None:
     demo = theatre.perform()
     told(demo, until="written, and read back")
-    demo.send_signal(signal.SIGSTOP)
-    mounted = theatre.left()
+
+    def is_stopped_with_a_mount() -> bool:
+        demo.send_signal(signal.SIGSTOP)
+        if any("kubernetes.io~csi" in what for what in theatre.left()):
+            return True
+        demo.send_signal(signal.SIGCONT)  # it unmounts once itself, and the agent mounts again
+        return False
+
+    wait_for(is_stopped_with_a_mount, what="a mounted volume")
     demo.send_signal(signal.SIGTERM)
     demo.send_signal(signal.SIGCONT)
     _, errors = demo.communicate(timeout=LIMIT_S)
-    assert any("kubernetes.io~csi" in what for what in mounted)
     assert (demo.returncode, errors) == (STOPPED, "")
     assert theatre.left() == []
 

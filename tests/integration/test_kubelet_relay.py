@@ -19,6 +19,7 @@ from tests.support.answers import methods_of, path_of
 from tests.support.bridge import Agent, Bridge
 from tests.support.leftovers import clear
 from tests.support.plugin import Plugin
+from tests.support.processes import listens_on
 from tests.support.sidecar import Sidecar, told_at_the_deadline, unavailable
 from tests.support.vendor import Refusal, Vendor, VendorCall
 from tests.support.waiting import wait_for
@@ -407,7 +408,7 @@ def test_an_agent_that_was_killed_leaves_calls_unavailable_and_its_successor_tak
 
 def test_a_socket_that_somebody_removed_is_made_anew(mine: Relayed) -> None:
     mine.socket.unlink()
-    wait_for(mine.socket.exists, what="a new socket")
+    wait_for(lambda: listens_on(mine.socket), what="a new socket")
     with Sidecar(mine.socket) as kubelet:
         assert kubelet.call("Probe").ok
 
@@ -485,7 +486,7 @@ def test_a_volume_is_staged_published_grown_and_taken_down_through_the_relay(sho
         with Bridge(short_dir, tmp_path) as bridge, Sidecar(relay / f"{NAME}.sock") as kubelet:
             flags = ("--registration=observe", f"--relay-dir={relay}")
             agent = bridge.start_agent("n1-x", driver.socket, flags=flags, through=NOBODY)
-            wait_for((relay / f"{NAME}.sock").exists, what="the relay", instead=agent.process.log_tail)
+            wait_for(lambda: listens_on(relay / f"{NAME}.sock"), what="the relay", instead=agent.process.log_tail)
             volume = driver.attached("v")
             staged, target = short_dir / "staged", short_dir / "target"
             staged.mkdir()

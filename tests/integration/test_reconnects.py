@@ -134,4 +134,5 @@ def test_links_that_come_and_go_leave_the_hubs_descriptors_and_threads_as_they_w
         what=f"end of what was there beyond {files} descriptors and {threads} threads",
         instead=lambda: (process.num_fds(), process.num_threads()),
     )
+    hub.wait_logged(" is gone: ", times=_WARM_UP + times)
     assert len(hub.logged(" is gone: ")) == _WARM_UP + times

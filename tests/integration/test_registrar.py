@@ -17,9 +17,10 @@ from common.errors import DriverAmbiguous, DriverMissing, VendorBroken
 from common.reports import NODE_GET_INFO
 from common.status import Code, Status
 from common.tasks import supervised
+from edge import registrar
 from edge.drivers import ASK_AGAIN_S, Driver
 from edge.registrar import Registrar
-from edge.registry import registration_handler
+from edge.registry import plugin_client, registration_handler
 from edge.registry.driver_registry import DriverRegistry
 from edge.registry.driver_services import find_driver
 from tests.support.answers import methods_of
@@ -124,7 +125,8 @@ def _node_info_of(driver: Driver) -> bytes:
 
 
 @pytest.fixture
-async def node(short_dir: Path) -> AsyncIterator[Node]:
+async def node(short_dir: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Node]:
+    monkeypatch.setattr(plugin_client, "_GET_INFO_LIMIT_S", 4.0)  # a busy machine's threads are late by a second
     node = Node(short_dir)
     yield node
     await node.stop()
@@ -986,19 +988,19 @@ async def test_of_two_that_serve_all_an_observer_takes_the_one_that_an_operator_
 
 @pytest.mark.parametrize("end", [Vendor.stop, kill], ids=["stopped", "killed"])
 async def test_where_both_serve_all_an_observer_waits_for_a_node_plugin_however_long_it_is_away(
-    node: Node, plugins: Path, end: Callable[[Vendor], None]
+    node: Node, plugins: Path, end: Callable[[Vendor], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody may see what the controller mounts in a container of its own."""
+    monkeypatch.setattr(registrar, "_LOOK_S", 0.1)
     with Vendor(plugins / "a" / "csi.sock") as controller, Vendor(plugins / "b" / "csi.sock") as vendor:
         await node.start(controller.socket, own=False, grace_s=0.2)
         await until(lambda: node.socket_of(PUBLISH) == vendor.socket, "the node plugin")
         end(vendor)
         if end is not kill:
-            await until(lambda: not vendor.socket.exists(), "its end")
-        await asyncio.sleep(1.0)
-        assert node.registry._store.idle_s() is None
+            await until(lambda: node.socket_of(PUBLISH) == "DriverMissing", "its end")
+        at = node.socket_of(PUBLISH)
         await node.heard_anew(controller)
-        assert node.socket_of(PUBLISH) == vendor.socket
+        assert node.socket_of(PUBLISH) == at != controller.socket
         assert node.socket_of(CREATE) == controller.socket
 
 

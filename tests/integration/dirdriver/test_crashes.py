@@ -109,7 +109,7 @@ def test_an_inline_volume_whose_driver_was_killed_is_gone_after_its_unpublish(
 def test_what_was_half_made_is_removed_by_the_next_start(driver: Running) -> None:
     source = driver.create("source")
     data = driver.state / "volumes" / source.volume_id / "data"
-    for number in range(2000):
+    for number in range(10_000):
         (data / str(number)).touch()
     copying = driver.begin("CreateSnapshot", name="s", source_volume_id=source.volume_id)
     while not driver.on_disk("snapshots"):

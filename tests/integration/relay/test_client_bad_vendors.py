@@ -396,8 +396,9 @@ async def test_a_driver_that_stops_reading_holds_one_message_per_call_and_no_mor
 
     async with raw_vendor_at(path, behave), channel_to(path) as channel:
         calls = [asyncio.ensure_future(channel.call("/a/B", b"x" * MIB).unary()) for _ in range(4)]
-        await asyncio.sleep(0.1)
+        await until(lambda: channel.connected)
         (connection,) = channel._connections
+        await until(lambda: len(connection._outgoing) == len(calls))
         assert sum(len(each.view) for each in connection._outgoing.values()) <= 4 * (MIB + 5)
         assert connection._transport is not None
         assert connection._transport.get_write_buffer_size() < MIB
