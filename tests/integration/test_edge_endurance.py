@@ -32,6 +32,9 @@ _AT_ONCE = 10
 
 _SLOW_S = 100.0
 
+_OWN_FACTS = 2
+"""The node and its drivers: what it tells besides its pods, of which it tells a moment late (`edge.pod_facts`)."""
+
 _POOL = min(32, (os.cpu_count() or 1) + 4)
 """Threads of an event loop's pool (ThreadPoolExecutor)."""
 
@@ -43,7 +46,7 @@ class Held:
     Attributes:
         files: its open file descriptors.
         threads: its threads.
-        rows: the rows of its databases, but for those that wait for the hub.
+        rows: the rows of its databases.
     """
 
     files: int
@@ -128,6 +131,7 @@ def test_mounting_and_unmounting_again_and_again_leaves_nothing_behind(node: Edg
     node.start()
     claims = _make_volumes(node, _AT_ONCE if cycles <= 50 else 50)
     _cycle(node, claims)  # threads and connections are made when they are first needed
+    _wait_rows(node, "facts", _OWN_FACTS)
     before = held(node)
 
     for _ in range(cycles // len(claims)):
@@ -152,6 +156,7 @@ def test_a_node_with_many_volumes_gets_them_all_back_after_a_reboot_without_its_
     claims = _make_volumes(node, count)
     node.write(*_pods(claims), file="pods")
     _wait_all_published(node, count)
+    _wait_rows(node, "facts", _OWN_FACTS + count)
     before = held(node)
 
     node.bridge.hub.kill()
@@ -172,17 +177,17 @@ def test_of_ten_thousand_objects_only_what_differs_comes_down_again(short_dir: P
         _write_json(node, [pod(f"idle{number:05}") for number in range(9_995)], file="idle")
         node.start()
         node.write(*_pods(_make_volumes(node, 1)), file="pods")  # with claim, volume and driver, and the node's own
-        _wait_objects(node, 10_000)
+        _wait_rows(node, "objects", 10_000)
         node.wait_published("p-c000")  # what the node tells of its volume changes objects, too
         everything = node.bytes_down()
 
         node.break_link()
         nothing = node.bytes_down() - everything
         node.write(pod("late"), file="late")
-        _wait_objects(node, 10_001)
+        _wait_rows(node, "objects", 10_001)
         one = node.bytes_down() - everything - nothing
         node.break_link(meanwhile=lambda: node.remove("late"))
-        _wait_objects(node, 10_000)
+        _wait_rows(node, "objects", 10_000)
         gone = node.bytes_down() - everything - nothing - one
 
     assert everything > 2_000_000
@@ -223,10 +228,10 @@ class LinkedNode(LargeNode):
         wait_for(lambda: bool(self.state()["in_step"]), what="agent in step", timeout_s=_SLOW_S)
 
 
-def _wait_objects(node: EdgeNode, count: int) -> None:
+def _wait_rows(node: EdgeNode, table: str, count: int) -> None:
     wait_for(
-        lambda: _rows(node).get("edge.db objects") == count,
-        what=f"store of {count:,} objects",
+        lambda: _rows(node).get(f"edge.db {table}") == count,
+        what=f"store of {count:,} {table}",
         timeout_s=_SLOW_S,
         instead=lambda: _rows(node),
     )
