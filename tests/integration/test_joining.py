@@ -52,10 +52,10 @@ class Edge:
         """Wait until no operation is under way: a retry would join it."""
         wait_for(lambda: not self.agent.status()["operations"], what="end of the operation")
 
-    def started(self, method: str, request: Message) -> Pending:
+    def started(self, method: str, request: Message, *, timeout_s: float | None = None) -> Pending:
         """A call that the vendor is at."""
         number = len(self.vendor.calls(method)) + 1
-        call = self.sidecar.start(method, request)
+        call = self.sidecar.start(method, request, timeout_s=timeout_s)
         self.vendor.wait_for_call(method, number)
         return call
 
@@ -147,7 +147,8 @@ def test_a_callers_deadline_does_not_cancel_the_operation_and_its_retry_joins(
     edge: Edge, calls: Callable[[str], int], name: str
 ) -> None:
     gate = edge.vendor.hold("CreateVolume")
-    assert edge.sidecar.call("CreateVolume", create(name), timeout_s=0.3).code is Code.DEADLINE_EXCEEDED
+    call = edge.started("CreateVolume", create(name), timeout_s=3.0)
+    assert call.outcome().code is Code.DEADLINE_EXCEEDED
     retry = edge.sidecar.start("CreateVolume", create(name))
     edge.agent.wait_logged(f"a retry joins CreateVolume {name}")
     gate.set()
@@ -191,7 +192,7 @@ def test_a_read_or_an_unknown_method_is_cancelled_at_the_vendor_when_its_caller_
     edge.vendor.on(method, script)
     number = len(edge.vendor.calls(method)) + 1
     request = b"" if method.startswith("/") else None
-    call = edge.sidecar.start(method, request, timeout_s=0.5 if leave == "deadline" else None)
+    call = edge.sidecar.start(method, request, timeout_s=3.0 if leave == "deadline" else None)
     at_vendor = edge.vendor.wait_for_call(method, number)
     if leave == "cancel":
         call.cancel()

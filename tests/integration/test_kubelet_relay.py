@@ -158,7 +158,7 @@ def test_a_call_without_a_deadline_has_none_at_the_driver(shared: Relayed) -> No
 def test_a_call_whose_time_is_up_is_cancelled_at_the_driver(shared: Relayed) -> None:
     number = len(shared.vendor.calls("NodeStageVolume")) + 1
     gate = shared.vendor.hold("NodeStageVolume")
-    status = told_at_the_deadline(shared.socket, "NodeStageVolume", csi.NodeStageVolumeRequest(), timeout_s=0.5)
+    status = told_at_the_deadline(shared.socket, "NodeStageVolume", csi.NodeStageVolumeRequest(), timeout_s=3.0)
     assert status.code == Code.DEADLINE_EXCEEDED
     call = shared.vendor.wait_for_call("NodeStageVolume", number)
     wait_for(call.over.is_set, what="the cancel at the driver")

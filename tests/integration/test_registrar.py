@@ -311,9 +311,11 @@ async def test_a_call_that_hangs_is_given_up_in_time(node: Node, plugin: Plugin,
     await told(plugin)
     found = node.registry.find("vendor.test")
     assert found is not None
-    with pytest.raises(VendorBroken, match=r"did not answer /csi.v1.Node/NodePublishVolume within 0.3 s"):
-        await found.call(PUBLISH, b"", timeout_s=0.3)
-    call = vendor.wait_for_call("NodePublishVolume")
+    calling = asyncio.create_task(found.call(PUBLISH, b"", timeout_s=3.0))
+    await until(lambda: vendor.calls("NodePublishVolume"), "the call at the driver")
+    (call,) = vendor.calls("NodePublishVolume")
+    with pytest.raises(VendorBroken, match=r"did not answer /csi.v1.Node/NodePublishVolume within 3 s"):
+        await calling
     await until(lambda: call.cancelled, "the call cancelled at the driver")
 
 
