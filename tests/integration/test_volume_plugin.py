@@ -229,7 +229,8 @@ async def test_a_refusal_leaves_nothing_and_a_hanging_driver_leaves_what_it_may_
     root: Path, start: Callable[..., Running]
 ) -> None:
     running = start()
-    plugin = plugin_of(root, running, 1, call_timeout_s=0.5)
+    plugin = plugin_of(root, running, 1)
+    impatient = plugin_of(root, running, 1, call_timeout_s=0.5)
     volume = made(running, "a")
     running.set_faults("NodeStageVolume=error:INTERNAL:no")
     with pytest.raises(Refused, match="INTERNAL: no"):
@@ -237,7 +238,7 @@ async def test_a_refusal_leaves_nothing_and_a_hanging_driver_leaves_what_it_may_
     assert files(root) == []
     running.set_faults("NodeStageVolume=hang")
     with pytest.raises(Uncertain, match="has not answered"):
-        await plugin.stage(volume, publish_context={}, secrets={})
+        await impatient.stage(volume, publish_context={}, secrets={})
     assert len(files(root)) == 1
     running.set_faults("NodeStageVolume=off")
     await plugin.unstage(staged(volume))
