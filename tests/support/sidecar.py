@@ -95,10 +95,6 @@ class Pending:
         """Give it up, as a sidecar that exits."""
         self._call.cancel()
 
-    def when_done(self, tell: Any) -> None:
-        """Call `tell()` at its end, in a thread of gRPC's."""
-        self._call.add_done_callback(lambda _: tell())
-
     def outcome(self, *, patience_s: float = PATIENCE_S) -> Outcome:
         """Wait for its end.
 
