@@ -77,12 +77,12 @@ def _plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hub]:
         tempfile.TemporaryDirectory(prefix="csi-") as name,
         Bridge(Path(name), tmp_path_factory.mktemp("logs")) as bridge,
     ):
-        yield bridge.start_hub("--hello-timeout=1s", "--keepalive=60s")
+        yield bridge.start_hub("--hello-timeout=3s", "--keepalive=60s")
 
 
 @pytest.fixture
 def hub(_plain: Hub) -> Iterator[Hub]:
-    """A hub without TLS, that gives a hello one second. It must serve on afterwards."""
+    """A hub without TLS, that gives a hello three seconds. It must serve on afterwards."""
     yield _plain
     serves_on(_plain)
 
@@ -93,7 +93,7 @@ def _secure(tmp_path_factory: pytest.TempPathFactory, authority: Authority) -> I
         tempfile.TemporaryDirectory(prefix="csi-") as name,
         Bridge(Path(name), tmp_path_factory.mktemp("logs")) as bridge,
     ):
-        yield bridge.start_hub(*authority.hub().flags, "--hello-timeout=2s", "--keepalive=60s")
+        yield bridge.start_hub(*authority.hub().flags, "--hello-timeout=3s", "--keepalive=60s")
 
 
 @pytest.fixture
@@ -126,14 +126,14 @@ def test_what_is_no_http_is_hung_up_on(hub: Hub, data: bytes) -> None:
 def test_a_client_that_says_nothing_is_hung_up_on_after_the_hellos_time(hub: Hub) -> None:
     with Stranger(hub.address) as stranger:
         assert stranger.read_to_end() == b""
-        hub.wait_logged(f"{stranger.address} got no session: no WebSocket handshake within 1 s")
+        hub.wait_logged(f"{stranger.address} got no session: no WebSocket handshake within 3 s")
 
 
 def test_half_a_request_is_hung_up_on_after_the_hellos_time(hub: Hub) -> None:
     with Stranger(hub.address) as stranger:
         stranger.send(upgrade_request()[:-2])
         assert stranger.read_to_end() == b""
-        hub.wait_logged(f"{stranger.address} got no session: no WebSocket handshake within 1 s")
+        hub.wait_logged(f"{stranger.address} got no session: no WebSocket handshake within 3 s")
 
 
 def test_a_client_that_connects_and_goes_is_no_news(hub: Hub) -> None:
@@ -257,15 +257,15 @@ def test_another_wire_version_is_told_to_both_ends(hub: Hub) -> None:
 def test_a_hello_that_never_comes_is_said_goodbye_to(hub: Hub) -> None:
     with Stranger(hub.address) as stranger:
         stranger.upgrade()
-        assert stranger.all_frames() == [Goodbye(Reason.HELLO_TIMEOUT, "no hello within 1 s", 0)]
-        hub.wait_logged(f"no hello from {stranger.address}: no hello within 1 s")
+        assert stranger.all_frames() == [Goodbye(Reason.HELLO_TIMEOUT, "no hello within 3 s", 0)]
+        hub.wait_logged(f"no hello from {stranger.address}: no hello within 3 s")
 
 
 def test_websocket_pings_are_no_hello(hub: Hub) -> None:
     with Stranger(hub.address) as stranger:
         stranger.upgrade()
         stranger.websocket(b"", opcode=PING)
-        assert stranger.all_frames() == [Goodbye(Reason.HELLO_TIMEOUT, "no hello within 1 s", 0)]
+        assert stranger.all_frames() == [Goodbye(Reason.HELLO_TIMEOUT, "no hello within 3 s", 0)]
 
 
 @pytest.mark.parametrize(
@@ -502,7 +502,7 @@ def _gets_in(hub: Hub, name: str) -> bool:
 
 def test_every_end_is_counted_by_its_reason(own: Callable[..., Hub]) -> None:
     (port,) = free_ports(1)
-    hub = own("--hello-timeout=500ms", f"--http=127.0.0.1:{port}")
+    hub = own("--hello-timeout=3s", f"--http=127.0.0.1:{port}")
     refusal_of(hub.address, hello("operator", "o"))
     refusal_of(hub.address, hello("edge", ""))
     with Stranger(hub.address) as stranger:
