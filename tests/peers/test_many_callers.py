@@ -28,9 +28,9 @@ _DRIVER = "load.csi-bridge.io"
 def tunnel(
     short_dir: Path, supervisor: Supervisor, peer: Callable[[str], Path], tunnel_to: Callable[[Path, str], Tunnel]
 ) -> Tunnel:
-    """A bridge in front of a driver that takes 2 s for every call."""
+    """A bridge in front of a driver that takes 6 s for every call."""
     vendor = short_dir / "vendor.sock"
-    command = [peer("loadgen"), "serve", f"--endpoint=unix://{vendor}", f"--name={_DRIVER}", "--delay=2s"]
+    command = [peer("loadgen"), "serve", f"--endpoint=unix://{vendor}", f"--name={_DRIVER}", "--delay=6s"]
     supervisor.start("loadgen-serve", command, ready=lambda: listens_on(vendor))
     return tunnel_to(vendor, _DRIVER)
 

@@ -53,7 +53,7 @@ def vendor_answers(socket: Path) -> bool:
     """Whether a call that no cache answers comes back with a word of the vendor's own."""
     with Sidecar(socket, patient=True) as sidecar:
         # Without a volume id every driver refuses it (CSI spec); the bridge itself would say one of the other two.
-        outcome = sidecar.call("ValidateVolumeCapabilities", timeout_s=PROBE_TIMEOUT_S)
+        outcome = sidecar.call("ValidateVolumeCapabilities")
     return outcome.code not in {Code.UNAVAILABLE, Code.DEADLINE_EXCEEDED}
 
 
