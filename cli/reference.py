@@ -26,8 +26,8 @@ _METRICS = """\
 ## Metrics
 
 At `/metrics` of a process's `--http`, in Prometheus' format, beside `process_…` of Prometheus' own client. Beside it,
-`/healthz` and `/readyz` answer 200 as long as the process lives; but `/readyz` of a proxy driver whose driver is not known yet
-answers 503 with the reason. Whether a link is up `csi_bridge_connected_nodes` and `csi-bridge status` tell.
+`/healthz` and `/readyz` answer 200 as long as the process lives; but `/readyz` of a proxy driver whose driver is not
+known yet answers 503 with the reason. Whether a link is up `csi_bridge_connected_nodes` and `csi-bridge status` tell.
 """
 
 _ERRORS = """\

@@ -97,7 +97,8 @@ def made(response: Message) -> dict[str, str]:
 def read_calls(file: Path) -> list[Call]:
     """The calls of a log, in the order in which they began."""
     calls: dict[tuple[int, int], Call] = {}
-    for text in file.read_text().splitlines():
+    whole_lines, _, _ = file.read_text().rpartition("\n")  # the last one is perhaps being written
+    for text in whole_lines.splitlines():
         line = json.loads(text)
         key = line.pop("pid"), line.pop("call")
         event, at, method, code = line.pop("event"), line.pop("time"), line.pop("method"), line.pop("code", "")

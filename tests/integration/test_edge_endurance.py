@@ -171,7 +171,6 @@ def test_a_node_with_many_volumes_gets_them_all_back_after_a_reboot_without_its_
     assert len(node.calls()) == 2 * 2 * count, "each step was done once, and once more after the reboot"
 
 
-@pytest.mark.timeout(300)
 def test_of_ten_thousand_objects_only_what_differs_comes_down_again(short_dir: Path, tmp_path: Path) -> None:
     with LinkedNode(short_dir, tmp_path) as node:
         _write_json(node, [pod(f"idle{number:05}") for number in range(9_995)], file="idle")

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 Body = dict[str, Any]
 
-pytestmark = pytest.mark.timeout(180)
-
 _LIMIT_S = 60.0
 
 
@@ -123,7 +121,9 @@ async def test_what_happened_while_the_api_server_was_away_is_known_afterwards(
         assert cluster.is_ready
         assert cluster.body(kept) is not None
         control_plane.api_server.start()  # in this thread: it dies with the thread that started it
-        await asyncio.to_thread(control_plane.api_server.wait_until, control_plane.ready, what="being ready")
+        await asyncio.to_thread(
+            control_plane.api_server.wait_until, control_plane.ready, what="being ready", timeout_s=180.0
+        )
         async with connect(str(control_plane.admin_kubeconfig())) as kube:
             stamp = cluster.stamp(gone)
             assert stamp is not None

@@ -31,7 +31,7 @@ def test_objects_outlive_a_killed_api_server(control_plane: ControlPlane, namesp
     assert not control_plane.ready()
 
     control_plane.api_server.start()
-    control_plane.api_server.wait_until(control_plane.ready, what="being ready")
+    control_plane.api_server.wait_until(control_plane.ready, what="being ready", timeout_s=180.0)
 
     assert control_plane.api.get("Namespace", namespace) is not None
 

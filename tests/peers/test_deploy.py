@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
 Object = dict[str, Any]
 
-pytestmark = pytest.mark.timeout(300)
-
 _BIN = Path(sys.executable).parent
 _STOCK = ("csi-provisioner", "csi-attacher", "csi-resizer", "csi-snapshotter")
 _NODE = "edge-1"

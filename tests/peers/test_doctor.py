@@ -6,8 +6,6 @@ import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pytest
-
 from cli.doctor import cluster
 from cli.doctor.finding import Level
 
@@ -15,8 +13,6 @@ if TYPE_CHECKING:
     from tests.peers.support.control_plane import ControlPlane
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
-
-pytestmark = pytest.mark.timeout(180)
 
 
 def reported(node: str, *drivers: str) -> dict[str, object]:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from tests.peers.support.control_plane import ControlPlane
 
-pytestmark = [needs_mounts, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [needs_mounts, pytest.mark.slow]
 
 Permission = tuple[str, str, str]
 """A verb, an API group, a resource with its subresource."""

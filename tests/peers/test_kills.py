@@ -69,7 +69,6 @@ def test_a_killed_hub_or_agent_costs_no_sidecar_and_no_volume(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
 def test_hub_and_agent_may_be_killed_again_and_again_at_any_moment(
     under_way: Process, vendor: DirDriver, tunnel: Tunnel, claims: Claims
 ) -> None:

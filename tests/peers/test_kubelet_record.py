@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _SENTINEL = "not-a-log"
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.slow
 
 
 def _require_the_same(scenarios: Sequence[Scenario], node: KubeletNode, place: Path) -> None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 NAME = "relayed.csi"
 SEGMENT = "csi-bridge.io/node"
 
-pytestmark = [needs_mounts, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [needs_mounts, pytest.mark.slow]
 
 
 @pytest.fixture(params=["registrar", "csi-node-driver-registrar"])

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 Object = dict[str, Any]
 
-pytestmark = [needs_mounts, pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [needs_mounts, pytest.mark.slow]
 
 _KEY = "kubernetes.io/csi/" + DRIVER
 
@@ -155,7 +155,7 @@ def test_while_the_api_server_is_away_a_node_that_knows_its_pods_goes_on(
         wait_for(lambda: any("Kubernetes" in it for it in node.problems()), what="word about it", instead=node.tell)
     finally:
         control_plane.api_server.start()
-        control_plane.api_server.wait_until(control_plane.ready, what="being ready")
+        control_plane.api_server.wait_until(control_plane.ready, what="being ready", timeout_s=180.0)
     wait_for(lambda: not node.problems(), what="end of the trouble", timeout_s=60.0, instead=node.tell)
     create(control_plane, *volume("more", node.make_volume("more")), pod("other", "more"))
     node.wait_published("other", timeout_s=60.0)

@@ -60,7 +60,6 @@ def test_without_a_link_livenessprobe_and_health_monitor_get_their_answers(cache
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_stock_sidecars_start_without_a_link_and_outlive_cuts_and_killed_hubs_and_agents(
     cached: Tunnel, sidecars: Sidecars, claims: Claims, control_plane: ControlPlane
 ) -> None:

@@ -6,8 +6,6 @@ import asyncio
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
 from cloud.kube import connect
 from cloud.upsync.claims import ClaimWriter
 from cloud.upsync.events import EventWriter
@@ -20,8 +18,6 @@ if TYPE_CHECKING:
     from tests.peers.support.control_plane import ControlPlane
 
 Body = dict[str, Any]
-
-pytestmark = pytest.mark.timeout(180)
 
 CLAIM = "PersistentVolumeClaim"
 SINCE = "2026-11-22T00:00:00Z"

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 Body = dict[str, Any]
 
-pytestmark = pytest.mark.timeout(180)
-
 _LIMIT_S = 60.0
 NODES, CSI_NODES, LEASES = RESOURCES["Node"], RESOURCES["CSINode"], RESOURCES["Lease"]
 IDS = "csi.volume.kubernetes.io/nodeid"
@@ -290,7 +288,6 @@ async def test_what_a_pod_uses_is_attached_to_a_node_that_the_hub_made(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 async def test_a_node_is_lost_some_time_after_its_end_and_ready_when_it_is_back(kube: Kube, node: str) -> None:
     await write(NodeWriter(kube, InUse()), node, "Node", {})
 

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
 Body = dict[str, Any]
 
-pytestmark = pytest.mark.timeout(180)
-
 MOUNTED = {"type": "csi-bridge.io/VolumesMounted", "status": "True", "reason": "Mounted"}
 WAITING = {**MOUNTED, "status": "False", "reason": "Waiting", "message": "data: no driver"}
 UNMOUNTED = {**MOUNTED, "status": "False", "reason": "Unmounted"}

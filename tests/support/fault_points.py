@@ -132,7 +132,7 @@ def live_through(
     died = dies_before(node, lambda: [each["state"] for each in node.volumes(name)] == ["published"])
     _write_text(node.wait_published(name)[0])
     write(first="Succeeded")
-    died += dies_before(node, lambda: not node.left_over())
+    died += dies_before(node, lambda: died and not node.left_over())
     assert died == 1, f"the agent died {died} times at {point}"
     node.wait_clean()
     _check(node.calls()[before:], point)

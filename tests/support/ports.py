@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 import random
 import socket
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 # Below Linux' range for outgoing connections, which could take a port between our look and the peer's bind.
-_FIRST, _LAST = 20_000, 32_000
+_FIRST, _WORKERS, _EACH = 20_000, 8, 1_500
 
 
 def free_ports(count: int) -> list[int]:
-    """Distinct ports that nobody listens on at this moment."""
-    ports: list[int] = []
-    while len(ports) < count:
-        port = random.randint(_FIRST, _LAST)
-        if port not in ports and _is_free(port):
-            ports.append(port)
-    return ports
+    """Ports that nobody listens on at this moment, and that were given to nobody before."""
+    return list(itertools.islice(filter(_is_free, _ports), count))
+
+
+def _own_ports() -> Iterator[int]:
+    """The ports of this worker of xdist's, again and again, from anywhere: there may be another run beside this one."""
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % _WORKERS
+    own = range(_FIRST + worker * _EACH, _FIRST + (worker + 1) * _EACH)
+    start = random.randrange(_EACH)
+    return itertools.cycle([*own[start:], *own[:start]])
+
+
+_ports = _own_ports()
 
 
 def _is_free(port: int) -> bool:

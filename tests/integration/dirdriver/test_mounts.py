@@ -45,6 +45,7 @@ def test_who_only_looks_into_a_mount_does_not_keep_it(mounted: Path, monkeypatch
             if len(tries) == 1:
                 leaving.start()
 
+    monkeypatch.setattr("examples.dirdriver.mounts.BUSY_WAIT_S", 60.0)
     monkeypatch.setattr("examples.dirdriver.mounts.run", run_noted)
     mounts.unmount(mounted)
     leaving.join()

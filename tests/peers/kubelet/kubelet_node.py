@@ -56,7 +56,7 @@ class KubeletNode:
         self._kubelet = Kubelet(self._directory / "k", peer=self._peer, node=self.name, kubeconfig=kubeconfig)
         self._plane.await_kubelet(self.name)
         self._kubelet.start()
-        self._plane.api.wait_until("Node", self.name, _is_ready, what="ready")
+        self._plane.api.wait_until("Node", self.name, _is_ready, what="ready", timeout_s=180.0)
 
     def stop(self) -> None:
         """Stop everything, and unmount what is left."""

@@ -45,7 +45,9 @@ class RegistrarStandIn:
 
     def wait_told(self, times: int) -> None:
         """Wait until the node has answered so many registrations."""
-        wait_for(lambda: len(self.told) >= times, what=f"registration of {self._driver}, number {times}")
+        wait_for(
+            lambda: len(self.told) >= times, what=f"registration of {self._driver}, number {times}", timeout_s=60.0
+        )
 
     def unregister(self) -> None:
         """Take the registration socket away."""

@@ -316,7 +316,12 @@ class Scene:
 
     def wait_registered(self) -> None:
         """Wait until the cluster knows the driver on this node."""
-        wait_for(lambda: self._node.registration(self._props.driver)["entry"], what="entry of the driver in CSINode")
+
+        def is_known() -> bool:
+            known = self._node.registration(self._props.driver)
+            return bool(known["entry"] and known["node id"])
+
+        wait_for(is_known, what="entry of the driver in CSINode, and its id on the Node", timeout_s=60.0)
 
     def note_registration(self, when: str) -> None:
         """Put into the record what the cluster knows of the driver on this node."""
