@@ -63,5 +63,6 @@ def _identity_is_answered_while_all_wait(tunnel: Tunnel) -> bool:
     if set(tunnel.calls_in_flight().values()) != {_CALLERS}:
         return False
     outcomes = [csi_client.probe(tunnel.socket), *csi_client.identify(tunnel.socket)]
-    assert {outcome.refusal for outcome in outcomes} == {(Code.OK, "")}
-    return tunnel.calls_in_flight()["proxy"] == _CALLERS
+    refusals = {outcome.refusal for outcome in outcomes if not outcome.ok}
+    assert {code for code, _ in refusals} <= {Code.DEADLINE_EXCEEDED}, refusals
+    return not refusals and tunnel.calls_in_flight()["proxy"] == _CALLERS

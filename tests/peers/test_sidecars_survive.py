@@ -54,9 +54,9 @@ def cached(vendor: DirDriver, tunnel_to: Callable[[Path, str], Tunnel]) -> Tunne
 
 def test_without_a_link_livenessprobe_and_health_monitor_get_their_answers(cached: Tunnel, vendor: DirDriver) -> None:
     with _checked(cached.socket, rounds=20):
-        assert csi_client.is_ready(csi_client.probe(cached.socket))
-        name = csi_client.identify(cached.socket)[1].answer.name
-    assert name == vendor.name
+        probed, _, info, *_ = csi_client.check(cached.socket)
+    assert csi_client.is_ready(probed)
+    assert info.answer.name == vendor.name
 
 
 @pytest.mark.slow
@@ -114,8 +114,7 @@ def _checked(socket: Path, *, rounds: int = 0) -> Iterator[None]:
 
     def check() -> None:
         for number in itertools.count(1):
-            outcomes = [csi_client.probe(socket), *csi_client.identify(socket)]
-            wrong.extend(outcome.refusal for outcome in outcomes if not outcome.ok)
+            wrong.extend(outcome.refusal for outcome in csi_client.check(socket) if not outcome.ok)
             if number >= rounds and over.wait(_CHECK_INTERVAL_S):
                 return
 
