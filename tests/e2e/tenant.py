@@ -330,12 +330,27 @@ class Tenant:
         return "\n".join([str(found), *events, self.world.tell()])
 
     def leave(self) -> None:
-        """Remove what is left: pods, then snapshots, then claims, and wait until it is gone."""
+        """Remove what is left: pods, then snapshots, then claims, and wait until they and the volumes are gone."""
         for kind in ("StatefulSet", "Pod", "VolumeSnapshot", "PersistentVolumeClaim"):
             self._remove_all(kind)
+        wait_for(
+            lambda: not self._deletable_volumes(),
+            what="end of all PersistentVolumes",
+            timeout_s=_GONE_LIMIT_S,
+            instead=self.world.tell,
+        )
         for kind, name in reversed(self._own):
             self.api.delete(kind, name)
         self.api.delete("Namespace", self.namespace)
+
+    def _deletable_volumes(self) -> list[Object]:
+        """The PersistentVolumes that go with the tenant's claims."""
+        return [
+            it
+            for it in self.api.all("PersistentVolume")
+            if it["spec"]["persistentVolumeReclaimPolicy"] == "Delete"
+            and it["spec"].get("claimRef", {}).get("namespace") == self.namespace
+        ]
 
     def _remove_all(self, kind: str) -> None:
         for each in self.api.all(kind, namespace=self.namespace):
