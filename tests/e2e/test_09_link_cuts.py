@@ -28,6 +28,10 @@ _ALONE_S = 2.0
 _DONE_LIMIT_S = 120.0
 """A dial comes at least every 30 s, the sidecars' retry every 10 s."""
 
+_SLOWLY = "delay:8s"
+"""A busy machine stalls for less, between a call's beginning and the blow to its link. Hub and agent hear nothing for
+10 s at least before they take a stalled link for dead."""
+
 moments = pytest.mark.parametrize("moment", ["before", "during", "after"])
 
 
@@ -57,7 +61,7 @@ def strike(
             node.cut()
             act()
         else:
-            vendor.set_faults(f"{method}=delay:3s")
+            vendor.set_faults(f"{method}={_SLOWLY}")
             act()
             wait_for(begun, what=f"{method} at {node.name}", timeout_s=_DONE_LIMIT_S, instead=node.tell)
             if moment == "after":

@@ -23,7 +23,13 @@ _FLAGS = ("--retry-interval-start=500ms", "--retry-interval-max=1s", "--timeout=
 """The provisioner's patience with a failure grows to 5 minutes by default; its patience with a call is 10 s, in which a
 busy machine may not notice that a link is silent."""
 
+_SLOW = "CreateVolume=delay:10s"
+"""Longer than a busy machine stalls between the call's beginning and the blow to its link."""
+
 _NODE = "edge-1"
+
+_GONE_LIMIT_S = 60.0
+"""The agent dials again at least every 30 s, and the retry waits for the slow work."""
 
 
 @pytest.fixture
@@ -79,7 +85,7 @@ def test_while_the_link_is_cut_a_claim_waits_with_an_event_that_names_the_node_a
 def test_a_link_lost_under_a_call_leaves_one_volume(
     way: str, vendor: DirDriver, tunnel: Tunnel, claims: Claims
 ) -> None:
-    vendor.set_faults("CreateVolume=delay:3s")
+    vendor.set_faults(_SLOW)
     claims.ask("data")
     wait_for(lambda: vendor.calls("CreateVolume"), what="CreateVolume at the edge", instead=tunnel.log_tails)
 
@@ -98,7 +104,7 @@ def test_a_link_lost_under_a_call_leaves_one_volume(
 def test_a_claim_that_is_deleted_while_its_calls_end_is_unknown_leaves_no_volume(
     vendor: DirDriver, tunnel: Tunnel, claims: Claims
 ) -> None:
-    vendor.set_faults("CreateVolume=delay:3s")
+    vendor.set_faults(_SLOW)
     claims.ask("data")
     wait_for(lambda: vendor.calls("CreateVolume"), what="CreateVolume at the edge", instead=tunnel.log_tails)
     tunnel.cut()
@@ -107,7 +113,12 @@ def test_a_claim_that_is_deleted_while_its_calls_end_is_unknown_leaves_no_volume
     tunnel.heal()
 
     # With a final code the provisioner would have forgotten the claim with its volume (contract NF4).
-    wait_for(lambda: vendor.calls("DeleteVolume"), what="DeleteVolume at the edge", instead=tunnel.log_tails)
+    wait_for(
+        lambda: vendor.calls("DeleteVolume"),
+        what="DeleteVolume at the edge",
+        timeout_s=_GONE_LIMIT_S,
+        instead=tunnel.log_tails,
+    )
     wait_for(lambda: vendor.volumes == [], what="end of the volume", instead=lambda: vendor.volumes)
     assert [call.code for call in vendor.calls("CreateVolume")] == ["OK"]
 
