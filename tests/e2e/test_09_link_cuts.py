@@ -154,7 +154,9 @@ def test_stage(world: World, tenant: Tenant, driver: Driver, moment: str) -> Non
     tenant.write("web", "data/file", "hello")
     assert tenant.read("web", "data/file") == "hello"
     assert [call.code for call in vendor.calls("NodeStageVolume") if call.fields["volume_id"] == handle] == ["OK"]
-    tenant.api.wait_until("Pod", "web", has_volumes, what="with its volumes", namespace=tenant.namespace)
+    tenant.api.wait_until(
+        "Pod", "web", has_volumes, what="with its volumes", namespace=tenant.namespace, timeout_s=_DONE_LIMIT_S
+    )
 
 
 @moments
