@@ -92,7 +92,7 @@ def _storm(tunnel: Tunnel, stock: list[Process], claims: Claims) -> None:
         name = f"storm-{number}"
         strike()
         claims.ask(name)
-        claims.wait_failed(name)
+        claims.wait_tried(name)
         _assert_running(stock)
         repair()
         claims.wait_bound(name)

@@ -28,7 +28,7 @@ def test_a_volume_that_takes_25_s_to_make_is_made_once_under_a_time_out_of_10_s(
     sidecars.start("csi-provisioner", tunnel_to(vendor.socket, vendor.name).socket, "--timeout=10s")
     claims.ask("data")
 
-    failures = claims.wait_failed("data", times=2)
+    failures = claims.wait_failed("data", times=2, timeout_s=90.0)
     volume = claims.wait_bound("data")
 
     assert ["DeadlineExceeded" in failure["message"] for failure in failures] == [True] * len(failures)

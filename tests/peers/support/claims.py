@@ -77,7 +77,7 @@ class Claims:
             if event["involvedObject"]["name"] == name and event["reason"] == "ProvisioningFailed"
         ]
 
-    def wait_failed(self, name: str, *, times: int = 1) -> list[Object]:
+    def wait_failed(self, name: str, *, times: int = 1, timeout_s: float = 30.0) -> list[Object]:
         """The provisioner's failures, once it has said so this often."""
 
         def look() -> list[Object]:
@@ -87,6 +87,15 @@ class Claims:
         return wait_for(
             look,
             what=f"failure to provision claim {name}, {times} times",
+            timeout_s=timeout_s,
+            instead=lambda: "\n".join(self.api.events(name, namespace=self.namespace)),
+        )
+
+    def wait_tried(self, name: str) -> None:
+        """Wait until the provisioner has failed, or the claim is bound: a silent link is replaced before long."""
+        wait_for(
+            lambda: self.failures(name) or self.phase(name) == "Bound",
+            what=f"attempt to provision claim {name}",
             instead=lambda: "\n".join(self.api.events(name, namespace=self.namespace)),
         )
 
