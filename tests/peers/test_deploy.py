@@ -456,7 +456,6 @@ def _snapshot(api: KubeApi, namespace: str) -> None:
         lambda it: it.get("status", {}).get("readyToUse", False),
         what="ready",
         namespace=namespace,
-        timeout_s=_READY_S,
     )
 
 

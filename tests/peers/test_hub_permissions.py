@@ -100,7 +100,7 @@ def test_every_permission_of_the_hub_is_used_and_none_is_missing(
 
     api.wait_until("Pod", "web", lambda it: bool(it["status"].get("conditions")), what="told of", namespace="default")
     api.delete("Pod", "web", namespace="default")
-    api.wait_gone("Pod", "web", namespace="default", timeout_s=60.0)
+    api.wait_gone("Pod", "web", namespace="default")
     api.wait_until("CSINode", NODE, lambda it: bool(it["spec"]["drivers"]), what="with its driver")
     api.delete_now("Pod", "bad", namespace="default")
     node.wait_clean()
@@ -113,8 +113,8 @@ def test_every_permission_of_the_hub_is_used_and_none_is_missing(
         what="farewell to the node",
         instead=node.problems,
     )
-    api.wait_gone("Node", NODE, timeout_s=60.0)
-    api.wait_gone("CSINode", NODE, timeout_s=60.0)
+    api.wait_gone("Node", NODE)
+    api.wait_gone("CSINode", NODE)
     wait_for(lambda: not node.problems(), what="end of all work", instead=node.problems)
     api.delete("Secret", "storage-credentials", namespace="default")
 

@@ -115,4 +115,4 @@ class Claims:
         assert claim is not None
         self.api.delete(_KIND, name, namespace=self.namespace)
         self.api.wait_gone(_KIND, name, namespace=self.namespace)
-        self.api.wait_gone("PersistentVolume", claim["spec"]["volumeName"], timeout_s=_BOUND_LIMIT_S)
+        self.api.wait_gone("PersistentVolume", claim["spec"]["volumeName"])

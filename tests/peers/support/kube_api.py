@@ -35,6 +35,9 @@ _API_VERSIONS = {
 }
 """Where a kind lives; the core group's need no entry."""
 
+_LIMIT_S = 90.0
+"""Of a chain of sidecars and controllers: an update conflict costs each a retry, whose pause doubles from 1 s."""
+
 
 class KubeApi:
     """One user's view of an API server.
@@ -127,7 +130,7 @@ class KubeApi:
         *,
         what: str,
         namespace: str | None = None,
-        timeout_s: float = 30.0,
+        timeout_s: float = _LIMIT_S,
     ) -> Object:
         """The object, as soon as there is one and it meets the condition.
 
@@ -146,7 +149,7 @@ class KubeApi:
 
         return wait_for(look, what=f"{kind} {name} {what}", timeout_s=timeout_s, instead=instead)
 
-    def wait_gone(self, kind: str, name: str, *, namespace: str | None = None, timeout_s: float = 30.0) -> None:
+    def wait_gone(self, kind: str, name: str, *, namespace: str | None = None, timeout_s: float = _LIMIT_S) -> None:
         """Wait until there is no object of this name.
 
         Raises:
