@@ -6,6 +6,7 @@ import urllib.request
 from typing import TYPE_CHECKING
 
 from tests.peers.support import csi_client
+from tests.support.operator import node_state
 from tests.support.ports import free_ports
 from tests.support.waiting import wait_for
 
@@ -47,9 +48,14 @@ class Tunnel:
     # ---- the link ----------------------------------------------------------------------------------------------------
 
     def cut(self) -> None:
-        """Reset the agent's connection and refuse new ones; returns when the agent has noticed."""
+        """Reset the agent's connection and refuse new ones; returns when agent and hub have noticed."""
         self._link.command("cut")
         self.agent.wait_connected(False)
+        wait_for(
+            lambda: not node_state(self.hub.uds, self.agent.node)["connected"],
+            what=f"end of the hub's link to {self.agent.node}",
+            instead=self.hub.process.log_tail,
+        )
 
     def silence(self) -> None:
         """Lose the agent's connection without telling either end, as a NAT that forgot it; a new one gets through."""
