@@ -30,11 +30,17 @@ def keep(file: Path, command: list[str]) -> None:
     signal.signal(signal.SIGTERM, stop)
     while not stopping:
         child = subprocess.Popen([*leash(), *command])
-        file.write_text(str(child.pid))
+        _note(file, child.pid)
         status = child.wait()
         if not stopping:
             sys.stderr.write(f"keeper: {command[0]} ended with status {status}, and starts again\n")
             time.sleep(_PAUSE_S)
+
+
+def _note(file: Path, pid: int) -> None:
+    new = file.with_suffix(".new")
+    new.write_text(str(pid))
+    new.replace(file)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tests.support.processes import Supervisor
+from tests.support.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,8 +55,15 @@ class KeepingSupervisor(Supervisor):
         return super().start(name, kept(command, file=self._file(name)), **more)
 
     def kill(self, name: str) -> None:
-        """End a process at once; its keeper starts it again."""
-        os.kill(self.pid(name), signal.SIGKILL)
+        """End a process at once, or as soon as it lives again; its keeper starts it anew."""
+
+        def strike() -> bool:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid(name), signal.SIGKILL)
+                return True
+            return False
+
+        wait_for(strike, what=f"life of {name}")
 
     def pid(self, name: str) -> int:
         """The id of a process in its present life."""
