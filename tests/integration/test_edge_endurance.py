@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -61,17 +60,9 @@ class Held:
         return self.files <= before.files and self.threads <= before.threads + _POOL and self.rows == before.rows
 
 
-class LargeNode(EdgeNode):
-    """A node whose mounts go by hundreds."""
-
-    def wipe_mounts(self) -> None:
-        if mounts := self.mounts():
-            subprocess.run(["umount", "--lazy", *reversed(mounts)], check=True)
-
-
 @pytest.fixture
 def node(short_dir: Path, tmp_path: Path) -> Iterator[EdgeNode]:
-    with LargeNode(short_dir, tmp_path) as node:
+    with EdgeNode(short_dir, tmp_path) as node:
         yield node
 
 
@@ -195,7 +186,7 @@ def test_of_ten_thousand_objects_only_what_differs_comes_down_again(short_dir: P
     assert gone < 12_000, "a digest, the list of one bucket in 256, and the object's name"
 
 
-class LinkedNode(LargeNode):
+class LinkedNode(EdgeNode):
     """A node whose agent dials through a link that counts, and that can be cut."""
 
     def start_agent(self, *flags: str, wait: bool = True) -> None:
