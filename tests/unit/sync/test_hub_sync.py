@@ -36,10 +36,13 @@ class Server:
         self.forgotten: list[str] = []
         self.trouble = ""
 
+    def knows(self, node: str) -> bool:
+        return node not in self.forgotten
+
     async def forget(self, node: str) -> None:
-        self.forgotten.append(node)
         if self.trouble:
             raise OSError(self.trouble)
+        self.forgotten.append(node)
 
     async def serve_sync(self, stream: Stream, node: str) -> None:
         self.served.append(("sync", node))
@@ -109,6 +112,8 @@ async def test_what_a_node_told_is_forgotten_with_the_node_and_not_with_one_of_i
     assert told.message == (
         "edge node n1 is forgotten, but not all that it told: its files cannot be removed: disk on fire"
     )
+    server.trouble = ""
+    assert (await forgotten(hub, "n1")).code == Code.OK
     assert server.forgotten == ["n1"]
 
 
