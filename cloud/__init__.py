@@ -1,1 +1,18 @@
-"""."""
+"""The hub and the proxy driver. The hub accepts links from agents and proxy drivers, and sends each call to a node.
+
+Read in this order. The proxy driver:
+
+* `driver_settings`, `identity_cache`, `csi_proxy_driver`: it answers Identity from its cache and forwards other calls.
+
+The hub:
+
+* `hub_settings`: its flags.
+* `uds_hub`: serves each kind of stream. Start here.
+* `admission`, `refusals`: whether a peer may connect; the refused ones.
+* `nodes`, `node_calls`: every known edge node and its link; counts of its calls, for people.
+* `routing`, `placement`: which node a call is for.
+* `store`, `losses`: the nodes on disk; lost reports, until an operator settles them.
+* `sync`: objects to the nodes, facts from the nodes.
+* `kubernetes_part`, `kube`, `kube_credentials`, `upsync`: the same with a Kubernetes API server in place of manifests.
+* `volume_report`: the answer for `csi-bridge volumes`.
+"""

@@ -1,1 +1,35 @@
-"""."""
+"""Shared by the hub, the proxy driver, the agent and the command line. Imports nothing of `cloud`, `edge` or `cli`.
+
+Read in this order. The session protocol, without I/O:
+
+* `status`, `errors`: how a call ended; every error of the bridge, and its gRPC code.
+* `codec`, `messages`: frames as dataclasses and as bytes.
+* `events`, `limits`, `stream_books`, `outbox`, `inbox`: the parts of a session.
+* `session`: the rules of the protocol. Start here if you read one module only.
+
+A session on the event loop and on the network:
+
+* `link`: streams as objects to await.
+* `sockets`, `tls`, `endpoint`: UNIX sockets, certificates, addresses.
+* `transport`: a WebSocket under a link.
+* `dial`, `uplink`, `standing`: make a link, keep it, keep a stream open on it.
+* `listener`: accept links.
+
+The objects and facts between hub and agent:
+
+* `objects`, `digest`, `sync_messages`, `sync`: the protocol that brings a copy up to date, without I/O.
+* `sync_stream`: this protocol on a stream of a link.
+
+For every process:
+
+* `parsers`, `settings`, `link_settings`: flags and environment variables, checked.
+* `tasks`, `logs`, `metrics`, `accounting`, `httpd`, `version`: tasks with an owner; one log line and one metric per
+  call; `/metrics`.
+* `database`: how an SQLite file is opened.
+
+Of CSI and Kubernetes:
+
+* `csi`, `relay`: the CSI contract; both ends of gRPC.
+* `redact`, `reports`, `topology`: secrets removed; a driver's description of itself; the bridge's topology segment.
+* `node_selector`, `quantity`: two formats of Kubernetes' API.
+"""

@@ -1,1 +1,25 @@
-"""."""
+"""The agent on an edge node: it calls vendors' drivers for the hub, and mounts pods' volumes where no kubelet does.
+
+Read in this order. Calls:
+
+* `settings`, `instance`: its flags; the identity of this machine.
+* `agent`: the link to the hub and the streams on it. Start here.
+* `operations`: joins retries to running calls.
+* `drivers`: one vendor's driver on its socket.
+* `status`: the agent's state, for `csi-bridge edge volumes` and `csi-bridge doctor`.
+
+Volumes of pods, where no kubelet serves the node:
+
+* `kubelet_part`: puts the following together.
+* `sync_streams`, `metastore`, `stores`: objects from the hub and facts for it, on disk.
+* `registrar`, `registry`: the drivers of this node.
+* `volumes`, `volume_manager`, `manager`: a volume as a pod wants it; one task per volume brings it about.
+* `csi_volume_plugin`, `node_requests`, `volume_errors`, `backoff`, `disk`: the steps of a task, as the kubelet does them.
+* `machine`, `node_facts`, `pod_facts`: the node's reports about itself and its pods.
+* `home`, `former_state`: protect mounted volumes from a changed `--node` or `--root-dir`, and from old state.
+* `fault_points`: places at which a test kills the agent.
+
+Beside a kubelet:
+
+* `kubelet_relay`: sockets on which the kubelet calls drivers through the agent.
+"""

@@ -1,1 +1,1 @@
-"""Examples that stand for other people's programs. `dirdriver` is a CSI driver, as a vendor would ship it."""
+"""Stands for programs of others. `dirdriver` is a CSI driver, as a vendor would ship it."""

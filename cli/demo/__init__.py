@@ -1,5 +1,9 @@
-"""The demo: a volume's whole life on this machine, told on the terminal.
+"""`csi-bridge demo`: one volume's whole life on this machine, with a reboot and a cut link.
 
-`story.py` is the plot, `stage.py` the processes and the cable between them, `leash.py` what ties them to the demo,
-`teller.py` the voice.
+Read in this order:
+
+* `story`: the scenes.
+* `stage`, `objects`: the processes and the link between them; the pod and its volume.
+* `leash`: children that end with the demo, however it ends.
+* `teller`: output on the terminal.
 """

@@ -1,5 +1,9 @@
-"""The doctor: looks at what runs here of CSI Bridge, and says of each thing whether it is well, and what to do if not.
+"""`csi-bridge doctor`: checks the parts of CSI Bridge on this machine, and names each fault with its remedy.
 
-`command.py` finds out what there is; `hub.py`, `proxy.py`, `cluster.py` and `agent.py` have the checks of one process
-each; the others look at one kind of thing. Nothing that is looked at is changed.
+The doctor changes nothing. Read in this order:
+
+* `finding`: the result of one check.
+* `command`: finds the parts and runs their checks.
+* `hub`, `proxy`, `cluster`, `agent`: the checks of one part each.
+* `sockets`, `csi_probe`, `hub_probe`, `certificates`, `clock`, `disk`: checks of one kind of thing.
 """

@@ -1,12 +1,13 @@
-"""Placement: which node has a volume, where each node has storage of its own.
+"""Placement: finds the node for each call, where each node has storage of its own.
 
-placement      the answer, and what of it is kept of a call's outcome
-├── fleet          what the nodes that run a driver say of themselves
-├── requests       what a request says of where it belongs
-├── ledger         on disk: who holds a name, and who has an id
-├── claims         until when a node holds a name
-├── affinity       what PersistentVolumes say of it
-├── inventory      what the nodes themselves list
-├── capabilities   what several nodes' drivers can do as one
-└── segment        the bridge's own topology, for vendors who have none
+Read in this order:
+
+* `placement`: decides, and records the outcome of each call. The others are its parts.
+* `fleet`: the nodes that run a driver, and their own descriptions of it.
+* `requests`: names, ids and topologies in a CSI request.
+* `ledger`, `claims`: names, ids and their nodes, on disk; how long a node holds a name.
+* `affinity`: the nodes that PersistentVolumes allow.
+* `inventory`: the volumes and snapshots that a node's driver lists.
+* `capabilities`: the capabilities of several nodes' drivers, merged.
+* `segment`: the bridge's topology segment, added to answers and removed from requests.
 """

@@ -1,18 +1,18 @@
-"""What every edge node must know of the cluster, and what the nodes tell of themselves.
+"""Sends each edge node the Kubernetes objects that concern it, and receives the node's facts.
 
-What runs here: a source holds the cluster's objects (`manifests`: a directory of YAML), `closures` picks for each node
-those that concern it and nothing of anybody else's, `streams` tells them to the agents, and `facts` takes what the
-agents tell upwards.
+A source has the cluster's objects. `closures` picks those of one node, `streams` sends them to its agent, and `facts`
+takes the agent's facts.
 
 Read in this order, each building on the ones before:
 
-* `fields`: reading one object's fields, with errors that name the field. Pure.
-* `kind_rules`, then one module per kind (`pods`, `persistentvolumeclaims`, `persistentvolumes`, `volumeattachments`,
-  `nodes`, `csidrivers`, `secrets`), and `kinds`, the table of them: what is checked, kept and pulled in. Pure.
-* `source`: where objects come from.
-* `closures`: which of them each node holds.
+* `fields`: reads one object's fields; its errors name the field. Pure.
+* `kind_rules`, `kinds`: the rules of one kind of object, and the table of all kinds. Pure.
+* `pods`, `persistentvolumeclaims`, `persistentvolumes`, `volumeattachments`, `nodes`, `csidrivers`, `secrets`, `tokens`:
+  one kind each: how its objects are checked, which fields are kept, which other objects they need. Pure.
+* `source`, `closures`: where objects come from; which of them each node gets.
 * `documents`, `manifest_objects`, `good_manifests`, `manifest_files`, `binding`, `manifests`: the source that reads a
-  directory, for want of Kubernetes.
-* `fact_kinds`, `fact_files`, `facts`: what the nodes tell, on disk.
-* `streams`: both on the wire.
+  directory of YAML.
+* `reflector`, `on_demand`, `secret_reader`, `token_minter`, `cluster`: the source that follows a Kubernetes API server.
+* `fact_kinds`, `fact_files`, `facts`: the nodes' facts, checked and on disk.
+* `streams`: objects and facts on the wire.
 """

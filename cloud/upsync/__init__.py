@@ -1,4 +1,13 @@
-"""What the nodes tell, written to the Kubernetes API.
+"""Writes the nodes' facts to the Kubernetes API.
 
-`write_queue` decides when something is written; one module per kind says what: Nodes, CSINodes, claims, events.
+Read in this order:
+
+* `api`, `ownership`: the requests that writers make; marks on the objects that the hub made.
+* `write_queue`: when a fact is written, and again after a failure.
+* `nodes`, `csinodes`, `claims`, `events`, `pods`: one writer for each kind of object.
+* `in_use`: the confirmed volumes in each Node's `volumesInUse`.
+* `heartbeats`: Leases and conditions that keep a Node without a kubelet Ready.
+* `handover`, `farewell`: removes the hub's marks when a kubelet takes a node over; deletes the hub's objects of a node
+  that is gone for good.
+* `written_facts`: puts the writers together.
 """

@@ -1,15 +1,14 @@
-"""The two gRPC ends of CSI Bridge, which forward bytes and never look inside.
+"""Both ends of gRPC: a server for stock sidecars and a client for vendors' drivers. They forward bytes, unparsed.
 
-What runs here: in the cloud, `server` faces the stock sidecars on csi.sock; at the edge, `client` faces the vendor's
-driver on its socket. Both speak HTTP/2 themselves, because a status is the vendor's only if the vendor sent it, and
-only real trailers, resets and GOAWAYs tell.
+Both speak HTTP/2 themselves. A gRPC library would report statuses of its own as if they were the vendor's; here only
+trailers from the vendor count as its status.
 
 Read in this order, each building on the ones before:
 
-* `errors`: what can go wrong, by whose fault.
+* `errors`: the errors, by fault: ours or the peer's.
 * `framing`, `hpack`, `metadata`: gRPC's messages, headers and statuses as bytes. Pure.
-* `frames`, `frame_reader`, `listener`, `http2`: one HTTP/2 connection. No I/O.
-* `pump`: its socket.
+* `frames`, `frame_reader`, `listener`, `http2`: one HTTP/2 connection, without I/O.
+* `pump`: connects it to a socket.
 * `server_call`, `server_connection`, `server`: from a sidecar's request to a handler and back.
 * `library_texts`, `client_call`, `client_connection`, `client`: from a request to the vendor's own status.
 """

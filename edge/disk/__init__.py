@@ -1,4 +1,11 @@
-"""What lies below the kubelet's root directory: paths, files, mounts, devices, owners. Nothing here calls a driver.
+"""Files, mounts and devices below the kubelet's root directory. Nothing here calls a driver.
 
-Read `layout` first: it has every path.
+Read in this order:
+
+* `layout`: every path.
+* `root_dir`, `mounts`, `own_thread`: safe changes below the root directory; the mount table; calls that may hang.
+* `volume_data`, `volume_dirs`: vol_data.json; the directories around a driver's calls.
+* `ownership`: a pod's fsGroup on a volume's files.
+* `loop_devices`, `block_devices`: block volumes.
+* `found_volumes`: volumes that only the disk tells of, after a crash.
 """

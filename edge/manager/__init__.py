@@ -1,4 +1,13 @@
-"""How wanted and actual are brought together. The door is `edge.volume_manager`.
+"""Brings the mounts of this node in line with its pods. Other packages use it through `edge.volume_manager`.
 
-Read `resolution` and `wanted` (what pods want), `states` (what was done), then `task`: one volume, one step at a time.
+Read in this order:
+
+* `resolution`, `wanted`: the volumes that one pod wants; those of all pods, kept up to date.
+* `states`, `rows`, `places`: the record of each volume's steps, on disk and in memory; where it is mounted.
+* `steps`, `host`, `clock`: the steps; the surroundings of a task; the time.
+* `task`: one volume, one step at a time. Its parts are:
+* `use`, `staging`, `call_inputs`: the checks and inputs before a call.
+* `expansion`, `expander`, `upkeep`, `shared_look`: expansion; regular work while a volume is mounted.
+* `reconstruction`, `leftovers`: volumes found at start; directories that no volume accounts for.
+* `facts`, `report`: Events and sizes for the hub; the volumes for people.
 """

@@ -1,5 +1,10 @@
-"""The drivers of this node: how they are found, register, and are known by name.
+"""The drivers of this node: found, registered, and known by name.
 
-Read `registration` (the rules), `driver_registry` (drivers by name), `driver_services` (which of a driver's sockets a
-call goes to), then `edge.registrar`, which watches the sockets.
+Read in this order:
+
+* `registration`: the rules of a registration.
+* `plugin_sockets`, `plugin_client`, `registration_handler`: a kubelet's plugin registry; `edge.registrar` watches it.
+* `driver_sockets`, `driver_services`: one driver object per socket; which socket of a driver serves which call.
+* `drivers_store`, `driver_file`: the drivers by name; the part of this that is on disk.
+* `node_driver`, `driver_registry`: one driver, and all, as the other packages see them.
 """

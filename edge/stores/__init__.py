@@ -1,1 +1,9 @@
-"""What this node keeps on its disk of what it was told and has to tell. The door is `edge.metastore`."""
+"""The agent's database. Other packages use it through `edge.metastore`.
+
+Read in this order:
+
+* `writer`: the one thread that writes.
+* `sealing`: encryption of Secrets and tokens.
+* `object_store`: the objects from the hub.
+* `fact_store`: the facts for the hub, until the hub has them.
+"""

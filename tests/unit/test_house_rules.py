@@ -4,7 +4,11 @@ import ast
 import re
 from pathlib import Path
 
+from common.errors import CODES
+
 ROOT = Path(__file__).parents[2]
+
+TOPS = ("bench/", "cli/", "cloud/", "common/", "deploy/", "edge/", "examples/", "tests/")
 
 
 def sources() -> list[Path]:
@@ -23,16 +27,37 @@ def test_every_exception_from_the_type_checker_has_its_reason() -> None:
     assert found == []
 
 
-def modules() -> list[Path]:
-    places = ("cli", "cloud", "common", "edge")
-    return [path for path in sources() if path.relative_to(ROOT).parts[0] in places and not path.name.startswith("__")]
+def packages() -> list[Path]:
+    places = (ROOT / place for place in ("cli", "cloud", "common", "edge", "examples/dirdriver"))
+    return sorted(init.parent for place in places for init in place.rglob("__init__.py"))
 
 
-def test_the_architecture_names_every_file_by_its_own_first_line() -> None:
-    told = (ROOT / "docs" / "architecture.md").read_text().splitlines()
-    wanted = []
-    for path in modules():
-        first = (ast.get_docstring(ast.parse(path.read_text())) or "").split("\n\n")[0].replace("\n", " ")
-        wanted.append(f"* `{path.relative_to(ROOT)}`: {first}")
-    assert [line for line in wanted if line not in told] == []
-    assert [line for line in told if line.startswith("* `") and ".py`: " in line and line not in wanted] == []
+def modules(package: Path) -> set[str]:
+    """The modules and packages directly in a package."""
+    files = {path.stem for path in package.glob("*.py") if "_pb2" not in path.name and not path.name.startswith("__")}
+    return files | {path.parent.name for path in package.glob("*/__init__.py")}
+
+
+def listed(package: Path) -> list[str]:
+    """The names before the colon in each item of a package's docstring."""
+    told = ast.get_docstring(ast.parse((package / "__init__.py").read_text())) or ""
+    items = [line.partition(":")[0] for line in told.splitlines() if line.startswith("* `")]
+    return [name for item in items for name in re.findall(r"`([^`]*)`", item)]
+
+
+def test_each_package_lists_all_its_modules_in_reading_order() -> None:
+    found = {str(package.relative_to(ROOT)): sorted(listed(package)) for package in packages()}
+    assert found == {str(package.relative_to(ROOT)): sorted(modules(package)) for package in packages()}
+
+
+def test_the_architecture_names_only_files_that_exist() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    paths = {name for name in re.findall(r"`([^`\s]+)`", page) if name.startswith(TOPS)}
+    assert [name for name in sorted(paths) if not (ROOT / name).exists()] == []
+
+
+def test_the_architecture_tells_when_a_caller_gets_each_code() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    rows = page.partition("## What the caller is told")[2].partition("\n## ")[0]
+    codes = {row.split("|")[2].strip().partition(" ")[0].strip(",;:") for row in rows.splitlines() if "|" in row}
+    assert {code.name for code in CODES.values()} - codes == set()
