@@ -6,9 +6,9 @@ takes the agent's facts.
 Read in this order, each building on the ones before:
 
 * `fields`: reads one object's fields; its errors name the field. Pure.
-* `kind_rules`, `kinds`: the rules of one kind of object, and the table of all kinds. Pure.
-* `pods`, `persistentvolumeclaims`, `persistentvolumes`, `volumeattachments`, `nodes`, `csidrivers`, `secrets`, `tokens`:
-  one kind each: how its objects are checked, which fields are kept, which other objects they need. Pure.
+* `kind_rules`: how objects of a kind are checked, which fields are kept, which other objects they need. Pure.
+* `pods`, `persistentvolumeclaims`, `persistentvolumes`, `volumeattachments`: these rules for one kind each.
+* `nodes`, `csidrivers`, `secrets`, `tokens`, `kinds`: the same, and the table of all kinds.
 * `source`, `closures`: where objects come from; which of them each node gets.
 * `documents`, `manifest_objects`, `good_manifests`, `manifest_files`, `binding`, `manifests`: the source that reads a
   directory of YAML.

@@ -5,7 +5,7 @@ It stands for a vendor's unmodified driver, so it imports nothing of the bridge 
 * `main`, `settings`, `server`: the command, its flags, the process.
 * `calls`, `call_log`, `faults`, `keys`, `errors`: the work around every RPC.
 * `identity`, `capabilities`, `answers`: RPCs and messages that both services share.
-* `volumes`, `inventory`, `attachments`, `snapshots`, `groups`, `metadata`, `health`: the RPCs of the controller's services.
+* `volumes`, `inventory`, `attachments`, `snapshots`, `groups`, `metadata`, `health`: the controller's RPCs.
 * `stagings`, `publications`, `inline`, `node`, `usage`: the Node's RPCs.
 * `driver`, `records`, `state`, `pool`, `copies`, `images`: the data, and how it survives a crash.
 * `local`, `loops`, `mounts`, `filesystems`, `commands`: the machine.
