@@ -72,11 +72,29 @@ def test_a_failure_in_both_is_a_fault_unless_it_is_explained(monkeypatch: pytest
     assert "* known: the machine cannot" in found.document()
 
 
-def test_the_document_has_every_spec_side_by_side_and_the_skipped_ones_under_their_reason() -> None:
-    direct = {**specs(a=Outcome.PASSED), "b": Spec("b", Outcome.SKIPPED, "no topology | none")}
+def test_the_document_has_each_spec_that_ends_differently() -> None:
+    direct = specs(a=Outcome.PASSED, b=Outcome.PASSED)
     document = Comparison(direct, {**direct, **specs(a=Outcome.FAILED)}).document()
 
-    assert "| passed | 1 | 0 |" in document
+    assert "| passed | 2 | 1 |" in document
     assert "Specs that end differently: 1." in document
     assert "| a | passed | failed |" in document
-    assert "**no topology \\| none**\n\n* b\n" in document
+
+
+def test_the_document_counts_the_other_specs_by_their_pattern_and_tells_why_the_suite_skips_some() -> None:
+    run = {
+        spec.name: spec
+        for spec in (
+            Spec("[Testpattern: PV (ext4)] volumes should store data [LinuxOnly]", Outcome.PASSED),
+            Spec("[Testpattern: PV (xfs)] volumes should store data", Outcome.PASSED),
+            Spec(
+                "[Testpattern: PV (xfs)] subPath should be read-only", Outcome.SKIPPED, "no topology | none - skipping"
+            ),
+            Spec("[Testpattern: PV (xfs)] subPath should unmount", Outcome.SKIPPED, "too few nodes."),
+        )
+    }
+    document = Comparison(run, run).document()
+
+    assert "| PV (ext4) | volumes | 1 | 0 |  |" in document
+    assert "| PV (xfs) | subPath, volumes | 1 | 2 | no topology \\| none (1); too few nodes (1) |" in document
+    assert "* **volumes**: should store data (2)\n" in document

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING
@@ -9,7 +11,7 @@ from typing import TYPE_CHECKING
 from tests.e2e.upstream.suite import LEFT_OUT, Outcome, Spec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
 EXPLANATIONS: dict[str, str] = {}
 """Part of a spec's name → why it fails also without the bridge."""
@@ -17,12 +19,15 @@ EXPLANATIONS: dict[str, str] = {}
 _INTRODUCTION = """\
 # Kubernetes' own storage tests, direct and through the bridge
 
-Kubernetes v1.36.3 has tests for any CSI driver (`test/e2e`, External Storage). They ran twice on the same node, a stock
-kubelet with containerd, and on the same driver, dirdriver with `--fs=image`: once with the stock sidecars on the
-driver's own socket and no bridge, and once with the sidecars on the proxy driver's socket, the hub in between, and the
-agent beside the kubelet (`--registration=observe`).
+This page is for vendors and operators who want to know whether a driver works through the bridge as it does without it.
+Kubernetes v1.36.3 has tests for any CSI driver (`test/e2e`, External Storage). They ran twice on one node, a stock
+kubelet with containerd, with one driver, dirdriver with `--fs=image`:
 
-This file is made by `make e2e-upstream`, which fails if a spec does not end the same way in both.
+* **direct**: the stock sidecars call the driver's own socket; there is no bridge;
+* **bridge**: the sidecars call the proxy driver's socket, the hub is in between, and the agent runs beside the kubelet
+  (`--registration=observe`).
+
+`make e2e-upstream` writes this file, and fails if a spec does not end the same way in both.
 """
 
 
@@ -63,47 +68,86 @@ class Comparison:
         return ""
 
     def _lines(self) -> Iterator[str]:
-        skipped = [
-            name for name in self.names if _outcome(self.direct, name) == _outcome(self.bridge, name) == Outcome.SKIPPED
-        ]
-        ran = [name for name in self.names if name not in skipped]
         yield _INTRODUCTION
-        yield "| | direct | through the bridge |"
+        yield "| | direct | bridge |"
         yield "|---|---|---|"
         for outcome in Outcome:
             yield f"| {outcome} | {_count(self.direct, outcome)} | {_count(self.bridge, outcome)} |"
         differing = [name for name in self.names if _outcome(self.direct, name) != _outcome(self.bridge, name)]
         yield ""
         yield f"Specs that end differently: {len(differing) or 'none'}."
+        if differing:
+            yield ""
+            yield "| spec | direct | bridge |"
+            yield "|---|---|---|"
+            for name in differing:
+                yield f"| {_cell(name)} | {_outcome(self.direct, name)} | {_outcome(self.bridge, name)} |"
         yield ""
-        yield "Not run, by their names:"
+        yield "Left out by name:"
         yield ""
         yield from (f"* `{part}`: {why}" for part, why in LEFT_OUT.items())
-        explained = {
-            name: why for name in ran if _outcome(self.direct, name) == Outcome.FAILED and (why := _explanation(name))
-        }
-        if explained:
+        failed = [name for name in self.names if self._ends(name, Outcome.FAILED)]
+        if failed:
             yield ""
-            yield "## What fails also without the bridge"
+            yield "## Failures without the bridge too"
             yield ""
-            yield from (f"* {name}: {why}" for name, why in explained.items())
+            yield from (f"* {name}: {_explanation(name) or 'nothing explains it'}" for name in failed)
         yield ""
-        yield "## Spec by spec"
+        yield "## By test pattern"
         yield ""
-        yield "| spec | direct | bridge |"
-        yield "|---|---|---|"
-        for name in ran:
-            yield f"| {_cell(name)} | {_outcome(self.direct, name)} | {_outcome(self.bridge, name)} |"
+        yield "Specs that end the same way in both runs. The suite itself skips specs, and gives the reason."
         yield ""
-        yield "## What the suite skips itself"
+        yield "| pattern | tests | passed | skipped | reasons to skip |"
+        yield "|---|---|---|---|---|"
+        same = [name for name in self.names if name not in {*differing, *failed}]
+        for pattern, names in groupby(sorted(same, key=_pattern), key=_pattern):
+            yield self._row(pattern, list(names))
         yield ""
-        yield "In both runs, for the reason that the suite gives."
-        reasons = {name: self.direct[name].why for name in skipped}
-        for why, names in groupby(sorted(skipped, key=lambda it: (reasons[it], it)), key=reasons.__getitem__):
-            yield ""
-            yield f"**{_cell(why)}**"
-            yield ""
-            yield from (f"* {name}" for name in names)
+        yield "## Passed specs by test"
+        yield ""
+        yield "A number says in how many patterns the spec passed, if in more than one."
+        yield ""
+        passed = [name for name in same if self._ends(name, Outcome.PASSED)]
+        for test, names in groupby(sorted(passed, key=_tests), key=_tests):
+            counted = Counter(map(_leaf, names))
+            told = (f"{leaf} ({number})" if number > 1 else leaf for leaf, number in sorted(counted.items()))
+            yield f"* **{test}**: {'; '.join(told)}"
+
+    def _row(self, pattern: str, names: Sequence[str]) -> str:
+        skipped = Counter(self.direct[name].why for name in names if self._ends(name, Outcome.SKIPPED))
+        reasons = "; ".join(_reason(why, number, skipped.total()) for why, number in sorted(skipped.items()))
+        tests = ", ".join(dict.fromkeys(_tests(name) for name in names))
+        passed = len(names) - skipped.total()
+        return f"| {_cell(pattern)} | {_cell(tests)} | {passed} | {skipped.total()} | {_cell(reasons)} |"
+
+    def _ends(self, name: str, outcome: Outcome) -> bool:
+        return _outcome(self.direct, name) == _outcome(self.bridge, name) == outcome
+
+
+_PATTERN = re.compile(r"\[Testpattern: (?P<pattern>[^]]*)\]\s*(?P<tests>[\w-]*)")
+
+
+def _pattern(name: str) -> str:
+    """`[Testpattern: Dynamic PV (ext4)] volumes should …` → `Dynamic PV (ext4)`; any other name is its own pattern."""
+    found = _PATTERN.match(name)
+    return found["pattern"] if found else name
+
+
+def _tests(name: str) -> str:
+    """`[Testpattern: Dynamic PV (ext4)] volumes should …` → `volumes`."""
+    found = _PATTERN.match(name)
+    return found["tests"] if found else ""
+
+
+def _leaf(name: str) -> str:
+    """`[Testpattern: Dynamic PV (ext4)] volumes should store data [LinuxOnly]` → `should store data`."""
+    return " ".join(re.sub(r"\[[^]]*\]", "", _PATTERN.sub("", name)).split())
+
+
+def _reason(why: str, number: int, skipped: int) -> str:
+    """The suite's reason, and how many specs it is about if not all that are skipped."""
+    plain = re.sub(r"\s*--?\s*skipping$", "", why).rstrip(".")
+    return plain if number == skipped else f"{plain} ({number})"
 
 
 def _outcome(run: Mapping[str, Spec], name: str) -> str:

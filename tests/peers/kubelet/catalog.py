@@ -9,20 +9,29 @@ from typing import TYPE_CHECKING
 from tests.peers.kubelet.scenarios import basics, expansion, fs_group, interruptions, pod_facts, refusals
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from tests.peers.kubelet.normal_form import Record
     from tests.peers.kubelet.scenario import Scenario
 
 KUBELET_VERSION = "v1.36.3"
 RECORDS = Path(__file__).parent / "records" / KUBELET_VERSION
 
-SCENARIOS: tuple[Scenario, ...] = (
-    *basics.SCENARIOS,
-    *fs_group.SCENARIOS,
-    *pod_facts.SCENARIOS,
-    *expansion.SCENARIOS,
-    *refusals.SCENARIOS,
-    *interruptions.SCENARIOS,
-)
+_BY_TOPIC: Mapping[str, tuple[Scenario, ...]] = {
+    "Pods, claims and access modes": basics.SCENARIOS,
+    "fsGroup": fs_group.SCENARIOS,
+    "Inline volumes, pod information, tokens and secrets": pod_facts.SCENARIOS,
+    "Volumes that grow": expansion.SCENARIOS,
+    "Drivers that fail": refusals.SCENARIOS,
+    "Interruptions": interruptions.SCENARIOS,
+}
+
+SCENARIOS: tuple[Scenario, ...] = tuple(it for scenarios in _BY_TOPIC.values() for it in scenarios)
+
+TOPICS: Mapping[str, frozenset[str]] = {
+    topic: frozenset(it.name for it in scenarios) for topic, scenarios in _BY_TOPIC.items()
+}
+"""The names of the scenarios of each topic, in the order of the parity page."""
 
 BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}
 

@@ -1,4 +1,4 @@
-"""The differences from the kubelet that we want, in one table: where, what, and which rule of the contract wants it."""
+"""The differences from the kubelet that we want, in one table: where each is found, and the rule that wants it."""
 
 from __future__ import annotations
 
@@ -15,12 +15,28 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Rule:
+    """Why the agent differs from the kubelet, for the reader of the parity page.
+
+    Attributes:
+        name: a few words.
+        kubelet: the kubelet's behaviour, as a sentence without its full stop.
+        source: where the kubelet's or CSI's sources say so.
+        why: the agent's behaviour and its reason, as sentences.
+    """
+
+    name: str
+    kubelet: str
+    source: str
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Accepted:
     """One kind of difference that is wanted.
 
     Attributes:
-        rule: of the contract, such as `C17`.
-        why: a sentence for the reader of the parity table.
+        rule: the rule that wants it.
         scenarios: a pattern of their names.
         kind: of the difference.
         where: a pattern of the place.
@@ -29,8 +45,7 @@ class Accepted:
         passing: whether it is there in some runs and not in others.
     """
 
-    rule: str
-    why: str
+    rule: Rule
     scenarios: str
     kind: Kind
     where: str = "*"
@@ -55,24 +70,62 @@ class Accepted:
         )
 
 
-_STAGED_WITHOUT_POD = "A volume that is staged for no pod is found by its vol_data.json, and unstaged."
-_FORGOTTEN_FILES = "What a failed volume leaves is removed with it."
-_KEEPS_REGISTRATION = "A registration that goes is kept for a while: most drivers come back."
-_NOT_AGAIN = "What was recorded as done before a restart, and is still mounted, is not asked for again."
-_FILE_WITHOUT_STAGE = (
-    "A driver that does not stage gets its vol_data.json too, and its directory is removed in the end; the kubelet "
-    "leaves an empty globalmount behind."
+_STAGED_WITHOUT_POD = Rule(
+    name="staged without a pod",
+    kubelet="After a restart it looks for volumes in pods' directories only, and leaves other stagings mounted",
+    source="`pkg/kubelet/volumemanager/reconciler/reconstruct.go`",
+    why="It also finds stagings by their vol_data.json, and unstages those that no pod uses. A volume that stays "
+    "staged cannot be detached safely.",
 )
-_GONE_MEANWHILE = "A pod that went while its volume was staged is not given the volume any more."
-_STARTS_ALONE = (
-    "An agent that starts works from what it knows, before the hub can be asked: a pod that went while it was dead may "
-    "get its volume once more, and loses it when the hub has said so."
+_FAILED_BLOCK = Rule(
+    name="failed block volume",
+    kubelet="When a raw block volume cannot be staged and its pod goes, its directories stay",
+    source="`pkg/volume/csi/csi_block.go`",
+    why="It removes them with the volume.",
 )
-_HEALTH = "CSI 1.13's NodeGetVolumeHealth is asked where a driver has it; the kubelet does not know it yet."
+_KEEPS_REGISTRATION = Rule(
+    name="registration grace",
+    kubelet="It removes a driver from CSINode as soon as its registration socket goes",
+    source="`pkg/volume/csi/csi_plugin.go`",
+    why="It keeps the registration for a while, because most drivers come back. Without the CSINode entry csi-attacher "
+    "has no node id and csi-provisioner no topology keys.",
+)
+_NOT_AGAIN = Rule(
+    name="done steps",
+    kubelet="After a restart it takes every volume that it finds as uncertain, and stages and publishes it again",
+    source="`pkg/kubelet/volumemanager/reconciler/reconstruct.go`",
+    why="It has recorded each step before and after the call. It does not repeat a step that was done before the "
+    "restart and is still mounted.",
+)
+_FILE_WITHOUT_STAGE = Rule(
+    name="driver without staging",
+    kubelet="It leaves an empty globalmount directory behind",
+    source="`pkg/volume/csi/csi_attacher.go`",
+    why="It also writes a vol_data.json there, and removes both in the end.",
+)
+_GONE_MEANWHILE = Rule(
+    name="pod gone during staging",
+    kubelet="It stages and publishes in one operation, and so publishes to a pod that is already gone",
+    source="`pkg/volume/util/operationexecutor/operation_generator.go`",
+    why="It asks after staging whether the pod is still there, and otherwise does not publish.",
+)
+_STARTS_ALONE = Rule(
+    name="start without the hub",
+    kubelet="After a restart it waits for the API server's pods",
+    source="`pkg/kubelet/volumemanager/reconciler/reconciler.go`",
+    why="It starts from its own copy of the pods, because the hub may be away for long. A pod that went while the "
+    "agent was dead may get its volume once more, and loses it when the hub has said so.",
+)
+_HEALTH = Rule(
+    name="volume health",
+    kubelet="It does not know NodeGetVolumeHealth",
+    source="CSI 1.13, csi.proto",
+    why="It calls NodeGetVolumeHealth if the driver has the capability.",
+)
 
 ACCEPTED: tuple[Accepted, ...] = (
     *(
-        Accepted(rule="C17", why=_STAGED_WITHOUT_POD, scenarios=scenario, kind=kind, kubelet=kubelet, ours=ours)
+        Accepted(rule=_STAGED_WITHOUT_POD, scenarios=scenario, kind=kind, kubelet=kubelet, ours=ours)
         for scenario in ("node-killed-after-stage-pod-gone", "node-killed-*-unstage")
         for kind, kubelet, ours in (
             (Kind.CALL, "", "NodeUnstageVolume OK"),
@@ -80,22 +133,19 @@ ACCEPTED: tuple[Accepted, ...] = (
         )
     ),
     Accepted(
-        rule="C18",
-        why=_FORGOTTEN_FILES,
+        rule=_FAILED_BLOCK,
         scenarios="block-stage-*-pod-deleted",
         kind=Kind.TREE,
         kubelet="plugins/kubernetes.io/csi/volumeDevices/*",
         ours="",
     ),
-    Accepted(
-        rule="C4", why=_KEEPS_REGISTRATION, scenarios="registration", kind=Kind.NOTE, where="notes: unregistered*"
-    ),
+    Accepted(rule=_KEEPS_REGISTRATION, scenarios="registration", kind=Kind.NOTE, where="notes: unregistered*"),
     *(
-        Accepted(rule="C13", why=_NOT_AGAIN, scenarios="node-killed-*", kind=Kind.CALL, kubelet=f"{call} OK", ours="")
+        Accepted(rule=_NOT_AGAIN, scenarios="node-killed-*", kind=Kind.CALL, kubelet=f"{call} OK", ours="")
         for call in ("NodeStageVolume", "NodePublishVolume")
     ),
     *(
-        Accepted(rule="C18", why=_FILE_WITHOUT_STAGE, scenarios=scenario, kind=Kind.TREE, kubelet=kubelet, ours=ours)
+        Accepted(rule=_FILE_WITHOUT_STAGE, scenarios=scenario, kind=Kind.TREE, kubelet=kubelet, ours=ours)
         for scenario in ("no-stage", "no-attach-no-stage", "secrets-no-stage")
         for kubelet, ours in (
             ("", "plugins/kubernetes.io/csi/DRIVER/HASH(data)/vol_data.json *"),
@@ -103,7 +153,7 @@ ACCEPTED: tuple[Accepted, ...] = (
         )
     ),
     *(
-        Accepted(rule="C.7", why=_GONE_MEANWHILE, scenarios=scenario, kind=kind, kubelet=kubelet, ours="")
+        Accepted(rule=_GONE_MEANWHILE, scenarios=scenario, kind=kind, kubelet=kubelet, ours="")
         for scenario in ("pod-deleted-during-stage", "pod-forced-away-during-stage")
         for kind, kubelet in (
             (Kind.CALL, "NodePublishVolume OK"),
@@ -113,8 +163,7 @@ ACCEPTED: tuple[Accepted, ...] = (
     ),
     *(
         Accepted(
-            rule="C11",
-            why=_STARTS_ALONE,
+            rule=_STARTS_ALONE,
             scenarios="node-killed-*-pod-gone",
             kind=Kind.CALL,
             kubelet="",
@@ -124,8 +173,7 @@ ACCEPTED: tuple[Accepted, ...] = (
         for ours in ("NodeStageVolume OK", "NodePublishVolume OK", "NodeUnpublishVolume OK")
     ),
     Accepted(
-        rule="G",
-        why=_HEALTH,
+        rule=_HEALTH,
         scenarios="stats",
         kind=Kind.NOTE,
         where="measured",
@@ -142,10 +190,10 @@ def unwanted(found: Iterable[Difference], *, accepted: Iterable[Accepted] = ACCE
 
 
 def rules(scenario: str, found: Iterable[Difference], *, accepted: Iterable[Accepted] = ACCEPTED) -> list[str]:
-    """The rules that want what was found in a scenario, and what is found there in some runs, in order."""
+    """The names of the rules that want what was found in a scenario, or is found there in some runs, in order."""
     differences = list(found)
     return sorted(
-        {it.rule for it in accepted if (it.passing and it.concerns(scenario)) or any(map(it.covers, differences))}
+        {it.rule.name for it in accepted if (it.passing and it.concerns(scenario)) or any(map(it.covers, differences))}
     )
 
 

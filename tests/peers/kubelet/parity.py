@@ -6,17 +6,65 @@ python -m tests.peers.kubelet.parity OUR-RECORDS > docs/kubelet-parity.md
 from __future__ import annotations
 
 import json
+import re
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from common.status import Code
 from tests.peers.kubelet import catalog, differences
 from tests.peers.kubelet.comparer import Difference, compare
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
+    from tests.peers.kubelet.differences import Rule
     from tests.peers.kubelet.normal_form import Record
+
+_CODES = tuple(code.name for code in Code if code is not Code.OK)
+
+_EQUAL = "equal"
+_WANTED = "as wanted:"
+
+_INTRODUCTION = f"""\
+# Parity with the kubelet {catalog.KUBELET_VERSION}
+
+This page is for vendors and operators who want to know whether a driver gets the same calls without a kubelet as with
+one. Each scenario was played twice on the same driver: by the kubelet and by the agent. A comparer then checked all
+calls with all their fields, in order for each volume, and the files, modes, links, mounts and loop devices around each
+call.
+
+Calls for a driver's name and capabilities are left out. The kubelet makes them before each step. The agent makes them
+when the driver registers or comes back, and from time to time.
+
+`make parity` writes this file; `make record-kubelet` records the kubelet.
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One line of a table: a scenario, or several that differ only in the driver's error code.
+
+    Attributes:
+        name: the scenario's, or a pattern of several names.
+        about: the scenario as a sentence.
+        verdict: how the agent's record compares.
+    """
+
+    name: str
+    about: str
+    verdict: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Played:
+    """A scenario's result: its name, its sentence, the kubelet's number of calls, and the verdict."""
+
+    name: str
+    about: str
+    calls: int
+    verdict: str
 
 
 def table(pairs: Sequence[tuple[Record, Record | None]]) -> str:
@@ -25,40 +73,92 @@ def table(pairs: Sequence[tuple[Record, Record | None]]) -> str:
     Args:
         pairs: the kubelet's record of each scenario and ours, None where we have none.
     """
-    return "\n".join(_lines(pairs)) + "\n"
-
-
-def _lines(pairs: Sequence[tuple[Record, Record | None]]) -> Iterator[str]:
     found = {kubelet["scenario"]: compare(kubelet, ours) for kubelet, ours in pairs if ours is not None}
-    yield f"# Parity with the kubelet {catalog.KUBELET_VERSION}"
-    yield ""
-    yield "Each scenario was played twice on the same driver: by the kubelet and by the agent. Compared are all calls"
-    yield "with all their fields, in order for each volume, and the files, modes, links, mounts and loop devices round"
-    yield "each call. Left out is how often a driver is asked for its name and capabilities: the kubelet asks before"
-    yield "each step; the agent when the driver registers, when it comes back, and now and then."
-    yield ""
-    yield "A rule is a letter and a number of the contract that the agent keeps; the reason stands beside it below."
-    yield ""
-    yield "This file is made by `make parity`, and its records of the kubelet by `make record-kubelet`."
-    yield ""
-    yield "| scenario | what happens | calls | verdict |"
-    yield "|---|---|---|---|"
-    for kubelet, ours in pairs:
-        name = kubelet["scenario"]
-        verdict = _verdict(name, found[name]) if ours is not None else "not played by the agent"
-        yield f"| {name} | {kubelet['about']} | {_calls(kubelet)} | {verdict} |"
-    yield ""
-    yield "## Differences that are wanted"
-    yield ""
-    yield "| rule | scenarios | why |"
-    yield "|---|---|---|"
-    yield from dict.fromkeys(f"| {it.rule} | `{it.scenarios}` | {it.why} |" for it in differences.ACCEPTED)
+    played = [
+        Played(
+            name=name,
+            about=kubelet["about"],
+            calls=_calls(kubelet),
+            verdict=_verdict(name, found[name]) if ours is not None else "not played by the agent",
+        )
+        for kubelet, ours in pairs
+        if (name := kubelet["scenario"])
+    ]
     left = [difference for name in found for difference in differences.unwanted(found[name])]
+    return document(played, left)
+
+
+def document(played: Sequence[Played], left: Sequence[Difference]) -> str:
+    """The document of scenarios that are compared already, and of the differences that no rule wants."""
+    return "\n".join(_lines(played, left)) + "\n"
+
+
+def grouped(played: Iterable[Played]) -> list[Row]:
+    """One row for each scenario; scenarios that differ only in the error code, with one verdict, share a row."""
+    groups: dict[tuple[str, str, str], list[tuple[Played, str]]] = {}
+    for one in played:
+        code = next((it for it in _CODES if re.search(rf"\b{it}\b", one.about)), "")
+        slug = code.lower().replace("_", "-")
+        name = re.sub(rf"-{slug}(?=-|$)", "-*", one.name) if code else one.name
+        about = re.sub(rf"\b{code}\b", "*", one.about) if code else one.about
+        groups.setdefault((name, about, one.verdict), []).append((one, code))
+    return [_row(*key, members) for key, members in groups.items()]
+
+
+def _row(name: str, about: str, verdict: str, members: Sequence[tuple[Played, str]]) -> Row:
+    if len(members) == 1:
+        return Row(name=members[0][0].name, about=members[0][0].about, verdict=verdict)
+    codes = [code for _, code in members]
+    every = len(codes) == len(_CODES)
+    told = f"any of the {len(codes)} error codes" if every else f"{', '.join(codes[:-1])} or {codes[-1]}"
+    return Row(name=name, about=about.replace("*", told), verdict=verdict)
+
+
+def _lines(played: Sequence[Played], left: Sequence[Difference]) -> Iterator[str]:
+    yield _INTRODUCTION
+    yield from _counts(played)
+    yield ""
+    yield "## Wanted differences"
+    yield ""
+    yield "| difference | scenarios | the kubelet | the agent, and why |"
+    yield "|---|---|---|---|"
+    for rule, scenarios in _wanted():
+        names = ", ".join(f"`{it}`" for it in scenarios)
+        yield f"| {rule.name} | {names} | {rule.kubelet} ({rule.source}) | {rule.why} |"
     if left:
         yield ""
-        yield "## Differences that are not"
+        yield "## Unwanted differences"
         yield ""
         yield from (f"    {line}" for difference in left for line in str(difference).splitlines())
+    for topic, members in catalog.TOPICS.items():
+        yield from _section(topic, [it for it in played if it.name in members])
+    yield from _section("Others", [it for it in played if it.name not in catalog.BY_NAME])
+
+
+def _section(topic: str, played: Sequence[Played]) -> Iterator[str]:
+    if played:
+        yield ""
+        yield f"## {topic}"
+        yield ""
+        yield "| scenario | story | verdict |"
+        yield "|---|---|---|"
+        yield from (f"| `{row.name}` | {row.about} | {row.verdict} |" for row in grouped(played))
+
+
+def _counts(played: Sequence[Played]) -> Iterator[str]:
+    equal = sum(it.verdict == _EQUAL for it in played)
+    wanted = sum(it.verdict.startswith(_WANTED) for it in played)
+    calls = sum(it.calls for it in played)
+    yield f"Scenarios: {len(played)}, with {calls} calls of the kubelet. Equal: {equal}. Different as wanted: {wanted}."
+    if rest := [it.name for it in played if it.verdict != _EQUAL and not it.verdict.startswith(_WANTED)]:
+        yield f"Otherwise: {', '.join(f'`{name}`' for name in rest)}."
+
+
+def _wanted() -> list[tuple[Rule, list[str]]]:
+    found: dict[Rule, list[str]] = {}
+    for it in differences.ACCEPTED:
+        found.setdefault(it.rule, []).append(it.scenarios)
+    return [(rule, list(dict.fromkeys(scenarios))) for rule, scenarios in found.items()]
 
 
 def _verdict(scenario: str, found: Sequence[Difference]) -> str:
@@ -66,7 +166,7 @@ def _verdict(scenario: str, found: Sequence[Difference]) -> str:
     if left:
         return f"**differs** ({len(left)})"
     wanted = differences.rules(scenario, found)
-    return f"as wanted by {', '.join(wanted)}" if wanted else "equal"
+    return f"{_WANTED} {', '.join(wanted)}" if wanted else _EQUAL
 
 
 def _calls(record: Record) -> int:

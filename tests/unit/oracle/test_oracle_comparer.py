@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tests.peers.kubelet.comparer import Difference, Kind, compare
-from tests.peers.kubelet.differences import ACCEPTED, Accepted, unseen, unwanted
-from tests.peers.kubelet.parity import table
+from tests.peers.kubelet.differences import ACCEPTED, Accepted, Rule, unseen, unwanted
+from tests.peers.kubelet.parity import Played, Row, grouped, table
 
 if TYPE_CHECKING:
     from tests.peers.kubelet.normal_form import Record, Step
@@ -118,7 +118,8 @@ def difference(**fields: Any) -> Difference:
 
 
 def test_an_entry_of_the_table_covers_what_it_names_and_nothing_else() -> None:
-    entry = Accepted(rule="C1", why="because", scenarios="s*", kind=Kind.TREE, kubelet="", ours="dir[1] *")
+    rule = Rule(name="a rule", kubelet="does this", source="kubelet.go", why="It does that.")
+    entry = Accepted(rule=rule, scenarios="s*", kind=Kind.TREE, kubelet="", ours="dir[1] *")
 
     assert unwanted([difference(kubelet="", ours="dir[1] 0750")], accepted=[entry]) == []
     for other in ({"kubelet": "k"}, {"ours": "dir1 0750"}, {"kind": Kind.CALL}, {"scenario": "t"}):
@@ -141,7 +142,39 @@ def test_the_parity_table_says_equal_wanted_different_and_not_played() -> None:
         (record(STAGE, scenario="later"), None),
     ])  # fmt: skip
 
-    assert "| same | x | 1 | equal |" in text
-    assert "| node-killed-after-unstage | x | 1 | as wanted by C17 |" in text
-    assert "| bad | x | 1 | **differs** (2) |" in text
-    assert "| later | x | 1 | not played by the agent |" in text
+    assert "| `same` | x | equal |" in text
+    assert "| `node-killed-after-unstage` | x | as wanted: staged without a pod |" in text
+    assert "| `bad` | x | **differs** (2) |" in text
+    assert "| `later` | x | not played by the agent |" in text
+    assert "Scenarios: 4, with 4 calls of the kubelet. Equal: 1. Different as wanted: 1." in text
+    assert "Otherwise: `bad`, `later`." in text
+
+
+def played(name: str, about: str, verdict: str = "equal") -> Played:
+    return Played(name=name, about=about, calls=1, verdict=verdict)
+
+
+def test_scenarios_that_differ_only_in_the_error_code_share_a_row() -> None:
+    both = [
+        played("stage-aborted-pod-deleted", "It answers ABORTED until the pod goes."),
+        played("stage-internal-pod-deleted", "It answers INTERNAL until the pod goes."),
+        played("stage-not-found-pod-deleted", "It answers NOT_FOUND until the pod goes."),
+    ]
+
+    assert grouped(both) == [
+        Row(
+            name="stage-*-pod-deleted",
+            about="It answers ABORTED, INTERNAL or NOT_FOUND until the pod goes.",
+            verdict="equal",
+        )
+    ]
+
+
+def test_scenarios_with_another_verdict_or_another_story_keep_a_row_of_their_own() -> None:
+    apart = [
+        played("stage-aborted", "It answers ABORTED."),
+        played("stage-internal", "It answers INTERNAL.", "**differs** (1)"),
+        played("stage-unknown", "It answers UNKNOWN until it works."),
+    ]
+
+    assert [(row.name, row.about) for row in grouped(apart)] == [(one.name, one.about) for one in apart]

@@ -147,7 +147,7 @@ SCENARIOS = (
     *(
         Scenario(
             name=f"expand-online-{code.lower().replace('_', '-')}",
-            about=f"NodeExpandVolume answers {code}, which is the driver's last word.",
+            about=f"NodeExpandVolume answers {code}, which is final.",
             run=partial(_online_and_given_up, code=code),
             driver=_GROWING,
             volumes=(_FILESYSTEM,),

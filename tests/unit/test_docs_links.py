@@ -1,0 +1,86 @@
+"""The links of the pages: each names a file that is there, and a heading that this file has."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).parents[2]
+PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("examples/*/*.md")]
+SOURCES = ("cli", "cloud", "common", "edge", "deploy", "tests")
+
+_CODE = re.compile(r"```.*?```|`[^`\n]*`", re.DOTALL)
+_LINK = re.compile(r"(?<!!)\[[^]]*\]\((?P<target>[^)\s]+)\)")
+_HEADING = re.compile(r"^#{1,6} +(.*?)(?: +#+)?$", re.MULTILINE)
+_NAMED = re.compile(r"\bdocs/[\w-]+\.md(?:#[\w-]+)?")
+"""A page as a program's message or comment names it."""
+
+
+def slug(heading: str) -> str:
+    """The anchor that GitHub gives a heading."""
+    shown = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading)
+    return re.sub(r"[^\w\- ]", "", shown.strip().lower()).replace(" ", "-")
+
+
+def anchors(page: str) -> set[str]:
+    """The anchors of a page's headings. GitHub numbers the headings that would share one."""
+    found: set[str] = set()
+    seen: dict[str, int] = {}
+    for heading in _HEADING.findall(re.sub(r"^```.*?^```", "", page, flags=re.DOTALL | re.MULTILINE)):
+        name = slug(heading)
+        found.add(f"{name}-{seen[name]}" if name in seen else name)
+        seen[name] = seen.get(name, 0) + 1
+    return found
+
+
+def links(page: str) -> Iterator[str]:
+    """The targets within the repository that a page links to."""
+    for found in _LINK.finditer(_CODE.sub("", page)):
+        if not re.match(r"[a-z]+:", found["target"]):
+            yield found["target"]
+
+
+def fault(target: str, *, page: Path) -> str:
+    """Why a link of a page leads nowhere; empty if it does not."""
+    path, _, anchor = target.partition("#")
+    file = (page.parent / path).resolve() if path else page
+    if not file.exists():
+        return f"{target}: there is no {path}"
+    if anchor and anchor not in anchors(file.read_text()):
+        return f"{target}: {file.name} has no heading of this anchor"
+    return ""
+
+
+def test_a_heading_gets_the_anchor_that_github_gives_it() -> None:
+    page = "# The `--uds` flag, 2nd\n```\n# a comment\n```\n## What [it](x.md) does: all_of it\n## Same\n## Same\n"
+
+    assert anchors(page) == {"the---uds-flag-2nd", "what-it-does-all_of-it", "same", "same-1"}
+
+
+def test_links_to_other_sites_and_those_in_code_are_left_alone() -> None:
+    page = "[a](b.md#c) [d](https://e) `[f](g)`\n```\n[h](i)\n```\n[over two\nlines](j.md)"
+
+    assert list(links(page)) == ["b.md#c", "j.md"]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_of_a_page_leads_to_a_file_and_a_heading(page: Path) -> None:
+    assert [why for target in links(page.read_text()) if (why := fault(target, page=page))] == []
+
+
+def test_every_page_that_the_sources_name_is_there() -> None:
+    files = [ROOT / "Makefile", *(file for top in SOURCES for file in (ROOT / top).rglob("*") if file.is_file())]
+    wrong = {
+        f"{file.relative_to(ROOT)}: {why}"
+        for file in files
+        if file.suffix in {"", ".py", ".yaml", ".sh", ".md", ".env", ".service"} and file != Path(__file__)
+        for named in _NAMED.findall(file.read_text(errors="replace"))
+        if (why := fault(named, page=ROOT / "README.md"))
+    }
+    assert sorted(wrong) == []
