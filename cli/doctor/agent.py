@@ -155,7 +155,8 @@ def _driver_checks(state: State, *, own: bool) -> list[Check]:
     drivers: list[State] = state["drivers"]
     if not drivers:
         do = "start the vendor's driver and its node-driver-registrar, or name its socket by the agent's --driver"
-        return [known("drivers", warning("this node has no CSI driver", do))]
+        what = "this node has no CSI driver; claims for it fail, some with 'no topology key found'"
+        return [known("drivers", warning(what, do))]
     checks = [_driver_check(Path(driver["socket"]), driver["trouble"]) for driver in drivers]
     if own:
         checks.append(known("registered", check_registered(drivers, state["registered"])))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from cli.doctor import agent, cluster, hub, proxy
+from cli.doctor import agent, cluster, hub, permissions, proxy
 from cli.doctor.finding import Finding, Level, Result, wrong
 from cli.doctor_settings import DoctorSettings
 from cli.table import printable
@@ -30,10 +30,12 @@ async def examine(settings: DoctorSettings) -> Report:
         found[f"hub at {at}"], state = await hub.examine(at, limit_s=limit_s)
     told = state["settings"].get("kubeconfig", [None])[0] if state is not None else None
     if kubeconfig := settings.kubeconfig or told:
-        nodes = state["nodes"] if state is not None else []
-        found[f"Kubernetes by {kubeconfig}"] = await cluster.examine(kubeconfig, nodes, limit_s=limit_s)
-    for socket in settings.endpoint or _there(DriverSettings.endpoint):
+        nodes, drivers = (state["nodes"], state["drivers"]) if state is not None else ([], [])
+        found[f"Kubernetes by {kubeconfig}"] = await cluster.examine(kubeconfig, nodes, drivers, limit_s=limit_s)
+    for socket in (sockets := settings.endpoint or _there(DriverSettings.endpoint)):
         found[f"proxy driver at {socket}"] = await proxy.examine(socket, limit_s=limit_s)
+    if sockets:
+        found["sidecars of this pod"] = await permissions.examine(limit_s=limit_s)
     for socket in [settings.status] if settings.status is not None else _there(AgentSettings.status):
         found[f"edge agent at {socket}"] = await agent.examine(socket, limit_s=limit_s)
     return found or {"this host": [Result("processes", _nothing())]}

@@ -55,6 +55,7 @@ def checks_of(state: State, *, now: float) -> list[Check]:
         known("version", check_versions(state)),
         *(known("knowledge", finding) for finding in check_knowledge(state)),
         known("nodes", check_nodes(state["nodes"])),
+        *(known("nodes", finding) for finding in check_idle(state["nodes"])),
         *(known("conflict", wrong(node["conflict"], _SEPARATE)) for node in state["nodes"] if node["conflict"]),
         *(known("refused", finding) for finding in check_refused(state["refused"], now)),
         *(known("driver", finding) for finding in check_drivers(state)),
@@ -107,6 +108,16 @@ def check_nodes(nodes: Sequence[State]) -> Finding:
         "look at the network to them, and at the logs of their agents; run csi-bridge doctor there; csi-bridge forget "
         "those that are gone for good",
     )
+
+
+def check_idle(nodes: Sequence[State]) -> Iterator[Finding]:
+    """Connected nodes without a driver."""
+    if idle := [node["node"] for node in nodes if node["connected"] and not node["drivers"]]:
+        yield warning(
+            f"these nodes are connected and run no CSI driver: {listed(idle)}; claims for them cannot be served",
+            "see that the vendor's driver and its node-driver-registrar run there, or name the driver's socket by the "
+            "agent's --driver; run csi-bridge doctor there",
+        )
 
 
 def check_refused(refused: Sequence[State], now: float) -> Iterator[Finding]:
