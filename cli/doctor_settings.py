@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from common.endpoint import Endpoint, hub_endpoint
+from cli.operator_settings import local_hub
+from common.endpoint import Endpoint
 from common.parsers import bounded, choice, duration, unix_path, words
 from common.settings import Settings, setting
 
@@ -16,7 +17,7 @@ class DoctorSettings(Settings):
 
     hub: Endpoint | None = setting(
         None,
-        parse=hub_endpoint,
+        parse=local_hub,
         help="The UNIX socket of a hub on this host (its --uds). Looked for in its usual place.",
     )
     endpoint: tuple[Path, ...] = setting(
@@ -42,8 +43,3 @@ class DoctorSettings(Settings):
     timeout_s: float = setting(
         "10s", parse=bounded(duration, low="100ms", high="10m"), help="How long each check may take."
     )
-
-    def __post_init__(self) -> None:
-        """Check that the hub is on this host."""
-        if self.hub is not None and self.hub.path is None:
-            raise self.wrong("hub", "a hub tells its state by its UNIX socket alone: unix:///PATH")

@@ -37,10 +37,12 @@ def ask(status: Path, *, page: str = "/volumes", timeout_s: float = _ANSWER_S) -
         connection.request("GET", page)
         answer = connection.getresponse()
         state = json.loads(answer.read())
+    except PermissionError as error:
+        raise BridgeError(f"the status socket {status} is closed to this user; run this as root") from error
     except (OSError, http.client.HTTPException, ValueError) as error:
         raise BridgeError(
-            f"no edge agent answers at {status} ({str(error) or type(error).__name__}): "
-            f"is csi-bridge edge run running, with --status unix://{status}?"
+            f"no edge agent answers at {status} ({str(error) or type(error).__name__}); run this on the edge node, and "
+            f"see that csi-bridge edge run runs there; --status names its socket if it is another one"
         ) from error
     finally:
         connection.close()

@@ -123,4 +123,9 @@ class LinkSettings(ProcessSettings):
         try:
             return TlsIdentity(TlsFiles(self.tls_ca, self.tls_cert, self.tls_key), server=server)
         except OSError as error:
-            raise self.wrong("tls_cert", f"the TLS files cannot be used: {error}") from error
+            raise self.wrong(self._blamed(error), f"the TLS files cannot be used: {error}") from error
+
+    def _blamed(self, error: OSError) -> str:
+        """The field of the file that an error of `TlsIdentity` names; of two files the first one."""
+        fields = ("tls_ca", "tls_cert", "tls_key")
+        return next((field for field in fields if str(getattr(self, field)) in str(error)), "tls_cert")

@@ -1,6 +1,9 @@
 """The checks of an edge agent: what it says of itself, and what it needs around it."""
 
 import asyncio
+import errno
+import socket
+import ssl
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -86,11 +89,7 @@ def _hub_checks(settings: AgentSettings) -> list[Check]:
             tls = TlsIdentity(files, server=False).context() if files is not None else None
             answer = await hub_probe.probe(settings.hub, tls)
         except (BridgeError, OSError) as error:
-            do = (
-                "see whether the hub runs; compare --hub with the hub's --listen and its certificate's names; look at "
-                "name resolution, routes and firewalls"
-            )
-            return wrong(str(error), do)
+            return wrong(str(error), advice(error))
         if not answer.is_hub:
             return wrong(f"what answers at {settings.hub} is no hub: {answer.status}", "correct --hub")
         answered.append(answer)
@@ -107,7 +106,42 @@ def _hub_checks(settings: AgentSettings) -> list[Check]:
         subject = SUBJECTS[Role.EDGE]
         return check_certificate(files, server=False, now=time.time(), name=settings.node, subject=subject)
 
-    return [Check("hub", hub), Check("clock", clock), *([Check("certificate", certificate)] if files else [])]
+    return [Check("hub", hub, _DROPPED), Check("clock", clock), *([Check("certificate", certificate)] if files else [])]
+
+
+_DROPPED = (
+    "nothing comes back: look for a firewall or security group that drops the packets, a wrong route, or a wrong host or "
+    "port in --hub; the port is that of the hub's --listen"
+)
+
+
+def advice(error: BaseException) -> str:
+    """What to do if the hub's address could not be used."""
+    cause = error.__cause__ or error
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return _UNTRUSTED.get(
+            cause.verify_code,
+            "give the agent's --tls-ca the CA that signed the hub's certificate (ca.crt of the hub); the file that is "
+            "there is another CA's",
+        )
+    if isinstance(cause, ssl.SSLError):
+        return "see the check of the certificate; the hub takes only certificates that the CA in its --tls-ca signed"
+    if isinstance(cause, socket.gaierror | UnicodeError):
+        return "correct the host in --hub, or mend the name resolution (DNS, /etc/hosts) of this machine"
+    if isinstance(cause, ConnectionRefusedError):
+        return "see that the hub runs, and compare the port in --hub with the hub's --listen"
+    if isinstance(cause, OSError) and cause.errno in {errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ETIMEDOUT}:
+        return _DROPPED
+    return "see that the hub runs, and that --hub names it and no other server or proxy"
+
+
+_UNTRUSTED = {
+    9: "compare this machine's clock with the hub's: the hub's certificate is not valid yet",
+    10: "renew the hub's certificate, or mend this machine's clock",
+    62: "name the hub in --hub as its certificate does, or make one with this host name as subjectAltName",
+    64: "name the hub in --hub as its certificate does, or make one with this address as subjectAltName",
+}
+"""By OpenSSL's X509_V_ERR_…: CERT_NOT_YET_VALID, CERT_HAS_EXPIRED, HOSTNAME_MISMATCH, IP_ADDRESS_MISMATCH."""
 
 
 def _tls_files(settings: AgentSettings) -> TlsFiles | None:

@@ -118,14 +118,19 @@ def checks_of(kube: Api, nodes: Sequence[State], proxies: Sequence[State] = ()) 
         return check_clock(skew_s(kube.date, asked=asked, answered=time.time()), of="the API server")
 
     return [
-        Check("CSIDriver", csi_drivers),
-        Check("CSINode", registered),
-        Check("topology", topology),
-        Check("edge nodes", edge_nodes),
-        Check("StorageClass", storage_classes),
-        Check("clock", clock),
+        Check("CSIDriver", csi_drivers, _NO_SERVER),
+        Check("CSINode", registered, _NO_SERVER),
+        Check("topology", topology, _NO_SERVER),
+        Check("edge nodes", edge_nodes, _NO_SERVER),
+        Check("StorageClass", storage_classes, _NO_SERVER),
+        Check("clock", clock, _NO_SERVER),
     ]
 
+
+_NO_SERVER = (
+    "see that packets reach the API server: its address in the kubeconfig, routes, firewalls, and the NetworkPolicy of "
+    "the pod, which must allow the API server's port"
+)
 
 _MORE_ROLES = "give the user or ServiceAccount of this command the roles of the hub (deploy/cloud/base/hub-rbac.yaml)"
 

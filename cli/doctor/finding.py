@@ -50,6 +50,8 @@ class Check:
 
     name: str
     run: Callable[[], Awaitable[Finding]]
+    late: str = "look at the log and the load of the process that was asked; if it is only slow, give a longer --timeout"
+    """What to do if it does not end in time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +81,7 @@ async def _performed(check: Check, limit_s: float) -> Finding:
         async with asyncio.timeout(limit_s):
             return await check.run()
     except TimeoutError:
-        return wrong(f"there was no answer within {limit_s:g} s", "try again with a longer --timeout")
+        return wrong(f"there was no answer within {limit_s:g} s", check.late)
     except Exception as error:  # noqa: BLE001  # one check that fails must not hide the others
         return wrong(f"the check itself failed: {error!r}", "this is a mistake in CSI Bridge: please report it")
 

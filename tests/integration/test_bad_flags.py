@@ -159,8 +159,8 @@ def test_what_is_no_command_ends_with_code_2(argv: list[str]) -> None:
         (COMMANDS[1], ["--hub-endpoint=ws://10.0.0.1:1", "--insecure"], "plain ws:// is for loopback addresses"),
         (COMMANDS[2], ["--hub=ws://127.0.0.1:1"], "CSI_BRIDGE_EDGE_HUB or --hub=ws://127.0.0.1:1: plain ws:// is for"),
         (COMMANDS[2], ["--hub=wss://h:1"], "CSI_BRIDGE_EDGE_HUB or --hub=wss://h:1: wss:// needs --tls-ca"),
-        (COMMANDS[3], ["--hub=ws://127.0.0.1:1"], "CSI_BRIDGE_CALL_HUB or --hub=ws://127.0.0.1:1: operators come by"),
-        (COMMANDS[4], ["--hub=ws://127.0.0.1:1"], "CSI_BRIDGE_STATUS_HUB or --hub=ws://127.0.0.1:1: operators come by"),
+        (COMMANDS[3], ["--hub=ws://127.0.0.1:1"], "CSI_BRIDGE_CALL_HUB or --hub=ws://127.0.0.1:1: must be the hub's UNIX socket"),
+        (COMMANDS[4], ["--hub=ws://127.0.0.1:1"], "CSI_BRIDGE_STATUS_HUB or --hub=ws://127.0.0.1:1: must be the hub's UNIX socket"),
     ],
 )
 def test_settings_that_do_not_fit_each_other_are_named(command: Command, argv: list[str], said: str) -> None:

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import socket
+import ssl
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
 
-from cli.doctor.agent import check_knowledge, check_kubelet, check_link, check_registered, check_version, check_volumes
+from cli.doctor.agent import (
+    advice,
+    check_knowledge,
+    check_kubelet,
+    check_link,
+    check_registered,
+    check_version,
+    check_volumes,
+)
 from cli.doctor.certificates import check_certificate
 from cli.doctor.clock import check_clock, skew_s
 from cli.doctor.cluster import EDGE_LABEL
@@ -25,14 +35,14 @@ from cli.doctor.hub import check_knowledge as check_hub_knowledge
 from cli.doctor.permissions import NEEDED
 from cli.doctor.permissions import checks_of as permission_checks
 from cli.doctor.permissions import examine as examine_permissions
-from cli.doctor.proxy import check_call, check_sidecars
+from cli.doctor.proxy import check_call, check_sidecars, check_unknown
 from cli.doctor.sockets import answers, check_socket, connections
 from cli.doctor.storage_classes import check_classes
 from cli.doctor_settings import DoctorSettings
 from cloud.admission import SUBJECTS, Role
 from cloud.hub_settings import HubSettings
 from cloud.kube import KubeError, Page
-from common.errors import NotWhole, SettingsError
+from common.errors import DialError, NotWhole, SettingsError
 from common.status import Code, Status
 from common.tls import TlsFiles
 from common.version import SOFTWARE
@@ -63,6 +73,16 @@ async def test_checks_are_made_in_order_and_one_that_fails_hides_no_other() -> N
     ]  # fmt: skip
     assert found[1].finding.what == "the check itself failed: ValueError('a bug')"
     assert found[2].finding.what == "there was no answer within 0.01 s"
+
+
+async def test_a_check_that_gets_no_answer_says_what_is_in_the_way() -> None:
+    async def hang() -> Finding:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    slow, dropped = await perform([Check("a", hang), Check("b", hang, "look for a firewall")], limit_s=0.01)
+    assert "give a longer --timeout" in slow.finding.do
+    assert dropped.finding.do == "look for a firewall"
 
 
 def test_of_many_names_some_are_listed() -> None:
@@ -100,7 +120,7 @@ def test_a_report_for_programs_is_flat() -> None:
 
 
 def test_a_hub_is_asked_by_its_unix_socket_alone() -> None:
-    with pytest.raises(SettingsError, match=r"--hub=.*: a hub tells its state by its UNIX socket alone"):
+    with pytest.raises(SettingsError, match=r"--hub=.*: must be the hub's UNIX socket"):
         DoctorSettings.from_texts({"hub": "wss://hub:1"})
 
 
@@ -292,6 +312,31 @@ def test_without_a_link_the_hubs_own_words_are_told() -> None:
     assert (found.level, found.what.endswith("Z: the hub is full")) == ("wrong", True)
 
 
+def untrusted(code: int) -> ssl.SSLCertVerificationError:
+    error = ssl.SSLCertVerificationError(1, "certificate verify failed")
+    error.verify_code = code
+    return error
+
+
+@pytest.mark.parametrize(
+    ("cause", "words"),
+    [
+        (untrusted(20), "--tls-ca the CA that signed the hub's certificate"),
+        (untrusted(10), "renew the hub's certificate"),
+        (untrusted(62), "this host name as subjectAltName"),
+        (ssl.SSLError(1, "alert unknown ca"), "see the check of the certificate"),
+        (socket.gaierror(-2, "Name or service not known"), "name resolution"),
+        (ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused"), "see that the hub runs"),
+        (OSError(errno.EHOSTUNREACH, "No route to host"), "firewall"),
+        (OSError(errno.EMFILE, "Too many open files"), "no other server or proxy"),
+    ],
+)
+def test_a_hub_that_cannot_be_reached_is_told_with_what_is_in_the_way(cause: OSError, words: str) -> None:
+    error = DialError("wss://hub:1", "no")
+    error.__cause__ = cause
+    assert words in advice(error)
+
+
 @pytest.mark.parametrize(
     ("own", "there", "level"),
     [(True, False, "ok"), (True, True, "wrong"), (False, True, "ok"), (False, False, "warning")],
@@ -449,6 +494,15 @@ def test_a_call_that_the_bridge_answered_itself_is_wrong_with_its_words() -> Non
 def test_a_question_for_all_nodes_is_refused_by_the_hub_which_is_as_far_as_it_can_get() -> None:
     refusal = NotWhole("d.example", GET_CAPACITY, 3)
     assert check_call(Status(Code.UNAVAILABLE, str(refusal))).level == "ok"
+
+
+def test_a_proxy_driver_that_knows_nothing_of_its_driver_says_what_is_in_the_way() -> None:
+    found = check_unknown("d.example", Status(Code.UNAVAILABLE, "the proxy driver has no link to the hub"))
+    assert found.what == (
+        "the proxy driver has not been told of driver d.example yet, so its sidecars wait: the proxy driver has no link to "
+        "the hub"
+    )
+    assert "csi-bridge status" in found.do
 
 
 def test_a_proxy_driver_without_sidecars_is_told() -> None:

@@ -85,5 +85,6 @@ def test_the_largest_message_is_a_setting_and_fits_the_window(settings: type[Sta
 
 
 def test_whoever_asks_for_the_state_comes_by_the_unix_socket_alone() -> None:
-    with pytest.raises(SettingsError, match=r"CSI_BRIDGE_STATUS_HUB or --hub=.*: operators come by the hub's UNIX"):
-        StatusSettings.from_texts({"hub": "wss://hub:1"})
+    for hub in ("wss://hub:1", "localhost:10350"):
+        with pytest.raises(SettingsError, match=r"CSI_BRIDGE_STATUS_HUB or --hub=.*: must be the hub's UNIX socket"):
+            StatusSettings.from_texts({"hub": hub})
