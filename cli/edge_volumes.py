@@ -11,7 +11,8 @@ from typing import Any
 import click
 
 from cli.edge_volumes_settings import EdgeVolumesSettings
-from cli.table import printable, table
+from cli.json_text import json_text
+from cli.table import printable, table, terminal_width
 from common.errors import BridgeError, timestamp
 
 State = dict[str, Any]
@@ -81,7 +82,7 @@ def _line(volume: State) -> str:
     return f"{volume['namespace']}/{volume['pod']} {volume['volume']} is {volume['state']}{why}"
 
 
-def show(state: State) -> Iterator[str]:
+def show(state: State, width: int | None = None) -> Iterator[str]:
     """The state as lines for people."""
     volumes = state["volumes"]
     published = sum(volume["state"] == "published" for volume in volumes)
@@ -105,6 +106,7 @@ def show(state: State) -> Iterator[str]:
                 )
                 for volume in volumes
             ],
+            width=width,
         )
     wrong = [f"node {state['node']}: {state['trouble']}"] if state["trouble"] else []
     wrong += [_line(volume) for volume in volumes if volume["state"] != "published" and volume["error"]]
@@ -121,9 +123,9 @@ def run(settings: EdgeVolumesSettings) -> int:
         click.echo(f"csi-bridge: {error}", err=True)
         return 1
     if settings.output == "json":
-        click.echo(json.dumps(state, indent=2))
+        click.echo(json_text(state))
     else:
-        for line in show(state):
+        for line in show(state, terminal_width()):
             click.echo(line)
     for line in still:
         click.echo(f"csi-bridge: not within {settings.timeout_s:g} s: {printable(line)}", err=True)

@@ -63,7 +63,9 @@ async def connected(hub: Endpoint, *, limits: Limits) -> AsyncIterator[Link]:
         LinkError: there is no hub, or it refused us.
     """
     try:
-        link = await dial(hub, introduce("operator", "operator", instance=secrets.token_hex(8)), _Operator(), limits=limits)
+        link = await dial(
+            hub, introduce("operator", "operator", instance=secrets.token_hex(8)), _Operator(), limits=limits
+        )
     except DialError as error:
         raise DialError(error.endpoint, _in_words(error)) from error
     try:

@@ -28,13 +28,15 @@ class OperatorSettings(Settings):
     """What every command takes that asks the hub on this host."""
 
     hub: Endpoint = setting(
-        "unix:///var/lib/kubeedge/kubeedge.sock", parse=local_hub, help="The hub's UNIX socket (its --uds)."
+        "unix:///var/lib/kubeedge/kubeedge.sock",
+        parse=local_hub,
+        help="UNIX socket of the hub on this host (its --uds).",
     )
-    timeout_s: float = setting("60s", parse=duration, help="How long to wait for the answer.")
+    timeout_s: float = setting("60s", parse=duration, help="Time limit for the answer.")
     max_message_bytes: int = setting(
         "4MiB",
         parse=bounded(size, low="64KiB", high="64MiB"),
-        help="The largest message taken; as on the hub.",
+        help="Largest message that is taken, as on the hub.",
     )
 
     def limits(self) -> Limits:

@@ -50,7 +50,9 @@ class Check:
 
     name: str
     run: Callable[[], Awaitable[Finding]]
-    late: str = "look at the log and the load of the process that was asked; if it is only slow, give a longer --timeout"
+    late: str = (
+        "look at the log and the load of the process that was asked; if it is only slow, give a longer --timeout"
+    )
     """What to do if it does not end in time."""
 
 

@@ -146,7 +146,9 @@ async def checks_of(kube: Api, namespace: str, pod: str) -> list[Check]:
             try:
                 denied = await _denied(kube, NEEDED[sidecar], namespace)
             except KubeError as error:
-                return warning(f"the permissions of {sidecar} are not known: {error}", "see that the API server answers")
+                return warning(
+                    f"the permissions of {sidecar} are not known: {error}", "see that the API server answers"
+                )
             return check_permissions(sidecar, denied, certain=here is not None)
 
         return permissions

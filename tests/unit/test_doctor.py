@@ -707,7 +707,10 @@ async def test_a_permission_that_some_features_need_is_a_warning() -> None:
 
 async def test_where_the_pod_cannot_be_read_every_sidecar_is_looked_at_and_none_is_wrong_for_certain() -> None:
     provisioner, *others = await permitted(Rights("update persistentvolumeclaims"))
-    assert (provisioner.level, provisioner.what.startswith("if csi-provisioner runs in this pod: ")) == ("warning", True)
+    assert (provisioner.level, provisioner.what.startswith("if csi-provisioner runs in this pod: ")) == (
+        "warning",
+        True,
+    )
     assert [found.level for found in others] == ["ok"] * 3
 
 

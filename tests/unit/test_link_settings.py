@@ -149,7 +149,9 @@ def test_a_tls_file_that_cannot_be_used_is_named_by_its_own_flag(tmp_path: Path,
     pem = Authority(tmp_path).hub()
     texts = {f"tls_{name}": str(getattr(pem, name)) for name in ("ca", "cert", "key")}
     getattr(pem, which).unlink()
-    with pytest.raises(SettingsError, match=f"CSI_BRIDGE_HUB_TLS_{which.upper()} or --tls-{which}={texts[f'tls_{which}']}"):
+    with pytest.raises(
+        SettingsError, match=f"CSI_BRIDGE_HUB_TLS_{which.upper()} or --tls-{which}={texts[f'tls_{which}']}"
+    ):
         HubSettings.from_texts(texts).tls(server=True)
 
 

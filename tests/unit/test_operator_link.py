@@ -25,7 +25,9 @@ async def refusal(path: Path) -> str:
 
 async def test_without_a_socket_the_operator_is_sent_to_the_hubs_host_or_pod(tmp_path: Path) -> None:
     said = await refusal(tmp_path / "none.sock")
-    assert said.startswith(f"cannot reach unix://{tmp_path}/none.sock: there is no such socket here; run this on the hub's")
+    assert said.startswith(
+        f"cannot reach unix://{tmp_path}/none.sock: there is no such socket here; run this on the hub's"
+    )
     assert "kubectl -n csi-bridge exec csi-bridge-hub-0 -- csi-bridge" in said
 
 
