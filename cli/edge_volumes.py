@@ -48,7 +48,7 @@ def ask(status: Path, *, page: str = "/volumes", timeout_s: float = _ANSWER_S) -
     finally:
         connection.close()
     if answer.status != http.client.OK or not isinstance(state, dict):
-        raise BridgeError(f"what answers at {status} is no edge agent that knows of volumes")
+        raise BridgeError(f"the server at {status} is no edge agent, or one without this page")
     return state
 
 
@@ -168,7 +168,7 @@ def _how_old(state: State) -> str:
     as_of = state["as_of"]
     if as_of is None:
         return "; the hub has not told this node its pods yet"
-    return "" if state["connected"] else f"; what it knows is of {as_of}"
+    return "" if state["connected"] else f"; its records are of {as_of}"
 
 
 class _UnixConnection(http.client.HTTPConnection):

@@ -43,11 +43,11 @@ async def ask(hub: Endpoint, *, limits: Limits, about: str = "") -> State:
         assert stream.status is not None
         stream.acknowledge(delivered=True)
         if not stream.status.ok:
-            raise BridgeError(f"the hub did not tell all: {stream.status.message}")
+            raise BridgeError(f"the hub did not send all of its state: {stream.status.message}")
     if not about:
         state["nodes"] = [_UNTOLD | node for node in state["nodes"]]
     elif about not in state:
-        raise BridgeError(f"the hub at {hub} is an older one, which does not tell its {about}")
+        raise BridgeError(f"the hub at {hub} is an older version, which does not report its {about}")
     return state
 
 
@@ -86,4 +86,4 @@ async def _in_time(settings: OperatorSettings, about: str) -> State:
         async with asyncio.timeout(settings.timeout_s):
             return await ask(settings.hub, limits=settings.limits(), about=about)
     except TimeoutError:
-        raise BridgeError(f"the hub at {settings.hub} has not told all within {settings.timeout_s:g} s") from None
+        raise BridgeError(f"the hub at {settings.hub} has not sent its state within {settings.timeout_s:g} s") from None

@@ -18,7 +18,6 @@ from common.settings import specs
 from common.version import VERSION
 from edge.settings import AgentSettings
 
-
 _COMPLETION = """\b
 Shell completion in bash (in zsh and fish with zsh_source and fish_source):
   eval "$(_CSI_BRIDGE_COMPLETE=bash_source csi-bridge)"
@@ -30,8 +29,8 @@ Shell completion in bash (in zsh and fish with zsh_source and fish_source):
 def cli() -> None:
     """Run a vendor's CSI driver on edge nodes that the cloud cannot reach.
 
-    In the cloud run `hub`, and one `driver` beside the sidecars of each CSI driver. On each edge node run `edge run`. If
-    something does not work, run `doctor` there. The other commands ask the hub; run them on its host or in its pod.
+    In the cloud run `hub`, and one `driver` beside the sidecars of each CSI driver. On each edge node run `edge run`.
+    If something does not work, run `doctor` there. The other commands ask the hub; run them on its host or in its pod.
     """
 
 
@@ -85,8 +84,8 @@ def edge_run(settings: AgentSettings) -> None:
 def edge_volumes(settings: EdgeVolumesSettings) -> None:
     """Show the volumes of this node's pods.
 
-    Each has its path and state. With --wait the command ends when the volumes are published. Exit code 1: the agent does
-    not answer, or the time limit of --wait is over.
+    Each has its path and state. With --wait the command ends when the volumes are published. Exit code 1: the agent
+    does not answer, or the time limit of --wait is over.
     """
     from cli import edge_volumes as of_node
 
@@ -100,8 +99,9 @@ def edge_volumes(settings: EdgeVolumesSettings) -> None:
 def call(settings: CallSettings, method: str, request_json: str) -> None:
     """Make one CSI call by hand, through the hub.
 
-    METHOD is CreateVolume, Controller/CreateVolume or a whole path. JSON is the request; @FILE reads it from a file, and -
-    from standard input. The answer is printed as JSON, without secrets. Exit code 1: the call did not end with OK.
+    METHOD is CreateVolume, Controller/CreateVolume or a whole path. JSON is the request; @FILE reads it from a file,
+    and - from standard input. The answer is printed as JSON, without secrets. Exit code 1: the call did not end with
+    OK.
     """
     from cli import call as by_hand
 
@@ -126,8 +126,8 @@ def status(settings: StatusSettings) -> None:
 def doctor(settings: DoctorSettings) -> None:
     """Find out what is wrong on this host, and what to do.
 
-    It looks at the hub, the proxy drivers and the edge agent that it finds by their usual sockets, or by those given. Run
-    it as root, or as their user. Exit code 1: something is wrong.
+    It looks at the hub, the proxy drivers and the edge agent that it finds by their usual sockets, or by those given.
+    Run it as root, or as their user. Exit code 1: something is wrong.
     """
     from cli.doctor import command
 
@@ -166,8 +166,8 @@ def volumes(settings: VolumesSettings) -> None:
 def forget(settings: ForgetSettings, node: str, driver: str) -> None:
     """Let the hub forget a node, or one driver of it.
 
-    Use it for a NODE that is gone for good, or for a DRIVER that no longer runs there. The hub refuses while the node is
-    connected, or while its agent still reports the driver. Volumes on the node are not deleted.
+    Use it for a NODE that is gone for good, or for a DRIVER that no longer runs there. The hub refuses while the node
+    is connected, or while its agent still reports the driver. Volumes on the node are not deleted.
     """
     from cli import order
 
@@ -179,8 +179,8 @@ def forget(settings: ForgetSettings, node: str, driver: str) -> None:
 def trust(settings: TrustSettings) -> None:
     """Tell the hub that its records are complete again.
 
-    First see by `status` that every node and its drivers are back. After a hub has lost its records, it refuses calls that
-    name no node, because it could send them to the wrong one. This command ends that.
+    First see by `status` that every node and its drivers are back. After a hub has lost its records, it refuses calls
+    that name no node, because it could send them to the wrong one. This command ends that.
     """
     from cli import order
 

@@ -22,8 +22,8 @@ _HEAD = """\
 For anyone who needs a flag, a variable, a metric or an error by its name. `make reference` writes this page from the
 code, and a test compares the two.
 
-* **Variables.** Each flag has an environment variable, which counts if the flag is not given. An empty variable counts as
-  not set. The variable of a repeatable flag holds its values with spaces between them.
+* **Variables.** Each flag has an environment variable, which counts if the flag is not given. An empty variable counts
+  as not set. The variable of a repeatable flag holds its values with spaces between them.
 * **Values.** A duration is `500ms`, `10s`, `1h30m`, or a number of seconds. A size is `16384`, `64KiB` or `4MiB`.
 * **Exit codes.** 2: a flag or variable cannot be used. 1: any other failure.
 * **Output.** Commands that print a table or a report print JSON with `-o json`. Its times are in RFC 3339

@@ -32,7 +32,7 @@ def show(state: State, width: int | None = None) -> Iterator[str]:
 def _wrong(state: State) -> Iterator[str]:
     yield from conflicts(state["nodes"])
     if state["trouble"]:
-        yield f"NOT WRITTEN: the hub keeps its newest knowledge in memory alone, and tries again: {state['trouble']}"
+        yield f"NOT WRITTEN: the hub has its newest records in memory only, and tries to write them: {state['trouble']}"
     yield from (f"PROBLEM: {problem}" for problem in state["problems"])
     for loss in state["lost"]:
         yield f"LOST: {loss}; calls that name no node are refused until csi-bridge trust"

@@ -46,8 +46,8 @@ class DriverSettings(LinkSettings):
         parse=bounded(count, low="1", high="100000"),
         unit="connections",
         group="tuning",
-        help="Connections of sidecars at one time; more are closed. A sidecar keeps one, and livenessprobe opens one for "
-        "each check.",
+        help="Connections of sidecars at one time; more are closed. A sidecar keeps one, and livenessprobe opens one "
+        "for each check.",
     )
     state_dir: Path = setting(
         "/var/lib/csi-bridge/driver",

@@ -41,7 +41,7 @@ class HubSettings(LinkSettings):
     state_dir: Path = setting(
         "/var/lib/csi-bridge/hub",
         parse=path,
-        help="Directory for the hub's records of nodes and volumes. Its disk must outlive the hub; one hub alone uses it.",
+        help="Directory for the hub's records of nodes and volumes. Its disk must outlive the hub. One hub uses it.",
     )
     manifests: Path | None = setting(
         None,

@@ -221,8 +221,8 @@ class Nodes:
         elif node.visit is not None and driver in node.visit.told:
             raise OperatorRefused(
                 what,
-                "its agent still reports it; first stop the vendor's node plugin with its node-driver-registrar on that "
-                "node, and take its socket from the agent's --driver if it is named there",
+                "its agent still reports it; first stop the vendor's node plugin with its node-driver-registrar on "
+                "that node, and take its socket from the agent's --driver if it is named there",
             )
         else:
             kept = tuple(report for report in node.stored.reports if report.driver != driver)

@@ -30,7 +30,7 @@ class AgentSettings(LinkSettings):
     root_dir: Path = setting(
         "/var/lib/kubelet",
         parse=path,
-        help="The kubelet's directory, where drivers register and pods' volumes are mounted. KubeEdge's is /var/lib/edged.",
+        help="Kubelet's directory, where drivers register and pods' volumes are mounted. KubeEdge's is /var/lib/edged.",
     )
     registration: str = setting(
         "own",
@@ -42,8 +42,8 @@ class AgentSettings(LinkSettings):
         None,
         parse=path,
         help="Needs --registration=observe. Directory for one relay socket per driver, PATH/<driver>.sock, which the "
-        "kubelet calls in place of the driver (node-driver-registrar's --kubelet-registration-path). The relay adds this "
-        "node to the answers of a driver without a topology. Without the relay such volumes are not tied to a node.",
+        "kubelet calls in place of the driver (node-driver-registrar's --kubelet-registration-path). The relay adds "
+        "this node to the answers of a driver without a topology. Without it such volumes are not tied to a node.",
     )
     durability: str = setting(
         "normal",

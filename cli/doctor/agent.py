@@ -40,7 +40,11 @@ async def examine(status: Path, *, limit_s: float) -> list[Result]:
         volumes = await asyncio.to_thread(ask, status, timeout_s=limit_s)
         settings = AgentSettings.from_texts(state["settings"])
     except (BridgeError, KeyError) as error:
-        unknown = f"it is an older agent, which does not tell {error}" if isinstance(error, KeyError) else str(error)
+        unknown = (
+            f"the agent is an older version, which does not report {error}"
+            if isinstance(error, KeyError)
+            else str(error)
+        )
         return [*results, Result("agent", wrong(unknown, _LOG))]
     checks = [
         known("version", check_version(state)),
@@ -64,7 +68,7 @@ def check_version(state: State) -> Finding:
     if agents != SOFTWARE:
         return warning(f"the agent is {agents}, and {SOFTWARE} is installed here", "restart the agent")
     if hubs and hubs != agents:
-        do = "they understand each other; bring both to one version when you can"
+        do = "they work together; bring both to one version when you can"
         return warning(f"the agent is {agents}, and the hub is {hubs}", do)
     return ok(f"agent and hub are {agents}" if hubs else f"the agent is {agents}")
 
@@ -75,8 +79,8 @@ def check_link(state: State) -> Finding:
         return ok(f"node {state['node']} is connected to {state['hub']} since {state['since']}")
     return wrong(
         f"node {state['node']} has no link to {state['hub']} since {state['since']}: {state['why']}",
-        "see what the other checks say of the hub and of the certificate; csi-bridge nodes on the hub's host shows who "
-        "was refused there, and why",
+        "see the checks of the hub and of the certificate below; on the hub's host, csi-bridge nodes shows the peers "
+        "that the hub refused, and why",
     )
 
 
@@ -91,13 +95,13 @@ def _hub_checks(settings: AgentSettings) -> list[Check]:
         except (BridgeError, OSError) as error:
             return wrong(str(error), advice(error))
         if not answer.is_hub:
-            return wrong(f"what answers at {settings.hub} is no hub: {answer.status}", "correct --hub")
+            return wrong(f"the server at {settings.hub} is no hub: it answers {answer.status}", "correct --hub")
         answered.append(answer)
         return ok(f"{settings.hub} answers" + (", and takes this node's certificate" if files is not None else ""))
 
     async def clock() -> Finding:
         if not answered:
-            return warning("the hub did not answer, so it has not told its time", "see the check of the hub")
+            return warning("the hub did not answer, so its time is not known", "see the check of the hub")
         (it,) = answered
         return check_clock(skew_s(it.date, asked=it.asked, answered=it.answered), of="the hub")
 
@@ -110,8 +114,8 @@ def _hub_checks(settings: AgentSettings) -> list[Check]:
 
 
 _DROPPED = (
-    "nothing comes back: look for a firewall or security group that drops the packets, a wrong route, or a wrong host or "
-    "port in --hub; the port is that of the hub's --listen"
+    "nothing comes back: look for a firewall or security group that drops the packets, a wrong route, or a wrong host "
+    "or port in --hub; the port is that of the hub's --listen"
 )
 
 
@@ -179,7 +183,7 @@ def check_kubelet(*, own: bool, there: bool, root: Path) -> Finding:
         what = f"no kubelet answers below {root}, and with --registration=observe the agent mounts nothing"
         do = (
             "start the kubelet, or correct --root-dir; without a kubelet the agent runs with --registration=own; in a "
-            "container that does not see all of --root-dir this may be well"
+            "container that does not see all of --root-dir, ignore this"
         )
         return warning(what, do)
     return ok(f"a kubelet mounts the volumes below {root}" if there else f"the agent mounts the volumes below {root}")
@@ -208,7 +212,7 @@ def _driver_check(path: Path, trouble: str) -> Check:
         if identity.ready is False:
             return warning(f"{who} says that it is not ready", do)
         if trouble:
-            return wrong(f"{who} answers, but not all that it must: {trouble}", do)
+            return wrong(f"{who} answers, but not every required call: {trouble}", do)
         return ok(f"{who} answers")
 
     return Check("driver", driver)
@@ -231,20 +235,25 @@ def _volume_checks(volumes: State) -> list[Check]:
 def check_knowledge(volumes: State) -> Finding:
     """Whether the node knows its pods, and the hub knows what the node has to tell."""
     if volumes["trouble"]:
-        return wrong(f"the agent mounts nothing, or forgets: {volumes['trouble']}", "mend the disk of --state-dir")
+        return wrong(
+            f"the agent mounts nothing, or cannot keep its records: {volumes['trouble']}",
+            "repair or free the disk of --state-dir",
+        )
     if volumes["as_of"] is None:
-        do = "start the hub with --kubeconfig or --manifests; see what csi-bridge status on the hub's host says"
-        return warning("the hub has never told this node its pods: no volume is mounted", do)
+        do = "start the hub with --kubeconfig or --manifests; see csi-bridge status on the hub's host"
+        return warning("the hub has never sent this node its pods, so no volume is mounted", do)
     waiting = volumes.get("facts_waiting", 0)
     if not volumes["connected"]:
-        return warning(f"the node works from what it knew at {volumes['as_of']}; {waiting} facts wait for the hub", "")
+        return warning(
+            f"the node works offline, from its records of {volumes['as_of']}; {waiting} facts wait for the hub", ""
+        )
     if not volumes["in_step"]:
-        do = "wait a moment; if it stays, csi-bridge status on the hub's host says what cannot be told"
-        return warning("the hub has not yet told this node everything", do)
+        do = "wait a moment; if it stays, csi-bridge status on the hub's host says why"
+        return warning("the hub has not yet sent this node everything", do)
     if waiting:
-        do = "wait a moment; if it stays, csi-bridge status on the hub's host says what cannot be written"
+        do = "wait a moment; if it stays, csi-bridge status on the hub's host says why"
         return warning(f"{waiting} facts of this node (its CSINode, volumes in use, events) are not at the hub yet", do)
-    return ok("the node knows its pods, and the hub has what the node tells")
+    return ok("the node has its pods, and the hub has all facts of the node")
 
 
 def check_volumes(volumes: State) -> Finding:

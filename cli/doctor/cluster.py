@@ -176,8 +176,8 @@ def check_registered(nodes: Sequence[State], entries: Mapping[str, Entries]) -> 
         return wrong(
             f"the CSINode has no entry for {listed(missing)}: no volume can be attached there, and claims for these "
             "nodes can fail with 'no topology key found'",
-            "on a node with a kubelet, see that the vendor's node plugin and its node-driver-registrar run, and look at "
-            "the registrar's log; on one without, run csi-bridge doctor there, and see csi-bridge status",
+            "on a node with a kubelet, see that the vendor's node plugin and its node-driver-registrar run, and look "
+            "at the registrar's log; on one without, run csi-bridge doctor there, and see csi-bridge status",
         )
     return ok(f"the CSINodes of {len(nodes)} nodes have an entry for each of their drivers")
 
@@ -197,9 +197,9 @@ def check_topology(nodes: Sequence[State], entries: Mapping[str, Entries], place
         f"the CSINode has an entry without a topology key for {listed(bare)}: the provisioner refuses claims for these "
         "nodes ('no topology key found')",
         "on a node with a kubelet, let it call the driver through the agent's relay: start the agent with --relay-dir, "
-        "and give node-driver-registrar --kubelet-registration-path=RELAY_DIR/DRIVER.sock (docs/install.md, Drivers that "
-        "need the relay); if both are so already, restart the vendor's node plugin, so that it registers again; on one "
-        "without, look at the agent's log",
+        "and give node-driver-registrar --kubelet-registration-path=RELAY_DIR/DRIVER.sock (docs/install.md, Drivers "
+        "that need the relay); if both are so already, restart the vendor's node plugin, so that it registers again; "
+        "on one without, look at the agent's log",
     )
 
 
@@ -236,6 +236,6 @@ def check_edge_nodes(entries: Mapping[str, Entries], nodes: Sequence[State]) -> 
     return warning(
         f"no driver of this hub is registered on {listed(bare)}, labelled {EDGE_LABEL}: claims of pods that are put "
         f"there fail, with local placement by 'no topology key found for node …'{agents}",
-        "see that the vendor's node plugin and its node-driver-registrar run there (nodeSelector and tolerations of its "
-        "DaemonSet), or keep pods with such claims off these nodes",
+        "see that the vendor's node plugin and its node-driver-registrar run there (nodeSelector and tolerations of "
+        "its DaemonSet), or keep pods with such claims off these nodes",
     )

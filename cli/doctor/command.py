@@ -99,5 +99,8 @@ def _there(usual: Path | None) -> list[Path]:
 
 def _nothing() -> Finding:
     places = ", ".join(str(path) for path in (HubSettings.uds, DriverSettings.endpoint, AgentSettings.status))
-    do = "start what should run here, and look at its log; name another socket by --hub, --endpoint or --status"
+    do = (
+        "start the process that should run on this host, and look at its log; if its socket is elsewhere, name it by "
+        "--hub, --endpoint or --status"
+    )
     return wrong(f"nothing of CSI Bridge was found here ({places})", do)

@@ -55,8 +55,8 @@ def check_unknown(driver: str, status: Status) -> Finding:
     why = f": {status.message}" if status.code in _NO_ANSWER else ""
     return wrong(
         f"the proxy driver has not been told of driver {driver} yet, so its sidecars wait{why}",
-        "see that it has a link to the hub; then, on the hub's host, that csi-bridge status shows a connected node with "
-        f"driver {driver}: if not, start the vendor's driver there, or correct --drivername",
+        "see that it has a link to the hub; then, on the hub's host, that csi-bridge status shows a connected node "
+        f"with driver {driver}: if not, start the vendor's driver there, or correct --drivername",
     )
 
 
@@ -71,9 +71,9 @@ def check_sidecars(connected: int, socket: Path) -> Finding:
 def check_call(status: Status) -> Finding:
     """Whether a call gets to the vendor's driver. What the driver says to it does not matter."""
     if status.message.startswith(_OF_ALL):
-        return ok("a call gets to the hub; the driver runs on several nodes, so it goes no further (GetCapacity)")
+        return ok("a call gets to the hub; the driver runs on several nodes, so the hub sends it to none (GetCapacity)")
     if status.code in _NO_ANSWER:
-        do = "do what it says; the events of the claim or volume that waits say the same"
+        do = "follow the message; the events of the waiting claim or volume have it, too"
         return wrong(
             f"a call that names no node (GetCapacity) ends with {code_name(status.code)}: {status.message}", do
         )

@@ -198,7 +198,10 @@ def test_a_socket_tells_who_listens_and_who_may_connect(tmp_path: Path, monkeypa
     path = Path("a.sock")
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path))
-        assert check_socket(path, start="it", private=True).what == "nobody listens on a.sock: what made it has ended"
+        assert (
+            check_socket(path, start="it", private=True).what
+            == "nobody listens on a.sock: the process that made it has ended"
+        )
         assert not answers(path)
         listener.listen()
         path.chmod(0o600)
@@ -211,7 +214,7 @@ def test_a_socket_tells_who_listens_and_who_may_connect(tmp_path: Path, monkeypa
 
 
 def test_a_socket_that_is_not_there_or_is_none_is_wrong(tmp_path: Path) -> None:
-    assert check_socket(tmp_path / "no", start="it", private=True).do == "start it, and look at its log"
+    assert check_socket(tmp_path / "no", start="it", private=True).do == "start it; if it runs already, look at its log"
     assert check_socket(tmp_path, start="it", private=True).what == f"{tmp_path} is not a socket"
     assert not answers(tmp_path / ("x" * 200))
 
@@ -254,7 +257,7 @@ def test_a_certificate_counts_from_its_beginning_to_its_end_and_is_told_to_end_s
     pem = Authority(tmp_path).edge("n1")
     made = pem.cert.stat().st_mtime
     assert "has expired at " in certificate(pem, now=made + 3_601).what
-    assert "does not count before " in certificate(pem, now=made - 600).what
+    assert "is not valid before " in certificate(pem, now=made - 600).what
     soon = certificate(pem, now=made + 3_000)
     assert (soon.level, " expires at " in soon.what) == ("warning", True)
 
@@ -262,7 +265,7 @@ def test_a_certificate_counts_from_its_beginning_to_its_end_and_is_told_to_end_s
 def test_a_certificate_of_another_node_names_the_one_that_is_needed(tmp_path: Path) -> None:
     found = certificate(Authority(tmp_path).edge("n2"))
     assert found.what.startswith("the certificate is for CN=system:node:n2 O=system:nodes (")
-    assert found.do == "sign one for CN=system:node:n1 O=system:nodes"
+    assert found.do == "make one for CN=system:node:n1 O=system:nodes"
 
 
 def test_a_certificate_of_another_authority_is_refused_by_every_peer(tmp_path: Path) -> None:
@@ -367,11 +370,11 @@ def volumes(*found: dict[str, Any], **changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("state", "level", "word"),
     [
-        (volumes(), "ok", "the node knows its pods"),
+        (volumes(), "ok", "the node has its pods"),
         (volumes(trouble="disk full"), "wrong", "disk full"),
-        (volumes(as_of=None), "warning", "never told"),
+        (volumes(as_of=None), "warning", "never sent"),
         (volumes(connected=False, facts_waiting=3), "warning", "3 facts wait"),
-        (volumes(in_step=False), "warning", "not yet told"),
+        (volumes(in_step=False), "warning", "not yet sent"),
         (volumes(facts_waiting=3), "warning", "3 facts"),
     ],
 )
@@ -448,7 +451,7 @@ def test_nodes_that_are_away_are_named_with_the_time() -> None:
     assert check_nodes([node(), node("n2", connected=False)]).what == (
         "1 of 2 nodes are offline: n2 since 2026-11-21T09:12:03Z"
     )
-    assert check_nodes([]).what == "no edge node has ever been here"
+    assert check_nodes([]).what == "no edge node has ever connected to this hub"
 
 
 def test_a_connected_node_without_a_driver_is_named() -> None:
@@ -499,8 +502,8 @@ def test_a_question_for_all_nodes_is_refused_by_the_hub_which_is_as_far_as_it_ca
 def test_a_proxy_driver_that_knows_nothing_of_its_driver_says_what_is_in_the_way() -> None:
     found = check_unknown("d.example", Status(Code.UNAVAILABLE, "the proxy driver has no link to the hub"))
     assert found.what == (
-        "the proxy driver has not been told of driver d.example yet, so its sidecars wait: the proxy driver has no link to "
-        "the hub"
+        "the proxy driver has not been told of driver d.example yet, so its sidecars wait: the proxy driver has no "
+        "link to the hub"
     )
     assert "csi-bridge status" in found.do
 
@@ -545,7 +548,7 @@ class Cluster:
         if self._failure or name not in self._nodes:
             raise KubeError(f"get CSINode {name}", self._failure or 404, "", "no")
         entries = self._nodes[name]
-        keys = entries if isinstance(entries, dict) else dict.fromkeys(entries, ["k"])
+        keys = entries if isinstance(entries, dict) else {name: ["k"] for name in entries}
         return {"spec": {"drivers": [{"name": it, "topologyKeys": keys[it]} for it in keys]}}
 
 
@@ -694,8 +697,10 @@ async def test_a_permission_that_every_volume_needs_is_wrong_when_it_is_missing_
     (found,) = await permitted(Rights("update persistentvolumeclaims", "get volumesnapshots", images=images))
     assert (found.level, found.what) == (
         "wrong",
-        "the pod's ServiceAccount may not do what csi-provisioner needs: update persistentvolumeclaims; "
-        "get volumesnapshots.snapshot.storage.k8s.io (for volumes from snapshots)",
+        (
+            "the pod's ServiceAccount may not do what csi-provisioner needs: update persistentvolumeclaims; "
+            "get volumesnapshots.snapshot.storage.k8s.io (for volumes from snapshots)"
+        ),
     )
     assert "deploy/cloud/driver/rbac.yaml" in found.do
 

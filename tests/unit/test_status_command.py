@@ -72,7 +72,7 @@ def test_what_the_hub_lost_and_what_it_cannot_write_stand_below_and_say_what_fol
     told = state() | {"trouble": "disk is full", "lost": ["2026-11-21T09:12:03Z hub.db was gone"]}
     assert list(show(told))[1:] == [
         "",
-        "NOT WRITTEN: the hub keeps its newest knowledge in memory alone, and tries again: disk is full",
+        "NOT WRITTEN: the hub has its newest records in memory only, and tries to write them: disk is full",
         "LOST: 2026-11-21T09:12:03Z hub.db was gone; calls that name no node are refused until csi-bridge trust",
     ]
 
