@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from cli.doctor.clock import check_clock, skew_s
-from cli.doctor.finding import Check, Finding, Result, listed, ok, perform, warning, wrong
+from cli.doctor.finding import NO_API_SERVER, Check, Finding, Result, listed, ok, perform, warning, wrong
 from cli.doctor.storage_classes import check_classes
 from common.errors import SettingsError
 
@@ -118,19 +118,14 @@ def checks_of(kube: Api, nodes: Sequence[State], proxies: Sequence[State] = ()) 
         return check_clock(skew_s(kube.date, asked=asked, answered=time.time()), of="the API server")
 
     return [
-        Check("CSIDriver", csi_drivers, _NO_SERVER),
-        Check("CSINode", registered, _NO_SERVER),
-        Check("topology", topology, _NO_SERVER),
-        Check("edge nodes", edge_nodes, _NO_SERVER),
-        Check("StorageClass", storage_classes, _NO_SERVER),
-        Check("clock", clock, _NO_SERVER),
+        Check("CSIDriver", csi_drivers, NO_API_SERVER),
+        Check("CSINode", registered, NO_API_SERVER),
+        Check("topology", topology, NO_API_SERVER),
+        Check("edge nodes", edge_nodes, NO_API_SERVER),
+        Check("StorageClass", storage_classes, NO_API_SERVER),
+        Check("clock", clock, NO_API_SERVER),
     ]
 
-
-_NO_SERVER = (
-    "see that packets reach the API server: its address in the kubeconfig, routes, firewalls, and the NetworkPolicy of "
-    "the pod, which must allow the API server's port"
-)
 
 _MORE_ROLES = "give the user or ServiceAccount of this command the roles of the hub (deploy/cloud/base/hub-rbac.yaml)"
 

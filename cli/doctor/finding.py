@@ -5,6 +5,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+NO_API_SERVER = (
+    "see that packets reach the API server: its address in the kubeconfig, routes, firewalls, and the NetworkPolicy of "
+    "the pod, which must allow the API server's port"
+)
+"""What to do if the API server of Kubernetes does not answer."""
+
 
 class Level(StrEnum):
     """How it stands. Only `WRONG` makes the command fail."""

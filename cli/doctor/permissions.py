@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from cli.doctor.finding import Check, Finding, Result, ok, perform, warning, wrong
+from cli.doctor.finding import NO_API_SERVER, Check, Finding, Result, ok, perform, warning, wrong
 from common.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -130,9 +130,15 @@ async def examine(*, limit_s: float, account: Path = ACCOUNT) -> list[Result]:
     namespace = await asyncio.to_thread((account / "namespace").read_text)
     try:
         async with connect("in-cluster") as kube:
-            return await perform(await checks_of(kube, namespace.strip(), socket.gethostname()), limit_s=limit_s)
+            async with asyncio.timeout(limit_s):
+                checks = await checks_of(kube, namespace.strip(), socket.gethostname())
+            return await perform(checks, limit_s=limit_s)
     except SettingsError as error:
-        return [Result("permissions", warning(f"the sidecars' permissions are not looked at: {error}", _DO))]
+        do = "run the doctor in the proxy driver's container"
+        return [Result("permissions", warning(f"the sidecars' permissions are not looked at: {error}", do))]
+    except TimeoutError:
+        what = f"the sidecars' permissions are not known: the API server did not answer within {limit_s:g} s"
+        return [Result("permissions", wrong(what, NO_API_SERVER))]
 
 
 async def checks_of(kube: Api, namespace: str, pod: str) -> list[Check]:
@@ -146,14 +152,12 @@ async def checks_of(kube: Api, namespace: str, pod: str) -> list[Check]:
             try:
                 denied = await _denied(kube, NEEDED[sidecar], namespace)
             except KubeError as error:
-                return warning(
-                    f"the permissions of {sidecar} are not known: {error}", "see that the API server answers"
-                )
+                return warning(f"the permissions of {sidecar} are not known: {error}", NO_API_SERVER)
             return check_permissions(sidecar, denied, certain=here is not None)
 
         return permissions
 
-    return [Check("permissions", check(sidecar)) for sidecar in (NEEDED if here is None else here)]
+    return [Check("permissions", check(sidecar), NO_API_SERVER) for sidecar in (NEEDED if here is None else here)]
 
 
 def check_permissions(sidecar: str, denied: Mapping[Rule, Sequence[str]], *, certain: bool) -> Finding:
