@@ -111,7 +111,7 @@ def call(settings: CallSettings, method: str, request_json: str) -> None:
 @cli.command(context_settings=CONTEXT_SETTINGS)
 @settings_options(StatusSettings)
 def status(settings: StatusSettings) -> None:
-    """Show an overview of the hub, and everything that is wrong.
+    """Show an overview of the hub, and all its problems.
 
     The overview lists the edge nodes with their drivers, and the proxy drivers. For the calls and failures of each node
     see `nodes`.
@@ -124,10 +124,10 @@ def status(settings: StatusSettings) -> None:
 @cli.command(context_settings=CONTEXT_SETTINGS)
 @settings_options(DoctorSettings)
 def doctor(settings: DoctorSettings) -> None:
-    """Find out what is wrong on this host, and what to do.
+    """Check this host for faults, and suggest remedies.
 
     It looks at the hub, the proxy drivers and the edge agent that it finds by their usual sockets, or by those given.
-    Run it as root, or as their user. Exit code 1: something is wrong.
+    Run it as root, or as their user. Exit code 1: there is a fault.
     """
     from cli.doctor import command
 
