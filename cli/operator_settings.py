@@ -36,6 +36,7 @@ class OperatorSettings(Settings):
     max_message_bytes: int = setting(
         "4MiB",
         parse=bounded(size, low="64KiB", high="64MiB"),
+        group="tuning",
         help="Largest message that is taken, as on the hub.",
     )
 

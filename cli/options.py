@@ -51,7 +51,9 @@ class SettingsCommand(click.Command):
             records = [
                 record
                 for param in self.get_params(ctx)
-                if getattr(param, "group", "") == group and (record := param.get_help_record(ctx)) is not None
+                if isinstance(param, click.Option)
+                and getattr(param, "group", "") == group
+                and (record := param.get_help_record(ctx)) is not None
             ]
             if records:
                 with formatter.section(heading):

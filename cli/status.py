@@ -1,4 +1,4 @@
-"""The status: an overview of what the hub on this host knows, and everything that is wrong with it."""
+"""The status: an overview of the hub on this host, with all its problems."""
 
 from collections.abc import Iterator
 
@@ -10,7 +10,7 @@ from common.errors import timestamp
 
 
 def show(state: State, width: int | None = None) -> Iterator[str]:
-    """The state as lines for people: the hub, its nodes and the proxy drivers as tables, and everything wrong."""
+    """The state as lines for people: the hub, its nodes and the proxy drivers as tables, and all problems."""
     nodes, drivers = state["nodes"], state["drivers"]
     yield (
         f"{state['software']}: {state['connected']} of {state['known']} nodes connected "

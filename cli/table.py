@@ -16,8 +16,11 @@ _GAP = "  "
 _NARROWEST = 12
 """No column gets narrower than this by wrapping: names would fall to pieces."""
 
-_BREAK_AFTER = " ,/-.:"
-"""A cell is broken behind one of these if it can be."""
+_SHORT = 20
+"""A column that is no wider keeps its width as long as others can give way: a time has 20 characters."""
+
+_BREAK_AFTER = (" ", "/-.:,")
+"""A cell is broken behind one of these if it can be; of the first ones sooner."""
 
 
 def terminal_width() -> int | None:
@@ -38,23 +41,28 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, width: int | No
 
 
 def printable(text: str) -> str:
-    """A text without what moves a terminal's cursor: a driver's name, say, is what a vendor says."""
+    """A text without characters that control a terminal: a vendor may put them into a driver's name."""
     return "".join(char if char.isprintable() else "?" for char in text)
 
 
 def _fitted(widths: Sequence[int], room: int) -> list[int]:
     """The widths with the widest ones lowered until all fit, or none can be lowered any more."""
     fitted = list(widths)
-    while sum(fitted) > room and max(fitted) > _NARROWEST:
-        fitted[fitted.index(max(fitted))] -= 1
+    long = [column for column, width in enumerate(widths) if width > _SHORT]
+    for columns in (long, range(len(widths))):
+        while sum(fitted) > room:
+            widest = max(columns, key=fitted.__getitem__, default=None)
+            if widest is None or fitted[widest] <= _NARROWEST:
+                break
+            fitted[widest] -= 1
     return fitted
 
 
 def _wrapped(text: str, limit: int) -> list[str]:
     lines = []
     while len(text) > limit:
-        at = max((text.rfind(char, 0, limit) + 1 for char in _BREAK_AFTER), default=0)
-        at = at if at > limit // 2 else limit
+        found = (max(text.rfind(char, 0, limit) + 1 for char in chars) for chars in _BREAK_AFTER)
+        at = next((it for it in found if it > limit // 2), limit)
         lines.append(text[:at].rstrip())
         text = text[at:].lstrip()
     return [*lines, text]

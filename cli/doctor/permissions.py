@@ -1,10 +1,10 @@
-"""The permissions: whether this pod's ServiceAccount may do what the stock sidecars beside a proxy driver need.
+"""The permissions: checks that this pod's ServiceAccount has every permission that the stock sidecars need.
 
 Rules:
 
 * Permissions belong to a ServiceAccount, and all containers of a pod share it. So the doctor, in the proxy driver's
   container, asks the API server about itself (SelfSubjectAccessReview, which every user may).
-* `NEEDED` has what deploy/cloud/driver/rbac.yaml grants, at the sidecars' versions and with their flags there.
+* `NEEDED` equals the roles of deploy/cloud/driver/rbac.yaml, for the sidecars' versions and flags of driver.yaml.
 * A missing permission that every volume needs is wrong. One that only some features need is a warning that names them.
 """
 
@@ -32,7 +32,7 @@ _DO = (
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What a sidecar does with one resource.
+    """One resource that a sidecar uses.
 
     Attributes:
         group: the API group; empty for core.
@@ -102,7 +102,7 @@ NEEDED: Final[Mapping[str, tuple[Rule, ...]]] = {
 
 
 class Api(Protocol):
-    """What is asked of `cloud.kube.Kube`."""
+    """The part of `cloud.kube.Kube` that these checks use."""
 
     async def list(self, resource: "Resource", *, limit: int, more: str = "") -> Any:
         """A part of a list."""
@@ -112,7 +112,7 @@ class Api(Protocol):
 
 
 def why_not_asked(account: Path = ACCOUNT) -> str:
-    """Why the API server cannot be asked here; empty if it can."""
+    """The reason why the API server cannot be asked here; empty if it can."""
     if not (account / "token").exists():
         return "the sidecars' permissions are not looked at: this is no pod with a ServiceAccount"
     return ""
@@ -161,7 +161,7 @@ async def checks_of(kube: Api, namespace: str, pod: str) -> list[Check]:
 
 
 def check_permissions(sidecar: str, denied: Mapping[Rule, Sequence[str]], *, certain: bool) -> Finding:
-    """Whether a sidecar may do what it needs.
+    """Whether a sidecar has all its permissions.
 
     Args:
         sidecar: its name.
@@ -169,12 +169,12 @@ def check_permissions(sidecar: str, denied: Mapping[Rule, Sequence[str]], *, cer
         certain: whether the sidecar is known to run in this pod.
     """
     if not denied:
-        return ok(f"the pod's ServiceAccount may do what {sidecar} needs")
+        return ok(f"the pod's ServiceAccount has all permissions that {sidecar} needs")
     missing = "; ".join(
         f"{', '.join(verbs)} {rule}" + (f" (for {rule.only_for})" if rule.only_for else "")
         for rule, verbs in denied.items()
     )
-    text = f"the pod's ServiceAccount may not do what {sidecar} needs: {missing}"
+    text = f"the pod's ServiceAccount lacks permissions that {sidecar} needs: {missing}"
     if not certain:
         return warning(f"if {sidecar} runs in this pod: {text}", _DO)
     return (warning if all(rule.only_for for rule in denied) else wrong)(text, _DO)

@@ -698,7 +698,7 @@ async def test_a_permission_that_every_volume_needs_is_wrong_when_it_is_missing_
     assert (found.level, found.what) == (
         "wrong",
         (
-            "the pod's ServiceAccount may not do what csi-provisioner needs: update persistentvolumeclaims; "
+            "the pod's ServiceAccount lacks permissions that csi-provisioner needs: update persistentvolumeclaims; "
             "get volumesnapshots.snapshot.storage.k8s.io (for volumes from snapshots)"
         ),
     )

@@ -76,6 +76,7 @@ def test_on_a_terminal_a_table_fits_and_nothing_of_it_is_cut(width: int) -> None
         assert lines[column].startswith(("NODE", "edge-node-"))
     left = "".join(line[: lines[0].index("STATE")].strip() for line in lines[1:])
     assert left == LONG["node"]
+    assert "2026-11-21T09:12:03Z" in lines[1]
 
 
 def test_in_a_pipe_each_row_is_one_line() -> None:

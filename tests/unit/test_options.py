@@ -101,6 +101,7 @@ def test_an_unknown_flag_ends_with_code_2() -> None:
 
 def test_help_lists_required_flags_first_and_tuning_last() -> None:
     text = run("--help", COLUMNS="200").output
+    assert "  WORD" not in text
     order = [line for line in text.splitlines() if line.endswith(":") and not line.startswith(" ")]
     assert order == ["Required:", "Options:", "TLS:", "Tuning (the defaults fit most sites):"]
     assert text.index("--name") < text.index("--batches") < text.index("--cold") < text.index("--bake-limit")
