@@ -91,7 +91,7 @@ async def _performed(check: Check, limit_s: float) -> Finding:
     except TimeoutError:
         return wrong(f"there was no answer within {limit_s:g} s", check.late)
     except Exception as error:  # noqa: BLE001  # one check that fails must not hide the others
-        return wrong(f"the check itself failed: {error!r}", "this is a mistake in CSI Bridge: please report it")
+        return wrong(f"the check itself failed: {error!r}", "this is a bug in CSI Bridge: please report it")
 
 
 def listed(names: Sequence[str], *, most: int = 5) -> str:
