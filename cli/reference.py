@@ -19,15 +19,14 @@ from common.settings import Settings, Spec, specs
 _HEAD = """\
 # Reference
 
-For anyone who needs a flag, a variable, a metric or an error by its name. `make reference` writes this page from the
-code, and a test compares the two.
+For anyone who needs a flag, a variable, a metric or an error by its name. `make reference` writes this page.
 
 * **Variables.** Each flag has an environment variable, which counts if the flag is not given. An empty variable counts
   as not set. The variable of a repeatable flag holds its values with spaces between them.
 * **Values.** A duration is `500ms`, `10s`, `1h30m`, or a number of seconds. A size is `16384`, `64KiB` or `4MiB`.
 * **Exit codes.** 2: a flag or variable cannot be used. 1: any other failure.
 * **Output.** Commands that print a table or a report print JSON with `-o json`. Its times are in RFC 3339
-  (`2026-11-22T03:20:54Z`). A table fits the width of a terminal; in a pipe each row is one line.
+  (`2026-11-22T03:20:54Z`). In a pipe, each row of a table is one line.
 * **Shell completion.** `eval "$(_CSI_BRIDGE_COMPLETE=bash_source csi-bridge)"` in bash. For zsh write `zsh_source`, for
   fish `_CSI_BRIDGE_COMPLETE=fish_source csi-bridge | source`.
 """
@@ -36,9 +35,8 @@ _METRICS = """\
 ## Metrics
 
 A process with `--http` serves them at `/metrics` in Prometheus' format, with the `process_…` metrics of Prometheus' own
-client. `/healthz` and `/readyz` answer 200 while the process lives. There is one exception: `/readyz` of a proxy driver
-answers 503 with the reason until its driver is known. For the state of links see `csi_bridge_connected_nodes` and
-`csi-bridge status`.
+client. `/healthz` and `/readyz` answer 200 while the process lives, except `/readyz` of a proxy driver, which answers 503 with the
+reason until its driver is known. For the state of links see `csi_bridge_connected_nodes` and `csi-bridge status`.
 """
 
 _ERRORS = """\
@@ -105,7 +103,7 @@ def _commands(path: str, command: click.Command) -> Iterator[str]:
     told = {spec.name for spec in specs(shared.settings)} if shared is not None else set()
     own = [spec for spec in specs(settings) if spec.name not in told]
     if shared is not None:
-        yield f"It also takes the {shared.link}.\n"
+        yield f"Also: the {shared.link}.\n"
     yield from _flags(own)
 
 
