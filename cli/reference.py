@@ -35,8 +35,9 @@ _METRICS = """\
 ## Metrics
 
 A process with `--http` serves them at `/metrics` in Prometheus' format, with the `process_…` metrics of Prometheus' own
-client. `/healthz` and `/readyz` answer 200 while the process lives, except `/readyz` of a proxy driver, which answers 503 with the
-reason until its driver is known. For the state of links see `csi_bridge_connected_nodes` and `csi-bridge status`.
+client. `/healthz` and `/readyz` answer 200 while the process lives, except `/readyz` of a proxy driver, which answers
+503 with the reason until its driver is known. For the state of links see `csi_bridge_connected_nodes` and `csi-bridge
+status`.
 """
 
 _ERRORS = """\
