@@ -197,13 +197,40 @@ def _driver_checks(state: State, *, own: bool) -> list[Check]:
         return [known("drivers", warning(what, do))]
     checks = [_driver_check(Path(driver["socket"]), driver["trouble"]) for driver in drivers]
     if own:
-        checks.append(known("registered", check_registered(drivers, state["registered"])))
-    return checks
+        return [*checks, known("registered", check_registered(drivers, state["registered"]))]
+    return checks + [_relay_check(driver) for driver in drivers]
+
+
+def _relay_check(driver: State) -> Check:
+    async def relay() -> Finding:
+        try:
+            own_topology = await csi_probe.has_own_topology(Path(driver["socket"]))
+        except BridgeError as error:
+            return warning(f"the topology of the driver at {driver['socket']} is not known: {error}", _SEE_DRIVER)
+        return check_relay(driver["name"], own_topology=own_topology, relay=driver.get("relay", ""))
+
+    return Check("relay", relay)
+
+
+def check_relay(driver: str, *, own_topology: bool, relay: str) -> Finding:
+    """Whether the kubelet learns this node for volumes of a driver. Only local placement needs that."""
+    if own_topology:
+        return ok(f"driver {driver} has a topology of its own and needs no relay")
+    if relay:
+        return ok(f"the relay serves driver {driver} at {relay}")
+    return ok(
+        f"driver {driver} has no topology of its own, and the kubelet calls it directly; that is right unless its "
+        "proxy driver runs with --placement=local: then claims fail with 'no topology key found', and the agent needs "
+        "--relay-dir"
+    )
+
+
+_SEE_DRIVER = "see that the driver runs, and look at its log"
 
 
 def _driver_check(path: Path, trouble: str) -> Check:
     async def driver() -> Finding:
-        do = "see that the driver runs, and look at its log"
+        do = _SEE_DRIVER
         try:
             identity = await csi_probe.identify(path)
         except BridgeError as error:

@@ -19,6 +19,7 @@ from cli.doctor.agent import (
     check_kubelet,
     check_link,
     check_registered,
+    check_relay,
     check_version,
     check_volumes,
 )
@@ -353,6 +354,19 @@ def test_a_driver_that_is_not_registered_is_named() -> None:
     assert check_registered([{"name": "a.example"}], [entry]).what == "the CSINode has an entry for a.example as id-1"
     found = check_registered([{"name": "a.example"}, {"name": "b.example"}], [entry])
     assert found.what == "no volume of these drivers can be mounted here: b.example"
+
+
+@pytest.mark.parametrize(
+    ("own_topology", "relay", "words"),
+    [
+        (True, "", "has a topology of its own and needs no relay"),
+        (False, "/r/d.sock", "the relay serves driver d.example at /r/d.sock"),
+        (False, "", "right unless its proxy driver runs with --placement=local"),
+    ],
+)
+def test_a_driver_beside_a_kubelet_says_whether_it_needs_the_relay(own_topology: bool, relay: str, words: str) -> None:
+    found = check_relay("d.example", own_topology=own_topology, relay=relay)
+    assert (found.level, words in found.what) == ("ok", True)
 
 
 def volumes(*found: dict[str, Any], **changes: Any) -> dict[str, Any]:
