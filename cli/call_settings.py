@@ -13,5 +13,7 @@ class CallSettings(OperatorSettings):
 
     command = "call"
 
-    driver: str = setting(REQUIRED, parse=driver_name, help="The driver's name.")
-    node: str | None = setting(None, parse=node_name, help="The edge node; needed once the driver runs on several.")
+    driver: str = setting(REQUIRED, parse=driver_name, help="Name of the driver.")
+    node: str | None = setting(
+        None, parse=node_name, help="Edge node that gets the call. Needed if the driver runs on several."
+    )

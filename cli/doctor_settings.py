@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from common.endpoint import Endpoint, hub_endpoint
+from cli.operator_settings import local_hub
+from common.endpoint import Endpoint
 from common.parsers import bounded, choice, duration, unix_path, words
 from common.settings import Settings, setting
 
@@ -16,34 +17,28 @@ class DoctorSettings(Settings):
 
     hub: Endpoint | None = setting(
         None,
-        parse=hub_endpoint,
-        help="The UNIX socket of a hub on this host (its --uds). Looked for in its usual place.",
+        parse=local_hub,
+        help="UNIX socket of a hub on this host (its --uds). Unset: its usual path.",
     )
     endpoint: tuple[Path, ...] = setting(
         (),
         parse=unix_path,
         repeatable=True,
-        help="The socket of a proxy driver on this host (its --endpoint). Looked for in its usual place.",
+        help="Socket of a proxy driver on this host (its --endpoint). Unset: its usual path.",
     )
     status: Path | None = setting(
         None,
         parse=unix_path,
-        help="The status socket of an edge agent on this host (its --status). Looked for in its usual place.",
+        help="Status socket of an edge agent on this host (its --status). Unset: its usual path.",
     )
     kubeconfig: str | None = setting(
         None,
         parse=words,
-        help="The Kubernetes cluster to look at beside the hub: a kubeconfig file, or in-cluster. The hub's own, if it "
-        "has one.",
+        help="Kubernetes cluster to look at beside the hub: a kubeconfig file, or in-cluster. Unset: the hub's own.",
     )
     output: str = setting(
-        "text", parse=choice("text", "json"), aliases=("-o",), help="text for people, json for programs."
+        "text", parse=choice("text", "json"), aliases=("-o",), help="Form of the output; json is for programs."
     )
     timeout_s: float = setting(
-        "10s", parse=bounded(duration, low="100ms", high="10m"), help="How long each check may take."
+        "10s", parse=bounded(duration, low="100ms", high="10m"), help="Time limit for each check."
     )
-
-    def __post_init__(self) -> None:
-        """Check that the hub is on this host."""
-        if self.hub is not None and self.hub.path is None:
-            raise self.wrong("hub", "a hub tells its state by its UNIX socket alone: unix:///PATH")

@@ -11,7 +11,8 @@ from typing import Any
 import click
 
 from cli.edge_volumes_settings import EdgeVolumesSettings
-from cli.table import printable, table
+from cli.json_text import json_text
+from cli.table import printable, table, terminal_width
 from common.errors import BridgeError, timestamp
 
 State = dict[str, Any]
@@ -37,15 +38,17 @@ def ask(status: Path, *, page: str = "/volumes", timeout_s: float = _ANSWER_S) -
         connection.request("GET", page)
         answer = connection.getresponse()
         state = json.loads(answer.read())
+    except PermissionError as error:
+        raise BridgeError(f"the status socket {status} is closed to this user; run this as root") from error
     except (OSError, http.client.HTTPException, ValueError) as error:
         raise BridgeError(
-            f"no edge agent answers at {status} ({str(error) or type(error).__name__}): "
-            f"is csi-bridge edge run running, with --status unix://{status}?"
+            f"no edge agent answers at {status} ({str(error) or type(error).__name__}); run this on the edge node, and "
+            f"see that csi-bridge edge run runs there; --status names its socket if it is another one"
         ) from error
     finally:
         connection.close()
     if answer.status != http.client.OK or not isinstance(state, dict):
-        raise BridgeError(f"what answers at {status} is no edge agent that knows of volumes")
+        raise BridgeError(f"the server at {status} is no edge agent, or one without this page")
     return state
 
 
@@ -79,7 +82,7 @@ def _line(volume: State) -> str:
     return f"{volume['namespace']}/{volume['pod']} {volume['volume']} is {volume['state']}{why}"
 
 
-def show(state: State) -> Iterator[str]:
+def show(state: State, width: int | None = None) -> Iterator[str]:
     """The state as lines for people."""
     volumes = state["volumes"]
     published = sum(volume["state"] == "published" for volume in volumes)
@@ -103,6 +106,7 @@ def show(state: State) -> Iterator[str]:
                 )
                 for volume in volumes
             ],
+            width=width,
         )
     wrong = [f"node {state['node']}: {state['trouble']}"] if state["trouble"] else []
     wrong += [_line(volume) for volume in volumes if volume["state"] != "published" and volume["error"]]
@@ -119,9 +123,9 @@ def run(settings: EdgeVolumesSettings) -> int:
         click.echo(f"csi-bridge: {error}", err=True)
         return 1
     if settings.output == "json":
-        click.echo(json.dumps(state, indent=2))
+        click.echo(json_text(state))
     else:
-        for line in show(state):
+        for line in show(state, terminal_width()):
             click.echo(line)
     for line in still:
         click.echo(f"csi-bridge: not within {settings.timeout_s:g} s: {printable(line)}", err=True)
@@ -164,7 +168,7 @@ def _how_old(state: State) -> str:
     as_of = state["as_of"]
     if as_of is None:
         return "; the hub has not told this node its pods yet"
-    return "" if state["connected"] else f"; what it knows is of {as_of}"
+    return "" if state["connected"] else f"; its records are of {as_of}"
 
 
 class _UnixConnection(http.client.HTTPConnection):

@@ -19,16 +19,14 @@ class EdgeVolumesSettings(Settings):
     wait: bool = setting(
         "false",
         parse=switch,
-        help="Wait until every volume is published, and the pod is known if one is named; stderr shows progress.",
+        help="Wait until every volume is published (with --pod: of that pod). Progress goes to stderr.",
     )
     output: str = setting(
-        "table", parse=choice("table", "json"), aliases=("-o",), help="table for people, json for programs."
+        "table", parse=choice("table", "json"), aliases=("-o",), help="Form of the output; json is for programs."
     )
-    timeout_s: float = setting(
-        "5m", parse=duration, help="How long --wait waits, and how long the agent may take to answer."
-    )
+    timeout_s: float = setting("5m", parse=duration, help="Time limit for --wait, and for the agent's answer.")
     status: Path = setting(
-        "unix:///run/csi-bridge/edge.sock", parse=unix_path, help="The agent's status socket (its --status)."
+        "unix:///run/csi-bridge/edge.sock", parse=unix_path, help="Status socket of the agent (its --status)."
     )
 
     @property

@@ -7,8 +7,10 @@ from typing import Any
 
 import click
 
+from cli.json_text import json_text
 from cli.operator import connected
 from cli.operator_settings import OperatorSettings
+from cli.table import terminal_width
 from common.endpoint import Endpoint
 from common.errors import BridgeError
 from common.limits import Limits
@@ -41,17 +43,17 @@ async def ask(hub: Endpoint, *, limits: Limits, about: str = "") -> State:
         assert stream.status is not None
         stream.acknowledge(delivered=True)
         if not stream.status.ok:
-            raise BridgeError(f"the hub did not tell all: {stream.status.message}")
+            raise BridgeError(f"the hub did not send all of its state: {stream.status.message}")
     if not about:
         state["nodes"] = [_UNTOLD | node for node in state["nodes"]]
     elif about not in state:
-        raise BridgeError(f"the hub at {hub} is an older one, which does not tell its {about}")
+        raise BridgeError(f"the hub at {hub} is an older version, which does not report its {about}")
     return state
 
 
 def tell(
     settings: OperatorSettings,
-    show: Callable[[State], Iterable[str]],
+    show: Callable[[State, int | None], Iterable[str]],
     *,
     as_json: bool,
     only: Sequence[str] = (),
@@ -61,7 +63,7 @@ def tell(
 
     Args:
         settings: where the hub is, and how long it may take.
-        show: makes lines for people of the state.
+        show: makes lines for people of the state, for a terminal so wide.
         as_json: whether the state itself is printed.
         only: these parts of it; all without any.
         about: what is asked for.
@@ -72,9 +74,9 @@ def tell(
         click.echo(f"csi-bridge: {error}", err=True)
         return 1
     if as_json:
-        click.echo(json.dumps({name: state[name] for name in only or state}, indent=2))
+        click.echo(json_text({name: state[name] for name in only or state}))
     else:
-        for line in show(state):
+        for line in show(state, terminal_width()):
             click.echo(line)
     return 0
 
@@ -84,4 +86,4 @@ async def _in_time(settings: OperatorSettings, about: str) -> State:
         async with asyncio.timeout(settings.timeout_s):
             return await ask(settings.hub, limits=settings.limits(), about=about)
     except TimeoutError:
-        raise BridgeError(f"the hub at {settings.hub} has not told all within {settings.timeout_s:g} s") from None
+        raise BridgeError(f"the hub at {settings.hub} has not sent its state within {settings.timeout_s:g} s") from None

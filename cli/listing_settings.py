@@ -12,7 +12,7 @@ class ListingSettings(OperatorSettings):
     """What `csi-bridge nodes` and `csi-bridge volumes` take."""
 
     output: str = setting(
-        "table", parse=choice("table", "json"), aliases=("-o",), help="table for people, json for programs."
+        "table", parse=choice("table", "json"), aliases=("-o",), help="Form of the output; json is for programs."
     )
 
 

@@ -9,7 +9,7 @@ from cli.doctor_settings import DoctorSettings
 from cli.edge_volumes_settings import EdgeVolumesSettings
 from cli.goflags import from_go
 from cli.listing_settings import NodesSettings, VolumesSettings
-from cli.options import CONTEXT_SETTINGS, settings_options
+from cli.options import CONTEXT_SETTINGS, SettingsGroup, settings_options
 from cli.order_settings import ForgetSettings, TrustSettings
 from cli.status_settings import StatusSettings
 from cloud.driver_settings import DriverSettings
@@ -18,20 +18,29 @@ from common.settings import specs
 from common.version import VERSION
 from edge.settings import AgentSettings
 
+_COMPLETION = """\b
+Shell completion in bash (in zsh and fish with zsh_source and fish_source):
+  eval "$(_CSI_BRIDGE_COMPLETE=bash_source csi-bridge)"
+"""
 
-@click.group(context_settings=CONTEXT_SETTINGS)
+
+@click.group(cls=SettingsGroup, context_settings=CONTEXT_SETTINGS, epilog=_COMPLETION)
 @click.version_option(VERSION, prog_name="csi-bridge")
 def cli() -> None:
     """Run a vendor's CSI driver on edge nodes that the cloud cannot reach.
 
-    In the cloud: `hub`, and one `driver` beside the sidecars of each CSI driver. On each edge node: `edge run`.
+    In the cloud run `hub`, and one `driver` beside the sidecars of each CSI driver. On each edge node run `edge run`.
+    If something does not work, run `doctor` there. The other commands ask the hub; run them on its host or in its pod.
     """
 
 
 @cli.command(context_settings=CONTEXT_SETTINGS)
 @settings_options(HubSettings)
 def hub(settings: HubSettings) -> None:
-    """Take links from edge agents and proxy drivers, and carry calls between them."""
+    """Run the hub in the cloud.
+
+    It carries calls between proxy drivers and edge agents, and tells the agents of their nodes' pods and volumes.
+    """
     from cli import process
     from cloud import uds_hub
 
@@ -41,9 +50,9 @@ def hub(settings: HubSettings) -> None:
 @cli.command(context_settings=CONTEXT_SETTINGS)
 @settings_options(DriverSettings)
 def driver(settings: DriverSettings) -> None:
-    """Be the CSI driver that the stock sidecars talk to, and forward their calls to the hub.
+    """Run a proxy driver: the stock sidecars call it.
 
-    Takes the flags of KubeEdge's csidriver as well, also with one dash.
+    It forwards their calls to the hub. It also takes the flags of KubeEdge's csidriver, with one dash or two.
     """
     from cli import process
     from cloud import csi_proxy_driver
@@ -53,13 +62,17 @@ def driver(settings: DriverSettings) -> None:
 
 @cli.group(context_settings=CONTEXT_SETTINGS)
 def edge() -> None:
-    """What runs on an edge node."""
+    """Run the agent of an edge node, or show its volumes."""
 
 
 @edge.command("run", context_settings=CONTEXT_SETTINGS)
 @settings_options(AgentSettings)
 def edge_run(settings: AgentSettings) -> None:
-    """Keep a link to the hub, call the drivers of this node for it, and mount the volumes of this node's pods."""
+    """Run the agent of this edge node.
+
+    It keeps a link to the hub and calls the drivers of this node for it. On a node without a kubelet it also mounts the
+    volumes of the node's pods.
+    """
     from cli import process
     from edge import agent
 
@@ -69,9 +82,10 @@ def edge_run(settings: AgentSettings) -> None:
 @edge.command("volumes", context_settings=CONTEXT_SETTINGS)
 @settings_options(EdgeVolumesSettings)
 def edge_volumes(settings: EdgeVolumesSettings) -> None:
-    """Show the volumes of this node's pods, with their paths and states, or wait until they are published.
+    """Show the volumes of this node's pods.
 
-    Exit code 1: the agent does not answer, or --wait ran out of time.
+    Each has its path and state. With --wait the command ends when the volumes are published. Exit code 1: the agent
+    does not answer, or the time limit of --wait is over.
     """
     from cli import edge_volumes as of_node
 
@@ -83,10 +97,11 @@ def edge_volumes(settings: EdgeVolumesSettings) -> None:
 @click.argument("request_json", metavar="[JSON]", default="{}")
 @settings_options(CallSettings)
 def call(settings: CallSettings, method: str, request_json: str) -> None:
-    """Make one CSI call by hand, through the hub on this host.
+    """Make one CSI call by hand, through the hub.
 
-    METHOD is CreateVolume, Controller/CreateVolume or a whole path; JSON is the request (@FILE reads a file, - standard
-    input). Prints the answer as JSON, without secrets. Exit code 1: the call did not end with OK.
+    METHOD is CreateVolume, Controller/CreateVolume or a whole path. JSON is the request; @FILE reads it from a file,
+    and - from standard input. The answer is printed as JSON, without secrets. Exit code 1: the call did not end with
+    OK.
     """
     from cli import call as by_hand
 
@@ -96,7 +111,11 @@ def call(settings: CallSettings, method: str, request_json: str) -> None:
 @cli.command(context_settings=CONTEXT_SETTINGS)
 @settings_options(StatusSettings)
 def status(settings: StatusSettings) -> None:
-    """Show what the hub on this host knows: its nodes, their drivers, the proxy drivers, and what is in conflict."""
+    """Show an overview of the hub, and all its problems.
+
+    The overview lists the edge nodes with their drivers, and the proxy drivers. For the calls and failures of each node
+    see `nodes`.
+    """
     from cli import status as of_hub
 
     sys.exit(of_hub.run(settings))
@@ -105,10 +124,10 @@ def status(settings: StatusSettings) -> None:
 @cli.command(context_settings=CONTEXT_SETTINGS)
 @settings_options(DoctorSettings)
 def doctor(settings: DoctorSettings) -> None:
-    """Look at the hub, proxy drivers and edge agent on this host, and say what is wrong and what to do.
+    """Check this host for faults, and suggest remedies.
 
-    Finds them by their usual sockets, or by those named. Run it as root, or as their user. Exit code 1: something is
-    wrong.
+    It looks at the hub, the proxy drivers and the edge agent that it finds by their usual sockets, or by those given.
+    Run it as root, or as their user. Exit code 1: there is a fault.
     """
     from cli.doctor import command
 
@@ -118,7 +137,11 @@ def doctor(settings: DoctorSettings) -> None:
 @cli.command(context_settings=CONTEXT_SETTINGS)
 @settings_options(NodesSettings)
 def nodes(settings: NodesSettings) -> None:
-    """Show every edge node that the hub on this host knows: since when it is there or away, and what failed last."""
+    """Show each edge node in detail, with its last failed call.
+
+    Each node has its address and the number of calls under way. Below stand the last failed call of each node, and the
+    peers that the hub refused.
+    """
     from cli import nodes as of_hub
 
     sys.exit(of_hub.run(settings))
@@ -127,9 +150,9 @@ def nodes(settings: NodesSettings) -> None:
 @cli.command(context_settings=CONTEXT_SETTINGS)
 @settings_options(VolumesSettings)
 def volumes(settings: VolumesSettings) -> None:
-    """Show the volumes of the edge nodes that the hub on this host knows of: node, PV, claim and state of each.
+    """Show the volumes of all edge nodes.
 
-    The hub knows them from its --kubeconfig or --manifests, and from what its nodes tell.
+    Each has its node, PV, claim and state. The hub knows them from its --kubeconfig or --manifests, and from its nodes.
     """
     from cli import volumes as of_hub
 
@@ -141,9 +164,10 @@ def volumes(settings: VolumesSettings) -> None:
 @click.argument("driver", default="")
 @settings_options(ForgetSettings)
 def forget(settings: ForgetSettings, node: str, driver: str) -> None:
-    """Let the hub on this host forget NODE, which is gone for good, or only that it runs DRIVER.
+    """Let the hub forget a node, or one driver of it.
 
-    Refused while the node is connected, or while its agent still reports the driver. Volumes there are not deleted.
+    Use it for a NODE that is gone for good, or for a DRIVER that no longer runs there. The hub refuses while the node
+    is connected, or while its agent still reports the driver. Volumes on the node are not deleted.
     """
     from cli import order
 
@@ -153,9 +177,10 @@ def forget(settings: ForgetSettings, node: str, driver: str) -> None:
 @cli.command(context_settings=CONTEXT_SETTINGS)
 @settings_options(TrustSettings)
 def trust(settings: TrustSettings) -> None:
-    """Tell the hub on this host that it knows every node and its drivers again, after it had lost what it knew.
+    """Tell the hub that its records are complete again.
 
-    Look at `status` first: until then, a call that names no node is refused rather than sent to the wrong one.
+    First see by `status` that every node and its drivers are back. After a hub has lost its records, it refuses calls
+    that name no node, because it could send them to the wrong one. This command ends that.
     """
     from cli import order
 
@@ -164,7 +189,10 @@ def trust(settings: TrustSettings) -> None:
 
 @cli.command(context_settings=CONTEXT_SETTINGS)
 def demo() -> None:
-    """Tell a volume's whole life on this machine: hub, proxy driver, agent, example driver, and a link that is cut."""
+    """Show a volume's whole life on this machine.
+
+    The demo starts a hub, a proxy driver, an agent and an example driver, and cuts the link between them.
+    """
     try:
         from cli.demo import story
     except ModuleNotFoundError as error:

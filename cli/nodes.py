@@ -8,12 +8,6 @@ from cli.table import printable, table
 from common.errors import timestamp
 
 
-def node_table(nodes: Sequence[State]) -> Iterator[str]:
-    """The nodes as a table; nothing if there are none."""
-    if nodes:
-        yield from table(("NODE", "STATE", "SINCE", "CALLS", "ADDRESS", "DRIVERS"), [_row(node) for node in nodes])
-
-
 def conflicts(nodes: Sequence[State]) -> Iterator[str]:
     """What two machines of one name are, a line each."""
     yield from (f"CONFLICT: {node['conflict']}" for node in nodes if node["conflict"])
@@ -37,10 +31,14 @@ def refusals(refused: Sequence[State]) -> Iterator[str]:
         yield f"REFUSED: {timestamp(one['at'])} {who}: {one['why']}"
 
 
-def show(state: State) -> Iterator[str]:
-    """The nodes as lines for people: a table, and what is wrong."""
+def show(state: State, width: int | None = None) -> Iterator[str]:
+    """The nodes as lines for people, each with its address and calls, and below them every failure."""
     nodes = state["nodes"]
-    yield from node_table(nodes) if nodes else ["the hub knows no edge node"]
+    if nodes:
+        head = ("NODE", "STATE", "SINCE", "CALLS", "ADDRESS", "DRIVERS")
+        yield from table(head, [_row(node) for node in nodes], width=width)
+    else:
+        yield "the hub knows no edge node"
     wrong = [*conflicts(nodes), *last_errors(nodes), *refusals(state["refused"])]
     if wrong:
         yield ""

@@ -7,7 +7,7 @@ from typing import NoReturn
 
 from common.dial import dial
 from common.endpoint import Endpoint
-from common.errors import NotCarried
+from common.errors import DialError, NotCarried
 from common.limits import Limits
 from common.link import Link, Stream
 from common.messages import Reason
@@ -37,6 +37,24 @@ class _Operator:
         """The stream that waits raises it."""
 
 
+_WHERE = (
+    "run this on the hub's host, or in its pod (kubectl -n csi-bridge exec csi-bridge-hub-0 -- csi-bridge …), and see "
+    "that the hub runs; --hub names its socket if it is another one"
+)
+
+
+def _in_words(error: DialError) -> str:
+    """Why no link was made, and what to do."""
+    match error.__cause__:
+        case FileNotFoundError() | NotADirectoryError():
+            return f"there is no such socket here; {_WHERE}"
+        case ConnectionRefusedError():
+            return f"no hub listens on this socket; {_WHERE}"
+        case PermissionError():
+            return "the socket is closed to this user; run this as root or as the hub's user"
+    return error.why
+
+
 @contextlib.asynccontextmanager
 async def connected(hub: Endpoint, *, limits: Limits) -> AsyncIterator[Link]:
     """A link to the hub for as long as the block lasts.
@@ -44,7 +62,12 @@ async def connected(hub: Endpoint, *, limits: Limits) -> AsyncIterator[Link]:
     Raises:
         LinkError: there is no hub, or it refused us.
     """
-    link = await dial(hub, introduce("operator", "operator", instance=secrets.token_hex(8)), _Operator(), limits=limits)
+    try:
+        link = await dial(
+            hub, introduce("operator", "operator", instance=secrets.token_hex(8)), _Operator(), limits=limits
+        )
+    except DialError as error:
+        raise DialError(error.endpoint, _in_words(error)) from error
     try:
         yield link
     finally:

@@ -4,8 +4,23 @@ from dataclasses import dataclass
 
 from common.endpoint import Endpoint, hub_endpoint
 from common.limits import Limits
-from common.parsers import bounded, duration, size
+from common.parsers import Parser, bounded, duration, size
 from common.settings import Settings, setting
+
+
+def _local_hub(text: str) -> Endpoint:
+    if not text.startswith(("/", "unix:")):
+        raise ValueError(_BY_SOCKET)
+    return hub_endpoint(text)
+
+
+_BY_SOCKET = (
+    "must be the hub's UNIX socket (its --uds), unix:///PATH: commands for operators do not go over the network; run "
+    "this on the hub's host, or in its pod"
+)
+
+local_hub = Parser(_local_hub, "unix:///PATH")
+"""Reads the UNIX socket of a hub on this host; raises ValueError in words."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -13,19 +28,17 @@ class OperatorSettings(Settings):
     """What every command takes that asks the hub on this host."""
 
     hub: Endpoint = setting(
-        "unix:///var/lib/kubeedge/kubeedge.sock", parse=hub_endpoint, help="The hub's UNIX socket (its --uds)."
+        "unix:///var/lib/kubeedge/kubeedge.sock",
+        parse=local_hub,
+        help="UNIX socket of the hub on this host (its --uds).",
     )
-    timeout_s: float = setting("60s", parse=duration, help="How long to wait for the answer.")
+    timeout_s: float = setting("60s", parse=duration, help="Time limit for the answer.")
     max_message_bytes: int = setting(
         "4MiB",
         parse=bounded(size, low="64KiB", high="64MiB"),
-        help="The largest message taken; as on the hub.",
+        group="tuning",
+        help="Largest message that is taken, as on the hub.",
     )
-
-    def __post_init__(self) -> None:
-        """Check that the hub is on this host."""
-        if self.hub.path is None:
-            raise self.wrong("hub", "operators come by the hub's UNIX socket alone: unix:///PATH")
 
     def limits(self) -> Limits:
         """The session's limits: those of `Limits`, with a window that holds the largest message twice."""

@@ -20,12 +20,56 @@ CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 
 """For each command: both spellings of help, and lines as wide as the terminal up to 120."""
 
 
+HEADINGS = {
+    "required": "Required",
+    "": "Options",
+    "tls": "TLS",
+    "logs": "Logs and health",
+    "tuning": "Tuning (the defaults fit most sites)",
+}
+"""The headings of `--help` by group, in their order."""
+
+
 class _TextOption(click.Option):
     """An option whose variable arrives as it was written: click would take a switch's `maybe` for unset."""
+
+    def __init__(self, *args: Any, group: str, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.group = group
 
     def value_from_envvar(self, ctx: click.Context) -> str | tuple[str, ...] | None:
         text = self.resolve_envvar_value(ctx)
         return tuple(text.split()) if text is not None and self.multiple else text
+
+
+class SettingsCommand(click.Command):
+    """A command whose `--help` lists required flags first, then the usual ones, then each group under its heading."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options, group by group."""
+        for group, heading in HEADINGS.items():
+            records = [
+                record
+                for param in self.get_params(ctx)
+                if isinstance(param, click.Option)
+                and getattr(param, "group", "") == group
+                and (record := param.get_help_record(ctx)) is not None
+            ]
+            if records:
+                with formatter.section(heading):
+                    formatter.write_dl(records)
+
+
+class SettingsGroup(click.Group):
+    """A group of such commands."""
+
+    command_class = SettingsCommand
+    group_class = type
+
+
+def group_of(spec: Spec) -> str:
+    """The group of `HEADINGS` that a setting stands in."""
+    return spec.group or ("required" if spec.required else "")
 
 
 def settings_options(settings: type[S]) -> Callable[[Callable[..., R]], Callable[..., R]]:
@@ -65,6 +109,8 @@ def _option(spec: Spec) -> Callable[[Callable[..., R]], Callable[..., R]]:
         default=None,
         envvar=spec.variable,
         help=_help(spec),
+        hidden=spec.hidden,
+        group=group_of(spec),
         **(takes_value if spec.metavar else is_switch),
     )
 

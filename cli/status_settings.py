@@ -2,15 +2,15 @@
 
 from dataclasses import dataclass
 
-from cli.operator_settings import OperatorSettings
+from cli.listing_settings import ListingSettings
 from common.parsers import switch
 from common.settings import setting
 
 
 @dataclass(frozen=True, kw_only=True)
-class StatusSettings(OperatorSettings):
+class StatusSettings(ListingSettings):
     """`csi-bridge status`."""
 
     command = "status"
 
-    json: bool = setting("false", parse=switch, help="Print the whole state as one JSON object.")
+    json: bool = setting("false", parse=switch, hidden=True, help="The same as --output=json.")

@@ -1,16 +1,68 @@
-"""A table: rows of text in columns, for a terminal."""
+"""A table: rows of text in columns, for a terminal.
 
+Rules:
+
+* Nothing is cut. Where a terminal is too narrow, the widest columns get narrower and their cells continue below.
+* Without a terminal (a pipe, a file) each row is one line, however long.
+"""
+
+import shutil
+import sys
 from collections.abc import Iterator, Sequence
+from itertools import zip_longest
+
+_GAP = "  "
+
+_NARROWEST = 12
+"""No column gets narrower than this by wrapping: names would fall to pieces."""
+
+_SHORT = 20
+"""A column that is no wider keeps its width as long as others can give way: a time has 20 characters."""
+
+_BREAK_AFTER = (" ", "/-.:,")
+"""A cell is broken behind one of these if it can be; of the first ones sooner."""
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """The lines of a table with a head; each column is as wide as its widest cell."""
+def terminal_width() -> int | None:
+    """The columns of the terminal that standard output is; None if it is none."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, width: int | None = None) -> Iterator[str]:
+    """The lines of a table with a head; each column is as wide as its widest cell, if `width` allows."""
     cells = [list(head), *([printable(cell) for cell in row] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    if width is not None:
+        widths = _fitted(widths, width - len(_GAP) * (len(widths) - 1))
     for row in cells:
-        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        wrapped = [_wrapped(cell, limit) for cell, limit in zip(row, widths, strict=True)]
+        for parts in zip_longest(*wrapped, fillvalue=""):
+            yield _GAP.join(part.ljust(limit) for part, limit in zip(parts, widths, strict=True)).rstrip()
 
 
 def printable(text: str) -> str:
-    """A text without what moves a terminal's cursor: a driver's name, say, is what a vendor says."""
+    """A text without characters that control a terminal: a vendor may put them into a driver's name."""
     return "".join(char if char.isprintable() else "?" for char in text)
+
+
+def _fitted(widths: Sequence[int], room: int) -> list[int]:
+    """The widths with the widest ones lowered until all fit, or none can be lowered any more."""
+    fitted = list(widths)
+    long = [column for column, width in enumerate(widths) if width > _SHORT]
+    for columns in (long, range(len(widths))):
+        while sum(fitted) > room:
+            widest = max(columns, key=fitted.__getitem__, default=None)
+            if widest is None or fitted[widest] <= _NARROWEST:
+                break
+            fitted[widest] -= 1
+    return fitted
+
+
+def _wrapped(text: str, limit: int) -> list[str]:
+    lines = []
+    while len(text) > limit:
+        found = (max(text.rfind(char, 0, limit) + 1 for char in chars) for chars in _BREAK_AFTER)
+        at = next((it for it in found if it > limit // 2), limit)
+        lines.append(text[:at].rstrip())
+        text = text[at:].lstrip()
+    return [*lines, text]

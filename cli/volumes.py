@@ -7,7 +7,7 @@ from cli.listing_settings import VolumesSettings
 from cli.table import printable, table
 
 
-def show(state: State) -> Iterator[str]:
+def show(state: State, width: int | None = None) -> Iterator[str]:
     """The volumes as lines for people: a table, and what is wrong."""
     volumes = state["volumes"]
     if not volumes:
@@ -17,7 +17,8 @@ def show(state: State) -> Iterator[str]:
             else "the hub knows no volumes; it was started without --kubeconfig and without --manifests"
         )
         return
-    yield from table(("VOLUME", "DRIVER", "NODE", "PV", "CLAIM", "STATE"), [_row(volume) for volume in volumes])
+    head = ("VOLUME", "DRIVER", "NODE", "PV", "CLAIM", "STATE")
+    yield from table(head, [_row(volume) for volume in volumes], width=width)
     wrong = [f"{one['pv']} on {one['node']}: {one['error']}" for one in volumes if one["error"]]
     if wrong:
         yield ""

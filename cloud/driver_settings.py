@@ -17,38 +17,42 @@ class DriverSettings(LinkSettings):
     command = "driver"
 
     drivername: str = setting(
-        REQUIRED, parse=driver_name, help="The vendor driver's name, as its GetPluginInfo gives it."
+        REQUIRED, parse=driver_name, help="Name of the vendor's driver, as its GetPluginInfo returns it."
     )
-    endpoint: Path = setting("unix:///csi/csi.sock", parse=unix_path, help="Where the sidecars connect.")
+    endpoint: Path = setting(
+        "unix:///csi/csi.sock", parse=unix_path, help="UNIX socket for the sidecars (their --csi-address)."
+    )
     endpoint_mode: int = setting(
-        "0660", parse=octal_mode, help="The file mode of --endpoint: sidecars may run as other users."
+        "0660", parse=octal_mode, help="File mode of --endpoint. Sidecars may run as other users."
     )
     hub_endpoint: Endpoint = setting(
         "unix:///var/lib/kubeedge/kubeedge.sock",
         parse=hub_endpoint,
         aliases=("--kubeedge-endpoint",),
-        help="Where the hub listens: its UNIX socket, or wss://HOST:PORT on another host.",
+        help="Address of the hub: its UNIX socket, or wss://HOST:PORT on another host.",
     )
     nodeid: str | None = setting(
-        None, parse=node_name, help="The edge node for every call. Not together with --placement=local."
+        None, parse=node_name, help="Edge node that every call goes to. Excludes --placement=local."
     )
     placement: str = setting(
         "auto",
         parse=choice("auto", "pinned", "local"),
-        help="Which node a call is for. pinned: --nodeid, else the only node that runs the driver. local: each node "
-        "has storage of its own; a volume is made where its topology says, and found again there. auto: local if the "
-        "driver has a topology of its own, else pinned.",
+        help="How the node of a call is chosen. pinned: --nodeid, else the only node that runs the driver. local: each "
+        "node has its own storage; a volume is made where its topology says, and later calls for it go there. auto: "
+        "local if the driver has a topology of its own, else pinned.",
     )
     max_connections: int = setting(
         "1024",
         parse=bounded(count, low="1", high="100000"),
         unit="connections",
-        help="Connections of sidecars at once; more are closed. Each keeps one, livenessprobe opens one a check.",
+        group="tuning",
+        help="Connections of sidecars at one time; more are closed. A sidecar keeps one, and livenessprobe opens one "
+        "for each check.",
     )
     state_dir: Path = setting(
         "/var/lib/csi-bridge/driver",
         parse=path,
-        help="Where the driver's Identity and capabilities are kept, so that sidecars start while the link is down.",
+        help="Directory for the driver's Identity and capabilities, so that sidecars can start while the link is down.",
     )
 
     def __post_init__(self) -> None:

@@ -19,48 +19,55 @@ class HubSettings(LinkSettings):
 
     command = "hub"
 
-    name: str = setting("hub", parse=words, help="What the hub calls itself towards its peers.")
+    name: str = setting("hub", parse=words, help="Name that the hub tells its peers.")
     uds: Path = setting(
         "unix:///var/lib/kubeedge/kubeedge.sock",
         parse=unix_path,
-        help="Where proxy drivers and operators on this host connect; KubeEdge's place for it.",
+        help="UNIX socket for proxy drivers and operators on this host. The default is KubeEdge's path.",
     )
     uds_group: str | None = setting(
-        None, parse=words, help="Give the UNIX socket to this group, with mode 0660 instead of 0600."
+        None, parse=words, help="Group of the UNIX socket, whose mode is then 0660 instead of 0600."
     )
     uds_allow_uid: tuple[int, ...] = setting(
-        (), parse=count, repeatable=True, unit="uid", help="With --uds-group: a user id that may connect."
+        (),
+        parse=count,
+        repeatable=True,
+        unit="uid",
+        help="User id that may connect to the UNIX socket. Needs --uds-group.",
     )
     listen: HostPort | None = setting(
-        None, parse=host_port, help="Where edge agents, and proxy drivers on other hosts, connect (wss)."
+        None, parse=host_port, help="Address for edge agents, and for proxy drivers on other hosts (wss)."
     )
     state_dir: Path = setting(
         "/var/lib/csi-bridge/hub",
         parse=path,
-        help="Where the hub keeps what it knows of the nodes: on a disk that outlives it, and for one hub alone.",
+        help="Directory for the hub's records of nodes and volumes. Its disk must outlive the hub. One hub uses it.",
     )
     manifests: Path | None = setting(
         None,
         parse=path,
-        help="A directory of YAML with the pods, claims and volumes of the edge nodes, where there is no Kubernetes.",
+        help="Directory of YAML with the pods, claims and volumes of the edge nodes, for sites without Kubernetes.",
     )
     kubeconfig: str | None = setting(
         None,
         parse=words,
-        help="The Kubernetes cluster whose pods, claims and volumes the edge nodes are told: a kubeconfig file, or "
-        "in-cluster for the service account of the hub's own pod.",
+        help="Kubernetes cluster that has the pods, claims and volumes of the edge nodes: a kubeconfig file, or "
+        "in-cluster for the ServiceAccount of the hub's pod.",
     )
     max_connections: int = setting(
         "20000",
         parse=bounded(count, low="1", high="1000000"),
         unit="connections",
-        help="Connections on --listen at once; more are turned away.",
+        group="tuning",
+        help="Connections to --listen at one time; more are refused.",
     )
     max_nodes: int = setting(
         "20000",
         parse=bounded(count, low="1", high="1000000"),
         unit="nodes",
-        help="Edge nodes that the hub knows, connected or not; a new one beyond them is refused, a known one never.",
+        group="tuning",
+        help="Edge nodes that the hub knows, connected or not. Above this limit a new node is refused; a known one "
+        "never is.",
     )
 
     def __post_init__(self) -> None:

@@ -69,10 +69,12 @@ RESOURCES: Final = {
         Resource("Node", "api/v1", "nodes"),
         Resource("CSIDriver", "apis/storage.k8s.io/v1", "csidrivers"),
         Resource("CSINode", "apis/storage.k8s.io/v1", "csinodes"),
+        Resource("StorageClass", "apis/storage.k8s.io/v1", "storageclasses"),
         Resource("Secret", "api/v1", "secrets", namespaced=True),
         Resource("ServiceAccount", "api/v1", "serviceaccounts", namespaced=True),
         Resource("Lease", "apis/coordination.k8s.io/v1", "leases", namespaced=True),
         Resource("Event", "api/v1", "events", namespaced=True),
+        Resource("SelfSubjectAccessReview", "apis/authorization.k8s.io/v1", "selfsubjectaccessreviews"),
     )
 }
 

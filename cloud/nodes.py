@@ -219,7 +219,11 @@ class Nodes:
         elif driver not in known:
             raise OperatorRefused(what, "it has never reported such a driver")
         elif node.visit is not None and driver in node.visit.told:
-            raise OperatorRefused(what, "its agent still reports it; take its socket from the agent's --driver first")
+            raise OperatorRefused(
+                what,
+                "its agent still reports it; first stop the vendor's node plugin with its node-driver-registrar on "
+                "that node, and take its socket from the agent's --driver if it is named there",
+            )
         else:
             kept = tuple(report for report in node.stored.reports if report.driver != driver)
             node.stored = replace(node.stored, reports=kept)

@@ -387,6 +387,7 @@ class Hub:
                 "since": since,
                 "address": link.peer_identity.address,
                 "software": link.peer.software[:_SHOWN_CHARS],
+                "placement": _mode(link),
             }
             yield {"drivers": [proxy]}
         for refusal in self._refusals.describe():

@@ -28,6 +28,8 @@ def _endpoint(text: str) -> Endpoint:
         return Endpoint(text, host=address.host, port=address.port, tls=scheme == "wss")
     if separator and scheme != "unix":
         raise ValueError("must be unix:///PATH, wss://HOST:PORT or ws://HOST:PORT")
+    if not text.startswith(("/", "unix:")):
+        raise ValueError("must be wss://HOST:PORT, ws://HOST:PORT or unix:///PATH, with the scheme before it")
     return Endpoint(text, path=unix_path(text))
 
 

@@ -105,7 +105,7 @@ class CallError(BridgeError):
 
 
 class NodeOffline(CallError):
-    """The call's node is known and not connected."""
+    """The call's edge node is known, and not connected."""
 
     def __init__(self, node: str, since: float) -> None:
         self.node, self.since = node, since
@@ -116,7 +116,7 @@ class NodeOffline(CallError):
 
 
 class NodeUnknown(CallError):
-    """The call's node has never connected to this hub."""
+    """The call's edge node has never connected to this hub."""
 
     def __init__(self, node: str) -> None:
         self.node = node
@@ -139,7 +139,7 @@ class DriverMissing(CallError):
 
 
 class DriverAmbiguous(CallError):
-    """Two sockets of the node gave one driver's name and serve the same: which of them a call is for is unknown."""
+    """Two sockets of the node have the same driver name and services, so the agent cannot choose one."""
 
     def __init__(self, driver: str, node: str, sockets: tuple[str, ...]) -> None:
         self.driver, self.node, self.sockets = driver, node, sockets
@@ -150,7 +150,7 @@ class DriverAmbiguous(CallError):
 
 
 class NoRoute(CallError):
-    """Nothing says which node the call is for; `candidates` tells of each node whether it is connected."""
+    """The hub cannot tell which node the call is for. `candidates` has the nodes and whether each is connected."""
 
     def __init__(self, driver: str, candidates: Mapping[str, bool] | None = None) -> None:
         self.driver, self.candidates = driver, candidates or {}
@@ -165,7 +165,7 @@ class NoRoute(CallError):
 
 
 class KnowledgeLost(CallError):
-    """Nothing says which node the call is for: what the nodes had reported was lost, or could not be taken."""
+    """The hub cannot tell which node the call is for, because it has lost or could not take reports of nodes."""
 
     def __init__(self, driver: str, loss: str) -> None:
         self.driver, self.loss = driver, loss
@@ -177,7 +177,7 @@ class KnowledgeLost(CallError):
 
 
 class NoPlace(CallError):
-    """Nothing says on which node that is which the call is about. It may exist all the same."""
+    """The hub does not know which node has the object of the call. The object may exist all the same."""
 
     def __init__(self, driver: str, what: str, why: str) -> None:
         self.driver, self.what, self.why = driver, what, why
@@ -185,7 +185,7 @@ class NoPlace(CallError):
 
 
 class NoNodeFits(CallError):
-    """No node can be chosen for what is to be made. Nothing was sent."""
+    """No node fits the object that the call creates. Nothing was sent."""
 
     def __init__(self, driver: str, name: str, why: str) -> None:
         self.driver, self.name, self.why = driver, name, why
@@ -193,7 +193,7 @@ class NoNodeFits(CallError):
 
 
 class NameElsewhere(CallError):
-    """A create is for one node, and another one has its name: something may have been made there."""
+    """A create call is for one node, and another node has taken its name: an object may exist there."""
 
     def __init__(self, driver: str, name: str, node: str, wanted: str) -> None:
         self.driver, self.name, self.node, self.wanted = driver, name, node, wanted
@@ -205,7 +205,7 @@ class NameElsewhere(CallError):
 
 
 class IdConflict(CallError):
-    """Several nodes have a thing of one id, and the call does not say which of them is meant."""
+    """Several nodes have an object with this id, and the call does not name a node."""
 
     def __init__(self, driver: str, what: str, nodes: Sequence[str]) -> None:
         self.driver, self.what, self.nodes = driver, what, tuple(nodes)
@@ -216,7 +216,7 @@ class IdConflict(CallError):
 
 
 class SourceElsewhere(CallError):
-    """A copy was wanted on other nodes than the one that has the source. Nothing was sent."""
+    """A copy was requested on other nodes than the one with the source. Nothing was sent."""
 
     def __init__(self, driver: str, source: str, node: str) -> None:
         self.driver, self.source, self.node = driver, source, node
@@ -227,7 +227,7 @@ class SourceElsewhere(CallError):
 
 
 class SeveralNodes(CallError):
-    """A call is about things that are on several nodes, of which no vendor can make one thing. Nothing was sent."""
+    """A call combines objects of several nodes, which no vendor's driver can do. Nothing was sent."""
 
     def __init__(self, driver: str, places: Mapping[str, str]) -> None:
         self.driver, self.places = driver, dict(places)
@@ -239,7 +239,7 @@ class SeveralNodes(CallError):
 
 
 class NotWhole(CallError):
-    """An answer would be of one node, and who asks would take it for all."""
+    """The call asks for all nodes, and one node's answer would be taken for the whole."""
 
     def __init__(self, driver: str, method: str, nodes: int) -> None:
         self.driver, self.method, self.nodes = driver, method, nodes
@@ -250,7 +250,7 @@ class NotWhole(CallError):
 
 
 class FieldMissing(CallError):
-    """A request does not say which thing it is about, so it is for none of several nodes. Nothing was sent.
+    """A request lacks the id of its object, so the hub cannot choose one of several nodes. Nothing was sent.
 
     INVALID_ARGUMENT is the vendor's to say (RULE A12).
     """
@@ -261,7 +261,7 @@ class FieldMissing(CallError):
 
 
 class PlacementNotKept(CallError):
-    """Where something is could not be written down, so it was not begun, or its success is not told yet."""
+    """The hub could not store where an object is, so it did not begin the call, or does not report success yet."""
 
     def __init__(self, path: str, why: str) -> None:
         self.path, self.why = path, why
@@ -283,7 +283,7 @@ class HubUnreachable(CallError):
 
 
 class LinkLost(CallError):
-    """The link went away with the call under way. An operation may go on at the other end; any other call does not."""
+    """The link was lost during the call. An operation may go on at the other end; any other call ends."""
 
     def __init__(self, to: str, why: str) -> None:
         self.to, self.why = to, why
@@ -291,7 +291,7 @@ class LinkLost(CallError):
 
 
 class Draining(CallError):
-    """The hop is shutting down and takes no new calls."""
+    """This process is shutting down and takes no new calls."""
 
     def __init__(self, hop: str) -> None:
         self.hop = hop
@@ -299,7 +299,7 @@ class Draining(CallError):
 
 
 class CallTimeout(CallError):
-    """The caller's time is up. An operation goes on; any other call is cancelled."""
+    """The caller's deadline has passed. An operation goes on; any other call is cancelled."""
 
     def __init__(self, to: str = "the peer") -> None:
         self.to = to
@@ -329,7 +329,7 @@ class OperationConflict(CallError):
 
 
 class MessageTooLarge(CallError):
-    """A CSI message is larger than the hop carries."""
+    """A CSI message is larger than this process carries (`--max-message`)."""
 
     def __init__(
         self, size: int, limit: int, what: str, remedy: str = "raise --max-message on hub, driver and agent"
@@ -347,7 +347,7 @@ class Overloaded(CallError):
 
 
 class VendorBroken(CallError):
-    """The vendor's driver could not be reached, or what came back is no answer of the driver's."""
+    """The vendor's driver could not be reached, or its answer was not valid."""
 
     def __init__(self, driver: str, node: str, why: str) -> None:
         self.driver, self.node, self.why = driver, node, why
@@ -355,7 +355,7 @@ class VendorBroken(CallError):
 
 
 class NothingKnown(CallError):
-    """An Identity or capability question that nothing has answered yet."""
+    """No driver has answered this Identity or capability call yet."""
 
     def __init__(self, driver: str, why: str) -> None:
         self.driver, self.why = driver, why
@@ -363,7 +363,7 @@ class NothingKnown(CallError):
 
 
 class NotCarried(CallError):
-    """A method that this socket does not serve."""
+    """This socket does not serve the method."""
 
     def __init__(self, method: str, why: str) -> None:
         self.method, self.why = method, why
@@ -371,7 +371,7 @@ class NotCarried(CallError):
 
 
 class ForeignDriver(CallError):
-    """A proxy driver asked for another driver than its own. Nothing ran; still no volume may be forgotten for it."""
+    """A proxy driver called another driver than its own. Nothing was sent."""
 
     def __init__(self, proxy: str, driver: str) -> None:
         self.proxy, self.driver = proxy, driver
@@ -381,7 +381,7 @@ class ForeignDriver(CallError):
 
 
 class OperatorRefused(CallError):
-    """What an operator told the hub to do was not done. No sidecar ever sees it."""
+    """The hub refused an operator's command. No sidecar sees this."""
 
     def __init__(self, what: str, why: str) -> None:
         self.what, self.why = what, why

@@ -18,49 +18,59 @@ class LinkSettings(ProcessSettings):
     max_message_bytes: int = setting(
         "4MiB",
         parse=bounded(size, low="64KiB", high="64MiB"),
-        help="The largest CSI message carried. Above 4 MiB the stock sidecars do not take an answer.",
+        group="tuning",
+        help="Largest CSI message that is carried. The stock sidecars take no answer above 4 MiB.",
     )
     chunk_bytes: int = setting(
         "16KiB",
         parse=bounded(size, low="1KiB", high="256KiB"),
-        help="Messages travel in pieces of this size, so that a large one does not hold up the others.",
+        group="tuning",
+        help="Size of the pieces that messages travel in. Small pieces keep a large message from delaying the others.",
     )
     session_window_bytes: int = setting(
         "64MiB",
         parse=bounded(size, low="1MiB", high="1GiB"),
-        help="What a link's peer may send before any of it was passed on; bounds the memory of a link.",
+        group="tuning",
+        help="Bytes that a peer may send on a link before they are passed on. Limits the memory of a link.",
     )
     stream_window_bytes: int = setting(
         "256KiB",
         parse=bounded(size, low="16KiB", high="64MiB"),
-        help="The same for one call of it.",
+        group="tuning",
+        help="The same limit for one call on a link.",
     )
     max_calls: int = setting(
         "1024",
         parse=bounded(count, low="1", high="100000"),
         unit="calls",
-        help="Calls that a link's peer may have under way at once.",
+        group="tuning",
+        help="Calls that a peer may have under way on a link at one time.",
     )
     keepalive_s: float = setting(
         "10s",
         parse=bounded(duration, low="100ms", high="10m"),
-        help="A silent link is asked for life after this time, and given up after twice as much.",
+        group="tuning",
+        help="A link that is silent for this time is probed. After twice this time it is closed.",
     )
     hello_timeout_s: float = setting(
         "10s",
         parse=bounded(duration, low="100ms", high="10m"),
-        help="How long connecting, TLS and the first hello may take together.",
+        group="tuning",
+        help="Time limit for connecting, TLS and the first hello together.",
     )
     drain_timeout_s: float = setting(
         "25s",
         parse=duration,
-        help="On SIGTERM, calls under way may finish for so long. Kubernetes kills a pod after 30 s by default.",
+        group="tuning",
+        help="Time for calls under way to finish after SIGTERM. Kubernetes kills a pod after 30 s by default.",
     )
-    tls_ca: Path | None = setting(None, parse=path, help="PEM file of the CA that signs the peers' certificates.")
-    tls_cert: Path | None = setting(None, parse=path, help="PEM file of this process's certificate.")
-    tls_key: Path | None = setting(None, parse=path, help="PEM file of its private key.")
+    tls_ca: Path | None = setting(
+        None, parse=path, group="tls", help="PEM file of the CA that signs the peers' certificates."
+    )
+    tls_cert: Path | None = setting(None, parse=path, group="tls", help="PEM file of this process's certificate.")
+    tls_key: Path | None = setting(None, parse=path, group="tls", help="PEM file of that certificate's private key.")
     insecure: bool = setting(
-        "false", parse=switch, help="Allow plain ws:// on a loopback address. For tests and the demo."
+        "false", parse=switch, group="tls", help="Allow plain ws:// on a loopback address, for tests and the demo."
     )
 
     def __post_init__(self) -> None:
@@ -123,4 +133,9 @@ class LinkSettings(ProcessSettings):
         try:
             return TlsIdentity(TlsFiles(self.tls_ca, self.tls_cert, self.tls_key), server=server)
         except OSError as error:
-            raise self.wrong("tls_cert", f"the TLS files cannot be used: {error}") from error
+            raise self.wrong(self._blamed(error), f"the TLS files cannot be used: {error}") from error
+
+    def _blamed(self, error: OSError) -> str:
+        """The field of the file that an error of `TlsIdentity` names; of two files the first one."""
+        fields = ("tls_ca", "tls_cert", "tls_key")
+        return next((field for field in fields if str(getattr(self, field)) in str(error)), "tls_cert")

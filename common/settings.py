@@ -50,6 +50,8 @@ class How(TypedDict, total=False):
         flag: its name without dashes, where it is not the field's name without the unit.
         aliases: further flags, with their dashes.
         secret: neither `describe` nor an error shows its value.
+        group: the heading of `--help` that it stands under; empty: the usual ones.
+        hidden: kept for old scripts; neither `--help` nor the reference shows it.
     """
 
     help: Needed[str]
@@ -57,6 +59,8 @@ class How(TypedDict, total=False):
     flag: str
     aliases: tuple[str, ...]
     secret: bool
+    group: str
+    hidden: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +75,8 @@ class _Declaration:
     flag: str = ""
     aliases: tuple[str, ...] = ()
     secret: bool = False
+    group: str = ""
+    hidden: bool = False
 
 
 @overload
@@ -123,6 +129,8 @@ class Spec:
         metavar: what stands for the value in `--help`; empty for a switch.
         repeatable: whether the flag may be given several times.
         secret: whether its value is never shown.
+        group: the heading of `--help` that it stands under; empty: the usual ones.
+        hidden: whether `--help` and the reference leave it out.
     """
 
     name: str
@@ -136,6 +144,8 @@ class Spec:
     metavar: str
     repeatable: bool
     secret: bool
+    group: str
+    hidden: bool
 
     @property
     def label(self) -> str:
@@ -221,6 +231,8 @@ def _spec(command: str, field: "dataclasses.Field[Any]") -> Spec:
         metavar=declared.parse.metavar,
         repeatable=declared.repeatable,
         secret=declared.secret,
+        group=declared.group,
+        hidden=declared.hidden,
     )
 
 
@@ -281,14 +293,23 @@ class ProcessSettings(Settings):
     log_format: str = setting(
         "auto",
         parse=choice("auto", "text", "json"),
-        help="How a log line looks; auto is text on a terminal and JSON otherwise.",
+        group="logs",
+        help="Format of log lines. auto is text on a terminal and JSON otherwise.",
     )
     log_level: str = setting(
-        "info", parse=choice("debug", "info", "warning", "error"), help="The least severe log line that is written."
+        "info",
+        parse=choice("debug", "info", "warning", "error"),
+        group="logs",
+        help="Least severe level that is logged.",
     )
     verbosity: int = setting(
-        "0", parse=count, flag="v", aliases=("-v",), help="klog's verbosity; 4 and more is --log-level=debug."
+        "0",
+        parse=count,
+        flag="v",
+        aliases=("-v",),
+        group="logs",
+        help="Verbosity as in klog. 4 or more is the same as --log-level=debug.",
     )
     http: HostPort | None = setting(
-        None, parse=host_port, help="Serve /metrics, /healthz and /readyz here; without it nothing is served."
+        None, parse=host_port, group="logs", help="Address for /metrics, /healthz and /readyz. Unset: not served."
     )

@@ -15,64 +15,71 @@ class AgentSettings(LinkSettings):
 
     command = "edge"
 
-    node: str = setting(REQUIRED, parse=node_name, help="This node's name, as Kubernetes knows it.")
-    hub: Endpoint = setting(REQUIRED, parse=hub_endpoint, help="Where the hub listens: wss://HOST:PORT.")
+    node: str = setting(REQUIRED, parse=node_name, help="Name of this node in Kubernetes.")
+    hub: Endpoint = setting(REQUIRED, parse=hub_endpoint, help="Address of the hub: wss://HOST:PORT.")
     driver: tuple[Path, ...] = setting(
         (),
         parse=unix_path,
         repeatable=True,
-        help="The socket of a vendor's CSI driver on this node. Of a vendor whose controller and node plugin are two "
-        "processes of one name: the controller's; the node plugin registers.",
+        help="Socket of a vendor's CSI driver on this node. If the vendor's controller and node plugin are two "
+        "processes of one name, give the controller's socket; the node plugin registers by itself.",
     )
-    state_dir: Path = setting("/var/lib/csi-bridge/edge", parse=path, help="Where the agent keeps what must survive.")
+    state_dir: Path = setting(
+        "/var/lib/csi-bridge/edge", parse=path, help="Directory for everything that the agent keeps over a restart."
+    )
     root_dir: Path = setting(
         "/var/lib/kubelet",
         parse=path,
-        help="A kubelet's directory: drivers register and pods' volumes appear in it. KubeEdge's is /var/lib/edged.",
+        help="Kubelet's directory, where drivers register and pods' volumes are mounted. KubeEdge's is /var/lib/edged.",
     )
     registration: str = setting(
         "own",
         parse=choice("own", "observe"),
-        help="own: take registrations and mount pods' volumes, as a kubelet does. observe: a kubelet does that here; "
-        "find its drivers, and mount nothing.",
+        help="own: the agent takes registrations and mounts pods' volumes, as a kubelet does. observe: a kubelet does "
+        "that on this node; the agent finds its drivers and mounts nothing.",
     )
     relay_dir: Path | None = setting(
         None,
         parse=path,
-        help="With observe: a directory for one socket per driver, PATH/<driver>.sock, that the kubelet calls in the "
-        "driver's place (node-driver-registrar's --kubelet-registration-path). It adds to the answers of a driver "
-        "without a topology which node this is. Without it no such driver's volumes are tied to a node.",
+        help="Needs --registration=observe. Directory for one relay socket per driver, PATH/<driver>.sock, which the "
+        "kubelet calls in place of the driver (node-driver-registrar's --kubelet-registration-path). The relay adds "
+        "this node to the answers of a driver without a topology. Without it such volumes are not tied to a node.",
     )
     durability: str = setting(
         "normal",
         parse=choice("normal", "full"),
-        help="full: what is written is on the disk before the next step (fsync), for nodes that lose power.",
+        help="full: every write is on the disk before the next step (fsync), for nodes that lose power.",
     )
     volume_stats_interval_s: float = setting(
         "1m",
         parse=bounded(duration, low="1s", high="24h"),
-        help="How often a driver is asked for usage and health of each volume.",
+        group="tuning",
+        help="Time between two questions to a driver for the usage and health of a volume.",
     )
     volume_republish_interval_s: float = setting(
         "1m",
         parse=bounded(duration, low="1s", high="24h"),
-        help="How often a volume is published again whose driver asks for it (requiresRepublish); up to half is added.",
+        group="tuning",
+        help="Time between two publications of a volume whose driver wants them (requiresRepublish). The agent adds up "
+        "to half of it.",
     )
     status: Path | None = setting(
         "unix:///run/csi-bridge/edge.sock",
         parse=unix_path,
-        help="Where the agent tells its state, as JSON over HTTP: curl --unix-socket PATH http://edge/status.",
+        help="UNIX socket where the agent tells its state as JSON over HTTP: curl --unix-socket PATH http://edge/status.",
     )
     max_operations: int = setting(
         "1024",
         parse=bounded(count, low="1", high="100000"),
         unit="operations",
-        help="Calls that change something and may be under way at the drivers at once, with or without a caller.",
+        group="tuning",
+        help="Calls that change something and are under way at the drivers at one time, also without a caller.",
     )
     operation_limit_s: float = setting(
         "10m",
         parse=bounded(duration, low="1s", high="24h"),
-        help="The longest that one call to a driver may take; then it is cancelled and its name is free again.",
+        group="tuning",
+        help="Time limit for one call to a driver. After it the agent cancels the call, and a retry can start anew.",
     )
 
     def __post_init__(self) -> None:

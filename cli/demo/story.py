@@ -167,7 +167,7 @@ class _Story:
     def _read_back(self, path: Path, what: str) -> None:
         text = (path / "hello").read_text()
         if text != _FILE_TEXT:
-            raise DemoError("what was read is not what was written")
+            raise DemoError("the file has other content than was written")
         self._teller.good(f"{what}: {text.strip()!r}")
 
     async def _reboot(self, path: Path) -> None:
@@ -202,14 +202,14 @@ class _Story:
         self._stage.cable.cut()
         self._teller.away(f"the call ends: {await _refusal(first)}")
         await self._stage.until(self._is_offline, "the hub noticing that the node is away")
-        self._teller.away(f"a retry hears: {await _refusal(self._controller.CreateVolume(request, timeout=_LIMIT_S))}")
+        self._teller.away(f"a retry ends: {await _refusal(self._controller.CreateVolume(request, timeout=_LIMIT_S))}")
         self._teller.act("The link is back, and the same call joins the work that went on")
         self._stage.cable.mend()
         with self._teller.waiting("the agent dials again; the sidecar retries"):
             answer: csi.CreateVolumeResponse = await _retried(
                 lambda: self._controller.CreateVolume(request, timeout=_LIMIT_S)
             )
-        self._teller.good(f"volume {answer.volume.volume_id}: made once, at the edge, while nobody was listening")
+        self._teller.good(f"volume {answer.volume.volume_id}: made once, at the edge, while the link was cut")
         self._stage.faults.write_text("")
         volume: csi.Volume = answer.volume
         return volume

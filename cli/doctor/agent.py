@@ -1,6 +1,9 @@
 """The checks of an edge agent: what it says of itself, and what it needs around it."""
 
 import asyncio
+import errno
+import socket
+import ssl
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -37,7 +40,11 @@ async def examine(status: Path, *, limit_s: float) -> list[Result]:
         volumes = await asyncio.to_thread(ask, status, timeout_s=limit_s)
         settings = AgentSettings.from_texts(state["settings"])
     except (BridgeError, KeyError) as error:
-        unknown = f"it is an older agent, which does not tell {error}" if isinstance(error, KeyError) else str(error)
+        unknown = (
+            f"the agent is an older version, which does not report {error}"
+            if isinstance(error, KeyError)
+            else str(error)
+        )
         return [*results, Result("agent", wrong(unknown, _LOG))]
     checks = [
         known("version", check_version(state)),
@@ -61,7 +68,7 @@ def check_version(state: State) -> Finding:
     if agents != SOFTWARE:
         return warning(f"the agent is {agents}, and {SOFTWARE} is installed here", "restart the agent")
     if hubs and hubs != agents:
-        do = "they understand each other; bring both to one version when you can"
+        do = "they work together; bring both to one version when you can"
         return warning(f"the agent is {agents}, and the hub is {hubs}", do)
     return ok(f"agent and hub are {agents}" if hubs else f"the agent is {agents}")
 
@@ -72,8 +79,8 @@ def check_link(state: State) -> Finding:
         return ok(f"node {state['node']} is connected to {state['hub']} since {state['since']}")
     return wrong(
         f"node {state['node']} has no link to {state['hub']} since {state['since']}: {state['why']}",
-        "see what the other checks say of the hub and of the certificate; csi-bridge nodes on the hub's host shows who "
-        "was refused there, and why",
+        "see the checks of the hub and of the certificate below; on the hub's host, csi-bridge nodes shows the peers "
+        "that the hub refused, and why",
     )
 
 
@@ -86,19 +93,15 @@ def _hub_checks(settings: AgentSettings) -> list[Check]:
             tls = TlsIdentity(files, server=False).context() if files is not None else None
             answer = await hub_probe.probe(settings.hub, tls)
         except (BridgeError, OSError) as error:
-            do = (
-                "see whether the hub runs; compare --hub with the hub's --listen and its certificate's names; look at "
-                "name resolution, routes and firewalls"
-            )
-            return wrong(str(error), do)
+            return wrong(str(error), advice(error))
         if not answer.is_hub:
-            return wrong(f"what answers at {settings.hub} is no hub: {answer.status}", "correct --hub")
+            return wrong(f"the server at {settings.hub} is no hub: it answers {answer.status}", "correct --hub")
         answered.append(answer)
         return ok(f"{settings.hub} answers" + (", and takes this node's certificate" if files is not None else ""))
 
     async def clock() -> Finding:
         if not answered:
-            return warning("the hub did not answer, so it has not told its time", "see the check of the hub")
+            return warning("the hub did not answer, so its time is not known", "see the check of the hub")
         (it,) = answered
         return check_clock(skew_s(it.date, asked=it.asked, answered=it.answered), of="the hub")
 
@@ -107,7 +110,42 @@ def _hub_checks(settings: AgentSettings) -> list[Check]:
         subject = SUBJECTS[Role.EDGE]
         return check_certificate(files, server=False, now=time.time(), name=settings.node, subject=subject)
 
-    return [Check("hub", hub), Check("clock", clock), *([Check("certificate", certificate)] if files else [])]
+    return [Check("hub", hub, _DROPPED), Check("clock", clock), *([Check("certificate", certificate)] if files else [])]
+
+
+_DROPPED = (
+    "nothing comes back: look for a firewall or security group that drops the packets, a wrong route, or a wrong host "
+    "or port in --hub; the port is that of the hub's --listen"
+)
+
+
+def advice(error: BaseException) -> str:
+    """What to do if the hub's address could not be used."""
+    cause = error.__cause__ or error
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return _UNTRUSTED.get(
+            cause.verify_code,
+            "give the agent's --tls-ca the CA that signed the hub's certificate (ca.crt of the hub); the file that is "
+            "there is another CA's",
+        )
+    if isinstance(cause, ssl.SSLError):
+        return "see the check of the certificate; the hub takes only certificates that the CA in its --tls-ca signed"
+    if isinstance(cause, socket.gaierror | UnicodeError):
+        return "correct the host in --hub, or mend the name resolution (DNS, /etc/hosts) of this machine"
+    if isinstance(cause, ConnectionRefusedError):
+        return "see that the hub runs, and compare the port in --hub with the hub's --listen"
+    if isinstance(cause, OSError) and cause.errno in {errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ETIMEDOUT}:
+        return _DROPPED
+    return "see that the hub runs, and that --hub names it and no other server or proxy"
+
+
+_UNTRUSTED = {
+    9: "compare this machine's clock with the hub's: the hub's certificate is not valid yet",
+    10: "renew the hub's certificate, or mend this machine's clock",
+    62: "name the hub in --hub as its certificate does, or make one with this host name as subjectAltName",
+    64: "name the hub in --hub as its certificate does, or make one with this address as subjectAltName",
+}
+"""By OpenSSL's X509_V_ERR_…: CERT_NOT_YET_VALID, CERT_HAS_EXPIRED, HOSTNAME_MISMATCH, IP_ADDRESS_MISMATCH."""
 
 
 def _tls_files(settings: AgentSettings) -> TlsFiles | None:
@@ -145,7 +183,7 @@ def check_kubelet(*, own: bool, there: bool, root: Path) -> Finding:
         what = f"no kubelet answers below {root}, and with --registration=observe the agent mounts nothing"
         do = (
             "start the kubelet, or correct --root-dir; without a kubelet the agent runs with --registration=own; in a "
-            "container that does not see all of --root-dir this may be well"
+            "container that does not see all of --root-dir, ignore this"
         )
         return warning(what, do)
     return ok(f"a kubelet mounts the volumes below {root}" if there else f"the agent mounts the volumes below {root}")
@@ -155,16 +193,44 @@ def _driver_checks(state: State, *, own: bool) -> list[Check]:
     drivers: list[State] = state["drivers"]
     if not drivers:
         do = "start the vendor's driver and its node-driver-registrar, or name its socket by the agent's --driver"
-        return [known("drivers", warning("this node has no CSI driver", do))]
+        what = "this node has no CSI driver; claims for it fail, some with 'no topology key found'"
+        return [known("drivers", warning(what, do))]
     checks = [_driver_check(Path(driver["socket"]), driver["trouble"]) for driver in drivers]
     if own:
-        checks.append(known("registered", check_registered(drivers, state["registered"])))
-    return checks
+        return [*checks, known("registered", check_registered(drivers, state["registered"]))]
+    return checks + [_relay_check(driver) for driver in drivers]
+
+
+def _relay_check(driver: State) -> Check:
+    async def relay() -> Finding:
+        try:
+            own_topology = await csi_probe.has_own_topology(Path(driver["socket"]))
+        except BridgeError as error:
+            return warning(f"the topology of the driver at {driver['socket']} is not known: {error}", _SEE_DRIVER)
+        return check_relay(driver["name"], own_topology=own_topology, relay=driver.get("relay", ""))
+
+    return Check("relay", relay)
+
+
+def check_relay(driver: str, *, own_topology: bool, relay: str) -> Finding:
+    """Whether the kubelet learns this node for volumes of a driver. Only local placement needs that."""
+    if own_topology:
+        return ok(f"driver {driver} has a topology of its own and needs no relay")
+    if relay:
+        return ok(f"the relay serves driver {driver} at {relay}")
+    return ok(
+        f"driver {driver} has no topology of its own, and the kubelet calls it directly; that is right unless its "
+        "proxy driver runs with --placement=local: then claims fail with 'no topology key found', and the agent needs "
+        "--relay-dir"
+    )
+
+
+_SEE_DRIVER = "see that the driver runs, and look at its log"
 
 
 def _driver_check(path: Path, trouble: str) -> Check:
     async def driver() -> Finding:
-        do = "see that the driver runs, and look at its log"
+        do = _SEE_DRIVER
         try:
             identity = await csi_probe.identify(path)
         except BridgeError as error:
@@ -173,7 +239,7 @@ def _driver_check(path: Path, trouble: str) -> Check:
         if identity.ready is False:
             return warning(f"{who} says that it is not ready", do)
         if trouble:
-            return wrong(f"{who} answers, but not all that it must: {trouble}", do)
+            return wrong(f"{who} answers, but not every required call: {trouble}", do)
         return ok(f"{who} answers")
 
     return Check("driver", driver)
@@ -196,20 +262,25 @@ def _volume_checks(volumes: State) -> list[Check]:
 def check_knowledge(volumes: State) -> Finding:
     """Whether the node knows its pods, and the hub knows what the node has to tell."""
     if volumes["trouble"]:
-        return wrong(f"the agent mounts nothing, or forgets: {volumes['trouble']}", "mend the disk of --state-dir")
+        return wrong(
+            f"the agent mounts nothing, or cannot keep its records: {volumes['trouble']}",
+            "repair or free the disk of --state-dir",
+        )
     if volumes["as_of"] is None:
-        do = "start the hub with --kubeconfig or --manifests; see what csi-bridge status on the hub's host says"
-        return warning("the hub has never told this node its pods: no volume is mounted", do)
+        do = "start the hub with --kubeconfig or --manifests; see csi-bridge status on the hub's host"
+        return warning("the hub has never sent this node its pods, so no volume is mounted", do)
     waiting = volumes.get("facts_waiting", 0)
     if not volumes["connected"]:
-        return warning(f"the node works from what it knew at {volumes['as_of']}; {waiting} facts wait for the hub", "")
+        return warning(
+            f"the node works offline, from its records of {volumes['as_of']}; {waiting} facts wait for the hub", ""
+        )
     if not volumes["in_step"]:
-        do = "wait a moment; if it stays, csi-bridge status on the hub's host says what cannot be told"
-        return warning("the hub has not yet told this node everything", do)
+        do = "wait a moment; if it stays, csi-bridge status on the hub's host says why"
+        return warning("the hub has not yet sent this node everything", do)
     if waiting:
-        do = "wait a moment; if it stays, csi-bridge status on the hub's host says what cannot be written"
+        do = "wait a moment; if it stays, csi-bridge status on the hub's host says why"
         return warning(f"{waiting} facts of this node (its CSINode, volumes in use, events) are not at the hub yet", do)
-    return ok("the node knows its pods, and the hub has what the node tells")
+    return ok("the node has its pods, and the hub has all facts of the node")
 
 
 def check_volumes(volumes: State) -> Finding:

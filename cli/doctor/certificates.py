@@ -44,7 +44,9 @@ def check_certificate(
         or _check_signature(chain, authorities, files)
         or _check_names(chain[0], name, subject)
         or _check_key(files, mode)
-        or ok(f"{files.cert} counts until {timestamp(chain[0].not_valid_after_utc.timestamp())} for {_said(chain[0])}")
+        or ok(
+            f"{files.cert} is valid until {timestamp(chain[0].not_valid_after_utc.timestamp())} for {_said(chain[0])}"
+        )
     )
 
 
@@ -52,13 +54,15 @@ def _check_time(certificate: x509.Certificate, file: str, now: float) -> Finding
     begin, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
     at = dt.datetime.fromtimestamp(now, dt.UTC)
     if at >= end:
-        do = "put a new one in its place: the process takes it with the next connection, without a restart"
+        do = "replace the file; the process uses it from the next connection on, without a restart"
         return wrong(f"{file} has expired at {timestamp(end.timestamp())}", do)
     if at < begin:
-        do = "compare this machine's clock with that of whoever signed it"
-        return wrong(f"{file} does not count before {timestamp(begin.timestamp())}", do)
+        do = "compare this machine's clock with the clock of the machine that signed it"
+        return wrong(f"{file} is not valid before {timestamp(begin.timestamp())}", do)
     if end - at < min(_SOON, (end - begin) / 5):
-        return warning(f"{file} expires at {timestamp(end.timestamp())}", "renew it; the process takes it by itself")
+        return warning(
+            f"{file} expires at {timestamp(end.timestamp())}", "renew it; the process uses the new file by itself"
+        )
     return None
 
 
@@ -73,7 +77,7 @@ def _check_signature(
         if above is None:
             break
         found = above
-    do = "sign it anew, or give both sides the CA that has signed it; peers with this CA refuse it"
+    do = "make a new certificate, or give both sides the CA that signed this one; peers with this CA refuse it"
     return wrong(f"{files.cert} is not signed by a CA in {files.ca}", do)
 
 
@@ -90,15 +94,15 @@ def _check_names(certificate: x509.Certificate, name: str, subject: Subject | No
         try:
             certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
         except x509.ExtensionNotFound:
-            do = "sign it anew with the hub's host name or address as subjectAltName"
-            return wrong("the hub's certificate has no subjectAltName, so that no agent takes it", do)
+            do = "make a new one with the hub's host name or address as subjectAltName"
+            return wrong("the hub's certificate has no subjectAltName, so no agent accepts it", do)
         return None
     names, organizations = _values(certificate, NameOID.COMMON_NAME), _values(certificate, NameOID.ORGANIZATION_NAME)
     if names[:1] == [subject.common_name + name] and subject.organization in organizations:
         return None
     return wrong(
-        f"the certificate is for {_said(certificate)}, so that the hub refuses it",
-        f"sign one for CN={subject.common_name}{name} O={subject.organization}",
+        f"the certificate is for {_said(certificate)}, so the hub refuses it",
+        f"make one for CN={subject.common_name}{name} O={subject.organization}",
     )
 
 

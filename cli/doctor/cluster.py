@@ -1,11 +1,13 @@
 """The checks of a Kubernetes cluster: whether it has what the drivers of the edge nodes need there."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from cli.doctor.clock import check_clock, skew_s
-from cli.doctor.finding import Check, Finding, Result, listed, ok, perform, warning, wrong
+from cli.doctor.finding import NO_API_SERVER, Check, Finding, Result, listed, ok, perform, warning, wrong
+from cli.doctor.storage_classes import check_classes
 from common.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -13,8 +15,14 @@ if TYPE_CHECKING:
 
 State = Mapping[str, Any]
 
+Entries = Mapping[str, Sequence[str]]
+"""The topology keys of each driver in a CSINode."""
+
+EDGE_LABEL = "csi-bridge.io/edge"
+"""Nodes with this label are edge nodes."""
+
 _MOST_NODES = 50
-"""CSINodes are got one by one."""
+"""The hub's role allows it to get one CSINode at a time."""
 
 
 class Api(Protocol):
@@ -29,8 +37,10 @@ class Api(Protocol):
         """One object."""
 
 
-async def examine(kubeconfig: str, nodes: Sequence[State], *, limit_s: float) -> list[Result]:
-    """Look at a cluster, for the drivers that the hub's nodes have reported."""
+async def examine(
+    kubeconfig: str, nodes: Sequence[State], proxies: Sequence[State] = (), *, limit_s: float
+) -> list[Result]:
+    """Look at a cluster, for the drivers that the hub's nodes have reported and its proxy drivers serve."""
     try:  # here, because the library is large, and is missing where nobody needs it
         from cloud.kube import connect
     except ModuleNotFoundError as error:
@@ -38,16 +48,17 @@ async def examine(kubeconfig: str, nodes: Sequence[State], *, limit_s: float) ->
         return [Result("Kubernetes", warning(f"the cluster is not looked at: no package {error.name} is here", do))]
     try:
         async with connect(kubeconfig) as kube:
-            return await perform(checks_of(kube, nodes), limit_s=limit_s)
+            return await perform(checks_of(kube, nodes, proxies), limit_s=limit_s)
     except SettingsError as error:
         return [Result("Kubernetes", wrong(str(error), "correct --kubeconfig"))]
 
 
-def checks_of(kube: Api, nodes: Sequence[State]) -> list[Check]:
+def checks_of(kube: Api, nodes: Sequence[State], proxies: Sequence[State] = ()) -> list[Check]:
     """The checks, of which the first one asks for what the others need."""
     from cloud.kube import RESOURCES, KubeError
 
     drivers = sorted({driver for node in nodes for driver in node["drivers"]})
+    csi_nodes = _CsiNodes(kube)
 
     async def csi_drivers() -> Finding:
         try:
@@ -63,25 +74,40 @@ def checks_of(kube: Api, nodes: Sequence[State]) -> list[Check]:
             f"there is a CSIDriver for each driver ({listed(drivers)})" if drivers else "no driver is reported yet"
         )
 
-    async def csi_nodes() -> Finding:
+    async def registered() -> Finding:
         looked_at = [node for node in nodes if node["drivers"]][:_MOST_NODES]
-        missing = []
-        for node in looked_at:
-            try:
-                body = await kube.get(RESOURCES["CSINode"], node["node"])
-            except KubeError as error:
-                if not error.is_missing:
-                    return warning(str(error), "give whoever runs the doctor the roles of the hub")
-                body = {}
-            entries = {entry["name"] for entry in (body.get("spec") or {}).get("drivers") or ()}
-            missing += [f"{driver} on {node['node']}" for driver in node["drivers"] if driver not in entries]
-        if missing:
-            return wrong(
-                f"the CSINode has no entry for {listed(missing)}: no volume can be attached there",
-                "on a node with a kubelet, look at the log of the driver's node-driver-registrar; on one without, run "
-                "csi-bridge doctor there, and see csi-bridge status",
-            )
-        return ok(f"the CSINodes of {len(looked_at)} nodes have an entry for each of their drivers")
+        try:
+            return check_registered(looked_at, {node["node"]: await csi_nodes.of(node["node"]) for node in looked_at})
+        except KubeError as error:
+            return warning(str(error), _MORE_ROLES)
+
+    async def topology() -> Finding:
+        looked_at = [node for node in nodes if node["drivers"]][:_MOST_NODES]
+        try:
+            entries = {node["node"]: await csi_nodes.of(node["node"]) for node in looked_at}
+        except KubeError as error:
+            return warning(str(error), _MORE_ROLES)
+        return check_topology(looked_at, entries, {proxy["driver"]: proxy.get("placement", "") for proxy in proxies})
+
+    async def edge_nodes() -> Finding:
+        try:
+            found = [item["metadata"] for item in (await kube.list(RESOURCES["Node"], limit=0)).items]
+            labelled = sorted(it["name"] for it in found if EDGE_LABEL in (it.get("labels") or {}))[:_MOST_NODES]
+            entries = {name: await csi_nodes.of(name) for name in labelled}
+        except KubeError as error:
+            return warning(str(error), _MORE_ROLES)
+        return check_edge_nodes(entries, nodes)
+
+    async def storage_classes() -> Finding:
+        known = {*drivers, *(proxy["driver"] for proxy in proxies)}
+        try:
+            classes = (await kube.list(RESOURCES["StorageClass"], limit=0)).items
+            claims = (await kube.list(RESOURCES["PersistentVolumeClaim"], limit=0)).items
+            objects = {it["metadata"]["name"] for it in (await kube.list(RESOURCES["CSIDriver"], limit=0)).items}
+        except KubeError as error:
+            return warning(f"the StorageClasses are not looked at: {error}", _MORE_ROLES)
+        at = {node["node"] for node in nodes}
+        return check_classes(classes, known, objects=objects, claims=claims, nodes=at, now=time.time())
 
     async def clock() -> Finding:
         asked = time.time()
@@ -91,4 +117,120 @@ def checks_of(kube: Api, nodes: Sequence[State]) -> list[Check]:
             return warning(str(error), "see the check of the CSIDriver objects")
         return check_clock(skew_s(kube.date, asked=asked, answered=time.time()), of="the API server")
 
-    return [Check("CSIDriver", csi_drivers), Check("CSINode", csi_nodes), Check("clock", clock)]
+    return [
+        Check("CSIDriver", csi_drivers, NO_API_SERVER),
+        Check("CSINode", registered, NO_API_SERVER),
+        Check("topology", topology, NO_API_SERVER),
+        Check("edge nodes", edge_nodes, NO_API_SERVER),
+        Check("StorageClass", storage_classes, NO_API_SERVER),
+        Check("clock", clock, NO_API_SERVER),
+    ]
+
+
+_MORE_ROLES = "give the user or ServiceAccount of this command the roles of the hub (deploy/cloud/base/hub-rbac.yaml)"
+
+
+class _CsiNodes:
+    """The CSINodes, each asked for once."""
+
+    def __init__(self, kube: Api) -> None:
+        self._kube = kube
+        self._known: dict[str, Entries] = {}
+
+    async def of(self, node: str) -> Entries:
+        """The drivers of one, none if there is no such CSINode.
+
+        Raises:
+            KubeError: the API server refused, or did not answer.
+        """
+        if node not in self._known:
+            self._known[node] = await self._asked(node)
+        return self._known[node]
+
+    async def _asked(self, node: str) -> Entries:
+        from cloud.kube import RESOURCES, KubeError
+
+        try:
+            body = await self._kube.get(RESOURCES["CSINode"], node)
+        except KubeError as error:
+            if not error.is_missing:
+                raise
+            body = {}
+        return {it["name"]: it.get("topologyKeys") or [] for it in (body.get("spec") or {}).get("drivers") or ()}
+
+
+def check_registered(nodes: Sequence[State], entries: Mapping[str, Entries]) -> Finding:
+    """Whether the CSINode of each node has an entry for every driver that the node has reported to the hub."""
+    missing = [
+        f"{driver} on {node['node']}"
+        for node in nodes
+        for driver in node["drivers"]
+        if driver not in entries[node["node"]]
+    ]
+    if missing:
+        return wrong(
+            f"the CSINode has no entry for {listed(missing)}: no volume can be attached there, and claims for these "
+            "nodes can fail with 'no topology key found'",
+            "on a node with a kubelet, see that the vendor's node plugin and its node-driver-registrar run, and look "
+            "at the registrar's log; on one without, run csi-bridge doctor there, and see csi-bridge status",
+        )
+    return ok(f"the CSINodes of {len(nodes)} nodes have an entry for each of their drivers")
+
+
+def check_topology(nodes: Sequence[State], entries: Mapping[str, Entries], placements: Mapping[str, str]) -> Finding:
+    """Whether every entry has a topology key where the driver's placement needs one.
+
+    Args:
+        nodes: those that have reported a driver.
+        entries: of the CSINode of each.
+        placements: `--placement` by driver. With `auto` a driver needs a key on every node if it has one on any.
+    """
+    bare = list(_without_keys(nodes, entries, placements))
+    if not bare:
+        return ok("every driver with local placement has a topology key in the CSINodes")
+    return wrong(
+        f"the CSINode has an entry without a topology key for {listed(bare)}: the provisioner refuses claims for these "
+        "nodes ('no topology key found')",
+        "on a node with a kubelet, let it call the driver through the agent's relay: start the agent with --relay-dir, "
+        "and give node-driver-registrar --kubelet-registration-path=RELAY_DIR/DRIVER.sock (docs/install.md, Drivers "
+        "that need the relay); if both are so already, restart the vendor's node plugin, so that it registers again; "
+        "on one without, look at the agent's log",
+    )
+
+
+def _without_keys(
+    nodes: Sequence[State], entries: Mapping[str, Entries], placements: Mapping[str, str]
+) -> Iterator[str]:
+    keys: dict[str, dict[str, Sequence[str]]] = defaultdict(dict)
+    for node in nodes:
+        for driver in node["drivers"]:
+            if driver in entries[node["node"]]:
+                keys[driver][node["node"]] = entries[node["node"]][driver]
+    for driver, of_nodes in sorted(keys.items()):
+        placement = placements.get(driver)
+        if placement == "local" or (placement == "auto" and any(of_nodes.values())):
+            yield from (f"{driver} on {node}" for node, found in of_nodes.items() if not found)
+
+
+def check_edge_nodes(entries: Mapping[str, Entries], nodes: Sequence[State]) -> Finding:
+    """Whether a driver is registered on every node that is labelled as an edge node.
+
+    Args:
+        entries: of the CSINode of each labelled node.
+        nodes: all that the hub knows.
+    """
+    if not nodes:
+        return ok(f"{len(entries)} nodes are labelled {EDGE_LABEL}; no edge node of a hub is known here")
+    known = {node["node"] for node in nodes}
+    drivers = {driver for node in nodes for driver in node["drivers"]}
+    bare = [name for name, found in entries.items() if not drivers & found.keys()]
+    if not bare:
+        return ok(f"{len(entries)} nodes are labelled {EDGE_LABEL}, and each has a driver of this hub in its CSINode")
+    unseen = [name for name in bare if name not in known]
+    agents = f"; no agent has connected from {listed(unseen)}" if unseen else ""
+    return warning(
+        f"no driver of this hub is registered on {listed(bare)}, labelled {EDGE_LABEL}: claims of pods that are put "
+        f"there fail, with local placement by 'no topology key found for node …'{agents}",
+        "see that the vendor's node plugin and its node-driver-registrar run there (nodeSelector and tolerations of "
+        "its DaemonSet), or keep pods with such claims off these nodes",
+    )

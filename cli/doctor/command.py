@@ -1,24 +1,29 @@
 """The command: finds out what of CSI Bridge there is here, looks at each, and tells what was found."""
 
 import asyncio
+import contextlib
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
-from cli.doctor import agent, cluster, hub, proxy
+from cli.doctor import agent, cluster, csi_probe, hub, permissions, proxy
 from cli.doctor.finding import Finding, Level, Result, wrong
 from cli.doctor_settings import DoctorSettings
 from cli.table import printable
 from cloud.driver_settings import DriverSettings
 from cloud.hub_settings import HubSettings
 from common.endpoint import Endpoint
+from common.errors import BridgeError
 from edge.settings import AgentSettings
 
 Report = Mapping[str, Sequence[Result]]
-"""What was found, by what it was found at."""
+"""The results of the checks, by the process that they are about."""
+
+State = dict[str, Any]
 
 
 async def examine(settings: DoctorSettings) -> Report:
@@ -29,11 +34,14 @@ async def examine(settings: DoctorSettings) -> Report:
     if (at := _hub(settings)) is not None:
         found[f"hub at {at}"], state = await hub.examine(at, limit_s=limit_s)
     told = state["settings"].get("kubeconfig", [None])[0] if state is not None else None
+    sockets = settings.endpoint or _there(DriverSettings.endpoint)
     if kubeconfig := settings.kubeconfig or told:
-        nodes = state["nodes"] if state is not None else []
-        found[f"Kubernetes by {kubeconfig}"] = await cluster.examine(kubeconfig, nodes, limit_s=limit_s)
-    for socket in settings.endpoint or _there(DriverSettings.endpoint):
+        nodes, drivers = (state["nodes"], state["drivers"]) if state is not None else ([], await _served(sockets))
+        found[f"Kubernetes by {kubeconfig}"] = await cluster.examine(kubeconfig, nodes, drivers, limit_s=limit_s)
+    for socket in sockets:
         found[f"proxy driver at {socket}"] = await proxy.examine(socket, limit_s=limit_s)
+    if sockets:
+        found["sidecars beside the proxy driver"] = await permissions.examine(limit_s=limit_s)
     for socket in [settings.status] if settings.status is not None else _there(AgentSettings.status):
         found[f"edge agent at {socket}"] = await agent.examine(socket, limit_s=limit_s)
     return found or {"this host": [Result("processes", _nothing())]}
@@ -87,6 +95,15 @@ def _hub(settings: DoctorSettings) -> Endpoint | None:
     return next((Endpoint(f"unix://{path}", path=path) for path in _there(HubSettings.uds)), None)
 
 
+async def _served(sockets: Sequence[Path]) -> list[State]:
+    """The proxy drivers on this host, where no hub tells them."""
+    found: list[State] = []
+    for socket in sockets:
+        with contextlib.suppress(BridgeError):  # the proxy driver's own checks report it
+            found.append({"driver": (await csi_probe.identify(socket)).name})
+    return found
+
+
 def _there(usual: Path | None) -> list[Path]:
     """The usual place of a socket, if there is anything."""
     try:
@@ -97,5 +114,8 @@ def _there(usual: Path | None) -> list[Path]:
 
 def _nothing() -> Finding:
     places = ", ".join(str(path) for path in (HubSettings.uds, DriverSettings.endpoint, AgentSettings.status))
-    do = "start what should run here, and look at its log; name another socket by --hub, --endpoint or --status"
+    do = (
+        "start the process that should run on this host, and look at its log; if its socket is elsewhere, name it by "
+        "--hub, --endpoint or --status"
+    )
     return wrong(f"nothing of CSI Bridge was found here ({places})", do)

@@ -11,8 +11,9 @@ from common.csi.csi_pb2 import GetPluginInfoResponse, ProbeResponse
 from common.errors import BridgeError
 from common.relay.client import Channel
 from common.relay.errors import VendorConnectionError
-from common.reports import GET_PLUGIN_INFO, PROBE
+from common.reports import GET_PLUGIN_CAPABILITIES, GET_PLUGIN_INFO, PROBE
 from common.status import Status, code_name
+from common.topology import has_topology
 
 GET_CAPACITY = "/csi.v1.Controller/GetCapacity"
 """A read, which a driver may not have: UNIMPLEMENTED is an answer as well."""
@@ -62,6 +63,20 @@ async def identify(path: Path) -> Identity:
     except DecodeError as error:
         raise BridgeError("its answers do not parse") from error
     return Identity(said.name, said.vendor_version, ready.ready.value if ready.HasField("ready") else None)
+
+
+async def has_own_topology(path: Path) -> bool:
+    """Whether a driver says where its volumes are.
+
+    Raises:
+        BridgeError: it does not answer, or not as a driver.
+    """
+    async with channel(path) as driver:
+        capabilities = await _asked(driver, GET_PLUGIN_CAPABILITIES)
+    try:
+        return has_topology(capabilities)
+    except ValueError as error:
+        raise BridgeError(str(error)) from error
 
 
 async def call(path: Path, method: str) -> Status:

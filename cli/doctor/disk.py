@@ -45,7 +45,9 @@ def check_room(path: Path, *, free_bytes: int, free_files: int | None) -> Findin
     room = f"{free_bytes >> 20} MiB free" + (f", room for {free_files} files" if free_files is not None else "")
     files = _LOW_FILES if free_files is None else free_files
     if free_bytes < _FULL_BYTES or files < _FULL_FILES:
-        return wrong(f"the disk of {path} is full ({room})", "make room; what waits is then written by itself")
+        return wrong(
+            f"the disk of {path} is full ({room})", "make room; the process then writes by itself what waits in memory"
+        )
     if free_bytes < _LOW_BYTES or files < _LOW_FILES:
         return warning(f"the disk of {path} is almost full ({room})", "make room")
     return ok(f"{path} can be written ({room})")
@@ -67,5 +69,5 @@ def check_propagation(path: Path, mounts: Iterable[Mount]) -> Finding:
     return warning(
         f"mounts below {path} are seen in this mount namespace alone ({point} is not shared)",
         f"in a container, mount {path} with mountPropagation: Bidirectional; on a host, mount --make-rshared {point}; "
-        f"nothing, if the driver, the agent and the pods all run in this mount namespace",
+        f"if the driver, the agent and the pods all run in this mount namespace, do nothing",
     )

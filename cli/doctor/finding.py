@@ -5,6 +5,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+NO_API_SERVER = (
+    "see that packets reach the API server: its address in the kubeconfig, routes, firewalls, and the NetworkPolicy of "
+    "the pod, which must allow the API server's port"
+)
+"""What to do if the API server of Kubernetes does not answer."""
+
 
 class Level(StrEnum):
     """How it stands. Only `WRONG` makes the command fail."""
@@ -50,6 +56,10 @@ class Check:
 
     name: str
     run: Callable[[], Awaitable[Finding]]
+    late: str = (
+        "look at the log and the load of the process that was asked; if it is only slow, give a longer --timeout"
+    )
+    """What to do if it does not end in time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +89,9 @@ async def _performed(check: Check, limit_s: float) -> Finding:
         async with asyncio.timeout(limit_s):
             return await check.run()
     except TimeoutError:
-        return wrong(f"there was no answer within {limit_s:g} s", "try again with a longer --timeout")
+        return wrong(f"there was no answer within {limit_s:g} s", check.late)
     except Exception as error:  # noqa: BLE001  # one check that fails must not hide the others
-        return wrong(f"the check itself failed: {error!r}", "this is a mistake in CSI Bridge: please report it")
+        return wrong(f"the check itself failed: {error!r}", "this is a bug in CSI Bridge: please report it")
 
 
 def listed(names: Sequence[str], *, most: int = 5) -> str:

@@ -55,6 +55,7 @@ def checks_of(state: State, *, now: float) -> list[Check]:
         known("version", check_versions(state)),
         *(known("knowledge", finding) for finding in check_knowledge(state)),
         known("nodes", check_nodes(state["nodes"])),
+        *(known("nodes", finding) for finding in check_idle(state["nodes"])),
         *(known("conflict", wrong(node["conflict"], _SEPARATE)) for node in state["nodes"] if node["conflict"]),
         *(known("refused", finding) for finding in check_refused(state["refused"], now)),
         *(known("driver", finding) for finding in check_drivers(state)),
@@ -76,20 +77,20 @@ def check_versions(state: State) -> Finding:
                 others[software].append(peer[what])
     if others:
         found = "; ".join(f"{software} at {listed(names)}" for software, names in sorted(others.items()))
-        do = "they understand each other; bring all to one version when you can"
+        do = "they work together; bring all to one version when you can"
         return warning(f"the hub is {hubs}, and there is {found}", do)
-    return ok(f"the hub and all that is connected are {hubs}")
+    return ok(f"the hub and all connected peers are {hubs}")
 
 
 def check_knowledge(state: State) -> Iterator[Finding]:
     """Whether the hub knows all that it knew, can keep it, and can do its work."""
     for loss in state["lost"]:
         do = "wait until csi-bridge status shows every node and its drivers, then run csi-bridge trust"
-        yield wrong(f"calls that name no node are refused, because the hub has lost what it knew: {loss}", do)
+        yield wrong(f"calls that name no node are refused, because the hub has lost records: {loss}", do)
     if state["trouble"]:
-        yield wrong(f"the hub cannot write what it knows: {state['trouble']}", "make room on the disk of --state-dir")
+        yield wrong(f"the hub cannot write its records: {state['trouble']}", "make room on the disk of --state-dir")
     for problem in state["problems"][:_MOST_PROBLEMS]:
-        yield warning(problem, "mend what it names; see docs/troubleshooting.md")
+        yield warning(problem, "correct what the message names; docs/troubleshooting.md has it")
     if (more := len(state["problems"]) - _MOST_PROBLEMS) > 0:
         yield warning(f"there are {more} more problems", "see csi-bridge status")
 
@@ -98,7 +99,7 @@ def check_nodes(nodes: Sequence[State]) -> Finding:
     """Whether every node that is known is there."""
     if not nodes:
         do = "start csi-bridge edge run on a node, with --hub naming this hub's --listen; run csi-bridge doctor there"
-        return warning("no edge node has ever been here", do)
+        return warning("no edge node has ever connected to this hub", do)
     away = [f"{node['node']} since {timestamp(node['since'])}" for node in nodes if not node["connected"]]
     if not away:
         return ok(f"{len(nodes)} of {len(nodes)} nodes are connected")
@@ -109,12 +110,24 @@ def check_nodes(nodes: Sequence[State]) -> Finding:
     )
 
 
+def check_idle(nodes: Sequence[State]) -> Iterator[Finding]:
+    """Connected nodes without a driver."""
+    if idle := [node["node"] for node in nodes if node["connected"] and not node["drivers"]]:
+        yield warning(
+            f"these nodes are connected and run no CSI driver: {listed(idle)}; claims for them cannot be served",
+            "see that the vendor's driver and its node-driver-registrar run there, or name the driver's socket by the "
+            "agent's --driver; run csi-bridge doctor there",
+        )
+
+
 def check_refused(refused: Sequence[State], now: float) -> Iterator[Finding]:
     """Who comes and is not let in."""
     for one in refused:
         if now - one["at"] < _RECENT_S:
             who = f"{one['role']} {one['name']} from {one['address']}"
-            yield wrong(f"{who} was refused at {timestamp(one['at'])}: {one['why']}", "mend what it names, at that end")
+            yield wrong(
+                f"{who} was refused at {timestamp(one['at'])}: {one['why']}", "correct there what the message names"
+            )
 
 
 def check_drivers(state: State) -> Iterator[Finding]:
@@ -148,7 +161,7 @@ def _check_driver(driver: str, nodes: Sequence[State], *, has_proxy: bool) -> Fi
 def _surroundings(settings: HubSettings | None) -> list[Check]:
     """What the hub needs around it, by what it was started with."""
     if settings is None:
-        what = "the hub is an older one, which does not tell what it was started with: nothing around it is looked at"
+        what = "the hub is an older version, which does not report its flags: nothing around it is looked at"
         return [known("settings", warning(what, "restart the hub"))]
     state_dir, listen = settings.state_dir, settings.listen
     checks = [Check("state directory", lambda: asyncio.to_thread(check_directory, state_dir, flag="--state-dir"))]

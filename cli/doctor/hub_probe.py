@@ -66,7 +66,7 @@ async def probe(endpoint: Endpoint, tls: ssl.SSLContext | None) -> Answer:
             with contextlib.suppress(OSError):
                 await writer.wait_closed()
     except (asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-        raise DialError(str(endpoint), "what listens there does not answer as a hub does") from None
+        raise DialError(str(endpoint), "the server there does not answer as a hub does") from None
     except (OSError, UnicodeError) as error:  # a TLS error is an OSError; a UnicodeError: the name cannot be a host's
         raise DialError(str(endpoint), in_words(error)) from error
 

@@ -26,11 +26,11 @@ async def examine(socket: Path, *, limit_s: float) -> list[Result]:
     async def identity() -> Finding:
         try:
             said = await csi_probe.identify(socket)
+            if said.ready is False:
+                return check_unknown(said.name, await csi_probe.call(socket, csi_probe.GET_CAPACITY))
         except BridgeError as error:
-            do = "see that the vendor's driver runs on a node that is connected to the hub; then " + _LOG
-            return wrong(f"what serves at {socket} cannot say who it is: {error}", do)
-        if said.ready is False:
-            return wrong(f"driver {said.name} says that it is not ready", _LOG)
+            do = "see that csi-bridge driver serves this socket and nothing else does; " + _LOG
+            return wrong(f"what serves at {socket} does not answer as a CSI driver: {error}", do)
         return ok(f"driver {said.name} {said.version} answers at {socket}")
 
     async def call() -> Finding:
@@ -50,6 +50,16 @@ async def examine(socket: Path, *, limit_s: float) -> list[Result]:
     return results + await perform(checks, limit_s=limit_s)
 
 
+def check_unknown(driver: str, status: Status) -> Finding:
+    """Why a proxy driver is not ready: it has never been told of its driver. A call says what is in the way."""
+    why = f": {status.message}" if status.code in _NO_ANSWER else ""
+    return wrong(
+        f"the proxy driver has not been told of driver {driver} yet, so its sidecars wait{why}",
+        "see that it has a link to the hub; then, on the hub's host, that csi-bridge status shows a connected node "
+        f"with driver {driver}: if not, start the vendor's driver there, or correct --drivername",
+    )
+
+
 def check_sidecars(connected: int, socket: Path) -> Finding:
     """Whether any sidecar is connected."""
     if connected:
@@ -61,9 +71,9 @@ def check_sidecars(connected: int, socket: Path) -> Finding:
 def check_call(status: Status) -> Finding:
     """Whether a call gets to the vendor's driver. What the driver says to it does not matter."""
     if status.message.startswith(_OF_ALL):
-        return ok("a call gets to the hub; the driver runs on several nodes, so it goes no further (GetCapacity)")
+        return ok("a call gets to the hub; the driver runs on several nodes, so the hub sends it to none (GetCapacity)")
     if status.code in _NO_ANSWER:
-        do = "do what it says; the events of the claim or volume that waits say the same"
+        do = "follow the message; the events of the waiting claim or volume have it, too"
         return wrong(
             f"a call that names no node (GetCapacity) ends with {code_name(status.code)}: {status.message}", do
         )

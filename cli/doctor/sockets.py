@@ -26,7 +26,7 @@ def check_socket(path: Path, *, start: str, private: bool) -> Finding:
     try:
         found = path.stat()
         if not stat.S_ISSOCK(found.st_mode):
-            return wrong(f"{path} is not a socket", f"remove it, and start {start}")
+            return wrong(f"{path} is not a socket", f"remove it, then start {start}")
         with socket.socket(socket.AF_UNIX) as probe:
             probe.settimeout(1.0)
             probe.connect(str(path))
@@ -64,9 +64,12 @@ def connections(path: Path, table: str) -> int:
 def _refusal(path: Path, error: OSError, start: str) -> Finding:
     match error.errno:
         case errno.ENOENT | errno.ENOTDIR:
-            return wrong(f"{path} does not exist", f"start {start}, and look at its log")
+            return wrong(f"{path} does not exist", f"start {start}; if it runs already, look at its log")
         case errno.ECONNREFUSED:
-            return wrong(f"nobody listens on {path}: what made it has ended", f"start {start}, and look at its log")
+            return wrong(
+                f"nobody listens on {path}: the process that made it has ended",
+                f"start {start}; if it runs already, look at its log",
+            )
         case errno.EACCES | errno.EPERM:
             return wrong(f"{path} is closed to this user", "run the doctor as root, or as the user of that process")
     return wrong(f"{path} cannot be tried: {error.strerror or error}", f"look at the log of {start}")

@@ -159,8 +159,16 @@ def test_what_is_no_command_ends_with_code_2(argv: list[str]) -> None:
         (COMMANDS[1], ["--hub-endpoint=ws://10.0.0.1:1", "--insecure"], "plain ws:// is for loopback addresses"),
         (COMMANDS[2], ["--hub=ws://127.0.0.1:1"], "CSI_BRIDGE_EDGE_HUB or --hub=ws://127.0.0.1:1: plain ws:// is for"),
         (COMMANDS[2], ["--hub=wss://h:1"], "CSI_BRIDGE_EDGE_HUB or --hub=wss://h:1: wss:// needs --tls-ca"),
-        (COMMANDS[3], ["--hub=ws://127.0.0.1:1"], "CSI_BRIDGE_CALL_HUB or --hub=ws://127.0.0.1:1: operators come by"),
-        (COMMANDS[4], ["--hub=ws://127.0.0.1:1"], "CSI_BRIDGE_STATUS_HUB or --hub=ws://127.0.0.1:1: operators come by"),
+        (
+            COMMANDS[3],
+            ["--hub=ws://127.0.0.1:1"],
+            "CSI_BRIDGE_CALL_HUB or --hub=ws://127.0.0.1:1: must be the hub's UNIX socket",
+        ),
+        (
+            COMMANDS[4],
+            ["--hub=ws://127.0.0.1:1"],
+            "CSI_BRIDGE_STATUS_HUB or --hub=ws://127.0.0.1:1: must be the hub's UNIX socket",
+        ),
     ],
 )
 def test_settings_that_do_not_fit_each_other_are_named(command: Command, argv: list[str], said: str) -> None:
@@ -257,7 +265,7 @@ def test_help_lists_every_flag_with_its_default_and_its_variable(command: Comman
     result = CliRunner().invoke(main.cli, [*command.words, flag])
     assert result.exit_code == 0
     text = squeezed(result.output)
-    for spec in specs(command.settings):
+    for spec in (spec for spec in specs(command.settings) if not spec.hidden):
         for name in (spec.flag, *spec.aliases):
             assert name in text
         assert squeezed(spec.help) in text
@@ -270,6 +278,18 @@ def test_help_lists_every_flag_with_its_default_and_its_variable(command: Comman
 def squeezed(text: str) -> str:
     """Without blanks: lines are broken at hyphens, too."""
     return "".join(text.split())
+
+
+@pytest.mark.parametrize("argv", [["--help"], ["edge", "--help"]])
+def test_every_command_is_described_in_whole_on_a_terminal_of_80_columns(argv: list[str]) -> None:
+    assert "..." not in CliRunner().invoke(main.cli, argv, terminal_width=80).output.partition("Commands:")[2]
+
+
+def test_a_shell_can_complete_the_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("_CSI_BRIDGE_COMPLETE", "zsh_source")
+    assert csi_bridge(monkeypatch) == 0
+    assert "#compdef csi-bridge" in capsys.readouterr().out
+    assert "_CSI_BRIDGE_COMPLETE=bash_source" in CliRunner().invoke(main.cli, ["--help"]).output
 
 
 @pytest.mark.parametrize("argv", [["--help"], ["edge", "--help"], ["demo", "--help"], ["--version"]])

@@ -126,6 +126,14 @@ def test_a_kubelet_beside_an_agent_that_mounts_is_wrong(bridge: Bridge, short_di
     assert found["driver"][1].startswith(f"the driver at {short_dir}/none.sock: ")
 
 
+def test_a_driver_that_the_kubelet_calls_directly_says_when_that_is_wrong(bridge: Bridge, vendor: Vendor) -> None:
+    bridge.start_hub()
+    agent = bridge.start_agent("n1", vendor.socket, flags=("--registration=observe",))
+    agent.wait_connected()
+    level, what = findings(f"--status=unix://{agent.socket}")["relay"]
+    assert (level, "right unless its proxy driver runs with --placement=local" in what) == ("ok", True)
+
+
 def listed(command: str, hub: Hub) -> Any:
     return json.loads(by_hand(command, "-o", "json", f"--hub=unix://{hub.uds}").stdout)[command]
 

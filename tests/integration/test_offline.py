@@ -159,7 +159,7 @@ def test_the_command_says_that_the_node_is_offline_since_when_and_how_old_its_kn
     assert as_of <= state["as_of"] <= state["since"]
     head = next(show(state))
     assert head == (
-        f"node {NODE} is offline since {state['since']}; 1 of 1 volumes published; what it knows is of {state['as_of']}"
+        f"node {NODE} is offline since {state['since']}; 1 of 1 volumes published; its records are of {state['as_of']}"
     )
 
 

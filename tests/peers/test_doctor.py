@@ -6,8 +6,9 @@ import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cli.doctor import cluster
-from cli.doctor.finding import Level
+from cli.doctor import cluster, permissions
+from cli.doctor.finding import Level, perform
+from cloud.kube import connect
 
 if TYPE_CHECKING:
     from tests.peers.support.control_plane import ControlPlane
@@ -37,12 +38,32 @@ async def test_what_a_cluster_has_and_lacks_is_seen_with_the_hubs_permissions(
     await asyncio.to_thread(control_plane.apply, DEPLOY / "cloud" / "base" / "hub-rbac.yaml")
     kubeconfig = str(await asyncio.to_thread(control_plane.service_account_kubeconfig, "csi-bridge", "csi-bridge-hub"))
     well = await cluster.examine(kubeconfig, [reported(f"{namespace}-n1", there)], limit_s=30.0)
-    assert [(result.name, result.finding.level) for result in well] == [
-        ("CSIDriver", Level.OK), ("CSINode", Level.OK), ("clock", Level.OK),
+    # Other tests leave labelled nodes in this cluster.
+    assert [(result.name, result.finding.level) for result in well if result.name != "edge nodes"] == [
+        ("CSIDriver", Level.OK), ("CSINode", Level.OK), ("topology", Level.OK), ("StorageClass", Level.OK),
+        ("clock", Level.OK),
     ]  # fmt: skip
+    local = [{"driver": there, "placement": "local"}]
+    found = await cluster.examine(kubeconfig, [reported(f"{namespace}-n1", there)], local, limit_s=30.0)
+    (topology,) = (result.finding for result in found if result.name == "topology")
+    assert (topology.level, f"for {there} on {namespace}-n1" in topology.what) == (Level.WRONG, True)
     nodes = [reported(f"{namespace}-n1", there, lacking), reported(f"{namespace}-n2", there)]
-    missing, csi_node, _ = await cluster.examine(kubeconfig, nodes, limit_s=30.0)
+    missing, csi_node, *_ = await cluster.examine(kubeconfig, nodes, limit_s=30.0)
     assert missing.finding.what == f"there is no CSIDriver {lacking}"
     assert csi_node.finding.what.startswith(
         f"the CSINode has no entry for {lacking} on {namespace}-n1, {there} on {namespace}-n2: "
     )
+
+
+async def test_the_sidecars_permissions_are_those_of_their_service_account(
+    control_plane: ControlPlane, namespace: str
+) -> None:
+    await asyncio.to_thread(control_plane.apply, DEPLOY / "cloud" / "base" / "hub-rbac.yaml")
+    await asyncio.to_thread(control_plane.apply, DEPLOY / "cloud" / "driver" / "rbac.yaml")
+    levels = {}
+    for account in ("csi-bridge-driver", "csi-bridge-hub"):
+        kubeconfig = str(await asyncio.to_thread(control_plane.service_account_kubeconfig, "csi-bridge", account))
+        async with connect(kubeconfig) as kube:
+            checks = await permissions.checks_of(kube, "csi-bridge", f"{namespace}-no-such-pod")
+            levels[account] = {result.finding.level for result in await perform(checks, limit_s=30.0)}
+    assert levels == {"csi-bridge-driver": {Level.OK}, "csi-bridge-hub": {Level.WARNING}}

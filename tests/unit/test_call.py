@@ -126,7 +126,5 @@ def test_the_driver_is_required() -> None:
 
 @pytest.mark.parametrize("hub", ["wss://hub:1", "ws://127.0.0.1:1"])
 def test_an_operator_comes_by_the_unix_socket_alone(hub: str) -> None:
-    with pytest.raises(
-        SettingsError, match=r"CSI_BRIDGE_CALL_HUB or --hub=.*: operators come by the hub's UNIX socket"
-    ):
+    with pytest.raises(SettingsError, match=r"CSI_BRIDGE_CALL_HUB or --hub=.*: must be the hub's UNIX socket"):
         CallSettings.from_texts({"driver": "d", "hub": hub})

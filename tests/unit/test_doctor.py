@@ -3,30 +3,47 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import socket
+import ssl
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import yaml
 
-from cli.doctor.agent import check_knowledge, check_kubelet, check_link, check_registered, check_version, check_volumes
+from cli.doctor.agent import (
+    advice,
+    check_knowledge,
+    check_kubelet,
+    check_link,
+    check_registered,
+    check_relay,
+    check_version,
+    check_volumes,
+)
 from cli.doctor.certificates import check_certificate
 from cli.doctor.clock import check_clock, skew_s
+from cli.doctor.cluster import EDGE_LABEL
 from cli.doctor.cluster import checks_of as cluster_checks
 from cli.doctor.command import as_json, show
 from cli.doctor.csi_probe import GET_CAPACITY
 from cli.doctor.disk import check_directory, check_propagation, check_room
 from cli.doctor.finding import Check, Level, Result, known, listed, ok, perform, warning, wrong
-from cli.doctor.hub import _surroundings, check_drivers, check_nodes, check_refused, check_versions
+from cli.doctor.hub import _surroundings, check_drivers, check_idle, check_nodes, check_refused, check_versions
 from cli.doctor.hub import check_knowledge as check_hub_knowledge
-from cli.doctor.proxy import check_call, check_sidecars
+from cli.doctor.permissions import NEEDED
+from cli.doctor.permissions import checks_of as permission_checks
+from cli.doctor.permissions import examine as examine_permissions
+from cli.doctor.proxy import check_call, check_sidecars, check_unknown
 from cli.doctor.sockets import answers, check_socket, connections
+from cli.doctor.storage_classes import check_classes
 from cli.doctor_settings import DoctorSettings
 from cloud.admission import SUBJECTS, Role
 from cloud.hub_settings import HubSettings
 from cloud.kube import KubeError, Page
-from common.errors import NotWhole, SettingsError
+from common.errors import DialError, NotWhole, SettingsError
 from common.status import Code, Status
 from common.tls import TlsFiles
 from common.version import SOFTWARE
@@ -57,6 +74,16 @@ async def test_checks_are_made_in_order_and_one_that_fails_hides_no_other() -> N
     ]  # fmt: skip
     assert found[1].finding.what == "the check itself failed: ValueError('a bug')"
     assert found[2].finding.what == "there was no answer within 0.01 s"
+
+
+async def test_a_check_that_gets_no_answer_says_what_is_in_the_way() -> None:
+    async def hang() -> Finding:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    slow, dropped = await perform([Check("a", hang), Check("b", hang, "look for a firewall")], limit_s=0.01)
+    assert "give a longer --timeout" in slow.finding.do
+    assert dropped.finding.do == "look for a firewall"
 
 
 def test_of_many_names_some_are_listed() -> None:
@@ -94,7 +121,7 @@ def test_a_report_for_programs_is_flat() -> None:
 
 
 def test_a_hub_is_asked_by_its_unix_socket_alone() -> None:
-    with pytest.raises(SettingsError, match=r"--hub=.*: a hub tells its state by its UNIX socket alone"):
+    with pytest.raises(SettingsError, match=r"--hub=.*: must be the hub's UNIX socket"):
         DoctorSettings.from_texts({"hub": "wss://hub:1"})
 
 
@@ -172,7 +199,10 @@ def test_a_socket_tells_who_listens_and_who_may_connect(tmp_path: Path, monkeypa
     path = Path("a.sock")
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path))
-        assert check_socket(path, start="it", private=True).what == "nobody listens on a.sock: what made it has ended"
+        assert (
+            check_socket(path, start="it", private=True).what
+            == "nobody listens on a.sock: the process that made it has ended"
+        )
         assert not answers(path)
         listener.listen()
         path.chmod(0o600)
@@ -185,7 +215,7 @@ def test_a_socket_tells_who_listens_and_who_may_connect(tmp_path: Path, monkeypa
 
 
 def test_a_socket_that_is_not_there_or_is_none_is_wrong(tmp_path: Path) -> None:
-    assert check_socket(tmp_path / "no", start="it", private=True).do == "start it, and look at its log"
+    assert check_socket(tmp_path / "no", start="it", private=True).do == "start it; if it runs already, look at its log"
     assert check_socket(tmp_path, start="it", private=True).what == f"{tmp_path} is not a socket"
     assert not answers(tmp_path / ("x" * 200))
 
@@ -228,7 +258,7 @@ def test_a_certificate_counts_from_its_beginning_to_its_end_and_is_told_to_end_s
     pem = Authority(tmp_path).edge("n1")
     made = pem.cert.stat().st_mtime
     assert "has expired at " in certificate(pem, now=made + 3_601).what
-    assert "does not count before " in certificate(pem, now=made - 600).what
+    assert "is not valid before " in certificate(pem, now=made - 600).what
     soon = certificate(pem, now=made + 3_000)
     assert (soon.level, " expires at " in soon.what) == ("warning", True)
 
@@ -236,7 +266,7 @@ def test_a_certificate_counts_from_its_beginning_to_its_end_and_is_told_to_end_s
 def test_a_certificate_of_another_node_names_the_one_that_is_needed(tmp_path: Path) -> None:
     found = certificate(Authority(tmp_path).edge("n2"))
     assert found.what.startswith("the certificate is for CN=system:node:n2 O=system:nodes (")
-    assert found.do == "sign one for CN=system:node:n1 O=system:nodes"
+    assert found.do == "make one for CN=system:node:n1 O=system:nodes"
 
 
 def test_a_certificate_of_another_authority_is_refused_by_every_peer(tmp_path: Path) -> None:
@@ -286,6 +316,31 @@ def test_without_a_link_the_hubs_own_words_are_told() -> None:
     assert (found.level, found.what.endswith("Z: the hub is full")) == ("wrong", True)
 
 
+def untrusted(code: int) -> ssl.SSLCertVerificationError:
+    error = ssl.SSLCertVerificationError(1, "certificate verify failed")
+    error.verify_code = code
+    return error
+
+
+@pytest.mark.parametrize(
+    ("cause", "words"),
+    [
+        (untrusted(20), "--tls-ca the CA that signed the hub's certificate"),
+        (untrusted(10), "renew the hub's certificate"),
+        (untrusted(62), "this host name as subjectAltName"),
+        (ssl.SSLError(1, "alert unknown ca"), "see the check of the certificate"),
+        (socket.gaierror(-2, "Name or service not known"), "name resolution"),
+        (ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused"), "see that the hub runs"),
+        (OSError(errno.EHOSTUNREACH, "No route to host"), "firewall"),
+        (OSError(errno.EMFILE, "Too many open files"), "no other server or proxy"),
+    ],
+)
+def test_a_hub_that_cannot_be_reached_is_told_with_what_is_in_the_way(cause: OSError, words: str) -> None:
+    error = DialError("wss://hub:1", "no")
+    error.__cause__ = cause
+    assert words in advice(error)
+
+
 @pytest.mark.parametrize(
     ("own", "there", "level"),
     [(True, False, "ok"), (True, True, "wrong"), (False, True, "ok"), (False, False, "warning")],
@@ -299,6 +354,19 @@ def test_a_driver_that_is_not_registered_is_named() -> None:
     assert check_registered([{"name": "a.example"}], [entry]).what == "the CSINode has an entry for a.example as id-1"
     found = check_registered([{"name": "a.example"}, {"name": "b.example"}], [entry])
     assert found.what == "no volume of these drivers can be mounted here: b.example"
+
+
+@pytest.mark.parametrize(
+    ("own_topology", "relay", "words"),
+    [
+        (True, "", "has a topology of its own and needs no relay"),
+        (False, "/r/d.sock", "the relay serves driver d.example at /r/d.sock"),
+        (False, "", "right unless its proxy driver runs with --placement=local"),
+    ],
+)
+def test_a_driver_beside_a_kubelet_says_whether_it_needs_the_relay(own_topology: bool, relay: str, words: str) -> None:
+    found = check_relay("d.example", own_topology=own_topology, relay=relay)
+    assert (found.level, words in found.what) == ("ok", True)
 
 
 def volumes(*found: dict[str, Any], **changes: Any) -> dict[str, Any]:
@@ -316,11 +384,11 @@ def volumes(*found: dict[str, Any], **changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("state", "level", "word"),
     [
-        (volumes(), "ok", "the node knows its pods"),
+        (volumes(), "ok", "the node has its pods"),
         (volumes(trouble="disk full"), "wrong", "disk full"),
-        (volumes(as_of=None), "warning", "never told"),
+        (volumes(as_of=None), "warning", "never sent"),
         (volumes(connected=False, facts_waiting=3), "warning", "3 facts wait"),
-        (volumes(in_step=False), "warning", "not yet told"),
+        (volumes(in_step=False), "warning", "not yet sent"),
         (volumes(facts_waiting=3), "warning", "3 facts"),
     ],
 )
@@ -397,7 +465,13 @@ def test_nodes_that_are_away_are_named_with_the_time() -> None:
     assert check_nodes([node(), node("n2", connected=False)]).what == (
         "1 of 2 nodes are offline: n2 since 2026-11-21T09:12:03Z"
     )
-    assert check_nodes([]).what == "no edge node has ever been here"
+    assert check_nodes([]).what == "no edge node has ever connected to this hub"
+
+
+def test_a_connected_node_without_a_driver_is_named() -> None:
+    (found,) = check_idle([node(), node("n2", drivers=[]), node("n3", connected=False, drivers=[])])
+    assert found.what.startswith("these nodes are connected and run no CSI driver: n2; ")
+    assert list(check_idle([node()])) == []
 
 
 def test_who_was_refused_lately_is_told_and_who_gave_up_is_not() -> None:
@@ -439,6 +513,15 @@ def test_a_question_for_all_nodes_is_refused_by_the_hub_which_is_as_far_as_it_ca
     assert check_call(Status(Code.UNAVAILABLE, str(refusal))).level == "ok"
 
 
+def test_a_proxy_driver_that_knows_nothing_of_its_driver_says_what_is_in_the_way() -> None:
+    found = check_unknown("d.example", Status(Code.UNAVAILABLE, "the proxy driver has no link to the hub"))
+    assert found.what == (
+        "the proxy driver has not been told of driver d.example yet, so its sidecars wait: the proxy driver has no "
+        "link to the hub"
+    )
+    assert "csi-bridge status" in found.do
+
+
 def test_a_proxy_driver_without_sidecars_is_told() -> None:
     assert check_sidecars(0, Path("/s")).level == "warning"
     assert check_sidecars(4, Path("/s")).level == "ok"
@@ -448,33 +531,62 @@ def test_a_proxy_driver_without_sidecars_is_told() -> None:
 
 
 class Cluster:
-    """An API server with these CSIDrivers and CSINodes."""
+    """An API server with these CSIDrivers, CSINodes (drivers, or drivers with topology keys), Nodes and classes."""
 
-    def __init__(self, drivers: tuple[str, ...] = (), failure: int = 0, **nodes: list[str]) -> None:
+    def __init__(
+        self,
+        drivers: tuple[str, ...] = (),
+        failure: int = 0,
+        labelled: tuple[str, ...] = (),
+        classes: dict[str, str] | None = None,
+        claims: tuple[dict[str, Any], ...] = (),
+        **nodes: list[str] | dict[str, list[str]],
+    ) -> None:
         self.date = ""
-        self._drivers, self._failure, self._nodes = drivers, failure, nodes
+        self._failure, self._nodes = failure, nodes
+        self._objects = {
+            "CSIDriver": [{"metadata": {"name": name}} for name in drivers],
+            "Node": [{"metadata": {"name": name, "labels": {EDGE_LABEL: "kubelet"}}} for name in labelled]
+            + [{"metadata": {"name": "cloud-1"}}],
+            "StorageClass": [{"metadata": {"name": n}, "provisioner": it} for n, it in (classes or {}).items()],
+            "PersistentVolumeClaim": list(claims),
+        }
 
     async def list(self, resource: Any, *, limit: int, more: str = "") -> Page:
         if self._failure:
-            raise KubeError("list csidrivers", self._failure, "", "no")
+            raise KubeError(f"list {resource.plural}", self._failure, "", "no")
         self.date = "Sat, 21 Nov 2026 09:12:03 GMT"
-        return Page([{"metadata": {"name": name}} for name in self._drivers], "1", "")
+        return Page(self._objects[resource.kind], "1", "")
 
     async def get(self, resource: Any, name: str, namespace: str = "") -> dict[str, Any]:
         if self._failure or name not in self._nodes:
             raise KubeError(f"get CSINode {name}", self._failure or 404, "", "no")
-        return {"spec": {"drivers": [{"name": driver} for driver in self._nodes[name]]}}
+        entries = self._nodes[name]
+        keys = entries if isinstance(entries, dict) else {name: ["k"] for name in entries}
+        return {"spec": {"drivers": [{"name": it, "topologyKeys": keys[it]} for it in keys]}}
 
 
-async def looked_at(cluster: Cluster, *nodes: dict[str, Any]) -> dict[str, Finding]:
-    return {result.name: result.finding for result in await perform(cluster_checks(cluster, nodes), limit_s=5.0)}
+def placed(driver: str, placement: str) -> dict[str, Any]:
+    """A proxy driver as the hub tells of it."""
+    return {"driver": driver, "placement": placement}
+
+
+async def looked_at(
+    cluster: Cluster, *nodes: dict[str, Any], proxies: tuple[dict[str, Any], ...] = ()
+) -> dict[str, Finding]:
+    checks = cluster_checks(cluster, nodes, proxies)
+    return {result.name: result.finding for result in await perform(checks, limit_s=5.0)}
 
 
 async def test_a_cluster_with_all_that_the_drivers_need_is_well() -> None:
-    found = await looked_at(Cluster(("d.example",), n1=["d.example"]), node())
+    well = Cluster(("d.example",), labelled=("n1",), classes={"fast": "d.example"}, n1=["d.example"])
+    found = await looked_at(well, node(), proxies=(placed("d.example", "local"),))
     assert found["CSIDriver"].what == "there is a CSIDriver for each driver (d.example)"
     assert found["CSINode"].what == "the CSINodes of 1 nodes have an entry for each of their drivers"
     assert "of the API server" in found["clock"].what
+    assert {name: it.level for name, it in found.items() if name != "clock"} == dict.fromkeys(
+        ("CSIDriver", "CSINode", "topology", "edge nodes", "StorageClass"), "ok"
+    )
 
 
 async def test_what_a_cluster_lacks_is_named() -> None:
@@ -487,4 +599,156 @@ async def test_what_a_cluster_lacks_is_named() -> None:
 async def test_a_cluster_that_refuses_is_told_with_its_words() -> None:
     found = await looked_at(Cluster(failure=403), node())
     assert found["CSIDriver"].what == "Kubernetes: list csidrivers: no"
-    assert [found[name].level for name in ("CSIDriver", "CSINode", "clock")] == ["wrong", "warning", "warning"]
+    assert {name: it.level for name, it in found.items()} == dict.fromkeys(found, "warning") | {"CSIDriver": "wrong"}
+
+
+async def test_local_placement_without_a_topology_key_is_wrong_and_names_the_relay() -> None:
+    bare = Cluster(("d.example",), n1={"d.example": []}, n2={"d.example": ["csi-bridge.io/node"]})
+    found = (await looked_at(bare, node(), node("n2"), proxies=(placed("d.example", "local"),)))["topology"]
+    assert found.level == "wrong"
+    assert "an entry without a topology key for d.example on n1:" in found.what
+    assert "--relay-dir" in found.do
+
+
+@pytest.mark.parametrize(
+    ("placement", "keys", "level"),
+    [("auto", [], "ok"), ("auto", ["k"], "wrong"), ("pinned", ["k"], "ok"), ("", ["k"], "ok")],
+)
+async def test_a_driver_that_is_not_placed_by_topology_needs_no_key_and_an_old_hub_says_nothing_of_it(
+    placement: str, keys: list[str], level: str
+) -> None:
+    cluster = Cluster(("d.example",), n1={"d.example": []}, n2={"d.example": keys})
+    found = await looked_at(cluster, node(), node("n2"), proxies=(placed("d.example", placement),))
+    assert found["topology"].level == level
+
+
+async def test_an_edge_node_without_a_driver_is_named_and_whether_an_agent_was_ever_there() -> None:
+    cluster = Cluster(("d.example",), labelled=("n1", "n2", "n3"), n1=["d.example"], n2=["other.example"])
+    found = (await looked_at(cluster, node(), node("n2", drivers=[])))["edge nodes"]
+    assert found.level == "warning"
+    assert found.what.startswith("no driver of this hub is registered on n2, n3, labelled csi-bridge.io/edge: ")
+    assert found.what.endswith("'no topology key found for node …'; no agent has connected from n3")
+
+
+# -------------------- the StorageClasses --------------------
+
+
+def pending(*, node: str = "n1", storage_class: str = "fast", made: str = "2026-11-21T09:02:03Z") -> dict[str, Any]:
+    """A claim that waits for its provisioner, on the node that the scheduler chose."""
+    metadata = {
+        "namespace": "shop",
+        "name": "data",
+        "annotations": {"volume.kubernetes.io/selected-node": node},
+        "creationTimestamp": made,
+    }
+    return {"metadata": metadata, "spec": {"storageClassName": storage_class}, "status": {"phase": "Pending"}}
+
+
+def classes(found: dict[str, str], *claims: dict[str, Any], objects: tuple[str, ...] = ()) -> Finding:
+    there = [{"metadata": {"name": name}, "provisioner": provisioner} for name, provisioner in found.items()]
+    return check_classes(there, {"d.example"}, objects=objects, claims=claims, nodes={"n1"}, now=NOW)
+
+
+def test_a_class_that_almost_names_a_driver_is_wrong() -> None:
+    found = classes({"fast": "D.exampel"})
+    assert (found.level, found.what) == (
+        "wrong",
+        "StorageClass fast names the provisioner D.exampel, which the hub does not know; its driver is d.example",
+    )
+
+
+def test_classes_for_other_storage_and_for_a_drivers_sibling_are_no_concern() -> None:
+    others = {"standard": "rancher.io/local-path", "sibling": "e.example"}
+    assert classes({**others, "fast": "d.example"}, objects=("e.example",)).what.endswith("hub: fast")
+    assert classes(others, objects=("e.example",)).level == "ok"
+
+
+def test_a_claim_that_waits_on_an_edge_node_for_an_unknown_provisioner_is_wrong() -> None:
+    found = classes({"fast": "vendor.test"}, pending())
+    assert found.level == "wrong"
+    assert found.what == (
+        "claim shop/data waits on node n1 for the provisioner vendor.test of StorageClass fast, which the hub does not "
+        "know"
+    )
+
+
+@pytest.mark.parametrize(
+    "claim",
+    [pending(node="cloud-1"), pending(made="2026-11-21T09:11:03Z"), pending(storage_class="slow"), pending(made="?")],
+)
+def test_a_claim_elsewhere_or_a_new_one_may_wait(claim: dict[str, Any]) -> None:
+    assert classes({"fast": "vendor.test", "slow": "d.example"}, claim).level == "ok"
+
+
+# -------------------- the sidecars' permissions --------------------
+
+
+class Rights:
+    """An API server that denies some of `verb resource`, and tells the pod's containers or refuses to."""
+
+    def __init__(self, *denied: str, images: tuple[str, ...] | None = None) -> None:
+        self._denied, self._images = denied, images
+
+    async def list(self, resource: Any, *, limit: int, more: str = "") -> Page:
+        assert (resource.plural, resource.selector) == ("namespaces/ns/pods", "metadata.name=driver-0")
+        if self._images is None:
+            raise KubeError("list pods", 403, "Forbidden", "no")
+        return Page([{"spec": {"containers": [{"image": image} for image in self._images]}}], "1", "")
+
+    async def create(self, resource: Any, body: dict[str, Any], namespace: str = "") -> dict[str, Any]:
+        asked = body["spec"]["resourceAttributes"]
+        assert ("namespace" in asked) == (asked["resource"] == "leases")
+        name = "/".join(filter(None, (asked["resource"], asked["subresource"])))
+        return {"status": {"allowed": f"{asked['verb']} {name}" not in self._denied}}
+
+
+async def permitted(rights: Rights) -> list[Finding]:
+    return [it.finding for it in await perform(await permission_checks(rights, "ns", "driver-0"), limit_s=5.0)]
+
+
+async def test_a_permission_that_every_volume_needs_is_wrong_when_it_is_missing_and_named() -> None:
+    images = ("registry.example/csi-bridge/cloud:1", "registry.k8s.io/sig-storage/csi-provisioner:v6@sha256:1")
+    (found,) = await permitted(Rights("update persistentvolumeclaims", "get volumesnapshots", images=images))
+    assert (found.level, found.what) == (
+        "wrong",
+        (
+            "the pod's ServiceAccount lacks permissions that csi-provisioner needs: update persistentvolumeclaims; "
+            "get volumesnapshots.snapshot.storage.k8s.io (for volumes from snapshots)"
+        ),
+    )
+    assert "deploy/cloud/driver/rbac.yaml" in found.do
+
+
+async def test_a_permission_that_some_features_need_is_a_warning() -> None:
+    (found,) = await permitted(Rights("create leases", images=("csi-attacher:v4",)))
+    assert (found.level, "create leases.coordination.k8s.io (for --leader-election)" in found.what) == ("warning", True)
+
+
+async def test_where_the_pod_cannot_be_read_every_sidecar_is_looked_at_and_none_is_wrong_for_certain() -> None:
+    provisioner, *others = await permitted(Rights("update persistentvolumeclaims"))
+    assert (provisioner.level, provisioner.what.startswith("if csi-provisioner runs in this pod: ")) == (
+        "warning",
+        True,
+    )
+    assert [found.level for found in others] == ["ok"] * 3
+
+
+async def test_outside_a_pod_the_doctor_says_that_it_did_not_look(tmp_path: Path) -> None:
+    (found,) = await examine_permissions(limit_s=5.0, account=tmp_path)
+    assert (found.finding.level, "are not looked at" in found.finding.what) == ("ok", True)
+
+
+def test_the_permissions_looked_for_are_those_that_our_roles_grant() -> None:
+    looked_for = {
+        (verb, rule.group, rule.resource) for rules in NEEDED.values() for rule in rules for verb in rule.verbs
+    }
+    roles = (Path(__file__).parents[2] / "deploy" / "cloud" / "driver" / "rbac.yaml").read_text()
+    granted = {
+        (verb, group, resource)
+        for it in yaml.safe_load_all(roles)
+        for rule in it.get("rules", ())
+        for verb in rule["verbs"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+    }
+    assert looked_for == granted

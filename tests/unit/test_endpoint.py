@@ -29,8 +29,9 @@ def test_an_endpoint_is_a_socket_or_an_address(text: str, endpoint: Endpoint) ->
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("", "must be the absolute path"),
-        ("hub.sock", "must be the absolute path"),
+        ("", "must be wss://HOST:PORT, ws://HOST:PORT or unix:///PATH"),
+        ("hub.sock", "must be wss://HOST:PORT, ws://HOST:PORT or unix:///PATH"),
+        ("localhost:10350", "must be wss://HOST:PORT, ws://HOST:PORT or unix:///PATH"),
         ("unix://hub.sock", "must be the absolute path"),
         ("http://hub:1", "must be unix:///PATH, wss://HOST:PORT or ws://HOST:PORT"),
         ("tcp://hub:1", "must be unix:///PATH, wss://HOST:PORT or ws://HOST:PORT"),

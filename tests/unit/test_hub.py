@@ -427,6 +427,7 @@ async def test_the_state_comes_in_a_message_for_each_node_and_each_proxy_driver_
     assert (n1["node"], n1["connected"], n1["drivers"], n1["address"]) == ("n1", True, [DRIVER], "10.0.0.1:7")
     assert (n2["node"], n2["drivers"]) == ("n2", [])
     assert (driver["driver"], driver["address"]) == (DRIVER, "10.0.0.1:7")
+    assert driver["placement"] == "auto"
     assert driver["since"] >= n1["since"]
     software = hub.pop("software")
     assert software.startswith("csi-bridge/")

@@ -12,6 +12,7 @@ from common.errors import SettingsError
 from common.limits import Limits
 from common.link_settings import LinkSettings
 from edge.settings import AgentSettings
+from tests.support.certificates import Authority
 
 TLS = {"tls_ca": "/ca.pem", "tls_cert": "/cert.pem", "tls_key": "/key.pem"}
 EDGE = {"node": "n1", "hub": "wss://hub:1", **TLS}
@@ -95,7 +96,7 @@ def test_without_tls_files_there_is_no_identity() -> None:
 
 def test_tls_files_that_are_not_there_are_named(tmp_path: Path) -> None:
     settings = LinkSettings.from_texts({name: str(tmp_path / name) for name in TLS})
-    with pytest.raises(SettingsError, match=f"TLS_CERT or --tls-cert=.*cannot be used.*{tmp_path / 'tls_ca'}"):
+    with pytest.raises(SettingsError, match=f"TLS_CA or --tls-ca=.*cannot be used.*{tmp_path / 'tls_ca'}"):
         settings.tls(server=True)
 
 
@@ -141,6 +142,17 @@ def test_wss_without_tls_files_is_refused(insecure: str) -> None:
 
 def test_a_proxy_driver_beside_the_hub_needs_no_tls() -> None:
     DriverSettings.from_texts(DRIVER)
+
+
+@pytest.mark.parametrize("which", ["ca", "cert", "key"])
+def test_a_tls_file_that_cannot_be_used_is_named_by_its_own_flag(tmp_path: Path, which: str) -> None:
+    pem = Authority(tmp_path).hub()
+    texts = {f"tls_{name}": str(getattr(pem, name)) for name in ("ca", "cert", "key")}
+    getattr(pem, which).unlink()
+    with pytest.raises(
+        SettingsError, match=f"CSI_BRIDGE_HUB_TLS_{which.upper()} or --tls-{which}={texts[f'tls_{which}']}"
+    ):
+        HubSettings.from_texts(texts).tls(server=True)
 
 
 # -------------------- the hub's UNIX socket --------------------

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from cli import nodes, volumes
 from cli.listing_settings import NodesSettings, VolumesSettings
 
@@ -57,6 +59,28 @@ def test_nodes_are_a_table_and_what_went_wrong_stands_below() -> None:
         "LAST ERROR: n1: 2026-11-21T09:12:03Z CreateVolume of a.example ended with INTERNAL (from the vendor): fire?",
         "REFUSED: 2026-11-21T09:12:03Z edge edge-2 from 10.0.0.9:7: it is another one",
     ]
+
+
+LONG = node(
+    "edge-node-with-a-very-long-name-in-the-plant-of-graz",
+    address="[2001:db8:1234:5678:9abc:def0:1234:5678]:51234",
+    drivers=["storage.vendor-with-a-long-name.example.com", "another.example"],
+)
+
+
+@pytest.mark.parametrize("width", [80, 100, 200])
+def test_on_a_terminal_a_table_fits_and_nothing_of_it_is_cut(width: int) -> None:
+    lines = list(nodes.show({"nodes": [LONG], "refused": []}, width))
+    assert max(map(len, lines)) <= width
+    for column in (0, 1):
+        assert lines[column].startswith(("NODE", "edge-node-"))
+    left = "".join(line[: lines[0].index("STATE")].strip() for line in lines[1:])
+    assert left == LONG["node"]
+    assert "2026-11-21T09:12:03Z" in lines[1]
+
+
+def test_in_a_pipe_each_row_is_one_line() -> None:
+    assert len(list(nodes.show({"nodes": [LONG], "refused": []}))) == 2
 
 
 def test_a_hub_that_knows_no_node_says_so_and_whom_it_refused() -> None:

@@ -459,8 +459,9 @@ async def test_a_driver_of_a_node_away_can_be_forgotten(world: World) -> None:
             "n1",
             DRIVER,
             (
-                "driver d.example of edge node n1 is not forgotten: its agent still reports it; take its socket from "
-                "the agent's --driver first"
+                "driver d.example of edge node n1 is not forgotten: its agent still reports it; first stop the "
+                "vendor's node plugin with its node-driver-registrar on that node, and take its socket from the "
+                "agent's --driver if it is named there"
             ),
         ),
     ],

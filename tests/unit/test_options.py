@@ -8,7 +8,7 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from cli.options import CONTEXT_SETTINGS, settings_options
+from cli.options import CONTEXT_SETTINGS, SettingsCommand, settings_options
 from common.parsers import HostPort, count, duration, host_port, switch, unix_path, words
 from common.settings import REQUIRED, Settings, describe, setting
 
@@ -18,15 +18,16 @@ class KilnSettings(Settings):
     command: ClassVar[str] = "kiln"
 
     name: str = setting(REQUIRED, parse=words, help="The kiln's name.")
-    bake_limit_s: float = setting("10m", parse=duration, help="How long a batch may bake.")
+    bake_limit_s: float = setting("10m", parse=duration, group="tuning", help="How long a batch may bake.")
     batches: int = setting("4", parse=count, unit="batches", help="How many at once.")
     hub: str | None = setting(None, parse=words, aliases=("--kubeedge-hub",), help="Where the hub is.")
     sockets: tuple[Path, ...] = setting((), parse=unix_path, repeatable=True, flag="socket", help="Where to listen.")
     http: HostPort | None = setting(None, parse=host_port, help="Where to serve metrics.")
-    cold: bool = setting("false", parse=switch, help="Do not heat.")
+    cold: bool = setting("false", parse=switch, group="tls", help="Do not heat.")
+    old: bool = setting("false", parse=switch, hidden=True, help="The same.")
 
 
-@click.command(context_settings=CONTEXT_SETTINGS)
+@click.command(cls=SettingsCommand, context_settings=CONTEXT_SETTINGS)
 @click.argument("word", default="")
 @settings_options(KilnSettings)
 def kiln(settings: KilnSettings, word: str) -> None:
@@ -41,7 +42,7 @@ def test_the_command_gets_its_settings_in_one_argument() -> None:
     result = run("--name=k1", "--bake-limit", "90s", "--socket=/a", "--socket=unix:///b", "--cold", "!")
     assert result.exit_code == 0
     assert result.output == (
-        "name=k1 bake_limit_s=90 batches=4 hub=unset sockets=/a,/b http=unset cold=true!\n"
+        "name=k1 bake_limit_s=90 batches=4 hub=unset sockets=/a,/b http=unset cold=true old=false!\n"
     )  # fmt: skip
 
 
@@ -96,6 +97,19 @@ def test_a_missing_required_setting_ends_with_code_2() -> None:
 
 def test_an_unknown_flag_ends_with_code_2() -> None:
     assert run("--name=k1", "--no-such=1").exit_code == 2
+
+
+def test_help_lists_required_flags_first_and_tuning_last() -> None:
+    text = run("--help", COLUMNS="200").output
+    assert "  WORD" not in text
+    order = [line for line in text.splitlines() if line.endswith(":") and not line.startswith(" ")]
+    assert order == ["Required:", "Options:", "TLS:", "Tuning (the defaults fit most sites):"]
+    assert text.index("--name") < text.index("--batches") < text.index("--cold") < text.index("--bake-limit")
+
+
+def test_a_hidden_flag_works_and_is_not_shown() -> None:
+    assert "old=true" in run("--name=k1", "--old").output
+    assert "--old" not in run("--help").output
 
 
 def test_help_shows_every_flag_with_default_unit_and_variable() -> None:

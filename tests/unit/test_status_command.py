@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from cli.call_settings import CallSettings
+from cli.json_text import json_text
+from cli.main import cli
 from cli.status import show
 from cli.status_settings import StatusSettings
 from common.errors import SettingsError
@@ -39,22 +43,23 @@ def state(*nodes: dict[str, Any], drivers: tuple[dict[str, Any], ...] = ()) -> d
         "problems": [],
         "nodes": list(nodes),
         "drivers": list(drivers),
+        "refused": [],
     }
 
 
 def test_a_hub_that_nobody_has_met_is_one_line() -> None:
-    assert list(show(state())) == ["csi-bridge/1.2.3: 0 of 0 nodes connected (at most 100 are known), 0 proxy drivers"]
+    assert list(show(state())) == ["csi-bridge/1.2.3: 0 of 0 nodes connected (limit 100), 0 proxy drivers"]
 
 
 def test_nodes_and_proxy_drivers_are_tables_and_conflicts_stand_below() -> None:
     away = node("edge-2", connected=False, address="", drivers=[], calls=0, conflict="two machines are edge-2")
     proxy = {"driver": "a.example", "since": SINCE, "address": "pid 7 uid 0"}
     assert list(show(state(node("n1"), away, drivers=(proxy,)))) == [
-        "csi-bridge/1.2.3: 1 of 2 nodes connected (at most 100 are known), 1 proxy drivers",
+        "csi-bridge/1.2.3: 1 of 2 nodes connected (limit 100), 1 proxy driver",
         "",
-        "NODE    STATE      SINCE                 CALLS  ADDRESS        DRIVERS",
-        "n1      connected  2026-11-21T09:12:03Z  2      10.0.0.7:5123  a.example, b.example",
-        "edge-2  offline    2026-11-21T09:12:03Z  0      -              -",
+        "NODE    STATE      SINCE                 DRIVERS",
+        "n1      connected  2026-11-21T09:12:03Z  a.example, b.example",
+        "edge-2  offline    2026-11-21T09:12:03Z  -",
         "",
         "PROXY DRIVER  SINCE                 ADDRESS",
         "a.example     2026-11-21T09:12:03Z  pid 7 uid 0",
@@ -67,9 +72,28 @@ def test_what_the_hub_lost_and_what_it_cannot_write_stand_below_and_say_what_fol
     told = state() | {"trouble": "disk is full", "lost": ["2026-11-21T09:12:03Z hub.db was gone"]}
     assert list(show(told))[1:] == [
         "",
-        "NOT WRITTEN: the hub keeps its newest knowledge in memory alone, and tries again: disk is full",
+        "NOT WRITTEN: the hub has its newest records in memory only, and tries to write them: disk is full",
         "LOST: 2026-11-21T09:12:03Z hub.db was gone; calls that name no node are refused until csi-bridge trust",
     ]
+
+
+def test_who_was_refused_is_counted_and_the_command_that_names_them_is_told() -> None:
+    told = state() | {"refused": [{"role": "edge", "name": "n7"}]}
+    assert list(show(told))[-1] == "REFUSED: 1 peer; csi-bridge nodes says which and why"
+
+
+def test_the_state_is_json_by_output_and_still_by_the_old_flag() -> None:
+    assert StatusSettings.from_texts({"output": "json"}).output == "json"
+    assert StatusSettings.from_texts({"json": "true"}).json
+    assert "--json" not in CliRunner().invoke(cli, ["status", "--help"]).output
+
+
+def test_json_has_its_times_in_rfc_3339_wherever_they_stand() -> None:
+    told = {"nodes": [{"since": SINCE, "last_error": {"at": SINCE, "code": "INTERNAL"}}], "volumes": [{"since": 0.0}]}
+    assert json.loads(json_text(told)) == {
+        "nodes": [{"since": "2026-11-21T09:12:03Z", "last_error": {"at": "2026-11-21T09:12:03Z", "code": "INTERNAL"}}],
+        "volumes": [{"since": None}],
+    }
 
 
 def test_a_vendors_name_cannot_reach_the_terminal() -> None:
@@ -85,5 +109,6 @@ def test_the_largest_message_is_a_setting_and_fits_the_window(settings: type[Sta
 
 
 def test_whoever_asks_for_the_state_comes_by_the_unix_socket_alone() -> None:
-    with pytest.raises(SettingsError, match=r"CSI_BRIDGE_STATUS_HUB or --hub=.*: operators come by the hub's UNIX"):
-        StatusSettings.from_texts({"hub": "wss://hub:1"})
+    for hub in ("wss://hub:1", "localhost:10350"):
+        with pytest.raises(SettingsError, match=r"CSI_BRIDGE_STATUS_HUB or --hub=.*: must be the hub's UNIX socket"):
+            StatusSettings.from_texts({"hub": hub})
