@@ -517,7 +517,8 @@ async def _synced(settings: HubSettings, hub: Hub, tasks: Tasks) -> AsyncIterato
         except ModuleNotFoundError as error:
             why = f"needs the package {error.name}: install csi-bridge[cloud]"
             raise SettingsError("--kubeconfig", settings.kubeconfig, why) from error
-        async with following(settings.kubeconfig, settings.state_dir) as part:
+        labels, taints = settings.node_labels.to_map(), settings.register_with_taints.to_list()
+        async with following(settings.kubeconfig, settings.state_dir, labels=labels, taints=taints) as part:
             hub.sync, hub.problems, hub.volumes = part.sync, part.problems, part.volumes
             hub.placement.affinity = Affinity(part.source)
             yield
