@@ -6,8 +6,8 @@ runs. Below another root directory no mount would be found that the state tells 
 Rules:
 
 * An agent that mounts starts with the node and the root directory that its state was begun with, or not at all.
-* A state that knows no pod and no volume, with no volume below its root directory either, is put aside for another node:
-  so the right name mends a typo in `--node`. It is not used further, because its facts name the other node.
+* A state that knows no pod and no volume, with no volume below its root directory either, is put aside for another
+  node: so the right name mends a typo in `--node`. It is not used further, because its facts name the other node.
 * A file that cannot be read or written keeps no node from its volumes: it is said, and written anew.
 """
 
