@@ -122,7 +122,7 @@ class Hub:
             self._refusals.add(link, refusal.reason, refusal.why)
             link.refuse(refusal)
             return
-        self._refusals.settle(link.peer.role, link.peer.name)
+        self._refusals.settle(link)
         link.context = role
         self._links[link] = time.time()
         link.accept()
