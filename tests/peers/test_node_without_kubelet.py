@@ -78,6 +78,34 @@ def test_a_pods_claim_is_mounted_and_the_cluster_knows_the_node_and_its_driver(
     assert (path / "file").read_text() == "hello"
 
 
+def test_an_event_tells_once_why_a_pod_whose_volumes_are_mounted_stays_pending(
+    node: ClusterNode, control_plane: ControlPlane
+) -> None:
+    api = control_plane.api
+
+    def told(name: str) -> list[Object]:
+        found = api.get("Pod", name, namespace="default")
+        assert found is not None
+        events = api.all("Event", namespace="default")
+        mine = [it for it in events if it["involvedObject"].get("uid") == found["metadata"]["uid"]]
+        return [it for it in mine if it["reason"] == "VolumesMounted"]
+
+    node.start()
+    create(control_plane, *volume("data", node.make_volume("data")), pod("web", "data"))
+    wait_for(lambda: told("web"), what="event", instead=node.tell)
+    (event,) = told("web")
+    assert event["message"].startswith(f"All volumes are mounted on node {NODE}. No kubelet runs there, ")
+
+    node.restart_agent()
+    node.bridge.hub.kill()
+    node.bridge.hub.start()
+    node.agent.wait_connected(connected=False)
+    node.agent.wait_connected()
+    create(control_plane, *volume("more", node.make_volume("more")), pod("other", "more"))
+    wait_for(lambda: told("other"), what="event of the next pod", instead=node.tell)
+    assert told("web") == [event]
+
+
 def test_a_driver_without_a_topology_is_tied_to_its_node_and_mounts_what_is_bound_to_it(
     node: ClusterNode, control_plane: ControlPlane
 ) -> None:
