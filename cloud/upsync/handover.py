@@ -53,7 +53,7 @@ class HandOver:
 
 
 def _open(node: Body, change: Body) -> None:
-    """Add to a merge patch what lets pods come to a Node again."""
+    """Add to a merge patch the removal of the label and the taints that keep pods away from a Node."""
     if (node["metadata"].get("labels") or {}).get(EDGE) == AGENT:
         change["metadata"]["labels"] = {EDGE: None}
     taints = (node.get("spec") or {}).get("taints") or []
