@@ -96,6 +96,7 @@ def test_an_event_tells_once_why_a_pod_whose_volumes_are_mounted_stays_pending(
     (event,) = told("web")
     assert event["message"].startswith(f"All volumes are mounted on node {NODE}. No kubelet runs there, ")
 
+    node.agent.stop()
     node.restart_agent()
     node.bridge.hub.kill()
     node.bridge.hub.start()
