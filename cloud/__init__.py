@@ -14,5 +14,6 @@ The hub:
 * `store`, `losses`: the nodes on disk; lost reports, until an operator settles them.
 * `sync`: objects to the nodes, facts from the nodes.
 * `kubernetes_part`, `kube`, `kube_credentials`, `upsync`: the same with a Kubernetes API server in place of manifests.
+* `node_marks`: labels and taints of the Nodes that the hub makes.
 * `volume_report`: the answer for `csi-bridge volumes`.
 """

@@ -4,6 +4,7 @@ import grp
 from dataclasses import dataclass
 from pathlib import Path
 
+from cloud.node_marks import AGENT, EDGE, Labels, Taints, labels, taints
 from common.endpoint import is_loopback
 from common.link_settings import LinkSettings
 from common.parsers import HostPort, bounded, count, host_port, path, unix_path, words
@@ -53,6 +54,18 @@ class HubSettings(LinkSettings):
         parse=words,
         help="Kubernetes cluster that has the pods, claims and volumes of the edge nodes: a kubeconfig file, or "
         "in-cluster for the ServiceAccount of the hub's pod.",
+    )
+    node_labels: Labels = setting(
+        f"{EDGE}={AGENT}",
+        parse=labels,
+        help="With --kubeconfig: the labels of each Node that the hub makes for a node without a kubelet. They replace "
+        "the default; an empty flag sets none. The hub sets them once and keeps your later changes.",
+    )
+    register_with_taints: Taints = setting(
+        f"{EDGE}={AGENT}:NoSchedule",
+        parse=taints,
+        help="With --kubeconfig: the taints of each such Node, as for --node-labels: only pods that tolerate them go "
+        "there.",
     )
     max_connections: int = setting(
         "20000",

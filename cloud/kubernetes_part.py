@@ -1,11 +1,11 @@
 """The Kubernetes part of the hub: what its nodes are told comes from an API server, and what they tell goes there."""
 
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Protocol
 
-from cloud.kube import connect
+from cloud.kube import Body, connect
 from cloud.sync.closures import Closures
 from cloud.sync.cluster import Cluster
 from cloud.sync.fact_files import FactFiles
@@ -56,8 +56,10 @@ class KubernetesPart:
 
 
 @asynccontextmanager
-async def following(kubeconfig: str, state_dir: Path) -> AsyncIterator[KubernetesPart]:
-    """Follow an API server, and write to it, until the block ends.
+async def following(
+    kubeconfig: str, state_dir: Path, *, labels: Mapping[str, str] | None = None, taints: Sequence[Body] = ()
+) -> AsyncIterator[KubernetesPart]:
+    """Follow an API server, and write to it, until the block ends. The Nodes that it makes get `labels` and `taints`.
 
     Raises:
         SettingsError: the kubeconfig or the state directory cannot be used.
@@ -68,7 +70,7 @@ async def following(kubeconfig: str, state_dir: Path) -> AsyncIterator[Kubernete
         cluster = Cluster(kube, unready=hearts.doubt)
         closures = Closures(cluster)
         writers: dict[str, Writer] = {
-            "Node": NodeWriter(kube, in_use),
+            "Node": NodeWriter(kube, in_use, labels=labels, taints=taints),
             "CSINode": CSINodeWriter(kube),
             "PersistentVolumeClaim": ClaimWriter(kube, closures),
             "Pod": PodWriter(kube),

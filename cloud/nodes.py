@@ -33,11 +33,15 @@ from common.link import Link
 from common.messages import Hello, Kind, Reason
 from common.reports import MAX_REPORT_BYTES, DriverReport, encode_reports, vendor_version
 from common.status import Status
+from common.uplink import LONGEST_REDIAL_S
 
 log = logging.getLogger("csi_bridge.hub.nodes")
 
 _SOON_S = 10.0
 """A link that is replaced within so long was hardly dead: an agent needs twice its keepalive (20 s) to give one up."""
+
+_CONFLICT_S = 3 * LONGEST_REDIAL_S
+"""So long after the last refusal a conflict counts as mended: a refused agent comes again every 30 s at the latest."""
 
 _SHOWN_CHARS = 100
 """Of what an agent says of its software."""
@@ -108,6 +112,7 @@ class _Node:
     stored: StoredNode
     visit: _Visit | None = None
     conflict: str = ""
+    refused_at: float = 0.0
     replaced_soon: int = 0
 
 
@@ -288,7 +293,7 @@ class Nodes:
                 "drivers": [report.driver for report in node.stored.reports],
                 "versions": {report.driver: vendor_version(report) for report in node.stored.reports},
                 "streams": link.session.open_streams if link is not None else 0,
-                "conflict": node.conflict,
+                "conflict": node.conflict if time.monotonic() - node.refused_at < _CONFLICT_S else "",
             }
 
     # ---- calls -------------------------------------------------------------------------------------------------------
@@ -344,6 +349,7 @@ class Nodes:
                 f"two machines are {hello.name}: instance {stored.instance} at {old.link.peer_identity.address} stays, "
                 f"instance {hello.instance} at {link.peer_identity.address} is refused"
             )
+            node.refused_at = time.monotonic()
             log.error("%s", node.conflict)
             raise HandshakeRefused(Reason.CONFLICT, why)
         self._end(node, old)  # before its end is heard: it is no longer the node's

@@ -1,4 +1,7 @@
-"""A refusal: a peer whose hello the hub did not take, and why. The newest of each peer, for people; in memory alone."""
+"""A refusal: a peer whose hello the hub did not take, and why. The newest of each peer, for people; in memory alone.
+
+A refusal is forgotten when a peer of its role and name is let in, or the same machine under another name.
+"""
 
 import time
 from collections import OrderedDict
@@ -18,11 +21,13 @@ class Refusals:
 
     def __init__(self) -> None:
         self._found: OrderedDict[tuple[str, str], dict[str, object]] = OrderedDict()
+        self._instances: dict[tuple[str, str], str] = {}
 
     def add(self, link: Link, reason: str, why: str) -> None:
         """The peer of a link was refused just now."""
         role, name = link.peer.role[:_SHOWN_CHARS], link.peer.name[:_SHOWN_CHARS]
-        self.settle(role, name)
+        self._forget(role, name)
+        self._instances[role, name] = link.peer.instance[:_SHOWN_CHARS]
         self._found[role, name] = {
             "role": role,
             "name": name,
@@ -32,11 +37,19 @@ class Refusals:
             "why": why[:_LONGEST_WHY],
         }
         if len(self._found) > MOST:
-            self._found.popitem(last=False)
+            self._forget(*next(iter(self._found)))
 
-    def settle(self, role: str, name: str) -> None:
-        """Such a peer was let in."""
-        self._found.pop((role[:_SHOWN_CHARS], name[:_SHOWN_CHARS]), None)
+    def settle(self, link: Link) -> None:
+        """The peer of a link was let in."""
+        role, name = link.peer.role[:_SHOWN_CHARS], link.peer.name[:_SHOWN_CHARS]
+        self._forget(role, name)
+        instance = link.peer.instance
+        for key in [key for key, known in self._instances.items() if instance and (key[0], known) == (role, instance)]:
+            self._forget(*key)
+
+    def _forget(self, role: str, name: str) -> None:
+        self._found.pop((role, name), None)
+        self._instances.pop((role, name), None)
 
     def describe(self) -> Iterator[dict[str, object]]:
         """For the operator; `at` is in seconds since the epoch."""

@@ -122,7 +122,7 @@ class Hub:
             self._refusals.add(link, refusal.reason, refusal.why)
             link.refuse(refusal)
             return
-        self._refusals.settle(link.peer.role, link.peer.name)
+        self._refusals.settle(link)
         link.context = role
         self._links[link] = time.time()
         link.accept()
@@ -518,7 +518,8 @@ async def _synced(settings: HubSettings, hub: Hub, tasks: Tasks) -> AsyncIterato
         except ModuleNotFoundError as error:
             why = f"needs the package {error.name}: install csi-bridge[cloud]"
             raise SettingsError("--kubeconfig", settings.kubeconfig, why) from error
-        async with following(settings.kubeconfig, settings.state_dir) as part:
+        labels, taints = settings.node_labels.to_map(), settings.register_with_taints.to_list()
+        async with following(settings.kubeconfig, settings.state_dir, labels=labels, taints=taints) as part:
             hub.sync, hub.problems, hub.volumes = part.sync, part.problems, part.volumes
             hub.placement.affinity = Affinity(part.source)
             yield

@@ -97,14 +97,16 @@ class LinkSettings(ProcessSettings):
         if not endpoint.tls and not (self.insecure and is_loopback(endpoint.host)):
             raise self.wrong(name, "plain ws:// is for loopback addresses with --insecure; use wss://")
 
-    def listen_unix(self, name: str, *, mode: int, gid: int | None = None) -> UnixListener:
-        """A listening socket at the path in field `name`.
+    def listen_unix(
+        self, name: str, *, mode: int, gid: int | None = None, make_directory: bool = False
+    ) -> UnixListener:
+        """A listening socket at the path in field `name`; the rest as for `common.sockets.listen_unix`.
 
         Raises:
             SettingsError: nothing can listen there.
         """
         try:
-            return listen_unix(getattr(self, name), mode=mode, gid=gid)
+            return listen_unix(getattr(self, name), mode=mode, gid=gid, make_directory=make_directory)
         except (OSError, ValueError) as error:
             raise self.wrong(
                 name, error.strerror if isinstance(error, OSError) and error.strerror else str(error)

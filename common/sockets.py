@@ -56,19 +56,25 @@ class UnixListener(socket.socket):
         path.chmod(mode)
 
 
-def listen_unix(path: Path, *, mode: int, gid: int | None = None, backlog: int = 1024) -> UnixListener:
+def listen_unix(
+    path: Path, *, mode: int, gid: int | None = None, backlog: int = 1024, make_directory: bool = False
+) -> UnixListener:
     """Listen on a UNIX socket. A file left by a process that died is replaced; one that answers is not.
 
     Args:
-        path: where; its directory must exist.
+        path: where; its directory must exist, unless `make_directory` says otherwise.
         mode: the file's permissions, e.g. 0o660, independent of the umask.
         gid: the file's group; the process's own if None.
         backlog: connections that may wait to be accepted.
+        make_directory: make the directory for this process's own user if its parent exists. Only for a socket that no
+            other user comes to.
 
     Raises: ValueError: the path is too long. OSError: somebody serves there, the path is something else than a
     socket, the directory is missing, or the system refuses; the text says which and what to do.
     """
     _check_length(str(path))
+    if make_directory:
+        _make_directory(path)
     if not path.parent.is_dir():
         raise FileNotFoundError(
             errno.ENOENT, f"cannot listen on {path}: the directory {path.parent} does not exist (create it first)"
@@ -84,6 +90,17 @@ def listen_unix(path: Path, *, mode: int, gid: int | None = None, backlog: int =
         raise
     listener.settimeout(0.0)
     return listener
+
+
+def _make_directory(path: Path) -> None:
+    try:
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise OSError(
+            error.errno,
+            f"cannot listen on {path}: the directory {path.parent} does not exist and cannot be created: "
+            f"{error.strerror} (create it first)",
+        ) from error
 
 
 @contextlib.contextmanager

@@ -496,6 +496,8 @@ def _close_reason(core: ClientProtocol | ServerProtocol) -> str:
         return f"the peer closed the WebSocket: {received.reason}"
     if core.handshake_exc is not None and not _left_early(core):
         return f"it does not speak WebSocket: {core.handshake_exc}"
+    if isinstance(core.parser_exc, EOFError):  # a killed process leaves so, and so does whatever relays TCP in between
+        return "the connection was cut at the peer's end, without a goodbye"
     if core.parser_exc is not None:
         return f"the peer broke the WebSocket protocol: {core.parser_exc}"
     return "the peer closed the connection"

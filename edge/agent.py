@@ -288,7 +288,7 @@ async def run(settings: AgentSettings, stopping: asyncio.Event) -> None:
             },
             "/volumes": lambda: _link(agent, uplink) | part.describe(),
         }
-        status = StatusEndpoint(settings.listen_unix("status", mode=0o600), pages)
+        status = StatusEndpoint(settings.listen_unix("status", mode=0o600, make_directory=True), pages)
     try:
         async with supervised() as tasks:
             await part.start(tasks)

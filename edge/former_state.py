@@ -1,5 +1,7 @@
 """A former state: what an agent knew while it mounted volumes, put aside when a kubelet is to do that.
 
+It is also put aside when it is another node's and holds nothing (`edge.home`).
+
 An agent that mounts again later starts as after the loss of these files (docs/recovery.md): it hears from the hub which
 pods there are, finds on the disk what is mounted, and hears the drivers that register. What it knew before the
 kubelet's time is no more true: the pod may be gone, its volume attached to another node, and a driver removed.
@@ -29,12 +31,16 @@ _JOURNALS = ("", "-wal", "-shm")
 _FILES = (*(f"{name}.db" for name in _DATABASES), "drivers.json")
 
 
-def put_aside(state_dir: Path, *, now: float) -> str:
+BEFORE_A_KUBELET = "of the time before the kubelet's"
+
+
+def put_aside(state_dir: Path, *, now: float, what: str = BEFORE_A_KUBELET) -> str:
     """Put what is in a state directory aside, if there is anything.
 
     Args:
         state_dir: where; it may be missing.
         now: the time, in seconds since the epoch.
+        what: why it is a former state, for people: "it is …".
 
     Returns:
         Why it could not be done, in words; empty if it was.
@@ -43,18 +49,18 @@ def put_aside(state_dir: Path, *, now: float) -> str:
         SettingsError: another agent uses it.
     """
     try:
-        _put_aside(state_dir, f".own-{timestamp(now)}")
+        _put_aside(state_dir, f".own-{timestamp(now)}", what)
     except BlockingIOError:
         raise SettingsError("--state-dir", str(state_dir), "another edge agent is using it") from None
     except OSError as error:
         return (
-            f"edge.db, volumes.db and drivers.json in {state_dir} are of the time before the kubelet's and cannot be "
-            f"put aside ({error.strerror or error}): remove them before an agent mounts volumes here again"
+            f"edge.db, volumes.db and drivers.json in {state_dir} are {what} and cannot be put aside "
+            f"({error.strerror or error}): remove them before an agent mounts volumes here again"
         )
     return ""
 
 
-def _put_aside(state_dir: Path, aside: str) -> None:
+def _put_aside(state_dir: Path, aside: str, what: str) -> None:
     moves = list(_moves(state_dir, aside))
     if not moves:
         return
@@ -65,7 +71,7 @@ def _put_aside(state_dir: Path, aside: str) -> None:
             held.callback(os.close, lock(state_dir / f"{name}.lock"))
         for file, to in moves:
             file.rename(to)
-            log.warning("%s is of the time before the kubelet's; it is moved to %s", file, to)
+            log.warning("%s is %s; it is moved to %s", file, what, to)
     for file in set(earlier) - {to for _, to in moves}:
         file.unlink()
 

@@ -6,22 +6,34 @@ runs. Below another root directory no mount would be found that the state tells 
 Rules:
 
 * An agent that mounts starts with the node and the root directory that its state was begun with, or not at all.
+* A state that knows no pod and no volume, with no volume below its root directory either, is put aside for another
+  node: so the right name mends a typo in `--node`. It is not used further, because its facts name the other node.
 * A file that cannot be read or written keeps no node from its volumes: it is said, and written anew.
 """
 
+import contextlib
 import json
 import logging
 import os
+import sqlite3
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from common.errors import SettingsError
+from edge.disk.found_volumes import Found, scan
+from edge.disk.root_dir import RootDir
 
 log = logging.getLogger("csi_bridge.edge.home")
 
 
 class Home:
-    """`home.json` in the state directory. Everything here blocks, for a small file."""
+    """`home.json` in the state directory. Everything here blocks, for a small file.
+
+    Attributes:
+        is_others: the state is of another node, or another root directory, and holds nothing: it must be put aside
+            before it is used.
+    """
 
     def __init__(self, state_dir: Path, node: str, root_dir: Path) -> None:
         """See whether the state is this one's, or nobody's yet.
@@ -37,8 +49,11 @@ class Home:
         self._path = state_dir / "home.json"
         self._home = {"node": node, "rootDir": str(root_dir.absolute())}
         self._kept = _read(self._path)
+        self.is_others = bool(self._kept) and self._kept != self._home
+        if not self.is_others or _is_unused(state_dir, Path(self._kept["rootDir"])):
+            return
         for key, flag in (("node", "--node"), ("rootDir", "--root-dir")):
-            if self._kept and self._kept[key] != self._home[key]:
+            if self._kept[key] != self._home[key]:
                 raise SettingsError(flag, self._home[key], _why(state_dir, f"{flag}={self._kept[key]}"))
 
     def keep(self) -> None:
@@ -51,7 +66,32 @@ class Home:
         except OSError as error:
             log.error("%s cannot be written: %s", self._path, error.strerror or error)  # noqa: TRY400  # not a bug
             return
-        self._kept = self._home
+        self._kept, self.is_others = self._home, False
+
+
+def _is_unused(state_dir: Path, root_dir: Path) -> bool:
+    """Whether neither the state nor the disk knows of a pod or a volume; False if that cannot be read."""
+    try:
+        known = any(
+            _has_row(state_dir / file, table, where)
+            for file, table, where in (
+                ("edge.db", "objects", "kind = 'Pod'"),
+                ("volumes.db", "devices", "TRUE"),
+                ("volumes.db", "publications", "TRUE"),
+            )
+        )
+        return not known and scan(RootDir(root_dir)) == Found()
+    except (OSError, sqlite3.Error):
+        return False
+
+
+def _has_row(file: Path, table: str, where: str) -> bool:
+    if not file.exists():
+        return False
+    with contextlib.closing(sqlite3.connect(f"file:{quote(str(file))}?mode=rw", uri=True)) as database:
+        if database.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (table,)).fetchone() is None:
+            return False
+        return database.execute(f"SELECT 1 FROM {table} WHERE {where} LIMIT 1").fetchone() is not None  # noqa: S608  # our own names
 
 
 def _why(state_dir: Path, kept: str) -> str:

@@ -78,6 +78,10 @@ class KubeletPart:
         self._unkept = ""
         self._home = Home(settings.state_dir, settings.node, settings.root_dir) if own else None
         self._root_lock = _take_root(settings.root_dir) if own else None
+        if self._home is not None and self._home.is_others:
+            why = put_aside(settings.state_dir, now=time.time(), what="of another --node or --root-dir")
+            if why:
+                raise SettingsError("--state-dir", str(settings.state_dir), why)
         self.volumes = Volumes(settings) if own else None
         self._streams = self.volumes.streams if self.volumes is not None else observe_stream()
         self.registry = DriverRegistry(

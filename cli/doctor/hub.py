@@ -17,14 +17,15 @@ from common.errors import BridgeError, timestamp
 from common.limits import Limits
 from common.parsers import HostPort
 from common.tls import TlsFiles
+from common.uplink import LONGEST_REDIAL_S
 from common.version import SOFTWARE
 
 State = dict[str, Any]
 
 _LOG = "look at the hub's log"
 
-_RECENT_S = 300.0
-"""Who is refused comes again every 30 s: one who was not here for so long has given up, or was let in elsewhere."""
+_RECENT_S = 3 * LONGEST_REDIAL_S
+"""A refused peer comes again every 30 s at the latest: one that stayed away for so long was mended or stopped."""
 
 _MOST_PROBLEMS = 20
 

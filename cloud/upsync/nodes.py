@@ -6,8 +6,10 @@ Rules:
   is staged (RULE C12).
 * Of a Node that the hub made it also writes what the machine has, as a kubelet does, so that the scheduler puts pods
   there. What somebody made of `allocatable` stays as long as the machine has what it had.
-* A label that is there with another value stays, and so does one that a kubelet may not set either (the NodeRestriction
-  admission): the hub may set it, but must not on the word of one machine.
+* The labels and taints of `cloud.node_marks` stand in the request that makes the Node, and nowhere else: an operator's
+  later changes hold.
+* A label that is there with another value stays. The hub sets no label on the word of one machine that a kubelet may
+  not set either (the NodeRestriction admission), and not `csi-bridge.io/edge`.
 * `csi-bridge.io/node` of a node is its own name: with another one it would be given the pods and Secrets of that one.
 * Of the annotations only the drivers' node ids come from the node. Those of drivers that it does not tell of stay,
   unless the hub wrote them.
@@ -15,10 +17,11 @@ Rules:
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from cloud.kube import RESOURCES, Body
+from cloud.node_marks import EDGE
 from cloud.upsync.api import Api
 from cloud.upsync.in_use import InUse
 from cloud.upsync.ownership import HUB, MADE_BY, annotation, find, is_made, remember_drivers, written_drivers
@@ -51,14 +54,19 @@ _KUBELET_LABELS: Final = frozenset({
 class NodeWriter:
     """Writes what nodes tell of themselves."""
 
-    def __init__(self, api: Api, in_use: InUse) -> None:
+    def __init__(
+        self, api: Api, in_use: InUse, *, labels: Mapping[str, str] | None = None, taints: Sequence[Body] = ()
+    ) -> None:
         """Nothing is written yet.
 
         Args:
             api: where the Nodes are.
             in_use: is told which volumes stand in each.
+            labels: of each Node that it makes, beside those that a kubelet would know itself.
+            taints: of each Node that it makes.
         """
         self._api, self._in_use = api, in_use
+        self._labels, self._taints = labels or {}, taints
         self._problems: dict[str, list[str]] = {}
 
     async def write(self, node: str, ref: Ref, fact: Mapping[str, Any] | None) -> None:
@@ -74,7 +82,7 @@ class NodeWriter:
         if found is None:
             if fact is None:
                 return
-            found = await self._api.create(_NODES, _new_node(node))
+            found = await self._api.create(_NODES, self._new_node(node))
         if fact is not None:
             found = await self._write_in_use(node, found, fact)
         change = _Change(node, found, fact)
@@ -94,6 +102,15 @@ class NodeWriter:
     def problems(self) -> list[str]:
         """What people must mend, in sentences."""
         return [text for node in sorted(self._problems) for text in self._problems[node]]
+
+    def _new_node(self, node: str) -> Body:
+        metadata = {
+            "name": node,
+            "labels": {**self._labels, **_base_labels(node, None)},
+            "annotations": {MADE_BY: HUB, _ATTACHED: "true"},
+        }
+        spec = {"spec": {"taints": list(self._taints)}} if self._taints else {}
+        return {"apiVersion": "v1", "kind": "Node", "metadata": metadata, **spec}
 
     async def _write_in_use(self, node: str, found: Body, fact: Mapping[str, Any]) -> Body:
         told, there = _in_use(fact), _in_use(found)
@@ -187,15 +204,6 @@ def _in_use(body: Mapping[str, Any]) -> list[str]:
     return list((body.get("status") or {}).get("volumesInUse") or ())
 
 
-def _new_node(node: str) -> Body:
-    metadata = {
-        "name": node,
-        "labels": _base_labels(node, None),
-        "annotations": {MADE_BY: HUB, _ATTACHED: "true"},
-    }
-    return {"apiVersion": "v1", "kind": "Node", "metadata": metadata}
-
-
 def _base_labels(node: str, fact: Mapping[str, Any] | None) -> Mapping[str, str]:
     """What a kubelet would know without its drivers. The agent runs on Linux alone."""
     labels = {"kubernetes.io/os": "linux"}
@@ -230,7 +238,12 @@ def _amount(text: object) -> int | None:
 
 
 def _is_reserved(label: str) -> bool:
-    """Whether a kubelet may not set a label of its own Node (kubernetes plugin/pkg/admission/noderestriction)."""
+    """Whether a node may not set a label of its own Node: `EDGE`, and those that a kubelet may not set either.
+
+    Source: kubernetes plugin/pkg/admission/noderestriction.
+    """
+    if label == EDGE:
+        return True
     domain, slash, _ = label.partition("/")
     if not slash or not _is_within(domain, _KUBERNETES):
         return False

@@ -6,22 +6,35 @@ Rules:
   kubelet still runs it may be started a second time.
 * A pod that is being deleted ends when its node has told that nothing of its volumes is left there, and not before:
   with grace 0, which a kubelet says last as well, and for its UID alone.
+* When all volumes of a pod are mounted an Event says so, and that no kubelet starts the containers: nothing else tells
+  why the pod stays Pending. It is written before the condition that it is about, so that each change is told once.
 * Other conditions stay. The time of a condition is that at which it changed here: a node's clock may be wrong.
 """
 
+import hashlib
+import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from cloud.kube import RESOURCES, Body, KubeError
-from cloud.sync.fact_kinds import RELEASED
+from cloud.sync.fact_kinds import MOUNTED, RELEASED
 from cloud.upsync.api import Api
+from cloud.upsync.events import EventWriter
 from cloud.upsync.ownership import find, is_made
 from common.errors import timestamp
 from common.objects import Ref
 
+log = logging.getLogger("csi_bridge.hub.upsync")
+
 _PODS: Final = RESOURCES["Pod"]
 _NODES: Final = RESOURCES["Node"]
+
+_FORBIDDEN: Final = 403
+"""By a cluster's policy, perhaps for good: the condition is written all the same."""
+
+_LONGEST_NAME_CHARS: Final = 236
+"""Of a pod's name in the name of its event: a name has 253 characters, and 17 of them are of the pod's uid."""
 
 
 class PodWriter:
@@ -35,6 +48,7 @@ class PodWriter:
             now: the time, in seconds since the epoch.
         """
         self._api, self._now = api, now
+        self._events = EventWriter(api)
         self._problems: dict[tuple[str, Ref], str] = {}
 
     async def write(self, node: str, ref: Ref, fact: Body | None) -> None:
@@ -58,6 +72,8 @@ class PodWriter:
         elif ends:
             await self._end(ref, pod)
         else:
+            if _is_mounted(told) and not _is_mounted((pod.get("status") or {}).get("conditions") or ()):
+                await self._tell_mounted(node, ref, fact)
             change = {
                 "metadata": {"resourceVersion": pod["metadata"]["resourceVersion"]},
                 "status": {"conditions": conditions},
@@ -72,6 +88,29 @@ class PodWriter:
         """What people must mend, in sentences."""
         return [self._problems[key] for key in sorted(self._problems)]
 
+    async def _tell_mounted(self, node: str, ref: Ref, fact: Body) -> None:
+        uid, now = fact["metadata"]["uid"], timestamp(self._now())
+        name = f"{ref.name[:_LONGEST_NAME_CHARS].rstrip('.-')}.{hashlib.sha256(uid.encode()).hexdigest()[:16]}"
+        about = {"apiVersion": "v1", "kind": "Pod", "namespace": ref.namespace, "name": ref.name, "uid": uid}
+        event = {
+            "involvedObject": about,
+            "reason": "VolumesMounted",
+            "message": (
+                f"All volumes are mounted on node {node}. No kubelet runs there, so Kubernetes does not start the "
+                f"pod's containers. On the node, csi-bridge edge volumes shows where each volume is mounted"
+            ),
+            "type": "Normal",
+            "count": 1,
+            "firstTimestamp": now,
+            "lastTimestamp": now,
+        }
+        try:
+            await self._events.write(node, Ref("Event", ref.namespace, name), event)
+        except KubeError as error:
+            if error.code != _FORBIDDEN:
+                raise
+            log.info("%s gets no event that its volumes are mounted: %s", ref, error)
+
     async def _end(self, ref: Ref, pod: Body) -> None:
         try:
             await self._api.delete(_PODS, ref.name, ref.namespace, uid=pod["metadata"]["uid"], grace_s=0)
@@ -83,6 +122,10 @@ class PodWriter:
 def _is_about(node: str, fact: Body, pod: Body) -> bool:
     same = fact["metadata"]["uid"] == pod["metadata"]["uid"]
     return bool(same and pod["spec"].get("nodeName") == node)
+
+
+def _is_mounted(conditions: Iterable[Body]) -> bool:
+    return any(it.get("type") == MOUNTED and it.get("status") == "True" for it in conditions)
 
 
 def _is_released(told: list[Body]) -> bool:

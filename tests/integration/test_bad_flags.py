@@ -56,6 +56,8 @@ WRONG = {
     "MODE": ("0999", "rw-rw----", "66", "07777", ""),
     "PATH": ("", "a\0b"),
     "TEXT": ("", "two\nlines", "a\x00b"),
+    "KEY=VALUE,...": ("edge", "a=b=c", "-a=b", "a=b,a=c"),
+    "KEY=VALUE:EFFECT,...": ("edge", "a=b", "a=b:Never", "a:NoSchedule,a=b:NoSchedule"),
     "NAME": ("", "two\nlines", "a\x00b", "n" * 254),
 }
 """By what stands for the value in `--help`. A closed set of words adds its own."""

@@ -8,6 +8,7 @@ import os
 import re
 import socket
 import sqlite3
+import stat
 import subprocess
 import sys
 import urllib.request
@@ -102,9 +103,15 @@ class Serving:
     """A process that serves in spite of all."""
 
     def __init__(
-        self, role: Role, directory: Path, logs: Path, *flags: str, program: Sequence[str] = (str(PROGRAM),)
+        self,
+        role: Role,
+        directory: Path,
+        logs: Path,
+        *flags: str,
+        program: Sequence[str] = (str(PROGRAM),),
+        at: Path | None = None,
     ) -> None:
-        self.socket = directory / "it.sock"
+        self.socket = at or directory / "it.sock"
         self._process = Process(str(role), role.command(directory, *flags, program=program), log=logs / "log")
 
     def __enter__(self) -> Self:
@@ -136,12 +143,27 @@ def stale(path: Path) -> None:
 # -------------------- the socket that a process makes --------------------
 
 
-@ROLES
+@pytest.mark.parametrize("role", [HUB, DRIVER], ids=str)
 def test_a_socket_in_a_directory_that_is_missing_is_named(short_dir: Path, role: Role) -> None:
+    """Others come to it, in other containers and of other users: which of them may is not for the process to guess."""
     path = short_dir / "none" / "x.sock"
     assert refusal_of(role, short_dir, f"{role.socket}={path}") == (
         f"{role.label(role.socket)}={path}: cannot listen on {path}: the directory {path.parent} does not exist "
         "(create it first)"
+    )
+
+
+def test_an_agent_makes_the_missing_directory_of_its_status_for_its_own_user(short_dir: Path, tmp_path: Path) -> None:
+    path = short_dir / "made" / "it.sock"
+    with Serving(EDGE, short_dir, tmp_path, f"--status={path}", at=path):
+        assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+
+
+def test_an_agent_names_the_directory_of_its_status_that_it_cannot_make(short_dir: Path) -> None:
+    path = short_dir / "no" / "such" / "it.sock"
+    assert refusal_of(EDGE, short_dir, f"--status={path}") == (
+        f"{EDGE.label('--status')}={path}: cannot listen on {path}: the directory {path.parent} does not exist and "
+        "cannot be created: No such file or directory (create it first)"
     )
 
 

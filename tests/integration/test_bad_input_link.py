@@ -212,6 +212,16 @@ def test_a_websocket_frame_that_is_not_ours_closes_the_websocket(
         assert why in hub.logged(where)[0]["msg"]
 
 
+@pytest.mark.parametrize("data", [b"", b"\x82\x85\x00"], ids=["between frames", "within one"])
+def test_a_connection_that_ends_without_a_goodbye_was_cut_and_broke_no_protocol(hub: Hub, data: bytes) -> None:
+    """A killed process leaves so: the kernel closes its socket, perhaps in the middle of a frame."""
+    with Stranger(hub.address) as stranger:
+        name = f"n{stranger.address}"
+        stranger.greet(hello("edge", name))
+        stranger.send(data)
+    hub.wait_logged(f"edge {name} is gone: the connection was cut at the peer's end, without a goodbye")
+
+
 # -------------------- session --------------------
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sqlite3
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -75,6 +76,35 @@ def test_a_pods_claim_is_mounted_and_the_cluster_knows_the_node_and_its_driver(
     create(control_plane, pod("again", "data"))
     (path,) = node.wait_published("again")
     assert (path / "file").read_text() == "hello"
+
+
+def test_an_event_tells_once_why_a_pod_whose_volumes_are_mounted_stays_pending(
+    node: ClusterNode, control_plane: ControlPlane
+) -> None:
+    api = control_plane.api
+
+    def told(name: str) -> list[Object]:
+        found = api.get("Pod", name, namespace="default")
+        assert found is not None
+        events = api.all("Event", namespace="default")
+        mine = [it for it in events if it["involvedObject"].get("uid") == found["metadata"]["uid"]]
+        return [it for it in mine if it["reason"] == "VolumesMounted"]
+
+    node.start()
+    create(control_plane, *volume("data", node.make_volume("data")), pod("web", "data"))
+    wait_for(lambda: told("web"), what="event", instead=node.tell)
+    (event,) = told("web")
+    assert event["message"].startswith(f"All volumes are mounted on node {NODE}. No kubelet runs there, ")
+
+    node.agent.stop()
+    node.restart_agent()
+    node.bridge.hub.kill()
+    node.bridge.hub.start()
+    node.agent.wait_connected(connected=False)
+    node.agent.wait_connected()
+    create(control_plane, *volume("more", node.make_volume("more")), pod("other", "more"))
+    wait_for(lambda: told("other"), what="event of the next pod", instead=node.tell)
+    assert told("web") == [event]
 
 
 def test_a_driver_without_a_topology_is_tied_to_its_node_and_mounts_what_is_bound_to_it(
@@ -256,17 +286,20 @@ def test_the_scheduler_puts_a_pod_on_the_node_by_itself_where_there_is_room(
 
     arch = {"kubernetes.io/arch": known["metadata"]["labels"]["kubernetes.io/arch"], "kubernetes.io/hostname": NODE}
     create(control_plane, *volume("data", node.make_volume("data")))
-    create(control_plane, unbound(pod("web", "data"), cpu="10m", nodeSelector=arch))
-    create(control_plane, unbound(pod("large"), cpu="10k"))
+    tolerations = [{"key": "csi-bridge.io/edge", "operator": "Exists"}]
+    create(control_plane, unbound(pod("web", "data"), cpu="10m", nodeSelector=arch, tolerations=tolerations))
+    create(control_plane, unbound(pod("large"), cpu="10k", tolerations=tolerations))
+    create(control_plane, unbound(pod("stranger"), cpu="10m"))
     node.wait_published("web", timeout_s=60.0)
     found = api.get("Pod", "web", namespace="default")
     assert found is not None
     assert found["spec"]["nodeName"] == NODE
 
-    def too_large() -> bool:
-        return any("Insufficient cpu" in it for it in api.events("large", namespace="default"))
+    def is_refused(name: str, why: str) -> bool:
+        return any(why in it for it in api.events(name, namespace="default"))
 
-    wait_for(too_large, what="refusal of a pod that is too large", instead=lambda: api.events("large"))
+    for name, why in (("large", "Insufficient cpu"), ("stranger", "untolerated taint")):
+        wait_for(partial(is_refused, name, why), what=f"refusal: {why}", instead=partial(api.events, name))
 
 
 def test_a_node_that_gets_a_kubelet_is_left_to_it(node: ClusterNode, control_plane: ControlPlane) -> None:
@@ -278,11 +311,15 @@ def test_a_node_that_gets_a_kubelet_is_left_to_it(node: ClusterNode, control_pla
     api.wait_until("Node", NODE, is_ready, what="ready")
     made = api.wait_until("Node", NODE, lambda it: ids in it["metadata"]["annotations"], what="with its driver's id")
     assert made["metadata"]["annotations"]["csi-bridge.io/made-by"] == "hub"
+    assert made["metadata"]["labels"]["csi-bridge.io/edge"] == "agent"
+    assert {"key": "csi-bridge.io/edge", "value": "agent", "effect": "NoSchedule"} in made["spec"]["taints"]
 
     node.agent.stop()
     node.start_agent("--registration=observe", wait=False)
     handed = api.wait_until("Node", NODE, lambda it: not marks(it), what="without the hub's marks")
     assert handed["metadata"]["annotations"][ids] == made["metadata"]["annotations"][ids]
+    assert "csi-bridge.io/edge" not in handed["metadata"]["labels"]
+    assert not [it for it in handed["spec"].get("taints", ()) if it["key"] == "csi-bridge.io/edge"]
     after = api.wait_until("CSINode", NODE, lambda it: not marks(it), what="without the hub's marks")
     assert after["spec"] == before["spec"]
 

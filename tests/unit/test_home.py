@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,20 @@ from common.errors import SettingsError
 from edge.home import Home
 
 ROOT = Path("/var/lib/kubelet")
+
+IN_EDGE_DB = "CREATE TABLE objects (kind TEXT, name TEXT)", "INSERT INTO objects VALUES ('{}', 'x')"
+IN_VOLUMES_DB = "CREATE TABLE {} (name TEXT)", "INSERT INTO {} VALUES ('x')"
+
+
+def write(path: Path, statements: tuple[str, ...], word: str) -> None:
+    with closing(sqlite3.connect(path)) as database, database:
+        for statement in statements:
+            database.execute(statement.format(word))
+
+
+def use(state_dir: Path) -> None:
+    """The state knows of a mount."""
+    write(state_dir / "volumes.db", IN_VOLUMES_DB, "publications")
 
 
 def kept(state_dir: Path) -> dict[str, str]:
@@ -34,6 +50,7 @@ def test_the_same_node_with_the_same_root_directory_comes_back_and_writes_nothin
 
 def test_another_node_is_refused_with_both_names_and_what_to_do(tmp_path: Path) -> None:
     Home(tmp_path, "n1", ROOT).keep()
+    use(tmp_path)
     with pytest.raises(SettingsError) as refused:
         Home(tmp_path, "n1-typo", ROOT)
     assert str(refused.value) == (
@@ -46,10 +63,65 @@ def test_another_node_is_refused_with_both_names_and_what_to_do(tmp_path: Path) 
 
 def test_another_root_directory_is_refused_with_both_paths(tmp_path: Path) -> None:
     Home(tmp_path, "n1", ROOT).keep()
+    use(tmp_path)
     with pytest.raises(
         SettingsError, match=r"^--root-dir=/var/lib/edged: .* the state of --root-dir=/var/lib/kubelet,"
     ):
         Home(tmp_path, "n1", Path("/var/lib/edged"))
+
+
+@pytest.mark.parametrize(("node", "root"), [("n1", "kubelet"), ("n1-typo", "edged")])
+def test_a_state_that_never_knew_a_pod_or_a_volume_is_given_to_another_node(
+    tmp_path: Path, node: str, root: str
+) -> None:
+    state = tmp_path / "state"
+    Home(state, "n1-typo", tmp_path / "kubelet").keep()
+    write(state / "edge.db", IN_EDGE_DB, "Node")
+    write(state / "volumes.db", IN_VOLUMES_DB[:1], "publications")
+    (tmp_path / "kubelet" / "plugins_registry").mkdir(parents=True)
+    home = Home(state, node, tmp_path / root)
+    assert home.is_others
+    home.keep()
+    assert kept(state) == {"node": node, "rootDir": str(tmp_path / root)}
+    assert not home.is_others
+    assert not Home(state, node, tmp_path / root).is_others
+
+
+@pytest.mark.parametrize(
+    ("file", "statements", "word"),
+    [
+        ("edge.db", IN_EDGE_DB, "Pod"),
+        ("volumes.db", IN_VOLUMES_DB, "publications"),
+        ("volumes.db", IN_VOLUMES_DB, "devices"),
+        ("edge.db", (), ""),
+    ],
+    ids=["a pod", "a publication", "a staging", "unreadable"],
+)
+def test_a_state_that_knows_a_pod_or_a_volume_or_cannot_be_read_is_kept(
+    tmp_path: Path, file: str, statements: tuple[str, ...], word: str
+) -> None:
+    Home(tmp_path, "n1", ROOT).keep()
+    (tmp_path / file).write_bytes(b"" if statements else b"no database" * 100)
+    write(tmp_path / file, statements, word)
+    with pytest.raises(SettingsError, match="holds the state of"):
+        Home(tmp_path, "n2", ROOT)
+
+
+@pytest.mark.parametrize(
+    "left",
+    [
+        "pods/u/volumes/kubernetes.io~csi/pv/mount",
+        "pods/u/volumeDevices/kubernetes.io~csi/pv",
+        "plugins/kubernetes.io/csi/d.example/0123/globalmount",
+        "plugins/kubernetes.io/csi/volumeDevices/pv/data",
+    ],
+)
+def test_a_volume_that_only_the_disk_knows_keeps_the_state_as_well(tmp_path: Path, left: str) -> None:
+    """After the loss of its databases an agent finds there what is mounted, and under another name takes it down."""
+    Home(tmp_path, "n1", tmp_path / "kubelet").keep()
+    (tmp_path / "kubelet" / left).mkdir(parents=True)
+    with pytest.raises(SettingsError, match="holds the state of"):
+        Home(tmp_path, "n2", tmp_path / "kubelet")
 
 
 def test_a_path_from_here_is_the_same_as_the_whole_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -520,6 +520,17 @@ async def test_who_was_refused_is_told_until_such_a_one_is_let_in(world: World) 
     assert await refused(world) == []
 
 
+async def test_a_machine_that_was_refused_and_is_let_in_under_another_name_is_told_no_more(world: World) -> None:
+    await world.edge("n1")
+    await world.come(introduce("edge", "n1", instance="another", boot=1))
+    await world.come(introduce("edge", "n1", instance="third", boot=1))
+    await world.come(introduce("edge", "n3", instance="third", boot=2))
+    assert [one["name"] for one in await refused(world)] == []
+    await world.come(introduce("edge", "n1", instance="another", boot=2))
+    await world.come(introduce("edge", "n4", instance="fourth", boot=1))
+    assert [one["name"] for one in await refused(world)] == ["n1"]
+
+
 async def test_of_those_who_were_refused_only_the_newest_are_remembered(world: World) -> None:
     for number in range(101):
         await world.come(introduce(f"r{number}{'x' * 200}", "who", instance="i"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 import sqlite3
 from contextlib import closing
@@ -152,6 +153,8 @@ async def test_a_nodes_state_is_not_taken_for_another_nodes_nor_for_mounts_elsew
     first = part(tmp_path)
     async with supervised() as tasks:
         await first.start(tasks)
+        assert first.volumes is not None
+        await first.volumes.metastore.objects.store([put(1, stored(pod(claims=("data",)))), InStep(2)])
     await first.close()
     with pytest.raises(SettingsError, match=r"^--node=n1-typo: .*state holds the state of --node=n1,"):
         part(tmp_path, node="n1-typo")
@@ -160,6 +163,35 @@ async def test_a_nodes_state_is_not_taken_for_another_nodes_nor_for_mounts_elsew
     assert not (tmp_path / "other").exists()
     await part(tmp_path, node="n1-typo", root="other", registration="observe").close()  # it takes nothing down
     await part(tmp_path).close()
+
+
+async def test_a_typo_in_a_nodes_name_is_mended_by_the_right_name(tmp_path: Path) -> None:
+    wrong = part(tmp_path, node="n1-typo", root="typo")
+    async with supervised() as tasks:
+        await wrong.start(tasks)
+        assert wrong.volumes is not None
+        wrong.volumes.metastore.put_fact(Ref("Node", "", "n1-typo"), {"metadata": {"name": "n1-typo"}})
+        await wrong.volumes.metastore.objects.store([InStep(1)])
+    await wrong.close()
+    right = part(tmp_path)
+    async with supervised() as tasks:
+        await right.start(tasks)
+        await settle()
+        assert right.volumes is not None
+        assert Ref("Node", "", "n1-typo") not in right.volumes.metastore.fact_refs("Node")
+        assert right.describe()["as_of"] is None
+    await right.close()
+    assert json.loads((tmp_path / "state" / "home.json").read_text())["node"] == "n1"
+    assert list((tmp_path / "state").glob("edge.db.own-*"))
+
+
+async def test_a_state_directory_that_another_agent_uses_is_not_taken_from_it(tmp_path: Path) -> None:
+    wrong = part(tmp_path, node="n1-typo", root="typo")
+    async with supervised() as tasks:
+        await wrong.start(tasks)
+        with pytest.raises(SettingsError, match=r"--state-dir=.*: another edge agent is using it"):
+            part(tmp_path)
+    await wrong.close()
 
 
 async def test_a_state_directory_is_no_nodes_before_an_agent_has_started_with_it(tmp_path: Path) -> None:

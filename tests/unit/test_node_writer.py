@@ -18,6 +18,8 @@ NODE = Ref("Node", "", "n1")
 IDS = "csi.volume.kubernetes.io/nodeid"
 ATTACHED = "volumes.kubernetes.io/controller-managed-attach-detach"
 
+EDGE = "csi-bridge.io/edge"
+
 Body = dict[str, Any]
 
 
@@ -27,7 +29,12 @@ class World:
     def __init__(self) -> None:
         self.api = FakeApi()
         self.in_use = InUse()
-        self.writer = NodeWriter(self.api, self.in_use)
+        self.writer = NodeWriter(
+            self.api,
+            self.in_use,
+            labels={EDGE: "agent"},
+            taints=[{"key": EDGE, "value": "agent", "effect": "NoSchedule"}],
+        )
 
     async def write(self, fact: Body | None) -> None:
         await self.writer.write("n1", NODE, fact)
@@ -71,6 +78,7 @@ async def test_a_node_that_is_missing_is_made_so_that_volumes_are_attached_to_it
     await world.write(fact(ids={"d": "id-1"}, labels={"d.example/zone": "a"}, in_use=("kubernetes.io/csi/d^v",)))
     node = await world.node()
     assert node["metadata"]["labels"] == {
+        "csi-bridge.io/edge": "agent",
         "kubernetes.io/hostname": "n1",
         "kubernetes.io/os": "linux",
         "d.example/zone": "a",
@@ -104,7 +112,58 @@ async def test_a_name_that_is_no_value_of_a_label_makes_no_hostname_label(world:
     name = "n" * 64
     await world.writer.write(name, Ref("Node", "", name), fact())
     node = await world.api.get(RESOURCES["Node"], name)
-    assert node["metadata"]["labels"] == {"kubernetes.io/os": "linux"}
+    assert node["metadata"]["labels"] == {EDGE: "agent", "kubernetes.io/os": "linux"}
+
+
+async def test_a_new_node_has_its_label_and_taint_from_its_first_moment(world: World) -> None:
+    """A scheduler or a DaemonSet controller that saw it without them would put pods there that never start."""
+    made: list[Body] = []
+    create = world.api.create
+
+    async def noting(resource: Any, body: Body, namespace: str = "") -> Body:
+        made.append(body)
+        return await create(resource, body, namespace)
+
+    world.api.create = noting  # type: ignore[method-assign]  # the same server, with a witness
+    await world.write(fact())
+    assert made[0]["metadata"]["labels"][EDGE] == "agent"
+    assert made[0]["spec"]["taints"] == [{"key": EDGE, "value": "agent", "effect": "NoSchedule"}]
+
+
+async def test_marks_that_an_operator_changed_stay_changed(world: World) -> None:
+    await world.write(fact())
+    await world.api.patch(RESOURCES["Node"], "n1", {"metadata": {"labels": {EDGE: None}}, "spec": {"taints": None}})
+    await world.write(fact(in_use=("v",)))
+    node = await world.node()
+    assert EDGE not in node["metadata"]["labels"]
+    assert not node["spec"].get("taints")
+
+
+async def test_without_marks_the_node_has_the_labels_of_its_machine_alone(world: World) -> None:
+    world.writer = NodeWriter(world.api, world.in_use, labels={}, taints=[])
+    await world.write(fact())
+    node = await world.node()
+    assert set(node["metadata"]["labels"]) == {"kubernetes.io/os", "kubernetes.io/hostname"}
+    assert "spec" not in node
+
+
+async def test_marks_do_not_take_the_place_of_what_a_node_is(world: World) -> None:
+    world.writer = NodeWriter(world.api, world.in_use, labels={"kubernetes.io/hostname": "all"}, taints=[])
+    await world.write(fact())
+    assert (await world.labels())["kubernetes.io/hostname"] == "n1"
+
+
+@pytest.mark.parametrize("has", [{}, {EDGE: "agent"}, {EDGE: "kubelet"}], ids=["none", "the hub's", "an operator's"])
+@pytest.mark.parametrize("value", ["agent", "kubelet"])
+async def test_no_node_says_itself_whether_it_has_a_kubelet(world: World, has: Body, value: str) -> None:
+    world.api.put(made_by_somebody(labels=has))
+    await world.write(fact(labels={EDGE: value}))
+    assert await world.labels() == has
+    assert bool(world.writer.problems()) == (has.get(EDGE) != value)
+    if not has:
+        assert world.writer.problems() == [
+            f"node n1 says that it is {EDGE}={value}: only administrators may set this label"
+        ]
 
 
 async def test_what_the_hub_gave_its_node_comes_back_when_somebody_removes_it(world: World) -> None:
@@ -148,7 +207,6 @@ async def test_a_node_of_the_hubs_has_what_its_machine_has(world: World) -> None
     assert node["status"]["nodeInfo"] == INFO
     assert node["status"]["addresses"] == [{"type": "Hostname", "address": "n1"}]
     assert node["metadata"]["labels"]["kubernetes.io/arch"] == "arm64"
-    assert "taints" not in node.get("spec", {})
 
 
 async def test_an_amount_in_other_words_is_not_written_again(world: World) -> None:

@@ -47,6 +47,10 @@ NEVER_SOON_S = 0.0
 """As `cloud.nodes._SOON_S`: no link is replaced soon."""
 
 
+LONG_AGO_S = 0.0
+"""As `cloud.nodes._CONFLICT_S`: no refusal was just now."""
+
+
 def hello(name: str = "n1", *, instance: str = "i-1", boot: int = 1) -> Hello:
     return introduce("edge", name, instance=instance, boot=boot)
 
@@ -228,6 +232,16 @@ async def test_another_machine_is_taken_once_the_first_is_gone_and_the_conflict_
     world.nodes.disconnect("n1", first)
     await world.come(hello(instance="i-2"))
     assert (world.described()["instance"], world.described()["conflict"]) == ("i-2", "")
+
+
+async def test_a_conflict_is_over_when_the_other_machine_comes_no_more_though_the_first_one_stays(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await world.connected()
+    await world.refused(hello(instance="i-2"))
+    assert world.described()["conflict"]
+    monkeypatch.setattr("cloud.nodes._CONFLICT_S", LONG_AGO_S)
+    assert world.described()["conflict"] == ""
 
 
 async def test_a_machine_set_back_to_an_earlier_start_is_taken_once_it_is_gone(world: World) -> None:

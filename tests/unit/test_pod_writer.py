@@ -76,6 +76,55 @@ async def test_the_same_again_is_no_change_and_asks_for_no_node() -> None:
     assert world.api.asked == ["get pods web"]
 
 
+async def test_an_event_says_once_that_all_is_mounted_and_that_nothing_starts_containers() -> None:
+    world = World(READY)
+    (created, patched) = await world.write(told(MOUNTED))
+    assert (created.split(".")[0], patched) == ("create events web", "patch pods web status")
+    event = await world.api.get(RESOURCES["Event"], created.split()[-1], "default")
+    assert event["involvedObject"] == {
+        "apiVersion": "v1", "kind": "Pod", "namespace": "default", "name": "web", "uid": "u-1"
+    }  # fmt: skip
+    assert (event["reason"], event["type"], event["count"]) == ("VolumesMounted", "Normal", 1)
+    assert event["message"] == (
+        "All volumes are mounted on node n1. No kubelet runs there, so Kubernetes does not start the pod's containers. "
+        "On the node, csi-bridge edge volumes shows where each volume is mounted"
+    )
+    assert event["source"]["host"] == "n1"
+    restarted = PodWriter(world.api, now=lambda: 60.0)
+    world.api.asked.clear()
+    await restarted.write("n1", WEB, told(MOUNTED))
+    assert world.api.asked == ["get pods web"]
+
+
+async def test_a_pod_that_has_not_all_its_volumes_gets_no_event_that_it_has() -> None:
+    world = World(READY)
+    assert await world.write(told(WAITING)) == ["patch pods web status"]
+    assert await world.write(told({**WAITING, "message": "data: another cause"})) == ["patch pods web status"]
+
+
+async def test_a_pod_that_is_mounted_again_still_has_one_event() -> None:
+    world = World()
+    (first, _) = await world.write(told(MOUNTED))
+    await world.write(told(WAITING))
+    world.now = 60.0
+    assert (await world.write(told(MOUNTED)))[0] == first
+    event = await world.api.get(RESOURCES["Event"], first.split()[-1], "default")
+    assert (event["count"], event["lastTimestamp"]) == (1, "1970-01-01T00:01:00Z")
+
+
+async def test_the_condition_waits_for_the_event_and_not_for_one_that_a_policy_refuses() -> None:
+    world = World()
+    world.api.failures["create"] = [
+        KubeError("create", 503, "ServiceUnavailable", "not now"),
+        KubeError("create", 403, "Forbidden", "a policy allows no events here"),
+    ]
+    with pytest.raises(KubeError):
+        await world.write(told(MOUNTED))
+    assert await world.conditions() == []
+    await world.write(told(MOUNTED))
+    assert [it["status"] for it in await world.conditions()] == ["True"]
+
+
 async def test_a_write_between_look_and_patch_is_not_lost() -> None:
     world = World()
     old = await world.api.get(RESOURCES["Pod"], "web", "default")

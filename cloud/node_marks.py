@@ -1,0 +1,119 @@
+"""A node's marks: the labels and taints that the hub gives a Node when it makes it, as a kubelet does that registers.
+
+Rules:
+
+* They stand in the request that makes the Node, so no scheduler and no DaemonSet controller sees the Node without them.
+* The hub sets them only there. An operator's later changes hold.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from common.parsers import Parser
+from common.topology import NODE_SEGMENT
+
+EDGE: Final = "csi-bridge.io/edge"
+"""The label, and the key of the taint, that tells nodes without a kubelet (`agent`) from edge nodes with one
+(`kubelet`). Only the hub and administrators set it: DaemonSets and the examples' pods go by it."""
+
+AGENT: Final = "agent"
+"""Its value on a node where no kubelet runs."""
+
+EFFECTS: Final = ("NoSchedule", "PreferNoSchedule", "NoExecute")
+
+_LONGEST_PREFIX_CHARS: Final = 253
+_LONGEST_NAME_CHARS: Final = 63
+_PREFIX: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_NAME: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
+"""Of keys and values: kubernetes apimachinery/pkg/util/validation, IsQualifiedName and IsValidLabelValue."""
+
+
+@dataclass(frozen=True, slots=True)
+class Labels:
+    """Labels, by key. `str()` is the text that `labels` reads."""
+
+    pairs: tuple[tuple[str, str], ...] = ()
+
+    def __str__(self) -> str:
+        return ",".join(f"{key}={value}" for key, value in self.pairs)
+
+    def to_map(self) -> dict[str, str]:
+        """The labels as an object's metadata holds them."""
+        return dict(self.pairs)
+
+
+@dataclass(frozen=True, slots=True)
+class Taint:
+    """One taint of a Node."""
+
+    key: str
+    value: str
+    effect: str
+
+    def __str__(self) -> str:
+        return f"{self.key}={self.value}:{self.effect}"
+
+
+@dataclass(frozen=True, slots=True)
+class Taints:
+    """Taints, of which no two have the same key and effect. `str()` is the text that `taints` reads."""
+
+    items: tuple[Taint, ...] = ()
+
+    def __str__(self) -> str:
+        return ",".join(map(str, self.items))
+
+    def to_list(self) -> list[dict[str, str]]:
+        """The taints as a Node's spec holds them."""
+        return [{"key": it.key, "value": it.value, "effect": it.effect} for it in self.items]
+
+
+def _read_labels(text: str) -> Labels:
+    labels: dict[str, str] = {}
+    for part in filter(None, text.split(",")):
+        key, equals, value = part.partition("=")
+        if not equals or not _is_key(key) or not _is_value(value):
+            raise ValueError(
+                "must be labels of Kubernetes like example.com/site=north,example.com/rack=7; empty for none"
+            )
+        if key == NODE_SEGMENT:
+            raise ValueError(f"must not set {NODE_SEGMENT}, which is each node's own name")
+        if key in labels:
+            raise ValueError("must not set one label twice")
+        labels[key] = value
+    return Labels(tuple(labels.items()))
+
+
+def _read_taints(text: str) -> Taints:
+    taints: dict[tuple[str, str], Taint] = {}
+    for part in filter(None, text.split(",")):
+        rest, _, effect = part.rpartition(":")
+        key, _, value = rest.partition("=")
+        if not _is_key(key) or not _is_value(value) or effect not in EFFECTS:
+            raise ValueError(
+                "must be taints of Kubernetes like example.com/edge=yes:NoSchedule,example.com/slow:PreferNoSchedule, "
+                f"with one of the effects {', '.join(EFFECTS)}; empty for none"
+            )
+        if (key, effect) in taints:
+            raise ValueError("must not give one key the same effect twice")
+        taints[key, effect] = Taint(key, value, effect)
+    return Taints(tuple(taints.values()))
+
+
+def _is_key(text: str) -> bool:
+    prefix, slash, name = text.rpartition("/")
+    if slash and not (len(prefix) <= _LONGEST_PREFIX_CHARS and _PREFIX.fullmatch(prefix)):
+        return False
+    return bool(len(name) <= _LONGEST_NAME_CHARS and _NAME.fullmatch(name))
+
+
+def _is_value(text: str) -> bool:
+    return not text or bool(len(text) <= _LONGEST_NAME_CHARS and _NAME.fullmatch(text))
+
+
+labels: Final = Parser(_read_labels, "KEY=VALUE,...")
+"""`a.example/b=c,d=` → `Labels`, as a kubelet reads --node-labels. Empty: none."""
+
+taints: Final = Parser(_read_taints, "KEY=VALUE:EFFECT,...")
+"""`a.example/b=c:NoSchedule,d:NoExecute` → `Taints`, as a kubelet reads --register-with-taints. Empty: none."""
