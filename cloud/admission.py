@@ -57,9 +57,11 @@ def admit(hello: Hello, peer: Peer, *, insecure: bool) -> Role:
     _check_text(role, "instance", hello.instance, needed=False)
     if peer.local:
         if role is Role.EDGE:
-            raise HandshakeRefused(Reason.ROLE, "an edge agent comes over the network, not by the hub's UNIX socket")
+            raise HandshakeRefused(
+                Reason.ROLE, "an edge agent must connect over the network (--listen), not to the hub's UNIX socket"
+            )
     elif role is Role.OPERATOR:
-        raise HandshakeRefused(Reason.ROLE, "operators come by the hub's UNIX socket alone")
+        raise HandshakeRefused(Reason.ROLE, "an operator must connect to the hub's UNIX socket")
     elif not insecure:
         _check_certificate(role, hello.name, peer)
     return role
@@ -75,6 +77,6 @@ def _check_certificate(role: Role, name: str, peer: Peer) -> None:
     if peer.common_name != wanted.common_name + name or wanted.organization not in peer.organizations:
         raise HandshakeRefused(
             Reason.CERTIFICATE,
-            f"the hello says {role} {name}, the certificate CN={peer.common_name} O={','.join(peer.organizations)}; "
-            f"CN={wanted.common_name}{name} O={wanted.organization} is needed",
+            f"the peer says that it is {role} {name}, but its certificate is for CN={peer.common_name} "
+            f"O={','.join(peer.organizations)}; it needs one for CN={wanted.common_name}{name} O={wanted.organization}",
         )

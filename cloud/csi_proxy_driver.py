@@ -101,7 +101,9 @@ class ProxyDriver:
 
     async def _forward(self, call: ServerCall, account: Account) -> None:
         if not is_controller_side(call.method):
-            raise NotCarried(call.method, "this socket serves the CSI controller side; nodes are served at the edge")
+            raise NotCarried(
+                call.method, "this socket serves the controller side of CSI; the Node service is at the edge node"
+            )
         stream = self._open(call, account.call_id)
         try:
             while (message := await stream.receive()) is not None:

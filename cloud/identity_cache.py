@@ -71,7 +71,7 @@ class IdentityCache:
             found = self._published.answers.get(method)
             if found is None:
                 node = self._published.node
-                why = f"nothing that serves it has answered {method}; look at the edge agent's log on node {node}"
+                why = f"the driver has not answered {method}; look at the edge agent's log on node {node}"
                 raise NothingKnown(self._driver, why)
             return found
         if method == GET_PLUGIN_INFO:
@@ -124,7 +124,7 @@ class IdentityCache:
         except FileNotFoundError:
             return None
         except (OSError, ValueError, IndexError) as error:
-            log.warning("%s is unreadable and ignored until the hub tells again: %s", self._path, error)
+            log.warning("%s is unreadable; it is ignored until the hub reports the driver again: %s", self._path, error)
             return None
         if not self._is_usable(report):
             log.warning("%s is of another driver or incomplete, and ignored", self._path)
@@ -140,6 +140,10 @@ class IdentityCache:
                 os.fsync(file.fileno())
             new.replace(self._path)
         except OSError as error:
-            log.error("cannot write %s; sidecars need the link at their next start: %s", self._path, error)  # noqa: TRY400  # the sentence says it all
+            log.error(  # noqa: TRY400  # the sentence says it all
+                "cannot write %s; at the next start, sidecars wait until the link to the hub is up: %s",
+                self._path,
+                error,
+            )
             return False
         return True

@@ -136,7 +136,7 @@ class Kube:
         metadata, items = answer.get("metadata"), answer.get("items") or []
         if not (isinstance(metadata, dict) and metadata.get("resourceVersion") and isinstance(items, list)):
             # All that is missing in a list is gone.
-            raise KubeError(f"list {resource.plural}", 0, "", "the answer is no list")
+            raise KubeError(f"list {resource.plural}", 0, "", "the answer is not a list")
         return Page(items, metadata["resourceVersion"], metadata.get("continue", ""))
 
     async def watch(self, resource: Resource, version: str, *, for_s: int) -> AsyncIterator[tuple[str, Body]]:
@@ -352,9 +352,9 @@ def _decode(what: str, data: bytes) -> Body:
     try:
         decoded = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise KubeError(what, 0, "", "the answer is no JSON") from error
+        raise KubeError(what, 0, "", "the answer is not JSON") from error
     if not isinstance(decoded, dict):
-        raise KubeError(what, 0, "", "the answer is no object")
+        raise KubeError(what, 0, "", "the answer is not an object")
     return decoded
 
 
@@ -373,7 +373,7 @@ def _refusal(what: str, code: int, status: Body) -> KubeError:
     if reason == "Invalid":  # quotes the values that it does not take
         causes = (status.get("details") or {}).get("causes") or ()
         fields = sorted({str(cause.get("field")) for cause in causes if isinstance(cause, dict)})
-        return KubeError(what, code, reason, f"not taken: {', '.join(fields) or 'a field is wrong'}")
+        return KubeError(what, code, reason, f"the API server rejects {', '.join(fields) or 'a field'}")
     return KubeError(what, code, reason, str(status.get("message") or reason or f"HTTP status {code}"))
 
 

@@ -60,7 +60,7 @@ class Credentials:
         if now - self._begun_at < after_s:
             return
         if self._loading is not None and not self._loading.done():
-            self._note("loading it has not come to an end")  # a plugin that hangs: a second one would, too
+            self._note("loading it has not ended yet")  # a plugin that hangs: a second one would, too
             return
         self._begun_at = now
         self._loading = asyncio.get_running_loop().create_task(self._load(), name="credentials")
@@ -94,9 +94,9 @@ class Credentials:
         """
         old = self._client.configuration
         if new.host != old.host:  # somebody went over to another context, and its token is not for this server's eyes
-            return "it names another API server; the hub goes there when it is started again"
+            return "it names another API server; restart the hub to use that one"
         if not (new.api_key or new.cert_file) and (old.api_key or old.cert_file):
-            return "it gives none; if it has an exec plugin, the log has what came of it"
+            return "it gives none; if it has an exec plugin, the hub's log has its result"
         if new.cert_file:
             # With one that does not fit its key, the context would lose the old one: another context tries it first.
             for context in (ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), self._client.rest_client.ssl_context):

@@ -196,8 +196,8 @@ class Nodes:
         size = len(encode_reports(new.values()))
         if size > MAX_REPORT_BYTES:
             raise ValueError(
-                f"{len(new)} drivers with those of before, {size} bytes in all, and {MAX_REPORT_BYTES} are the most; "
-                f"what was known of it stays; run csi-bridge forget {name} DRIVER for each that is gone"
+                f"{len(new)} drivers with the earlier ones, {size} bytes in all, and {MAX_REPORT_BYTES} is the limit; "
+                f"the node's earlier report stays; run csi-bridge forget {name} DRIVER for each that is gone"
             )
         node.stored = replace(node.stored, reports=tuple(new.values()))
         self._store.save(node.stored)
@@ -335,7 +335,7 @@ class Nodes:
             raise HandshakeRefused(
                 Reason.FULL,
                 f"the hub knows {len(self._nodes)} nodes, which is its limit (--max-nodes), and {name} is a new one; "
-                f"raise it, or run csi-bridge forget NODE for those that are gone for good",
+                f"raise it, or run csi-bridge forget NODE for nodes that will not come back",
             )
 
     def _replace(self, node: _Node, old: _Visit, hello: Hello, link: Link) -> None:
@@ -346,8 +346,9 @@ class Nodes:
         why = _why_another_machine(node, old, hello)
         if why:
             node.conflict = (
-                f"two machines are {hello.name}: instance {stored.instance} at {old.link.peer_identity.address} stays, "
-                f"instance {hello.instance} at {link.peer_identity.address} is refused"
+                f"two machines use the node name {hello.name}: instance {stored.instance} at "
+                f"{old.link.peer_identity.address} stays, instance {hello.instance} at {link.peer_identity.address} is "
+                f"refused"
             )
             node.refused_at = time.monotonic()
             log.error("%s", node.conflict)

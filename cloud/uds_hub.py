@@ -146,7 +146,7 @@ class Hub:
             self.nodes.connect(link.peer, link)
         if role is Role.DRIVER and link.peer.placement not in ("", *Mode):
             shown = link.peer.placement[:_SHOWN_CHARS]
-            why = f"this hub knows the placements {', '.join(Mode)}, and not {shown!r}; a newer one may"
+            why = f"this hub knows the placements {', '.join(Mode)}, not {shown!r}; a newer hub may know it"
             raise HandshakeRefused(Reason.PROTOCOL_ERROR, why)
         return role
 
@@ -220,10 +220,10 @@ class Hub:
         if stream.link.context is Role.DRIVER:
             self._check_driver(stream, frame)
             if not is_controller_side(frame.method):
-                why = "a proxy driver serves the CSI controller side; nodes are served at the edge"
+                why = "a proxy driver serves the controller side of CSI; the Node service is at the edge node"
                 raise NotCarried(frame.method, why)
         elif not is_csi(frame.method):
-            raise NotCarried(frame.method, "the bridge carries the methods of CSI alone")
+            raise NotCarried(frame.method, "the bridge carries only methods of CSI")
 
     def _check_driver(self, stream: Stream, frame: Open) -> None:
         proxy = stream.link.peer.name
@@ -299,7 +299,7 @@ class Hub:
             await stream.send(encode_reports([report]))
         except MessageTooLarge as error:
             why = str(error)
-            log.error("proxy driver %s cannot be told of its driver on node %s: %s", driver, report.node, why)  # noqa: TRY400  # the sentence says it all
+            log.error("proxy driver %s cannot get the report of its driver on node %s: %s", driver, report.node, why)  # noqa: TRY400  # the sentence says it all
         return report
 
     async def _serve_status(self, stream: Stream) -> None:
@@ -335,7 +335,7 @@ class Hub:
             await sync.forget(node)
         except OSError as error:
             raise OperatorRefused(
-                f"edge node {node} is forgotten, but not all that it told", f"its files cannot be removed: {error}"
+                f"edge node {node} is forgotten, but not its facts", f"its files cannot be removed: {error}"
             ) from error
 
     async def _serve_trust(self, stream: Stream) -> None:
@@ -347,10 +347,10 @@ class Hub:
             ]
         except OSError as error:
             raise OperatorRefused(
-                "what the hub knows is not trusted", f"that cannot be written down: {error}"
+                "csi-bridge trust has no effect", f"the decision cannot be written to the disk: {error}"
             ) from error
         for line in cleared:
-            log.warning("an operator says that nothing is missing any more of this: %s", line)
+            log.warning("an operator ran csi-bridge trust, and this loss no longer counts: %s", line)
         for driver in self._watchers:
             self._report_changed(driver)
         await stream.send(json.dumps({"lost": cleared}).encode())
@@ -462,8 +462,8 @@ async def _read_reports(message: bytes) -> list[DriverReport]:
     """
     if len(message) > MAX_REPORT_BYTES:
         raise ValueError(
-            f"{len(message)} bytes, and {MAX_REPORT_BYTES} are the most; what was known of it stays; run fewer drivers "
-            f"there"
+            f"{len(message)} bytes, and {MAX_REPORT_BYTES} is the limit; the node's earlier report stays; run fewer "
+            f"drivers there"
         )
     if len(message) <= _QUICK_REPORT_BYTES:
         return decode_reports(message)

@@ -29,7 +29,7 @@ from datetime import UTC, datetime
 
 from common.status import Code, Origin, Status
 
-_MAY_GO_ON = "an operation that the call began may go on, and a retry joins it"
+_MAY_GO_ON = "an operation that the call started may still be running, and a retry joins it"
 """Promises nothing of a read or a stream, which is cancelled: no hop but the agent knows what is an operation."""
 
 
@@ -133,8 +133,8 @@ class DriverMissing(CallError):
         self.driver, self.node, self.service = driver, node, service
         wanted = f"{driver} that serves {service}" if service else driver
         super().__init__(
-            f"edge node {node} is connected but has no driver {wanted}; check that the driver runs there, that the "
-            f"agent's --driver names its socket, and what the agent's log says of it"
+            f"edge node {node} is connected but has no driver {wanted}; check that the driver runs there and that the "
+            f"agent's --driver names its socket, and look at the agent's log"
         )
 
 
@@ -144,8 +144,8 @@ class DriverAmbiguous(CallError):
     def __init__(self, driver: str, node: str, sockets: tuple[str, ...]) -> None:
         self.driver, self.node, self.sockets = driver, node, sockets
         super().__init__(
-            f"edge node {node} has {len(sockets)} drivers that call themselves {driver}: {', '.join(sockets)}; if one "
-            f"is the controller's, let the agent's --driver name that one and no other of them; else stop one"
+            f"edge node {node} has {len(sockets)} drivers with the name {driver}: {', '.join(sockets)}; if one of them "
+            f"is the controller, name only its socket with the agent's --driver; otherwise stop one of them"
         )
 
 
@@ -156,8 +156,8 @@ class NoRoute(CallError):
         self.driver, self.candidates = driver, candidates or {}
         super().__init__(
             f"driver {driver} runs on several edge nodes ({_named(candidates)}) and the call names none; set --nodeid "
-            f"on the proxy driver, or, if a node is gone or runs it no more, run csi-bridge forget NODE [DRIVER] on "
-            f"the hub's host"
+            f"on the proxy driver, or, if a node is gone or no longer runs the driver, run csi-bridge forget NODE "
+            f"[DRIVER] on the hub's host"
             if candidates
             else f"no edge node has reported driver {driver} to the hub yet; check that an agent is connected and that "
             f"its --driver names the driver's socket"
@@ -170,9 +170,9 @@ class KnowledgeLost(CallError):
     def __init__(self, driver: str, loss: str) -> None:
         self.driver, self.loss = driver, loss
         super().__init__(
-            f"the call for driver {driver} names no edge node, and the hub has lost what it knew of them ({loss}); set "
-            f"--nodeid on the proxy driver, or, once csi-bridge status shows every node and its drivers again, run "
-            f"csi-bridge trust on the hub's host"
+            f"the call for driver {driver} names no edge node, and the hub has lost part of what the nodes had "
+            f"reported ({loss}); set --nodeid on the proxy driver, or, once csi-bridge status shows every node and its "
+            f"drivers again, run csi-bridge trust on the hub's host"
         )
 
 
@@ -181,7 +181,7 @@ class NoPlace(CallError):
 
     def __init__(self, driver: str, what: str, why: str) -> None:
         self.driver, self.what, self.why = driver, what, why
-        super().__init__(f"which edge node of driver {driver} has {what} is not known: {why}")
+        super().__init__(f"the hub does not know which edge node of driver {driver} has {what}: {why}")
 
 
 class NoNodeFits(CallError):
@@ -198,9 +198,9 @@ class NameElsewhere(CallError):
     def __init__(self, driver: str, name: str, node: str, wanted: str) -> None:
         self.driver, self.name, self.node, self.wanted = driver, name, node, wanted
         super().__init__(
-            f"{name} of driver {driver} may have been carried out on edge node {node} already, and this call is for "
-            f"{wanted}; let {node} answer it (--nodeid or --placement of the proxy driver, or csi-bridge call --node "
-            f"{node}), or, if that node is gone for good, run csi-bridge forget {node} on the hub's host"
+            f"edge node {node} may have carried out {name} of driver {driver} already, and this call is for {wanted}; "
+            f"send the call to {node} (with --nodeid or --placement of the proxy driver, or csi-bridge call --node "
+            f"{node}), or, if that node will not come back, run csi-bridge forget {node} on the hub's host"
         )
 
 
@@ -221,8 +221,8 @@ class SourceElsewhere(CallError):
     def __init__(self, driver: str, source: str, node: str) -> None:
         self.driver, self.source, self.node = driver, source, node
         super().__init__(
-            f"{source} of driver {driver} is on edge node {node}, and a copy of it is wanted elsewhere; let the pod "
-            f"that uses the copy run on {node}"
+            f"{source} of driver {driver} is on edge node {node}, and a copy of it is requested for another place; let "
+            f"the pod that uses the copy run on {node}"
         )
 
 
@@ -234,7 +234,7 @@ class SeveralNodes(CallError):
         told = [f"{what} is on {node}" for what, node in places.items()]
         more = [f"and {len(told) - _MOST_NAMED} more"] * (len(told) > _MOST_NAMED)
         super().__init__(
-            f"driver {driver} can do this on one edge node alone, and {'; '.join([*told[:_MOST_NAMED], *more])}"
+            f"driver {driver} can do this only within one edge node, and {'; '.join([*told[:_MOST_NAMED], *more])}"
         )
 
 
@@ -266,8 +266,8 @@ class PlacementNotKept(CallError):
     def __init__(self, path: str, why: str) -> None:
         self.path, self.why = path, why
         super().__init__(
-            f"the hub cannot write down which edge node this is on ({path}: {why}); make room or mend the disk, and a "
-            f"retry goes on from there"
+            f"the hub cannot record which edge node this is on ({path}: {why}); make room on the disk or repair it, "
+            f"and a retry continues"
         )
 
 
@@ -295,7 +295,9 @@ class Draining(CallError):
 
     def __init__(self, hop: str) -> None:
         self.hop = hop
-        super().__init__(f"the {hop} is shutting down and takes no new calls; a retry will find its successor")
+        super().__init__(
+            f"the {hop} is shutting down and takes no new calls; a retry reaches the process that replaces it"
+        )
 
 
 class CallTimeout(CallError):
@@ -303,7 +305,7 @@ class CallTimeout(CallError):
 
     def __init__(self, to: str = "the peer") -> None:
         self.to = to
-        super().__init__(f"{to} has not answered in the caller's time; {_MAY_GO_ON}")
+        super().__init__(f"{to} did not answer before the caller's deadline; {_MAY_GO_ON}")
 
 
 class OperationLimit(CallError):
@@ -376,7 +378,7 @@ class ForeignDriver(CallError):
     def __init__(self, proxy: str, driver: str) -> None:
         self.proxy, self.driver = proxy, driver
         super().__init__(
-            f"proxy driver {proxy} may not call {driver} at this hub, but its own driver alone; check its --drivername"
+            f"proxy driver {proxy} may call only its own driver at this hub, not {driver}; check its --drivername"
         )
 
 

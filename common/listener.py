@@ -98,7 +98,9 @@ class Listener:
         self._websockets.add(websocket)
         peer = websocket.peer()
         if len(self._websockets) > self._max_connections:
-            log.warning("%s was turned away: %d connections is the limit", peer.address, self._max_connections)
+            log.warning(
+                "a connection from %s was refused: %d connections is the limit", peer.address, self._max_connections
+            )
             websocket.abort("too many connections")
         elif peer.uid is not None and self._allow_uids is not None and peer.uid not in self._allow_uids:
             websocket.turn_away(f"uid {peer.uid} is not on --uds-allow-uid")
@@ -118,7 +120,7 @@ class Listener:
         host, port, *_ = raw.transport.get_extra_info("peername") or ("?", 0)
         address = f"{host}:{port}"
         if len(self._websockets) + len(self._handshakes) > self._max_connections:
-            log.warning("%s was turned away: %d connections is the limit", address, self._max_connections)
+            log.warning("a connection from %s was refused: %d connections is the limit", address, self._max_connections)
             raw.transport.abort()
             return
         tune(raw.transport, self._limits)

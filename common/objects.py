@@ -47,7 +47,7 @@ class Object:
         """
         body = json.loads(self.body)
         if not isinstance(body, dict):
-            raise ValueError(f"{self.ref} is no JSON object")  # noqa: TRY004  # its value is wrong, as with bad JSON
+            raise ValueError(f"{self.ref} is not a JSON object")  # noqa: TRY004  # its value is wrong, as with bad JSON
         return body
 
 

@@ -22,7 +22,7 @@ _FACTORS: dict[str, Fraction] = {
     **{suffix: Fraction(1024) ** power for power, suffix in enumerate(("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"))},
     **{suffix: Fraction(1000) ** power for power, suffix in enumerate(("n", "u", "m", "", *"kMGTPE"), -3)},
 }  # fmt: skip
-_NONE = "it is no quantity such as 10Gi, from 0 to below 8Ei"
+_NONE = "it is not a quantity such as 10Gi, from 0 to less than 8Ei"
 
 
 def parse_bytes(quantity: object) -> int:

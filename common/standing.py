@@ -72,11 +72,11 @@ class Standing:
             except (Overloaded, RemoteProtocolError) as error:
                 why = str(error)
             except Exception:
-                log.exception("what uses the %s stream failed", self._kind.name)
-                why = "a mistake in CSI Bridge"
+                log.exception("a bug in CSI Bridge ended the %s stream", self._kind.name)
+                why = "a bug in CSI Bridge"
             if why != last:
                 last = why
-                log.warning("the %s stream has ended, and is opened again until it stays: %s", self._kind.name, why)
+                log.warning("the %s stream has ended, and is opened again: %s", self._kind.name, why)
             if asyncio.get_running_loop().time() - began > _LONGEST_WAIT_S:  # it was well until now
                 wait_s = _FIRST_WAIT_S
             await asyncio.sleep(wait_s)
@@ -89,4 +89,4 @@ class Standing:
             await self._use(stream)
         finally:
             stream.cancel()
-        return stream.status.message if stream.status is not None else "nobody ended it"
+        return stream.status.message if stream.status is not None else "it ended without a status"

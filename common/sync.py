@@ -366,7 +366,7 @@ class Teller:
     def _flaw(self, item: Object) -> str:
         """Why an object cannot be told, or an empty text."""
         if not fits(item.ref, item.stamp):
-            return "its name, uid or version is none that Kubernetes would give"
+            return "its name, uid or version is not one that Kubernetes allows"
         size = len(encode(put(2**32, item)))
         if size > self._max_message_bytes:
             return f"it has {size} bytes, and the peer takes {self._max_message_bytes}; raise its --max-message"
@@ -379,7 +379,7 @@ class Teller:
     def _leave(self, ref: Ref, stamp: Stamp, why: str) -> None:
         self._untold[ref] = stamp
         if self._is_missed(ref):
-            why += f"; until then no {ref.kind} that is missing there counts as gone"
+            why += f"; until it is sent, no {ref.kind} that is missing at the peer counts as deleted"
         self._events.append(Untold(ref, stamp, why))
 
     # ---- what was stored ---------------------------------------------------------------------------------------------
@@ -533,4 +533,4 @@ def _parts(stamps: Iterable[tuple[Ref, Stamp]]) -> Iterator[bytes]:
 
 
 def _out_of_turn(said: SyncMessage) -> RemoteProtocolError:
-    return RemoteProtocolError(f"{type(said).__name__} was not to be said now, or not by this side")
+    return RemoteProtocolError(f"{type(said).__name__} is not allowed now, or not from this side")

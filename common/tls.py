@@ -92,5 +92,5 @@ def _blaming(*files: Path) -> Iterator[None]:
         yield
     except ssl.SSLError as error:
         mismatch = error.reason == "KEY_VALUES_MISMATCH"
-        why = "the key is not that certificate's" if mismatch else "it is no PEM file of that kind"
+        why = "the key is not that certificate's" if mismatch else "it is not a PEM file of that kind"
         raise ssl.SSLError(error.errno, f"{' with '.join(map(str, files))}: {why} ({error.reason or error})") from error

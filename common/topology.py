@@ -60,8 +60,8 @@ def why_no_segment(node: str) -> str:
     if node and is_label_value(node):
         return ""
     return (
-        f"the node's name {node!r} cannot be the value of the label {NODE_SEGMENT}: that has at most 63 characters, "
-        "letters and digits with dashes, dots and underscores between them"
+        f"the node's name {node!r} cannot be the value of the label {NODE_SEGMENT}: a label's value has at most 63 "
+        f"characters, letters and digits with dashes, dots and underscores between them"
     )
 
 

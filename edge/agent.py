@@ -134,7 +134,7 @@ class Agent:
         frame = stream.opened
         assert frame is not None
         if frame.kind != Kind.CALL:
-            raise NotCarried(f"stream kind {frame.kind}", "an edge agent serves calls alone")
+            raise NotCarried(f"stream kind {frame.kind}", "an edge agent serves only calls")
         with Accounted(
             self.metrics,
             log,
@@ -151,7 +151,7 @@ class Agent:
 
     async def _call(self, stream: Stream, frame: Open, request: bytes, account: Account) -> Status:
         if not is_csi(frame.method):
-            raise NotCarried(frame.method, "an edge agent calls the methods of CSI alone")
+            raise NotCarried(frame.method, "an edge agent calls only methods of CSI")
         driver = find_driver(self._drivers(), frame.subject, self.node, frame.method)
         if len(request) > PARSE_OFF_LOOP_BYTES:
             operation = await asyncio.to_thread(identify, frame.subject, frame.method, request)
@@ -210,7 +210,7 @@ def _fitting(report: DriverReport) -> DriverReport:
     if size <= MAX_DRIVER_BYTES:
         return report
     log.error(
-        "driver %s describes itself in %d bytes, of which %d can be reported: the hub is told its name alone",
+        "driver %s describes itself in %d bytes, of which %d can be reported: the hub gets only its name",
         report.driver,
         size,
         MAX_DRIVER_BYTES,

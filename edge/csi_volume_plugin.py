@@ -249,7 +249,9 @@ class VolumePlugin:
         try:
             await ownership.give(target, pod.fs_group, on_root_mismatch=pod.fs_group_on_root_mismatch, tell=tell)
         except OSError as error:
-            raise Uncertain(f"{target} could not be given to fsGroup {pod.fs_group}: {_words(error)}") from error
+            raise Uncertain(
+                f"the files of {target} could not be given to the pod's fsGroup {pod.fs_group}: {_words(error)}"
+            ) from error
         reach("publish.after-ownership")
 
     # ---------------------------------------------------------------- down
@@ -300,7 +302,7 @@ class VolumePlugin:
             elif mounted:
                 raise NotReady(
                     f"{staged.key} is still mounted, and driver {driver.name} has no capability STAGE_UNSTAGE_VOLUME "
-                    f"to unstage it with; see whether it is the driver that staged it"
+                    f"to unstage it with; check whether this driver staged it"
                 )
         await _locally(Uncertain, self._dirs.tidy_staged, staged, asked=asked)
         reach("unstage.after-clean")
@@ -422,7 +424,7 @@ class VolumePlugin:
         driver = self._find_driver(name)
         if driver is None:
             raise NotReady(
-                f"driver {name} is not registered on this node; see whether its pod and its node-driver-registrar run"
+                f"driver {name} is not registered on this node; check that its pod and its node-driver-registrar run"
             )
         return driver
 
@@ -481,7 +483,7 @@ async def _tidied(work: Callable[P, None], *args: P.args, **kwargs: P.kwargs) ->
     try:
         await asyncio.to_thread(work, *args, **kwargs)
     except OSError as error:
-        log.warning("something is left behind: %s", _words(error))
+        log.warning("a file or directory of the volume could not be removed: %s", _words(error))
 
 
 def _understood(driver: NodeDriver, method: str, read: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

@@ -269,11 +269,11 @@ def _name_in(status: Status, body: bytes | None) -> str:
         ValueError: there is none, in words.
     """
     if not status.ok:
-        raise ValueError(f"it does not say who it is: it answered GetPluginInfo with {code_name(status.code)}")
+        raise ValueError(f"it does not give its name: it answered GetPluginInfo with {code_name(status.code)}")
     try:
         name = GetPluginInfoResponse.FromString(body or b"").name
     except DecodeError:
-        raise ValueError("it does not say who it is: its answer to GetPluginInfo does not parse") from None
+        raise ValueError("it does not give its name: its answer to GetPluginInfo does not parse") from None
     if not name:
         raise ValueError("it gives no name")
     if len(name) > LONGEST_NAME_CHARS:

@@ -66,8 +66,8 @@ def _read(path: Path) -> Instance | None:
         return None
     except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
         log.warning(
-            "%s is unreadable (%s): this agent gets a new identity, which the hub refuses for as long as a link of the "
-            "old one lives",
+            "%s is unreadable (%s): this agent gets a new identity, which the hub refuses while a link of the old "
+            "identity is up",
             path,
             (error.strerror if isinstance(error, OSError) else None) or type(error).__name__,
         )

@@ -209,7 +209,7 @@ class Volumes:
     def _note(self, trouble: str) -> None:
         """Why nothing is mounted or unmounted: once in the log."""
         if trouble and trouble != self._trouble:
-            log.error("no volume is mounted or unmounted before this is mended: %s", trouble)
+            log.error("no volume is mounted or unmounted until this is repaired: %s", trouble)
         self._trouble = trouble
 
     async def start(self, registry: DriverRegistry, tasks: Tasks) -> None:
@@ -318,7 +318,7 @@ def _unkept_mounts(root: Path) -> str:
     if not mounted:
         return ""
     return (
-        f"CSI volumes of pods are mounted below {root}, and no kubelet answers there, so nobody takes them down: start "
+        f"CSI volumes of pods are mounted below {root}, and no kubelet answers there, so nothing unmounts them: start "
         f"the kubelet, or run the agent with --registration=own"
     )
 

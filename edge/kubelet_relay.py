@@ -94,8 +94,9 @@ class KubeletRelay:
         """
         found = [f"driver {name} has no relay socket: {why}" for name, why in sorted(self._troubles.items())]
         found += [
-            f"driver {name} has a topology of its own, and said so only after the kubelet had asked: CSINode names the "
-            f"bridge's beside it, and claims find no place on this node; restart its node-driver-registrar"
+            f"driver {name} has a topology of its own, but reported it only after the kubelet had asked: the CSINode "
+            f"also lists the bridge's topology key, and no claim can be placed on this node; restart its "
+            f"node-driver-registrar"
             for name in sorted(self._tied)
             if has_topology(self._drivers(), name)
         ]
@@ -109,16 +110,16 @@ class KubeletRelay:
             if not lacks_topology(self._drivers(), name):
                 return ""
             return (
-                f"driver {name} has no topology of its own and registers with the kubelet past the relay, as "
-                f"{endpoint}: nothing says which node its volumes are on; {remedy}"
+                f"driver {name} has no topology of its own and registers with the kubelet as {endpoint}, not through "
+                f"the relay: no topology key ties its volumes to this node; {remedy}"
             )
         if Path(endpoint).name != socket.name:
             return f"driver {name} registers with the kubelet as {endpoint}, which is another driver's; {remedy}"
         if name in self._served or name in self._troubles:
             return ""
         return (
-            f"driver {name} registers with the kubelet through the relay, but it was not found or does not answer: "
-            f"name its socket by the agent's --driver if it is no csi.sock in a directory of its own under plugins"
+            f"driver {name} registers with the kubelet through the relay, but it was not found or does not answer: if "
+            f"its socket is not plugins/<directory>/csi.sock, name the socket with the agent's --driver"
         )
 
     def changed(self) -> None:
@@ -157,7 +158,7 @@ class KubeletRelay:
                 return
             served = self._served.get(name)
             if served is not None and served.file != file_id(str(self.socket_of(name))):
-                log.warning("somebody removed the relay socket of driver %s; it is made anew", name)
+                log.warning("the relay socket of driver %s was removed; it is created again", name)
                 await self._end(name)
                 served = None
             if served is None:

@@ -91,7 +91,7 @@ class Metastore:
                 connection.close()
             connection, trouble = None, str(error)
             self._reader = self._read_all(path)
-            log.error("%s cannot be written; the agent works from what is in it: %s", path, trouble)  # noqa: TRY400  # not a bug
+            log.error("%s cannot be written; the agent works from its earlier content: %s", path, trouble)  # noqa: TRY400  # not a bug
         self._writer = StoreWriter(
             path,
             connection,

@@ -308,7 +308,7 @@ def _tokens(wanted: PodVolume, tokens: Tokens | None) -> str:
         if tokens is None or audience not in tokens:
             raise NotReady(
                 f"driver {wanted.volume.driver} wants a token for audience {audience!r} of the pod's service account, "
-                f"and there is none yet; it comes from the cloud"
+                f"and there is none yet; the hub sends it"
             )
         status = tokens[audience]
         found[audience] = {key: status.get(key, "") for key in ("token", "expirationTimestamp")}
@@ -343,7 +343,7 @@ def _decode(message: Message, raw: bytes) -> None:
     try:
         message.ParseFromString(raw)
     except DecodeError as error:
-        raise ValueError(f"its answer is no {type(message).__name__}") from error
+        raise ValueError(f"its answer is not a {type(message).__name__}") from error
 
 
 def _encoded(message: Message) -> bytes:

@@ -264,9 +264,9 @@ class Placement:
             node = self._best(call, asked, fleet)
         elif len(fleet) > 1:
             why = (
-                "the call asks for no topology, and the driver runs on several; run external-provisioner with "
-                "--feature-gates=Topology=true and --strict-topology, and use a StorageClass with "
-                "volumeBindingMode WaitForFirstConsumer, or name it with --node"
+                "the call asks for no topology, and the driver runs on several nodes; run external-provisioner with "
+                "--feature-gates=Topology=true and --strict-topology, and use a StorageClass with volumeBindingMode "
+                "WaitForFirstConsumer, or name the node with --node"
             )
             raise NoNodeFits(call.driver, asked.name, why)
         else:
@@ -280,7 +280,7 @@ class Placement:
         fitting = list(dict.fromkeys(node for term in asked.terms for node in fleet.at(term)))
         if not fitting:
             known = ", ".join(member.node for member in list(fleet)[:_SHOWN])
-            why = f"none of those that run it ({known or 'none does'}) is where the topology of the call says"
+            why = f"none of the nodes that run it ({known or 'none does'}) is in the topology of the call"
             raise NoNodeFits(call.driver, asked.name, why)
         is_choice = len(asked.terms) > 1 or len(fitting) > 1  # nodes that were lost as well may fit the other terms
         if is_choice and (losses := self.ledger.losses.standing):
@@ -306,7 +306,9 @@ class Placement:
             raise NotWhole(call.driver, call.method, len(fleet))
         node = self._route(call.driver, "", fleet.members)
         if asked.terms and fleet.members[node].lacks_topology:  # it would answer for itself, being told of no topology
-            raise NoNodeFits(call.driver, "GetCapacity", f"{node} alone runs it, and is not where the call says")
+            raise NoNodeFits(
+                call.driver, "GetCapacity", f"only {node} runs it, and {node} is not in the topology of the call"
+            )
         return node
 
     def _find(self, driver: str, asked: Whereabouts, fleet: Fleet) -> str:
@@ -378,8 +380,8 @@ class Placement:
         unknown = affinity.unknown_labels(thing.id, driver, fleet, others) if affinity is not None else {}
         labels = " or ".join(sorted({key for keys in unknown.values() for key in keys}))
         told = [f"for {', '.join(named)}"] if named else []
-        told += [f"perhaps for {', '.join(unknown)}, of which no label {labels} is known"] if unknown else []
-        return f"its PersistentVolume is {' and '.join(told)}" if told else "no PersistentVolume tells"
+        told += [f"perhaps for {', '.join(unknown)}, whose label {labels} the hub does not know"] if unknown else []
+        return f"its PersistentVolume is {' and '.join(told)}" if told else "no PersistentVolume names a node for it"
 
     # ---- what the nodes list -----------------------------------------------------------------------------------------
 
@@ -420,7 +422,7 @@ _NOT_HERE: Final = (
 
 def _why_unknown(told: str, unlisted: Sequence[str], node_id: str, called: Sequence[str]) -> str:
     """Stays the same from one retry to the next, because users read it in events."""
-    lists = f"of {', '.join(unlisted[:_SHOWN])} there is no list" if unlisted else "no node lists it"
+    lists = f"{', '.join(unlisted[:_SHOWN])} sent no list" if unlisted else "no node lists it"
     same = f", {', '.join(called[:_SHOWN])} all have the node id {node_id}" if len(called) > 1 else ""
     return f"the hub has no record of it, {told}{same}, and {lists}; csi-bridge call --node NODE asks a node"
 
@@ -522,7 +524,7 @@ class _Outcome:
             return
         is_by_hub = self.is_written and not self.is_by_hand
         if is_by_hub and self.member.tells_segments and not self.attempt.claim.is_settled:
-            raise NameElsewhere(self.call.driver, self.asked.name, self.node, "a topology that this node has not")
+            raise NameElsewhere(self.call.driver, self.asked.name, self.node, "a topology that this node does not have")
 
     def _leaves_doubt(self, status: Status) -> bool | None:
         """Whether something may have been made in spite of an error; None: that says nothing of earlier attempts."""

@@ -244,7 +244,8 @@ class _Binding:
         for name, text in told.get("labels", {}).items():
             if labels[name] != text:
                 self._problem(
-                    ref, f"the node's own value of the label {name} is not the one that is written, which counts"
+                    ref,
+                    f"the node reports another value of the label {name} than its manifest, and the manifest counts",
                 )
         annotations = {**written.get("annotations", {}), **told.get("annotations", {})}
         return _with(body, metadata={"labels": labels, **({"annotations": annotations} if annotations else {})})

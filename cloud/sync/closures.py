@@ -170,7 +170,7 @@ class Closures:
             if node in self._closures:
                 self._closure(node)
         except Exception:  # it keeps what it has: nobody knows what it needs
-            log.exception("looking again at what node %s needs failed", node)
+            log.exception("finding the objects that node %s needs failed", node)
             return
         for changed in list(self._watchers.get(node, ())):
             try:

@@ -158,7 +158,7 @@ def _identify(kind: str, body: Mapping[str, Any]) -> Ref:
         namespace = metadata.text("namespace", required=KINDS[kind].namespaced)
         return Ref(kind, namespace, metadata.text("name", required=True))
     except FieldError as error:
-        raise KubeError(f"read {kind}", 0, "", f"what came is none: {error}") from None
+        raise KubeError(f"read {kind}", 0, "", f"the API server's answer is not one: {error}") from None
 
 
 class _Copy:

@@ -111,7 +111,7 @@ def read_json(text: str) -> list[Document]:
             text, object_pairs_hook=_unique, parse_constant=_no_number, parse_int=_json_integer, parse_float=_finite
         )
     except json.JSONDecodeError as error:
-        raise DocumentError(error.lineno, f"it is no JSON: {error.msg}") from None
+        raise DocumentError(error.lineno, f"it is not valid JSON: {error.msg}") from None
     except RecursionError:
         raise DocumentError(1, _TOO_DEEP) from None
     except ValueError as error:
@@ -230,7 +230,7 @@ class _Composer:
     def _alias(self, event: Any, line: int, depth: int) -> "tuple[Any, Place, int]":
         anchored = self._anchors.get(event.anchor)
         if anchored is None:
-            raise DocumentError(line, f"the alias {_short(event.anchor)} repeats nothing that ended before it")
+            raise DocumentError(line, f"the alias {_short(event.anchor)} refers to no anchor that ends before it")
         if depth + anchored.height >= _DEEPEST:
             raise DocumentError(line, _TOO_DEEP)
         self._weigh(anchored.weight, line)
@@ -325,7 +325,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _no_number(text: str) -> float:
-    raise ValueError(f"{text} is no number of JSON")
+    raise ValueError(f"{text} is not a JSON number")
 
 
 def _short(text: str) -> str:
@@ -336,4 +336,4 @@ def _short(text: str) -> str:
 def _in_words(error: yaml.MarkedYAMLError) -> str:
     problem = str(error.problem or "it cannot be parsed")
     hint = " (indent with blanks: a tab is not allowed)" if "cannot start any token" in problem else ""
-    return f"it is no YAML: {problem}{hint}"
+    return f"it is not valid YAML: {problem}{hint}"

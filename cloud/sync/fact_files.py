@@ -109,7 +109,9 @@ class FactFiles:
         """A disk that takes nothing, and nodes on which a driver gave the same node id (RULE C5)."""
         if self._conflicts is None:
             self._conflicts = list(_id_conflicts(self._facts))
-        trouble = f"what the nodes tell cannot be kept, and they wait for it: {self._trouble}"
+        trouble = (
+            f"the hub cannot store the facts that nodes send, and the nodes keep them until it can: {self._trouble}"
+        )
         return [*([trouble] if self._trouble else []), *self._conflicts]
 
     def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:
@@ -127,7 +129,7 @@ class FactFiles:
         async with self._lock:
             facts = self._facts.setdefault(node, {})
             if ref not in facts and len(facts) >= MOST_FACTS:
-                raise ValueError(f"node {node} tells of more than {MOST_FACTS} objects")
+                raise ValueError(f"node {node} sends more than {MOST_FACTS} objects")
             if facts.get(ref) == fact:
                 return
             await self._on_disk(_write_fact, self._path(node, ref), ref, fact)
@@ -250,7 +252,7 @@ class FactFiles:
             ref, fact = _from_document(document.value, written_ns)
             check_ref(node, ref)
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            log.warning("%s is unreadable and left out, until the node tells it again: %s", path, error)
+            log.warning("%s is unreadable and left out until the node sends it again: %s", path, error)
             return None
         return (ref, fact) if self._path(node, ref) == path else None  # else a copy that somebody made
 

@@ -59,14 +59,14 @@ def check_ref(node: str, ref: Ref) -> None:
         ValueError: it may not.
     """
     if not is_name(node):
-        raise ValueError("the node's name is none that Kubernetes allows, so it can tell no facts")
+        raise ValueError("Kubernetes does not allow the node's name, so none of its facts is accepted")
     if ref.kind in NODE_KINDS:
         if ref != Ref(ref.kind, "", node):
-            raise ValueError(f"node {node} tells of the {ref.kind} of another node")
+            raise ValueError(f"node {node} sends the {ref.kind} of another node")
     elif ref.kind not in NAMESPACED_KINDS:
-        raise ValueError(f"node {node} tells of a kind that no node tells of")
+        raise ValueError(f"node {node} sends a kind of object that no node may send")
     elif not is_label(ref.namespace) or not is_name(ref.name):
-        raise ValueError(f"node {node} tells of a {ref.kind} whose name is none that Kubernetes allows")
+        raise ValueError(f"node {node} sends a {ref.kind} whose name Kubernetes does not allow")
 
 
 def read_fact(obj: Object) -> Body:
@@ -79,14 +79,14 @@ def read_fact(obj: Object) -> Body:
     if len(obj.body) > most_bytes:
         raise ValueError(f"{obj.ref} has {len(obj.body)} bytes, and such a fact has at most {most_bytes}")
     if obj.stamp.uid and not is_uid(obj.stamp.uid):
-        raise ValueError(f"{obj.ref} has a UID that cannot be one")
+        raise ValueError(f"{obj.ref} has a UID that is not valid")
     try:
         kept = keep(obj.read(), obj.ref)
         encode_body(kept)
     except FieldError as error:
         raise ValueError(f"{obj.ref}: {error}") from None
     except UnicodeEncodeError:
-        raise ValueError(f"{obj.ref} has a character that UTF-8 does not have") from None
+        raise ValueError(f"{obj.ref} has a character that UTF-8 cannot encode") from None
     except RecursionError:
         raise ValueError(f"{obj.ref} is nested too deeply") from None
     return kept

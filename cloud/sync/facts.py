@@ -95,7 +95,7 @@ class FactSink:
         involved = fact.body["involvedObject"]
         about = Ref(involved["kind"], involved.get("namespace", ""), involved["name"])
         if not self._may_concern(node, about):
-            log.debug("node %s tells of %s, which it does not need any more: dropped", node, about)
+            log.debug("node %s sent %s, which it does not need any more: dropped", node, about)
             return False
         await self._files.put_event(node, ref, fact)
         return True

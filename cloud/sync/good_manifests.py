@@ -57,7 +57,7 @@ class GoodManifests:
         try:
             found = read_objects("kept.json", path.read_bytes())
         except (OSError, BrokenFile) as error:
-            log.warning("%s is unreadable, so that it is not known what %s said before: %s", path, name, error)
+            log.warning("%s is unreadable, so the last good version of %s is not known: %s", path, name, error)
             return None
         return tuple(replace(entry, place=f"{name}, as it was last good") for entry in found)
 

@@ -126,11 +126,11 @@ class ManifestFiles:
             names = sorted(path.name for path in self.directory.iterdir() if _is_manifest(path.name))
         except OSError as error:
             self.identity = None
-            self._problem = f"{self.directory} cannot be read ({error.strerror}): what it held is kept as it was"
+            self._problem = f"{self.directory} cannot be read ({error.strerror}): the objects from it stay as they were"
             return
         self.identity = identity
         if not names and self.identity != self._home:
-            self._problem = f"{self.directory} holds no manifest, and may be the wrong directory: nothing is taken away"
+            self._problem = f"{self.directory} holds no manifest, and may be the wrong directory: no object is removed"
             return
         self._problem = ""
         if self._home is None:
@@ -163,7 +163,7 @@ class ManifestFiles:
             found["kept"] = self._kept_problem
         for name, file in sorted(self._files.items()):
             if file.believed is not None and file.believed.problem:
-                kept = "its last good version stays" if file.good is not None else "nothing of it is known"
+                kept = "its last good version stays" if file.good is not None else "no good version of it is known"
                 found[name] = f"{file.believed.problem}; {kept}"
         return found
 
@@ -245,7 +245,8 @@ class ManifestFiles:
         except OSError as error:
             why = error.strerror or error
             self._kept_problem = (
-                f"what the manifests say cannot be kept for a hub that restarts while one is broken: {why}"
+                f"the last good manifests cannot be stored, and a hub that restarts needs them while a manifest is "
+                f"broken: {why}"
             )
         else:
             self._unkept.clear()
@@ -303,17 +304,17 @@ def _read(path: Path) -> _Reading:
         return _Reading(signature, problem=f"{path.name}: it cannot be read ({error.strerror})", was_unread=True)
     except Exception:
         log.exception("reading %s failed", path)
-        return _Reading(signature, problem=f"{path.name}: reading it failed, through a mistake in CSI Bridge")
+        return _Reading(signature, problem=f"{path.name}: reading it failed because of a bug in CSI Bridge")
 
 
 def _bytes_of(path: Path) -> bytes:
     # O_NONBLOCK: opening a pipe would wait for somebody who writes.
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:  # noqa: PTH123  # a descriptor
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise BrokenFile(f"{path.name}: it is no file")
+            raise BrokenFile(f"{path.name}: it is not a file")
         data = file.read(MAX_FILE_BYTES + 1)
     if not data:
         raise BrokenFile(f"{path.name}: it is empty; delete the file if its objects are to go")
     if len(data) > MAX_FILE_BYTES:
-        raise BrokenFile(f"{path.name}: it is larger than {MAX_FILE_BYTES >> 20} MiB; divide it")
+        raise BrokenFile(f"{path.name}: it is larger than {MAX_FILE_BYTES >> 20} MiB; split it")
     return data

@@ -57,7 +57,7 @@ def read_objects(name: str, data: bytes) -> list[Entry]:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise BrokenFile(f"{name}:{line}: it is no UTF-8") from None
+        raise BrokenFile(f"{name}:{line}: it is not UTF-8") from None
     try:
         documents = read_json(text) if name.endswith(".json") else read_yaml(text)
     except DocumentError as error:
@@ -88,7 +88,7 @@ def _entries(name: str, document: Document) -> Iterator[Entry]:
             line = document.place.find((*path, *error.path)).line
             raise BrokenFile(f"{name}:{line}: {_title(value)}: {error}") from None
         except ValueError:  # a lone surrogate, from JSON's escapes
-            raise BrokenFile(f"{place}: {_title(value)}: it has a character that UTF-8 does not have") from None
+            raise BrokenFile(f"{place}: {_title(value)}: it has a character that UTF-8 cannot encode") from None
         if entry is not None:
             yield entry
 
@@ -106,14 +106,14 @@ def _objects(value: Any, path: Path) -> Iterator[tuple[Any, Path]]:
 
 def _entry(value: Any, place: str) -> Entry | None:
     if not isinstance(value, dict):
-        raise FieldError((), "it is no object of Kubernetes")
+        raise FieldError((), "it is not a Kubernetes object")
     fields = Fields(value)
     kind = fields.text("kind", required=True)
     if kind in NOT_NEEDED:
         return None
     rules = KINDS.get(kind)
     if rules is None:
-        fields.refuse("kind", f"is none that is read here ({', '.join(KINDS)})")
+        fields.refuse("kind", f"is not one of the kinds that are read here ({', '.join(KINDS)})")
     fields.text("apiVersion", required=True, allowed=(rules.api_version,))
     check_metadata(fields, rules=rules)
     rules.check(fields)

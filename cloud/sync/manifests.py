@@ -121,7 +121,7 @@ class Manifests(Objects):
         except Exception:  # the hub carries calls as well
             if _FAILED not in self._problems:
                 log.exception("reading %s failed", self._directory)
-            why = "reading it failed, through a mistake in CSI Bridge; what was known of it stays"
+            why = "reading it failed because of a bug in CSI Bridge; its objects stay as they were"
             self._problems = {**self._problems, _FAILED: f"{self._directory}: {why}"}
             return
         self.update(loaded.changes, ready=self.is_ready or loaded.complete)
@@ -148,7 +148,7 @@ class Manifests(Objects):
                 self._wake.set()
         except (OSError, RuntimeError) as error:  # too many watches, a file system without them, …
             log.warning(
-                "%s is looked at every %g s, for it cannot be watched: %s", self._directory, self._rescan_s, error
+                "%s is read every %g s, because it cannot be watched: %s", self._directory, self._rescan_s, error
             )
 
 

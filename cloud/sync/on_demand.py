@@ -115,9 +115,9 @@ class OnDemand:
         try:
             await self._try(ref)
         except Exception:  # the hub carries calls as well
-            text = f"{ref} cannot be got, through a mistake in CSI Bridge; see the hub's log"
+            text = f"{ref} cannot be read because of a bug in CSI Bridge; see the hub's log"
             if self._problems.get(ref) != text:
-                log.exception("getting %s failed by a bug; it is tried again", ref)
+                log.exception("reading %s failed because of a bug; it is tried again", ref)
             if ref in self._due:  # not released meanwhile
                 self._problems[ref] = text
                 self._try_later(ref)

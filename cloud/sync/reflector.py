@@ -108,9 +108,9 @@ class Reflector:
                     self._note(str(error))
                 await self._wait()
             except Exception:  # the hub carries calls as well
-                why = f"following {self._resource.plural} failed, through a mistake in CSI Bridge; see the hub's log"
+                why = f"following {self._resource.plural} failed because of a bug in CSI Bridge; see the hub's log"
                 if why != self._logged:
-                    log.exception("following %s failed by a bug; they are listed again", self._resource.plural)
+                    log.exception("following %s failed because of a bug; they are listed again", self._resource.plural)
                 self._note(why)
                 self._version = ""
                 await self._wait()
@@ -159,7 +159,11 @@ class Reflector:
                 case "OPEN" | "BOOKMARK":
                     pass
                 case _:
-                    log.warning("%s: the API server tells of %s, which is passed over", self._resource.plural, what)
+                    log.warning(
+                        "%s: the API server sent an event of the unknown type %s, which is ignored",
+                        self._resource.plural,
+                        what,
+                    )
             self._version = (body.get("metadata") or {}).get("resourceVersion") or self._version
             self.trouble = ""
             if what != "OPEN":
@@ -170,12 +174,12 @@ class Reflector:
     def _worked(self) -> None:
         self._failures = 0
         if self._logged:
-            log.info("%s are in step again", self._resource.plural)
+            log.info("the copy of %s is up to date again", self._resource.plural)
             self._logged = ""
 
     def _note(self, why: str) -> None:
         if why != self._logged:
-            log.warning("what is known of %s may be old: %s", self._resource.plural, why)
+            log.warning("the copy of %s may be out of date: %s", self._resource.plural, why)
         self.trouble = self._logged = why
 
     async def _wait(self) -> None:

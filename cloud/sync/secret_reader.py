@@ -42,4 +42,4 @@ class SecretReader:
 
     def in_words(self, ref: Ref, error: KubeError) -> str:
         """For people."""
-        return f"{ref} cannot be read, and nodes keep what they have of it: {error}"
+        return f"{ref} cannot be read, and nodes keep their copy of it: {error}"

@@ -15,7 +15,7 @@ def _check(fields: Fields) -> None:
         try:
             base64.b64decode("".join(text.split()), validate=True)
         except (binascii.Error, ValueError):
-            fields.part("data").refuse(key, "must be base64 (plain text belongs into stringData)")
+            fields.part("data").refuse(key, "must be base64 (plain text belongs in stringData)")
 
 
 def _trim(body: Body) -> dict[str, Any]:

@@ -118,7 +118,7 @@ class SyncServer:
     def problems(self) -> list[str]:
         """Objects that nodes lack because they cannot be told."""
         return [
-            f"node {node} is not told of {ref}: {one.why}"
+            f"node {node} does not get {ref}: {one.why}"
             for node, untold in sorted(self._untold.items())
             for ref, one in untold.items()
             if self._closures.stamps(node).get(ref) == one.stamp
@@ -183,8 +183,8 @@ class SyncServer:
         with self._counted(node):
             self._sink.observed(node)
             async with order:
-                await _tried(lambda: self._sink.void(node), f"what node {node} told cannot be removed")
-            log.info("node %s is served by a kubelet: nothing is told to it, and nothing written of it", node)
+                await _tried(lambda: self._sink.void(node), f"the facts of node {node} cannot be removed")
+            log.info("node %s is served by a kubelet: the hub sends it no objects and writes none of its facts", node)
             async for _ in stream:  # nothing comes
                 pass
 
@@ -205,7 +205,7 @@ class SyncServer:
         match event:
             case Untold(ref, _, why):
                 self._untold[node][ref] = event
-                log.warning("node %s is not told of %s: %s", node, ref, why)
+                log.warning("node %s does not get %s: %s", node, ref, why)
             case Confirmed(ref, _) if node in self._untold:
                 self._untold[node].pop(ref, None)
 
@@ -267,14 +267,14 @@ class _Facts:
                 await _tried(lambda: self._store_once(change), f"a fact of node {self._node} cannot be stored")
             except ValueError as error:
                 self._note_refusal(change.ref, error)
-                return str(error) or "it is not taken"
+                return str(error) or "it is not accepted"
             return ""
 
     def _note_refusal(self, ref: Ref, error: ValueError) -> None:
         self._refusals += 1
         if self._refusals <= _MOST_REFUSALS:
             more = "; more of them are not logged" if self._refusals == _MOST_REFUSALS else ""
-            log.warning("node %s tells what is not taken: %s: %s%s", self._node, ref, error, more)
+            log.warning("node %s sent a fact that is not accepted: %s: %s%s", self._node, ref, error, more)
 
     async def _store_once(self, change: Put | Drop) -> None:
         if isinstance(change, Put):

@@ -156,8 +156,8 @@ class Heartbeats:
             heart.lease = ""
             return False
         except Exception:
-            log.exception("the heartbeat of %s failed by a bug; it is tried again", node)
-            self._note(node, f"a mistake in CSI Bridge, at {node}; see the hub's log")
+            log.exception("the heartbeat of %s failed because of a bug; it is tried again", node)
+            self._note(node, f"a bug in CSI Bridge, at {node}; see the hub's log")
             heart.lease = ""
             return False
         if self._failing.pop(node, None) is not None and not self._failing:

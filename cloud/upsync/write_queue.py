@@ -111,9 +111,9 @@ class WriteQueue(Generic[K]):
                 self._note(key, (error.code, error.reason, whose), str(error))
                 return False
             except Exception as error:
-                why = f"writing {key} failed, through a mistake in CSI Bridge; see the hub's log"
+                why = f"writing {key} failed because of a bug in CSI Bridge; see the hub's log"
                 if self._note(key, (type(error),), why):
-                    log.exception("writing %s failed by a bug; it is tried again", key)
+                    log.exception("writing %s failed because of a bug; it is tried again", key)
                 return False
         if self._settled(key):
             log.info("written at last: %s", key)

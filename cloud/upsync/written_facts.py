@@ -283,7 +283,7 @@ class WrittenFacts:
         if len(self._events) > _MOST_EVENTS:
             lost, _ = self._events.popitem(last=False)
             self._queues["Event"].discard(lost)
-            log.warning("an event of node %s is given up, for too many wait to be written: %s", *lost)
+            log.warning("an event of node %s is dropped, because too many wait to be written: %s", *lost)
 
     async def _write(self, key: Key) -> float | None:
         node, ref = key

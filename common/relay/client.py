@@ -200,7 +200,7 @@ class Channel:
             async with asyncio.timeout(self._who_timeout_s):
                 return await self._who(lambda method, request: ClientCall(alone, method, request, self._who_timeout_s))
         except TimeoutError:
-            raise ValueError(f"it does not say who it is within {self._who_timeout_s:g} s") from None
+            raise ValueError(f"it did not give its name within {self._who_timeout_s:g} s") from None
 
     async def _socket_connected(self) -> ClientConnection:
         _, connection = await asyncio.get_running_loop().create_unix_connection(
@@ -233,7 +233,7 @@ class _Alone:
     async def open(self, call: ClientCall) -> ClientConnection:
         """Send a call's request."""
         if not await self._connection.begin(call):
-            raise VendorUnreachable(self.path, "it closed the connection before it said who it is")
+            raise VendorUnreachable(self.path, "it closed the connection before it gave its name")
         return self._connection
 
 

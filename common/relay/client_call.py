@@ -122,7 +122,7 @@ class ClientCall:
             if self._stream is not None:
                 self._stream.cancel(self)
             self._ended = False
-            self.fail(VendorConnectionError(self._opener.path, "the call was cancelled on our side", sent=True))
+            self.fail(VendorConnectionError(self._opener.path, "CSI Bridge cancelled the call", sent=True))
         self._messages.clear()
 
     async def __aenter__(self) -> Self:
@@ -222,7 +222,9 @@ class ClientCall:
         except MessageTooLarge as error:
             self._give_up(VendorAnswerTooLarge(self._opener.path, error.size_bytes, error.limit_bytes))
         except MessageCompressed:
-            self._give_up(VendorAnswerInvalid(self._opener.path, "sent a compressed message, which it was not offered"))
+            self._give_up(
+                VendorAnswerInvalid(self._opener.path, "sent a compressed message, although no compression was offered")
+            )
         if ended:
             self.fail(VendorAnswerInvalid(self._opener.path, "ended the answer without trailers (no grpc-status)"))
         elif not self._ended:

@@ -251,7 +251,7 @@ class ClientConnection(Pump):
         if isinstance(why, Http2Error):
             text = f"the driver broke HTTP/2 during the call: {why}"
         elif self._shut:
-            text = "the connection to the driver was closed on our side during the call"
+            text = "CSI Bridge closed the connection to the driver during the call"
         else:
             text = "the driver closed the connection during the call (did it stop or crash?)"
         return VendorConnectionLost(self.path, text, sent=True)
@@ -302,5 +302,5 @@ class _Pings:
 
 def _before_settings(why: Exception | None) -> str:
     if isinstance(why, Http2Error):
-        return f"what listens there does not speak HTTP/2 (gRPC): {why}"
+        return f"the process that listens there does not speak HTTP/2 (gRPC): {why}"
     return "it closed the connection before it sent HTTP/2 settings (is it a gRPC server?)"

@@ -127,7 +127,7 @@ class VendorReplaced(VendorConnectionError):
 
     def __init__(self, path: str, name: str) -> None:
         self.name = name
-        super().__init__(path, f"driver {name} is at its socket unix://{path} now", sent=False)
+        super().__init__(path, f"its socket unix://{path} now belongs to driver {name}", sent=False)
 
 
 class VendorConnectionLost(VendorConnectionError):

@@ -286,7 +286,7 @@ class Http2:
             raise Http2Error(f"it sent {what} on stream {stream_id}, which is not open")
 
     def _push_promise(self, _flags: int, _stream_id: int, _payload: memoryview) -> None:
-        raise Http2Error("it sent a PUSH_PROMISE, which nobody allowed")
+        raise Http2Error("it sent a PUSH_PROMISE, which is not allowed")
 
     def _rst_stream(self, _flags: int, stream_id: int, payload: memoryview) -> None:
         if self._streams.pop(stream_id, None) is None:

@@ -118,7 +118,7 @@ class Pump(asyncio.Protocol):
         except Http2Error as error:
             self._fail(error)
         except Exception as error:
-            logger.exception("a mistake in CSI Bridge: it cost a connection")
+            logger.exception("a bug in CSI Bridge ended a connection")
             self._http2.goaway(ErrorCode.INTERNAL_ERROR)
             self._fail(error)
         if not self._http2.patient:

@@ -93,7 +93,7 @@ class Server:
         self.connections.add(connection)
         self._no_connections.clear()
         if len(self.connections) > self.settings.max_connections:
-            log.warning("a client was hung up on: %d connections is the limit", self.settings.max_connections)
+            log.warning("a client's connection was closed: %d connections is the limit", self.settings.max_connections)
             connection.abort()
 
     def connection_closed(self, connection: ServerConnection) -> None:

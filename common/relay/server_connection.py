@@ -133,7 +133,9 @@ class ServerConnection(Pump):
     def closed(self, why: Exception | None) -> None:
         """Cancel what ran for this client."""
         if isinstance(why, Http2Error):
-            logger.warning("a client of the gRPC socket broke HTTP/2, its connection was closed: %s", why)
+            logger.warning(
+                "a client of the gRPC socket broke the rules of HTTP/2, and its connection was closed: %s", why
+            )
         if self._silent is not None:
             self._silent.cancel()
         self._requests.clear()

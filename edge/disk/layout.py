@@ -67,9 +67,12 @@ class Layout:
     def staging_dir(self, driver: str, handle: str) -> Path:
         """The directory of a volume's staging, which holds vol_data.json."""
         if not handle:
-            raise NotReady("the volume has an empty volumeHandle; mend its PersistentVolume")
+            raise NotReady("the volume has an empty volumeHandle; correct its PersistentVolume")
         if driver in NO_DRIVERS:  # a scan would not see the staging
-            raise NotReady(f"a driver cannot be called {driver}, as a directory of the kubelet's is: rename the driver")
+            raise NotReady(
+                f"a driver cannot be called {driver}, because a directory of the kubelet has that name: rename the "
+                f"driver"
+            )
         return self.staging_root / component("the driver's name", driver) / handle_hash(handle)
 
     def staging_target(self, driver: str, handle: str) -> Path:

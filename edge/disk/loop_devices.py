@@ -77,7 +77,7 @@ def attach_loop(file: Path) -> None:
                     return
     finally:
         os.close(backing)
-    raise OSError(errno.EBUSY, f"cannot hold {file} open: every free loop device was taken by somebody else")
+    raise OSError(errno.EBUSY, f"cannot hold {file} open: every free loop device was taken by another program")
 
 
 def detach_loops(file: Path) -> None:
@@ -131,8 +131,8 @@ def _mark_in_time(device: Path) -> bytes:
     if looking.is_alive():
         _hung[device] = looking
         log.warning(
-            "%s is passed over: the server of the file that it holds open does not answer; if the pod that had it is "
-            "gone, `losetup --detach %s` lets the file go",
+            "%s is skipped: the server of the file that it holds open does not answer; if the pod that used it is "
+            "gone, run `losetup --detach %s`",
             device,
             device,
         )

@@ -29,7 +29,7 @@ _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 Kind = Literal["dir", "file", "link", "other"]
 
 _WORDS = {
-    errno.ENOTDIR: "something there, or on the way, is no directory (a symbolic link is not followed)",
+    errno.ENOTDIR: "something there, or on the way, is not a directory (a symbolic link is not followed)",
     errno.ELOOP: "it is a symbolic link, which is not followed",
     errno.EBUSY: "something is mounted there",
     errno.ENOTEMPTY: "it is not empty",
@@ -114,7 +114,7 @@ class RootDir:
             file = os.open(path.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
             try:
                 if not stat.S_ISREG(os.fstat(file).st_mode):
-                    raise OSError(errno.EINVAL, "it is no ordinary file")
+                    raise OSError(errno.EINVAL, "it is not an ordinary file")
                 content = os.read(file, limit + 1)
             finally:
                 os.close(file)

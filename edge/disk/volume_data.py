@@ -110,17 +110,17 @@ def parse(raw: bytes) -> VolumeData:
     try:
         found = json.loads(raw)
     except (ValueError, RecursionError):
-        raise VolumeDataUnknown("it is no JSON") from None
+        raise VolumeDataUnknown("it is not JSON") from None
     if not isinstance(found, dict):
-        raise VolumeDataUnknown("it is no JSON object")
+        raise VolumeDataUnknown("it is not a JSON object")
     values = {field: found.get(key, "") for field, key in _KEYS.items()}
     for field, value in values.items():
         if not isinstance(value, str):
-            raise VolumeDataUnknown(f"its {_KEYS[field]} is no string")
+            raise VolumeDataUnknown(f"its {_KEYS[field]} is not a string")
         try:
             value.encode()  # JSON can tell of half a character, and no path, row or request can hold it
         except UnicodeEncodeError:
-            raise VolumeDataUnknown(f"its {_KEYS[field]} is no text") from None
+            raise VolumeDataUnknown(f"its {_KEYS[field]} is not text") from None
     for field in ("driver", "handle"):
         if not values[field]:
             raise VolumeDataUnknown(f"it has no {_KEYS[field]}")

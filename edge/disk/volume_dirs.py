@@ -130,7 +130,7 @@ class VolumeDirs:
             if self._root.read_file(path, volume_data.LARGEST_BYTES) == content:
                 return
         except OSError:
-            log.debug("%s is written: there was none that could be read", path)
+            log.debug("%s is written, because there was none or it could not be read", path)
         self._root.write_file(path, content, reached=lambda: reach(f"{step}.before-rename"))
 
     # ---------------------------------------------------------------- after a call
@@ -140,7 +140,7 @@ class VolumeDirs:
         if not self._root.has(target):
             raise Uncertain(
                 f"driver {driver} answered NodePublishVolume with OK, but there is nothing at {target}; "
-                f"see whether the driver sees {self.layout.root} with bidirectional mount propagation"
+                f"check that the driver's container mounts {self.layout.root} with bidirectional mount propagation"
             )
 
     def tidy_published(self, published: Published) -> None:
@@ -164,7 +164,7 @@ class VolumeDirs:
             self._tidy_block(staged.name, "unstage")
         except OSError as error:
             # What a driver leaves in its staging directory keeps nobody from using the volume again.
-            log.warning("something of %s is left behind: %s", staged.key, _words(error))
+            log.warning("a file or directory of %s could not be removed: %s", staged.key, _words(error))
 
     def tidy_refused_stage(self, staged: Staged) -> None:
         """After a final code of NodeStageVolume."""
@@ -277,7 +277,7 @@ class VolumeDirs:
         if read_table(self.layout.root).is_mount_point(target):
             raise Uncertain(
                 f"driver {driver} answered {method} with OK, but something is still mounted at {target}; "
-                f"see whether the driver sees {self.layout.root} with bidirectional mount propagation"
+                f"check that the driver's container mounts {self.layout.root} with bidirectional mount propagation"
             )
 
     def _tidy_target(self, target: Path, step: str) -> None:

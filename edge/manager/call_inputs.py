@@ -46,7 +46,7 @@ class CallInputs:
         try:
             return self._attached(_body(found), volume, ref.name)
         except (AttributeError, KeyError, TypeError) as error:
-            raise NotReady(f"{ref} is not as the API server would have it ({type(error).__name__})") from None
+            raise NotReady(f"{ref} is malformed ({type(error).__name__})") from None
 
     def attachment_uid(self, volume: Volume) -> str:
         """Which attachment the volume has, attached yet or not; empty if it needs none, or has none that stays."""
@@ -77,7 +77,7 @@ class CallInputs:
                 values[key] = base64.b64decode(value, validate=True).decode()
             except (TypeError, ValueError):  # the cause would show the value
                 raise NotReady(
-                    f"secret {ref.namespace}/{ref.name}: the value of {key!r} is no base64 of a text"
+                    f"secret {ref.namespace}/{ref.name}: the value of {key!r} is not a base64 text"
                 ) from None
         return values
 
@@ -119,9 +119,7 @@ class CallInputs:
         spec, status = body["spec"], body.get("status") or {}
         source = (spec.get("source") or {}).get("persistentVolumeName")
         if (spec.get("attacher"), spec.get("nodeName"), source) != (volume.driver, self._node, volume.name):
-            raise NotReady(
-                f"VolumeAttachment {name} is not that of PV {volume.name}, driver {volume.driver} and this node"
-            )
+            raise NotReady(f"VolumeAttachment {name} is not for PV {volume.name}, driver {volume.driver} and this node")
         if body["metadata"].get("deletionTimestamp"):
             raise Waiting(
                 f"PV {volume.name} is being detached from this node: VolumeAttachment {name} is being deleted"
@@ -135,15 +133,15 @@ class CallInputs:
         """One token; `problem` is why the hub has none."""
         whose = f"service account {want.pod.namespace}/{want.pod.service_account} for audience {audience!r}"
         if not isinstance(given, dict):
-            why = f"cannot be had: {problem}" if problem else "is not known to this node"
+            why = f"cannot be created: {problem}" if problem else "is not known to this node"
             raise NotReady(f"the token of {whose} {why}")
         try:
             token, until = str(given["token"]), str(given["expirationTimestamp"])
             expires_at = datetime.fromisoformat(until).timestamp()
         except (KeyError, ValueError):
-            raise NotReady(f"the token of {whose} is not as the hub would have it") from None
+            raise NotReady(f"the token of {whose} is malformed") from None
         if expires_at <= self._clock.time():
-            raise NotReady(f"the token of {whose} expired at {until}, and a new one can only be had from the hub")
+            raise NotReady(f"the token of {whose} expired at {until}, and only the hub can give a new one")
         return {"token": token, "expirationTimestamp": until}
 
 

@@ -173,5 +173,5 @@ class VolumeHost:
         """
         driver = self.drivers.find(name)
         if driver is None or not driver.registered:
-            raise Waiting(f"driver {name} is not registered on this node; look whether its node-driver-registrar runs")
+            raise Waiting(f"driver {name} is not registered on this node; check that its node-driver-registrar runs")
         return driver

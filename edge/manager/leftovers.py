@@ -55,7 +55,7 @@ class Leftovers:
         known = [staged_of(row) if isinstance(row, Device) else published_of(row) for row in rows]
         self._all = [one for one in found if not any(one.is_of(what) for what in known)]
         for one in self._all:
-            log.warning("%s lies there of an earlier time, and its state is unknown: %s", one.path, one.reason)
+            log.warning("%s is left from an earlier run, and its state is unknown: %s", one.path, one.reason)
 
     async def look(self) -> None:
         """Forget what is gone, and remove what may go. If a look is under way it is repeated, by who began it."""
@@ -68,7 +68,7 @@ class Leftovers:
                 self._due = False
                 await self._look()
         except VolumeError as error:
-            log.warning("what earlier times left cannot be cleaned up now: %s", error.why)
+            log.warning("directories left from an earlier run cannot be cleaned up now: %s", error.why)
         finally:
             self._looking = False
 

@@ -48,7 +48,9 @@ def reconstruct(
     for published in found.published:
         if _place(published) not in known:
             log.warning(
-                "volume %s may be published to the pod of uid %s: only the disk tells", published.key, published.pod_uid
+                "volume %s may be published to the pod of uid %s: its directory is there, but no record of it",
+                published.key,
+                published.pod_uid,
             )
             known[_place(published)] = _publication(published, now)
     for row in list(known.values()):
@@ -57,7 +59,7 @@ def reconstruct(
             known.setdefault(row.key, _device(staged, now, attach_required))
     for staged in found.staged:
         if staged.key not in known:
-            log.warning("volume %s may be staged: only the disk tells", staged.key)
+            log.warning("volume %s may be staged: its directory is there, but no record of it", staged.key)
             known[staged.key] = _device(staged, now, attach_required)
     return list(known.values())
 

@@ -290,7 +290,7 @@ class _Resolver:
             )
         csi = spec.get("csi")
         if not csi:
-            raise _Unresolved(f"PV {name} is not a CSI volume, and nothing else is mounted here")
+            raise _Unresolved(f"PV {name} is not a CSI volume, and the agent mounts no others")
         required = (spec.get("nodeAffinity") or {}).get("required")
         if required is not None and not selects(required.get("nodeSelectorTerms") or [], self._labels, self._node):
             raise _Unresolved(
@@ -323,9 +323,9 @@ class _Resolver:
 
     def _check_use(self, name: str, volume: Volume, use: _Use) -> None:
         if use.mounted and volume.block:
-            raise _Unresolved(f"volume {name} has volumeMode Block, but stands in volumeMounts")
+            raise _Unresolved(f"volume {name} has volumeMode Block, but is listed in volumeMounts")
         if use.mapped and not volume.block:
-            raise _Unresolved(f"volume {name} has volumeMode Filesystem, but stands in volumeDevices")
+            raise _Unresolved(f"volume {name} has volumeMode Filesystem, but is listed in volumeDevices")
 
     # ---- inline volumes ----------------------------------------------------------------------------------------------
 
@@ -463,4 +463,4 @@ def _secret(given: Body | None) -> SecretRef | None:
 
 def _malformed(ref: Ref | None, error: Exception) -> str:
     what = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
-    return f"{ref or 'an object that it needs'} is not as the API server would have it ({what})"
+    return f"{ref or 'an object that it needs'} is malformed ({what})"

@@ -113,7 +113,7 @@ class VolumeRows:
         try:
             await self.record(target)
         except NotReady as error:
-            log.warning("volume %s: what was done is not written down yet: %s", self._key, error.why)
+            log.warning("volume %s: the result is not on the disk yet: %s", self._key, error.why)
 
     async def record(self, target: Target) -> None:
         """Write down what is unwritten.

@@ -71,9 +71,9 @@ class VolumeStaging:
             return "the volume has the access mode ReadWriteOncePod and is already in use by another pod"
         holder = self._host.places.holder(want)
         if holder is not None:
-            return f"another volume is in the place of {volume.name}, until it is taken down: {holder}"
+            return f"another volume is still mounted in the place of {volume.name}: {holder}"
         if self.is_outdated(want, had.get(target)):
-            return "it may be there as it was asked for before, and is taken down first"
+            return "it may be mounted with earlier arguments, and is unmounted first"
         return self.misfit(want) if any(other != target for other in had) else ""
 
     def misfit(self, want: PodVolume) -> str:
@@ -83,11 +83,11 @@ class VolumeStaging:
             return ""
         if staging_place(device) != staging_place(want.volume):
             staged = f"block volume {device.name}" if device.block else "a file system"
-            return f"it is staged as {staged}, and is staged anew when no pod has it so any more"
+            return f"it is staged as {staged}, and is staged again when no pod uses it that way"
         if self._rows.is_staged and not self.is_done:
             return (
-                f"driver {self._key.driver} stages now, and did not stage when another pod got the volume; "
-                f"it is asked to when no pod has it any more"
+                f"driver {self._key.driver} can stage volumes now, and could not when another pod got the volume; the "
+                f"volume is staged when no pod uses it any more"
             )
         return ""
 

@@ -214,8 +214,8 @@ class VolumeTask:
         except VolumeError as error:
             self._failed(step, target, error)
         except Exception as error:
-            log.exception("volume %s: %s failed by a bug; it is tried again", self.key, step)
-            self._failed(step, target, NotReady(f"{step} failed by a bug of the agent: {type(error).__name__}"))
+            log.exception("volume %s: %s failed because of a bug; it is tried again", self.key, step)
+            self._failed(step, target, NotReady(f"{step} failed because of a bug in the agent: {type(error).__name__}"))
         else:
             self._backoffs.pop((step, target), None)
             if step not in REGULAR:
@@ -272,7 +272,7 @@ class VolumeTask:
         try:
             self._check(self._staging.obstacle(want))  # another volume may have been quicker
             if must_be_known and not self.use.is_confirmed:
-                raise Waiting("the pod that wanted it is gone, and what the hub has confirmed is void")
+                raise Waiting("the pod that wanted it is gone, so the hub's confirmation does not count")
             await host.plugin.stage(
                 volume,
                 publish_context=context,
@@ -347,7 +347,7 @@ class VolumeTask:
             await self.rows.settle(Step.UNPUBLISH, before)
             raise
         if not await plugin.clean_leftovers(published):
-            log.warning("volume %s: something stays in the directory of the pod of uid %s", self.key, target.pod_uid)
+            log.warning("volume %s: files stay in the directory of the pod of uid %s", self.key, target.pod_uid)
         await self.rows.settle(Step.UNPUBLISH, before, gone=True)
         self._forget(target)
         log.info("volume %s is no longer published%s", self.key, self._whose_was(before))

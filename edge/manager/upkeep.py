@@ -97,7 +97,7 @@ class VolumeUpkeep:
                 return
             stats = asking.result()
         except VolumeError as error:
-            log.debug("volume %s does not tell its use: %s", self._key, error.why)
+            log.debug("the usage of volume %s is not known: %s", self._key, error.why)
             return
         finally:
             asking.cancel()

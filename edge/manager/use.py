@@ -63,7 +63,9 @@ class VolumeUse:
         if self._asking.exception() is not None:
             log.error("volume %s: cannot wait for volumesInUse", self._key, exc_info=self._asking.exception())
             self._asking = None
-            raise NotReady("whether the hub knows that this node uses the volume (volumesInUse) cannot be found out")
+            raise NotReady(
+                "the agent cannot find out whether the hub knows that this node uses the volume (volumesInUse)"
+            )
 
     def unstaged(self) -> None:
         """It is staged no more: what the hub has confirmed was for this time."""

@@ -179,7 +179,7 @@ class Wanted:
     def _keep(self, ref: Ref, old: PodWants | None, why: str) -> PodWants:
         """A pod that the disk does not give."""
         if old is None or not old.unread:
-            self._complain(f"{ref} stays as it was known: {why}")
+            self._complain(f"{ref} cannot be read, and its earlier state counts: {why}")
         if old is not None:
             return replace(old, unread=True)
         pod = Pod(uid=self._objects.uid(ref), namespace=ref.namespace, name=ref.name)
@@ -188,7 +188,7 @@ class Wanted:
     def _remember(self, ref: Ref, wants: PodWants) -> None:
         self._pods[ref] = wants
         if (other := self._by_uid.get(wants.pod.uid)) is not None:
-            self._complain(f"{other} and {ref} have one uid, {wants.pod.uid}: only the latter gets its volumes")
+            self._complain(f"{other} and {ref} have the same uid, {wants.pod.uid}: only the latter gets its volumes")
             self._twins.setdefault(wants.pod.uid, {})[other] = None
         self._by_uid[wants.pod.uid] = ref
         for one in wants.refs:

@@ -161,9 +161,9 @@ class DriverRegistry:
     def _without_node_plugin(self) -> list[str]:
         node_plugins = self._store.node_plugins
         return [
-            f"the node plugin of driver {name}, which was at {node_plugins[name]}, is away, and nobody else mounts its "
-            f"volumes; if it runs, let the agent see its socket at that path; if it is gone for good, stop the agent "
-            f"and remove {self._store.path}"
+            f"the node plugin of driver {name}, which was at {node_plugins[name]}, is away, and nothing else mounts "
+            f"its volumes; if it runs, make its socket visible to the agent at that path; if it will not come back, "
+            f"stop the agent and remove {self._store.path}"
             for name in sorted(node_plugins)
             if awaits_node_plugin(self.drivers, name) and not self._sockets.is_unasked(Path(node_plugins[name]))
         ]
@@ -203,7 +203,7 @@ class DriverRegistry:
             name: with which it registers with a kubelet, if that is known.
         """
         if not fits(endpoint):
-            log.warning("%s tells of a driver at %r, which cannot be a socket's path", finder, shorten(endpoint))
+            log.warning("%s names a driver at %r, which cannot be a socket's path", finder, shorten(endpoint))
             return
         is_news = self._sockets.found(finder, Path(endpoint))
         if name:

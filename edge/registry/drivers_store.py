@@ -110,7 +110,7 @@ class DriversStore:
             else:
                 known.gone_at_s = self._clock()
                 known.registration = replace(known.registration, gone=True)
-            log.info("driver %s is no more registered: its socket %s is gone", known.name, socket)
+            log.info("driver %s is no longer registered: its socket %s is gone", known.name, socket)
         return bool(left)
 
     def expire(self) -> bool:

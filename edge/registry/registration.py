@@ -129,8 +129,8 @@ def check_name(name: str) -> None:
         raise ValueError(f"its name has {len(name)} characters; CSI allows {LONGEST_DRIVER_NAME_CHARS}")
     if not is_driver_name(name):
         raise ValueError(
-            f"{name!r} is no name of a CSI driver in Kubernetes: letters, digits and dashes in parts between dots, "
-            f"and no part begins or ends with a dash"
+            f"{name!r} is not a CSI driver's name in Kubernetes: letters, digits and dashes in parts between dots, and "
+            f"no part begins or ends with a dash"
         )
 
 

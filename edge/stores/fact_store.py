@@ -165,7 +165,7 @@ class FactStore:
             ).fetchone()
         except sqlite3.Error as error:
             if self._unreadable.get(ref) != str(error):
-                log.error("%s does not give the fact %s; it is tried again: %s", self._path, ref, error)  # noqa: TRY400  # not a bug
+                log.error("%s: the fact %s cannot be read, and is tried again: %s", self._path, ref, error)  # noqa: TRY400  # not a bug
             self._unreadable[ref] = str(error)
             if self._read_again is None:
                 self._read_again = asyncio.get_running_loop().call_later(_READ_AGAIN_S, self._let_read_again)
@@ -190,7 +190,7 @@ class FactStore:
                 if stamp is not None:
                     self._on_stored(ref, stamp)
             case Untold(ref, stamp, why):
-                log.warning("the hub does not take what this node tells of %s: %s", ref, why)
+                log.warning("the hub does not accept the fact %s of this node: %s", ref, why)
                 if ref.kind in PASSING_KINDS and self._newest.get(ref) == stamp.version:
                     self.drop(ref)
 

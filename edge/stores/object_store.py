@@ -95,7 +95,7 @@ class ObjectStore:
         if lost:
             log.error(
                 "%d objects with credentials cannot be unsealed: their key was lost, or they are damaged. They are "
-                "dropped, and the hub will tell them again: %s",
+                "dropped, and the hub sends them again: %s",
                 len(lost),
                 ", ".join(str(Ref(*key[:3])) for key in lost[:_MOST_NAMED]),
             )
@@ -133,7 +133,7 @@ class ObjectStore:
             body = self._sealer.unseal(ref, stamp, row[2]) if ref.kind in SEALED_KINDS else row[2]
         except (sqlite3.Error, ValueError) as error:
             raise OSError(
-                f"{self._path} does not give {ref}: {error}; restart the agent, which checks the file"
+                f"{self._path}: {ref} cannot be read: {error}; restart the agent, which checks the file"
             ) from error
         return Object(ref, stamp, body)
 

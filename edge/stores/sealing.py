@@ -60,7 +60,7 @@ def load_sealer(path: Path) -> Sealer:
     except FileNotFoundError:
         return Sealer(_make(path))
     if len(key) != _KEY_BYTES:
-        log.error("%s holds no key (%d bytes, not %d): another one is made", path, len(key), _KEY_BYTES)
+        log.error("%s holds no key (%d bytes, not %d): a new one is made", path, len(key), _KEY_BYTES)
         return Sealer(_make(path))
     if path.stat().st_mode & 0o077:  # whoever restored it from a backup may have lost its mode
         try:

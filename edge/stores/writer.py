@@ -97,7 +97,7 @@ class StoreWriter:
 
     def _tell(self, trouble: str) -> None:
         if trouble and trouble != self.trouble:
-            log.error("cannot write %s; it is tried again, and the agent works on from what it has: %s",
+            log.error("cannot write %s; it is tried again, and the agent works from its earlier content: %s",
                       self._path, trouble)  # fmt: skip
         if self.trouble and not trouble:
             log.info("%s is written again, and nothing is missing in it", self._path)

@@ -297,7 +297,9 @@ def test_a_full_disk_under_a_proxy_driver_costs_it_its_cache_alone(
         with Stranger(hub.address) as agent:
             agent.greet(hello("edge", "n1"))
             agent.report("n1", "d.example")
-            proxy.wait_logged("sidecars need the link at their next start: [Errno 28] No space left on device")
+            proxy.wait_logged(
+                "at the next start, sidecars wait until the link to the hub is up: [Errno 28] No space left on device"
+            )
             assert proxy.sidecar().call("GetPluginInfo").answer.vendor_version == "1"
         proxy.kill()
 
@@ -352,7 +354,7 @@ def test_writes_that_failed_to_the_end_leave_the_next_hub_guessing_no_node(bridg
         ballast.unlink()
         hub.start()
         sidecar = bridge.start_proxy("d.example").sidecar()
-        lost = rf"knew of them \(2[^ ]*Z {re.escape(str(state))}/hub.db could not be written to the end\); set --nodeid"
+        lost = rf"had reported \(2[^ ]*Z {re.escape(str(state))}/hub.db could not be written to the end\); set --nodeid"
         wait_for(lambda: re.search(lost, sidecar.call("GetCapacity").message), what="refusal")
 
 
@@ -384,7 +386,7 @@ def test_a_corrupt_cache_leaves_the_proxy_driver_serving(short_dir: Path, tmp_pa
     path.write_bytes(b"\x00\xff")
     with Serving(DRIVER, short_dir, tmp_path) as proxy, Sidecar(proxy.socket) as sidecar:
         assert sidecar.call("GetPluginInfo").answer.vendor_version == "unknown"
-        assert proxy.logged(f"{path} is unreadable and ignored until the hub tells again")
+        assert proxy.logged(f"{path} is unreadable; it is ignored until the hub reports the driver again")
 
 
 def test_a_corrupt_instance_leaves_the_agent_serving(short_dir: Path, tmp_path: Path) -> None:

@@ -349,13 +349,15 @@ def refusal_of(to: str | Path, said: Hello, *, tls: ssl.SSLContext | None = None
 
 def test_an_operator_over_tcp_is_refused(hub: Hub) -> None:
     refusal = refusal_of(hub.address, hello("operator", "over-tcp"))
-    assert refusal == Goodbye(Reason.ROLE, "operators come by the hub's UNIX socket alone", 0)
+    assert refusal == Goodbye(Reason.ROLE, "an operator must connect to the hub's UNIX socket", 0)
     hub.wait_logged("refused operator over-tcp from 127.0.0.1:")
 
 
 def test_an_edge_agent_over_the_unix_socket_is_refused(hub: Hub) -> None:
     refusal = refusal_of(hub.uds, hello("edge", "over-uds"))
-    assert refusal == Goodbye(Reason.ROLE, "an edge agent comes over the network, not by the hub's UNIX socket", 0)
+    assert refusal == Goodbye(
+        Reason.ROLE, "an edge agent must connect over the network (--listen), not to the hub's UNIX socket", 0
+    )
     hub.wait_logged(f"refused edge over-uds from pid {os.getpid()} uid {os.getuid()}")
     assert "over-uds" not in {node["node"] for node in hub_state(hub.uds)["nodes"]}
 
@@ -379,7 +381,7 @@ def test_a_driver_that_calls_another_drivers_name_is_told_that_it_may_not(hub: H
         assert isinstance(answer, list)
         end = next(frame for frame in answer if isinstance(frame, End))
         assert end.code == Code.UNAVAILABLE
-        assert "proxy driver mine.example may not call d.example" in end.message
+        assert "proxy driver mine.example may call only its own driver at this hub, not d.example" in end.message
 
 
 @pytest.mark.parametrize(
@@ -413,7 +415,7 @@ def test_a_watch_for_another_driver_tells_nothing_of_it(hub: Hub) -> None:
         stranger.frames(Open(1, Kind.WATCH, Priority.CONTROL, "d.example", "", "", "", 0))
         (end,) = _frames(stranger)
         assert isinstance(end, End)
-        assert "proxy driver mine.example may not" in end.message
+        assert "proxy driver mine.example may call only its own driver" in end.message
 
 
 def _frames(stranger: Stranger) -> list[Any]:
@@ -494,7 +496,7 @@ def test_beyond_the_limit_connections_are_turned_away_and_taken_again_when_one_l
     second.greet(hello("edge", "n2"))
     with Stranger(hub.address) as third, pytest.raises(HungUp):
         third.upgrade()
-    hub.wait_logged("was turned away: 2 connections is the limit")
+    hub.wait_logged("was refused: 2 connections is the limit")
     serves_on(hub)
     first.close()
     wait_for(lambda: _gets_in(hub, "n3"), what="place for another one")
@@ -592,7 +594,7 @@ def test_with_the_right_certificate_a_proxy_driver_gets_in_and_may_call_its_own_
         stranger.greet(hello("driver", "mine.example"))
         stranger.frames(CALL, Chunk(1, 0, b""))
         end = next(frame for frame in _frames(stranger) if isinstance(frame, End))
-        assert "may not call d.example" in end.message
+        assert "may call only its own driver at this hub, not d.example" in end.message
 
 
 def test_clients_that_spoke_before_the_hub_came_to_accept_them_get_in(secure: Hub, authority: Authority) -> None:
@@ -652,8 +654,8 @@ def test_a_tls_handshake_that_never_comes_is_hung_up_on_after_the_hellos_time(se
 @pytest.mark.parametrize(
     ("said", "shown", "needed"),
     [
-        (hello("edge", "n2"), "n1", "CN=system:node:n2 O=system:nodes is needed"),
-        (hello("driver", "n1"), "n1", "CN=csi-bridge:driver:n1 O=csi-bridge:drivers is needed"),
+        (hello("edge", "n2"), "n1", "it needs one for CN=system:node:n2 O=system:nodes"),
+        (hello("driver", "n1"), "n1", "it needs one for CN=csi-bridge:driver:n1 O=csi-bridge:drivers"),
     ],
     ids=["another node", "another role"],
 )
@@ -663,7 +665,8 @@ def test_a_hello_that_says_something_else_than_the_certificate_is_refused(
     refusal = refusal_of(secure.address, said, tls=client_of(authority, authority.edge(shown)))
     assert refusal == Goodbye(
         Reason.CERTIFICATE,
-        f"the hello says {said.role} {said.name}, the certificate CN=system:node:{shown} O=system:nodes; {needed}",
+        f"the peer says that it is {said.role} {said.name}, but its certificate is for CN=system:node:{shown} "
+        f"O=system:nodes; {needed}",
         0,
     )
     secure.wait_logged(f"refused {said.role} {said.name} from 127.0.0.1:")

@@ -181,7 +181,7 @@ def test_a_device_on_a_dead_server_keeps_no_other_one_from_being_held_and_let_go
         assert len(loops_of(node.second)) == 1
         node.devices.unmap("pv-a", "u2")
         assert loops_of(node.second) == []
-        assert [text.partition(" is passed over")[0] for text in caplog.messages] == [dead]
+        assert [text.partition(" is skipped")[0] for text in caplog.messages] == [dead]
         answers.set()
         loop_devices._hung[Path(dead)].join()
 

@@ -97,8 +97,8 @@ def test_a_callers_deadline_is_deadline_exceeded_in_the_bridges_words(shared: Wo
     gate.set()
     shared.vendor.as_usual("CreateVolume")
     message = (
-        "driver vendor.test has not answered in the caller's time; an operation that the call began may go on, and a "
-        "retry joins it"
+        "driver vendor.test did not answer before the caller's deadline; an operation that the call started may still "
+        "be running, and a retry joins it"
     )
     assert told == [Status(Code.DEADLINE_EXCEEDED, message, Origin.VENDOR)] * 2
     assert shared.sidecar.call("CreateVolume", create(name)).answer == volume(name)
@@ -125,15 +125,16 @@ def test_the_node_service_is_not_served_in_the_cloud(shared: World, method: str)
     path = method if method.startswith("/") else f"/csi.v1.Node/{method}"
     assert refused_twice(shared.sidecar, method, b"") == refused(
         Code.UNIMPLEMENTED,
-        f"{path} is not served here: this socket serves the CSI controller side; nodes are served at the edge",
+        f"{path} is not served here: this socket serves the controller side of CSI; the Node service is at the edge "
+        f"node",
     )
 
 
 def test_what_is_not_csi_is_not_served(shared: World) -> None:
     assert refused_twice(shared.sidecar, "/grpc.health.v1.Health/Check", b"") == refused(
         Code.UNIMPLEMENTED,
-        "/grpc.health.v1.Health/Check is not served here: this socket serves the CSI controller side; nodes are served "
-        "at the edge",
+        "/grpc.health.v1.Health/Check is not served here: this socket serves the controller side of CSI; the Node "
+        "service is at the edge node",
     )
 
 
@@ -226,7 +227,8 @@ def test_two_nodes_with_the_driver_are_named_and_a_pinned_proxy_chooses(
         world.bridge.start_agent("n2", second.socket)
         expected = unavailable(
             "driver vendor.test runs on several edge nodes (n1; n2) and the call names none; set --nodeid on the proxy "
-            "driver, or, if a node is gone or runs it no more, run csi-bridge forget NODE [DRIVER] on the hub's host",
+            "driver, or, if a node is gone or no longer runs the driver, run csi-bridge forget NODE [DRIVER] on the "
+            "hub's host",
         )
         wait_for(lambda: world.sidecar.call("CreateVolume", create(name)).refusal == expected, what="second candidate")
         assert refused_twice(world.sidecar, "CreateVolume", create(name)) == expected
@@ -261,10 +263,10 @@ def test_a_hub_that_lost_what_it_knew_guesses_no_node_until_an_operator_says_tha
         assert code is Code.UNAVAILABLE
         (damaged,) = state.glob("hub-*.corrupt")
         assert re.fullmatch(
-            r"the call for driver vendor.test names no edge node, and the hub has lost what it knew of them \("
-            rf"{TIME} {re.escape(str(state / 'hub.db'))} was damaged, and is {re.escape(str(damaged))} now\); "
-            r"set --nodeid on the proxy driver, or, once csi-bridge status shows every node and its drivers again, run "
-            r"csi-bridge trust on the hub's host",
+            r"the call for driver vendor.test names no edge node, and the hub has lost part of what the nodes had "
+            rf"reported \({TIME} {re.escape(str(state / 'hub.db'))} was damaged, and is {re.escape(str(damaged))} "
+            r"now\); set --nodeid on the proxy driver, or, once csi-bridge status shows every node and its drivers "
+            r"again, run csi-bridge trust on the hub's host",
             message,
         )
         assert not world.vendor.calls("CreateVolume")
@@ -314,8 +316,8 @@ def test_a_node_without_the_driver_is_named(shared: World, name: str) -> None:
     proxy = shared.bridge.start_proxy("absent.test", node="n1")
     shared.bridge.wait_linked(proxy)
     assert refused_twice(proxy.sidecar(), "CreateVolume", create(name)) == unavailable(
-        "edge node n1 is connected but has no driver absent.test; check that the driver runs there, that the "
-        "agent's --driver names its socket, and what the agent's log says of it",
+        "edge node n1 is connected but has no driver absent.test; check that the driver runs there and that the "
+        "agent's --driver names its socket, and look at the agent's log",
     )
 
 
@@ -326,10 +328,12 @@ def test_two_drivers_of_one_name_on_a_node_are_named_and_neither_is_called(
     with Vendor(short_dir / "second.sock") as second:
         wait_for(lambda: not any(driver["trouble"] for driver in world.agent.status()["drivers"]), what="second driver")
         assert refused_twice(world.sidecar, "CreateVolume", create(name)) == unavailable(
-            f"edge node n1 has 2 drivers that call themselves vendor.test: {vendor.socket}, {second.socket}; if one "
-            "is the controller's, let the agent's --driver name that one and no other of them; else stop one",
+            f"edge node n1 has 2 drivers with the name vendor.test: {vendor.socket}, {second.socket}; if one of them "
+            f"is the controller, name only its socket with the agent's --driver; otherwise stop one of them",
         )
-    assert "; else stop one" in world.sidecar.call("CreateVolume", create(name)).refusal[1]  # with one of them away
+    assert (
+        "; otherwise stop one of them" in world.sidecar.call("CreateVolume", create(name)).refusal[1]
+    )  # with one of them away
     assert not vendor.calls("CreateVolume")
     assert not second.calls("CreateVolume")
 
@@ -383,7 +387,7 @@ def test_a_hub_that_drains_takes_no_new_call_and_finishes_the_old(world: World, 
     world.bridge.hub.ask_to_stop()
     world.proxy.wait_logged("the hub is draining")
     assert refused_twice(world.sidecar, "CreateVolume", create(f"{name}-2")) == unavailable(
-        "the hub is shutting down and takes no new calls; a retry will find its successor",
+        "the hub is shutting down and takes no new calls; a retry reaches the process that replaces it",
     )
     gate.set()
     assert call.outcome().answer == volume(name)
@@ -395,7 +399,8 @@ def test_an_agent_that_drains_takes_no_new_call_and_finishes_the_old(mended: Wor
     mended.agent.ask_to_stop()
     mended.bridge.hub.wait_logged("edge n1 is draining")
     assert refused_twice(mended.sidecar, "CreateVolume", create(f"{name}-2")) == unavailable(
-        "the agent of edge node n1 is shutting down and takes no new calls; a retry will find its successor",
+        "the agent of edge node n1 is shutting down and takes no new calls; a retry reaches the process that replaces "
+        "it",
     )
     gate.set()
     assert call.outcome().answer == volume(name)
@@ -407,7 +412,7 @@ def test_a_proxy_that_drains_takes_no_new_call_and_finishes_the_old(mended: Worl
     mended.proxy.ask_to_stop()
     mended.proxy.wait_logged("stopping: calls under way")
     assert refused_twice(mended.sidecar, "CreateVolume", create(f"{name}-2")) == unavailable(
-        "the proxy driver is shutting down and takes no new calls; a retry will find its successor",
+        "the proxy driver is shutting down and takes no new calls; a retry reaches the process that replaces it",
     )
     gate.set()
     assert call.outcome().answer == volume(name)

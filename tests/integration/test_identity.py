@@ -138,7 +138,7 @@ def test_what_the_vendor_does_not_have_is_unimplemented_from_the_cache_too(bridg
 
 @pytest.mark.parametrize(
     ("size", "said"),
-    [(5_000_000, "larger than the limit"), (3_500_000, "the hub is told its name alone")],
+    [(5_000_000, "larger than the limit"), (3_500_000, "the hub gets only its name")],
     ids=["to-the-agent", "to-the-hub"],
 )
 def test_a_vendor_with_a_name_tag_too_large_to_pass_on_does_not_stop_the_agent(

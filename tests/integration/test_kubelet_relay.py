@@ -250,11 +250,11 @@ def test_of_two_drivers_with_one_name_neither_gets_a_call(short_dir: Path, mine:
     mine.vendor.lacks |= methods_of("Node")
     mine.vendor.restart()
     with another(short_dir, "b") as second, another(short_dir, "c") as third:
-        refusal = f"edge node n1 has 2 drivers that call themselves {NAME}: "
+        refusal = f"edge node n1 has 2 drivers with the name {NAME}: "
         wait_for(
             lambda: mine.kubelet.call("NodePublishVolume").message.startswith(refusal), what="word of both drivers"
         )
-        assert mine.wait_problem(refusal).endswith("else stop one")
+        assert mine.wait_problem(refusal).endswith("otherwise stop one of them")
         told = [len(vendor.calls("NodePublishVolume")) for vendor in (second, third)]
         assert mine.kubelet.call("NodePublishVolume").code is Code.UNAVAILABLE
         assert told == [len(vendor.calls("NodePublishVolume")) for vendor in (second, third)]
@@ -336,7 +336,7 @@ def test_a_topology_that_is_announced_after_the_kubelet_has_asked_is_a_problem_u
         assert mine.problems() == []
         mine.vendor.start()
         (problem,) = wait_for(mine.problems, what="word about it", timeout_s=30.0)
-        assert f"driver {NAME} has a topology of its own, and said so only after the kubelet had asked" in problem
+        assert f"driver {NAME} has a topology of its own, but reported it only after the kubelet had asked" in problem
         assert mine.kubelet.call("NodeGetInfo").ok
         wait_for(lambda: mine.problems() == [], what="end of the problem")
 
@@ -360,8 +360,8 @@ def test_a_node_whose_name_can_be_no_label_is_named_as_a_problem_and_its_drivers
         assert world.problems() == [
             (
                 f"driver {NAME} has no topology of its own, and the node's name 'n_' cannot be the value of the label "
-                "csi-bridge.io/node: that has at most 63 characters, letters and digits with dashes, dots and "
-                "underscores between them"
+                f"csi-bridge.io/node: a label's value has at most 63 characters, letters and digits with dashes, dots "
+                f"and underscores between them"
             )
         ]
         world.agent.wait_logged("'n_' cannot be the value of the label")
@@ -383,7 +383,7 @@ def test_an_agent_that_stops_ends_no_call_and_takes_no_new_one(mine: Relayed) ->
     mine.agent.ask_to_stop()
     wait_for(lambda: not mine.socket.exists(), what="the end of the socket")
     assert mine.kubelet.call("NodePublishVolume").refusal == unavailable(
-        "the edge agent is shutting down and takes no new calls; a retry will find its successor"
+        "the edge agent is shutting down and takes no new calls; a retry reaches the process that replaces it"
     )
     with Sidecar(mine.socket) as kubelet:  # one that dials anew, as a kubelet does
         assert kubelet.call("NodePublishVolume").code is Code.UNAVAILABLE
@@ -440,12 +440,12 @@ def registers(world: Relayed, endpoint: Path, *, name: str = NAME) -> Iterator[P
 
 def test_a_driver_that_registers_past_the_relay_is_a_problem_until_it_registers_through_it(mine: Relayed) -> None:
     with registers(mine, mine.vendor.socket):
-        assert mine.wait_problem("past the relay") == (
-            f"driver {NAME} has no topology of its own and registers with the kubelet past the relay, as "
-            f"{mine.vendor.socket}: nothing says which node its volumes are on; give its node-driver-registrar "
+        assert mine.wait_problem("not through the relay") == (
+            f"driver {NAME} has no topology of its own and registers with the kubelet as {mine.vendor.socket}, not "
+            f"through the relay: no topology key ties its volumes to this node; give its node-driver-registrar "
             f"--kubelet-registration-path={mine.socket}"
         )
-        mine.agent.wait_logged("past the relay")
+        mine.agent.wait_logged("not through the relay")
     with registers(mine, mine.socket) as plugin:
         wait_for(lambda: plugin.asked, what="GetInfo")
         wait_for(lambda: not mine.problems(), what="the problem's end", instead=mine.agent.process.log_tail)

@@ -201,7 +201,7 @@ def test_only_an_attachment_of_this_node_and_this_volume_that_was_attached_is_us
         "stale": attachment(handles["stale"], "pv-good"),
         "early": attachment(handles["early"], "pv-early", attached=False),
     }
-    reasons = {"elsewhere": "there is no VolumeAttachment", "stale": "is not that of PV pv-stale",
+    reasons = {"elsewhere": "there is no VolumeAttachment", "stale": "is not for PV pv-stale",
                "early": "is not attached to this node yet"}  # fmt: skip
     for name, handle in handles.items():
         node.write(*volume(name, handle), pod(name, name), given[name], file=name)

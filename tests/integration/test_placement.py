@@ -105,7 +105,7 @@ def test_what_may_be_on_one_node_is_not_made_by_hand_on_another(site: Site) -> N
     hub = f"--hub=unix://{site.bridge.hub.uds}"
     refused = by_hand("call", "CreateVolume", '{"name": "v"}', "--driver=vendor.test", "--node=n2", hub)
     assert refused.returncode != 0
-    assert "CreateVolume v of driver vendor.test may have been carried out on edge node n1 already" in refused.stderr
+    assert "edge node n1 may have carried out CreateVolume v of driver vendor.test already" in refused.stderr
     assert site.asked("n2", "CreateVolume") == before
 
 

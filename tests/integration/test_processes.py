@@ -79,9 +79,9 @@ def test_another_machine_of_the_same_name_is_refused_and_visible_while_the_first
     why = rival.status()["why"]
     assert f"instance {mine['instance']}" in why
     assert "give each --node a name of its own" in why
-    assert hub.logged("two machines are n1")
+    assert hub.logged("two machines use the node name n1")
     state = node_state(hub.uds, "n1")
-    assert state["conflict"].startswith(f"two machines are n1: instance {mine['instance']} at 127.0.0.1:")
+    assert state["conflict"].startswith(f"two machines use the node name n1: instance {mine['instance']} at 127.0.0.1:")
     assert (state["connected"], state["instance"], state["boot"]) == (True, mine["instance"], mine["boot"])
     assert world.sidecar.call("CreateVolume", create(name)).ok
 
@@ -117,7 +117,7 @@ def test_of_two_machines_with_one_copied_state_directory_one_serves_and_the_othe
     copy.mkdir(parents=True)
     (copy / "instance.json").write_text(json.dumps({"id": mine["instance"], "boot": mine["boot"] - 1}))
     rival = world.bridge.start_rival("n1", vendor.socket)
-    hub.wait_logged("two machines are n1")
+    hub.wait_logged("two machines use the node name n1")
     state = node_state(hub.uds, "n1")
     assert state["conflict"].count(f"instance {mine['instance']} at 127.0.0.1:") == 2
     wait_for(lambda: sum(agent.status()["connected"] for agent in (world.agent, rival)) == 1, what="one that serves")

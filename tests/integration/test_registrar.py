@@ -452,7 +452,7 @@ async def test_without_an_endpoint_the_registration_socket_is_the_drivers(node: 
 
 async def test_a_driver_that_calls_itself_otherwise_is_refused(node: Node, vendor: Vendor) -> None:
     error = await refusal(node, endpoint=vendor.socket, name="other.test")
-    assert "driver vendor.test is at its socket" in error
+    assert "now belongs to driver vendor.test" in error
 
 
 async def test_a_driver_without_a_node_id_is_refused(node: Node, vendor: Vendor) -> None:
@@ -980,7 +980,7 @@ async def test_of_two_that_serve_all_an_observer_takes_the_one_that_an_operator_
         await node.start(own=False)
         await until(lambda: node.socket_of(CREATE) == "DriverAmbiguous", "both")
         (problem,) = node.registry.problems
-        assert "let the agent's --driver name that one" in problem
+        assert "name only its socket with the agent's --driver" in problem
         await node.stop()
         await node.start(controller.socket, own=False)
         await until(lambda: node.socket_of(CREATE) == controller.socket, "the controller")

@@ -323,8 +323,8 @@ async def test_an_object_too_large_for_the_link_is_named_and_the_others_come(
     await world.connect()
     await until(lambda: world.metastore.refs("Pod") == [item("a").ref])
     (said,) = [message for message in caplog.messages if "huge" in message]
-    assert said.startswith("node n1 is not told of Pod ns/huge: it has 5000")
-    assert said.endswith("; until then no Pod that is missing there counts as gone")
+    assert said.startswith("node n1 does not get Pod ns/huge: it has 5000")
+    assert said.endswith("; until it is sent, no Pod that is missing at the peer counts as deleted")
     assert not world.metastore.in_step
     assert world.server.problems() == [said]
     world.source.put(item("huge", 2))
@@ -540,9 +540,12 @@ async def test_a_fact_that_the_hub_refuses_holds_no_other_up(world: World, caplo
     await world.connect()
     await world.metastore.wait_acked(NODE)
     await until(lambda: world.metastore.facts.waiting == 1)
-    assert "node n1 tells what is not taken: PersistentVolumeClaim ns/gone: no object of this node" in caplog.messages
     assert (
-        "the hub does not take what this node tells of PersistentVolumeClaim ns/gone: it was refused: no object of "
+        "node n1 sent a fact that is not accepted: PersistentVolumeClaim ns/gone: no object of this node"
+        in caplog.messages
+    )
+    assert (
+        "the hub does not accept the fact PersistentVolumeClaim ns/gone of this node: it was refused: no object of "
         "this node" in caplog.messages
     )
 
@@ -587,7 +590,7 @@ async def test_of_many_facts_that_are_refused_the_log_names_the_first(
     world.metastore.put_fact(Ref("PersistentVolumeClaim", "ns", "z"), {"a": 1})
     await world.connect()
     await world.metastore.wait_acked(Ref("PersistentVolumeClaim", "ns", "z"))
-    said = [message for message in caplog.messages if message.startswith("node n1 tells what is not taken")]
+    said = [message for message in caplog.messages if message.startswith("node n1 sent a fact that is not accepted")]
     assert len(said) == 10
     assert said[-1].endswith("; more of them are not logged")
 

@@ -245,7 +245,7 @@ def test_a_driver_that_asks_for_tokens_gets_those_of_the_pods_service_account(
         instead=node.tell,
     )
     wait_for(
-        lambda: any("cannot be had: Kubernetes" in it for it in api.events("web", namespace="default")),
+        lambda: any("cannot be created: Kubernetes" in it for it in api.events("web", namespace="default")),
         what="word about it to the pod's users",
         instead=node.tell,
     )

@@ -93,7 +93,7 @@ def test_a_registrar_that_starts_again_registers_again(edge: Edge, driver: DirDr
     registrar.start()
     edge.wait_registered(times=2)
     registrar.stop()  # removes it
-    edge.agent.wait_logged(f"driver {NAME} is no more registered", times=2)
+    edge.agent.wait_logged(f"driver {NAME} is no longer registered", times=2)
     registrar.start()
     edge.wait_registered(times=3)
 

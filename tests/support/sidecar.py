@@ -75,8 +75,8 @@ def unavailable(message: str) -> tuple[Code, str]:
 def link_lost(to: str) -> tuple[Code, str]:
     """The `Outcome.refusal` of a call that was under way when the link to somebody was lost."""
     return unavailable(
-        f"the link to {to} was lost with the call under way; an operation that the call began may go on, and a retry "
-        "joins it"
+        f"the link to {to} was lost with the call under way; an operation that the call started may still be running, "
+        f"and a retry joins it"
     )
 
 

@@ -60,14 +60,14 @@ def test_an_unknown_role_is_refused_by_its_name(role: str, peer: Peer) -> None:
 @pytest.mark.parametrize("insecure", [False, True])
 def test_an_edge_agent_may_not_come_by_the_unix_socket(insecure: bool) -> None:
     refusal = refusal_of(hello("edge"), UDS, insecure=insecure)
-    assert (refusal.reason, "comes over the network" in str(refusal)) == (Reason.ROLE, True)
+    assert (refusal.reason, "must connect over the network" in str(refusal)) == (Reason.ROLE, True)
 
 
 @pytest.mark.parametrize("insecure", [False, True])
 @pytest.mark.parametrize("peer", [PLAIN, EDGE_N1, certificate("operator", "system:masters")])
 def test_an_operator_may_not_come_over_the_network_whatever_its_certificate(peer: Peer, insecure: bool) -> None:
     refusal = refusal_of(hello("operator"), peer, insecure=insecure)
-    assert (refusal.reason, "UNIX socket alone" in str(refusal)) == (Reason.ROLE, True)
+    assert (refusal.reason, "must connect to the hub's UNIX socket" in str(refusal)) == (Reason.ROLE, True)
 
 
 @pytest.mark.parametrize(
@@ -91,8 +91,8 @@ def test_a_hello_that_says_something_else_than_the_certificate_is_refused(said: 
 
 def test_the_refusal_says_what_the_certificate_says_and_what_is_needed() -> None:
     assert str(refusal_of(hello("edge", "n2"), EDGE_N1)) == (
-        "the hello says edge n2, the certificate CN=system:node:n1 O=system:nodes; "
-        "CN=system:node:n2 O=system:nodes is needed"
+        "the peer says that it is edge n2, but its certificate is for CN=system:node:n1 O=system:nodes; "
+        "it needs one for CN=system:node:n2 O=system:nodes"
     )
 
 

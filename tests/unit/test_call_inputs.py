@@ -71,7 +71,7 @@ def test_a_secret_is_handed_on_as_text() -> None:
 @pytest.mark.parametrize("value", ["***", "/w==", 3, None])
 def test_a_secret_that_is_no_text_is_named_and_not_shown(value: object) -> None:
     given = {**secret("s"), "data": {"key": value}}
-    with pytest.raises(NotReady, match="secret default/s: the value of 'key' is no base64 of a text") as caught:
+    with pytest.raises(NotReady, match="secret default/s: the value of 'key' is not a base64 text") as caught:
         inputs(given).secrets(REF)
     assert str(value) not in str(caught.value).removeprefix("secret default/s")
 
@@ -104,8 +104,8 @@ def test_the_tokens_that_the_driver_asks_for_are_handed_on_and_no_others() -> No
     [
         ({}, "is not known to this node"),
         ({"a": {**LATER, "expirationTimestamp": "2020-01-01T00:00:00Z"}}, "expired at 2020-01-01T00:00:00Z"),
-        ({"a": {"token": "secret-token"}}, "is not as the hub would have it"),
-        ({"a": {**LATER, "expirationTimestamp": "soon"}}, "is not as the hub would have it"),
+        ({"a": {"token": "secret-token"}}, "is malformed"),
+        ({"a": {**LATER, "expirationTimestamp": "soon"}}, "is malformed"),
         ({"a": "secret-token"}, "is not known to this node"),
     ],
 )
@@ -117,7 +117,7 @@ def test_a_token_that_cannot_be_used_is_named_and_not_shown(given: dict[str, Any
 
 def test_why_the_hub_has_no_token_is_told() -> None:
     refused = {**tokens(), "problem": 'Kubernetes: "robot" not found'}
-    with pytest.raises(NotReady, match='cannot be had: Kubernetes: "robot" not found'):
+    with pytest.raises(NotReady, match='cannot be created: Kubernetes: "robot" not found'):
         inputs(refused).tokens(wanting("a"))
 
 

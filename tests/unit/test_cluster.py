@@ -170,7 +170,7 @@ async def test_a_list_with_something_that_names_no_object_does_not_count_and_end
         await settle()
         assert cluster.body(POD) == good
         (problem,) = cluster.problems()
-        assert problem.startswith("Kubernetes: read Pod: what came is none: ")
+        assert problem.startswith("Kubernetes: read Pod: the API server's answer is not one: ")
         monkeypatch.undo()
         await settle()
         assert cluster.body(POD) == good
@@ -185,7 +185,7 @@ async def test_a_change_of_something_that_names_no_object_is_asked_for_again(cap
         version, what, body = api._events["Pod"][-1]
         api._events["Pod"][-1] = version, what, {**body, "metadata": {"namespace": "default"}}
         await settle()
-        assert "read Pod: what came is none: metadata.name is missing" in caplog.text
+        assert "read Pod: the API server's answer is not one: metadata.name is missing" in caplog.text
         api._events["Pod"][-1] = version, what, body
         await settle()
         assert cluster.body(Ref("Pod", "default", "other")) is not None

@@ -41,7 +41,7 @@ class StrictApi(FakeApi):
     def _check(self, old: Body, new: Body) -> None:
         fixed = [{**it, "allocatable": None} if self.count_changes else it for it in (old, new)]
         if fixed[0] != fixed[1] or (self.refused_id and new["nodeID"] == self.refused_id):
-            raise KubeError("patch CSINode n1", 422, "Invalid", "not taken: spec.drivers")
+            raise KubeError("patch CSINode n1", 422, "Invalid", "the API server rejects spec.drivers")
 
 
 class World:
@@ -205,7 +205,7 @@ async def test_a_node_that_tells_nothing_gets_no_csinode(world: World) -> None:
 
 async def test_a_driver_that_is_not_taken_holds_up_no_other_and_is_tried_again(world: World) -> None:
     world.api.refused_id = "bad"
-    with pytest.raises(KubeError, match="not taken"):
+    with pytest.raises(KubeError, match="the API server rejects"):
         await world.write(entry("a"), entry("b", "bad"), entry("c"))
     assert await world.ids() == {"a": "id", "c": "id"}
     world.api.refused_id = ""
@@ -216,7 +216,7 @@ async def test_a_driver_that_is_not_taken_holds_up_no_other_and_is_tried_again(w
 async def test_a_change_that_is_not_taken_after_the_old_entry_went_holds_up_no_other(world: World) -> None:
     await world.write(entry("a"), entry("b"))
     world.api.refused_id = "bad"
-    with pytest.raises(KubeError, match="not taken"):
+    with pytest.raises(KubeError, match="the API server rejects"):
         await world.write(entry("a", "bad"), entry("b", "id-2"))
     assert await world.ids() == {"b": "id-2"}
 

@@ -115,7 +115,7 @@ async def test_two_drivers_of_one_name_that_serve_the_same_are_named_even_if_one
     trouble: str, method: str
 ) -> None:
     twins = [FakeDriver("/a.sock", trouble=trouble), FakeDriver("/b.sock")]
-    with pytest.raises(DriverAmbiguous, match=r"2 drivers that call themselves d.example: /a.sock, /b.sock; if"):
+    with pytest.raises(DriverAmbiguous, match=r"2 drivers with the name d.example: /a.sock, /b.sock; if"):
         found(twins, method)
 
 

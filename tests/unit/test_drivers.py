@@ -191,7 +191,7 @@ async def test_a_name_that_no_hub_takes_is_a_trouble(world: World) -> None:
 async def test_a_driver_that_does_not_say_who_it_is_is_a_trouble(world: World) -> None:
     world.channel.refuse(GET_PLUGIN_INFO, Code.UNIMPLEMENTED)
     await world.ask()
-    assert "it does not say who it is: it answered GetPluginInfo with UNIMPLEMENTED" in world.driver.trouble
+    assert "it does not give its name: it answered GetPluginInfo with UNIMPLEMENTED" in world.driver.trouble
 
 
 async def test_a_name_that_does_not_parse_is_a_trouble(world: World) -> None:
@@ -286,7 +286,7 @@ async def test_a_call_for_a_driver_that_is_no_longer_there_blames_it_by_its_own_
     world.channel.fail(CAPACITY, VendorReplaced(str(SOCKET), "e.example"))
     with pytest.raises(
         VendorBroken,
-        match=r"driver d.example on edge node n1: driver e.example is at its socket unix:///run/d/csi.sock",
+        match=r"driver d.example on edge node n1: its socket unix:///run/d/csi.sock now belongs to driver e.example",
     ):
         await world.driver.unary(CAPACITY, b"", timeout_s=1.0, to="d.example")
 

@@ -75,16 +75,16 @@ TABLE: dict[type[CallError], tuple[Callable[[], CallError], Code, str]] = {
         lambda: DriverMissing("dir.csi", "n7"),
         Code.UNAVAILABLE,
         (
-            "edge node n7 is connected but has no driver dir.csi; check that the driver runs there, that the "
-            "agent's --driver names its socket, and what the agent's log says of it"
+            "edge node n7 is connected but has no driver dir.csi; check that the driver runs there and that the "
+            "agent's --driver names its socket, and look at the agent's log"
         ),
     ),
     DriverAmbiguous: (
         lambda: DriverAmbiguous("dir.csi", "n7", ("/a.sock", "/b.sock")),
         Code.UNAVAILABLE,
         (
-            "edge node n7 has 2 drivers that call themselves dir.csi: /a.sock, /b.sock; if one is the controller's, "
-            "let the agent's --driver name that one and no other of them; else stop one"
+            "edge node n7 has 2 drivers with the name dir.csi: /a.sock, /b.sock; if one of them is the controller, "
+            "name only its socket with the agent's --driver; otherwise stop one of them"
         ),
     ),
     NoRoute: (
@@ -92,15 +92,15 @@ TABLE: dict[type[CallError], tuple[Callable[[], CallError], Code, str]] = {
         Code.UNAVAILABLE,
         (
             "driver dir.csi runs on several edge nodes (n7; n8, which is offline) and the call names none; set "
-            "--nodeid on the proxy driver, or, if a node is gone or runs it no more, run csi-bridge forget NODE "
-            "[DRIVER] on the hub's host"
+            "--nodeid on the proxy driver, or, if a node is gone or no longer runs the driver, run csi-bridge forget "
+            "NODE [DRIVER] on the hub's host"
         ),
     ),
     KnowledgeLost: (
         lambda: KnowledgeLost("dir.csi", "2026-11-21T09:12:03Z hub.db was gone or empty"),
         Code.UNAVAILABLE,
         (
-            "the call for driver dir.csi names no edge node, and the hub has lost what it knew of them "
+            "the call for driver dir.csi names no edge node, and the hub has lost part of what the nodes had reported "
             "(2026-11-21T09:12:03Z hub.db was gone or empty); set --nodeid on the proxy driver, or, once csi-bridge "
             "status shows every node and its drivers again, run csi-bridge trust on the hub's host"
         ),
@@ -108,7 +108,7 @@ TABLE: dict[type[CallError], tuple[Callable[[], CallError], Code, str]] = {
     NoPlace: (
         lambda: NoPlace("dir.csi", "volume v-1", "nobody tells"),
         Code.UNAVAILABLE,
-        "which edge node of driver dir.csi has volume v-1 is not known: nobody tells",
+        "the hub does not know which edge node of driver dir.csi has volume v-1: nobody tells",
     ),
     NoNodeFits: (
         lambda: NoNodeFits("dir.csi", "CreateVolume pvc-1", "none is there"),
@@ -119,9 +119,9 @@ TABLE: dict[type[CallError], tuple[Callable[[], CallError], Code, str]] = {
         lambda: NameElsewhere("dir.csi", "CreateVolume pvc-1", "n1", "n2"),
         Code.UNAVAILABLE,
         (
-            "CreateVolume pvc-1 of driver dir.csi may have been carried out on edge node n1 already, and this call is "
-            "for n2; let n1 answer it (--nodeid or --placement of the proxy driver, or csi-bridge call --node n1), or, "
-            "if that node is gone for good, run csi-bridge forget n1 on the hub's host"
+            "edge node n1 may have carried out CreateVolume pvc-1 of driver dir.csi already, and this call is for n2; "
+            "send the call to n1 (with --nodeid or --placement of the proxy driver, or csi-bridge call --node n1), or, "
+            "if that node will not come back, run csi-bridge forget n1 on the hub's host"
         ),
     ),
     IdConflict: (
@@ -136,14 +136,14 @@ TABLE: dict[type[CallError], tuple[Callable[[], CallError], Code, str]] = {
         lambda: SourceElsewhere("dir.csi", "snapshot s-1", "n1"),
         Code.RESOURCE_EXHAUSTED,
         (
-            "snapshot s-1 of driver dir.csi is on edge node n1, and a copy of it is wanted elsewhere; let the pod that "
-            "uses the copy run on n1"
+            "snapshot s-1 of driver dir.csi is on edge node n1, and a copy of it is requested for another place; let "
+            "the pod that uses the copy run on n1"
         ),
     ),
     SeveralNodes: (
         lambda: SeveralNodes("dir.csi", {"volume v-1": "n1", "volume v-2": "n2"}),
         Code.FAILED_PRECONDITION,
-        "driver dir.csi can do this on one edge node alone, and volume v-1 is on n1; volume v-2 is on n2",
+        "driver dir.csi can do this only within one edge node, and volume v-1 is on n1; volume v-2 is on n2",
     ),
     NotWhole: (
         lambda: NotWhole("dir.csi", "/csi.v1.Controller/ListVolumes", 3),
@@ -162,8 +162,8 @@ TABLE: dict[type[CallError], tuple[Callable[[], CallError], Code, str]] = {
         lambda: PlacementNotKept("placement.db", "disk full"),
         Code.UNAVAILABLE,
         (
-            "the hub cannot write down which edge node this is on (placement.db: disk full); make room or mend the "
-            "disk, and a retry goes on from there"
+            "the hub cannot record which edge node this is on (placement.db: disk full); make room on the disk or "
+            "repair it, and a retry continues"
         ),
     ),
     HubUnreachable: (
@@ -178,21 +178,21 @@ TABLE: dict[type[CallError], tuple[Callable[[], CallError], Code, str]] = {
         lambda: LinkLost("edge node n7", "nothing was heard for 20 s"),
         Code.UNAVAILABLE,
         (
-            "the link to edge node n7 was lost with the call under way; an operation that the call began may go on, "
-            "and a retry joins it"
+            "the link to edge node n7 was lost with the call under way; an operation that the call started may still "
+            "be running, and a retry joins it"
         ),
     ),
     Draining: (
         lambda: Draining("hub"),
         Code.UNAVAILABLE,
-        "the hub is shutting down and takes no new calls; a retry will find its successor",
+        "the hub is shutting down and takes no new calls; a retry reaches the process that replaces it",
     ),
     CallTimeout: (
         lambda: CallTimeout("edge node n7"),
         Code.DEADLINE_EXCEEDED,
         (
-            "edge node n7 has not answered in the caller's time; an operation that the call began may go on, and a "
-            "retry joins it"
+            "edge node n7 did not answer before the caller's deadline; an operation that the call started may still be "
+            "running, and a retry joins it"
         ),
     ),
     OperationLimit: (
@@ -237,7 +237,7 @@ TABLE: dict[type[CallError], tuple[Callable[[], CallError], Code, str]] = {
     ForeignDriver: (
         lambda: ForeignDriver("mine.csi", "dir.csi"),
         Code.UNAVAILABLE,
-        "proxy driver mine.csi may not call dir.csi at this hub, but its own driver alone; check its --drivername",
+        "proxy driver mine.csi may call only its own driver at this hub, not dir.csi; check its --drivername",
     ),
     OperatorRefused: (
         lambda: OperatorRefused("edge node n7 is not forgotten", "it is connected; stop its agent first"),
@@ -296,7 +296,7 @@ def test_a_lost_link_says_the_same_whatever_the_cause_because_a_changing_text_ma
 def test_a_call_that_ended_without_an_answer_promises_nothing_that_is_untrue_of_a_read() -> None:
     """Only an operation goes on: a read, a stream or an unknown method is cancelled with its link or its caller."""
     for error in (LinkLost("the hub", "cable cut"), CallTimeout("the hub")):
-        assert str(error).endswith("; an operation that the call began may go on, and a retry joins it")
+        assert str(error).endswith("; an operation that the call started may still be running, and a retry joins it")
 
 
 def test_no_route_without_candidates_says_where_to_look() -> None:
@@ -317,7 +317,7 @@ def test_a_message_that_no_flag_can_make_fit_has_its_own_remedy() -> None:
 
 
 def test_a_timeout_without_a_name_speaks_of_the_peer() -> None:
-    assert str(CallTimeout()).startswith("the peer has not answered in the caller's time")
+    assert str(CallTimeout()).startswith("the peer did not answer before the caller's deadline")
 
 
 @pytest.mark.parametrize(

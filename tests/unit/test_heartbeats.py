@@ -512,7 +512,7 @@ async def test_a_bug_ends_no_heart(caplog: pytest.LogCaptureFixture) -> None:
         world.heartbeats.up("n1")
         await world.time.turn(1)
         assert "see the hub's log" in world.heartbeats.problems()[0]
-        assert "failed by a bug" in caplog.text
+        assert "failed because of a bug" in caplog.text
         world.put_node(status={"conditions": []})
         await world.time.turn(20)
         assert world.heartbeats.problems() == []

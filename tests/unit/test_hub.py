@@ -41,7 +41,7 @@ STAGE = "/csi.v1.Node/NodeStageVolume"
 NETWORK, SOCKET = Address("10.0.0.1:7", local=False), Address("pid 7 uid 0", local=True, uid=0)
 FOREIGN = Status(
     Code.UNAVAILABLE,
-    "proxy driver other.example may not call d.example at this hub, but its own driver alone; check its --drivername",
+    "proxy driver other.example may call only its own driver at this hub, not d.example; check its --drivername",
     Origin.HUB,
 )
 
@@ -130,7 +130,8 @@ async def test_a_proxy_driver_may_not_reach_into_nodes(world: World, method: str
     await with_driver(world)
     assert await called(await world.driver(), method) == Status(
         Code.UNIMPLEMENTED,
-        f"{method} is not served here: a proxy driver serves the CSI controller side; nodes are served at the edge",
+        f"{method} is not served here: a proxy driver serves the controller side of CSI; the Node service is at the "
+        f"edge node",
         Origin.HUB,
     )
 
@@ -182,7 +183,7 @@ async def test_a_proxy_driver_that_wants_a_placement_unknown_here_is_refused_by_
     await world.come(introduce("driver", DRIVER, instance="p", placement="shared"))
     (told,) = await refused(world)
     assert (told["role"], told["name"], told["reason"]) == ("driver", DRIVER, "protocol-error")
-    assert told["why"] == "this hub knows the placements auto, pinned, local, and not 'shared'; a newer one may"
+    assert told["why"] == "this hub knows the placements auto, pinned, local, not 'shared'; a newer hub may know it"
 
 
 async def test_a_proxy_driver_that_says_nothing_of_placement_is_no_operator(world: World) -> None:
@@ -225,7 +226,7 @@ async def test_a_report_too_large_for_a_proxy_driver_is_logged_and_the_next_one_
     watch = (await world.driver(max_message_bytes=1_000)).open(Kind.WATCH, subject=DRIVER)
     reports = (await world.edge()).open(Kind.REPORT, encode_reports([report(version=b"x" * 2_000)]))
     await settle()
-    assert "proxy driver d.example cannot be told of its driver on node n1: a CSI message of" in messages(caplog)
+    assert "proxy driver d.example cannot get the report of its driver on node n1: a CSI message of" in messages(caplog)
     await reports.send(encode_reports([report(version=b"2")]))
     assert decode_reports(await watch.receive() or b"") == [report(version=b"2")]
 
@@ -240,8 +241,9 @@ async def test_a_report_beyond_the_limit_is_ignored_and_what_was_known_stays(
     await reports.send(encode_reports([report(version=b"x" * MAX_REPORT_BYTES)]))
     await settle()
     assert world.hub.nodes.find_report(DRIVER, "n1") == report()
-    assert "node n1 sent an unreadable report: 349643 bytes, and 262144 are the most; what was known of it stays" in (
-        messages(caplog)
+    assert (
+        "node n1 sent an unreadable report: 349643 bytes, and 262144 is the limit; the node's earlier report stays"
+        in (messages(caplog))
     )
     await reports.send(encode_reports([report(version=b"2")]))
     await until(lambda: world.hub.nodes.find_report(DRIVER, "n1") == report(version=b"2"))
@@ -398,7 +400,7 @@ async def test_a_trust_that_cannot_be_written_down_is_refused(world: World, monk
 
     monkeypatch.setattr(world.store.losses, "clear", fail)
     told = await order(await world.operator(), Kind.TRUST)
-    why = "what the hub knows is not trusted: that cannot be written down: disk on fire"
+    why = "csi-bridge trust has no effect: the decision cannot be written to the disk: disk on fire"
     assert told == ([], Status(Code.UNAVAILABLE, why, Origin.HUB))
 
 

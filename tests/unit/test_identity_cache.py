@@ -125,7 +125,7 @@ def test_an_answer_that_comes_later_than_the_others_is_published_when_it_comes(
     cache.update(without(report(), missing))
     assert cache.known
     with pytest.raises(
-        NothingKnown, match=f"nothing that serves it has answered {missing}; look at the edge agent's log on node n1"
+        NothingKnown, match=f"the driver has not answered {missing}; look at the edge agent's log on node n1"
     ):
         cache.answer(missing)
     cache.update(report())
@@ -181,7 +181,7 @@ def test_a_write_that_fails_is_logged_and_the_answers_stay(tmp_path: Path, caplo
     cache.update(report())
     assert cache.known
     (said,) = messages(caplog, logging.ERROR)
-    assert said.startswith(f"cannot write {tmp_path / 'identity-d.example.json'}; sidecars need the link")
+    assert said.startswith(f"cannot write {tmp_path / 'identity-d.example.json'}; at the next start, sidecars wait")
 
 
 def test_two_reports_at_once_are_written_one_after_the_other(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

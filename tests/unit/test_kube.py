@@ -264,7 +264,7 @@ async def test_a_plugin_that_hangs_stops_no_request_and_is_started_no_second_tim
         server.now += MINUTE
         await ask(kube)
         server.takes = "Bearer two"
-        assert "there are no newer ones: loading it has not come to an end" in await refusal(kube)
+        assert "there are no newer ones: loading it has not ended yet" in await refusal(kube)
         assert server.seen == ["Bearer one"] * 3
         (tmp_path / "given").write_text("two")
         os.write(gate, b"\n")
@@ -328,7 +328,7 @@ async def test_an_exec_plugin_that_fails_leaves_the_old_token(tmp_path: Path) ->
         server.now += MINUTE
         assert await server.used_by(kube) == "Bearer one"
         server.takes = "Bearer two"
-        assert "there are no newer ones: it gives none; if it has an exec plugin, the log" in await refusal(kube)
+        assert "there are no newer ones: it gives none; if it has an exec plugin, the hub's log" in await refusal(kube)
 
 
 @pytest.mark.parametrize(("text", "why"), [("", "Token file exists but empty"), (None, "token file does not exist")])
@@ -462,5 +462,5 @@ async def test_an_answer_that_is_no_list_is_not_taken_for_an_empty_one(tmp_path:
     server = Server()
     server.body = body
     async with server.asked_by(write(tmp_path / "kubeconfig", {"token": "t"})) as kube:
-        with pytest.raises(KubeError, match="list nodes: the answer is no list"):
+        with pytest.raises(KubeError, match="list nodes: the answer is not a list"):
             await ask(kube)

@@ -113,7 +113,7 @@ async def test_mounts_that_no_kubelet_sees_to_are_a_problem(tmp_path: Path, monk
     line = f"36 35 98:0 / {mounted} rw,noatime master:1 - ext4 /dev/root rw\n"
     monkeypatch.setattr(mounts, "MOUNTINFO", table)
     table.write_text(line)
-    assert "nobody takes them down" in kubelet_part._unkept_mounts(root)
+    assert "nothing unmounts them" in kubelet_part._unkept_mounts(root)
     table.write_text(line.replace("kubernetes.io~csi", "kubernetes.io~projected"))
     assert kubelet_part._unkept_mounts(root) == ""
     table.write_text(line)

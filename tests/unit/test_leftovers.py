@@ -106,7 +106,7 @@ async def test_a_disk_that_does_not_answer_is_looked_at_later(
     with monkeypatch.context() as patch:
         patch.setattr(world.plugin, "scan", refuse)
         await world.clock.turn(60.0)
-    assert "what earlier times left cannot be cleaned up now: input/output error" in caplog.messages
+    assert "directories left from an earlier run cannot be cleaned up now: input/output error" in caplog.messages
     world.plugin.found = Found()
     await world.clock.turn(60.0)
     assert shown(world) == []

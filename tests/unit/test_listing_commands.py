@@ -48,14 +48,16 @@ def test_nodes_are_a_table_and_what_went_wrong_stands_below() -> None:
         "by": "vendor",
         "message": "fire\x1b",
     }
-    away = node("edge-2", connected=False, address="", drivers=[], calls=0, conflict="two machines are edge-2")
+    away = node(
+        "edge-2", connected=False, address="", drivers=[], calls=0, conflict="two machines use the node name edge-2"
+    )
     refused = {"role": "edge", "name": "edge-2", "address": "10.0.0.9:7", "at": SINCE, "why": "it is another one"}
     assert list(nodes.show({"nodes": [node("n1", last_error=error), away], "refused": [refused]})) == [
         "NODE    STATE      SINCE                 CALLS  ADDRESS        DRIVERS",
         "n1      connected  2026-11-21T09:12:03Z  3      10.0.0.7:5123  a.example, b.example",
         "edge-2  offline    2026-11-21T09:12:03Z  0      -              -",
         "",
-        "CONFLICT: two machines are edge-2",
+        "CONFLICT: two machines use the node name edge-2",
         "LAST ERROR: n1: 2026-11-21T09:12:03Z CreateVolume of a.example ended with INTERNAL (from the vendor): fire?",
         "REFUSED: 2026-11-21T09:12:03Z edge edge-2 from 10.0.0.9:7: it is another one",
     ]

@@ -301,5 +301,5 @@ def test_health_is_abnormal_with_every_reason_told() -> None:
 
 @pytest.mark.parametrize("read", [requests.expanded_bytes, requests.read_health])
 def test_an_answer_that_is_none_is_refused(read: Any) -> None:
-    with pytest.raises(ValueError, match="its answer is no Node"):
+    with pytest.raises(ValueError, match="its answer is not a Node"):
         read(b"\xff\xff")

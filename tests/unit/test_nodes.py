@@ -219,7 +219,9 @@ async def test_another_machine_of_the_name_is_refused_while_the_first_lives_and_
         Reason.CONFLICT,
         "another machine is connected as n1 (instance i-1, this one i-2); give each --node a name of its own",
     )
-    conflict = "two machines are n1: instance i-1 at 10.0.0.1:7 stays, instance i-2 at 10.0.0.2:7 is refused"
+    conflict = (
+        "two machines use the node name n1: instance i-1 at 10.0.0.1:7 stays, instance i-2 at 10.0.0.2:7 is refused"
+    )
     assert world.described()["conflict"] == conflict
     assert conflict in caplog.messages
     assert not first.over
@@ -273,7 +275,9 @@ async def test_two_machines_with_one_identity_do_not_replace_each_other_for_ever
             "--state-dir of its own, and never copy instance.json"
         ),
     )
-    conflict = "two machines are n1: instance i-1 at 10.0.0.5:7 stays, instance i-1 at 10.0.0.6:7 is refused"
+    conflict = (
+        "two machines use the node name n1: instance i-1 at 10.0.0.5:7 stays, instance i-1 at 10.0.0.6:7 is refused"
+    )
     assert world.described()["conflict"] == conflict
     assert conflict in caplog.messages
     assert not stays.over
@@ -325,7 +329,7 @@ async def test_beyond_the_limit_a_new_node_is_refused_and_those_that_are_known_a
         Reason.FULL,
         (
             "the hub knows 2 nodes, which is its limit (--max-nodes), and n3 is a new one; raise it, or run csi-bridge "
-            "forget NODE for those that are gone for good"
+            "forget NODE for nodes that will not come back"
         ),
     )
     await world.come(hello("n2"))
@@ -410,7 +414,7 @@ async def test_what_a_node_says_more_and_more_of_is_bounded_and_what_was_known_s
     await world.connected()
     large = b"x" * (MAX_REPORT_BYTES // 2)
     world.nodes.report("n1", [report("e.example", version=large)])
-    with pytest.raises(ValueError, match=r"3 drivers .* and 262144 are the most; .*csi-bridge forget n1 DRIVER"):
+    with pytest.raises(ValueError, match=r"3 drivers .* and 262144 is the limit; .*csi-bridge forget n1 DRIVER"):
         world.nodes.report("n1", [report("f.example", version=large)])
     assert world.described()["drivers"] == [DRIVER, "e.example"]
     assert world.changes == [DRIVER, "e.example"]
@@ -661,7 +665,7 @@ async def test_a_callers_time_that_is_up_names_the_node(world: World) -> None:
     await settle()
     at_hub.session.tick(at_hub.loop.time() + 61.0)
     at_hub.pump()
-    with pytest.raises(CallTimeout, match="edge node n1 has not answered in the caller's time"):
+    with pytest.raises(CallTimeout, match="edge node n1 did not answer before the caller's deadline"):
         await reading
 
 

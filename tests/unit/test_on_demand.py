@@ -118,7 +118,7 @@ async def test_one_that_cannot_be_read_is_not_known_to_be_gone_and_is_named(code
         assert world.found == []
         assert not world.reader.knows(SECRET)
         (problem,) = world.reader.problems()
-        assert problem.startswith("Secret default/s cannot be read, and nodes keep what they have of it: Kubernetes: ")
+        assert problem.startswith("Secret default/s cannot be read, and nodes keep their copy of it: Kubernetes: ")
         assert problem.endswith("hub may not get secrets")
         await world.turn(2)
         assert world.found == [(SECRET, False)]
@@ -187,12 +187,12 @@ async def test_one_that_is_wanted_anew_while_it_is_read_is_read_again() -> None:
 async def test_an_answer_that_is_no_object_is_not_known_and_is_named() -> None:
     async with reading() as world:
         world.api.put(BODY)
-        world.mistakes = [KubeError("read Secret", 0, "", "what came is none")]
+        world.mistakes = [KubeError("read Secret", 0, "", "the API server's answer is not one")]
         world.reader.use(SECRET)
         await settle()
         assert not world.reader.knows(SECRET)
         (problem,) = world.reader.problems()
-        assert "what came is none" in problem
+        assert "the API server's answer is not one" in problem
         await world.turn(2)
         assert world.reader.knows(SECRET)
         assert (world.found, world.reader.problems()) == ([(SECRET, True)], [])
@@ -207,7 +207,7 @@ async def test_what_nobody_foresaw_is_logged_once_and_tried_again_with_growing_d
         world.reader.use(SECRET)
         await settle()
         assert not world.reader.knows(SECRET)
-        problem = "Secret default/s cannot be got, through a mistake in CSI Bridge; see the hub's log"
+        problem = "Secret default/s cannot be read because of a bug in CSI Bridge; see the hub's log"
         assert world.reader.problems() == [problem]
         for seconds in (1, 2, 3):
             await world.turn(seconds)

@@ -35,7 +35,7 @@ def test_a_quantity_is_read_in_bytes_and_rounded_up(text: object, size: int) -> 
      "-1", -1, 2**63, "8Ei", "1gi", "\u0661", "hunter2"],
 )  # fmt: skip
 def test_what_is_no_size_is_refused_and_not_shown(text: object) -> None:
-    with pytest.raises(ValueError, match=r"^it is no quantity such as 10Gi, from 0 to below 8Ei$"):
+    with pytest.raises(ValueError, match=r"^it is not a quantity such as 10Gi, from 0 to less than 8Ei$"):
         parse_bytes(text)
 
 

@@ -318,7 +318,7 @@ async def test_a_mistake_is_told_to_people_until_the_copy_is_in_step_again() -> 
     made = Reflector(api, NODES, copy, pause=wait)
     task = asyncio.create_task(made.run())
     await settle()
-    assert made.trouble == "following nodes failed, through a mistake in CSI Bridge; see the hub's log"
+    assert made.trouble == "following nodes failed because of a bug in CSI Bridge; see the hub's log"
     copy.add = add  # type: ignore[method-assign]  # as above
     blocked.set()
     await settle()

@@ -113,7 +113,7 @@ def test_what_a_crash_left_of_a_write_goes_with_the_file(root: RootDir) -> None:
 def test_a_fifo_in_a_files_place_is_no_file_and_keeps_nobody_waiting(root: RootDir) -> None:
     root.make_dir(root.path / "a")
     os.mkfifo(root.path / "a/f")
-    with pytest.raises(RootDirError, match="no ordinary file"):
+    with pytest.raises(RootDirError, match="not an ordinary file"):
         root.read_file(root.path / "a/f", 10)
 
 

@@ -38,7 +38,9 @@ def test_a_driver_that_no_node_has_reported_is_named() -> None:
 
 @pytest.mark.parametrize("candidates", [(), ("n1",), ("n1", "n2")])
 def test_once_something_was_lost_the_only_node_is_a_guess_and_none_is_taken(candidates: tuple[str, ...]) -> None:
-    with pytest.raises(KnowledgeLost, match=r"lost what it knew of them \(one\); set --nodeid.*csi-bridge trust"):
+    with pytest.raises(
+        KnowledgeLost, match=r"lost part of what the nodes had reported \(one\); set --nodeid.*csi-bridge trust"
+    ):
         route("d", "", candidates, losses=("one", "two"))
 
 

@@ -123,7 +123,7 @@ async def test_a_fault_of_its_user_is_logged_and_it_is_opened_again(
     link.streams[0].over.set_exception(KeyError("x"))
     await settle()
     assert len(link.streams) == 2
-    assert "what uses the WATCH stream failed" in caplog.messages
+    assert "a bug in CSI Bridge ended the WATCH stream" in caplog.messages
 
 
 async def test_when_the_link_goes_it_is_left_for_the_next_link(

@@ -52,7 +52,9 @@ def test_a_hub_that_nobody_has_met_is_one_line() -> None:
 
 
 def test_nodes_and_proxy_drivers_are_tables_and_conflicts_stand_below() -> None:
-    away = node("edge-2", connected=False, address="", drivers=[], calls=0, conflict="two machines are edge-2")
+    away = node(
+        "edge-2", connected=False, address="", drivers=[], calls=0, conflict="two machines use the node name edge-2"
+    )
     proxy = {"driver": "a.example", "since": SINCE, "address": "pid 7 uid 0"}
     assert list(show(state(node("n1"), away, drivers=(proxy,)))) == [
         "csi-bridge/1.2.3: 1 of 2 nodes connected (limit 100), 1 proxy driver",
@@ -64,7 +66,7 @@ def test_nodes_and_proxy_drivers_are_tables_and_conflicts_stand_below() -> None:
         "PROXY DRIVER  SINCE                 ADDRESS",
         "a.example     2026-11-21T09:12:03Z  pid 7 uid 0",
         "",
-        "CONFLICT: two machines are edge-2",
+        "CONFLICT: two machines use the node name edge-2",
     ]
 
 

@@ -217,7 +217,7 @@ def test_a_node_has_the_labels_and_annotations_that_it_tells_of_itself() -> None
     assert body["metadata"]["annotations"] == {"nodeid": "1"}
     assert Ref("Node", "", "n9") not in bound.items
     assert list(bound.problems.values()) == [
-        "Node n1: the node's own value of the label zone is not the one that is written, which counts"
+        "Node n1: the node reports another value of the label zone than its manifest, and the manifest counts"
     ]
 
 

@@ -59,7 +59,7 @@ def test_an_alias_repeats_what_its_anchor_named() -> None:
     ("text", "line", "why"),
     [
         ("a: 1\nb:\n\t- c\n", 3, "tab"),
-        ("a:\n  b: [1\n", 3, "no YAML"),
+        ("a:\n  b: [1\n", 3, "not valid YAML"),
         ("a: 1\nb: {a: !!python/object:os.system x}", 2, "tag"),
         ("a: !own {b: 1}", 1, "tag"),
         ("1: b", 1, "a key must be a text"),
@@ -70,8 +70,8 @@ def test_an_alias_repeats_what_its_anchor_named() -> None:
         (f"a: {'9' * 5000}", 1, "number"),
         (f"a: 0x{'f' * 5000}", 1, "number"),
         ("a: b\nc: \x00", 2, "control character"),
-        ("a: *nothing", 1, "repeats nothing"),
-        ("a: &x [*x]", 1, "repeats nothing"),
+        ("a: *nothing", 1, "refers to no anchor"),
+        ("a: &x [*x]", 1, "refers to no anchor"),
         ("a: " + "[" * 5_000_000, 1, "nested"),
         ("- " * 5_000_000, 1, "nested"),
         ("a: &a [[[[[[x]]]]]]\n" + "".join(f"a{n}: &a [[[[[*a]]]]]\n" for n in range(60)), 20, "nested"),
@@ -107,9 +107,9 @@ def test_json_is_read_with_its_own_rules() -> None:
 @pytest.mark.parametrize(
     ("text", "line", "why"),
     [
-        ('{"a": 1,\n"b"}', 2, "no JSON"),
+        ('{"a": 1,\n"b"}', 2, "not valid JSON"),
         ('{"a": 1, "a": 2}', 1, "'a' stands there twice"),
-        ('{"a": NaN}', 1, "no number"),
+        ('{"a": NaN}', 1, "not a JSON number"),
         ('{"a": 1e400}', 1, "number that JSON cannot hold"),
         (f'{{"a": {"9" * 5000}}}', 1, "number that JSON cannot hold"),
         ('{"a": ' + "[" * 98 + "1" + "]" * 98 + ', "b": ' + "[" * 100 + "1" + "]" * 100 + "}", 1, "nested"),

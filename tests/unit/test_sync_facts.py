@@ -206,25 +206,25 @@ async def test_of_two_nodes_the_later_news_of_a_claim_comes_last_also_after_a_re
 @pytest.mark.parametrize(
     ("node", "ref", "said"),
     [
-        ("n1", Ref("CSINode", "", "n2"), "node n1 tells of the CSINode of another node"),
-        ("n1", Ref("Node", "", "n2"), "node n1 tells of the Node of another node"),
-        ("n1", Ref("Node", "default", "n1"), "node n1 tells of the Node of another node"),
-        ("n1", Ref("ConfigMap", "default", "web"), "a kind that no node tells of"),
-        ("n1", Ref("Secret", "default", "s"), "a kind that no node tells of"),
-        ("n1", Ref("../../Node", "", "n1"), "a kind that no node tells of"),
-        ("n1", Ref("Event", "..", "x"), "name is none that Kubernetes allows"),
-        ("n1", Ref("Event", "default", "../../../etc/passwd"), "name is none that Kubernetes allows"),
-        ("n1", Ref("Event", "default", "a/b"), "name is none that Kubernetes allows"),
-        ("n1", Ref("Event", "default", ".."), "name is none that Kubernetes allows"),
-        ("n1", Ref("Event", "default", ""), "name is none that Kubernetes allows"),
-        ("n1", Ref("Event", "", "x"), "name is none that Kubernetes allows"),
-        ("n1", Ref("Event", "a.b", "x"), "name is none that Kubernetes allows"),
-        ("n1", Ref("Event", "default", "x\x00"), "name is none that Kubernetes allows"),
-        ("n1", Ref("Event", "default", "x" * 5000), "name is none that Kubernetes allows"),
-        ("n1", Ref("PersistentVolumeClaim", "default", "Data"), "name is none that Kubernetes allows"),
-        ("../n1", Ref("Node", "", "../n1"), "the node's name is none that Kubernetes allows"),
-        ("..", Ref("Node", "", ".."), "the node's name is none that Kubernetes allows"),
-        ("Größe", Ref("Node", "", "Größe"), "the node's name is none that Kubernetes allows"),
+        ("n1", Ref("CSINode", "", "n2"), "node n1 sends the CSINode of another node"),
+        ("n1", Ref("Node", "", "n2"), "node n1 sends the Node of another node"),
+        ("n1", Ref("Node", "default", "n1"), "node n1 sends the Node of another node"),
+        ("n1", Ref("ConfigMap", "default", "web"), "a kind of object that no node may send"),
+        ("n1", Ref("Secret", "default", "s"), "a kind of object that no node may send"),
+        ("n1", Ref("../../Node", "", "n1"), "a kind of object that no node may send"),
+        ("n1", Ref("Event", "..", "x"), "whose name Kubernetes does not allow"),
+        ("n1", Ref("Event", "default", "../../../etc/passwd"), "whose name Kubernetes does not allow"),
+        ("n1", Ref("Event", "default", "a/b"), "whose name Kubernetes does not allow"),
+        ("n1", Ref("Event", "default", ".."), "whose name Kubernetes does not allow"),
+        ("n1", Ref("Event", "default", ""), "whose name Kubernetes does not allow"),
+        ("n1", Ref("Event", "", "x"), "whose name Kubernetes does not allow"),
+        ("n1", Ref("Event", "a.b", "x"), "whose name Kubernetes does not allow"),
+        ("n1", Ref("Event", "default", "x\x00"), "whose name Kubernetes does not allow"),
+        ("n1", Ref("Event", "default", "x" * 5000), "whose name Kubernetes does not allow"),
+        ("n1", Ref("PersistentVolumeClaim", "default", "Data"), "whose name Kubernetes does not allow"),
+        ("../n1", Ref("Node", "", "../n1"), "Kubernetes does not allow the node's name"),
+        ("..", Ref("Node", "", ".."), "Kubernetes does not allow the node's name"),
+        ("Größe", Ref("Node", "", "Größe"), "Kubernetes does not allow the node's name"),
     ],
 )
 async def test_what_is_not_a_nodes_to_tell_is_refused_and_nothing_is_written(
@@ -242,13 +242,13 @@ async def test_what_is_not_a_nodes_to_tell_is_refused_and_nothing_is_written(
 @pytest.mark.parametrize(
     ("told", "said"),
     [
-        (Object(NODE, Stamp("", "1"), b"[1]"), "is no JSON object"),
+        (Object(NODE, Stamp("", "1"), b"[1]"), "is not a JSON object"),
         (Object(NODE, Stamp("", "1"), b"{"), "Expecting"),
         (Object(NODE, Stamp("", "1"), b"[" * 100_000), "nested too deeply"),
-        (Object(NODE, Stamp("", "1"), b'{"metadata": {"labels": {"a": "\\ud800"}}}'), "character that UTF-8 does not"),
+        (Object(NODE, Stamp("", "1"), b'{"metadata": {"labels": {"a": "\\ud800"}}}'), "character that UTF-8 cannot"),
         (Object(NODE, Stamp("", "1"), b" " * (MOST_FACT_BYTES["Node"] + 1)), "such a fact has at most 262144"),
         (event(message="m" * 16_384), "such a fact has at most 16384"),
-        (obj(NODE, {}, uid="../x"), "UID that cannot be one"),
+        (obj(NODE, {}, uid="../x"), "UID that is not valid"),
         (obj(NODE, {"metadata": {"labels": {"a": 1}}}), r"Node n1: metadata.labels.a must be a text"),
         (obj(NODE, {"status": {"volumesInUse": "all"}}), "status.volumesInUse must be a list"),
         (obj(NODE, {"status": {"capacity": {"cpu": "many"}}}), "status.capacity.cpu must be a quantity"),
@@ -280,7 +280,7 @@ async def test_what_has_just_left_the_closure_is_dropped_without_a_word_to_the_n
     await to.store("n2", event(about=POD))
     await to.store("n1", event(about=Ref("Node", "", "n2")))
     assert written(tmp_path) == []
-    assert caplog.messages[0] == "node n1 tells of Pod default/gone, which it does not need any more: dropped"
+    assert caplog.messages[0] == "node n1 sent Pod default/gone, which it does not need any more: dropped"
 
 
 async def test_of_a_claim_that_has_just_left_the_closure_it_is_kept_for_the_pod_may_come_back(tmp_path: Path) -> None:
@@ -319,7 +319,7 @@ async def test_a_node_tells_of_so_many_objects_at_most(tmp_path: Path, monkeypat
     await to.store("n1", NODE_FACT)
     await to.store("n1", csi_node("n1", "7"))
     await to.store("n1", csi_node("n1", "8", version="2"))
-    with pytest.raises(ValueError, match="node n1 tells of more than 2 objects"):
+    with pytest.raises(ValueError, match="node n1 sends more than 2 objects"):
         await to.store("n1", claim("1Gi"))
 
 
@@ -472,7 +472,9 @@ async def test_a_disk_that_is_full_is_told_and_nothing_is_half_written(
         broken.setattr("pathlib.Path.replace", full)
         with pytest.raises(OSError, match="No space left"):
             await to.store("n1", claim("2Gi", version="2"))
-    assert files.problems() == ["what the nodes tell cannot be kept, and they wait for it: No space left on device"]
+    assert files.problems() == [
+        "the hub cannot store the facts that nodes send, and the nodes keep them until it can: No space left on device"
+    ]
     assert to.stamps("n1") == {CLAIM: Stamp("", "1")}
     assert sink(FactFiles(tmp_path)).stamps("n1") == to.stamps("n1")
     await to.store("n1", claim("2Gi", version="2"))

@@ -246,7 +246,10 @@ def changed(written: Any, path: str, value: Any) -> Any:
         (changed(pod("web"), "metadata.labels", {"a": 1}), "metadata.labels.a must be a text (in quotes"),
         (changed(pod("web"), "apiVersion", "v2"), "Pod default/web: apiVersion must be one of v1"),
         (changed(pod("web"), "apiVersion", None), "apiVersion is missing"),
-        (changed(pod("web"), "kind", "Pods"), "kind is none that is read here (Pod, PersistentVolumeClaim,"),
+        (
+            changed(pod("web"), "kind", "Pods"),
+            "kind is not one of the kinds that are read here (Pod, PersistentVolumeClaim,",
+        ),
         (changed(pod("web"), "kind", None), "kind is missing"),
         (changed(pod("web"), "kind", ["Pod"]), "kind must be a text"),
         (changed(node(), "metadata.namespace", "x"), "metadata.namespace must not be given"),
@@ -276,7 +279,7 @@ def changed(written: Any, path: str, value: Any) -> Any:
         (changed(driver(), "spec.attachRequired", "no"), "attachRequired must be true or false"),
         (changed(secret("s"), "data", {"k": "%hunter2%"}), "Secret default/s: data.k must be base64"),
         (changed(secret("s"), "data", {"k": 7}), "Secret default/s: data.k must be a text"),
-        ([pod("web")], "a document: it is no object of Kubernetes"),
+        ([pod("web")], "a document: it is not a Kubernetes object"),
     ],
 )
 def test_a_mistake_is_named_with_its_object_and_field_and_never_its_value(written: Any, said: str) -> None:
@@ -299,11 +302,11 @@ def test_a_mistake_in_a_list_is_named_with_its_line() -> None:
 
 
 def test_what_is_no_text_or_no_yaml_is_named_with_its_line() -> None:
-    with pytest.raises(BrokenFile, match=r"^m.yaml:2: it is no UTF-8$"):
+    with pytest.raises(BrokenFile, match=r"^m.yaml:2: it is not UTF-8$"):
         read_objects("m.yaml", b"a: b\nc: \xff\n")
-    assert problem("a: [").startswith("m.yaml:2: it is no YAML")
+    assert problem("a: [").startswith("m.yaml:2: it is not valid YAML")
     assert problem('{"kind": "Secret", "apiVersion": "v1", "metadata": {"name": "\\ud800"}}', "m.json").startswith(
         "m.json"
     )
     lone = '{"kind": "Node", "apiVersion": "v1", "metadata": {"name": "n", "labels": {"a": "\\ud800"}}}'
-    assert problem(lone, "m.json") == "m.json:1: Node n: it has a character that UTF-8 does not have"
+    assert problem(lone, "m.json") == "m.json:1: Node n: it has a character that UTF-8 cannot encode"

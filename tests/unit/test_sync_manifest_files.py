@@ -112,7 +112,7 @@ def test_nothing_is_complete_before_every_file_was_good_once(world: World) -> No
     world.write("b.yaml", text="b: [")
     assert world.scan() == ["Node a"]
     assert not world.is_complete()
-    assert world.problems()[0].endswith("; nothing of it is known")
+    assert world.problems()[0].endswith("; no good version of it is known")
     world.write("b.yaml", node("b"))
     world.scan()
     assert world.is_complete()
@@ -161,7 +161,7 @@ def test_a_file_that_could_not_be_opened_for_a_time_is_read_when_it_can_be(
 def test_a_file_that_is_too_large_is_refused(world: World) -> None:
     world.write("a.yaml", text="#" * (MAX_FILE_BYTES + 1))
     world.scan()
-    assert world.problems() == ["a.yaml: it is larger than 16 MiB; divide it; nothing of it is known"]
+    assert world.problems() == ["a.yaml: it is larger than 16 MiB; split it; no good version of it is known"]
 
 
 def test_a_dangling_link_keeps_what_it_led_to(world: World) -> None:
@@ -324,7 +324,7 @@ def test_a_directory_that_is_gone_takes_nothing_away(world: World) -> None:
     world.scan()
     assert world.scan(after=DAY) == ["Node a"]
     assert world.problems() == [
-        f"{world.directory} cannot be read (No such file or directory): what it held is kept as it was"
+        f"{world.directory} cannot be read (No such file or directory): the objects from it stay as they were"
     ]
     assert world.files.identity is None
     away.rename(world.directory)
@@ -456,7 +456,7 @@ def test_a_file_that_is_broken_at_a_restart_is_what_it_was_when_it_was_last_good
         }
         assert world.is_complete()
         (said,) = world.problems()
-        assert said.startswith("a.yaml:2: it is no YAML")
+        assert said.startswith("a.yaml:2: it is not valid YAML")
         assert said.endswith("; its last good version stays")
     world.write("a.yaml", node("new"))
     assert world.scan() == ["Node b", "Node new"]
@@ -525,7 +525,7 @@ def test_a_kept_file_that_cannot_be_read_is_none(
     world.restart()
     assert world.scan() == []
     assert not world.is_complete()
-    assert "so that it is not known what a.yaml said before" in caplog.text
+    assert "so the last good version of a.yaml is not known" in caplog.text
 
 
 def test_what_cannot_be_kept_is_a_problem_until_it_is(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -538,7 +538,10 @@ def test_what_cannot_be_kept_is_a_problem_until_it_is(world: World, monkeypatch:
         assert world.scan() == ["Node a"]
     assert world.is_complete()
     assert world.problems() == [
-        "what the manifests say cannot be kept for a hub that restarts while one is broken: No space left on device"
+        (
+            "the last good manifests cannot be stored, and a hub that restarts needs them while a manifest is broken: "
+            "No space left on device"
+        )
     ]
     world.scan()
     assert world.problems() == []
@@ -554,7 +557,7 @@ def test_a_file_that_was_added_broken_says_nothing_after_a_restart_too(world: Wo
     assert world.scan() == ["Node a"]
     assert world.is_complete()
     (said,) = world.problems()
-    assert said.endswith("; nothing of it is known")
+    assert said.endswith("; no good version of it is known")
 
 
 def test_a_file_that_comes_with_a_restart_is_waited_for_while_it_may_be_half_written(world: World) -> None:
@@ -617,6 +620,6 @@ def test_a_mistake_in_reading_one_file_is_that_files_problem(
     for _ in range(2):
         assert world.scan() == ["Node a", "Node b"]
         assert world.problems() == [
-            "a.yaml: reading it failed, through a mistake in CSI Bridge; its last good version stays"
+            "a.yaml: reading it failed because of a bug in CSI Bridge; its last good version stays"
         ]
     assert [record.exc_info is not None for record in caplog.records] == [True]

@@ -73,7 +73,7 @@ def test_a_missing_file_is_named(files: TlsFiles, which: str) -> None:
 def test_a_file_that_is_no_pem_is_named(files: TlsFiles, which: str, content: bytes) -> None:
     path: Path = getattr(files, which)
     path.write_bytes(content)
-    with pytest.raises(ssl.SSLError, match=f"{path}.*it is no PEM file of that kind"):
+    with pytest.raises(ssl.SSLError, match=f"{path}.*it is not a PEM file of that kind"):
         TlsIdentity(files, server=True)
 
 

@@ -67,17 +67,17 @@ def test_keys_of_a_newer_kubelet_are_ignored() -> None:
 @pytest.mark.parametrize(
     ("raw", "why"),
     [
-        (b"", "no JSON"),
-        (b"{", "no JSON"),
-        (b"\xff\xfe", "no JSON"),
-        (b"[" * 100_000, "no JSON"),
-        (b"[]", "no JSON object"),
+        (b"", "not JSON"),
+        (b"{", "not JSON"),
+        (b"\xff\xfe", "not JSON"),
+        (b"[" * 100_000, "not JSON"),
+        (b"[]", "not a JSON object"),
         (b"{}", "has no driverName"),
         (b'{"driverName":"d"}', "has no volumeHandle"),
-        (b'{"driverName":"d","volumeHandle":7}', "volumeHandle is no string"),
-        (b'{"driverName":"d","volumeHandle":"h","nodeName":null}', "nodeName is no string"),
-        (rb'{"driverName":"d","volumeHandle":"\ud800"}', "volumeHandle is no text"),
-        (rb'{"driverName":"d","volumeHandle":"h","specVolID":"\udfff\ud83d"}', "specVolID is no text"),
+        (b'{"driverName":"d","volumeHandle":7}', "volumeHandle is not a string"),
+        (b'{"driverName":"d","volumeHandle":"h","nodeName":null}', "nodeName is not a string"),
+        (rb'{"driverName":"d","volumeHandle":"\ud800"}', "volumeHandle is not text"),
+        (rb'{"driverName":"d","volumeHandle":"h","specVolID":"\udfff\ud83d"}', "specVolID is not text"),
     ],
 )
 def test_what_does_not_tell_its_volume_is_unknown_and_says_why(raw: bytes, why: str) -> None:

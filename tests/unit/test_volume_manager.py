@@ -464,7 +464,7 @@ async def test_a_bug_in_a_step_ends_no_task(world: World, caplog: pytest.LogCapt
     await world.start()
     await world.clock.turn(1)
     assert world.plugin.calls == ["stage h-data", *MOUNTED]
-    assert "failed by a bug" in caplog.text
+    assert "failed because of a bug" in caplog.text
 
 
 # ---- taking down -----------------------------------------------------------------------------------------------------
@@ -553,7 +553,7 @@ async def test_another_volume_under_the_old_names_is_not_mounted_over_the_first_
     assert world.plugin.calls == []
     waiting, published = sorted(world.manager.describe(), key=lambda one: one["state"], reverse=True)
     assert (published["state"], published["handle"]) == ("published", "h-data")
-    assert "another volume is in the place of pv-data" in waiting["error"]
+    assert "another volume is still mounted in the place of pv-data" in waiting["error"]
     world.store.drop(pod)
     await settle()
     assert world.plugin.calls == TAKEN_DOWN

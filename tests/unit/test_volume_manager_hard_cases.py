@@ -392,7 +392,7 @@ async def test_a_driver_that_stages_since_its_update_is_not_asked_to_under_a_pod
     world.add_pod("two")
     await world.clock.turn(60.0)
     assert world.take_calls() == []
-    assert "did not stage" in world.entry("two")["error"]
+    assert "could not when another pod got the volume" in world.entry("two")["error"]
     world.store.drop(ref)
     await settle()
     assert world.take_calls() == ["unpublish h-data web-uid", "stage h-data", "publish h-data two-uid"]

@@ -237,15 +237,15 @@ PROTECTED = {**LEAVING, "finalizers": ["kubernetes.io/pvc-protection"]}
         ),
         (
             (WEB, {**PV, "spec": {**PV["spec"], "csi": None}}, persistent_claim()),
-            "PV pv-data is not a CSI volume, and nothing else is mounted here",
+            "PV pv-data is not a CSI volume, and the agent mounts no others",
         ),
         (
             (WEB, persistent_volume(volumeMode="Block"), persistent_claim()),
-            "volume data has volumeMode Block, but stands in volumeMounts",
+            "volume data has volumeMode Block, but is listed in volumeMounts",
         ),
         (
             (pod(claims=("data",), devices=("data",)), PV, persistent_claim()),
-            "volume data has volumeMode Filesystem, but stands in volumeDevices",
+            "volume data has volumeMode Filesystem, but is listed in volumeDevices",
         ),
         (
             (WEB, PV, persistent_claim(), driver(volumeLifecycleModes=["Ephemeral"])),
@@ -283,7 +283,7 @@ def test_a_claim_whose_deletion_waits_for_its_pods_is_still_mounted() -> None:
     ],
 )
 def test_an_object_that_makes_no_sense_makes_its_volume_unresolved(broken: Mapping[str, Any]) -> None:
-    assert "is not as the API server would have it" in why(WEB, broken, persistent_claim())
+    assert "is malformed" in why(WEB, broken, persistent_claim())
 
 
 def test_a_pod_that_makes_no_sense_is_not_gone() -> None:
@@ -292,7 +292,7 @@ def test_a_pod_that_makes_no_sense_is_not_gone() -> None:
     made = wanted(given)
     assert not made.is_gone("web-uid")
     (found,) = made.pods
-    assert "is not as the API server would have it" in found.unresolved[""]
+    assert "is malformed" in found.unresolved[""]
 
 
 # ---- affinity --------------------------------------------------------------------------------------------------------
@@ -576,7 +576,7 @@ def test_a_known_pod_that_the_disk_does_not_give_stays_as_it_was_and_is_told_of_
         made.update([POD], NOW)
         made.read_again(NOW)
     assert next(iter(made.pods)).volumes
-    assert said == ["Pod default/web stays as it was known: the disk does not give web"]
+    assert said == ["Pod default/web cannot be read, and its earlier state counts: the disk does not give web"]
     given.drop(POD)
     withhold(given)
     assert made.read_again(NOW) == {"web-uid"}

@@ -283,6 +283,4 @@ async def test_of_one_bug_in_many_keys_one_traceback_is_logged(
     await outage.once_more()
     assert len([it for it in caplog.records if it.exc_info]) == 1
     (problem,) = outage.queue.problems()
-    assert problem.startswith(
-        "not written yet: 3 objects, the first: writing a failed, through a mistake in CSI Bridge"
-    )
+    assert problem.startswith("not written yet: 3 objects, the first: writing a failed because of a bug in CSI Bridge")

@@ -216,7 +216,7 @@ async def test_of_too_many_events_that_wait_the_oldest_are_given_up(
     assert world.writer.begun == Counter(told)
     world.writer.gate.set()
     assert await world.settle() == [(ref, True) for ref in told[3:]]
-    assert sum("is given up" in record.getMessage() for record in caplog.records) == 3
+    assert sum("is dropped" in record.getMessage() for record in caplog.records) == 3
 
 
 async def test_events_that_nobody_takes_hold_up_no_node(world: World) -> None:

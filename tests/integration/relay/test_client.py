@@ -195,7 +195,7 @@ async def test_leaving_a_stream_early_cancels_it_at_the_vendor(path: Path) -> No
             async with channel.call("/a/Stream", b"") as call:
                 assert await anext(call) == b"x"
             assert await asyncio.to_thread(cancelled.wait, 20)
-            with pytest.raises(VendorConnectionError, match="cancelled on our side"):
+            with pytest.raises(VendorConnectionError, match="CSI Bridge cancelled the call"):
                 await anext(call)
 
 
@@ -289,7 +289,9 @@ async def test_a_call_for_a_driver_that_another_has_replaced_is_not_sent(path: P
         with vendor_at(
             path, Who=lambda _request, _context: b"new", Take=lambda request, _context: sent.append(request)
         ):
-            with pytest.raises(VendorReplaced, match=r"driver new is at its socket unix://.*/vendor.sock now") as error:
+            with pytest.raises(
+                VendorReplaced, match=r"its socket unix://.*/vendor.sock now belongs to driver new"
+            ) as error:
                 await channel.call("/a/Take", b"2", to="old").unary()
             assert not error.value.sent
             assert not sent
@@ -317,7 +319,7 @@ async def test_a_driver_that_does_not_say_who_it_is_gets_no_call(path: Path) -> 
     taken: list[bytes] = []
     with vendor_at(path, Who=hang, Take=lambda request, _context: taken.append(request)):
         async with channel_to(path, who=who, who_timeout_s=0.05) as channel:
-            with pytest.raises(VendorUnreachable, match=r"it does not say who it is within 0.05 s"):
+            with pytest.raises(VendorUnreachable, match=r"it did not give its name within 0.05 s"):
                 await channel.call("/a/Take", b"", to="anyone").unary()
         gate.set()
     assert not taken

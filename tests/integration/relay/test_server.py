@@ -110,7 +110,7 @@ async def test_a_client_beyond_the_limit_of_connections_is_hung_up_on_and_those_
             await writer.wait_closed()
         assert await call(b"still there") == b"still there"
         assert len(server.connections) == 1
-    assert "a client was hung up on: 1 connections is the limit" in caplog.messages
+    assert "a client's connection was closed: 1 connections is the limit" in caplog.messages
 
 
 async def test_a_handler_that_raises_gives_the_owners_status(path: Path) -> None:

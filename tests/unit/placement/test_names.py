@@ -313,7 +313,9 @@ async def test_a_final_word_about_another_place_is_not_told_and_leaves_a_doubt_a
     await zones.ask("CreateVolume", create("pvc-1", {"zone": "a"}))
     zones.refuse("n1", code)
     for _ in range(2):
-        with pytest.raises(NameElsewhere, match=r"on edge node n1 already, .* csi-bridge call --node n1"):
+        with pytest.raises(
+            NameElsewhere, match=r"edge node n1 may have carried out .* already, .* csi-bridge call --node n1"
+        ):
             await zones.ask("CreateVolume", create("pvc-1", {"zone": "b"}))
     assert [node for node, _, _ in zones.calls] == ["n1"] * 3
     asked = await zones.ask("CreateVolume", create("pvc-1", {"zone": "b"}, {"zone": "a"}))
@@ -402,7 +404,9 @@ async def test_what_may_be_on_one_node_is_not_made_on_another_that_is_named(
 ) -> None:
     world.refuse("n1", Code.DEADLINE_EXCEEDED)
     await world.ask("CreateVolume", create("pvc-1", on("n1")))
-    with pytest.raises(NameElsewhere, match=r"CreateVolume pvc-1 .* on edge node n1 already, and this call is for n2"):
+    with pytest.raises(
+        NameElsewhere, match=r"edge node n1 may have carried out CreateVolume pvc-1 .* already, and this call is for n2"
+    ):
         await world.ask("CreateVolume", create("pvc-1"), mode=mode, wanted=wanted)
     world.refuse("n1", Code.INTERNAL)
     await world.ask("CreateVolume", create("pvc-1"), mode=mode, wanted="n1")

@@ -54,12 +54,12 @@ async def test_a_term_whose_only_node_is_away_is_waited_for_and_nothing_is_claim
 
 
 async def test_a_topology_that_no_node_has_is_named(world: World) -> None:
-    with pytest.raises(NoNodeFits, match=r"none of those that run it \(n1, n2, n3\)"):
+    with pytest.raises(NoNodeFits, match=r"none of the nodes that run it \(n1, n2, n3\)"):
         await world.ask("CreateVolume", create("pvc-1", on("n9")))
 
 
 async def test_of_several_nodes_none_is_guessed_and_the_remedy_is_named(world: World) -> None:
-    with pytest.raises(NoNodeFits, match=r"--strict-topology.*WaitForFirstConsumer, or name it with --node"):
+    with pytest.raises(NoNodeFits, match=r"--strict-topology.*WaitForFirstConsumer, or name the node with --node"):
         await world.ask("CreateVolume", create("pvc-1"))
 
 
@@ -197,7 +197,7 @@ class Raw:
 
 
 async def test_an_id_that_nothing_tells_of_is_never_said_to_be_gone(world: World) -> None:
-    with pytest.raises(NoPlace, match="of n1, n2, n3 there is no list"):
+    with pytest.raises(NoPlace, match="n1, n2, n3 sent no list"):
         await world.ask("DeleteVolume", delete("unknown"))
 
 
@@ -241,7 +241,7 @@ async def test_an_id_that_was_deleted_here_and_has_a_persistent_volume_elsewhere
 async def test_a_persistent_volume_that_leaves_a_choice_is_not_gone_past(world: World) -> None:
     world.placement.affinity = affinity("n2", "n3", handle="static")
     asked = csi.ControllerUnpublishVolumeRequest(volume_id="static", node_id="id-of-n1")
-    with pytest.raises(NoPlace, match="its PersistentVolume is for n2, n3, and of n2, n3 there is no list"):
+    with pytest.raises(NoPlace, match="its PersistentVolume is for n2, n3, and n2, n3 sent no list"):
         await world.ask("ControllerUnpublishVolume", asked)
     asked.node_id = "id-of-n3"
     assert (await world.ask("ControllerUnpublishVolume", asked)).node == "n3"
@@ -271,13 +271,15 @@ async def test_a_node_without_the_label_that_a_persistent_volume_asks_for_is_nam
     objects = volumes("r1", handle="static", key="rack")
     world.placement.affinity = Affinity(objects)
     with pytest.raises(
-        NoPlace, match="its PersistentVolume is perhaps for n1, n2, n3, of which no label rack is known"
+        NoPlace, match="its PersistentVolume is perhaps for n1, n2, n3, whose label rack the hub does not know"
     ):
         await world.ask("DeleteVolume", delete("static"))
     for node, labels in (("n1", {"rack": "r1"}), ("n2", {}), ("n3", {"rack": "r3"})):
         labelled = {"metadata": {"name": node, "labels": labels}}
         objects.update({Ref("Node", "", node): Item(Stamp(node, "1"), labelled)})
-    with pytest.raises(NoPlace, match=r"is for n1 and perhaps for n2, of which no label rack is known, and of n1, n2 "):
+    with pytest.raises(
+        NoPlace, match=r"is for n1 and perhaps for n2, whose label rack the hub does not know, and n1, n2 "
+    ):
         await world.ask("DeleteVolume", delete("static"))
 
 
@@ -308,7 +310,7 @@ async def test_a_node_is_not_the_only_one_while_the_ledger_knows_things_of_anoth
     for gone in ("n2", "n3"):
         del world.reports[gone]
     world.placement.changed(DRIVER)
-    with pytest.raises(NoPlace, match="of n1, n2 there is no list"):
+    with pytest.raises(NoPlace, match="n1, n2 sent no list"):
         await world.ask("DeleteVolume", delete("unknown"))
     await world.placement.forget("n2")
     assert (await world.ask("DeleteVolume", delete("unknown"))).node == "n1"
@@ -342,7 +344,7 @@ async def test_a_node_of_which_no_topology_is_known_for_the_moment_may_be_the_on
     world = World(tmp_path, *(report(node, segments={"zone": "z1"}) for node in ("n1", "n2")))
     await without_node_info(world, "n1")
     world.placement.affinity = affinity("z1", handle="static", key="zone")
-    with pytest.raises(NoPlace, match="of n1, n2 there is no list"):
+    with pytest.raises(NoPlace, match="n1, n2 sent no list"):
         await world.ask("DeleteVolume", delete("static"))
     await world.placement.close()
 
@@ -415,7 +417,7 @@ async def test_capacity_of_a_segment_is_its_nodes(world: World) -> None:
 async def test_capacity_elsewhere_is_not_the_only_nodes_own(tmp_path: Path) -> None:
     world = World(tmp_path, report("n1"))
     asked = csi.GetCapacityRequest(accessible_topology=csi.Topology(segments=on("n2")))
-    with pytest.raises(NoNodeFits, match="n1 alone runs it"):
+    with pytest.raises(NoNodeFits, match="only n1 runs it"):
         await world.ask("GetCapacity", asked)
     await world.placement.close()
 

@@ -109,9 +109,7 @@ async def test_what_a_node_told_is_forgotten_with_the_node_and_not_with_one_of_i
     hub.closed(at_hub, "test", "it is gone")
     server.trouble = "disk on fire"
     told = await forgotten(hub, "n1")
-    assert told.message == (
-        "edge node n1 is forgotten, but not all that it told: its files cannot be removed: disk on fire"
-    )
+    assert told.message == ("edge node n1 is forgotten, but not its facts: its files cannot be removed: disk on fire")
     server.trouble = ""
     assert (await forgotten(hub, "n1")).code == Code.OK
     assert server.forgotten == ["n1"]

@@ -363,7 +363,7 @@ async def test_a_directory_in_a_files_place_is_the_operators_mistake(tmp_path: P
 async def test_a_body_that_the_disk_does_not_give_is_no_object_that_is_gone(store: Metastore) -> None:
     await store.objects.store(changes(item("a")))
     store._reader.close()
-    with pytest.raises(OSError, match=r"edge.db does not give Pod ns/a"):
+    with pytest.raises(OSError, match=r"edge.db: Pod ns/a cannot be read"):
         store.get(item("a").ref)
 
 
@@ -406,7 +406,7 @@ async def test_on_a_full_disk_it_works_on_from_what_it_has_and_stores_when_there
     assert (store.get(item("a").ref), store.in_step) == (item("a", 2), True)
     path = tmp_path / "edge.db"
     assert [message for message in caplog.messages if "edge.db" in message] == [
-        f"cannot write {path}; it is tried again, and the agent works on from what it has: disk is full",
+        f"cannot write {path}; it is tried again, and the agent works from its earlier content: disk is full",
         f"{path} is written again, and nothing is missing in it",
     ]
 
@@ -449,7 +449,7 @@ async def test_a_store_that_cannot_be_written_at_the_start_is_worked_from_until_
     assert (store.get(item("a").ref), store.get(SECRET.ref)) == (item("a"), SECRET)
     assert store.facts.read(NODE) is not None
     assert caplog.messages == [
-        f"{path} cannot be written; the agent works from what is in it: database or disk is full",
+        f"{path} cannot be written; the agent works from its earlier content: database or disk is full",
     ]
     storing = asyncio.ensure_future(store.objects.store(changes(item("a", 2), item("b"))))
     for _ in range(5):
@@ -583,8 +583,8 @@ async def test_a_fact_that_the_disk_does_not_give_is_tried_again_and_named_once(
         await asyncio.sleep(0)
         assert heard == [frozenset({NODE})] * times
         store.facts._reader.close()
-    assert [message for message in caplog.messages if "does not give" in message] == [
-        f"{tmp_path / 'edge.db'} does not give the fact Node n1; it is tried again: no such table: facts"
+    assert [message for message in caplog.messages if "cannot be read" in message] == [
+        f"{tmp_path / 'edge.db'}: the fact Node n1 cannot be read, and is tried again: no such table: facts"
     ]
     store.facts._reader = reader
     fact = store.facts.read(NODE)
@@ -727,7 +727,7 @@ async def test_an_event_that_the_hub_refuses_is_forgotten_and_another_fact_stays
     await store.facts.flush()
     assert told(store) == {NODE: node}
     assert not store.fact_acked(NODE)
-    assert "the hub does not take what this node tells of Node n1: not yours" in caplog.messages
+    assert "the hub does not accept the fact Node n1 of this node: not yours" in caplog.messages
 
 
 async def test_events_are_told_after_other_facts_and_the_oldest_of_too_many_are_dropped(

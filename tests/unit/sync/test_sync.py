@@ -331,7 +331,9 @@ def test_whoever_reads_of_an_untold_pod_reads_what_follows_from_it() -> None:
         return event.why.split("; ", 1)[1]
 
     assert why("Secret") == "raise its --max-message"
-    assert why("Pod") == "raise its --max-message; until then no Pod that is missing there counts as gone"
+    assert (
+        why("Pod") == "raise its --max-message; until it is sent, no Pod that is missing at the peer counts as deleted"
+    )
 
 
 # ---- what nobody knows ----------------------------------------------------------------------------------------------
@@ -454,9 +456,9 @@ other = next(name for name in map(str, range(99)) if bucket_of(pod(name).ref) !=
 @pytest.mark.parametrize(
     ("said", "why"),
     [
-        (Stored(1), "Stored was not to be said now"),
-        (Put(1, "Pod", "ns", "a", "u", "1", b""), "Put was not to be said now, or not by this side"),
-        (DigestSaid(1, EMPTY), "Digest was not to be said now"),
+        (Stored(1), "Stored is not allowed now"),
+        (Put(1, "Pod", "ns", "a", "u", "1", b""), "Put is not allowed now, or not from this side"),
+        (DigestSaid(1, EMPTY), "Digest is not allowed now"),
         (Held("Pod", "ns", other, "u", "1"), "a bucket that was not asked for"),
     ],
 )
@@ -511,11 +513,11 @@ def learner(budget_bytes: int = 500) -> Learner:
 
 
 def test_a_teller_that_tells_before_it_has_compared_is_refused() -> None:
-    with pytest.raises(RemoteProtocolError, match="Put was not to be said now"):
+    with pytest.raises(RemoteProtocolError, match="Put is not allowed now"):
         learner().receive(encode(put(1, pod("a"))))
     asked = learner()
     asked.receive(encode(Differ(b"\x07")))
-    with pytest.raises(RemoteProtocolError, match="Put was not to be said now"):
+    with pytest.raises(RemoteProtocolError, match="Put is not allowed now"):
         asked.receive(encode(put(1, pod("a"))))
 
 
@@ -526,8 +528,8 @@ def test_a_teller_that_tells_before_it_has_compared_is_refused() -> None:
         ([put(1, pod("a")), put(1, pod("b"))], "Put: seq 1, not 2"),
         ([put(1, pod("a", size=450)), drop(2, pod("b" * 200).ref, "u")], "Drop: .* 500 were agreed"),
         ([InStep(1), InStep(2)], "InStep: twice"),
-        ([Differ(b"")], "Differ was not to be said now"),
-        ([Stored(1)], "not by this side"),
+        ([Differ(b"")], "Differ is not allowed now"),
+        ([Stored(1)], "not from this side"),
         ([Put(1, "Pod", "ns", "", "u", "1", b"")], "without a kind or a name"),
     ],
 )
