@@ -1,13 +1,13 @@
 #!/bin/sh
-# Makes the bridge's own CA, and certificates of it for a hub, a proxy driver and edge nodes.
+# Makes the bridge's own CA, and certificates from it for the hub, a proxy driver or an edge node.
 #
-#   deploy/certificates.sh DIRECTORY hub NAME...        the names and addresses that others dial
+#   deploy/certificates.sh DIRECTORY hub NAME...        the names and addresses at which others dial the hub
 #   deploy/certificates.sh DIRECTORY driver DRIVER      the vendor driver's name, e.g. dirdriver.csi
 #   deploy/certificates.sh DIRECTORY edge NODE          the node's name in Kubernetes
 #
-# The CA is made at the first call: DIRECTORY/ca.crt and ca.key. Keep ca.key where no process of the bridge is: whoever has
-# it can be any node. Each call leaves ca.crt, tls.crt and tls.key in a folder of its own, e.g. DIRECTORY/edge-n1, and
-# replaces what was there, or, if it fails, nothing. They are good for DAYS (365).
+# The first call makes the CA: DIRECTORY/ca.crt and ca.key. Keep ca.key off the machines of the bridge: it can make a
+# certificate for any node. Each call writes ca.crt, tls.crt and tls.key to a folder of their own, e.g. DIRECTORY/edge-n1,
+# and replaces older ones. A call that fails changes nothing. The certificates end after DAYS days (365).
 set -eu
 umask 077
 
@@ -47,7 +47,7 @@ mkdir -p "$directory"
 work=$(mktemp -d "$directory/.new-XXXXXX")
 trap 'rm -r "$work"' EXIT
 
-# OpenSSL writes progress to the same place as errors: it is shown if it fails.
+# OpenSSL writes both progress and errors to stderr. Show them only if it fails.
 quietly() {
     "$@" 2>"$work/log" || {
         cat "$work/log" >&2

@@ -89,7 +89,7 @@ def _output(*command: object, text: str = "") -> str:
 def kinds(sidecars: Sidecars, control_plane: ControlPlane) -> None:
     """What the folders suppose to be there: the kinds of snapshots, and the namespaces."""
     sidecars.install_snapshot_kinds()
-    for path in ("cloud/base/hub-rbac.yaml", "edge/base/namespace.yaml"):
+    for path in ("cloud/base/hub-rbac.yaml", "edge/base/namespace.yaml", "examples/driver/namespace.yaml"):
         for found in objects(DEPLOY / path):
             if found["kind"] == "Namespace":
                 control_plane.api.ensure(found)
@@ -519,10 +519,14 @@ def test_kubeedges_stateful_set_works_with_another_image(
 # ---- what a newcomer types -------------------------------------------------------------------------------------------
 
 
-def typed(name: str, *, until: str = "") -> list[str]:
-    """The blocks of shell of a page, maybe only those before a heading."""
+def typed(name: str, *, since: str = "", until: str = "") -> list[str]:
+    """The blocks of shell of a page, maybe only those from a heading on, or before one."""
     page = (ROOT / f"docs/{name}.md").read_text()
-    return re.findall("```sh\n(.*?)```", page[: page.index(until)] if until else page, re.DOTALL)
+    end = page.index(until) if until else len(page)
+    return re.findall("```sh\n(.*?)```", page[page.index(since) : end], re.DOTALL)
+
+
+_REMOVAL = "## To remove it"
 
 
 @pytest.fixture
@@ -566,9 +570,14 @@ esac
     return type_
 
 
+_API_SERVERS_CALLERS = ("csi-bridge-hub", "csi-bridge-driver", "csi-bridge-driver-other")
+"""NetworkPolicies that let their pods call the API server."""
+
+
 @pytest.mark.usefixtures("kinds", "edge_1")
 def test_what_the_documents_say_to_type_works(newcomer: Callable[[list[str]], str]) -> None:
-    said = newcomer([*typed("install"), *typed("first-volume")])
+    first, last = typed("install", until=_REMOVAL), typed("install", since=_REMOVAL)
+    said = newcomer([*first, *typed("first-volume"), *last])
 
     for line in ("node/edge-1", "csidriver.storage.k8s.io/dirdriver.csi created"):
         assert line in said
@@ -576,6 +585,7 @@ def test_what_the_documents_say_to_type_works(newcomer: Callable[[list[str]], st
         assert line in said
     assert "secret/csi-bridge-driver-other-tls created" in said
     assert "nodePort: 30350" in said
+    assert said.count("port: 8443") == len(_API_SERVERS_CALLERS)
 
 
 @pytest.mark.usefixtures("kinds")

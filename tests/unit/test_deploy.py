@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shlex
 import shutil
+import ssl
 import subprocess
 import sys
 import tomllib
@@ -169,6 +171,39 @@ def test_the_examples_pods_stay_on_a_node_that_is_away(key: str) -> None:
         assert {"key": key, "operator": "Exists", "effect": "NoExecute"} in pod["spec"]["tolerations"]
 
 
+def test_the_examples_pods_tolerate_the_taint_of_nodes_without_a_kubelet() -> None:
+    for pod in examples("Pod"):
+        assert {"key": "csi-bridge.io/edge", "operator": "Exists"} in pod["spec"]["tolerations"]
+
+
+def test_the_examples_pods_prefer_an_edge_node_with_a_kubelet() -> None:
+    """Where there are nodes of both kinds, the first volume is seen from a container."""
+    for pod in examples("Pod"):
+        affinity = pod["spec"]["affinity"]["nodeAffinity"]
+        (preferred,) = affinity["preferredDuringSchedulingIgnoredDuringExecution"]
+        (term,) = preferred["preference"]["matchExpressions"]
+        assert term == {"key": "csi-bridge.io/edge", "operator": "In", "values": ["kubelet"]}
+
+
+def test_the_restored_volume_has_room_for_the_expanded_one() -> None:
+    page = (ROOT / "docs/first-volume.md").read_text()
+    (expanded,) = re.findall(r"kubectl patch pvc dynamic .*\"storage\": \"(\w+)\"", page)
+    claims = {
+        it["metadata"]["name"]: it["spec"]["resources"]["requests"]["storage"]
+        for it in examples("PersistentVolumeClaim")
+    }
+    assert claims["restored"] == expanded
+
+
+def test_the_example_driver_brings_its_own_namespace() -> None:
+    """It can be applied before the agents, and without them."""
+    folder = DEPLOY / "examples/driver"
+    resources = yaml.safe_load((folder / "kustomization.yaml").read_text())["resources"]
+    made = [it for name in resources for it in objects(folder / name)]
+    namespaces = {it["metadata"]["name"] for it in made if it["kind"] == "Namespace"}
+    assert {it["metadata"]["namespace"] for it in made if "namespace" in it["metadata"]} == namespaces
+
+
 def test_the_examples_volumes_are_of_the_example_driver() -> None:
     (name,) = {it["metadata"]["name"] for it in examples("CSIDriver")}
     assert {it["provisioner"] for it in examples("StorageClass")} == {name}
@@ -185,6 +220,13 @@ def test_what_runs_in_the_cloud_keeps_off_the_edge() -> None:
         required = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
         (term,) = required["nodeSelectorTerms"]
         assert {(it["key"], it["operator"]) for it in term["matchExpressions"]} == wanted
+
+
+@pytest.mark.parametrize("path", ["cloud/base/hub-network.yaml", "cloud/driver/network.yaml"])
+def test_the_first_way_out_of_every_network_policy_is_to_the_api_server(path: str) -> None:
+    """docs/install.md adds another port to it by one patch."""
+    (policy,) = objects(DEPLOY / path)
+    assert policy["spec"]["egress"][0] == {"ports": [{"port": 443}, {"port": 6443}]}
 
 
 # ---- certificates ----------------------------------------------------------------------------------------------------
@@ -212,6 +254,42 @@ def test_a_name_of_the_hub_is_an_address_only_if_all_of_it_is_one(tmp_path: Path
     told = certificate.extensions.get_extension_for_class(SubjectAlternativeName).value
     assert told.get_values_for_type(DNSName) == list(names[:2])
     assert [str(it) for it in told.get_values_for_type(IPAddress)] == list(names[2:])
+
+
+@needs_openssl
+def test_hub_and_node_take_each_others_certificates_when_they_check_strictly(tmp_path: Path) -> None:
+    """As Python's default context does from 3.13 on."""
+    for argv in (("hub", "hub.example"), ("edge", "n1")):
+        assert certify(tmp_path, *argv).returncode == 0
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    hub = strict(ssl.PROTOCOL_TLS_SERVER, tmp_path / "hub").wrap_bio(incoming, outgoing, server_side=True)
+    node = strict(ssl.PROTOCOL_TLS_CLIENT, tmp_path / "edge-n1").wrap_bio(
+        outgoing, incoming, server_hostname="hub.example"
+    )
+
+    for _ in range(3):
+        for end in (node, hub):
+            with contextlib.suppress(ssl.SSLWantReadError):
+                end.do_handshake()
+
+    assert subject(hub.getpeercert()) == {"organizationName": "system:nodes", "commonName": "system:node:n1"}
+    assert subject(node.getpeercert()) == {"organizationName": "csi-bridge:hubs", "commonName": "csi-bridge:hub"}
+
+
+def strict(protocol: int, made: Path) -> ssl.SSLContext:
+    """A context with what certificates.sh has made for one end."""
+    context = ssl.SSLContext(protocol)
+    context.verify_flags |= ssl.VERIFY_X509_STRICT
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.load_verify_locations(made / "ca.crt")
+    context.load_cert_chain(made / "tls.crt", made / "tls.key")
+    return context
+
+
+def subject(certificate: Object | None) -> dict[str, str]:
+    """The names in a peer's certificate."""
+    assert certificate is not None, "the handshake has not ended"
+    return {name: value for ((name, value),) in certificate["subject"]}
 
 
 @needs_openssl
