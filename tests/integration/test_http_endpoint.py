@@ -191,7 +191,7 @@ def test_it_listens_on_ipv6(health: Health, metrics: Metrics) -> None:
     try:
         endpoint = HttpEndpoint(HostPort("::1", 0), registry=metrics.registry, ready=health)
     except SettingsError as error:
-        pytest.skip(f"no IPv6 on this machine: {error}")
+        pytest.skip(f"needs IPv6 ({error})")
     assert ask(endpoint, "/healthz") == (200, "ok\n")
     endpoint.close()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 import tomllib
@@ -18,6 +17,7 @@ from cli import main, process
 from common.settings import Settings, specs
 from edge.settings import AgentSettings
 from examples.dirdriver import main as dirdriver
+from tests.support import needs
 from tests.support.deployed import (
     DEPLOY,
     OURS,
@@ -190,7 +190,7 @@ def test_what_runs_in_the_cloud_keeps_off_the_edge() -> None:
 # ---- certificates ----------------------------------------------------------------------------------------------------
 
 
-needs_openssl = pytest.mark.skipif(not shutil.which("openssl"), reason="openssl is not installed")
+needs_openssl = needs.skip_without(needs.program("openssl"))
 
 
 def certify(directory: Path, *argv: str) -> subprocess.CompletedProcess[str]:
