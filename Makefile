@@ -6,9 +6,9 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-# Most tests wait for processes and links: four at a time keep two cores busy. WORKERS=0 runs them in one process.
-# tests/conftest.py says which stay together.
-WORKERS ?= 4
+# Most tests wait for processes and links: four at a time keep two cores busy. Unit tests compute: two do. WORKERS=0 runs
+# them in one process. tests/conftest.py says which stay together.
+WORKERS ?= $(if $(filter tests/unit%,$(ARGS)),$(if $(filter-out tests/unit% -%,$(ARGS)),4,2),4)
 # What runs pytest: .ci/run gives failed tests a second chance.
 RUNNER  ?= -m pytest
 PYTEST  := $(BIN)/python $(RUNNER) -n $(WORKERS) --dist loadgroup --no-loadscope-reorder

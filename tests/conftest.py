@@ -19,7 +19,7 @@ logging.getLogger("asyncio").setLevel(logging.ERROR)
 vars(asyncio.constants)["DEBUG_STACK_DEPTH"] = 0
 
 # Hypothesis allows an example 200 ms, which on a busy machine none is sure to get: no test asserts a time.
-settings.register_profile("csi-bridge", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("csi-bridge", deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("csi-bridge")
 
 
