@@ -60,7 +60,7 @@ def run(directory: Path, *tests: str, workers: int = 0) -> tuple[int, str, list[
     return done.returncode, done.stdout, forgiven.read_text().splitlines() if forgiven.exists() else []
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
 def test_tests_that_pass_alone_are_forgiven_and_listed(tmp_path: Path, workers: int) -> None:
     status, output, forgiven = run(tmp_path, PASSES, FAILS_ONCE, workers=workers)
     assert status == 0, output
@@ -83,7 +83,7 @@ def test_a_run_without_failures_happens_once(tmp_path: Path) -> None:
     ("broken", "workers", "status"),
     [
         pytest.param("import nothing_of_that_name", 0, 2, id="a file that cannot be collected"),
-        pytest.param(CRASHES_ONCE, 2, 1, id="a worker that crashed"),
+        pytest.param(CRASHES_ONCE, 2, 1, id="a worker that crashed", marks=pytest.mark.slow),
         pytest.param(CRASHES_ONCE, 0, 3, id="pytest itself that was ended"),
         pytest.param(FAIL_ONCE_IN_CROWDS, 0, 1, id="too many failures"),
     ],
