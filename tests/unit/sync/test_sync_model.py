@@ -140,7 +140,7 @@ def test_the_same_holds_in_a_long_and_busy_sync() -> None:
     seen: Counter[str] = Counter()
 
     @given(budget=st.sampled_from([0, 100, 500, 10_000]), seed=st.integers(0, 2**32))
-    @examples(40, shrink=False)
+    @examples(25, shrink=False)
     def run(budget: int, seed: int) -> None:
         chance = Random(seed)
         world = World(budget_bytes=budget)
@@ -161,7 +161,7 @@ def test_states_that_come_back_are_told_again() -> None:
     """Versions are opaque: an object may be again as it was before."""
 
     @given(changes=st.lists(st.tuples(st.sampled_from(REFS[:3]), st.integers(0, 2), st.integers(0, 6)), max_size=40))
-    @examples(200)
+    @examples(100)
     def run(changes: list[tuple[Ref, int, int]]) -> None:
         world = World(budget_bytes=200, monotonic=False)
         world.connect()
