@@ -140,7 +140,7 @@ def test_the_same_holds_in_a_long_and_busy_sync() -> None:
     seen: Counter[str] = Counter()
 
     @given(budget=st.sampled_from([0, 100, 500, 10_000]), seed=st.integers(0, 2**32))
-    @examples(25, shrink=False)
+    @examples(40, shrink=False)
     def run(budget: int, seed: int) -> None:
         chance = Random(seed)
         world = World(budget_bytes=budget)
