@@ -6,10 +6,12 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-# Most tests wait for processes and links: four at a time keep two cores busy. WORKERS=0 runs them in one process.
-# tests/conftest.py says which stay together.
-WORKERS ?= 4
-PYTEST  := $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
+# Most tests wait for processes and links: four at a time keep two cores busy. Unit tests compute: two do. WORKERS=0 runs
+# them in one process. tests/conftest.py says which stay together.
+WORKERS ?= $(if $(filter tests/unit%,$(ARGS)),$(if $(filter-out tests/unit% -%,$(ARGS)),4,2),4)
+# What runs pytest: .ci/run gives failed tests a second chance.
+RUNNER  ?= -m pytest
+PYTEST  := $(BIN)/python $(RUNNER) -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
 
 # Kubernetes' own tests (upstream, agnhost) are built for those who run them.
 E2E_PEERS := registrar sidecars kubernetes upstream agnhost
@@ -43,7 +45,7 @@ test-slow: $(STAMP)  ## what make test leaves out, but for the endurance tests (
 
 e2e: $(STAMP)        ## whole clusters: stock sidecars, kubelets with containerd, nodes without (root, peers)
 	$(if $(filter 1,$(CSI_BRIDGE_REQUIRE_PEERS)),@$(BIN)/python tests/peers/build.py $(E2E_PEERS))
-	@$(BIN)/python -m pytest tests/e2e -m "not slow" $(ARGS)
+	@$(BIN)/python $(RUNNER) tests/e2e -m "not slow" $(ARGS)
 
 e2e-full: $(STAMP)   ## the same, and what takes longer than CI has time for
 	@$(BIN)/python -m pytest tests/e2e $(ARGS)
@@ -87,4 +89,4 @@ constraints: $(STAMP) ## write constraints.txt from what is installed, after an 
 	@$(BIN)/python -m pip freeze --exclude-editable > constraints.txt
 
 clean:               ## remove what the targets made in the tree (the peers' cache stays)
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build
+	rm -rf $(VENV) .venv-* .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build

@@ -6,10 +6,12 @@ Rules:
   CPU, and drop the fields that are newer than they are.
 * Every failure is a `KubeError`. One without an answer has the code 0: what was asked for may have been done.
 * An object's value stands in no error: the API server quotes what it refuses, and a Secret may be in it.
+* The API server's certificate is trusted where kubectl trusts it, on every version of Python.
 """
 
 import json
 import socket
+import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -296,6 +298,7 @@ async def connect(kubeconfig: str, *, now: Callable[[], float] = time.monotonic)
         except Exception as error:  # whatever SSL and files raise
             raise unusable(kubeconfig, error) from error
     client.user_agent = SOFTWARE
+    _trust_as_kubectl(client.rest_client.ssl_context)
     connector = aiohttp.TCPConnector(
         limit=settings.connection_pool_maxsize, ssl=client.rest_client.ssl_context, socket_factory=_probed_socket
     )
@@ -308,6 +311,15 @@ async def connect(kubeconfig: str, *, now: Callable[[], float] = time.monotonic)
         await client.close()  # type: ignore[no-untyped-call]  # as above
         # The session does not own it. Without its goodbyes in TLS, which a server may be slow to answer.
         await connector.close(abort_ssl=True)
+
+
+def _trust_as_kubectl(context: ssl.SSLContext) -> None:
+    """Take the certificates that Go's crypto/x509 takes. Python's defaults changed in 3.13, in both directions.
+
+    Many clusters' certificates lack extensions of RFC 5280, such as the Authority Key Identifier: since 3.13 Python
+    refuses them. A kubeconfig's certificate authority may be an intermediate one: before 3.13 Python refused it.
+    """
+    context.verify_flags = context.verify_flags & ~ssl.VERIFY_X509_STRICT | ssl.VERIFY_X509_PARTIAL_CHAIN
 
 
 class _Answer(aiohttp.ClientResponse):

@@ -5,13 +5,17 @@ Rules:
 * INFO is start, stop, link up and down with the reason, and one line per finished call (`log_call`).
 * Node, driver, method and call id are bound once per call by `bind` and stand in every line of the call's task.
 * No payload, no secret: a line holds names, codes, sizes and times.
-* A line that cannot be written (closed stderr, full disk) is counted and lost; the process goes on.
+* A line that cannot be written (closed stderr, full disk) is counted and lost; the process goes on, and its exit status
+  is what it would have been (`LineHandler.give_up_unwritten`).
 * A line is a line: control characters in a message are escaped, so that a vendor's text cannot forge another one.
 """
 
+import atexit
+import contextlib
 import functools
 import json
 import logging
+import os
 import sys
 import time
 from collections.abc import Mapping
@@ -85,7 +89,9 @@ def configure(*, log_format: str, level: str, verbosity: int = 0, stream: TextIO
     root = logging.getLogger()
     for old in [old for old in root.handlers if isinstance(old, LineHandler)]:
         root.removeHandler(old)
+        atexit.unregister(old.give_up_unwritten)
     root.addHandler(handler)
+    atexit.register(handler.give_up_unwritten)
     logging.getLogger(ROOT).setLevel(logging.DEBUG if verbosity >= VERBOSE_FROM else level.upper())
     _collect_less()
     return handler
@@ -128,6 +134,20 @@ class LineHandler(logging.StreamHandler[TextIO]):
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: ARG002, N802  # logging's signature
         """Count the line. logging's own way prints a traceback to the stream that has just failed."""
         self.lost_lines += 1
+
+    def give_up_unwritten(self) -> None:
+        """Drop what the stream still holds and cannot write.
+
+        Python flushes standard error at exit, and ends with status 120 if that fails. The cure is the one that Python's
+        documentation names for a broken pipe (`signal`, "Note on SIGPIPE"): let the null device take it.
+        """
+        try:
+            self.stream.flush()
+        except OSError:
+            with open(os.devnull, "w") as null, contextlib.suppress(OSError):  # noqa: PTH123  # it may be no file
+                os.dup2(null.fileno(), self.stream.fileno())
+        except (AttributeError, ValueError):  # there is none, or it is closed
+            pass
 
 
 class JsonFormatter(logging.Formatter):

@@ -2,9 +2,15 @@
 
 import asyncio.constants
 import logging
+import os
+import tempfile
+from collections.abc import Generator, Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.support import needs
 
 # In its debug mode asyncio warns of a callback that took 100 ms, which on a busy machine is any: no test means that.
 logging.getLogger("asyncio").setLevel(logging.ERROR)
@@ -13,8 +19,47 @@ logging.getLogger("asyncio").setLevel(logging.ERROR)
 vars(asyncio.constants)["DEBUG_STACK_DEPTH"] = 0
 
 # Hypothesis allows an example 200 ms, which on a busy machine none is sure to get: no test asserts a time.
-settings.register_profile("csi-bridge", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("csi-bridge", deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("csi-bridge")
+
+
+_REQUIRED = os.environ.get("CSI_BRIDGE_REQUIRE_PEERS") == "1"
+
+
+@pytest.fixture
+def short_dir() -> Iterator[Path]:
+    """A temporary directory with a path short enough for UNIX sockets (107 bytes), unlike pytest's own."""
+    with tempfile.TemporaryDirectory(prefix="csi-") as directory:
+        yield Path(directory)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """In a run that requires the peers, fail a test that was skipped for something that can be installed."""
+    report = yield
+    if _REQUIRED and report.skipped and needs.is_installable(reason := _reason(report)):
+        report.outcome, report.longrepr = "failed", f"{reason} (it is required: CSI_BRIDGE_REQUIRE_PEERS=1)"
+    return report
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say in a few lines how many tests were skipped, and what would bring them back."""
+    skipped = [_reason(report) for report in terminalreporter.stats.get("skipped", ())]
+    if skipped:
+        lines = needs.summary(skipped)
+        terminalreporter.section(f"{'left out, though all is required' if _REQUIRED else 'skipped'}: {len(skipped)}")
+        for line in lines:
+            terminalreporter.write_line(line)
+        if _REQUIRED and (record := os.environ.get("CSI_BRIDGE_LEFT_OUT")):
+            with Path(record).open("a") as file:
+                file.writelines(f"{line}\n" for line in lines)
+
+
+def _reason(report: pytest.TestReport | pytest.CollectReport) -> str:
+    told = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr or "")
+    return told.removeprefix("Skipped: ")
 
 
 @pytest.hookimpl(tryfirst=True)  # xdist reads the marks in the same hook

@@ -4,7 +4,7 @@
 #   ... --target csidriver -t REGISTRY/csidriver:0.1.0 .     the same in the place of KubeEdge's csidriver
 #
 # Nothing here names a platform: the base image and the wheels of each are taken by their own tools.
-ARG PYTHON=docker.io/library/python:3.11-slim-bookworm
+ARG PYTHON=docker.io/library/python:3.13-slim-bookworm
 
 FROM ${PYTHON} AS build
 WORKDIR /source

@@ -20,8 +20,8 @@ from tests.e2e.installed.site import Site
 from tests.e2e.tenant import Tenant
 from tests.e2e.upstream.cluster import UpstreamCluster
 from tests.e2e.world import World
-from tests.integration.dirdriver.support import has_capability
 from tests.peers import build
+from tests.support import needs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,16 +41,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(_LIMIT_S), append=False)
 
 
-def _missing(what: str) -> None:
-    if os.environ.get("CSI_BRIDGE_REQUIRE_PEERS") == "1":
-        pytest.fail(f"{what}, and CSI_BRIDGE_REQUIRE_PEERS=1")
-    pytest.skip(what)
-
-
 def _peer(name: str) -> Path:
     found = build.find(name)
     if found is None:
-        _missing(f"{name} is not built (run: python tests/peers/build.py {build.module_of(name).name})")
+        pytest.skip(needs.peer(name))
     assert found is not None
     return found
 
@@ -58,14 +52,15 @@ def _peer(name: str) -> Path:
 def _tool(name: str) -> Path:
     found = debian.find(name)
     if found is None:
-        _missing(f"{name} is missing (Debian's package {debian.PACKAGES[name]}), and could not be installed")
+        pytest.skip(f"needs {name}: apt-get install {debian.PACKAGES[name]}")
     assert found is not None
     return found
 
 
 def _need_root() -> None:
-    if not has_capability(_CAP_SYS_ADMIN):
-        _missing("mounts and loop devices are not allowed here: run as root")
+    if missing := needs.capability(_CAP_SYS_ADMIN, "CAP_SYS_ADMIN"):
+        # A run that requires the peers is one that wants these tests.
+        (pytest.fail if os.environ.get("CSI_BRIDGE_REQUIRE_PEERS") == "1" else pytest.skip)(missing)
 
 
 @pytest.fixture(scope="session")

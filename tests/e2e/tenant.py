@@ -8,10 +8,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tests.e2e.container_image import IMAGE
-from tests.integration.dirdriver.support import has_capability
 from tests.peers.support import manifests
 from tests.peers.support.claims import Claims
 from tests.support.deployed import DEPLOY, objects
+from tests.support.needs import has_capability
 from tests.support.waiting import wait_for
 
 if TYPE_CHECKING:

@@ -35,13 +35,6 @@ class World:
 
 
 @pytest.fixture
-def short_dir() -> Iterator[Path]:
-    """A temporary directory with a path short enough for UNIX sockets (107 bytes), unlike pytest's own."""
-    with tempfile.TemporaryDirectory(prefix="csi-") as directory:
-        yield Path(directory)
-
-
-@pytest.fixture
 def bridge(short_dir: Path, tmp_path: Path) -> Iterator[Bridge]:
     """A bridge without members, for one test."""
     with Bridge(short_dir, tmp_path) as bridge:

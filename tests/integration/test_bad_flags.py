@@ -111,11 +111,12 @@ def test_a_flag_with_a_wrong_value_is_named_with_its_variable(command: Command, 
 
 
 @pytest.mark.parametrize(
-    ("command", "spec", "value"), [case for case in CASES if case[2] and "\0" not in case[2]], ids=name_of
+    ("command", "spec", "value"),
+    # No variable holds a zero byte; in that of a flag that may be repeated, a blank stands between two values.
+    [it for it in CASES if it[2] and "\0" not in it[2] and not (it[1].repeatable and " " in it[2])],
+    ids=name_of,
 )
 def test_a_variable_with_a_wrong_value_is_named_with_its_flag(command: Command, spec: Spec, value: str) -> None:
-    if spec.repeatable and " " in value:
-        pytest.skip("a blank stands between two values")
     flag = f"{spec.flag}="
     bare = Command(command.words, command.settings, {k: v for k, v in command.needed.items() if f"{k}=" != flag},
                    command.arguments)  # fmt: skip

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Self
 import pytest
 
 from common.status import Code
+from tests.support import needs
 from tests.support.certificates import Authority
 from tests.support.operator import hub_state
 from tests.support.other_user import NOBODY_ELSE, as_user
@@ -243,14 +244,14 @@ def test_tls_files_that_are_missing_are_named(short_dir: Path, tmp_path: Path, r
 @contextlib.contextmanager
 def mounted(directory: Path, options: str) -> Iterator[Path]:
     """A small file system of one's own."""
-    if os.getuid() != 0:
-        pytest.skip("only root can mount a file system")
+    if missing := needs.root():
+        pytest.skip(missing)
     directory.mkdir()
     mount = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", options, "tmpfs", directory], check=False, capture_output=True, text=True
     )
     if mount.returncode:
-        pytest.skip(f"no file system can be mounted here: {mount.stderr.strip()}")
+        pytest.skip(f"needs a machine that lets root mount: {mount.stderr.strip()}")
     try:
         yield directory
     finally:

@@ -28,6 +28,7 @@ from common.errors import DialError, HandshakeRefused
 from common.limits import Limits
 from common.messages import Ack, Chunk, Credit, End, Goodbye, Hello, Kind, Open, Ping, Priority, Reason, encode
 from common.status import Code
+from tests.support import needs
 from tests.support.bridge import Bridge, Hub
 from tests.support.certificates import Authority, Pem
 from tests.support.linked import Peer
@@ -542,7 +543,7 @@ def test_a_user_who_is_not_on_the_list_is_turned_away_in_words_and_in_the_log(ow
     assert _gets_in(hub, "n1")
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can be another user")
+@needs.skip_without(needs.root())
 def test_a_user_who_is_on_the_list_is_let_in_and_others_are_not(own: Callable[..., Hub]) -> None:
     listed, other = NOBODY_ELSE, NOBODY_ELSE + 1
     hub = own(f"--uds-group={os.getgid()}", f"--uds-allow-uid={listed}", f"--uds-allow-uid={os.getuid()}")

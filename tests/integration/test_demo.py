@@ -2,7 +2,6 @@
 
 import os
 import pty
-import shutil
 import signal
 import subprocess
 import sys
@@ -12,6 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.support import needs
 from tests.support.waiting import let_pass, wait_for
 
 PROGRAM = Path(sys.executable).with_name("csi-bridge")
@@ -33,7 +33,7 @@ STOPPED = 130
 
 LIMIT_S = 100.0
 
-needs_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can mount, and lose the right to")
+needs_root = needs.skip_without(needs.root())  # it can mount, and lose the right to
 
 
 class Theatre:
@@ -193,7 +193,7 @@ def test_impatience_does_not_keep_it_from_cleaning_up(theatre: Theatre) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(shutil.which("setsid") is None, reason="needs setsid(1)")
+@needs.skip_without(needs.program("setsid"))
 def test_a_terminal_that_is_closed_stops_it_and_nothing_is_left(theatre: Theatre) -> None:
     ours, its = pty.openpty()
     demo = theatre.perform("setsid", "--ctty", terminal=its)

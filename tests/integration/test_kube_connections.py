@@ -27,17 +27,21 @@ _LAST_TURN = 200
 
 @asynccontextmanager
 async def api_server(
-    directory: Path, serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]], *, tls: bool
+    directory: Path,
+    serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
+    *,
+    tls: bool = False,
+    authority: Authority | None = None,
 ) -> AsyncIterator[str]:
     """Something that answers in an API server's place; the kubeconfig for it."""
     context, cluster = None, {}
-    if tls:
-        context, pem = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), Authority(directory).hub()
+    if tls or authority:
+        context, pem = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), (authority or Authority(directory)).hub()
         context.load_cert_chain(pem.cert, pem.key)
         cluster = {"certificate-authority": str(pem.ca)}
     async with await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context) as server:
         port = server.sockets[0].getsockname()[1]
-        cluster["server"] = f"{'https' if tls else 'http'}://127.0.0.1:{port}"
+        cluster["server"] = f"{'https' if context else 'http'}://127.0.0.1:{port}"
         kubeconfig = directory / "kubeconfig"
         kubeconfig.write_text(
             json.dumps(
@@ -91,13 +95,26 @@ async def test_a_watch_that_is_left_leaves_no_connection_to_a_server_that_says_n
         over.set()
 
 
+@pytest.mark.parametrize("kind", ["without extensions", "of an intermediate CA", "with all extensions"])
+async def test_a_certificate_that_kubectl_trusts_is_trusted_on_every_python(kind: str, tmp_path: Path) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}")
+        writer.close()
+
+    parent = Authority(tmp_path, name="root") if kind == "of an intermediate CA" else None
+    authority = Authority(tmp_path, strict=kind != "without extensions", parent=parent)
+    async with api_server(tmp_path, serve, authority=authority) as kubeconfig, connect(kubeconfig) as kube:
+        assert not await kube.get(RESOURCES["Node"], "n1")
+
+
 async def test_an_error_of_the_server_is_told_at_once(tmp_path: Path) -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 503 Away\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}")
         writer.close()
 
-    async with api_server(tmp_path, serve, tls=False) as kubeconfig, connect(kubeconfig) as kube:
+    async with api_server(tmp_path, serve) as kubeconfig, connect(kubeconfig) as kube:
         with pytest.raises(KubeError) as caught:
             async with asyncio.timeout(30):
                 await kube.list(RESOURCES["Node"], limit=1)
@@ -123,7 +140,7 @@ async def test_a_hub_that_stops_while_it_still_asks_says_nothing_of_it(
             writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
         writer.close()
 
-    async with api_server(tmp_path, serve, tls=False) as kubeconfig:
+    async with api_server(tmp_path, serve) as kubeconfig:
         for turns in range(0, _LAST_TURN, 10):
             async with following(kubeconfig, tmp_path / "state"):
                 for _ in range(turns):

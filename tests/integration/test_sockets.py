@@ -12,6 +12,7 @@ import pytest
 
 from common import sockets
 from common.sockets import UnixListener, listen_unix, peer_credentials
+from tests.support import needs
 
 
 @pytest.fixture
@@ -71,7 +72,7 @@ def test_a_socket_is_never_reachable_for_others_on_the_way(
     assert seen == [(0o600, False), (0o660, False)]
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to give a file to another group")
+@needs.skip_without(needs.root())
 def test_a_socket_has_the_group_asked_for(path: Path) -> None:
     with listen_unix(path, mode=0o660, gid=12_345):
         assert path.stat().st_gid == 12_345

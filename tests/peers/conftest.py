@@ -1,13 +1,11 @@
 """Fixtures of the peer tests: the peers themselves, processes, a control plane, sidecars, csi-sanity.
 
-``make peers`` builds the peers, and so does ``make test`` with ``CSI_BRIDGE_REQUIRE_PEERS=1``. A peer that is missing
-then fails the test that wants it; without the variable, the test is skipped and says what to run.
+``make peers`` builds the peers, and so does ``make test`` with ``CSI_BRIDGE_REQUIRE_PEERS=1``. A test whose peer is
+missing is skipped; with the variable ``tests/conftest.py`` makes a failure of that.
 """
 
 from __future__ import annotations
 
-import os
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +21,7 @@ from tests.peers.support.mock_driver import start_mock_driver
 from tests.peers.support.sanity import SanityReport, run_sanity
 from tests.peers.support.sidecars import Sidecars
 from tests.peers.support.tunnel import Tunnel
+from tests.support import needs
 from tests.support.bridge import Bridge
 from tests.support.leftovers import clear
 from tests.support.processes import Process, Supervisor
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 _HERE = Path(__file__).parent
-_REQUIRED = os.environ.get("CSI_BRIDGE_REQUIRE_PEERS") == "1"
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -44,7 +42,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def peer() -> Callable[[str], Path]:
-    """Finds a peer's binary or published file by name; skips the test where there is none, or fails it if required."""
+    """Finds a peer's binary or published file by name; skips the test where there is none."""
 
     def find(name: str) -> Path:
         found = build.find(name)
@@ -52,19 +50,10 @@ def peer() -> Callable[[str], Path]:
             return found
         if name in build.ON_PATH:
             # No module proxy serves these, so that no run can insist on them.
-            pytest.skip(f"{name} is not on PATH: install it by hand")
-        if _REQUIRED:
-            pytest.fail(f"{name} is missing, and CSI_BRIDGE_REQUIRE_PEERS=1; run: make peers")
-        pytest.skip(f"{name} is not built; run: make peers")
+            pytest.skip(needs.on_path(name))
+        pytest.skip(needs.peer(name))
 
     return find
-
-
-@pytest.fixture
-def short_dir() -> Iterator[Path]:
-    """A temporary directory with a path short enough for UNIX sockets (107 bytes), unlike pytest's own."""
-    with tempfile.TemporaryDirectory(prefix="csi-") as directory:
-        yield Path(directory)
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ import pytest
 
 from tests.peers import build
 from tests.peers.build import BuildError, Module
+from tests.support import needs
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 def _cache_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     go = shutil.which("go")
     if go is None:
-        pytest.skip("go is not on PATH: install Go 1.26 or newer")
+        pytest.skip(needs.GO)
     # Only the peers' cache moves: Go's own would have to compile its library again.
     monkeypatch.setenv("GOCACHE", subprocess.check_output([go, "env", "GOCACHE"], text=True).strip())
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))

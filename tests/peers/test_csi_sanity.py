@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
@@ -24,6 +26,7 @@ def test_csi_sanity_on_the_mock_driver_itself_gives_the_known_figures(
     assert all("ModifyVolume" in name or "volume attribute class" in name for name in report.failed)
 
 
+@pytest.mark.slow
 def test_csi_sanity_with_a_controller_socket_of_its_own_gives_the_same_specs(
     short_dir: Path, mock_driver: Callable[..., Process], sanity: Callable[..., SanityReport]
 ) -> None:

@@ -17,6 +17,7 @@ import yaml
 from tests.peers.support import manifests
 from tests.peers.support.claims import Claims
 from tests.peers.support.manifests import GIB
+from tests.support import needs
 from tests.support.deployed import DEPLOY, ROOT, arguments, container, kustomizations, objects, pod_spec, with_flags
 from tests.support.ports import free_ports
 from tests.support.processes import listens_on
@@ -601,8 +602,8 @@ def test_what_users_of_kubeedge_are_told_to_type_works(newcomer: Callable[[list[
 
 
 def test_systemd_reads_the_unit(tmp_path: Path) -> None:
-    if not shutil.which("systemd-analyze"):
-        pytest.skip("systemd-analyze is not installed")
+    if missing := needs.program("systemd-analyze"):
+        pytest.skip(missing)
     unit = tmp_path / "csi-bridge-edge.service"
     text = (DEPLOY / "edge/csi-bridge-edge.service").read_text()
     unit.write_text(text.replace("/usr/bin/csi-bridge", str(_BIN / "csi-bridge")))

@@ -24,8 +24,15 @@ _SIZE_BYTES = 16 << 20
 _HOSTPATH = "hostpath.csi.k8s.io"
 
 
-@pytest.mark.parametrize("attach", [True, False], ids=["attach", "no-attach"])
-@pytest.mark.parametrize("topology", [True, False], ids=["topology", "no-topology"])
+@pytest.mark.parametrize(
+    ("topology", "attach"),
+    [
+        pytest.param(True, True, id="topology-attach"),
+        pytest.param(False, False, id="no-topology-no-attach"),
+        pytest.param(True, False, id="topology-no-attach", marks=pytest.mark.slow),
+        pytest.param(False, True, id="no-topology-attach", marks=pytest.mark.slow),
+    ],
+)
 def test_kubernetes_own_mock_driver_behaves_as_it_does_without_a_bridge(
     short_dir: Path,
     mock_driver: Callable[..., Process],
@@ -46,7 +53,13 @@ def test_kubernetes_own_mock_driver_behaves_as_it_does_without_a_bridge(
     _assert_introduced_alike(vendor, bridge)
 
 
-@pytest.mark.parametrize("snapshot_topology", [True, False], ids=["snapshot-topology", "no-snapshot-topology"])
+@pytest.mark.parametrize(
+    "snapshot_topology",
+    [
+        pytest.param(True, id="snapshot-topology", marks=pytest.mark.slow),
+        pytest.param(False, id="no-snapshot-topology"),
+    ],
+)
 def test_dirdriver_with_everything_on_passes_directly_and_through_the_bridge(
     tmp_path: Path,
     dirdriver: Callable[..., DirDriver],

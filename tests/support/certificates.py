@@ -1,14 +1,31 @@
 """A certificate authority of a test's own, and certificates for every role of the bridge."""
 
+from __future__ import annotations
+
 import datetime as dt
 import ipaddress
 from dataclasses import dataclass
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_CA_USAGE = x509.KeyUsage(
+    digital_signature=False,
+    content_commitment=False,
+    key_encipherment=False,
+    data_encipherment=False,
+    key_agreement=False,
+    key_cert_sign=True,
+    crl_sign=True,
+    encipher_only=False,
+    decipher_only=False,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,17 +43,35 @@ class Pem:
 
 
 class Authority:
-    """Signs certificates into a directory."""
+    """Signs certificates into a directory.
 
-    def __init__(self, directory: Path, *, name: str = "csi-bridge test CA") -> None:
+    Args:
+        directory: where the files go.
+        name: of the CA.
+        strict: whether all certificates have the extensions that RFC 5280 demands and many clusters' lack: key
+            identifiers, and the key usage of a CA.
+        parent: the authority that signs this one's certificate; None: it signs its own.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        name: str = "csi-bridge test CA",
+        strict: bool = True,
+        parent: Authority | None = None,
+    ) -> None:
         self.directory = directory
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-        certificate = (
-            self._builder(self._name, self._key)
-            .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-            .sign(self._key, hashes.SHA256())
+        self._strict = strict
+        signer = parent or self
+        builder = signer._builder(self._name, self._key).add_extension(
+            x509.BasicConstraints(ca=True, path_length=None), critical=True
         )
+        if strict:
+            builder = builder.add_extension(_CA_USAGE, critical=True)
+        certificate = builder.sign(signer._key, hashes.SHA256())
         self.path = directory / f"{name.replace(' ', '-')}.pem"
         self.path.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
 
@@ -84,7 +119,7 @@ class Authority:
         valid: dt.timedelta = dt.timedelta(hours=1),
     ) -> x509.CertificateBuilder:
         now = dt.datetime.now(dt.UTC)
-        return (
+        builder = (
             x509.CertificateBuilder()
             .subject_name(subject)
             .issuer_name(self._name)
@@ -93,3 +128,9 @@ class Authority:
             .not_valid_before(now - dt.timedelta(minutes=5))
             .not_valid_after(now + valid)
         )
+        if not self._strict:
+            return builder
+        ours = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
+        return builder.add_extension(
+            x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False
+        ).add_extension(ours, critical=False)

@@ -90,9 +90,10 @@ _RECORDED = ("before-intent", "after-result")
 
 
 def some_always(points: Sequence[str]) -> list[Any]:
-    """The points as parameters: one in five for every run, the others for those of slow tests, as CI's is."""
+    """The points as parameters: one in ten for every run, the others for those of slow tests, as CI's is."""
     return [
-        point if number % 5 == 0 else pytest.param(point, marks=pytest.mark.slow) for number, point in enumerate(points)
+        point if number % 10 == 0 else pytest.param(point, marks=pytest.mark.slow)
+        for number, point in enumerate(points)
     ]
 
 

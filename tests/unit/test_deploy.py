@@ -20,6 +20,7 @@ from cli import main, process
 from common.settings import Settings, specs
 from edge.settings import AgentSettings
 from examples.dirdriver import main as dirdriver
+from tests.support import needs
 from tests.support.deployed import (
     DEPLOY,
     OURS,
@@ -232,7 +233,7 @@ def test_the_first_way_out_of_every_network_policy_is_to_the_api_server(path: st
 # ---- certificates ----------------------------------------------------------------------------------------------------
 
 
-needs_openssl = pytest.mark.skipif(not shutil.which("openssl"), reason="openssl is not installed")
+needs_openssl = needs.skip_without(needs.program("openssl"))
 
 
 def certify(directory: Path, *argv: str) -> subprocess.CompletedProcess[str]:

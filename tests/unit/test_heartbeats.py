@@ -486,6 +486,7 @@ async def test_renewals_that_come_late_ask_a_slow_server_for_nothing_more() -> N
         assert {it.split()[1] for it in world.api.asked[asked:]} == {"leases"}
 
 
+@pytest.mark.slow
 async def test_nodes_that_are_looked_at_all_at_once_keep_no_lease_waiting() -> None:
     async with beating() as world:
         for number in range(200):

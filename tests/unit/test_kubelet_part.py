@@ -61,18 +61,18 @@ async def test_a_root_directory_is_one_agents_alone_until_it_ends(tmp_path: Path
     await part(tmp_path, state="third").close()
 
 
-async def test_beside_a_running_kubelet_an_agent_only_observes(tmp_path: Path) -> None:
-    kubelets = tmp_path / "root" / "pod-resources" / "kubelet.sock"
+async def test_beside_a_running_kubelet_an_agent_only_observes(short_dir: Path) -> None:
+    kubelets = short_dir / "root" / "pod-resources" / "kubelet.sock"
     kubelets.parent.mkdir(parents=True)
     with socket.socket(socket.AF_UNIX) as kubelet:
         kubelet.bind(str(kubelets))
         kubelet.listen()
         with pytest.raises(SettingsError, match=r"a kubelet is running .* say --registration=observe"):
-            part(tmp_path)
-        observing = part(tmp_path, registration="observe")
+            part(short_dir)
+        observing = part(short_dir, registration="observe")
         assert observing.describe()["observing"]
         await observing.close()
-    own = part(tmp_path, state="own")  # the file is left over: nobody listens there any more
+    own = part(short_dir, state="own")  # the file is left over: nobody listens there any more
     assert not own.describe()["observing"]
     await own.close()
 
@@ -107,8 +107,8 @@ def stored(body: dict[str, Any]) -> Object:
     return Object(ref, Stamp(metadata.get("uid") or f"{metadata['name']}-uid", "1"), encode_body(body))
 
 
-async def test_mounts_that_no_kubelet_sees_to_are_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    root, table = tmp_path / "root", tmp_path / "mountinfo"
+async def test_mounts_that_no_kubelet_sees_to_are_a_problem(short_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root, table = short_dir / "root", short_dir / "mountinfo"
     mounted = f"{root}/pods/u/volumes/kubernetes.io~csi/pv/mount"
     line = f"36 35 98:0 / {mounted} rw,noatime master:1 - ext4 /dev/root rw\n"
     monkeypatch.setattr(mounts, "MOUNTINFO", table)

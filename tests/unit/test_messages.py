@@ -286,7 +286,7 @@ def test_nested_arrays_that_promise_much_cost_no_memory() -> None:
 
 
 @given(st.binary(max_size=400))
-@examples(2_000)
+@examples(800)
 def test_any_bytes_are_frames_or_refused_with_the_one_error(data: bytes) -> None:
     try:
         found = decode(data)
@@ -297,7 +297,7 @@ def test_any_bytes_are_frames_or_refused_with_the_one_error(data: bytes) -> None
 
 
 @given(st.data())
-@examples(500)
+@examples(250)
 def test_any_damaged_frame_is_a_frame_or_refused_with_the_one_error(data: st.DataObject) -> None:
     golden = bytearray(data.draw(st.sampled_from([golden for _, golden in GOLDEN])))
     for _ in range(data.draw(st.integers(1, 3))):
@@ -314,7 +314,7 @@ junk = st.recursive(
 
 
 @given(st.integers(0, 14), st.lists(junk, max_size=14))
-@examples(400)
+@examples(200)
 def test_any_fields_are_a_frame_or_refused_with_the_one_error(number: int, values: list[Any]) -> None:
     with suppress(RemoteProtocolError):
         decode(packed(number, *values))

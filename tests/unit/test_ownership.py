@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from edge.disk import ownership
+from tests.support import needs
 
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: only it gives files to any group")
+needs_root = needs.skip_without(needs.root())  # only it gives files to any group
 pytestmark = needs_root
 
 GID = 2000

@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def registry(tmp_path: Path) -> Iterator[Path]:
+def registry(short_dir: Path) -> Iterator[Path]:
     """A registry directory with a socket in it, and one in a directory below it."""
-    (tmp_path / "deep").mkdir()
+    (short_dir / "deep").mkdir()
     with socket.socket(socket.AF_UNIX) as one, socket.socket(socket.AF_UNIX) as other:
-        one.bind(str(tmp_path / "a-reg.sock"))
-        other.bind(str(tmp_path / "deep" / "b-reg.sock"))
-        yield tmp_path
+        one.bind(str(short_dir / "a-reg.sock"))
+        other.bind(str(short_dir / "deep" / "b-reg.sock"))
+        yield short_dir
 
 
 @pytest.fixture

@@ -154,7 +154,7 @@ def test_any_number_of_cancels_leaves_the_whole_window_usable() -> None:
 
 
 @given(st.data())
-@examples(150)
+@examples(60)
 def test_credit_returns_to_the_start_after_any_mix_of_cancels(data: st.DataObject) -> None:
     """What the state machine also finds, in the smallest form: one pair, many calls, cut short anywhere."""
     pair = SessionPair(

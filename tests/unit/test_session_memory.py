@@ -121,7 +121,7 @@ def test_streams_that_end_while_they_wait_for_the_sessions_credit_leave_nothing_
 
 
 def test_a_message_in_tiny_pieces_holds_little_more_than_its_bytes() -> None:
-    size = 200_000
+    size = 100_000
     limits = replace(SMALL, max_message_bytes=size, session_window_bytes=2 * size)
     session = open_session(limits, max_message_bytes=size, session_window_bytes=2 * size)
     session.receive(encode(Open(1, 1, 1, "", "", "", "", 0)), 0.0)

@@ -6,6 +6,7 @@
 from collections import Counter
 from random import Random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
@@ -118,7 +119,7 @@ class SessionModel(RuleBasedStateMachine):
 
 
 def test_every_stream_ends_once_whole_and_paid_for_whatever_happens_to_the_link() -> None:
-    run_state_machine_as_test(SessionModel, settings=examples(300, steps=60))
+    run_state_machine_as_test(SessionModel, settings=examples(150, steps=60))
 
 
 ACTIONS = {
@@ -156,6 +157,7 @@ def happen(traffic: Traffic, action: str, chance: Random) -> None:
             traffic.acknowledge(call, delivered=chance.random() < 0.5)
 
 
+@pytest.mark.slow
 def test_the_same_holds_in_long_and_dense_traffic() -> None:
     seen: Counter[str] = Counter()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import shutil
@@ -50,6 +51,27 @@ def test_a_context_demands_tls_1_3_and_the_peers_certificate(files: TlsFiles, se
     assert context.minimum_version is ssl.TLSVersion.TLSv1_3
     assert context.verify_mode is ssl.CERT_REQUIRED
     assert context.check_hostname is not server
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_certificates_with_and_without_key_identifiers_are_trusted_on_every_python(
+    tmp_path: Path, strict: bool
+) -> None:
+    authority = Authority(tmp_path, strict=strict)
+    (tmp_path / "hub").mkdir()
+    (tmp_path / "n1").mkdir()
+    hub = TlsIdentity(copied(authority.hub(), tmp_path / "hub"), server=True)
+    agent = TlsIdentity(copied(authority.edge("n1"), tmp_path / "n1"), server=False)
+    to_hub, to_agent = ssl.MemoryBIO(), ssl.MemoryBIO()
+    there = agent.context().wrap_bio(to_agent, to_hub, server_hostname="localhost")
+    here = hub.context().wrap_bio(to_hub, to_agent, server_side=True)
+    with contextlib.suppress(ssl.SSLWantReadError):
+        there.do_handshake()
+    with contextlib.suppress(ssl.SSLWantReadError):
+        here.do_handshake()
+    there.do_handshake()
+    here.do_handshake()
+    assert here.getpeercert()
 
 
 def test_as_long_as_no_file_changes_the_context_stays(files: TlsFiles) -> None:

@@ -229,7 +229,7 @@ async def live(actions: list[tuple[Any, ...]], *, attach: bool) -> None:
         await model.world.manager.close(0.0)
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(actions=st.lists(ACTIONS, max_size=25), attach=st.booleans())
 def test_in_the_end_what_is_mounted_is_what_is_wanted(*, actions: list[tuple[Any, ...]], attach: bool) -> None:
     asyncio.run(live(actions, attach=attach))

@@ -2,8 +2,6 @@
 
 import contextlib
 import os
-import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -18,6 +16,7 @@ import pytest
 from common.csi import csi_pb2 as pb
 from common.csi.methods import METHODS
 from examples.dirdriver.call_log import Call, read_calls
+from tests.support import needs
 
 MIB = 1024 * 1024
 Mode = pb.VolumeCapability.AccessMode.Mode
@@ -26,23 +25,14 @@ _BY_NAME = {path.rpartition("/")[2]: method for path, method in METHODS.items()}
 _START_LIMIT_S = 30.0
 
 
-def has_capability(number: int) -> bool:
-    """Whether this process, and so a driver that it starts, has a Linux capability (capabilities(7))."""
-    found = re.search(r"^CapEff:\s*([0-9a-f]+)$", Path("/proc/self/status").read_text(), re.MULTILINE)
-    return bool(found and int(found[1], 16) >> number & 1)
+_MOUNTS = needs.capability(21, "CAP_SYS_ADMIN")
+_GROWS = needs.capability(24, "CAP_SYS_RESOURCE")
 
-
-needs_mounts = pytest.mark.skipif(not has_capability(21), reason="needs root: mounts ask for CAP_SYS_ADMIN")
-needs_loops = pytest.mark.skipif(
-    not has_capability(21) or not Path("/dev/loop-control").exists() or not shutil.which("mkfs.ext4"),
-    reason="needs root, loop devices and mkfs.ext4 (e2fsprogs)",
-)
-needs_xfs = pytest.mark.skipif(
-    not shutil.which("mkfs.xfs") or "xfs" not in Path("/proc/filesystems").read_text(),
-    reason="needs mkfs.xfs (xfsprogs) and a kernel with xfs",
-)
-grows_ext4 = pytest.mark.skipif(not has_capability(24), reason="growing a mounted ext4 needs CAP_SYS_RESOURCE")
-cannot_grow_ext4 = pytest.mark.skipif(has_capability(24), reason="shows what happens without CAP_SYS_RESOURCE")
+needs_mounts = needs.skip_without(_MOUNTS)
+needs_loops = needs.skip_without(_MOUNTS, needs.loop_devices(), needs.program("mkfs.ext4"))
+needs_xfs = needs.skip_without(needs.kernel_xfs(), needs.program("mkfs.xfs"))
+grows_ext4 = needs.skip_without(_GROWS)
+cannot_grow_ext4 = needs.skip_without("" if _GROWS else "needs a root without CAP_SYS_RESOURCE, such as a container's")
 
 
 def mount(

@@ -2,7 +2,6 @@
 
 import errno
 import os
-import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +10,7 @@ import pytest
 
 from common.csi import csi_pb2 as pb
 from tests.integration.dirdriver.support import Mode, Running, mount, needs_mounts, refused, write
+from tests.support import needs
 from tests.support.leftovers import loops_below, mounts_below
 
 pytestmark = needs_mounts
@@ -213,8 +213,8 @@ def test_a_publication_that_is_refused_leaves_nothing_that_the_driver_staged_for
 def test_an_inline_volume_lives_as_long_as_its_publication(
     start: Callable[..., Running], pod: Path, filesystem: str
 ) -> None:
-    if filesystem == "image" and not shutil.which("mkfs.ext4"):
-        pytest.skip("needs mkfs.ext4 (e2fsprogs)")
+    if filesystem == "image" and (missing := needs.program("mkfs.ext4")):
+        pytest.skip(missing)
     driver = start(f"--fs={filesystem}")
     volume = pb.Volume(volume_id="csi-0123")
     for _ in range(2):
@@ -264,7 +264,7 @@ def test_sigterm_leaves_the_pods_mounts_and_the_next_start_knows_them(driver: Ru
     assert mounts_below(driver.root) == []
 
 
-@pytest.mark.skipif(not shutil.which("setpriv"), reason="needs setpriv (util-linux)")
+@needs.skip_without(needs.program("setpriv"))
 def test_without_root_everything_but_mounts_works_and_mounts_say_what_is_missing(
     start: Callable[..., Running], pod: Path
 ) -> None:

@@ -351,7 +351,7 @@ UNTAKEN_SUCCESS = [
 """A success that nobody took, and a final word to a retry."""
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(STEPS, st.booleans())
 @example(steps=LATE_WORD, own=False)
 @example(steps=UNTAKEN_SUCCESS, own=False)
@@ -465,7 +465,7 @@ def test_a_call_goes_to_the_node_that_has_its_volume_or_to_none(tmp_path: Path) 
     world, thing = World(tmp_path), Thing(VOLUME, "vol-1")
     placement = world.placement
 
-    @settings(max_examples=600, deadline=None)
+    @settings(max_examples=300, deadline=None)
     @given(cases())
     def ask(case: Case) -> None:
         world.reports = {node: told(node, own=case.own, hides=node in case.hides) for node in case.fleet}

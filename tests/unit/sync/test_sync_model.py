@@ -161,7 +161,7 @@ def test_states_that_come_back_are_told_again() -> None:
     """Versions are opaque: an object may be again as it was before."""
 
     @given(changes=st.lists(st.tuples(st.sampled_from(REFS[:3]), st.integers(0, 2), st.integers(0, 6)), max_size=40))
-    @examples(200)
+    @examples(100)
     def run(changes: list[tuple[Ref, int, int]]) -> None:
         world = World(budget_bytes=200, monotonic=False)
         world.connect()

@@ -1,0 +1,81 @@
+"""A log that cannot be written, on a full disk or to a reader that is gone: the process lives, and ends as it would."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.ports import free_ports
+from tests.support.processes import listens_on
+from tests.support.waiting import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_HUB = [Path(sys.executable).with_name("csi-bridge"), "hub"]
+_LIMIT_S = 60
+
+_LOGS = """
+import logging, sys
+from common import logs
+logs.configure(log_format="auto", level="info")
+for _ in range(1000):
+    logging.getLogger("csi_bridge.kiln").info("a line")
+print("lives")
+sys.exit(int(sys.argv[1]))
+"""
+
+
+@pytest.fixture(params=["full disk", "no reader"])
+def nowhere(request: pytest.FixtureRequest) -> Iterator[int]:
+    """A file descriptor that takes nothing."""
+    if request.param == "full disk":
+        place = os.open("/dev/full", os.O_WRONLY)
+    else:
+        reader, place = os.pipe()
+        os.close(reader)
+    yield place
+    os.close(place)
+
+
+@pytest.fixture(params=["buffered", "unbuffered"])
+def environment(request: pytest.FixtureRequest) -> dict[str, str]:
+    """Of a process whose standard error Python buffers or not, whatever the developer's own environment says."""
+    ours = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    return ours | ({"PYTHONUNBUFFERED": "1"} if request.param == "unbuffered" else {})
+
+
+@pytest.mark.parametrize("status", [0, 2])
+def test_a_process_whose_log_cannot_be_written_lives_and_ends_with_its_own_status(
+    status: int, nowhere: int, environment: dict[str, str]
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _LOGS, str(status)],
+        stdout=subprocess.PIPE,
+        stderr=nowhere,
+        env=environment,
+        text=True,
+        timeout=_LIMIT_S,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (status, "lives\n")
+
+
+def test_a_hub_whose_log_cannot_be_written_drains_and_ends_with_0(
+    nowhere: int, environment: dict[str, str], short_dir: Path
+) -> None:
+    (port,) = free_ports(1)
+    flags = [f"--uds=unix://{short_dir}/h", f"--listen=127.0.0.1:{port}", "--insecure", f"--state-dir={short_dir}/s"]
+    with subprocess.Popen([*_HUB, *flags], stderr=nowhere, env=environment) as hub:
+        try:
+            wait_for(lambda: listens_on(port), what="hub that listens")
+            hub.send_signal(signal.SIGTERM)
+            assert hub.wait(_LIMIT_S) == 0
+        finally:
+            hub.kill()

@@ -1,0 +1,99 @@
+"""What a test needs of its machine: a reason to skip it reads "needs X: how to get it", and the run's end counts them.
+
+`tests/conftest.py` fails a skipped test of a required run (`CSI_BRIDGE_REQUIRE_PEERS=1`) if its need can be installed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+ROOT = "needs root: sudo make test"
+GO = "needs Go 1.26 or newer on PATH: install Go"
+PEER = "needs peers that are not built: make peers"
+XFS = "needs a kernel with xfs"
+
+PACKAGES = {
+    "mkfs.ext4": "e2fsprogs",
+    "mkfs.xfs": "xfsprogs",
+    "openssl": "openssl",
+    "setpriv": "util-linux",
+    "setsid": "util-linux",
+    "systemd-analyze": "systemd",
+}
+"""Program → Debian's package."""
+
+_INSTALLABLE = re.compile(r": (make peers|install Go|apt-get install \S+)$")
+_ONE_PEER = re.compile(r"^needs \S+, a peer that is not built: .*")
+
+
+def program(name: str) -> str:
+    """The reason of a test that misses a program; empty if it is here."""
+    return "" if shutil.which(name) else f"needs {name}: apt-get install {PACKAGES[name]}"
+
+
+def root() -> str:
+    """The reason of a test that misses root's rights; empty if this is root."""
+    return "" if os.geteuid() == 0 else ROOT
+
+
+def capability(number: int, name: str) -> str:
+    """The reason of a test that misses a Linux capability (capabilities(7)); empty if this process has it."""
+    if has_capability(number):
+        return ""
+    return ROOT if os.geteuid() else f"needs {name}, which this root has not"
+
+
+def has_capability(number: int) -> bool:
+    """Whether this process, and so a driver that it starts, has a Linux capability (capabilities(7))."""
+    found = re.search(r"^CapEff:\s*([0-9a-f]+)$", Path("/proc/self/status").read_text(), re.MULTILINE)
+    return bool(found and int(found[1], 16) >> number & 1)
+
+
+def loop_devices() -> str:
+    """The reason of a test that misses loop devices; empty if they are here."""
+    return "" if Path("/dev/loop-control").exists() else "needs loop devices"
+
+
+def kernel_xfs() -> str:
+    """The reason of a test that misses xfs in the kernel; empty if it is here."""
+    return "" if "xfs" in Path("/proc/filesystems").read_text() else XFS
+
+
+def peer(name: str) -> str:
+    """The reason of a test that misses a peer."""
+    return f"needs {name}, a peer that is not built: make peers"
+
+
+def on_path(name: str) -> str:
+    """The reason of a test that misses a peer that no module proxy serves."""
+    return f"needs {name} on PATH: install it by hand, no Go module proxy serves it"
+
+
+def skip_without(*reasons: str) -> pytest.MarkDecorator:
+    """Skips a test for the first of these reasons that is not empty."""
+    reason = next(filter(None, reasons), "")
+    return pytest.mark.skipif(bool(reason), reason=reason)
+
+
+def is_installable(reason: str) -> bool:
+    """Whether a run that requires everything can insist on it."""
+    return _INSTALLABLE.search(reason) is not None
+
+
+def summary(reasons: Sequence[str]) -> list[str]:
+    """Lines that count the reasons of all skipped tests, the most frequent first."""
+    counts: dict[str, int] = {}
+    for each in reasons:
+        group = _ONE_PEER.sub(PEER, each)
+        counts[group] = counts.get(group, 0) + 1
+    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    return [f"{count:5} {reason}" for reason, count in ordered]
