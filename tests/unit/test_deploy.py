@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import re
 import shlex
-import shutil
 import ssl
 import subprocess
 import sys
