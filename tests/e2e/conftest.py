@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.e2e import debian
+from tests.e2e.installed.network import own_network
+from tests.e2e.installed.site import Site
 from tests.e2e.tenant import Tenant
 from tests.e2e.upstream.cluster import UpstreamCluster
 from tests.e2e.world import World
@@ -99,3 +101,17 @@ def upstream_cluster(tmp_path: Path) -> Iterator[UpstreamCluster]:
             yield cluster
         finally:
             cluster.stop()
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    """A cluster on which the bridge is not installed yet, in a network of its own."""
+    _need_root()
+    _tool("ip")
+    with own_network(), tempfile.TemporaryDirectory(prefix="csi-i-", ignore_cleanup_errors=True) as directory:
+        site = Site(Path(directory), tmp_path, peer=_peer, tool=_tool)
+        try:
+            site.start()
+            yield site
+        finally:
+            site.stop()

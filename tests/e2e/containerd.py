@@ -3,7 +3,8 @@
 Where pods have a network of their own, notes about it are in /var/lib/cni as long as they run.
 
 It runs in a process namespace of its own, whose first process it is: when it ends, however that happens, the kernel
-ends its shims and containers. Its mounts are its own as well; the node's come to it, and none goes back.
+ends its shims and containers. Its mounts are its own as well; the node's come to it, and none goes back, unless
+containers are to mount something for the node.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 _NAMESPACE = "k8s.io"
 """Containerd's namespace of whatever a kubelet runs."""
 
-_APART = ("unshare", "--mount", "--propagation=slave", "--pid", "--fork", "--kill-child", "--mount-proc", "--")
+_APART = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
 
 _RUN_LIMIT_S = 60.0
 
@@ -38,13 +39,26 @@ class Containerd:
         directory: for everything; its path must be short.
         tool: finds a program of Debian's packages by name.
         networked: whether pods have a network of their own; otherwise all must use the host's.
+        shares: whether the node sees what containers mount for it. It needs file systems that can be stacked (overlay).
+        sandbox: the image of the pods' sandboxes.
     """
 
-    def __init__(self, directory: Path, *, tool: Callable[[str], Path], networked: bool = False) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        tool: Callable[[str], Path],
+        networked: bool = False,
+        shares: bool = False,
+        sandbox: str = IMAGE,
+    ) -> None:
         self.socket = directory / "cri.sock"
         self._directory = directory
         self._tool = tool
         self._networked = networked
+        self._propagation = "unchanged" if shares else "slave"
+        self._snapshotter = "overlayfs" if shares else "native"
+        self._sandbox = sandbox
         self._numbers = itertools.count(1)
 
     def start(self, supervisor: Supervisor, *, image: Path) -> Process:
@@ -59,9 +73,9 @@ class Containerd:
         (networks / "pods.conflist").write_text(json.dumps(network))
         config = self._directory / "containerd.toml"
         config.write_text(self._configuration(networks))
-        command = [*_APART, self._tool("containerd"), f"--config={config}"]
+        command = [*_APART, f"--propagation={self._propagation}", "--", self._tool("containerd"), f"--config={config}"]
         process = supervisor.start("containerd", command, ready=lambda: listens_on(self.socket))
-        self._ctr("images", "import", "--snapshotter=native", image)
+        self._ctr("images", "import", f"--snapshotter={self._snapshotter}", image)
         return process
 
     def run(self, container: str, *words: str) -> str:
@@ -81,7 +95,12 @@ class Containerd:
         self._tool("host-local")
         # Its addresses are of a range of its own: each pod's is a route of the host's, and another may run beside.
         subnet = f"10.{random.randint(128, 254)}.{random.randint(0, 255)}.0/24"
-        addresses = {"type": "host-local", "subnet": subnet, "dataDir": str(self._directory / "addresses")}
+        addresses = {
+            "type": "host-local",
+            "subnet": subnet,
+            "dataDir": str(self._directory / "addresses"),
+            "routes": [{"dst": "0.0.0.0/0"}],
+        }
         return {"type": "ptp", "ipam": addresses}
 
     def _ctr(self, *words: object) -> str:
@@ -104,14 +123,14 @@ address = "{self.socket}"
 [plugins."io.containerd.internal.v1.opt"]
 path = "{self._directory / "opt"}"
 [{criplugin}]
-sandbox_image = "{IMAGE}"
+sandbox_image = "{self._sandbox}"
 # Without it a container's first process may not lower its own score, and no sandbox starts.
 restrict_oom_score_adj = true
 stream_server_port = "0"
 # They go with its directory.
 netns_mounts_under_state_dir = true
 [{criplugin}.containerd]
-snapshotter = "native"
+snapshotter = "{self._snapshotter}"
 [{criplugin}.containerd.runtimes.runc]
 runtime_type = "io.containerd.runc.v2"
 [{criplugin}.cni]

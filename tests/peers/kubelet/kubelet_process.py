@@ -81,10 +81,10 @@ class Kubelet:
             self._peer("kubelet"),
             f"--config={config}",
             f"--kubeconfig={self._kubeconfig}",
-            f"--root-dir={self.root}",
             f"--cert-dir={self.directory / 'pki'}",
             f"--hostname-override={self.node}",
             "--v=2",
+            *self._flags(),
         ]
         self._process = self._supervisor.start("kubelet", command, ready=self._healthy, timeout_s=_READY_LIMIT_S)
 
@@ -108,6 +108,10 @@ class Kubelet:
         command = [self._peer("fakeruntime"), f"--endpoint=unix://{socket}", f"--image={IMAGE}"]
         self._supervisor.start("fakeruntime", command, ready=lambda: listens_on(socket))
         return socket
+
+    def _flags(self) -> list[str]:
+        """Flags that another kind of kubelet may need otherwise."""
+        return [f"--root-dir={self.root}"]
 
     def _healthy(self) -> bool:
         try:

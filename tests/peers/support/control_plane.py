@@ -48,6 +48,8 @@ class ControlPlane:
         peer: finds a peer's binary by name.
         nodes: names of nodes whose kubelets may use it, each with an identity of its own.
         manager_flags: further flags of the controller-manager.
+        api_flags: further flags of the API server.
+        service_accounts: whether pods get tokens of their ServiceAccounts.
 
     Attributes:
         etcd, api_server, controller_manager, scheduler: the processes, for tests that stop or kill one.
@@ -67,10 +69,15 @@ class ControlPlane:
         peer: Callable[[str], Path],
         nodes: Sequence[str] = (),
         manager_flags: Sequence[str] = (),
+        api_flags: Sequence[str] = (),
+        service_accounts: bool = False,
     ) -> None:
         self.directory = directory
         self._peer = peer
         self._manager_flags = manager_flags
+        self._api_flags = list(api_flags)
+        if not service_accounts:
+            self._api_flags.append("--disable-admission-plugins=ServiceAccount")
         self._supervisor = Supervisor(directory / "logs")
         self._admin_token = secrets.token_urlsafe(24)
         self._node_tokens = {node: secrets.token_urlsafe(24) for node in nodes}
@@ -251,9 +258,9 @@ class ControlPlane:
             "--service-cluster-ip-range=10.96.0.0/16",
             f"--audit-policy-file={self._write_audit_policy()}",
             f"--audit-log-path={self._audit_log}",
-            # Pods need no ServiceAccount of their own here, and no endpoints of this server.
-            "--disable-admission-plugins=ServiceAccount",
+            # Pods need no endpoints of this server.
             "--endpoint-reconciler-type=none",
+            *self._api_flags,
         ]
         self.api_server = self._supervisor.start("kube-apiserver", command, ready=self.ready, timeout_s=_READY_LIMIT_S)
 

@@ -1,0 +1,166 @@
+"""The images that deploy/ names, made of what this machine has: no registry is needed.
+
+All are one layer. The project and its requirements are in /opt/csi-bridge, as in those of deploy/images. Python and
+the programs that the example driver calls are where they are here, with their libraries. The sidecars are in ``/``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import io
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+import sysconfig
+import tarfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from packaging.requirements import Requirement
+
+from tests.support.deployed import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+BIN = Path(sys.executable).parent
+"""Of the environment that runs the tests."""
+
+OPT = Path("/opt/csi-bridge")
+"""Of the environment in the images."""
+
+_MOUNTING = ("mount", "umount", "losetup", "blkid", "blockdev", "sync")
+TOOLS = (*_MOUNTING, "mkfs.ext4", "e2fsck", "resize2fs", "mkfs.xfs", "xfs_growfs")
+"""What dirdriver calls."""
+
+_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+_PATH = f"{OPT}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/busybox"
+_SITE = OPT / "lib" / Path(sysconfig.get_path("purelib")).relative_to(BIN.parent / "lib")
+_SOURCES = ("cli", "cloud", "common", "edge", "examples")
+_UNNEEDED = {
+    "test",
+    "tests",
+    "idlelib",
+    "tkinter",
+    "turtledemo",
+    "ensurepip",
+    "lib2to3",
+    "site-packages",
+    "dist-packages",
+}
+
+
+def write_archive(path: Path, *, programs: Mapping[str, Path], busybox: Path, images: Mapping[str, list[str]]) -> None:
+    """Write the images to a file, in the form of `docker save`.
+
+    Args:
+        path: the new file.
+        programs: names in ``/``, and the programs of this machine that they are.
+        busybox: a busybox that needs no libraries.
+        images: each image's name, and the command that its containers begin with.
+    """
+    layer = path.with_suffix(".layer")
+    with tarfile.open(layer, "w", dereference=True) as tar:
+        _fill(tar, programs, busybox)
+    with layer.open("rb") as content:
+        digest = hashlib.file_digest(content, "sha256").hexdigest()
+    with tarfile.open(path, "w") as archive:
+        archive.add(layer, "layer.tar")
+        manifest = []
+        for number, (name, command) in enumerate(images.items()):
+            config = {
+                "architecture": _ARCHITECTURES.get(platform.machine(), platform.machine()),
+                "os": "linux",
+                "config": {
+                    "Env": [f"PATH={_PATH}", "PYTHONDONTWRITEBYTECODE=1"],
+                    **({"Entrypoint": command} if command else {"Cmd": ["/bin/sh"]}),
+                },
+                "rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest}"]},
+            }
+            _add(archive, f"config{number}.json", json.dumps(config).encode())
+            manifest.append({"Config": f"config{number}.json", "RepoTags": [name], "Layers": ["layer.tar"]})
+        _add(archive, "manifest.json", json.dumps(manifest).encode())
+    layer.unlink()
+
+
+def _fill(tar: tarfile.TarFile, programs: Mapping[str, Path], busybox: Path) -> None:
+    files = set(_standard_library()) | {Path(found) for name in TOOLS if (found := _which(name))}
+    files.add(Path(sys.executable).resolve())
+    ours = {_inside(it): it for it in _packages() if it.suffix != ".pth"}
+    ours |= {_SITE / it.relative_to(ROOT): it for name in _SOURCES for it in (ROOT / name).rglob("*") if it.is_file()}
+    linked = {it for it in (*files, *ours.values()) if it.suffix == ".so" or it.parent.name in {"bin", "sbin"}}
+    files |= set(_libraries(linked | set(programs.values())))
+    for folder, mode in (("tmp", 0o1777), ("etc", 0o755), ("proc", 0o755), ("sys", 0o755), ("dev", 0o755)):
+        entry = tarfile.TarInfo(folder)
+        entry.type, entry.mode = tarfile.DIRTYPE, mode
+        tar.addfile(entry)
+    _add(tar, "etc/passwd", b"root:x:0:0:root:/:/bin/sh\ncsi:x:65532:65532:csi:/:/bin/sh\n")
+    _add(tar, "bin/sh", busybox.read_bytes(), mode=0o755)
+    for applet in subprocess.check_output([busybox, "--list"], text=True).split():
+        link = tarfile.TarInfo(f"busybox/{applet}")
+        link.type, link.linkname = tarfile.SYMTYPE, "/bin/sh"
+        tar.addfile(link)
+    for name, program in programs.items():
+        tar.add(program, name)
+    for place, file in sorted({**{it: it for it in files}, **ours}.items()):
+        tar.add(file, str(place).lstrip("/"), recursive=False)
+    _add(tar, f"{str(OPT)[1:]}/pyvenv.cfg", f"home = {Path(sys.executable).resolve().parent}\n".encode())
+    link = tarfile.TarInfo(f"{str(OPT)[1:]}/bin/python")
+    link.type, link.linkname = tarfile.SYMTYPE, str(Path(sys.executable).resolve())
+    tar.addfile(link)
+    for name in ("csi-bridge", "dirdriver"):
+        script = (BIN / name).read_text().replace(str(BIN), f"{OPT}/bin")
+        _add(tar, f"{str(OPT)[1:]}/bin/{name}", script.encode(), mode=0o755)
+
+
+def _inside(file: Path) -> Path:
+    """Where a file of this environment is in that of the images."""
+    return OPT / file.relative_to(BIN.parent)
+
+
+def _which(name: str) -> str | None:
+    places = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
+    return next((f"{it}/{name}" for it in places if Path(it, name).exists()), None)
+
+
+def _standard_library() -> Iterator[Path]:
+    for key in ("stdlib", "platstdlib"):
+        top = Path(sysconfig.get_path(key, vars={"base": sys.base_prefix, "platbase": sys.base_prefix}))
+        for each in top.iterdir():
+            if each.name in _UNNEEDED or each.name.startswith("config-"):
+                continue
+            yield from (it for it in ([each] if each.is_file() else each.rglob("*")) if it.is_file())
+
+
+def _packages() -> Iterator[Path]:
+    """The files of what the project's images have installed, and of what that needs."""
+    todo, seen = ["csi-bridge[cloud,edge,demo]"], set()
+    while todo:
+        wanted = Requirement(todo.pop())
+        name = re.sub(r"[-_.]+", "-", wanted.name).lower()
+        if (name, frozenset(wanted.extras)) in seen:
+            continue
+        seen.add((name, frozenset(wanted.extras)))
+        found = importlib.metadata.distribution(name)
+        files = (Path(os.path.normpath(str(found.locate_file(it)))) for it in found.files or ())
+        yield from (it for it in files if it.is_file())
+        for text in found.requires or ():
+            other = Requirement(text)
+            if other.marker is None or any(other.marker.evaluate({"extra": it}) for it in (wanted.extras or {""})):
+                todo.append(text)
+
+
+def _libraries(programs: Iterable[Path]) -> Iterator[Path]:
+    """What programs and libraries are linked with."""
+    done = subprocess.run(["ldd", *programs], capture_output=True, text=True, check=False)
+    yield from map(Path, set(re.findall(r"(/\S+) \(0x", done.stdout)))
+
+
+def _add(archive: tarfile.TarFile, name: str, content: bytes, *, mode: int = 0o644) -> None:
+    entry = tarfile.TarInfo(name)
+    entry.size, entry.mode = len(content), mode
+    archive.addfile(entry, io.BytesIO(content))

@@ -1,0 +1,123 @@
+"""Somebody types what docs/install.md and docs/first-volume.md say, on a cluster with edge nodes of both kinds.
+
+The pods of deploy/ run: hub, proxy driver, stock sidecars, agents, the example driver, the examples. The test adds what
+the pages leave to the reader: a cluster, images, a name in DNS, and patience.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from typing import TYPE_CHECKING, Any
+
+from tests.support.waiting import wait_for
+
+if TYPE_CHECKING:
+    from tests.e2e.installed.site import Site
+
+Object = dict[str, Any]
+
+_LIMIT_S = 120.0
+
+
+def test_what_the_pages_say_works_on_both_kinds_of_nodes_and_leaves_nothing(site: Site) -> None:
+    _install(site)
+    _first_volume(site)
+    _without_a_kubelet(site)
+    _remove(site)
+    wait_for(lambda: not site.left_over(), what="clean cluster", timeout_s=_LIMIT_S, instead=site.left_over)
+
+
+def _install(site: Site) -> None:
+    page = site.page("install")
+    site.type(page.under("## 1. Images"))
+    site.type(page.under("## 2. Certificates"))
+    site.type(page.plain("kubectl label node edge-1"))
+    site.type(page.under("## 3. The cloud"))
+    site.wait_ready("csi-bridge", "csi-bridge-hub-0")
+
+    site.copy_certificate("edge-1")
+    site.type(page.under("## 4. Edge nodes with a kubelet"))
+    site.shell("deploy/certificates.sh my-cluster/tls edge edge-2")
+    site.start_agent("edge-2")
+    wait_for(
+        lambda: "node/edge-2" in site.kubectl("get", "nodes", "--output=name"),
+        what="Node edge-2",
+        timeout_s=_LIMIT_S,
+        instead=site.tell,
+    )
+    node = site.get("node", "edge-2")
+    assert node["metadata"]["labels"]["csi-bridge.io/edge"] == "agent"
+    assert {"key": "csi-bridge.io/edge", "value": "agent", "effect": "NoSchedule"} in node["spec"]["taints"]
+
+
+def _first_volume(site: Site) -> None:
+    page = site.page("first-volume")
+    site.start_driver("edge-2")
+    site.type(page.under("## A driver"))
+    for node in ("edge-1", "edge-2"):
+        wait_for(
+            functools.partial(_has_driver, site, node),
+            what=f"driver on {node}",
+            timeout_s=_LIMIT_S,
+            instead=site.tell,
+        )
+    site.wait_ready("csi-bridge", "csi-bridge-driver-0")
+    site.type(site.page("install").under("## 6. Look"), strict=False)
+
+    first, again, larger = page.under("## Dynamic")
+    site.type([first])
+    site.wait_ready("default", "dynamic")
+    assert site.get("pod", "dynamic")["spec"]["nodeName"] == "edge-1"
+    began = site.log("dynamic")[0]
+    site.type([again])
+    site.wait_ready("default", "dynamic")
+    assert site.log("dynamic")[0] == began
+
+    site.type([larger])
+    wait_for(
+        lambda: site.get("pvc", "dynamic")["status"]["capacity"]["storage"] == "2Gi", what="volume of 2 GiB",
+        timeout_s=_LIMIT_S, instead=site.tell,
+    )  # fmt: skip
+    site.type(page.under("## Snapshot"))
+    site.wait_ready("default", "restored")
+    assert site.log("restored")[0] == began
+
+    site.static = json.loads(site.shell(page.command("csi-bridge call CreateVolume")))["volume"]["volume_id"]
+    site.replace("deploy/examples/static/volume.yaml", "vol-0123456789abcdef", site.static)
+    site.type(page.under("## Static"))
+    site.wait_ready("default", "static")
+
+
+def _has_driver(site: Site, node: str) -> bool:
+    found = site.kubectl("get", "csinode", node, "--ignore-not-found", "--output=jsonpath={.spec.drivers[*].name}")
+    return "dirdriver.csi" in found.split()
+
+
+def _without_a_kubelet(site: Site) -> None:
+    """As on a cluster where no other node takes the pod."""
+    site.kubectl("cordon", "edge-1")
+    site.kubectl("apply", "-k", "deploy/examples/block")
+    wait_for(
+        lambda: "VolumesMounted" in site.kubectl("get", "events", "--output=jsonpath={.items[*].reason}"),
+        what="event that the pod's volume is mounted", timeout_s=_LIMIT_S, instead=site.tell,
+    )  # fmt: skip
+    pod = site.get("pod", "block")
+    assert (pod["spec"]["nodeName"], pod["status"]["phase"]) == ("edge-2", "Pending")
+    site.kubectl("uncordon", "edge-1")
+
+
+def _remove(site: Site) -> None:
+    examples, page = site.page("first-volume"), site.page("install")
+    site.kubectl("delete", "-k", "deploy/examples/block")
+    site.type(examples.under("## To remove the examples"))
+    handle = re.escape("vol-d02c6c4d494a4a31b2423ac7020dd6ba")
+    site.shell(re.sub(handle, site.static, examples.plain("csi-bridge call DeleteVolume")[0]))
+    volumes, snapshots = page.plain("kubectl get persistentvolumes,")[0].splitlines()
+    wait_for(lambda: not site.shell(volumes).count("dirdriver.csi"), what="end of volumes", timeout_s=_LIMIT_S)
+    wait_for(lambda: not site.shell(snapshots), what="end of snapshots", timeout_s=_LIMIT_S)
+
+    site.stop_agent("edge-2")
+    site.type(page.plain("csi-bridge forget edge-2"))
+    site.type(page.under("## To remove it"))
