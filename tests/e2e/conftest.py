@@ -102,6 +102,7 @@ def upstream_cluster(tmp_path: Path) -> Iterator[UpstreamCluster]:
 def site(tmp_path: Path) -> Iterator[Site]:
     """A cluster on which the bridge is not installed yet, in a network of its own."""
     _need_root()
+    _tool("ip")
     with own_network(), tempfile.TemporaryDirectory(prefix="csi-i-", ignore_cleanup_errors=True) as directory:
         site = Site(Path(directory), tmp_path, peer=_peer, tool=_tool)
         try:

@@ -95,7 +95,12 @@ class Containerd:
         self._tool("host-local")
         # Its addresses are of a range of its own: each pod's is a route of the host's, and another may run beside.
         subnet = f"10.{random.randint(128, 254)}.{random.randint(0, 255)}.0/24"
-        addresses = {"type": "host-local", "subnet": subnet, "dataDir": str(self._directory / "addresses")}
+        addresses = {
+            "type": "host-local",
+            "subnet": subnet,
+            "dataDir": str(self._directory / "addresses"),
+            "routes": [{"dst": "0.0.0.0/0"}],
+        }
         return {"type": "ptp", "ipam": addresses}
 
     def _ctr(self, *words: object) -> str:

@@ -17,6 +17,7 @@ PACKAGES = {
     "ptp": "containernetworking-plugins",
     "host-local": "containernetworking-plugins",
     "mkfs.xfs": "xfsprogs",
+    "ip": "iproute2",
 }
 """Program → the package that it is in."""
 

@@ -26,7 +26,7 @@ def test_what_the_pages_say_works_on_both_kinds_of_nodes_and_leaves_nothing(site
     _first_volume(site)
     _without_a_kubelet(site)
     _remove(site)
-    assert site.left_over() == []
+    wait_for(lambda: not site.left_over(), what="clean cluster", timeout_s=_LIMIT_S, instead=site.left_over)
 
 
 def _install(site: Site) -> None:

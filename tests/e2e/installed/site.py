@@ -102,6 +102,7 @@ class Site:
         self._copy_project()
         archive = self._write_images()
         self._plane.start()
+        self._kubeconfig = self._plane.admin_kubeconfig()
         self._plane.start_scheduler()
         self._start_services()
         cluster = Sidecars(control_plane=self._plane, supervisor=self._supervisor, peer=self._peer)
@@ -166,7 +167,7 @@ class Site:
         names = ["hub.example=csi-bridge-edges.csi-bridge"]
         module = [sys.executable, "-m", "tests.e2e.installed.services"]
         port = self._plane.url.rpartition(":")[2]
-        command = [*module, self._plane.admin_kubeconfig(), self._peer("kubectl"), _DNS, port, *names]
+        command = [*module, self._kubeconfig, self._peer("kubectl"), _DNS, port, *names]
         self._supervisor.start("services", command)
 
     def _make_storage(self) -> None:
@@ -213,7 +214,7 @@ class Site:
         environment = {
             **os.environ,
             "PATH": f"{self._folder / 'bin'}:{os.environ['PATH']}",
-            "KUBECONFIG": str(self._plane.admin_kubeconfig()),
+            "KUBECONFIG": str(self._kubeconfig),
         }
         done = subprocess.run(
             ["sh", "-c", script], cwd=self._folder, env=environment, capture_output=True, text=True, check=False,
@@ -310,7 +311,7 @@ class Site:
             meta = it["metadata"]
             labels = " ".join(meta.get("labels", {})) if it["kind"] == "Node" else ""
             about = f"{it['kind']} {meta.get('namespace', '')} {meta['name']} {labels}"
-            if meta["name"] not in kept and re.search("csi-bridge|dirdriver|edge-2|pvc-| static ", about):
+            if meta["name"] not in kept and re.search("csi-bridge|dirdriver|edge-2|Volume  (pvc-|static )", about):
                 left.append(about)
         for node in self._nodes.values():
             left += [f"{node.name}: {it}" for it in node.machine.mounts(Path("/var/lib/kubelet/pods")) if "csi" in it]
@@ -320,7 +321,7 @@ class Site:
 
     def tell(self) -> str:
         """How it stands, for the reader of a failure."""
-        kubectl = f"{self._peer('kubectl')} --kubeconfig={self._plane.admin_kubeconfig()}"
+        kubectl = f"{self._peer('kubectl')} --kubeconfig={self._kubeconfig}"
         looks = (
             "get pods,pvc,pv,nodes -A -o wide",
             "get events -A --sort-by=.lastTimestamp",
