@@ -41,6 +41,7 @@ test: $(STAMP)       ## unit and integration tests, and the peer tests whose bin
 	@$(PYTEST) -m "not slow and not endurance and not e2e" $(ARGS)
 
 test-slow: $(STAMP)  ## what make test leaves out, but for the endurance tests (10 minutes; root, peers)
+	$(if $(ARGS),,@CSI_BRIDGE_EXAMPLES=4 $(PYTEST) -m "hypothesis and not slow" tests/unit)
 	@$(PYTEST) -m "slow and not endurance and not e2e" $(ARGS)
 
 e2e: $(STAMP)        ## whole clusters: stock sidecars, kubelets with containerd, nodes without (root, peers)

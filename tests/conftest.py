@@ -8,9 +8,10 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 
 from tests.support import needs
+from tests.support.examples import examples
 
 # In its debug mode asyncio warns of a callback that took 100 ms, which on a busy machine is any: no test means that.
 logging.getLogger("asyncio").setLevel(logging.ERROR)
@@ -18,10 +19,8 @@ logging.getLogger("asyncio").setLevel(logging.ERROR)
 # And it keeps ten lines of the stack for every callback, a fifth of the suite's time. Whoever needs them sets it to 10.
 vars(asyncio.constants)["DEBUG_STACK_DEPTH"] = 0
 
-# Hypothesis allows an example 200 ms, which on a busy machine none is sure to get: no test asserts a time.
-settings.register_profile("csi-bridge", deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("csi-bridge", examples(50))
 settings.load_profile("csi-bridge")
-
 
 _REQUIRED = os.environ.get("CSI_BRIDGE_REQUIRE_PEERS") == "1"
 

@@ -30,7 +30,7 @@ from common.messages import (
     encode,
     encode_chunk,
 )
-from tests.unit.wire.examples import examples
+from tests.support.examples import examples
 
 HELLO = Hello(
     1, 1, "edge", "n7", "i-1", 3, "csi-bridge 0.1.0", ("a", "b"), 4_194_304, 262_144, 67_108_864, 1_024, "local"

@@ -10,7 +10,7 @@ from common.events import Closed, Event, Message, Opened, Released
 from common.messages import Ack, Cancel, Chunk, Credit, End, Frame, Goodbye, NotUnderstood, Open, Ping, decode, encode
 from common.session import Session, State
 from common.status import Code, Status
-from tests.unit.wire.examples import examples
+from tests.support.examples import examples
 from tests.unit.wire.pair import OK, SMALL, dialled_session, hello_of, open_session, sent_frames
 
 

@@ -8,7 +8,7 @@ from common.events import Closed
 from common.limits import Limits
 from common.messages import Ping, Pong, encode
 from common.session import Session, State
-from tests.unit.wire.examples import examples
+from tests.support.examples import examples
 from tests.unit.wire.pair import SMALL, SessionPair, dialled_session, hello_of, open_session, sent_frames
 
 

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from common.events import Event
 from common.limits import Limits
-from tests.unit.wire.examples import examples
+from tests.support.examples import examples
 from tests.unit.wire.traffic import Call, Traffic
 
 SIDES = st.sampled_from(["hub", "edge"])

@@ -12,7 +12,7 @@ from common.events import Failed, Opened
 from common.limits import Limits
 from common.messages import Chunk, Kind, Ping, Priority, decode, encode
 from common.session import Session
-from tests.unit.wire.examples import examples
+from tests.support.examples import examples
 from tests.unit.wire.pair import SessionPair, open_session
 
 REAL = Limits()

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from common.objects import Ref
@@ -19,6 +19,7 @@ from edge.disk.found_volumes import Found, Published, Staged
 from edge.manager.states import State
 from edge.volume_errors import NotReady, Refused, Uncertain, VolumeError
 from edge.volumes import attachment_name
+from tests.support.examples import examples
 from tests.support.volume_world import DRIVER, NODE, FakePlugin, FakeStates, World, persistent_volume, settle
 
 if TYPE_CHECKING:
@@ -229,7 +230,7 @@ async def live(actions: list[tuple[Any, ...]], *, attach: bool) -> None:
         await model.world.manager.close(0.0)
 
 
-@settings(max_examples=120, deadline=None)
+@examples(120)
 @given(actions=st.lists(ACTIONS, max_size=25), attach=st.booleans())
 def test_in_the_end_what_is_mounted_is_what_is_wanted(*, actions: list[tuple[Any, ...]], attach: bool) -> None:
     asyncio.run(live(actions, attach=attach))

@@ -22,7 +22,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cloud.placement.ledger import _Entry, _Place
@@ -32,6 +32,7 @@ from common.csi import csi_pb2 as csi
 from common.errors import CODES, CallError, LinkLost, NodeOffline
 from common.status import Code, Status
 from common.topology import NODE_SEGMENT
+from tests.support.examples import examples
 from tests.unit.placement.world import DRIVER, OK, Asked, World, affinity, create, delete, on, report
 
 if TYPE_CHECKING:
@@ -351,7 +352,7 @@ UNTAKEN_SUCCESS = [
 """A success that nobody took, and a final word to a retry."""
 
 
-@settings(max_examples=80, deadline=None)
+@examples(80)
 @given(STEPS, st.booleans())
 @example(steps=LATE_WORD, own=False)
 @example(steps=UNTAKEN_SUCCESS, own=False)
@@ -465,7 +466,7 @@ def test_a_call_goes_to_the_node_that_has_its_volume_or_to_none(tmp_path: Path) 
     world, thing = World(tmp_path), Thing(VOLUME, "vol-1")
     placement = world.placement
 
-    @settings(max_examples=300, deadline=None)
+    @examples(300)
     @given(cases())
     def ask(case: Case) -> None:
         world.reports = {node: told(node, own=case.own, hides=node in case.hides) for node in case.fleet}

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
 from common.objects import Object, Ref, Stamp
+from tests.support.examples import examples
 from tests.unit.sync.world import World
-from tests.unit.wire.examples import examples
 
 KINDS = ("Pod", "Secret", "Event")
 REFS = [Ref(kind, "default", f"{kind.lower()}-{number}") for kind in KINDS for number in range(4)]

@@ -1,6 +1,7 @@
-"""How many examples hypothesis tries: the same ones on every run, unless a person asks for more.
+"""How many examples hypothesis tries: few, and the same ones on every run, unless more are asked for.
 
-`CSI_BRIDGE_EXAMPLES=10 pytest tests/unit/…` tries ten times as many, and other ones on each run.
+`CSI_BRIDGE_EXAMPLES=10 pytest -m hypothesis` tries ten times as many, and other ones on each run. `make test-slow` asks
+for four times as many.
 """
 
 import os
@@ -18,9 +19,10 @@ def examples(number: int, *, steps: int = 50, shrink: bool = True) -> settings:
     return settings(
         max_examples=number * _FACTOR,
         stateful_step_count=steps,
-        phases=[Phase.generate, Phase.shrink] if shrink else [Phase.generate],
+        phases=[Phase.explicit, Phase.generate, *([Phase.shrink] if shrink else [])],
         derandomize=_FACTOR == 1,
         database=None,
+        print_blob=True,
         deadline=None,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
     )
