@@ -3,7 +3,7 @@
 `CSI_BRIDGE_FAULT_POINT=stage.before-call` kills the process (SIGKILL) when it gets there first;
 `stage.before-call:3` at the third time. Unset, a point costs one comparison.
 
-`POINTS` are all of them: what the disk shows at each. docs/recovery.md has the same table, and what the next life does.
+`POINTS` lists all of them, with what the disk shows at each; "the same" refers to the point above.
 """
 
 import os
