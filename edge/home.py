@@ -96,9 +96,8 @@ def _has_row(file: Path, table: str, where: str) -> bool:
 
 def _why(state_dir: Path, kept: str) -> str:
     return (
-        f"{state_dir} holds the state of {kept}, whose volumes may be mounted: start with that; if the change is meant,"
-        " first remove the node's pods, wait until `csi-bridge edge volumes` shows none, and give the agent an empty "
-        "--state-dir"
+        f"{state_dir} holds the state of {kept}, whose volumes may be mounted: start with that; to change it, first "
+        "remove the node's pods, and wait until `csi-bridge edge volumes` shows none; the agent then accepts another"
     )
 
 

@@ -55,8 +55,8 @@ def test_another_node_is_refused_with_both_names_and_what_to_do(tmp_path: Path) 
         Home(tmp_path, "n1-typo", ROOT)
     assert str(refused.value) == (
         f"--node=n1-typo: {tmp_path} holds the state of --node=n1, whose volumes may be mounted: start with that; "
-        "if the change is meant, first remove the node's pods, wait until `csi-bridge edge volumes` shows none, and "
-        "give the agent an empty --state-dir"
+        "to change it, first remove the node's pods, and wait until `csi-bridge edge volumes` shows none; the agent "
+        "then accepts another"
     )
     assert kept(tmp_path)["node"] == "n1"
 
