@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from tests.e2e.installed import images
 from tests.e2e.installed.nodes import KubeletNode, OwnNode
-from tests.integration.dirdriver.support import has_capability
 from tests.peers.support.control_plane import ControlPlane
 from tests.peers.support.sidecars import Sidecars
 from tests.support.deployed import DEPLOY, ROOT, containers
+from tests.support.needs import has_capability
 from tests.support.processes import Supervisor
 from tests.support.waiting import wait_for
 
