@@ -290,8 +290,9 @@ def test_what_an_operator_may_not_let_the_hub_forget_is_refused_and_the_rest_is_
     assert (refused_driver.returncode, refused_driver.stderr) == (
         1,
         (
-            "csi-bridge: driver vendor.test of edge node n1 is not forgotten: its agent still reports it; take its "
-            "socket from the agent's --driver first\n"
+            "csi-bridge: driver vendor.test of edge node n1 is not forgotten: its agent still reports it; first stop "
+            "the vendor's node plugin with its node-driver-registrar on that node, and take its socket from the "
+            "agent's --driver if it is named there\n"
         ),
     )
     world.agent.kill()

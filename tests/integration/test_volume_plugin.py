@@ -237,7 +237,7 @@ async def test_a_refusal_leaves_nothing_and_a_hanging_driver_leaves_what_it_may_
         await plugin.stage(volume, publish_context={}, secrets={})
     assert files(root) == []
     running.set_faults("NodeStageVolume=hang")
-    with pytest.raises(Uncertain, match="has not answered"):
+    with pytest.raises(Uncertain, match="did not answer before the caller's deadline"):
         await impatient.stage(volume, publish_context={}, secrets={})
     assert len(files(root)) == 1
     running.set_faults("NodeStageVolume=off")

@@ -120,7 +120,7 @@ async def test_a_client_that_breaks_http2_loses_its_connection_and_no_other_does
         assert last[0] == 7
         assert int.from_bytes(last[3][4:8], "big") == goaway
         assert await sidecar.unary_unary("/a/B")(b"after") == b"after"
-    assert "broke HTTP/2" in caplog.text
+    assert "broke the rules of HTTP/2" in caplog.text
 
 
 async def test_a_good_client_never_sees_a_goaway_while_the_server_runs(path: Path) -> None:
