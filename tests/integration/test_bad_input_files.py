@@ -468,7 +468,8 @@ def test_a_call_by_hand_says_what_is_wrong(short_dir: Path, kind: str, why: str)
     assert (ended.returncode, ended.stdout) == (1, "")
     assert ended.stderr == (
         f"csi-bridge: cannot reach {path}: {why}; run this on the hub's host, or in its pod (kubectl -n csi-bridge "
-        f"exec csi-bridge-hub-0 -- csi-bridge …), and see that the hub runs; --hub names its socket if it is another one\n"
+        "exec csi-bridge-hub-0 -- csi-bridge …), and see that the hub runs; --hub names its socket if it is another "
+        "one\n"
     )
 
 
