@@ -57,7 +57,7 @@ def many_volumes(directory: Path, loadgen: Command) -> list[Figure]:
         Figure(f"{what}: link up to all mounts", f"{first['all_s']:.2f} s"),
         _small(f"{what}: edge agent, resident", first["rss_mb"]),
         Figure(f"{what}: bytes of a reconnect, nothing new, down / up", f"{nothing['down']:,} / {nothing['up']:,}"),
-        Figure(f"{what}: the same, three Secrets are other ones", f"{three['down']:,} / {three['up']:,}"),
+        Figure(f"{what}: the same, three Secrets changed", f"{three['down']:,} / {three['up']:,}"),
         Figure(
             f"{what}: boot without a hub, agent's start to all mounts",
             f"{boot['all_s']:.2f} s (first {boot['first_s']:.2f} s)",

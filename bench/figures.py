@@ -109,7 +109,7 @@ def _added(result: dict[str, Any], percentile: str, *, limit_us: float) -> Figur
 
 def _added_by_floor(result: dict[str, Any]) -> Figure:
     direct, floor = (result["targets"][name]["latency_us"]["p50"] for name in ("direct", "floor"))
-    return Figure("the same of three bare relays of bytes, p50", f"{(floor - direct) / 1000:.2f} ms")
+    return Figure("the same through three relays that only copy bytes, p50", f"{(floor - direct) / 1000:.2f} ms")
 
 
 def _slower(result: dict[str, Any]) -> Figure:

@@ -115,7 +115,7 @@ def test_what_the_bridge_adds_is_the_difference_and_each_target_is_judged(genera
 
     assert rows["added p50, one caller"] == ("0.60 ms (direct 0.10, bridge 0.70)", "ok")
     assert rows["added p99, one caller"] == ("1.20 ms (direct 0.20, bridge 1.40)", "ok")
-    assert rows["the same of three bare relays of bytes, p50"] == ("0.13 ms", "")
+    assert rows["the same through three relays that only copy bytes, p50"] == ("0.13 ms", "")
     assert rows["Create + Delete, one caller, 0.35 ms driver"][1] == "missed"
     assert rows["Create + Delete, 16 callers, 0.35 ms driver"][1] == "missed"
 

@@ -26,13 +26,13 @@ _OURS = r"External.Storage.*"
 """How the names of all specs of a driver from outside begin."""
 
 LEFT_OUT = {
-    "[Disruptive]": "it stops the kubelet",
-    "[Serial]": "it wants the cluster for itself",
-    "[Slow]": "it takes minutes",
+    "[Disruptive]": "the spec stops the kubelet",
+    "[Serial]": "the spec needs the cluster for itself",
+    "[Slow]": "the spec takes minutes",
     "[Feature:Windows]": "the node runs Linux",
     "[Feature:SELinux]": "the node has no SELinux",
-    "[Feature:snapshotmetadata]": "its sidecar is not published as a Go module",
-    "[Feature:volumegroupsnapshot]": "it claims 1 MiB, and the driver's smallest XFS volume has 300 MiB",
+    "[Feature:snapshotmetadata]": "the tests cannot build its sidecar: no Go module of it is published",
+    "[Feature:volumegroupsnapshot]": "the spec claims 1 MiB, and the driver's smallest XFS volume has 300 MiB",
 }
 """Part of a spec's name → why it is not run."""
 

@@ -72,55 +72,55 @@ class Accepted:
 
 _STAGED_WITHOUT_POD = Rule(
     name="staged without a pod",
-    kubelet="After a restart it looks for volumes in pods' directories only, and leaves other stagings mounted",
+    kubelet="After a restart it looks for volumes only in pods' directories, and leaves other staged volumes mounted",
     source="`pkg/kubelet/volumemanager/reconciler/reconstruct.go`",
-    why="It also finds stagings by their vol_data.json, and unstages those that no pod uses. A volume that stays "
-    "staged cannot be detached safely.",
+    why="It also finds staged volumes by their vol_data.json, and unstages those that no pod uses. A staged volume "
+    "cannot be detached safely.",
 )
 _FAILED_BLOCK = Rule(
     name="failed block volume",
-    kubelet="When a raw block volume cannot be staged and its pod goes, its directories stay",
+    kubelet="If staging a raw block volume fails and the pod is deleted, it leaves the volume's directories behind",
     source="`pkg/volume/csi/csi_block.go`",
-    why="It removes them with the volume.",
+    why="It removes them.",
 )
 _KEEPS_REGISTRATION = Rule(
     name="registration grace",
-    kubelet="It removes a driver from CSINode as soon as its registration socket goes",
+    kubelet="It removes a driver from CSINode as soon as the registration socket is gone",
     source="`pkg/volume/csi/csi_plugin.go`",
-    why="It keeps the registration for a while, because most drivers come back. Without the CSINode entry csi-attacher "
-    "has no node id and csi-provisioner no topology keys.",
+    why="It keeps the entry for two minutes, because most drivers come back. csi-attacher and csi-provisioner need "
+    "the entry.",
 )
 _NOT_AGAIN = Rule(
     name="done steps",
-    kubelet="After a restart it takes every volume that it finds as uncertain, and stages and publishes it again",
+    kubelet="After a restart it stages and publishes every volume that it finds again",
     source="`pkg/kubelet/volumemanager/reconciler/reconstruct.go`",
-    why="It has recorded each step before and after the call. It does not repeat a step that was done before the "
-    "restart and is still mounted.",
+    why="It records each step before and after the call, and does not repeat a finished step whose mount is still "
+    "there.",
 )
 _FILE_WITHOUT_STAGE = Rule(
     name="driver without staging",
     kubelet="It leaves an empty globalmount directory behind",
     source="`pkg/volume/csi/csi_attacher.go`",
-    why="It also writes a vol_data.json there, and removes both in the end.",
+    why="It also writes a vol_data.json there. After the last unpublish it removes both.",
 )
 _GONE_MEANWHILE = Rule(
     name="pod gone during staging",
-    kubelet="It stages and publishes in one operation, and so publishes to a pod that is already gone",
+    kubelet="It stages and publishes in one operation, so it also publishes to a pod that is gone",
     source="`pkg/volume/util/operationexecutor/operation_generator.go`",
-    why="It asks after staging whether the pod is still there, and otherwise does not publish.",
+    why="After staging it checks that the pod still exists before it publishes.",
 )
 _STARTS_ALONE = Rule(
     name="start without the hub",
-    kubelet="After a restart it waits for the API server's pods",
+    kubelet="After a restart it waits until the API server has sent the pods",
     source="`pkg/kubelet/volumemanager/reconciler/reconciler.go`",
-    why="It starts from its own copy of the pods, because the hub may be away for long. A pod that went while the "
-    "agent was dead may get its volume once more, and loses it when the hub has said so.",
+    why="It starts from its own copy of the pods, because the hub may be away. It may publish again for a pod that "
+    "was deleted meanwhile, and unpublishes when the hub reports that.",
 )
 _HEALTH = Rule(
     name="volume health",
-    kubelet="It does not know NodeGetVolumeHealth",
+    kubelet="It does not call NodeGetVolumeHealth",
     source="CSI 1.13, csi.proto",
-    why="It calls NodeGetVolumeHealth if the driver has the capability.",
+    why="It calls it if the driver has the capability.",
 )
 
 ACCEPTED: tuple[Accepted, ...] = (

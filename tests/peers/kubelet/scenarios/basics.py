@@ -45,10 +45,10 @@ def _with(*uses: Use) -> Callable[[Scene], None]:
 _BLOCK = Volume(name="disk", block=True)
 
 SCENARIOS = (
-    Scenario(name="one-pod", about="A pod with one claim comes, runs and goes.", run=one_pod),
+    Scenario(name="one-pod", about="A pod with one claim starts, runs and is deleted.", run=one_pod),
     Scenario(
         name="two-pods-rwx",
-        about="Two pods share a ReadWriteMany claim; the second comes and goes later than the first.",
+        about="Two pods share a ReadWriteMany claim. The second starts and is deleted after the first.",
         run=_two_pods,
         volumes=(Volume(modes=(RWX,)),),
     ),
@@ -59,7 +59,7 @@ SCENARIOS = (
     ),
     Scenario(
         name="pod-after-pod",
-        about="A second pod takes the claim when the first is gone.",
+        about="A second pod uses the claim after the first is gone.",
         run=_pod_after_pod,
     ),
     Scenario(
@@ -92,7 +92,7 @@ SCENARIOS = (
     ),
     Scenario(
         name="several-modes",
-        about="A PersistentVolume with several access modes: the first one counts.",
+        about="A PersistentVolume with several access modes: the node uses the first.",
         run=one_pod,
         volumes=(Volume(modes=(RWX, ROX)),),
     ),
@@ -111,39 +111,39 @@ SCENARIOS = (
     ),
     Scenario(
         name="no-attach",
-        about="A driver whose volumes are not attached.",
+        about="A driver without attachments.",
         run=one_pod,
         driver=Driver(attach=False),
     ),
     Scenario(
         name="no-attach-no-stage",
-        about="A driver without either.",
+        about="A driver without attachments and without STAGE_UNSTAGE_VOLUME.",
         run=one_pod,
         driver=Driver(attach=False, flags=("--no-stage",)),
     ),
-    Scenario(name="block", about="A raw block volume.", run=one_pod, volumes=(_BLOCK,)),
+    Scenario(name="block", about="A block volume.", run=one_pod, volumes=(_BLOCK,)),
     Scenario(
         name="block-read-only",
-        about="A raw block volume, used read-only.",
+        about="A block volume, used read-only.",
         run=_with(Use(volume="disk", read_only=True)),
         volumes=(_BLOCK,),
     ),
     Scenario(
         name="block-no-stage",
-        about="A raw block volume of a driver without STAGE_UNSTAGE_VOLUME.",
+        about="A block volume of a driver without STAGE_UNSTAGE_VOLUME.",
         run=one_pod,
         driver=Driver(flags=("--no-stage",)),
         volumes=(_BLOCK,),
     ),
     Scenario(
         name="block-two-pods",
-        about="Two pods share a raw block volume.",
+        about="Two pods share a block volume.",
         run=_two_pods,
         volumes=(_BLOCK,),
     ),
     Scenario(
         name="block-and-filesystem",
-        about="A pod has a raw block volume and a filesystem.",
+        about="A pod has a block volume and a filesystem.",
         run=_with(Use(volume="disk"), Use(volume="data")),
         volumes=(_BLOCK, Volume()),
     ),

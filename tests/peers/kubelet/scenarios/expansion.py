@@ -117,27 +117,27 @@ SCENARIOS = (
     ),
     Scenario(
         name="expand-block-online",
-        about="A raw block volume grows under a running pod.",
+        about="A block volume grows under a running pod.",
         run=partial(_online, volume="disk"),
         volumes=(_DISK,),
     ),
     Scenario(
         name="expand-at-mount",
-        about="A volume grew before a pod comes: the node does its part when it has published.",
+        about="A volume grew before its pod starts: the node expands it after publishing.",
         run=partial(_before_the_pod, volume="data"),
         driver=_GROWING,
         volumes=(_FILESYSTEM,),
     ),
     Scenario(
         name="expand-block-at-mount",
-        about="A raw block volume grew before a pod comes.",
+        about="A block volume grew before its pod starts.",
         run=partial(_before_the_pod, volume="disk"),
         volumes=(_DISK,),
     ),
     *(
         Scenario(
             name=f"expand-online-{code.lower().replace('_', '-')}",
-            about=f"NodeExpandVolume answers {code} until it works.",
+            about=f"NodeExpandVolume answers {code}, then OK.",
             run=partial(_online_and_retried, code=code),
             driver=_GROWING,
             volumes=(_FILESYSTEM,),
@@ -166,14 +166,14 @@ SCENARIOS = (
     ),
     Scenario(
         name="expand-online-no-capability",
-        about="A volume grows under a running pod and waits for its node, where the driver has no EXPAND_VOLUME.",
+        about="A volume needs expansion on the node under a running pod; the driver lacks EXPAND_VOLUME.",
         run=_online_without_the_capability,
         driver=_NOT_ON_NODES,
         volumes=(_FILESYSTEM,),
     ),
     Scenario(
         name="expand-at-mount-no-capability",
-        about="The same while a pod starts.",
+        about="The same, while a pod starts.",
         run=_at_mount_without_the_capability,
         driver=_NOT_ON_NODES,
         volumes=(_FILESYSTEM,),

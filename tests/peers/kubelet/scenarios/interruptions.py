@@ -166,18 +166,18 @@ def _node_killed_on_the_way_down(scene: Scene, *, method: str, done: bool) -> No
     scene.wait_gone("a")
 
 
-_WHEN = {True: ("after", "had done its work"), False: ("before", "came to the driver")}
+_WHEN = {True: ("after", "after the work of"), False: ("before", "before the work of")}
 
 SCENARIOS = (
     Scenario(
         name="attached-late",
-        about="The volume is attached some time after the pod came.",
+        about="The volume is attached after the pod was created.",
         run=_attached_late,
     ),
     *(
         Scenario(
             name=f"pod-deleted-during-{word}",
-            about=f"The pod is deleted while {method} is under way.",
+            about=f"The pod is deleted while {method} runs.",
             run=partial(_pod_deleted_during, method=method),
             driver=_NO_ATTACH,
         )
@@ -186,7 +186,7 @@ SCENARIOS = (
     *(
         Scenario(
             name=f"pod-forced-away-during-{word}",
-            about=f"The pod is deleted without grace while {method} is under way.",
+            about=f"The pod is deleted without grace while {method} runs.",
             run=partial(_pod_deleted_during, method=method, grace_s=0),
             driver=_NO_ATTACH,
         )
@@ -194,7 +194,7 @@ SCENARIOS = (
     ),
     Scenario(
         name="block-pod-deleted-during-publish",
-        about="The pod is deleted while NodePublishVolume of a raw block volume is under way.",
+        about="The pod is deleted while NodePublishVolume of a block volume runs.",
         run=partial(_pod_deleted_during, method="NodePublishVolume"),
         driver=_NO_ATTACH,
         volumes=(_DISK,),
@@ -208,7 +208,7 @@ SCENARIOS = (
     *(
         Scenario(
             name=f"driver-killed-before-{word}",
-            about=f"The driver dies when {method} is on its way to it, and is started again later.",
+            about=f"The driver is killed before {method} reaches it, and restarts later.",
             run=partial(_driver_killed_before, method=method),
             driver=_NO_ATTACH,
         )
@@ -225,57 +225,57 @@ SCENARIOS = (
     ),
     Scenario(
         name="driver-away-while-pod-goes",
-        about="The driver is dead when the pod goes, and comes back later.",
+        about="The pod is deleted while the driver is dead; the driver restarts later.",
         run=_driver_away_while_the_pod_goes,
         driver=_NO_ATTACH,
     ),
     Scenario(
         name="driver-unregistered-under-pod",
-        about="The driver's registration goes and comes back while a pod runs.",
+        about="The driver unregisters and registers again while a pod runs.",
         run=_unregistered_under_a_pod,
         driver=_NO_ATTACH,
     ),
     Scenario(
         name="driver-unregistered-while-pod-goes",
-        about="The pod goes while the driver is not registered.",
+        about="The pod is deleted while the driver is not registered.",
         run=_unregistered_while_the_pod_goes,
         driver=_NO_ATTACH,
     ),
     Scenario(
         name="driver-registered-late",
-        about="The pod comes while the driver is not registered.",
+        about="The pod is created while the driver is not registered.",
         run=_registered_late,
         driver=_NO_ATTACH,
     ),
     Scenario(
         name="node-killed-under-pod",
-        about="The node's process is killed and started again under a running pod.",
+        about="The node is killed and restarted under a running pod.",
         run=_node_killed_under_a_pod,
         alone=True,
     ),
     Scenario(
         name="node-killed-under-block-pod",
-        about="The node's process is killed and started again under a pod with a raw block volume.",
+        about="The same, with a block volume.",
         run=_node_killed_under_a_pod,
         volumes=(_DISK,),
         alone=True,
     ),
     Scenario(
         name="pod-deleted-without-node",
-        about="The pod is deleted while the node's process is dead.",
+        about="The pod is deleted while the node is dead.",
         run=_pod_deleted_without_the_node,
         alone=True,
     ),
     Scenario(
         name="pod-forced-away-without-node",
-        about="The pod is deleted without grace while the node's process is dead.",
+        about="The pod is deleted without grace while the node is dead.",
         run=_pod_forced_away_without_the_node,
         driver=_NO_ATTACH,
         alone=True,
     ),
     Scenario(
         name="block-pod-forced-away-without-node",
-        about="The pod of a raw block volume is deleted without grace while the node's process is dead.",
+        about="The same, with a block volume.",
         run=_pod_forced_away_without_the_node,
         driver=_NO_ATTACH,
         volumes=(_DISK,),
@@ -284,7 +284,7 @@ SCENARIOS = (
     *(
         Scenario(
             name=f"node-killed-{when}-{word}",
-            about=f"The node's process is killed when {method} {moment}.",
+            about=f"The node is killed {moment} {method}.",
             run=partial(_node_killed_on_the_way_up, method=method, done=done),
             driver=_NO_ATTACH,
             alone=True,
@@ -295,7 +295,7 @@ SCENARIOS = (
     *(
         Scenario(
             name=f"node-killed-after-{word}-pod-gone",
-            about=f"The node's process is killed when {method} had done its work; the pod is gone when it is back.",
+            about=f"The node is killed after the work of {method}; the pod is deleted before it restarts.",
             run=partial(_node_killed_on_the_way_up, method=method, done=True, deleted=True),
             driver=_NO_ATTACH,
             alone=True,
@@ -306,7 +306,7 @@ SCENARIOS = (
     *(
         Scenario(
             name=f"node-killed-{when}-{word}",
-            about=f"The node's process is killed when {method} {moment}.",
+            about=f"The node is killed {moment} {method}.",
             run=partial(_node_killed_on_the_way_down, method=method, done=done),
             driver=_NO_ATTACH,
             alone=True,

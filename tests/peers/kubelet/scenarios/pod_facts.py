@@ -104,7 +104,7 @@ SCENARIOS = (
     ),
     Scenario(
         name="inline-fs-group",
-        about="An inline volume of a pod with a group.",
+        about="An inline volume of a pod with an fsGroup.",
         run=partial(_inline, inlines=(Inline(),), group=2000),
         driver=Driver(attach=False, pod_info=True, inline=True, fs_group_policy="File"),
         volumes=(),
@@ -117,33 +117,33 @@ SCENARIOS = (
     ),
     Scenario(
         name="pod-info",
-        about="The driver is told the pod's name, namespace, UID and service account when it publishes.",
+        about="NodePublishVolume names the pod, its namespace, UID and service account.",
         run=one_pod,
         driver=Driver(pod_info=True),
         volumes=(Volume(attributes={"tier": "cold"}),),
     ),
     Scenario(
         name="tokens",
-        about="The driver gets tokens of the pod's service account in the volume context.",
+        about="The volume context holds tokens of the pod's service account.",
         run=one_pod,
         driver=Driver(audiences=("", "vault")),
     ),
     Scenario(
         name="tokens-in-secrets",
-        about="The driver gets the tokens in the secrets instead.",
+        about="The secrets hold the tokens instead.",
         run=one_pod,
         driver=Driver(audiences=("vault",), tokens_in_secrets=True),
         volumes=(Volume(secrets={"publish": {"password": "publish-secret"}}),),
     ),
     Scenario(
         name="secrets",
-        about="Stage and publish have a secret each.",
+        about="NodeStageVolume and NodePublishVolume get a secret each.",
         run=one_pod,
         volumes=(Volume(secrets=_SECRETS),),
     ),
     Scenario(
         name="secrets-no-stage",
-        about="A stage secret of a driver that does not stage.",
+        about="A stage secret for a driver without STAGE_UNSTAGE_VOLUME.",
         run=one_pod,
         driver=Driver(flags=("--no-stage",)),
         volumes=(Volume(secrets=_SECRETS),),
@@ -151,7 +151,7 @@ SCENARIOS = (
     *(
         Scenario(
             name=f"{purpose}-secret-late",
-            about=f"The {purpose} secret is created some time after the pod.",
+            about=f"The {purpose} secret is created after the pod.",
             run=partial(_secret_comes_late, purpose=purpose),
             driver=_NO_ATTACH,
             volumes=(Volume(secrets=_SECRETS, late_secrets=(purpose,)),),
@@ -160,7 +160,7 @@ SCENARIOS = (
     ),
     Scenario(
         name="stage-secret-missing-pod-deleted",
-        about="The stage secret is not there, and the pod goes.",
+        about="The stage secret is missing until the pod is deleted.",
         run=_secret_never_comes,
         driver=_NO_ATTACH,
         volumes=(Volume(secrets=_SECRETS, late_secrets=("stage",)),),
@@ -168,7 +168,7 @@ SCENARIOS = (
     *(
         Scenario(
             name=name,
-            about=f"A driver with seLinuxMount, a pod with a label, and a {mode} claim, where there is no SELinux.",
+            about=f"A host without SELinux: seLinuxMount, a pod with a label, a {mode} claim.",
             run=_labelled,
             driver=Driver(attach=False, selinux_mount=True),
             volumes=(Volume(modes=(mode,)),),
@@ -177,13 +177,13 @@ SCENARIOS = (
     ),
     Scenario(
         name="republish",
-        about="A driver that wants its volumes published again and again; one that fails then loses nothing.",
+        about="requiresRepublish: a republish that fails leaves the volume mounted.",
         run=_republished,
         driver=Driver(republish=True),
     ),
     Scenario(
         name="stats",
-        about="The node asks how full volumes are.",
+        about="The node calls NodeGetVolumeStats.",
         run=_measured,
         volumes=(Volume(), Volume(name="disk", block=True)),
         measures=True,
@@ -196,7 +196,7 @@ SCENARIOS = (
     ),
     Scenario(
         name="registration",
-        about="A driver with topology registers, goes and registers again.",
+        about="A driver with topology registers, unregisters and registers again.",
         run=_registered,
         driver=Driver(flags=("--topology", "--max-volumes-per-node=7")),
         volumes=(),

@@ -60,7 +60,7 @@ SCENARIOS = (
     *(
         Scenario(
             name=f"{word}-{code.lower().replace('_', '-')}",
-            about=f"{method} answers {code} until it works.",
+            about=f"{method} answers {code}, then OK.",
             run=partial(_until_it_works, method=method, code=code),
             driver=_NO_ATTACH,
         )
@@ -80,7 +80,7 @@ SCENARIOS = (
     *(
         Scenario(
             name=f"{word}-{code.lower().replace('_', '-')}",
-            about=f"{method} answers {code} until it works.",
+            about=f"{method} answers {code}, then OK.",
             run=partial(_while_the_pod_goes, method=method, code=code),
             driver=_NO_ATTACH,
         )
@@ -90,7 +90,7 @@ SCENARIOS = (
     *(
         Scenario(
             name=f"block-{word}-{code.lower().replace('_', '-')}-pod-deleted",
-            about=f"{method} of a raw block volume answers {code} until the pod is deleted.",
+            about=f"{method} of a block volume answers {code} until the pod is deleted.",
             run=partial(_until_the_pod_goes, method=method, code=code),
             driver=_NO_ATTACH,
             volumes=(Volume(name="disk", block=True),),
@@ -102,7 +102,7 @@ SCENARIOS = (
     *(
         Scenario(
             name=f"{word}-hangs",
-            about=f"{method} does not answer: the node gives up after two minutes, and tries again.",
+            about=f"{method} hangs: the node cancels it after two minutes and retries.",
             run=partial(_hanging, method=method),
             driver=_NO_ATTACH,
             slow=True,
