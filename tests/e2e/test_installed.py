@@ -110,7 +110,6 @@ def _without_a_kubelet(site: Site) -> None:
 
 def _remove(site: Site) -> None:
     examples, page = site.page("first-volume"), site.page("install")
-    site.kubectl("delete", "-k", "deploy/examples/block")
     site.type(examples.under("## To remove the examples"))
     handle = re.escape("vol-d02c6c4d494a4a31b2423ac7020dd6ba")
     site.shell(re.sub(handle, site.static, examples.plain("csi-bridge call DeleteVolume")[0]))

@@ -264,7 +264,7 @@ class Site:
         node = self._own(name)
         self.copy_certificate(name)
         settings = (self._folder / "deploy/edge/edge.env").read_text()
-        settings = settings.replace("NODE=edge-1", f"NODE={name}").replace(
+        settings = settings.replace("NODE=edge-2", f"NODE={name}").replace(
             "#CSI_BRIDGE_EDGE_DRIVER=", "CSI_BRIDGE_EDGE_DRIVER="
         )
         settings = re.sub("DRIVER=.*", "DRIVER=unix:///run/dirdriver.sock", settings)
