@@ -25,7 +25,6 @@ from cli.doctor.agent import (
 )
 from cli.doctor.certificates import check_certificate
 from cli.doctor.clock import check_clock, skew_s
-from cli.doctor.cluster import EDGE_LABEL
 from cli.doctor.cluster import checks_of as cluster_checks
 from cli.doctor.command import as_json, show
 from cli.doctor.csi_probe import GET_CAPACITY
@@ -43,6 +42,7 @@ from cli.doctor_settings import DoctorSettings
 from cloud.admission import SUBJECTS, Role
 from cloud.hub_settings import HubSettings
 from cloud.kube import KubeError, Page
+from cloud.node_marks import EDGE as EDGE_LABEL
 from common.errors import DialError, NotWhole, SettingsError
 from common.status import Code, Status
 from common.tls import TlsFiles
