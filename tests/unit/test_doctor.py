@@ -672,6 +672,11 @@ def test_a_claim_that_waits_on_an_edge_node_for_an_unknown_provisioner_is_wrong(
     )
 
 
+def test_a_claim_that_waits_for_another_products_provisioner_is_a_warning() -> None:
+    found = classes({"fast": "other.test"}, pending(), objects=("other.test",))
+    assert (found.level, found.do.startswith("look at the log of that provisioner")) == ("warning", True)
+
+
 @pytest.mark.parametrize(
     "claim",
     [pending(node="cloud-1"), pending(made="2026-11-21T09:11:03Z"), pending(storage_class="slow"), pending(made="?")],
