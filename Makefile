@@ -11,7 +11,8 @@ STAMP  := $(VENV)/.installed
 WORKERS ?= $(if $(filter tests/unit%,$(ARGS)),$(if $(filter-out tests/unit% -%,$(ARGS)),4,2),4)
 # What runs pytest: .ci/run gives failed tests a second chance.
 RUNNER  ?= -m pytest
-PYTEST  := $(BIN)/python $(RUNNER) -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
+SPREAD  := -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
+PYTEST  := $(BIN)/python $(RUNNER) $(SPREAD)
 
 # Kubernetes' own tests (upstream, agnhost) are built for those who run them.
 E2E_PEERS := registrar sidecars kubernetes upstream agnhost
@@ -40,8 +41,9 @@ test: $(STAMP)       ## unit and integration tests, and the peer tests whose bin
 	$(if $(filter 1,$(CSI_BRIDGE_REQUIRE_PEERS)),@$(BIN)/python tests/peers/build.py)
 	@$(PYTEST) -m "not slow and not endurance and not e2e" $(ARGS)
 
+# More examples, other ones on each run: a second chance would try others again, and forgive the one that fails.
 test-slow: $(STAMP)  ## what make test leaves out, but for the endurance tests (10 minutes; root, peers)
-	$(if $(ARGS),,@CSI_BRIDGE_EXAMPLES=4 $(PYTEST) -m "hypothesis and not slow" tests/unit)
+	$(if $(ARGS),,@CSI_BRIDGE_EXAMPLES=4 $(BIN)/python -m pytest $(SPREAD) -m "hypothesis and not slow" tests/unit)
 	@$(PYTEST) -m "slow and not endurance and not e2e" $(ARGS)
 
 e2e: $(STAMP)        ## whole clusters: stock sidecars, kubelets with containerd, nodes without (root, peers)

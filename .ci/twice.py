@@ -4,8 +4,8 @@
 
 Rules:
 
-* The exit status is 0 if all passed, or if each that failed passed alone. `CSI_BRIDGE_SECOND_CHANCE` names a file that
-  gets a line for each of these: their cause is to be found all the same.
+* The exit status is 0 if all passed, or if each that failed passed alone; one that is skipped then did not pass.
+  `CSI_BRIDGE_SECOND_CHANCE` names a file that gets a line for each of these: their cause is to be found all the same.
 * There is no second chance if pytest ended with another status than 1 (a collection error, an interruption), if a
   worker crashed, or if more than 20 tests failed.
 * With `CSI_BRIDGE_QUIET_LOCK`, the second run waits for the lock on that file: its holder has the machine until then.
@@ -44,12 +44,12 @@ class Run:
 
     Attributes:
         failed: the failed tests; under xdist with `@` and the group behind each.
-        ran: how many tests began.
+        passed: how many tests passed, as far as it is about the test itself.
         broken: whether a worker crashed, or a file could not be collected.
     """
 
     failed: list[str] = field(default_factory=list)
-    ran: int = 0
+    passed: int = 0
     broken: bool = False
 
 
@@ -70,7 +70,7 @@ class Plugin:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Note a failure, in whichever part of the test."""
-        self._run.ran += report.when == "setup"
+        self._run.passed += report.when == "call" and report.passed
         if report.failed and report.nodeid not in self._run.failed:
             self._run.failed.append(report.nodeid)
 
@@ -112,8 +112,8 @@ def main(arguments: Sequence[str]) -> int:
         with _quiet():
             status = _pytest([*arguments, "-n", "0"], {_TOLD: str(told), _CHOSEN: str(chosen)})
         second = Run(**json.loads(told.read_text())) if told.exists() else Run(broken=True)
-        if status == 0 and second.ran != len(first.failed):
-            _say(f"only {second.ran} of {len(first.failed)} ran the second time", [])
+        if status == 0 and second.passed != len(first.failed):
+            _say(f"only {second.passed} of {len(first.failed)} passed the second time", [])
             return 1
         if status == 0:
             _say("PASSED ONLY ALONE, at the second time; find the cause", names)

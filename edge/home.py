@@ -32,7 +32,7 @@ class Home:
 
     Attributes:
         is_others: the state is of another node, or another root directory, and holds nothing: it must be put aside
-            before it is used.
+            before it is used (`disown`).
     """
 
     def __init__(self, state_dir: Path, node: str, root_dir: Path) -> None:
@@ -55,6 +55,19 @@ class Home:
         for key, flag in (("node", "--node"), ("rootDir", "--root-dir")):
             if self._kept[key] != self._home[key]:
                 raise SettingsError(flag, self._home[key], _why(state_dir, f"{flag}={self._kept[key]}"))
+
+    def disown(self) -> None:
+        """The state was put aside: whose it was is no longer true, even if `keep` cannot write whose it is now.
+
+        Raises:
+            SettingsError: the other one's name stays; with what is mounted from now on, it would be believed.
+        """
+        try:
+            self._path.unlink(missing_ok=True)
+        except OSError as error:
+            why = f"{self._path} is of another --node or --root-dir and cannot be removed: {error.strerror or error}"
+            raise SettingsError("--state-dir", str(self._path.parent), why) from error
+        self._kept, self.is_others = {}, False
 
     def keep(self) -> None:
         """Write down whose state it is, before anything is mounted."""

@@ -82,6 +82,7 @@ class KubeletPart:
             why = put_aside(settings.state_dir, now=time.time(), what="of another --node or --root-dir")
             if why:
                 raise SettingsError("--state-dir", str(settings.state_dir), why)
+            self._home.disown()
         self.volumes = Volumes(settings) if own else None
         self._streams = self.volumes.streams if self.volumes is not None else observe_stream()
         self.registry = DriverRegistry(

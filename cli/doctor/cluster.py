@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from cli.doctor.clock import check_clock, skew_s
 from cli.doctor.finding import NO_API_SERVER, Check, Finding, Result, listed, ok, perform, warning, wrong
 from cli.doctor.storage_classes import check_classes
+from cloud.node_marks import EDGE
 from common.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -17,9 +18,6 @@ State = Mapping[str, Any]
 
 Entries = Mapping[str, Sequence[str]]
 """The topology keys of each driver in a CSINode."""
-
-EDGE_LABEL = "csi-bridge.io/edge"
-"""Nodes with this label are edge nodes."""
 
 _MOST_NODES = 50
 """The hub's role allows it to get one CSINode at a time."""
@@ -92,7 +90,7 @@ def checks_of(kube: Api, nodes: Sequence[State], proxies: Sequence[State] = ()) 
     async def edge_nodes() -> Finding:
         try:
             found = [item["metadata"] for item in (await kube.list(RESOURCES["Node"], limit=0)).items]
-            labelled = sorted(it["name"] for it in found if EDGE_LABEL in (it.get("labels") or {}))[:_MOST_NODES]
+            labelled = sorted(it["name"] for it in found if EDGE in (it.get("labels") or {}))[:_MOST_NODES]
             entries = {name: await csi_nodes.of(name) for name in labelled}
         except KubeError as error:
             return warning(str(error), _MORE_ROLES)
@@ -220,16 +218,16 @@ def check_edge_nodes(entries: Mapping[str, Entries], nodes: Sequence[State]) -> 
         nodes: all that the hub knows.
     """
     if not nodes:
-        return ok(f"{len(entries)} nodes are labelled {EDGE_LABEL}; no edge node of a hub is known here")
+        return ok(f"{len(entries)} nodes are labelled {EDGE}; no edge node of a hub is known here")
     known = {node["node"] for node in nodes}
     drivers = {driver for node in nodes for driver in node["drivers"]}
     bare = [name for name, found in entries.items() if not drivers & found.keys()]
     if not bare:
-        return ok(f"{len(entries)} nodes are labelled {EDGE_LABEL}, and each has a driver of this hub in its CSINode")
+        return ok(f"{len(entries)} nodes are labelled {EDGE}, and each has a driver of this hub in its CSINode")
     unseen = [name for name in bare if name not in known]
     agents = f"; no agent has connected from {listed(unseen)}" if unseen else ""
     return warning(
-        f"no driver of this hub is registered on {listed(bare)}, labelled {EDGE_LABEL}: claims of pods that are put "
+        f"no driver of this hub is registered on {listed(bare)}, labelled {EDGE}: claims of pods that are put "
         f"there fail, with local placement by 'no topology key found for node …'{agents}",
         "see that the vendor's node plugin and its node-driver-registrar run there (nodeSelector and tolerations of "
         "its DaemonSet), or keep pods with such claims off these nodes",

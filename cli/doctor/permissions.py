@@ -127,7 +127,11 @@ async def examine(*, limit_s: float, account: Path = ACCOUNT) -> list[Result]:
     except ModuleNotFoundError as error:
         what = f"the sidecars' permissions are not looked at: no package {error.name} is here"
         return [Result("permissions", warning(what, "install csi-bridge[cloud]"))]
-    namespace = await asyncio.to_thread((account / "namespace").read_text)
+    try:
+        namespace = await asyncio.to_thread((account / "namespace").read_text)
+    except OSError as error:  # a token may be mounted by hand, without it
+        do = "mount the pod's namespace beside its token, as Kubernetes does by itself"
+        return [Result("permissions", warning(f"the sidecars' permissions are not looked at: {error}", do))]
     try:
         async with connect("in-cluster") as kube:
             async with asyncio.timeout(limit_s):
@@ -191,7 +195,9 @@ async def _sidecars(kube: Api, namespace: str, pod: str) -> list[str] | None:
         return None
     if not found:
         return None
-    images = {_name_of(container.get("image", "")) for container in found[0]["spec"]["containers"]}
+    spec = found[0]["spec"]  # since Kubernetes 1.29 a sidecar may stand among the init containers
+    containers = [*spec["containers"], *(spec.get("initContainers") or ())]
+    images = {_name_of(container.get("image", "")) for container in containers}
     return [sidecar for sidecar in NEEDED if sidecar in images]
 
 

@@ -5,7 +5,8 @@ reported in two cases only:
 
 * It is almost the name of a driver that the hub knows, and there is no CSIDriver object of that name: a typing error.
   Two products of one vendor (ebs.csi.aws.com, efs.csi.aws.com) have a CSIDriver each.
-* A claim waits for it on a node that the hub knows, and has waited for longer than any provisioner takes to begin.
+* A claim waits for it on a node that the hub knows, and has waited for longer than any provisioner takes to begin. With
+  a CSIDriver object of that name it may be another product's, which fails by itself: that is a warning.
 """
 
 import datetime as dt
@@ -13,7 +14,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
 
-from cli.doctor.finding import Finding, listed, ok, wrong
+from cli.doctor.finding import Finding, listed, ok, warning, wrong
 
 _SIMILAR = 0.8
 """difflib's ratio: at most two letters of twelve differ."""
@@ -48,12 +49,19 @@ def check_classes(
     provisioners = {it["metadata"]["name"]: str(it.get("provisioner", "")) for it in classes}
     strange = {name: provisioner for name, provisioner in provisioners.items() if provisioner not in drivers}
     typos = {name: provisioner for name, provisioner in strange.items() if provisioner not in objects}
-    found = [*_typos(typos, drivers), *_waiting(strange, claims, nodes, now)]
+    found = [*_typos(typos, drivers), *_waiting(typos, claims, nodes, now)]
     if found:
         return wrong(
             "; ".join(found),
             "make the StorageClass anew with the driver's own name as provisioner (it cannot be changed), and the "
             "claims that wait; or start the driver of that name and its csi-bridge driver",
+        )
+    others = {name: provisioner for name, provisioner in strange.items() if provisioner in objects}
+    if slow := list(_waiting(others, claims, nodes, now)):
+        return warning(
+            "; ".join(slow),
+            "look at the log of that provisioner, if it is another product's; if it is to be the bridge's, start its "
+            "driver and its csi-bridge driver",
         )
     named = sorted(name for name in provisioners if name not in strange)
     if not named:

@@ -20,6 +20,15 @@ def test_fails_once(name):
     mark = pathlib.Path(__file__).with_name(name)
     assert mark.exists() or mark.touch()
 """
+SKIPPED_THEN = """
+import pathlib, pytest
+def test_skipped_then():
+    mark = pathlib.Path(__file__).with_name("skipped")
+    if mark.exists():
+        pytest.skip("needs something that is not there any more")
+    mark.touch()
+    assert 0
+"""
 CRASHES_ONCE = """
 import os, pathlib
 def test_crashes_once():
@@ -72,6 +81,11 @@ def test_a_test_that_fails_again_is_not_forgiven_nor_is_another_beside_it(tmp_pa
     status, output, forgiven = run(tmp_path, FAILS_ONCE, FAILS)
     assert (status, forgiven) == (1, []), output
     assert "1 failed, 2 passed" in output
+
+
+def test_a_test_that_is_skipped_the_second_time_is_not_forgiven(tmp_path: Path) -> None:
+    status, output, forgiven = run(tmp_path, PASSES, SKIPPED_THEN)
+    assert (status, forgiven) == (1, []), output
 
 
 def test_a_run_without_failures_happens_once(tmp_path: Path) -> None:

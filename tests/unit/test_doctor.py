@@ -25,7 +25,6 @@ from cli.doctor.agent import (
 )
 from cli.doctor.certificates import check_certificate
 from cli.doctor.clock import check_clock, skew_s
-from cli.doctor.cluster import EDGE_LABEL
 from cli.doctor.cluster import checks_of as cluster_checks
 from cli.doctor.command import as_json, show
 from cli.doctor.csi_probe import GET_CAPACITY
@@ -43,6 +42,7 @@ from cli.doctor_settings import DoctorSettings
 from cloud.admission import SUBJECTS, Role
 from cloud.hub_settings import HubSettings
 from cloud.kube import KubeError, Page
+from cloud.node_marks import EDGE as EDGE_LABEL
 from common.errors import DialError, NotWhole, SettingsError
 from common.status import Code, Status
 from common.tls import TlsFiles
@@ -672,6 +672,11 @@ def test_a_claim_that_waits_on_an_edge_node_for_an_unknown_provisioner_is_wrong(
     )
 
 
+def test_a_claim_that_waits_for_another_products_provisioner_is_a_warning() -> None:
+    found = classes({"fast": "other.test"}, pending(), objects=("other.test",))
+    assert (found.level, found.do.startswith("look at the log of that provisioner")) == ("warning", True)
+
+
 @pytest.mark.parametrize(
     "claim",
     [pending(node="cloud-1"), pending(made="2026-11-21T09:11:03Z"), pending(storage_class="slow"), pending(made="?")],
@@ -686,14 +691,15 @@ def test_a_claim_elsewhere_or_a_new_one_may_wait(claim: dict[str, Any]) -> None:
 class Rights:
     """An API server that denies some of `verb resource`, and tells the pod's containers or refuses to."""
 
-    def __init__(self, *denied: str, images: tuple[str, ...] | None = None) -> None:
-        self._denied, self._images = denied, images
+    def __init__(self, *denied: str, images: tuple[str, ...] | None = None, early: tuple[str, ...] = ()) -> None:
+        self._denied, self._images, self._early = denied, images, early
 
     async def list(self, resource: Any, *, limit: int, more: str = "") -> Page:
         assert (resource.plural, resource.selector) == ("namespaces/ns/pods", "metadata.name=driver-0")
         if self._images is None:
             raise KubeError("list pods", 403, "Forbidden", "no")
-        return Page([{"spec": {"containers": [{"image": image} for image in self._images]}}], "1", "")
+        early = {"initContainers": [{"image": image} for image in self._early]} if self._early else {}
+        return Page([{"spec": {"containers": [{"image": image} for image in self._images], **early}}], "1", "")
 
     async def create(self, resource: Any, body: dict[str, Any], namespace: str = "") -> dict[str, Any]:
         asked = body["spec"]["resourceAttributes"]
@@ -736,6 +742,18 @@ async def test_where_the_pod_cannot_be_read_every_sidecar_is_looked_at_and_none_
 async def test_outside_a_pod_the_doctor_says_that_it_did_not_look(tmp_path: Path) -> None:
     (found,) = await examine_permissions(limit_s=5.0, account=tmp_path)
     assert (found.finding.level, "are not looked at" in found.finding.what) == ("ok", True)
+
+
+async def test_a_token_without_a_namespace_hides_no_other_check(tmp_path: Path) -> None:
+    (tmp_path / "token").touch()
+    (found,) = await examine_permissions(limit_s=1.0, account=tmp_path)
+    assert (found.finding.level, "are not looked at" in found.finding.what) == ("warning", True)
+
+
+async def test_a_sidecar_among_the_init_containers_is_looked_at_too() -> None:
+    rights = Rights(images=("registry.example/csi-bridge/cloud:1",), early=("registry.k8s.io/csi-attacher:v4",))
+    (found,) = await permitted(rights)
+    assert found.what == "the pod's ServiceAccount has all permissions that csi-attacher needs"
 
 
 def test_the_permissions_looked_for_are_those_that_our_roles_grant() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import socket
 import sqlite3
@@ -15,7 +16,7 @@ from common.errors import SettingsError
 from common.objects import Object, Ref, Stamp, encode_body
 from common.sync_messages import InStep, put
 from common.tasks import supervised
-from edge import kubelet_part
+from edge import home, kubelet_part
 from edge.csi_volume_plugin import VolumePlugin
 from edge.disk import mounts
 from edge.kubelet_part import KubeletPart
@@ -183,6 +184,28 @@ async def test_a_typo_in_a_nodes_name_is_mended_by_the_right_name(tmp_path: Path
     await right.close()
     assert json.loads((tmp_path / "state" / "home.json").read_text())["node"] == "n1"
     assert list((tmp_path / "state").glob("edge.db.own-*"))
+
+
+async def test_a_right_name_that_cannot_be_written_down_is_not_refused_for_the_wrong_one_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrong = part(tmp_path, node="n1-typo")
+    async with supervised() as tasks:
+        await wrong.start(tasks)
+    await wrong.close()
+
+    def fail(path: Path, _text: str) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    with monkeypatch.context() as full_disk:
+        full_disk.setattr(home, "_write", fail)
+        right = part(tmp_path)
+        async with supervised() as tasks:
+            await right.start(tasks)
+            assert right.volumes is not None
+            await right.volumes.metastore.objects.store([put(1, stored(pod("web"))), InStep(2)])
+        await right.close()
+    await part(tmp_path).close()
 
 
 async def test_a_state_directory_that_another_agent_uses_is_not_taken_from_it(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -462,6 +463,7 @@ def know(ledger: Ledger, case: Case, thing: Thing) -> None:
                 ledger._set(place, _Entry(""))
 
 
+@pytest.mark.hypothesis  # it draws its examples inside
 def test_a_call_goes_to_the_node_that_has_its_volume_or_to_none(tmp_path: Path) -> None:
     world, thing = World(tmp_path), Thing(VOLUME, "vol-1")
     placement = world.placement

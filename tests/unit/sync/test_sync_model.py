@@ -6,6 +6,7 @@
 from collections import Counter
 from random import Random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
@@ -105,6 +106,7 @@ class SyncModel(RuleBasedStateMachine):
             self.world.check_converged()
 
 
+@pytest.mark.hypothesis  # it draws its examples inside
 def test_the_copy_becomes_the_truth_whatever_happens_to_the_stream() -> None:
     run_state_machine_as_test(SyncModel, settings=examples(200, steps=60))
 
@@ -136,6 +138,7 @@ def happen(world: World, action: str, chance: Random, version: int) -> None:
             getattr(world, action)()
 
 
+@pytest.mark.hypothesis  # it draws its examples inside
 def test_the_same_holds_in_a_long_and_busy_sync() -> None:
     seen: Counter[str] = Counter()
 
@@ -157,6 +160,7 @@ def test_the_same_holds_in_a_long_and_busy_sync() -> None:
         assert seen[word] >= 50, seen  # a model that hardly ever comes to a word proves nothing about it
 
 
+@pytest.mark.hypothesis  # it draws its examples inside
 def test_states_that_come_back_are_told_again() -> None:
     """Versions are opaque: an object may be again as it was before."""
 
