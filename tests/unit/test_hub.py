@@ -495,9 +495,7 @@ async def test_a_call_that_the_hub_could_not_send_is_a_nodes_failure_until_the_n
 
 
 @pytest.mark.parametrize("success", [CREATE, "/csi.v1.Controller/DeleteVolume"])
-async def test_a_failure_is_told_until_a_later_call_that_changes_something_succeeds(
-    world: World, success: str
-) -> None:
+async def test_a_failure_is_told_until_a_later_call_that_changes_something_succeeds(world: World, success: str) -> None:
     await with_driver(world)
     cut(world.links[0])
     await settle()
