@@ -260,6 +260,7 @@ def test_a_stream_that_the_vendor_breaks_off_is_unavailable_and_never_a_clean_en
     assert outcomes[0].refusal == outcomes[1].refusal
 
 
+@pytest.mark.slow
 def test_a_vendor_killed_at_any_moment_sends_no_final_code_of_ours(bridge: Bridge, short_dir: Path) -> None:
     bridge.start_hub()
     with Nursery(short_dir / "vendor.sock") as nursery:

@@ -81,7 +81,7 @@ def test_while_the_link_is_cut_a_claim_waits_with_an_event_that_names_the_node_a
     assert vendor.volumes == []
 
 
-@pytest.mark.parametrize("way", ["cut", "silence"])
+@pytest.mark.parametrize("way", ["cut", pytest.param("silence", marks=pytest.mark.slow)])
 def test_a_link_lost_under_a_call_leaves_one_volume(
     way: str, vendor: DirDriver, tunnel: Tunnel, claims: Claims
 ) -> None:
@@ -101,6 +101,7 @@ def test_a_link_lost_under_a_call_leaves_one_volume(
     claims.let_go("data")
 
 
+@pytest.mark.slow
 def test_a_claim_that_is_deleted_while_its_calls_end_is_unknown_leaves_no_volume(
     vendor: DirDriver, tunnel: Tunnel, claims: Claims
 ) -> None:

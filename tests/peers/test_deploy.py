@@ -358,6 +358,7 @@ def claims(control_plane: ControlPlane, namespace: str) -> Iterator[Claims]:
     control_plane.api.delete("StorageClass", storage_class["metadata"]["name"])
 
 
+@pytest.mark.slow
 def test_all_that_the_sidecars_may_do_is_used_and_nothing_is_missing(
     deployed: Deployed, cloud: Cloud, sidecars: Sidecars, claims: Claims, edge_1: str, control_plane: ControlPlane
 ) -> None:
@@ -575,6 +576,7 @@ _API_SERVERS_CALLERS = ("csi-bridge-hub", "csi-bridge-driver", "csi-bridge-drive
 """NetworkPolicies that let their pods call the API server."""
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("kinds", "edge_1")
 def test_what_the_documents_say_to_type_works(newcomer: Callable[[list[str]], str]) -> None:
     first, last = typed("install", until=_REMOVAL), typed("install", since=_REMOVAL)

@@ -54,6 +54,7 @@ def under_way(vendor: DirDriver, tunnel: Tunnel, claims: Claims, sidecars: Sidec
     return provisioner
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("victim", ["hub", "agent"])
 def test_a_killed_hub_or_agent_costs_no_sidecar_and_no_volume(
     victim: str, under_way: Process, vendor: DirDriver, tunnel: Tunnel, claims: Claims
@@ -86,6 +87,7 @@ def test_hub_and_agent_may_be_killed_again_and_again_at_any_moment(
     _assert_quiet_and_clean(tunnel)
 
 
+@pytest.mark.slow
 def test_after_a_killed_proxy_driver_the_sidecars_are_started_again_and_every_claim_is_bound(
     under_way: Process, vendor: DirDriver, tunnel: Tunnel, claims: Claims
 ) -> None:

@@ -211,6 +211,7 @@ async def test_a_driver_that_is_not_taken_holds_up_no_other(kube: Kube, node: st
     assert [it["name"] for it in found] == ["a.example", "c.example"]
 
 
+@pytest.mark.slow
 async def test_a_heart_makes_a_node_ready_and_its_lease_and_csinode_go_with_it(kube: Kube, node: str) -> None:
     async with heart_of(kube, node) as heartbeats:
         await write(NodeWriter(kube, InUse()), node, "Node", {})

@@ -120,7 +120,7 @@ class SessionModel(RuleBasedStateMachine):
 
 @pytest.mark.hypothesis  # it draws its examples inside
 def test_every_stream_ends_once_whole_and_paid_for_whatever_happens_to_the_link() -> None:
-    run_state_machine_as_test(SessionModel, settings=examples(150, steps=60))
+    run_state_machine_as_test(SessionModel, settings=examples(75, steps=60))
 
 
 ACTIONS = {

@@ -4,6 +4,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from tests.integration.dirdriver.support import MIB, Running, mount, refused, size
 
 
@@ -71,6 +73,7 @@ def test_a_driver_that_forgets_names_makes_a_volume_for_each_call(start: Callabl
     assert len(driver.volumes()) == 2
 
 
+@pytest.mark.slow
 def test_300_calls_wait_together_while_identity_answers(start: Callable[..., Running]) -> None:
     driver = start("--fault=CreateVolume=delay:10s")
     calls = [driver.begin("CreateVolume", **wanted(f"v{number}")) for number in range(300)]

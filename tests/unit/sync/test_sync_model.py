@@ -108,7 +108,7 @@ class SyncModel(RuleBasedStateMachine):
 
 @pytest.mark.hypothesis  # it draws its examples inside
 def test_the_copy_becomes_the_truth_whatever_happens_to_the_stream() -> None:
-    run_state_machine_as_test(SyncModel, settings=examples(200, steps=60))
+    run_state_machine_as_test(SyncModel, settings=examples(75, steps=60))
 
 
 ACTIONS = {
