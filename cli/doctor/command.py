@@ -36,8 +36,11 @@ async def examine(settings: DoctorSettings) -> Report:
     told = state["settings"].get("kubeconfig", [None])[0] if state is not None else None
     sockets = settings.endpoint or _there(DriverSettings.endpoint)
     if kubeconfig := settings.kubeconfig or told:
+        as_hub = kubeconfig == told
         nodes, drivers = (state["nodes"], state["drivers"]) if state is not None else ([], await _served(sockets))
-        found[f"Kubernetes by {kubeconfig}"] = await cluster.examine(kubeconfig, nodes, drivers, limit_s=limit_s)
+        found[f"Kubernetes by {kubeconfig}"] = await cluster.examine(
+            kubeconfig, nodes, drivers, as_hub=as_hub, limit_s=limit_s
+        )
     for socket in sockets:
         found[f"proxy driver at {socket}"] = await proxy.examine(socket, limit_s=limit_s)
     if sockets:

@@ -446,6 +446,19 @@ def test_a_hub_that_lost_something_or_cannot_write_is_wrong_and_has_problems_by_
     assert list(check_hub_knowledge(hub())) == []
 
 
+def test_a_kind_that_the_hub_may_not_read_is_wrong_and_a_secret_of_a_volume_is_a_warning() -> None:
+    user = 'User "system:serviceaccount:csi-bridge:csi-bridge-hub" cannot'
+    problems = [
+        f'Kubernetes: list pods: pods is forbidden: {user} list resource "pods"',
+        f'Kubernetes: watch nodes: nodes is forbidden: {user} watch resource "nodes"',
+        f'Kubernetes: get Secret shop/key: secrets "key" is forbidden: {user} get resource "secrets"',
+        "Kubernetes: list pods: https://api did not answer in time",
+    ]
+    found = list(check_hub_knowledge(hub(problems=problems)))
+    assert [finding.level for finding in found] == ["wrong", "wrong", "warning", "warning"]
+    assert "kubectl apply -k my-cluster/cloud" in found[0].do
+
+
 async def test_around_a_hub_that_does_not_tell_its_settings_nothing_is_looked_at() -> None:
     (result,) = await perform(_surroundings(None), limit_s=5.0)
     assert (result.name, result.finding.level, result.finding.do) == ("settings", "warning", "restart the hub")
@@ -531,7 +544,10 @@ def test_a_proxy_driver_without_sidecars_is_told() -> None:
 
 
 class Cluster:
-    """An API server with these CSIDrivers, CSINodes (drivers, or drivers with topology keys), Nodes and classes."""
+    """An API server with these CSIDrivers, CSINodes (drivers, or drivers with topology keys), Nodes and classes.
+
+    It lists no kind of `forbidden`.
+    """
 
     def __init__(
         self,
@@ -540,10 +556,11 @@ class Cluster:
         labelled: tuple[str, ...] = (),
         classes: dict[str, str] | None = None,
         claims: tuple[dict[str, Any], ...] = (),
+        forbidden: frozenset[str] = frozenset(),
         **nodes: list[str] | dict[str, list[str]],
     ) -> None:
         self.date = ""
-        self._failure, self._nodes = failure, nodes
+        self._failure, self._nodes, self._forbidden = failure, nodes, forbidden
         self._objects = {
             "CSIDriver": [{"metadata": {"name": name}} for name in drivers],
             "Node": [{"metadata": {"name": name, "labels": {EDGE_LABEL: "kubelet"}}} for name in labelled]
@@ -555,8 +572,10 @@ class Cluster:
     async def list(self, resource: Any, *, limit: int, more: str = "") -> Page:
         if self._failure:
             raise KubeError(f"list {resource.plural}", self._failure, "", "no")
+        if resource.kind in self._forbidden:
+            raise KubeError(f"list {resource.plural}", 403, "Forbidden", "no")
         self.date = "Sat, 21 Nov 2026 09:12:03 GMT"
-        return Page(self._objects[resource.kind], "1", "")
+        return Page(self._objects.get(resource.kind, []), "1", "")
 
     async def get(self, resource: Any, name: str, namespace: str = "") -> dict[str, Any]:
         if self._failure or name not in self._nodes:
@@ -572,9 +591,9 @@ def placed(driver: str, placement: str) -> dict[str, Any]:
 
 
 async def looked_at(
-    cluster: Cluster, *nodes: dict[str, Any], proxies: tuple[dict[str, Any], ...] = ()
+    cluster: Cluster, *nodes: dict[str, Any], proxies: tuple[dict[str, Any], ...] = (), as_hub: bool = False
 ) -> dict[str, Finding]:
-    checks = cluster_checks(cluster, nodes, proxies)
+    checks = cluster_checks(cluster, nodes, proxies, as_hub=as_hub)
     return {result.name: result.finding for result in await perform(checks, limit_s=5.0)}
 
 
@@ -600,6 +619,40 @@ async def test_a_cluster_that_refuses_is_told_with_its_words() -> None:
     found = await looked_at(Cluster(failure=403), node())
     assert found["CSIDriver"].what == "Kubernetes: list csidrivers: no"
     assert {name: it.level for name, it in found.items()} == dict.fromkeys(found, "warning") | {"CSIDriver": "wrong"}
+
+
+async def test_what_a_hub_may_not_list_is_wrong_and_says_what_to_apply() -> None:
+    found = (await looked_at(Cluster(forbidden=frozenset({"Pod", "Node"})), as_hub=True))["permissions"]
+    assert (found.level, found.what) == (
+        "wrong",
+        "the API server does not let the hub list nodes, pods, so it works from old records or none",
+    )
+    assert found.do.startswith(
+        "apply my-cluster/cloud again: kubectl apply -k my-cluster/cloud (its roles are those of "
+    )
+    assert "deploy/cloud/base/hub-rbac.yaml" in found.do
+    assert (await looked_at(Cluster(), as_hub=True))["permissions"].what == (
+        "the hub may list the objects that it needs: csidrivers, nodes, persistentvolumes, persistentvolumeclaims, "
+        "volumeattachments, pods"
+    )
+
+
+async def test_a_hub_without_any_role_is_wrong_and_each_advice_names_what_to_apply() -> None:
+    found = await looked_at(Cluster(failure=403), node(), as_hub=True)
+    refused = {name: it for name, it in found.items() if name != "clock"}
+    assert {it.do for it in refused.values()} == {found["permissions"].do}
+    assert found["permissions"].level == found["CSIDriver"].level == "wrong"
+
+
+async def test_an_api_server_that_does_not_answer_says_nothing_of_permissions() -> None:
+    found = (await looked_at(Cluster(failure=500), as_hub=True))["permissions"]
+    assert (found.level, found.what) == (
+        "warning", "the permissions of the hub are not known: Kubernetes: list csidrivers: no"
+    )  # fmt: skip
+
+
+async def test_a_user_of_the_doctor_who_is_not_the_hub_needs_no_permission_of_the_hubs() -> None:
+    assert "permissions" not in await looked_at(Cluster(forbidden=frozenset({"Pod"})))
 
 
 async def test_local_placement_without_a_topology_key_is_wrong_and_names_the_relay() -> None:
@@ -716,7 +769,9 @@ async def test_a_permission_that_every_volume_needs_is_wrong_when_it_is_missing_
             "get volumesnapshots.snapshot.storage.k8s.io (for volumes from snapshots)"
         ),
     )
-    assert "deploy/cloud/driver/rbac.yaml" in found.do
+    assert found.do.startswith(
+        "apply my-cluster/cloud, or my-cluster/<your driver>, again (deploy/cloud/driver/rbac.yaml has the roles)"
+    )
 
 
 async def test_a_permission_that_some_features_need_is_a_warning() -> None:
