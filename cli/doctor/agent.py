@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cli.doctor import csi_probe, hub_probe
-from cli.doctor.certificates import check_certificate
+from cli.doctor.certificates import check_certificate, is_refused
 from cli.doctor.clock import check_clock, skew_s
 from cli.doctor.disk import check_directory, check_propagation
 from cli.doctor.finding import Check, Finding, Level, Result, known, listed, ok, perform, warning, wrong
@@ -93,7 +93,8 @@ def _hub_checks(settings: AgentSettings) -> list[Check]:
             tls = TlsIdentity(files, server=False).context() if files is not None else None
             answer = await hub_probe.probe(settings.hub, tls)
         except (BridgeError, OSError) as error:
-            return wrong(str(error), advice(error))
+            refused = files is not None and is_refused(files, now=time.time())
+            return wrong(str(error), advice(error, refused=refused))
         if not answer.is_hub:
             return wrong(f"the server at {settings.hub} is no hub: it answers {answer.status}", "correct --hub")
         answered.append(answer)
@@ -119,8 +120,13 @@ _DROPPED = (
 )
 
 
-def advice(error: BaseException) -> str:
-    """What to do if the hub's address could not be used."""
+def advice(error: BaseException, *, refused: bool = False) -> str:
+    """What to do if the hub's address could not be used.
+
+    Args:
+        error: why not.
+        refused: whether this node's certificate is one that the hub refuses (`is_refused`).
+    """
     cause = error.__cause__ or error
     if isinstance(cause, ssl.SSLCertVerificationError):
         return _UNTRUSTED.get(
@@ -136,7 +142,12 @@ def advice(error: BaseException) -> str:
         return "see that the hub runs, and compare the port in --hub with the hub's --listen"
     if isinstance(cause, OSError) and cause.errno in {errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ETIMEDOUT}:
         return _DROPPED
-    return "see that the hub runs, and that --hub names it and no other server or proxy"
+    ended = isinstance(cause, ConnectionResetError | BrokenPipeError | EOFError)
+    return _REFUSED if refused and ended else _ODD
+
+
+_ODD = "see that the hub runs, and that --hub names it and no other server or proxy"
+_REFUSED = "see the check of the certificate: the hub ends the connection of a node whose certificate it refuses"
 
 
 _UNTRUSTED = {

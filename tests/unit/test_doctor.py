@@ -23,7 +23,7 @@ from cli.doctor.agent import (
     check_version,
     check_volumes,
 )
-from cli.doctor.certificates import check_certificate
+from cli.doctor.certificates import check_certificate, is_refused
 from cli.doctor.clock import check_clock, skew_s
 from cli.doctor.cluster import EDGE_LABEL
 from cli.doctor.cluster import checks_of as cluster_checks
@@ -287,6 +287,22 @@ def test_tls_files_that_do_not_fit_together_and_keys_that_all_may_read_are_told(
     assert (found.level, found.do) == ("warning", f"chmod o-rwx {first.key}")
 
 
+def test_a_peer_refuses_a_certificate_by_its_dates_and_its_authority_and_not_by_its_name(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    pem = authority.edge("n1")
+    made = pem.cert.stat().st_mtime
+
+    def refused(ca: Path, now: float) -> bool:
+        return is_refused(TlsFiles(ca, pem.cert, pem.key), now=now)
+
+    assert not refused(pem.ca, made)
+    assert not refused(pem.ca, made + 3_000)  # it expires soon
+    assert refused(pem.ca, made + 3_601)
+    assert refused(pem.ca, made - 600)
+    assert refused(Authority(tmp_path, name="another CA").path, made)
+    assert not refused(tmp_path / "none.pem", made)
+
+
 # -------------------- the agent --------------------
 
 
@@ -339,6 +355,23 @@ def test_a_hub_that_cannot_be_reached_is_told_with_what_is_in_the_way(cause: OSE
     error = DialError("wss://hub:1", "no")
     error.__cause__ = cause
     assert words in advice(error)
+
+
+@pytest.mark.parametrize(
+    "cause",
+    [ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"), asyncio.IncompleteReadError(b"", None)],
+)
+def test_a_connection_that_the_hub_ends_is_put_down_to_a_certificate_that_it_refuses(cause: Exception) -> None:
+    error = DialError("wss://hub:1", "no")
+    error.__cause__ = cause
+    assert "no other server or proxy" in advice(error)
+    assert advice(error, refused=True).startswith("see the check of the certificate: the hub ends the connection of ")
+
+
+def test_a_hub_that_cannot_be_asked_at_all_is_not_put_down_to_the_certificate() -> None:
+    error = DialError("wss://hub:1", "no")
+    error.__cause__ = ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
+    assert advice(error, refused=True) == advice(error)
 
 
 @pytest.mark.parametrize(
