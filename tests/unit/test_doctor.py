@@ -22,12 +22,14 @@ from cli.doctor.agent import (
     check_relay,
     check_version,
     check_volumes,
+    parts_seen,
+    service_log,
 )
 from cli.doctor.certificates import check_certificate, is_refused
 from cli.doctor.clock import check_clock, skew_s
 from cli.doctor.cluster import EDGE_LABEL
 from cli.doctor.cluster import checks_of as cluster_checks
-from cli.doctor.command import as_json, show
+from cli.doctor.command import as_json, check_nothing, show
 from cli.doctor.csi_probe import GET_CAPACITY
 from cli.doctor.disk import check_directory, check_propagation, check_room
 from cli.doctor.finding import Check, Level, Result, known, listed, ok, perform, warning, wrong
@@ -123,6 +125,25 @@ def test_a_report_for_programs_is_flat() -> None:
 def test_a_hub_is_asked_by_its_unix_socket_alone() -> None:
     with pytest.raises(SettingsError, match=r"--hub=.*: must be the hub's UNIX socket"):
         DoctorSettings.from_texts({"hub": "wss://hub:1"})
+
+
+def test_where_nothing_runs_the_units_log_is_named_if_the_unit_is_installed(tmp_path: Path) -> None:
+    elsewhere, installed = tmp_path / "run", tmp_path / "etc"
+    installed.mkdir()
+    assert service_log([elsewhere, installed]) == ""
+    (installed / "csi-bridge-edge.service").touch()
+    log = service_log([elsewhere, installed])
+    assert log == "journalctl -u csi-bridge-edge"
+    assert "journalctl" not in check_nothing("").do
+    assert check_nothing(log).do.startswith(
+        "the agent's unit csi-bridge-edge.service is installed here: read in journalctl -u csi-bridge-edge why it does "
+        "not run; "
+    )
+
+
+def test_a_socket_whose_process_has_ended_names_the_place_of_the_log(tmp_path: Path) -> None:
+    found = check_socket(tmp_path / "no", start="it", private=True, log="read journalctl -u it")
+    assert found.do == "start it; if it runs already, read journalctl -u it"
 
 
 # -------------------- clocks --------------------
@@ -380,6 +401,33 @@ def test_a_hub_that_cannot_be_asked_at_all_is_not_put_down_to_the_certificate() 
 )
 def test_a_kubelet_is_where_the_agent_leaves_the_mounting_to_it(own: bool, there: bool, level: str) -> None:
     assert check_kubelet(own=own, there=there, root=Path("/var/lib/kubelet")).level == level
+
+
+IN_A_POD = """\
+30 20 0:50 / / rw,relatime - overlay overlay rw
+31 30 8:1 /var/lib/kubelet/plugins {root}/plugins rw,relatime master:1 - ext4 /dev/sda1 rw
+32 30 8:1 /var/lib/kubelet/plugins_registry {root}/plugins_registry rw,relatime master:1 - ext4 /dev/sda1 rw
+33 31 0:60 / {root}/plugins/kubernetes.io/csi/d.example/1/globalmount rw,relatime - tmpfs tmpfs rw
+"""
+
+
+def test_an_agent_that_sees_a_part_of_the_root_directory_does_not_miss_the_kubelet(tmp_path: Path) -> None:
+    for name in ("plugins", "plugins_registry"):
+        (tmp_path / name).mkdir()
+    points = [mount.path for mount in parse(IN_A_POD.format(root=tmp_path))]
+    assert parts_seen(tmp_path, points) == ["plugins", "plugins_registry"]
+    found = check_kubelet(own=False, there=False, root=tmp_path, seen=["plugins", "plugins_registry"])
+    assert (found.level, found.what) == (
+        "ok",
+        f"whether a kubelet runs is not checked: this container sees only plugins, plugins_registry of {tmp_path}",
+    )
+
+
+def test_an_agent_that_sees_the_whole_root_directory_misses_the_kubelet(tmp_path: Path) -> None:
+    (tmp_path / "plugins").mkdir()
+    assert parts_seen(tmp_path, ["/", str(tmp_path)]) == []
+    (tmp_path / "pods").mkdir()
+    assert parts_seen(tmp_path, [mount.path for mount in parse(IN_A_POD.format(root=tmp_path))]) == []
 
 
 def test_a_driver_that_is_not_registered_is_named() -> None:
