@@ -99,6 +99,11 @@ class KubeError(BridgeError):
         return self.code == 404
 
     @property
+    def is_forbidden(self) -> bool:
+        """The user has no permission for it."""
+        return self.code == 403
+
+    @property
     def is_expired(self) -> bool:
         """The version to go on from is too old: list again (410 Gone)."""
         return self.code == 410

@@ -41,6 +41,9 @@ log = logging.getLogger("csi_bridge.transport")
 _SUBPROTOCOL = Subprotocol("csi-bridge")
 """Named in the WebSocket handshake, so that a foreign server or client is told apart before any frame."""
 
+PROBE = "csi-bridge-doctor"
+"""The User-Agent of the doctor, which asks for an answer and for no session."""
+
 MAX_FRAME_BYTES = 1_048_576
 """The largest WebSocket message accepted. A session's messages are about two chunks; this leaves a newer peer room."""
 
@@ -95,6 +98,7 @@ class WebSocket(asyncio.Protocol):
     __slots__ = (
         "_core",
         "_ended",
+        "_is_probe",
         "_later",
         "_limits",
         "_link",
@@ -146,6 +150,7 @@ class WebSocket(asyncio.Protocol):
         self._scheduled = False
         self._later: asyncio.TimerHandle | None = None
         self._reason = ""
+        self._is_probe = False
 
     # ---- asyncio's side ----------------------------------------------------------------------------------------------
 
@@ -327,8 +332,9 @@ class WebSocket(asyncio.Protocol):
         self._core.send_response(response)
         if response.status_code == 101:
             self._link = self._make_link(self)
-        else:
-            self._reason = self._reason or "it did not ask for a CSI Bridge session"
+        elif not self._reason:
+            self._is_probe = request.headers.get_all("User-Agent") == [PROBE]
+            self._reason = "it did not ask for a CSI Bridge session"
 
     def _on_response(self, _response: Response) -> None:
         assert self._opened is not None
@@ -386,7 +392,7 @@ class WebSocket(asyncio.Protocol):
                 self._opened.set_exception(ConnectionError(_no_hub(error)))
         elif self._link is None and self._transport is not None and not self._transport.is_closing():
             # Who says nothing and goes is a health check.
-            level = logging.DEBUG if left else logging.WARNING
+            level = logging.DEBUG if left else logging.INFO if self._is_probe else logging.WARNING
             log.log(level, "%s got no session: %s", self.peer().address, self._reason)
 
 

@@ -42,6 +42,14 @@ if [ ${#common} -gt 64 ]; then
     echo "$0: $name has ${#name} characters; a certificate can hold $((${#name} - ${#common} + 64))" >&2
     exit 2
 fi
+# openssl itself takes 0 and less: such a certificate has ended when it is made.
+days=${DAYS:-365}
+case $days in
+0* | *[!0-9]*)
+    echo "$0: DAYS=$days must be a whole number of days, 1 or more" >&2
+    exit 2
+    ;;
+esac
 
 mkdir -p "$directory"
 work=$(mktemp -d "$directory/.new-XXXXXX")
@@ -68,7 +76,7 @@ quietly openssl req -new -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes
         subjectKeyIdentifier=hash authorityKeyIdentifier=keyid
     [ -z "$alternatives" ] || printf '%s\n' "subjectAltName=$alternatives"
 } >"$work/tls.ext"
-quietly openssl x509 -req -in "$work/tls.csr" -CA "$directory/ca.crt" -CAkey "$directory/ca.key" -days "${DAYS:-365}" \
+quietly openssl x509 -req -in "$work/tls.csr" -CA "$directory/ca.crt" -CAkey "$directory/ca.key" -days "$days" \
     -set_serial "0x$(openssl rand -hex 16)" -extfile "$work/tls.ext" -out "$work/tls.crt"
 mkdir -p "$folder"
 cp "$directory/ca.crt" "$folder"

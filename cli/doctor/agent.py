@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import os
 import socket
 import ssl
 import time
@@ -10,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from cli.doctor import csi_probe, hub_probe
-from cli.doctor.certificates import check_certificate
+from cli.doctor.certificates import check_certificate, is_refused
 from cli.doctor.clock import check_clock, skew_s
 from cli.doctor.disk import check_directory, check_propagation
 from cli.doctor.finding import Check, Finding, Level, Result, known, listed, ok, perform, warning, wrong
-from cli.doctor.sockets import answers, check_socket
+from cli.doctor.sockets import LOOK_AT_LOG, answers, check_socket
 from cli.edge_volumes import ask
 from cloud.admission import SUBJECTS, Role
 from common.errors import BridgeError
@@ -29,9 +30,26 @@ State = dict[str, Any]
 _LOG = "look at the agent's log (journalctl -u csi-bridge-edge, or kubectl logs)"
 
 
+UNIT = "csi-bridge-edge"
+"""The agent's systemd unit (deploy/edge/csi-bridge-edge.service)."""
+
+UNIT_DIRECTORIES = tuple(
+    Path(directory) / "systemd/system" for directory in ("/etc", "/run", "/usr/local/lib", "/usr/lib", "/lib")
+)
+"""Where systemd looks for units (systemd.unit(5))."""
+
+
+def service_log(directories: Sequence[Path] = UNIT_DIRECTORIES) -> str:
+    """The command that shows the log of the agent's unit; empty if no such unit is installed."""
+    installed = any(os.access(directory / f"{UNIT}.service", os.F_OK) for directory in directories)
+    return f"journalctl -u {UNIT}" if installed else ""
+
+
 async def examine(status: Path, *, limit_s: float) -> list[Result]:
     """Look at the agent whose status socket that is."""
-    first = check_socket(status, start=f"csi-bridge edge run, with --status unix://{status}", private=True)
+    start = f"csi-bridge edge run, with --status unix://{status}"
+    log = f"read {found}" if (found := service_log()) else LOOK_AT_LOG
+    first = check_socket(status, start=start, private=True, log=log)
     results = [Result("socket", first)]
     if first.level is Level.WRONG:
         return results
@@ -93,7 +111,8 @@ def _hub_checks(settings: AgentSettings) -> list[Check]:
             tls = TlsIdentity(files, server=False).context() if files is not None else None
             answer = await hub_probe.probe(settings.hub, tls)
         except (BridgeError, OSError) as error:
-            return wrong(str(error), advice(error))
+            refused = files is not None and is_refused(files, now=time.time())
+            return wrong(str(error), advice(error, refused=refused))
         if not answer.is_hub:
             return wrong(f"the server at {settings.hub} is no hub: it answers {answer.status}", "correct --hub")
         answered.append(answer)
@@ -119,8 +138,13 @@ _DROPPED = (
 )
 
 
-def advice(error: BaseException) -> str:
-    """What to do if the hub's address could not be used."""
+def advice(error: BaseException, *, refused: bool = False) -> str:
+    """What to do if the hub's address could not be used.
+
+    Args:
+        error: why not.
+        refused: whether this node's certificate is one that the hub refuses (`is_refused`).
+    """
     cause = error.__cause__ or error
     if isinstance(cause, ssl.SSLCertVerificationError):
         return _UNTRUSTED.get(
@@ -136,7 +160,12 @@ def advice(error: BaseException) -> str:
         return "see that the hub runs, and compare the port in --hub with the hub's --listen"
     if isinstance(cause, OSError) and cause.errno in {errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ETIMEDOUT}:
         return _DROPPED
-    return "see that the hub runs, and that --hub names it and no other server or proxy"
+    ended = isinstance(cause, ConnectionResetError | BrokenPipeError | EOFError)
+    return _REFUSED if refused and ended else _ODD
+
+
+_ODD = "see that the hub runs, and that --hub names it and no other server or proxy"
+_REFUSED = "see the check of the certificate: the hub ends the connection of a node whose certificate it refuses"
 
 
 _UNTRUSTED = {
@@ -162,7 +191,8 @@ def _kubelet_checks(settings: AgentSettings) -> list[Check]:
 
     async def kubelet() -> Finding:
         there = await asyncio.to_thread(answers, root / KUBELET_SOCKET)
-        return check_kubelet(own=own, there=there, root=root)
+        seen = parts_seen(root.resolve(), [mount.path for mount in read_table(root).mounts])
+        return check_kubelet(own=own, there=there, root=root, seen=seen)
 
     async def propagation() -> Finding:
         return check_propagation(root.resolve(), read_table(root).mounts)
@@ -174,17 +204,39 @@ def _kubelet_checks(settings: AgentSettings) -> list[Check]:
     return checks
 
 
-def check_kubelet(*, own: bool, there: bool, root: Path) -> Finding:
-    """Whether there is a kubelet exactly where the agent leaves the mounting to one."""
+def parts_seen(root: Path, points: Sequence[str]) -> list[str]:
+    """The directories of a root directory that are mounted into a container without the rest; none if all is there.
+
+    Args:
+        root: without symbolic links.
+        points: where something is mounted.
+    """
+    if os.access(root / _PODS, os.F_OK):
+        return []
+    return sorted({path.name for path in map(Path, points) if path.parent == root})
+
+
+_PODS = "pods"
+"""Every kubelet makes it below its root directory when it starts."""
+
+
+def check_kubelet(*, own: bool, there: bool, root: Path, seen: Sequence[str] = ()) -> Finding:
+    """Whether there is a kubelet exactly where the agent leaves the mounting to one.
+
+    Args:
+        own: whether the agent mounts the volumes.
+        there: whether a kubelet answers.
+        root: the root directory.
+        seen: what is to be seen of it, if not all (`parts_seen`).
+    """
     if own and there:
         what = f"a kubelet answers below {root}, and the agent mounts volumes there, too"
         return wrong(what, "stop one of them; on a node with a kubelet the agent runs with --registration=observe")
+    if not own and not there and seen:
+        return ok(f"whether a kubelet runs is not checked: this container sees only {listed(seen)} of {root}")
     if not own and not there:
         what = f"no kubelet answers below {root}, and with --registration=observe the agent mounts nothing"
-        do = (
-            "start the kubelet, or correct --root-dir; without a kubelet the agent runs with --registration=own; in a "
-            "container that does not see all of --root-dir, ignore this"
-        )
+        do = "start the kubelet, or correct --root-dir; without a kubelet the agent runs with --registration=own"
         return warning(what, do)
     return ok(f"a kubelet mounts the volumes below {root}" if there else f"the agent mounts the volumes below {root}")
 

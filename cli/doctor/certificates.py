@@ -8,7 +8,7 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.x509.oid import NameOID
 
-from cli.doctor.finding import Finding, ok, warning, wrong
+from cli.doctor.finding import Finding, Level, ok, warning, wrong
 from cloud.admission import Subject
 from common.errors import timestamp
 from common.tls import TlsFiles, TlsIdentity
@@ -47,6 +47,22 @@ def check_certificate(
         or ok(
             f"{files.cert} is valid until {timestamp(chain[0].not_valid_after_utc.timestamp())} for {_said(chain[0])}"
         )
+    )
+
+
+def is_refused(files: TlsFiles, *, now: float) -> bool:
+    """Whether a peer with this CA refuses the certificate: by its dates, or because the CA has not signed it.
+
+    Files that cannot be read are refused by nobody: their process does not use them.
+    """
+    try:
+        chain = x509.load_pem_x509_certificates(files.cert.read_bytes())
+        authorities = x509.load_pem_x509_certificates(files.ca.read_bytes())
+    except (OSError, ValueError):
+        return False
+    found = (_check_time(chain[0], "", now), _check_time(authorities[0], "", now))
+    return any(it is not None and it.level is Level.WRONG for it in found) or bool(
+        _check_signature(chain, authorities, files)
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from cli.doctor.clock import check_clock, skew_s
-from cli.doctor.finding import NO_API_SERVER, Check, Finding, Result, listed, ok, perform, warning, wrong
+from cli.doctor.finding import HUBS_ROLES, NO_API_SERVER, Check, Finding, Result, listed, ok, perform, warning, wrong
 from cli.doctor.storage_classes import check_classes
 from cloud.node_marks import EDGE
 from common.errors import SettingsError
@@ -36,9 +36,17 @@ class Api(Protocol):
 
 
 async def examine(
-    kubeconfig: str, nodes: Sequence[State], proxies: Sequence[State] = (), *, limit_s: float
+    kubeconfig: str, nodes: Sequence[State], proxies: Sequence[State] = (), *, as_hub: bool = False, limit_s: float
 ) -> list[Result]:
-    """Look at a cluster, for the drivers that the hub's nodes have reported and its proxy drivers serve."""
+    """Look at a cluster, for the drivers that the hub's nodes have reported and its proxy drivers serve.
+
+    Args:
+        kubeconfig: a file, or `in-cluster`.
+        nodes: all that the hub knows.
+        proxies: the proxy drivers.
+        as_hub: whether the kubeconfig is the hub's, so that its permissions are the hub's.
+        limit_s: for each check.
+    """
     try:  # here, because the library is large, and is missing where nobody needs it
         from cloud.kube import connect
     except ModuleNotFoundError as error:
@@ -46,15 +54,16 @@ async def examine(
         return [Result("Kubernetes", warning(f"the cluster is not looked at: no package {error.name} is here", do))]
     try:
         async with connect(kubeconfig) as kube:
-            return await perform(checks_of(kube, nodes, proxies), limit_s=limit_s)
+            return await perform(checks_of(kube, nodes, proxies, as_hub=as_hub), limit_s=limit_s)
     except SettingsError as error:
         return [Result("Kubernetes", wrong(str(error), "correct --kubeconfig"))]
 
 
-def checks_of(kube: Api, nodes: Sequence[State], proxies: Sequence[State] = ()) -> list[Check]:
+def checks_of(kube: Api, nodes: Sequence[State], proxies: Sequence[State] = (), *, as_hub: bool = False) -> list[Check]:
     """The checks, of which the first one asks for what the others need."""
     from cloud.kube import RESOURCES, KubeError
 
+    roles = HUBS_ROLES if as_hub else _MORE_ROLES
     drivers = sorted({driver for node in nodes for driver in node["drivers"]})
     csi_nodes = _CsiNodes(kube)
 
@@ -62,7 +71,7 @@ def checks_of(kube: Api, nodes: Sequence[State], proxies: Sequence[State] = ()) 
         try:
             page = await kube.list(RESOURCES["CSIDriver"], limit=0)
         except KubeError as error:
-            return wrong(str(error), "see that the API server runs, and that the hub's ServiceAccount has its roles")
+            return wrong(str(error), roles if error.is_forbidden else f"see that the API server runs; {NO_API_SERVER}")
         there = {item["metadata"]["name"] for item in page.items}
         missing = [name for name in drivers if name not in there]
         if missing:
@@ -77,14 +86,14 @@ def checks_of(kube: Api, nodes: Sequence[State], proxies: Sequence[State] = ()) 
         try:
             return check_registered(looked_at, {node["node"]: await csi_nodes.of(node["node"]) for node in looked_at})
         except KubeError as error:
-            return warning(str(error), _MORE_ROLES)
+            return warning(str(error), roles)
 
     async def topology() -> Finding:
         looked_at = [node for node in nodes if node["drivers"]][:_MOST_NODES]
         try:
             entries = {node["node"]: await csi_nodes.of(node["node"]) for node in looked_at}
         except KubeError as error:
-            return warning(str(error), _MORE_ROLES)
+            return warning(str(error), roles)
         return check_topology(looked_at, entries, {proxy["driver"]: proxy.get("placement", "") for proxy in proxies})
 
     async def edge_nodes() -> Finding:
@@ -93,7 +102,7 @@ def checks_of(kube: Api, nodes: Sequence[State], proxies: Sequence[State] = ()) 
             labelled = sorted(it["name"] for it in found if EDGE in (it.get("labels") or {}))[:_MOST_NODES]
             entries = {name: await csi_nodes.of(name) for name in labelled}
         except KubeError as error:
-            return warning(str(error), _MORE_ROLES)
+            return warning(str(error), roles)
         return check_edge_nodes(entries, nodes)
 
     async def storage_classes() -> Finding:
@@ -103,7 +112,7 @@ def checks_of(kube: Api, nodes: Sequence[State], proxies: Sequence[State] = ()) 
             claims = (await kube.list(RESOURCES["PersistentVolumeClaim"], limit=0)).items
             objects = {it["metadata"]["name"] for it in (await kube.list(RESOURCES["CSIDriver"], limit=0)).items}
         except KubeError as error:
-            return warning(f"the StorageClasses are not looked at: {error}", _MORE_ROLES)
+            return warning(f"the StorageClasses are not looked at: {error}", roles)
         at = {node["node"] for node in nodes}
         return check_classes(classes, known, objects=objects, claims=claims, nodes=at, now=time.time())
 
@@ -115,7 +124,11 @@ def checks_of(kube: Api, nodes: Sequence[State], proxies: Sequence[State] = ()) 
             return warning(str(error), "see the check of the CSIDriver objects")
         return check_clock(skew_s(kube.date, asked=asked, answered=time.time()), of="the API server")
 
+    async def permissions() -> Finding:
+        return await check_permissions(kube)
+
     return [
+        *([Check("permissions", permissions, NO_API_SERVER)] if as_hub else []),
         Check("CSIDriver", csi_drivers, NO_API_SERVER),
         Check("CSINode", registered, NO_API_SERVER),
         Check("topology", topology, NO_API_SERVER),
@@ -126,6 +139,25 @@ def checks_of(kube: Api, nodes: Sequence[State], proxies: Sequence[State] = ()) 
 
 
 _MORE_ROLES = "give the user or ServiceAccount of this command the roles of the hub (deploy/cloud/base/hub-rbac.yaml)"
+
+
+async def check_permissions(kube: Api) -> Finding:
+    """Whether the hub, with whose account this is asked, may list every kind that it needs."""
+    from cloud.kube import RESOURCES, KubeError
+    from cloud.sync.cluster import WATCHED
+
+    forbidden = []
+    for resource in (RESOURCES[kind] for kind in WATCHED):
+        try:
+            await kube.list(resource, limit=1)
+        except KubeError as error:
+            if not error.is_forbidden:
+                return warning(f"the permissions of the hub are not known: {error}", NO_API_SERVER)
+            forbidden.append(resource.plural)
+    if forbidden:
+        what = f"the API server does not let the hub list {', '.join(forbidden)}, so it works from old records or none"
+        return wrong(what, HUBS_ROLES)
+    return ok(f"the hub may list the objects that it needs: {', '.join(RESOURCES[kind].plural for kind in WATCHED)}")
 
 
 class _CsiNodes:

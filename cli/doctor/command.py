@@ -36,15 +36,18 @@ async def examine(settings: DoctorSettings) -> Report:
     told = state["settings"].get("kubeconfig", [None])[0] if state is not None else None
     sockets = settings.endpoint or _there(DriverSettings.endpoint)
     if kubeconfig := settings.kubeconfig or told:
+        as_hub = kubeconfig == told
         nodes, drivers = (state["nodes"], state["drivers"]) if state is not None else ([], await _served(sockets))
-        found[f"Kubernetes by {kubeconfig}"] = await cluster.examine(kubeconfig, nodes, drivers, limit_s=limit_s)
+        found[f"Kubernetes by {kubeconfig}"] = await cluster.examine(
+            kubeconfig, nodes, drivers, as_hub=as_hub, limit_s=limit_s
+        )
     for socket in sockets:
         found[f"proxy driver at {socket}"] = await proxy.examine(socket, limit_s=limit_s)
     if sockets:
         found["sidecars beside the proxy driver"] = await permissions.examine(limit_s=limit_s)
     for socket in [settings.status] if settings.status is not None else _there(AgentSettings.status):
         found[f"edge agent at {socket}"] = await agent.examine(socket, limit_s=limit_s)
-    return found or {"this host": [Result("processes", _nothing())]}
+    return found or {"this host": [Result("processes", check_nothing(agent.service_log()))]}
 
 
 def show(report: Report) -> Iterator[str]:
@@ -112,10 +115,17 @@ def _there(usual: Path | None) -> list[Path]:
         return [usual] if usual is not None else []
 
 
-def _nothing() -> Finding:
+def check_nothing(log: str) -> Finding:
+    """What to say where no process was found.
+
+    Args:
+        log: the command that shows the log of the agent's unit; empty if no such unit is installed.
+    """
     places = ", ".join(str(path) for path in (HubSettings.uds, DriverSettings.endpoint, AgentSettings.status))
     do = (
         "start the process that should run on this host, and look at its log; if its socket is elsewhere, name it by "
         "--hub, --endpoint or --status"
     )
+    if log:
+        do = f"the agent's unit {agent.UNIT}.service is installed here: read in {log} why it does not run; else {do}"
     return wrong(f"nothing of CSI Bridge was found here ({places})", do)

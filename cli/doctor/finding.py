@@ -11,6 +11,12 @@ NO_API_SERVER = (
 )
 """What to do if the API server of Kubernetes does not answer."""
 
+HUBS_ROLES = (
+    "apply my-cluster/cloud again: kubectl apply -k my-cluster/cloud (its roles are those of "
+    "deploy/cloud/base/hub-rbac.yaml)"
+)
+"""What to do if the API server refuses what the hub needs."""
+
 
 class Level(StrEnum):
     """How it stands. Only `WRONG` makes the command fail."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from cli.doctor.certificates import check_certificate
 from cli.doctor.disk import check_directory
-from cli.doctor.finding import Check, Finding, Level, Result, known, listed, ok, perform, warning, wrong
+from cli.doctor.finding import HUBS_ROLES, Check, Finding, Level, Result, known, listed, ok, perform, warning, wrong
 from cli.doctor.sockets import check_socket
 from cli.hub_state import ask
 from cloud.hub_settings import HubSettings
@@ -28,6 +28,9 @@ _RECENT_S = 3 * LONGEST_REDIAL_S
 """A refused peer comes again every 30 s at the latest: one that stayed away for so long was mended or stopped."""
 
 _MOST_PROBLEMS = 20
+
+_READS = ("Kubernetes: list ", "Kubernetes: watch ")
+"""How a problem begins if the API server gives no objects of a kind. The hub lists only kinds that it must have."""
 
 _ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  # where to try what listens on every interface
 
@@ -91,7 +94,10 @@ def check_knowledge(state: State) -> Iterator[Finding]:
     if state["trouble"]:
         yield wrong(f"the hub cannot write its records: {state['trouble']}", "make room on the disk of --state-dir")
     for problem in state["problems"][:_MOST_PROBLEMS]:
-        yield warning(problem, "correct what the message names; docs/troubleshooting.md has it")
+        if problem.startswith(_READS) and " is forbidden: " in problem:
+            yield wrong(problem, HUBS_ROLES)
+        else:
+            yield warning(problem, "correct what the message names; docs/troubleshooting.md has it")
     if (more := len(state["problems"]) - _MOST_PROBLEMS) > 0:
         yield warning(f"there are {more} more problems", "see csi-bridge status")
 

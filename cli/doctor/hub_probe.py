@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from common.endpoint import Endpoint
 from common.errors import DialError
 from common.parsers import HostPort
-from common.transport import in_words
+from common.transport import PROBE, in_words
 
 _MOST_BYTES = 16_384
 """Of an answer's head; a hub's has 200."""
@@ -58,15 +58,15 @@ async def probe(endpoint: Endpoint, tls: ssl.SSLContext | None) -> Answer:
         try:
             asked = time.time()
             host = HostPort(endpoint.host, endpoint.port)
-            writer.write(f"GET / HTTP/1.1\r\nHost: {host}\r\nUser-Agent: csi-bridge-doctor\r\n\r\n".encode())
+            writer.write(f"GET / HTTP/1.1\r\nHost: {host}\r\nUser-Agent: {PROBE}\r\n\r\n".encode())
             head = await reader.readuntil(b"\r\n\r\n")
             return _read(head, asked, time.time())
         finally:
             writer.close()
             with contextlib.suppress(OSError):
                 await writer.wait_closed()
-    except (asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-        raise DialError(str(endpoint), "the server there does not answer as a hub does") from None
+    except (asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
+        raise DialError(str(endpoint), "the server there does not answer as a hub does") from error
     except (OSError, UnicodeError) as error:  # a TLS error is an OSError; a UnicodeError: the name cannot be a host's
         raise DialError(str(endpoint), in_words(error)) from error
 

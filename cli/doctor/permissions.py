@@ -25,8 +25,8 @@ ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """Where Kubernetes puts a pod's token and the name of its namespace."""
 
 _DO = (
-    "apply deploy/cloud/driver/rbac.yaml, or the roles that the sidecar's release ships; until then the sidecar's log "
-    "says 'forbidden'"
+    "apply my-cluster/cloud, or my-cluster/<your driver>, again (deploy/cloud/driver/rbac.yaml has the roles), or the "
+    "roles that the sidecar's release ships; until then the sidecar's log says 'forbidden'"
 )
 
 

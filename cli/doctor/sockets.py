@@ -15,13 +15,17 @@ _CONNECTED = "03"
 """SS_CONNECTED (linux/net.h)."""
 
 
-def check_socket(path: Path, *, start: str, private: bool) -> Finding:
+LOOK_AT_LOG = "look at its log"
+
+
+def check_socket(path: Path, *, start: str, private: bool, log: str = LOOK_AT_LOG) -> Finding:
     """Whether somebody listens there.
 
     Args:
         path: the socket.
         start: what listens there when it runs, with its flag.
         private: whether nobody but its user and group should be able to connect.
+        log: how to read the log of that.
     """
     try:
         found = path.stat()
@@ -32,7 +36,7 @@ def check_socket(path: Path, *, start: str, private: bool) -> Finding:
             probe.connect(str(path))
             pid, uid, _ = peer_credentials(probe)
     except OSError as error:
-        return _refusal(path, error, start)
+        return _refusal(path, error, start, log)
     mode = stat.S_IMODE(found.st_mode)
     text = f"pid {pid} uid {uid} listens on {path} (mode {mode:04o})"
     if private and mode & stat.S_IWOTH:
@@ -61,15 +65,13 @@ def connections(path: Path, table: str) -> int:
     return sum(len(row) == 8 and row[5] == _CONNECTED and row[7] == str(path) for row in rows)
 
 
-def _refusal(path: Path, error: OSError, start: str) -> Finding:
+def _refusal(path: Path, error: OSError, start: str, log: str) -> Finding:
+    do = f"start {start}; if it runs already, {log}"
     match error.errno:
         case errno.ENOENT | errno.ENOTDIR:
-            return wrong(f"{path} does not exist", f"start {start}; if it runs already, look at its log")
+            return wrong(f"{path} does not exist", do)
         case errno.ECONNREFUSED:
-            return wrong(
-                f"nobody listens on {path}: the process that made it has ended",
-                f"start {start}; if it runs already, look at its log",
-            )
+            return wrong(f"nobody listens on {path}: the process that made it has ended", do)
         case errno.EACCES | errno.EPERM:
             return wrong(f"{path} is closed to this user", "run the doctor as root, or as the user of that process")
     return wrong(f"{path} cannot be tried: {error.strerror or error}", f"look at the log of {start}")

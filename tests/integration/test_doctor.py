@@ -102,6 +102,28 @@ def test_a_certificate_of_another_node_is_told_at_the_node_and_who_was_refused_a
         assert nodes.startswith("the hub knows no edge node\n\nREFUSED: ")
 
 
+def test_a_hub_that_ends_the_connection_of_an_expired_certificate_is_put_down_to_it(
+    short_dir: Path, tmp_path: Path
+) -> None:
+    authority = Authority(tmp_path)
+    bridge = Bridge(short_dir, tmp_path)
+    with bridge:
+        bridge.start_hub(*authority.hub().flags)
+        pem = authority.issue("system:node:n1", "system:nodes", file="old", expired=True)
+        agent = bridge.start_agent("n1", flags=(f"--hub=wss://{bridge.hub.address}", *pem.flags))
+        told = json.loads(by_hand("doctor", "-o", "json", f"--status=unix://{agent.socket}").stdout)["findings"]
+        advice = {one["check"]: one["do"] for one in told if one["level"] == "wrong"}
+        assert advice["hub"].startswith("see the check of the certificate")
+        assert advice["certificate"].startswith("replace the file")
+
+
+def test_the_doctors_own_probe_is_no_warning_in_the_hubs_log(world: World) -> None:
+    findings(f"--status=unix://{world.agent.socket}")
+    asked = "got no session: it did not ask for a CSI Bridge session"
+    world.bridge.hub.wait_logged(asked)
+    assert [line["level"] for line in world.bridge.hub.logged(asked)] == ["info"]
+
+
 def test_a_hub_whose_certificate_the_node_does_not_trust_is_wrong(short_dir: Path, tmp_path: Path) -> None:
     bridge = Bridge(short_dir, tmp_path)
     with bridge:

@@ -37,11 +37,11 @@ async def test_what_a_cluster_has_and_lacks_is_seen_with_the_hubs_permissions(
         await asyncio.to_thread(control_plane.api.create, manifest)
     await asyncio.to_thread(control_plane.apply, DEPLOY / "cloud" / "base" / "hub-rbac.yaml")
     kubeconfig = str(await asyncio.to_thread(control_plane.service_account_kubeconfig, "csi-bridge", "csi-bridge-hub"))
-    well = await cluster.examine(kubeconfig, [reported(f"{namespace}-n1", there)], limit_s=30.0)
+    well = await cluster.examine(kubeconfig, [reported(f"{namespace}-n1", there)], as_hub=True, limit_s=30.0)
     # Other tests leave labelled nodes in this cluster.
     assert [(result.name, result.finding.level) for result in well if result.name != "edge nodes"] == [
-        ("CSIDriver", Level.OK), ("CSINode", Level.OK), ("topology", Level.OK), ("StorageClass", Level.OK),
-        ("clock", Level.OK),
+        ("permissions", Level.OK), ("CSIDriver", Level.OK), ("CSINode", Level.OK), ("topology", Level.OK),
+        ("StorageClass", Level.OK), ("clock", Level.OK),
     ]  # fmt: skip
     local = [{"driver": there, "placement": "local"}]
     found = await cluster.examine(kubeconfig, [reported(f"{namespace}-n1", there)], local, limit_s=30.0)
@@ -53,6 +53,21 @@ async def test_what_a_cluster_has_and_lacks_is_seen_with_the_hubs_permissions(
     assert csi_node.finding.what.startswith(
         f"the CSINode has no entry for {lacking} on {namespace}-n1, {there} on {namespace}-n2: "
     )
+
+
+async def test_a_hub_whose_roles_are_gone_is_wrong_and_names_every_kind_that_it_cannot_list(
+    control_plane: ControlPlane, namespace: str
+) -> None:
+    account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "bare", "namespace": namespace}}
+    await asyncio.to_thread(control_plane.api.create, account)
+    kubeconfig = str(await asyncio.to_thread(control_plane.service_account_kubeconfig, namespace, "bare"))
+    found = await cluster.examine(
+        kubeconfig, [reported(f"{namespace}-n1", f"{namespace}.csi")], as_hub=True, limit_s=30.0
+    )
+    first = found[0].finding
+    assert (found[0].name, first.level) == ("permissions", Level.WRONG)
+    for kind in ("csidrivers", "nodes", "persistentvolumes", "persistentvolumeclaims", "volumeattachments", "pods"):
+        assert kind in first.what
 
 
 async def test_the_sidecars_permissions_are_those_of_their_service_account(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import shlex
 import ssl
@@ -235,10 +236,10 @@ def test_the_first_way_out_of_every_network_policy_is_to_the_api_server(path: st
 needs_openssl = needs.skip_without(needs.program("openssl"))
 
 
-def certify(directory: Path, *argv: str) -> subprocess.CompletedProcess[str]:
-    """Call certificates.sh."""
+def certify(directory: Path, *argv: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Call certificates.sh, with these variables in its environment."""
     command = [str(DEPLOY / "certificates.sh"), str(directory), *argv]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | variables)
 
 
 def files(directory: Path) -> dict[str, bytes]:
@@ -322,6 +323,27 @@ def test_a_name_that_no_certificate_can_hold_is_refused_with_the_limit(role: str
     assert done.returncode != 0
     assert done.stderr.endswith(f"has {longest + 1} characters; a certificate can hold {longest}\n")
     assert files(tmp_path) == before
+
+
+@needs_openssl
+@pytest.mark.parametrize("days", ["0", "-1", "00", "1y", "1.5", " 7"])
+def test_days_that_make_no_certificate_that_counts_are_refused_before_anything_is_made(
+    days: str, tmp_path: Path
+) -> None:
+    tls = tmp_path / "tls"
+    done = certify(tls, "edge", "n1", DAYS=days)
+    assert (done.returncode, done.stderr) == (
+        2, f"{DEPLOY}/certificates.sh: DAYS={days} must be a whole number of days, 1 or more\n"
+    )  # fmt: skip
+    assert not tls.exists()
+
+
+@needs_openssl
+def test_a_certificate_ends_after_the_days_that_were_asked_for(tmp_path: Path) -> None:
+    for days, expected in (("10", 10), ("", 365)):
+        assert certify(tmp_path, "edge", "n1", DAYS=days).returncode == 0
+        made = load_pem_x509_certificate((tmp_path / "edge-n1/tls.crt").read_bytes())
+        assert (made.not_valid_after_utc - made.not_valid_before_utc).days == expected
 
 
 # ---- the systemd unit ------------------------------------------------------------------------------------------------

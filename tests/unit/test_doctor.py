@@ -22,11 +22,13 @@ from cli.doctor.agent import (
     check_relay,
     check_version,
     check_volumes,
+    parts_seen,
+    service_log,
 )
-from cli.doctor.certificates import check_certificate
+from cli.doctor.certificates import check_certificate, is_refused
 from cli.doctor.clock import check_clock, skew_s
 from cli.doctor.cluster import checks_of as cluster_checks
-from cli.doctor.command import as_json, show
+from cli.doctor.command import as_json, check_nothing, show
 from cli.doctor.csi_probe import GET_CAPACITY
 from cli.doctor.disk import check_directory, check_propagation, check_room
 from cli.doctor.finding import Check, Level, Result, known, listed, ok, perform, warning, wrong
@@ -123,6 +125,25 @@ def test_a_report_for_programs_is_flat() -> None:
 def test_a_hub_is_asked_by_its_unix_socket_alone() -> None:
     with pytest.raises(SettingsError, match=r"--hub=.*: must be the hub's UNIX socket"):
         DoctorSettings.from_texts({"hub": "wss://hub:1"})
+
+
+def test_where_nothing_runs_the_units_log_is_named_if_the_unit_is_installed(tmp_path: Path) -> None:
+    elsewhere, installed = tmp_path / "run", tmp_path / "etc"
+    installed.mkdir()
+    assert service_log([elsewhere, installed]) == ""
+    (installed / "csi-bridge-edge.service").touch()
+    log = service_log([elsewhere, installed])
+    assert log == "journalctl -u csi-bridge-edge"
+    assert "journalctl" not in check_nothing("").do
+    assert check_nothing(log).do.startswith(
+        "the agent's unit csi-bridge-edge.service is installed here: read in journalctl -u csi-bridge-edge why it does "
+        "not run; "
+    )
+
+
+def test_a_socket_whose_process_has_ended_names_the_place_of_the_log(tmp_path: Path) -> None:
+    found = check_socket(tmp_path / "no", start="it", private=True, log="read journalctl -u it")
+    assert found.do == "start it; if it runs already, read journalctl -u it"
 
 
 # -------------------- clocks --------------------
@@ -287,6 +308,22 @@ def test_tls_files_that_do_not_fit_together_and_keys_that_all_may_read_are_told(
     assert (found.level, found.do) == ("warning", f"chmod o-rwx {first.key}")
 
 
+def test_a_peer_refuses_a_certificate_by_its_dates_and_its_authority_and_not_by_its_name(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    pem = authority.edge("n1")
+    made = pem.cert.stat().st_mtime
+
+    def refused(ca: Path, now: float) -> bool:
+        return is_refused(TlsFiles(ca, pem.cert, pem.key), now=now)
+
+    assert not refused(pem.ca, made)
+    assert not refused(pem.ca, made + 3_000)  # it expires soon
+    assert refused(pem.ca, made + 3_601)
+    assert refused(pem.ca, made - 600)
+    assert refused(Authority(tmp_path, name="another CA").path, made)
+    assert not refused(tmp_path / "none.pem", made)
+
+
 # -------------------- the agent --------------------
 
 
@@ -342,11 +379,55 @@ def test_a_hub_that_cannot_be_reached_is_told_with_what_is_in_the_way(cause: OSE
 
 
 @pytest.mark.parametrize(
+    "cause",
+    [ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"), asyncio.IncompleteReadError(b"", None)],
+)
+def test_a_connection_that_the_hub_ends_is_put_down_to_a_certificate_that_it_refuses(cause: Exception) -> None:
+    error = DialError("wss://hub:1", "no")
+    error.__cause__ = cause
+    assert "no other server or proxy" in advice(error)
+    assert advice(error, refused=True).startswith("see the check of the certificate: the hub ends the connection of ")
+
+
+def test_a_hub_that_cannot_be_asked_at_all_is_not_put_down_to_the_certificate() -> None:
+    error = DialError("wss://hub:1", "no")
+    error.__cause__ = ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
+    assert advice(error, refused=True) == advice(error)
+
+
+@pytest.mark.parametrize(
     ("own", "there", "level"),
     [(True, False, "ok"), (True, True, "wrong"), (False, True, "ok"), (False, False, "warning")],
 )
 def test_a_kubelet_is_where_the_agent_leaves_the_mounting_to_it(own: bool, there: bool, level: str) -> None:
     assert check_kubelet(own=own, there=there, root=Path("/var/lib/kubelet")).level == level
+
+
+IN_A_POD = """\
+30 20 0:50 / / rw,relatime - overlay overlay rw
+31 30 8:1 /var/lib/kubelet/plugins {root}/plugins rw,relatime master:1 - ext4 /dev/sda1 rw
+32 30 8:1 /var/lib/kubelet/plugins_registry {root}/plugins_registry rw,relatime master:1 - ext4 /dev/sda1 rw
+33 31 0:60 / {root}/plugins/kubernetes.io/csi/d.example/1/globalmount rw,relatime - tmpfs tmpfs rw
+"""
+
+
+def test_an_agent_that_sees_a_part_of_the_root_directory_does_not_miss_the_kubelet(tmp_path: Path) -> None:
+    for name in ("plugins", "plugins_registry"):
+        (tmp_path / name).mkdir()
+    points = [mount.path for mount in parse(IN_A_POD.format(root=tmp_path))]
+    assert parts_seen(tmp_path, points) == ["plugins", "plugins_registry"]
+    found = check_kubelet(own=False, there=False, root=tmp_path, seen=["plugins", "plugins_registry"])
+    assert (found.level, found.what) == (
+        "ok",
+        f"whether a kubelet runs is not checked: this container sees only plugins, plugins_registry of {tmp_path}",
+    )
+
+
+def test_an_agent_that_sees_the_whole_root_directory_misses_the_kubelet(tmp_path: Path) -> None:
+    (tmp_path / "plugins").mkdir()
+    assert parts_seen(tmp_path, ["/", str(tmp_path)]) == []
+    (tmp_path / "pods").mkdir()
+    assert parts_seen(tmp_path, [mount.path for mount in parse(IN_A_POD.format(root=tmp_path))]) == []
 
 
 def test_a_driver_that_is_not_registered_is_named() -> None:
@@ -446,6 +527,19 @@ def test_a_hub_that_lost_something_or_cannot_write_is_wrong_and_has_problems_by_
     assert list(check_hub_knowledge(hub())) == []
 
 
+def test_a_kind_that_the_hub_may_not_read_is_wrong_and_a_secret_of_a_volume_is_a_warning() -> None:
+    user = 'User "system:serviceaccount:csi-bridge:csi-bridge-hub" cannot'
+    problems = [
+        f'Kubernetes: list pods: pods is forbidden: {user} list resource "pods"',
+        f'Kubernetes: watch nodes: nodes is forbidden: {user} watch resource "nodes"',
+        f'Kubernetes: get Secret shop/key: secrets "key" is forbidden: {user} get resource "secrets"',
+        "Kubernetes: list pods: https://api did not answer in time",
+    ]
+    found = list(check_hub_knowledge(hub(problems=problems)))
+    assert [finding.level for finding in found] == ["wrong", "wrong", "warning", "warning"]
+    assert "kubectl apply -k my-cluster/cloud" in found[0].do
+
+
 async def test_around_a_hub_that_does_not_tell_its_settings_nothing_is_looked_at() -> None:
     (result,) = await perform(_surroundings(None), limit_s=5.0)
     assert (result.name, result.finding.level, result.finding.do) == ("settings", "warning", "restart the hub")
@@ -531,7 +625,10 @@ def test_a_proxy_driver_without_sidecars_is_told() -> None:
 
 
 class Cluster:
-    """An API server with these CSIDrivers, CSINodes (drivers, or drivers with topology keys), Nodes and classes."""
+    """An API server with these CSIDrivers, CSINodes (drivers, or drivers with topology keys), Nodes and classes.
+
+    It lists no kind of `forbidden`.
+    """
 
     def __init__(
         self,
@@ -540,10 +637,11 @@ class Cluster:
         labelled: tuple[str, ...] = (),
         classes: dict[str, str] | None = None,
         claims: tuple[dict[str, Any], ...] = (),
+        forbidden: frozenset[str] = frozenset(),
         **nodes: list[str] | dict[str, list[str]],
     ) -> None:
         self.date = ""
-        self._failure, self._nodes = failure, nodes
+        self._failure, self._nodes, self._forbidden = failure, nodes, forbidden
         self._objects = {
             "CSIDriver": [{"metadata": {"name": name}} for name in drivers],
             "Node": [{"metadata": {"name": name, "labels": {EDGE_LABEL: "kubelet"}}} for name in labelled]
@@ -555,8 +653,10 @@ class Cluster:
     async def list(self, resource: Any, *, limit: int, more: str = "") -> Page:
         if self._failure:
             raise KubeError(f"list {resource.plural}", self._failure, "", "no")
+        if resource.kind in self._forbidden:
+            raise KubeError(f"list {resource.plural}", 403, "Forbidden", "no")
         self.date = "Sat, 21 Nov 2026 09:12:03 GMT"
-        return Page(self._objects[resource.kind], "1", "")
+        return Page(self._objects.get(resource.kind, []), "1", "")
 
     async def get(self, resource: Any, name: str, namespace: str = "") -> dict[str, Any]:
         if self._failure or name not in self._nodes:
@@ -572,9 +672,9 @@ def placed(driver: str, placement: str) -> dict[str, Any]:
 
 
 async def looked_at(
-    cluster: Cluster, *nodes: dict[str, Any], proxies: tuple[dict[str, Any], ...] = ()
+    cluster: Cluster, *nodes: dict[str, Any], proxies: tuple[dict[str, Any], ...] = (), as_hub: bool = False
 ) -> dict[str, Finding]:
-    checks = cluster_checks(cluster, nodes, proxies)
+    checks = cluster_checks(cluster, nodes, proxies, as_hub=as_hub)
     return {result.name: result.finding for result in await perform(checks, limit_s=5.0)}
 
 
@@ -600,6 +700,40 @@ async def test_a_cluster_that_refuses_is_told_with_its_words() -> None:
     found = await looked_at(Cluster(failure=403), node())
     assert found["CSIDriver"].what == "Kubernetes: list csidrivers: no"
     assert {name: it.level for name, it in found.items()} == dict.fromkeys(found, "warning") | {"CSIDriver": "wrong"}
+
+
+async def test_what_a_hub_may_not_list_is_wrong_and_says_what_to_apply() -> None:
+    found = (await looked_at(Cluster(forbidden=frozenset({"Pod", "Node"})), as_hub=True))["permissions"]
+    assert (found.level, found.what) == (
+        "wrong",
+        "the API server does not let the hub list nodes, pods, so it works from old records or none",
+    )
+    assert found.do.startswith(
+        "apply my-cluster/cloud again: kubectl apply -k my-cluster/cloud (its roles are those of "
+    )
+    assert "deploy/cloud/base/hub-rbac.yaml" in found.do
+    assert (await looked_at(Cluster(), as_hub=True))["permissions"].what == (
+        "the hub may list the objects that it needs: csidrivers, nodes, persistentvolumes, persistentvolumeclaims, "
+        "volumeattachments, pods"
+    )
+
+
+async def test_a_hub_without_any_role_is_wrong_and_each_advice_names_what_to_apply() -> None:
+    found = await looked_at(Cluster(failure=403), node(), as_hub=True)
+    refused = {name: it for name, it in found.items() if name != "clock"}
+    assert {it.do for it in refused.values()} == {found["permissions"].do}
+    assert found["permissions"].level == found["CSIDriver"].level == "wrong"
+
+
+async def test_an_api_server_that_does_not_answer_says_nothing_of_permissions() -> None:
+    found = (await looked_at(Cluster(failure=500), as_hub=True))["permissions"]
+    assert (found.level, found.what) == (
+        "warning", "the permissions of the hub are not known: Kubernetes: list csidrivers: no"
+    )  # fmt: skip
+
+
+async def test_a_user_of_the_doctor_who_is_not_the_hub_needs_no_permission_of_the_hubs() -> None:
+    assert "permissions" not in await looked_at(Cluster(forbidden=frozenset({"Pod"})))
 
 
 async def test_local_placement_without_a_topology_key_is_wrong_and_names_the_relay() -> None:
@@ -722,7 +856,9 @@ async def test_a_permission_that_every_volume_needs_is_wrong_when_it_is_missing_
             "get volumesnapshots.snapshot.storage.k8s.io (for volumes from snapshots)"
         ),
     )
-    assert "deploy/cloud/driver/rbac.yaml" in found.do
+    assert found.do.startswith(
+        "apply my-cluster/cloud, or my-cluster/<your driver>, again (deploy/cloud/driver/rbac.yaml has the roles)"
+    )
 
 
 async def test_a_permission_that_some_features_need_is_a_warning() -> None:
