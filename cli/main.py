@@ -139,8 +139,8 @@ def doctor(settings: DoctorSettings) -> None:
 def nodes(settings: NodesSettings) -> None:
     """Show each edge node in detail, with its last failed call.
 
-    Each node has its address and the number of calls under way. Below stand the last failed call of each node, and the
-    peers that the hub refused.
+    Each node has its address and the number of calls under way. Below stand the last failed call of each node, until a
+    later call of that driver succeeds there, and the peers that the hub refused.
     """
     from cli import nodes as of_hub
 

@@ -1,4 +1,8 @@
-"""A node's calls: how many are under way, and how the last one that failed did. For people; in memory alone."""
+"""A node's calls: how many are under way, and how the last one that failed did. For people; in memory alone.
+
+A failure stays until a later call of the same driver succeeds there, if that call has the same method or changes
+something: a question that the driver answers every minute does not say that a create would succeed.
+"""
 
 import time
 from collections import Counter
@@ -11,6 +15,10 @@ from common.status import Origin, Status, code_name
 
 _SHOWN_CHARS = 1_000
 """Of a message; a vendor's may have megabytes."""
+
+
+_QUESTIONS = ("Get", "List", "Validate", "Probe")
+"""Words in the names of the methods that change nothing."""
 
 
 class NodeCalls:
@@ -42,7 +50,9 @@ class NodeCalls:
             self._note(account, status_of(error, Origin.HUB))
             raise
         else:
-            if account.status is not None and not account.status.ok:
+            if account.status is not None and account.status.ok:
+                self._settle(account)
+            elif account.status is not None:
                 self._note(account, account.status)
         finally:
             for node in at:
@@ -58,6 +68,14 @@ class NodeCalls:
         """For the operator: `calls`, and `last_error`, which is None or has `at` in seconds since the epoch."""
         return {"calls": self._under_way[node], "last_error": self._failures.get(node)}
 
+    def _settle(self, account: Account) -> None:
+        """A call succeeded: what failed before may count no more."""
+        failure = self._failures.get(account.node)
+        if failure is None or failure["driver"] != account.driver:
+            return
+        if failure["method"] == account.method or not _is_question(account.method):
+            del self._failures[account.node]
+
     def _note(self, account: Account, status: Status) -> None:
         if not self._knows(account.node):
             return
@@ -69,3 +87,8 @@ class NodeCalls:
             "by": status.origin,
             "message": status.message[:_SHOWN_CHARS],
         }
+
+
+def _is_question(method: str) -> bool:
+    name = method.rpartition("/")[2]
+    return any(word in name for word in _QUESTIONS)

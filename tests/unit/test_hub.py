@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 DRIVER = "d.example"
 CREATE = "/csi.v1.Controller/CreateVolume"
+GET_CAPACITY = "/csi.v1.Controller/GetCapacity"
 STAGE = "/csi.v1.Node/NodeStageVolume"
 NETWORK, SOCKET = Address("10.0.0.1:7", local=False), Address("pid 7 uid 0", local=True, uid=0)
 FOREIGN = Status(
@@ -491,6 +492,32 @@ async def test_a_call_that_the_hub_could_not_send_is_a_nodes_failure_until_the_n
     await order(await world.operator(), Kind.FORGET, node="n1")
     await world.edge()
     assert (await node_of(world))["last_error"] is None
+
+
+@pytest.mark.parametrize("success", [CREATE, "/csi.v1.Controller/DeleteVolume"])
+async def test_a_failure_is_told_until_a_later_call_that_changes_something_succeeds(world: World, success: str) -> None:
+    await with_driver(world)
+    cut(world.links[0])
+    await settle()
+    operator = await world.operator()
+    await called(operator, CREATE)
+    await with_driver(world)
+    assert await called(operator, success) == Status(Code.OK)
+    assert (await node_of(world))["last_error"] is None
+
+
+@pytest.mark.parametrize("failed", [CREATE, GET_CAPACITY])
+async def test_a_success_that_changes_nothing_ends_only_a_failure_of_the_same_method(world: World, failed: str) -> None:
+    ends = [Status(Code.INTERNAL, "no"), Status(Code.OK)]
+
+    async def serve(stream: Stream) -> None:
+        stream.end(ends.pop(0))
+
+    await with_driver(world, serve)
+    operator = await world.operator()
+    await called(operator, failed)
+    await called(operator, GET_CAPACITY)
+    assert ((await node_of(world))["last_error"] is None) == (failed == GET_CAPACITY)
 
 
 async def test_of_calls_for_nodes_that_nobody_knows_nothing_is_remembered(world: World) -> None:
