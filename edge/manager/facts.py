@@ -139,7 +139,7 @@ class VolumeFacts:
 
     def not_expanded(self, claim: Claim, size: ClaimSize, why: str, *, infeasible: bool) -> None:
         """The driver refused to expand it, or gave no answer that says so."""
-        message = f"failed to expand pvc with {why}"[:_LONGEST_MESSAGE]
+        message = f"the volume could not be expanded on its node: {why}"[:_LONGEST_MESSAGE]
         known, since = self._conditions.get((claim.namespace, claim.name), ("", ""))
         if known != message:  # the time of the same condition stays: the fact is the same
             since = timestamp(self._clock.time())

@@ -24,7 +24,7 @@ SINCE = "2026-11-22T00:00:00Z"
 ERROR = {
     "type": "NodeResizeError",
     "status": "True",
-    "message": "failed to expand pvc with no",
+    "message": "the volume could not be expanded on its node: no",
     "lastTransitionTime": SINCE,
 }
 OTHER = {"type": "Backup", "status": "True", "message": "somebody else's", "lastTransitionTime": SINCE}

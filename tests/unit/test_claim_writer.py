@@ -59,7 +59,7 @@ class World:
         return status
 
 
-def error(message: str = "failed to expand pvc with no") -> Body:
+def error(message: str = "the volume could not be expanded on its node: no") -> Body:
     since = "2026-11-22T00:00:00Z"
     return {"type": "NodeResizeError", "status": "True", "lastTransitionTime": since, "message": message}
 

@@ -103,7 +103,9 @@ async def test_a_refusal_that_lasts_keeps_its_time() -> None:
     told, store, clock = facts()
     told.not_expanded(CLAIM, SIZE, "no", infeasible=False)
     first = store.facts[REF]
-    assert first["status"]["conditions"][0]["type"] == "NodeResizeError"
+    (condition,) = first["status"]["conditions"]
+    assert condition["type"] == "NodeResizeError"
+    assert condition["message"] == "the volume could not be expanded on its node: no"
     assert first["status"]["allocatedResourceStatuses"] == {"storage": "NodeResizeInProgress"}
     await clock.turn(100)
     told.not_expanded(CLAIM, SIZE, "no", infeasible=False)
