@@ -10,6 +10,7 @@ Rules:
 * Each kind has a queue of its own: Events that the API server does not take hold up no Node.
 * Events are written from memory: one that is lost with the hub is lost.
 * Of a node that a kubelet serves nothing is written any more; what its agent told before is void.
+* An object that is deleted while it is written is looked for once more at once; only then it is a problem.
 * Of a node that is gone for good, what the hub made in Kubernetes is deleted, unless the node comes back before; until
   that is done it is named among the problems. A hub that is restarted meanwhile knows nothing of it.
 """
@@ -20,6 +21,7 @@ from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from typing import Any, Final, Protocol
 
+from cloud.kube import KubeError
 from cloud.sync.fact_kinds import NODE_KINDS, Fact, read_fact
 from cloud.sync.fields import Body
 from cloud.sync.pods import claim_names, node_of
@@ -296,6 +298,14 @@ class WrittenFacts:
                 if self._events.get(key) is body:
                     del self._events[key]
             return None
+        try:
+            return await self._write_told(node, ref)
+        except KubeError as error:
+            if not error.is_missing:
+                raise
+        return await self._write_told(node, ref)  # deleted meanwhile, as by a farewell: it is looked for again
+
+    async def _write_told(self, node: str, ref: Ref) -> float | None:
         fact = self._files.of(node).get(ref)
         return await self._writers[ref.kind].write(node, ref, dict(fact.body) if fact is not None else None)
 

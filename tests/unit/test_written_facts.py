@@ -57,6 +57,8 @@ class Writer:
         self.remembered: set[Ref] = set()
         self.begun: Counter[Ref] = Counter()
         self.down = False
+        self.missing = 0
+        """How many of the next writes find no such object."""
         self.gate = asyncio.Event()
         self.gate.set()
 
@@ -66,6 +68,9 @@ class Writer:
         await self.gate.wait()
         if self.down:
             raise KubeError(f"patch {ref}", 0, "", "nobody answers")
+        if self.missing:
+            self.missing -= 1
+            raise KubeError(f"patch {ref}", 404, "NotFound", f"{ref} not found")
         self.written.append((ref, fact is not None))
         if fact is not None:
             self.remembered.add(ref)
@@ -445,6 +450,28 @@ async def test_of_a_node_that_is_gone_for_good_what_the_hub_made_is_deleted(worl
         ("PersistentVolumeClaim", False),
     ]
     assert world.facts.stamps("n1") == {}
+
+
+async def test_a_node_that_is_deleted_while_the_hub_writes_it_is_no_problem(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    await world.tell(NODE)
+    await world.settle()
+    world.nodes.missing = 1
+    await world.facts.forget("n1")
+    assert (NODE, False) in await world.settle()
+    assert "not written yet" not in caplog.text
+
+
+async def test_what_is_still_missing_when_the_hub_looks_again_is_a_problem(world: World) -> None:
+    world.nodes.missing = 2
+    problems = []
+    await world.facts.forget("n1")
+    for _ in range(20):
+        await asyncio.sleep(0)
+        problems += world.facts.problems()
+    assert set(problems) == {"Kubernetes: patch Node n1: Node n1 not found"}
+    assert world.facts.problems() == []
 
 
 async def test_the_node_of_who_came_back_before_it_was_deleted_stays(world: World) -> None:
