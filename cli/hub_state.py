@@ -18,7 +18,7 @@ from common.messages import Kind
 
 State = dict[str, Any]
 
-_UNTOLD: State = {"calls": 0, "last_error": None, "software": "", "versions": {}}
+_UNTOLD: State = {"calls": 0, "last_error": None, "software": "", "versions": {}, "unreported": []}
 """What an older hub does not tell of a node."""
 
 VOLUMES = "volumes"

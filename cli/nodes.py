@@ -13,6 +13,18 @@ def conflicts(nodes: Sequence[State]) -> Iterator[str]:
     yield from (f"CONFLICT: {node['conflict']}" for node in nodes if node["conflict"])
 
 
+def unreported(nodes: Sequence[State]) -> Iterator[tuple[str, str]]:
+    """The drivers that connected nodes no longer report: of each what is wrong, and what to do."""
+    for node in nodes:
+        for driver in node["unreported"]:
+            what = f"edge node {node['node']} is connected and no longer reports driver {driver}"
+            do = (
+                f"see that the vendor's driver and its node-driver-registrar run there; if the driver is gone for "
+                f"good, run csi-bridge forget {node['node']} {driver}"
+            )
+            yield what, do
+
+
 def last_errors(nodes: Sequence[State]) -> Iterator[str]:
     """The call of each node that failed last, a line each."""
     for node in nodes:

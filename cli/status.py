@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from cli.hub_state import State, tell
-from cli.nodes import conflicts
+from cli.nodes import conflicts, unreported
 from cli.status_settings import StatusSettings
 from cli.table import printable, table
 from common.errors import timestamp
@@ -34,6 +34,7 @@ def _wrong(state: State) -> Iterator[str]:
     if state["trouble"]:
         yield f"NOT WRITTEN: the hub has its newest records in memory only, and tries to write them: {state['trouble']}"
     yield from (f"PROBLEM: {problem}" for problem in state["problems"])
+    yield from (f"PROBLEM: {what}; {do}" for what, do in unreported(state["nodes"]))
     for loss in state["lost"]:
         yield f"LOST: {loss}; calls that name no node are refused until csi-bridge trust"
     if refused := state["refused"]:

@@ -43,6 +43,9 @@ _SOON_S = 10.0
 _CONFLICT_S = 3 * LONGEST_REDIAL_S
 """So long after the last refusal a conflict counts as mended: a refused agent comes again every 30 s at the latest."""
 
+_ASKED_S = 30.0
+"""So long after its hello an agent has asked its drivers: until then it may not report all of them."""
+
 _SHOWN_CHARS = 100
 """Of what an agent says of its software."""
 
@@ -114,6 +117,13 @@ class _Node:
     conflict: str = ""
     refused_at: float = 0.0
     replaced_soon: int = 0
+
+
+def _unreported(drivers: Iterable[str], visit: _Visit | None) -> list[str]:
+    """Of a node's drivers those that its agent, which is connected, does not report."""
+    if visit is None or time.monotonic() - visit.began < _ASKED_S:
+        return []
+    return sorted(driver for driver in drivers if driver not in visit.told)
 
 
 class Nodes:
@@ -282,6 +292,7 @@ class Nodes:
             if node is None:  # forgotten since the first one was asked for
                 continue
             link = node.visit.link if node.visit is not None else None
+            drivers = [report.driver for report in node.stored.reports]
             yield {
                 "node": name,
                 "connected": link is not None,
@@ -290,7 +301,8 @@ class Nodes:
                 "instance": node.stored.instance,
                 "boot": node.stored.boot,
                 "software": link.peer.software[:_SHOWN_CHARS] if link is not None else "",
-                "drivers": [report.driver for report in node.stored.reports],
+                "drivers": drivers,
+                "unreported": _unreported(drivers, node.visit),
                 "versions": {report.driver: vendor_version(report) for report in node.stored.reports},
                 "streams": link.session.open_streams if link is not None else 0,
                 "conflict": node.conflict if time.monotonic() - node.refused_at < _CONFLICT_S else "",

@@ -11,6 +11,7 @@ from cli.doctor.disk import check_directory
 from cli.doctor.finding import HUBS_ROLES, Check, Finding, Level, Result, known, listed, ok, perform, warning, wrong
 from cli.doctor.sockets import check_socket
 from cli.hub_state import ask
+from cli.nodes import unreported
 from cloud.hub_settings import HubSettings
 from common.endpoint import Endpoint
 from common.errors import BridgeError, timestamp
@@ -60,6 +61,7 @@ def checks_of(state: State, *, now: float) -> list[Check]:
         *(known("knowledge", finding) for finding in check_knowledge(state)),
         known("nodes", check_nodes(state["nodes"])),
         *(known("nodes", finding) for finding in check_idle(state["nodes"])),
+        *(known("nodes", finding) for finding in check_unreported(state["nodes"])),
         *(known("conflict", wrong(node["conflict"], _SEPARATE)) for node in state["nodes"] if node["conflict"]),
         *(known("refused", finding) for finding in check_refused(state["refused"], now)),
         *(known("driver", finding) for finding in check_drivers(state)),
@@ -125,6 +127,11 @@ def check_idle(nodes: Sequence[State]) -> Iterator[Finding]:
             "see that the vendor's driver and its node-driver-registrar run there, or name the driver's socket by the "
             "agent's --driver; run csi-bridge doctor there",
         )
+
+
+def check_unreported(nodes: Sequence[State]) -> Iterator[Finding]:
+    """Drivers that connected nodes no longer report."""
+    yield from (warning(what, do) for what, do in unreported(nodes))
 
 
 def check_refused(refused: Sequence[State], now: float) -> Iterator[Finding]:

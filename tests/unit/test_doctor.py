@@ -32,7 +32,15 @@ from cli.doctor.command import as_json, check_nothing, show
 from cli.doctor.csi_probe import GET_CAPACITY
 from cli.doctor.disk import check_directory, check_propagation, check_room
 from cli.doctor.finding import Check, Level, Result, known, listed, ok, perform, warning, wrong
-from cli.doctor.hub import _surroundings, check_drivers, check_idle, check_nodes, check_refused, check_versions
+from cli.doctor.hub import (
+    _surroundings,
+    check_drivers,
+    check_idle,
+    check_nodes,
+    check_refused,
+    check_unreported,
+    check_versions,
+)
 from cli.doctor.hub import check_knowledge as check_hub_knowledge
 from cli.doctor.permissions import NEEDED
 from cli.doctor.permissions import checks_of as permission_checks
@@ -496,6 +504,7 @@ def node(name: str = "n1", *, connected: bool = True, **changes: Any) -> dict[st
         "software": SOFTWARE if connected else "",
         "drivers": ["d.example"],
         "versions": {"d.example": "1"},
+        "unreported": [],
     }
     return usual | changes
 
@@ -566,6 +575,12 @@ def test_a_connected_node_without_a_driver_is_named() -> None:
     (found,) = check_idle([node(), node("n2", drivers=[]), node("n3", connected=False, drivers=[])])
     assert found.what.startswith("these nodes are connected and run no CSI driver: n2; ")
     assert list(check_idle([node()])) == []
+
+
+def test_a_driver_that_a_connected_node_no_longer_reports_is_named() -> None:
+    (found,) = check_unreported([node(unreported=["d.example"]), node("n2")])
+    assert found.what == "edge node n1 is connected and no longer reports driver d.example"
+    assert found.do.endswith("csi-bridge forget n1 d.example")
 
 
 def test_who_was_refused_lately_is_told_and_who_gave_up_is_not() -> None:

@@ -51,6 +51,10 @@ LONG_AGO_S = 0.0
 """As `cloud.nodes._CONFLICT_S`: no refusal was just now."""
 
 
+AT_ONCE_S = 0.0
+"""As `cloud.nodes._ASKED_S`: an agent that has connected has asked its drivers."""
+
+
 def hello(name: str = "n1", *, instance: str = "i-1", boot: int = 1) -> Hello:
     return introduce("edge", name, instance=instance, boot=boot)
 
@@ -423,6 +427,19 @@ async def test_what_a_node_says_more_and_more_of_is_bounded_and_what_was_known_s
 async def test_nobody_has_reported_a_driver_that_nobody_knows(world: World) -> None:
     assert not world.nodes.with_driver(DRIVER)
     assert world.nodes.find_report(DRIVER, "n1") is None
+
+
+async def test_a_driver_that_a_connected_agent_does_not_report_is_named_once_the_agent_has_asked_its_drivers(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link = await world.come(hello())
+    world.nodes.report("n1", [report(), report("e.example")])
+    world.nodes.report("n1", [report()])
+    assert world.described()["unreported"] == []
+    monkeypatch.setattr("cloud.nodes._ASKED_S", AT_ONCE_S)
+    assert world.described()["unreported"] == ["e.example"]
+    world.nodes.disconnect("n1", link)
+    assert world.described()["unreported"] == []
 
 
 # -------------------- forgetting --------------------

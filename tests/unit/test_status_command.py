@@ -27,6 +27,7 @@ def node(name: str, **changes: Any) -> dict[str, Any]:
         "drivers": ["b.example", "a.example"],
         "calls": 2,
         "conflict": "",
+        "unreported": [],
     }
     return usual | changes
 
@@ -49,6 +50,12 @@ def state(*nodes: dict[str, Any], drivers: tuple[dict[str, Any], ...] = ()) -> d
 
 def test_a_hub_that_nobody_has_met_is_one_line() -> None:
     assert list(show(state())) == ["csi-bridge/1.2.3: 0 of 0 nodes connected (limit 100), 0 proxy drivers"]
+
+
+def test_a_driver_that_a_connected_node_no_longer_reports_is_a_problem() -> None:
+    *_, problem = show(state(node("n1", unreported=["a.example"])))
+    assert problem.startswith("PROBLEM: edge node n1 is connected and no longer reports driver a.example; ")
+    assert problem.endswith("; if the driver is gone for good, run csi-bridge forget n1 a.example")
 
 
 def test_nodes_and_proxy_drivers_are_tables_and_conflicts_stand_below() -> None:
