@@ -1,4 +1,4 @@
-"""The hub's permissions: all that deploy/cloud gives it is used, and nothing that it needs is missing.
+"""The hub's permissions: it, or the doctor beside it, uses all that deploy/cloud gives it, and nothing is missing.
 
 One node lives through everything that makes the hub ask the API server for something; the API server's own log says
 what it was.
@@ -105,11 +105,13 @@ def test_every_permission_of_the_hub_is_used_and_none_is_missing(
     api.delete_now("Pod", "bad", namespace="default")
     node.wait_clean()
 
+    hub = f"--hub=unix://{node.bridge.hub.uds}"
     lease = ("patch", "coordination.k8s.io", "leases")
     wait_for(lambda: lease in used(), what="heartbeat after the first", timeout_s=60.0, instead=node.problems)
+    assert by_hand("doctor", hub).stdout
     node.agent.stop()
     wait_for(
-        lambda: by_hand("forget", NODE, f"--hub=unix://{node.bridge.hub.uds}").returncode == 0,
+        lambda: by_hand("forget", NODE, hub).returncode == 0,
         what="farewell to the node",
         instead=node.problems,
     )
