@@ -278,11 +278,11 @@ async def test_a_plugin_that_hangs_stops_no_request_and_is_started_no_second_tim
 
 
 async def test_without_a_new_token_the_old_one_is_tried_and_a_refusal_says_why(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    short_dir: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    server, token = Server(), tmp_path / "token"
+    server, token = Server(), short_dir / "token"
     token.write_text("one")
-    kubeconfig = write(tmp_path / "kubeconfig", {"tokenFile": str(token)})
+    kubeconfig = write(short_dir / "kubeconfig", {"tokenFile": str(token)})
     async with server.asked_by(kubeconfig) as kube:
         token.unlink()
         server.now += MINUTE

@@ -145,8 +145,8 @@ def test_a_proxy_driver_beside_the_hub_needs_no_tls() -> None:
 
 
 @pytest.mark.parametrize("which", ["ca", "cert", "key"])
-def test_a_tls_file_that_cannot_be_used_is_named_by_its_own_flag(tmp_path: Path, which: str) -> None:
-    pem = Authority(tmp_path).hub()
+def test_a_tls_file_that_cannot_be_used_is_named_by_its_own_flag(short_dir: Path, which: str) -> None:
+    pem = Authority(short_dir).hub()
     texts = {f"tls_{name}": str(getattr(pem, name)) for name in ("ca", "cert", "key")}
     getattr(pem, which).unlink()
     with pytest.raises(
