@@ -483,6 +483,8 @@ def in_words(error: BaseException) -> str:
         return f"TLS failed: {error.reason or error}"
     if isinstance(error, OSError) and error.errno:
         return f"{errno.errorcode.get(error.errno, '')} {error.strerror}".strip()
+    if isinstance(error, UnicodeError):  # of the idna codec, whose words differ from Python to Python
+        return "that is no host's name"
     return str(error) or type(error).__name__
 
 

@@ -199,12 +199,19 @@ async def raw_sidecar_at(path: Path, *hello: bytes) -> AsyncIterator[RawPeer]:
 
 @contextlib.asynccontextmanager
 async def raw_vendor_at(path: Path, behave: Callable[[RawPeer], Awaitable[None]]) -> AsyncIterator[asyncio.Server]:
-    """A vendor that speaks bytes: `behave` has each connection, which ends when it returns."""
+    """A vendor that speaks bytes: `behave` has each connection, which ends when it returns, or with the vendor."""
+    connections: set[asyncio.Task[None]] = set()
 
-    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(ConnectionError, EOFError):
-            await behave(RawPeer(reader, writer, PREFACE))
-        writer.close()
+            try:
+                await behave(RawPeer(reader, writer, PREFACE))
+            finally:
+                writer.close()
+                await writer.wait_closed()
+
+    def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connections.add(asyncio.create_task(serve(reader, writer)))
 
     sock = socket.socket(socket.AF_UNIX)
     sock.bind(str(path))
@@ -213,3 +220,6 @@ async def raw_vendor_at(path: Path, behave: Callable[[RawPeer], Awaitable[None]]
         yield server
     finally:
         server.close()
+        for connection in connections:
+            connection.cancel()
+        await asyncio.gather(*connections, return_exceptions=True)
