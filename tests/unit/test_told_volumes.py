@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from cloud.sources.source import Objects
 from cloud.sync.fact_kinds import Fact, read_fact
-from cloud.sync.source import Objects
 from cloud.volume_report import report
 from common.objects import Object, Ref, Stamp, encode_body
 from edge.pod_facts import PodFacts
