@@ -12,7 +12,7 @@ A session on the event loop and on the network:
 * `link`: streams as objects to await.
 * `sockets`, `tls`, `endpoint`: UNIX sockets, certificates, addresses.
 * `transport`: a WebSocket under a link.
-* `dial`, `uplink`, `standing`: make a link, keep it, keep a stream open on it.
+* `backoff`, `dial`, `uplink`, `standing`: make a link, keep it, keep a stream open on it.
 * `listener`: accept links.
 
 The objects and facts between hub and agent:
