@@ -10,8 +10,7 @@ import random
 import time
 from collections.abc import Callable
 
-from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_random_exponential
-
+from common.backoff import Backoff
 from common.dial import dial
 from common.endpoint import Endpoint
 from common.errors import DialError, HandshakeRefused
@@ -27,6 +26,13 @@ FIRST_REDIAL_S = 1.0
 
 LONGEST_REDIAL_S = 30.0
 """No wait between dials is longer: an edge that comes back is back within half a minute."""
+
+REDIAL = Backoff(
+    first_s=2 * FIRST_REDIAL_S,
+    most_s=LONGEST_REDIAL_S,
+    jitter=lambda longest_s: random.uniform(FIRST_REDIAL_S, longest_s),  # noqa: S311  # no secret
+)
+"""After a dial that failed: anywhere between the shortest wait and one that doubles."""
 
 
 class Uplink:
@@ -87,20 +93,21 @@ class Uplink:
             await link.wait_closed()
 
     async def _dial_until_up(self) -> Link:
-        retrying = AsyncRetrying(
-            retry=retry_if_exception_type((DialError, HandshakeRefused)),
-            wait=wait_random_exponential(multiplier=2 * FIRST_REDIAL_S, max=LONGEST_REDIAL_S, min=FIRST_REDIAL_S),
-            before_sleep=self._note_failure,
-        )
-        return await retrying(self._dial)
+        failures = 0
+        while True:
+            try:
+                return await self._dial()
+            except (DialError, HandshakeRefused) as error:
+                self._note_failure(error)
+            failures += 1
+            await asyncio.sleep(REDIAL.wait_s(failures))
 
     async def _dial(self) -> Link:
         tls = self._tls.context() if self._tls is not None else None
         return await dial(self.endpoint, self._hello(), self, limits=self._limits, tls=tls)
 
-    def _note_failure(self, state: RetryCallState) -> None:
+    def _note_failure(self, error: DialError | HandshakeRefused) -> None:
         self._on_redial()
-        error = state.outcome.exception() if state.outcome is not None else None
         if str(error) != self.why:
             self.why = str(error)
             log.warning("no link to the hub: %s; dialling again until there is one", error)

@@ -10,6 +10,7 @@ import pytest
 from cloud.csi_proxy_driver import ProxyDriver
 from cloud.driver_settings import DriverSettings
 from cloud.identity_cache import CACHED_METHODS, IdentityCache
+from common.backoff import Backoff
 from common.errors import CallError, timestamp
 from common.limits import Limits
 from common.messages import Kind
@@ -80,7 +81,7 @@ class World:
 
 @pytest.fixture
 async def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
-    monkeypatch.setattr("common.standing._FIRST_WAIT_S", 0.0)
+    monkeypatch.setattr("common.standing.REOPEN", Backoff(first_s=0.0, most_s=0.0))
     world = World(tmp_path)
     yield world
     cut(*(link for link in world.links if not link.over))
@@ -209,7 +210,7 @@ async def test_an_unreadable_report_ends_no_watch(world: World, caplog: pytest.L
 async def test_a_watch_ends_with_its_link_and_the_next_link_has_its_own(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("common.standing._FIRST_WAIT_S", 3_600.0)
+    monkeypatch.setattr("common.standing.REOPEN", Backoff(first_s=3_600.0, most_s=3_600.0))
     waiting, watching = Hub(REFUSED), Hub()
     for hub in (waiting, watching):
         cut(await world.link(hub.serve))
