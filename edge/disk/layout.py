@@ -133,7 +133,7 @@ def component(what: str, name: str) -> str:
     """Return `name` if it can be one component of a path.
 
     Raises:
-        NotReady: it cannot be one; the message calls it `what`.
+        NotReady: it cannot be one. The message begins with the first argument.
     """
     if not name:
         raise NotReady(f"{what} is empty")

@@ -198,7 +198,7 @@ class VolumeDirs:
         self._tidy_target(self.target(published), "publish")
         self._prune_pod(published.pod_uid, block=False)
 
-    # ---------------------------------------------------------------- what is there
+    # ---------------------------------------------------------------- find and clean
 
     def require_unused(self, staged: Staged) -> None:
         """Raise NotReady if a staged volume is mounted anywhere else."""

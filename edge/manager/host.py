@@ -130,8 +130,8 @@ class VolumeHost:
     Attributes:
         mount_table: reads the mount table; concurrent callers share one reading.
         boot: the id of the machine's present boot.
-        may_unpublish: whether the pod of a publication is surely gone, or no longer wants the volume.
-        may_unstage: whether the store is complete enough to take a volume without pods for unwanted.
+        may_unpublish: whether the pod of a publication is surely gone.
+        may_unstage: whether surely no pod wants a staged volume.
         is_trusted: whether an object that is missing in the store is gone, for the volume of this row
             (docs/csi-contract.md#cleaning-up-waits-for-a-complete-store).
         places: the volumes that have, or may have, each place.

@@ -90,7 +90,7 @@ class VolumeTask:
             Step.STATS: lambda target: self.upkeep.read_stats(target, self.wants[target]),
         }
 
-    # ---- what the manager says ---------------------------------------------------------------------------------------
+    # ---- called by the manager ---------------------------------------------------------------------------------------
 
     def want(self, wants: Mapping[Target, PodVolume]) -> None:
         """Take the pods that want the volume now, and retry all failed steps at once."""
@@ -114,7 +114,7 @@ class VolumeTask:
         self._closing = True
         self._woken.set()
 
-    # ---- what there is to show ---------------------------------------------------------------------------------------
+    # ---- reports -----------------------------------------------------------------------------------------------------
 
     def trouble(self, target: Target) -> str:
         """Return why a pod does not have the volume, or why it cannot be unpublished; empty if nothing failed."""
@@ -332,7 +332,7 @@ class VolumeTask:
     async def _expand(self, target: Target) -> None:
         await self._expander.expand_published(self.wants[target])
 
-    # ---- taking down -------------------------------------------------------------------------------------------------
+    # ---- unmounting --------------------------------------------------------------------------------------------------
 
     async def _unpublish(self, target: Target) -> None:
         before, plugin = self.rows.publications[target], self._host.plugin
@@ -381,7 +381,7 @@ class VolumeTask:
     def _whose_was(row: Publication) -> str:
         return f" to pod {row.pod_namespace}/{row.pod_name}" if row.pod_name else f" to the pod of uid {row.pod_uid}"
 
-    # ---- what a step needs -------------------------------------------------------------------------------------------
+    # ---- parts of several steps --------------------------------------------------------------------------------------
 
     @staticmethod
     def _check(why_not: str) -> None:

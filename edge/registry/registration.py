@@ -4,8 +4,8 @@ Rules:
 
 * Pure functions: bytes and words in, values out. A broken rule is a `ValueError` in words.
 * A driver's ids are taken as they are or refused, never rewritten (docs/csi-contract.md#node-ids-are-never-rewritten).
-  A node cannot see that another node has the same id. The hub sees it and tells people (`cloud.sync.fact_files`);
-  neither decides which node keeps the id.
+  A node cannot see that another node has the same id. The hub sees it and tells people; neither decides which node
+  keeps the id.
 
 Sources: kubernetes pkg/volume/csi (csi_plugin.go, nodeinfomanager), CSI spec "NodeGetInfo";
 docs/csi-contract.md#how-a-driver-registers-with-a-node and
