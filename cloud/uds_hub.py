@@ -21,20 +21,20 @@ from typing import ClassVar
 
 from cloud import volume_report
 from cloud.admission import Role, admit
+from cloud.edge_nodes import Call, Nodes, Reply
 from cloud.hub_settings import HubSettings
 from cloud.node_calls import NodeCalls
-from cloud.nodes import Call, Nodes, Reply
 from cloud.placement.affinity import Affinity
 from cloud.placement.ledger import Ledger
 from cloud.placement.placement import Mode, Placement
 from cloud.placement.requests import VOLUME
 from cloud.refusals import Refusals
+from cloud.sources.manifests.good_manifests import GoodManifests
+from cloud.sources.manifests.manifests import Manifests
 from cloud.store import Store
 from cloud.sync.closures import Closures
 from cloud.sync.fact_files import FactFiles
 from cloud.sync.facts import FactSink
-from cloud.sync.good_manifests import GoodManifests
-from cloud.sync.manifests import Manifests
 from cloud.sync.streams import SyncServer
 from common.accounting import Account, Accounted
 from common.csi.methods import is_controller_side, is_csi

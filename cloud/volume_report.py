@@ -16,9 +16,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from cloud.sync import pods, volumeattachments
+from cloud.kinds import pods, volumeattachments
+from cloud.kinds.fields import Body
 from cloud.sync.fact_kinds import MOUNTED, Fact
-from cloud.sync.fields import Body
 from common.node_selector import choices, selects
 from common.objects import Ref
 from common.topology import NODE_SEGMENT
@@ -38,7 +38,7 @@ _HOSTNAME = "kubernetes.io/hostname"
 
 
 class Objects(Protocol):
-    """The objects (`cloud.sync.source.Source`)."""
+    """The objects (`cloud.sources.source.Source`)."""
 
     def refs(self, kind: str) -> Iterable[Ref]:
         """All objects of a kind, in no order."""

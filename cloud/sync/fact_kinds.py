@@ -5,9 +5,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from cloud.sync.fields import Body, FieldError, Fields, is_label, is_name, is_uid
-from cloud.sync.kind_rules import pick, quantities, without_empty
-from cloud.sync.persistentvolumeclaims import CONDITION, check_status
+from cloud.kinds.fields import Body, FieldError, Fields, is_label, is_name, is_uid
+from cloud.kinds.kind_rules import pick, quantities, without_empty
+from cloud.kinds.persistentvolumeclaims import CONDITION, check_status
 from common.objects import Object, Ref, Stamp, encode_body
 
 MOST_FACT_BYTES: Final = {

@@ -23,8 +23,8 @@ from datetime import UTC, datetime
 from typing import Final
 
 from cloud.kube import RESOURCES, Body, KubeError
-from cloud.upsync.api import Api
 from cloud.upsync.ownership import find, is_made
+from cloud.upsync.write_api import WriteApi
 from common.errors import timestamp
 
 log = logging.getLogger("csi_bridge.hub.heartbeats")
@@ -83,7 +83,7 @@ class Heartbeats:
 
     def __init__(
         self,
-        api: Api,
+        api: WriteApi,
         *,
         now: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cloud.kube import KubeError
+from cloud.sources.cluster.cluster import Cluster
 from cloud.sync.closures import Closures
-from cloud.sync.cluster import Cluster
 from cloud.sync.streams import SyncServer
 from common.link import Link, Stream
 from common.messages import Kind, Priority

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cloud.placement.ledger import Ledger
+from cloud.sources.source import Objects
 from cloud.store import Store
 from cloud.sync.closures import Closures
 from cloud.sync.fact_files import FactFiles
 from cloud.sync.facts import FactSink
-from cloud.sync.source import Objects
 from cloud.sync.streams import SyncServer
 from cloud.uds_hub import Hub
 from common.csi.csi_pb2 import CreateVolumeRequest

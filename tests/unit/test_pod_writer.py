@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cloud.kube import RESOURCES, KubeError
-from cloud.upsync.pods import PodWriter
+from cloud.upsync.pod_writer import PodWriter
 from common.objects import Ref
 from tests.support.fake_api import FakeApi
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from cloud.sources.manifests.binding import ClaimStatus
+from cloud.sources.manifests.documents import read_yaml
 from cloud.sync import fact_files
-from cloud.sync.binding import ClaimStatus
-from cloud.sync.documents import read_yaml
 from cloud.sync.fact_files import FactFiles
 from cloud.sync.fact_kinds import MOST_FACT_BYTES
 from cloud.sync.facts import FactSink

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from cloud.sources.source import Objects
 from cloud.sync.fact_kinds import MOUNTED, RELEASED, Fact
-from cloud.sync.source import Objects
 from cloud.volume_report import report, report_placed
 from common.objects import Ref, Stamp
 from tests.support.cluster_objects import DRIVER, attachment, claim, entries, node, pod, volume
