@@ -10,6 +10,8 @@ import random
 import time
 from collections.abc import Callable
 
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
+
 from common.backoff import Backoff
 from common.dial import dial
 from common.endpoint import Endpoint
@@ -93,21 +95,20 @@ class Uplink:
             await link.wait_closed()
 
     async def _dial_until_up(self) -> Link:
-        failures = 0
-        while True:
-            try:
-                return await self._dial()
-            except (DialError, HandshakeRefused) as error:
-                self._note_failure(error)
-            failures += 1
-            await asyncio.sleep(REDIAL.wait_s(failures))
+        retrying = AsyncRetrying(
+            retry=retry_if_exception_type((DialError, HandshakeRefused)),
+            wait=lambda state: REDIAL.wait_s(state.attempt_number),
+            before_sleep=self._note_failure,
+        )
+        return await retrying(self._dial)
 
     async def _dial(self) -> Link:
         tls = self._tls.context() if self._tls is not None else None
         return await dial(self.endpoint, self._hello(), self, limits=self._limits, tls=tls)
 
-    def _note_failure(self, error: DialError | HandshakeRefused) -> None:
+    def _note_failure(self, state: RetryCallState) -> None:
         self._on_redial()
+        error = state.outcome.exception() if state.outcome is not None else None
         if str(error) != self.why:
             self.why = str(error)
             log.warning("no link to the hub: %s; dialling again until there is one", error)
