@@ -8,7 +8,7 @@ Read in this order:
 * `operator`, `operator_settings`: the link of a person's command to the hub on this host.
 * `call`, `call_settings`: `call`.
 * `hub_state`, `table`, `json_text`, `listing_settings`: the hub's state; tables and JSON.
-* `status`, `status_settings`, `nodes`, `volumes`: `status`, `nodes`, `volumes`.
+* `status`, `status_settings`, `node_list`, `volumes`: `status`, `nodes`, `volumes`.
 * `order`, `order_settings`: `forget` and `trust`.
 * `edge_volumes`, `edge_volumes_settings`: `edge volumes`.
 * `doctor`, `doctor_settings`, `demo`: `doctor` and `demo`.

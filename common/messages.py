@@ -76,6 +76,8 @@ class Reason(StrEnum):
     """A side shut down."""
     DONE = "done"
     """An operator has its answer."""
+    FAILED = "failed"
+    """A side ended the link because of a fault in its own program."""
     ROLE = "role"
     """The hello was refused: this listener does not take that role."""
     NAME = "name"

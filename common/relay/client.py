@@ -16,6 +16,7 @@ import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+from common.backoff import Backoff
 from common.parsers import LONGEST_SOCKET_PATH_BYTES
 from common.relay.client_call import ClientCall
 from common.relay.client_connection import ClientConnection
@@ -24,9 +25,8 @@ from common.sockets import FileId, file_id
 
 __all__ = ["Ask", "Channel", "ClientCall"]
 
-FIRST_BACKOFF_S = 0.02
-LAST_BACKOFF_S = 1.0
-"""The wait between failing dials. As with sidecars, a driver that comes back is found within a second."""
+_REDIAL = Backoff(first_s=0.02, most_s=1.0)
+"""The waits between failing dials. As with sidecars, a driver that comes back is found within a second."""
 
 _OPEN_ATTEMPTS = 3
 """A driver may close the connection just before a call begins, but not three times in a row."""
@@ -75,7 +75,7 @@ class Channel:
         self._dial: asyncio.Task[ClientConnection | VendorUnreachable] | None = None
         self._dialled_file_id: FileId = None
         self._failed: VendorUnreachable | None = None
-        self._backoff_s = 0.0
+        self._failures = 0
         self._retry_at_s = 0.0
         self._connections: set[ClientConnection] = set()
         self._closed = False
@@ -158,10 +158,10 @@ class Channel:
             dialled.shut()
         elif isinstance(dialled, VendorUnreachable):
             self._failed = dialled
-            self._backoff_s = min(max(2 * self._backoff_s, FIRST_BACKOFF_S), LAST_BACKOFF_S)
-            self._retry_at_s = asyncio.get_running_loop().time() + self._backoff_s
+            self._failures += 1
+            self._retry_at_s = asyncio.get_running_loop().time() + _REDIAL.wait_s(self._failures)
         else:
-            self._failed, self._backoff_s = None, 0.0
+            self._failed, self._failures = None, 0
             self._connection, self._file_id = dialled, self._dialled_file_id
 
     def _refuse_during_backoff(self) -> None:
