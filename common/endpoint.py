@@ -1,4 +1,4 @@
-"""An endpoint: where a hub listens, as an operator writes it: `unix:///path`, `ws://host:port` or `wss://host:port`."""
+"""An endpoint: a hub's address as an operator writes it: `unix:///path`, `ws://host:port` or `wss://host:port`."""
 
 import ipaddress
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from common.parsers import Parser, host_port, unix_path
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where a hub is. Either `path`, or `host` and `port` with or without TLS."""
+    """A hub's address: either `path`, or `host` and `port`, with or without TLS. `text` is the operator's spelling."""
 
     text: str
     path: Path | None = None
@@ -34,7 +34,7 @@ def _endpoint(text: str) -> Endpoint:
 
 
 hub_endpoint = Parser(_endpoint, "ENDPOINT")
-"""Reads an endpoint; raises ValueError in words."""
+"""Reads an endpoint. Raises ValueError with a message for the operator."""
 
 
 def is_loopback(host: str) -> bool:

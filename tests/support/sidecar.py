@@ -27,7 +27,7 @@ _OPTIONS = [
 ]
 
 _QUICK = [
-    # csi-lib-utils waits a second between its dials (contract A.1); tests have less time.
+    # csi-lib-utils waits a second between its dials; tests have less time.
     ("grpc.initial_reconnect_backoff_ms", 100),
     # How long a connection may take to be one: a busy machine needs more than a moment for a server's first frame.
     ("grpc.min_reconnect_backoff_ms", 5_000),
@@ -144,7 +144,7 @@ class Sidecar:
 
         Args:
             socket: where.
-            patient: it has csi-lib-utils' patience (contract A.1), and the first call waits for it. The other one's
+            patient: it has csi-lib-utils' patience, and the first call waits for it. The other one's
                 short back-off is also grpcio's limit for a connection attempt, which a busy machine can exceed.
         """
         self.socket = socket
