@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import Protocol
 
 from common.sockets import FileId
-from edge.backoff import FIRST_S, Backoff
 from edge.registry.plugin_client import PluginClient, PluginSilent
 from edge.registry.plugin_sockets import looks
 from edge.registry.registration import PLUGIN_TYPE, Offer, RegistrationRefused, shorten
+from edge.tries import KUBELET
 
 log = logging.getLogger("csi_bridge.edge.registrar")
 
@@ -114,7 +114,7 @@ class Registrar:
         for path, file in sorted(sockets.items()):
             if path not in self._served:
                 plugin = self._served[path] = self._plugin(path, file)
-                wait_s = self._tried.pop(path, -FIRST_S) + FIRST_S - time.monotonic()
+                wait_s = self._tried.pop(path, -KUBELET.first_s) + KUBELET.first_s - time.monotonic()
                 plugin.task = tasks.create_task(plugin.serve(wait_s), name=f"plugin at {path}")
 
     def _plugin(self, path: Path, file: FileId) -> "_Plugin":
@@ -130,7 +130,7 @@ class Registrar:
         else:
             self._registry.lost(str(path))
         now = time.monotonic()
-        self._tried = {other: at for other, at in self._tried.items() if now - at < FIRST_S}
+        self._tried = {other: at for other, at in self._tried.items() if now - at < KUBELET.first_s}
         self._tried[path] = plugin.tried_at_s
 
     def _name_others(self, others: Mapping[Path, str]) -> None:
@@ -198,7 +198,7 @@ class _Plugin:
         """Register it, and again after each failure or loss. Cancelled when the socket is gone."""
         if wait_s > 0:
             await asyncio.sleep(wait_s)
-        backoff = Backoff()
+        failures = 0
         while True:
             self._again.clear()
             self._name = ""
@@ -207,11 +207,11 @@ class _Plugin:
                 self._name = await self._try()
             except _Failed as failure:
                 self._log(str(failure))
-                backoff.failed(time.monotonic())
-                await asyncio.sleep(backoff.ready_at - time.monotonic())
+                failures += 1
+                await asyncio.sleep(KUBELET.wait_s(failures))
             else:
                 self._trouble = ""
-                backoff = Backoff()
+                failures = 0
                 self.check()
                 await self._again.wait()
 

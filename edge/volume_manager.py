@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 import logging
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -28,7 +28,15 @@ from edge.manager.host import Drivers, Plugin, States, VolumeHost
 from edge.manager.leftovers import Leftovers, accounts_for
 from edge.manager.places import Places, target_for
 from edge.manager.reconstruction import reconstruct
-from edge.manager.report import Entry, report_leaving, report_pod, report_unreadable, report_unresolved, report_wanted
+from edge.manager.report import (
+    Entry,
+    report_leaving,
+    report_pod,
+    report_unreadable,
+    report_unresolved,
+    report_wanted,
+    told_volumes,
+)
 from edge.manager.resolution import PodWants, driver_rules
 from edge.manager.shared_look import SharedLook
 from edge.manager.states import Device, Publication, Row, read_boot
@@ -260,24 +268,23 @@ class VolumeManager:
             pod=wants.pod,
             deleted=wants.deleted_at is not None,
             left=wants.pod.uid in left,
-            has_volumes=bool(wants.volumes or wants.unresolved),
-            missing={one["volume"]: one["error"] for one in shown if one["state"] != "published"},
+            volumes=told_volumes(wants, shown, self._publications(wants.pod.uid, mounts)),
         )
 
     def _describe(self, wants: PodWants, mounts: Mapping[str, set[VolumeKey]]) -> list[Entry]:
         resolved = [report_wanted(want, self._volumes.get(want.volume.key), self._path) for want in wants.volumes]
-        mounted = {
-            row.volume_name
-            for key in mounts.get(wants.pod.uid, ())
-            for row in self._volumes[key].rows.publications.values()
-            if row.pod_uid == wants.pod.uid
-        }
+        mounted = {row.volume_name for row in self._publications(wants.pod.uid, mounts)}
         since = self._clueless.get(wants.pod.uid, {})
         return resolved + [
             report_unresolved(wants, name, since[name].since if name in since else self._clock.time())
             for name in wants.unresolved
             if name not in mounted
         ]
+
+    def _publications(self, uid: str, mounts: Mapping[str, set[VolumeKey]]) -> Iterator[Publication]:
+        """The mounts of one pod, each done or uncertain."""
+        for key in mounts.get(uid, ()):
+            yield from (row for row in self._volumes[key].rows.publications.values() if row.pod_uid == uid)
 
     def _mounts(self) -> dict[str, set[VolumeKey]]:
         """By pod uid: the volumes that it has, or may have."""

@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from common.status import Code
-from edge.backoff import MOST_S
 from edge.fault_points import reach
 from edge.manager.expansion import (
     IN_PROGRESS,
@@ -26,6 +25,7 @@ from edge.manager.expansion import (
 from edge.manager.host import VolumeHost
 from edge.manager.places import Target
 from edge.manager.rows import VolumeRows
+from edge.tries import KUBELET
 from edge.volume_errors import Refused, Uncertain, VolumeError
 from edge.volumes import Claim, PodVolume, Volume, VolumeKey
 
@@ -186,7 +186,7 @@ class VolumeExpander:
         infeasible = is_infeasible(size, plan, error.code, refused_before=self._refused)
         self._refused = True
         if infeasible:
-            self._refusal = _Refusal(plan.required_bytes, self._host.clock.monotonic() + MOST_S)
+            self._refusal = _Refusal(plan.required_bytes, self._host.clock.monotonic() + KUBELET.most_s)
         self._tell_failure(claim, size, plan, error, infeasible=infeasible)
 
     def _tell_failure(self, claim: Claim, size: ClaimSize, plan: Plan, error: VolumeError, *, infeasible: bool) -> None:

@@ -18,7 +18,6 @@ import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from edge.backoff import Backoff
 from edge.disk.found_volumes import Published, Staged
 from edge.manager.call_inputs import Waiting
 from edge.manager.expander import VolumeExpander
@@ -30,6 +29,7 @@ from edge.manager.states import Device, Publication, Row, State
 from edge.manager.steps import MOUNTING, REGULAR, Candidate, Step, tell_pods
 from edge.manager.upkeep import VolumeUpkeep
 from edge.manager.use import VolumeUse
+from edge.tries import Tries
 from edge.volume_errors import NotReady, Refused, VolumeError
 from edge.volumes import PodVolume, VolumeKey
 
@@ -76,7 +76,7 @@ class VolumeTask:
         self._expander = VolumeExpander(key, host, self.rows)
         self.upkeep = VolumeUpkeep(key, host, self.rows, self._woken)
         self._closing = False
-        self._backoffs: dict[tuple[Step, Target], Backoff] = {}
+        self._tries: dict[tuple[Step, Target], Tries] = {}
         self._troubles: dict[Target, _Trouble] = {}
         self._wanted_since: dict[Target, float] = {}
         self._do: Mapping[Step, Callable[[Target], Awaitable[None]]] = {
@@ -100,13 +100,13 @@ class VolumeTask:
         self._wanted_since = {target: self._wanted_since.get(target, now) for target in wants}
         kept = {VOLUME, *wants, *self.rows.publications}
         self._troubles = {target: trouble for target, trouble in self._troubles.items() if target in kept}
-        self._backoffs = {one: backoff for one, backoff in self._backoffs.items() if one[1] in kept}
+        self._tries = {one: tries for one, tries in self._tries.items() if one[1] in kept}
         self.retry()
 
     def retry(self) -> None:
         """Retry failed steps at once, because one of their inputs may have changed."""
-        for backoff in self._backoffs.values():
-            backoff.retry_now()
+        for tries in self._tries.values():
+            tries.retry_now()
         self._woken.set()
 
     def close(self) -> None:
@@ -162,8 +162,8 @@ class VolumeTask:
         now = self._host.clock.monotonic()
         until: float | None = None
         for step, target, due in self._candidates(now):
-            backoff = self._backoffs.get((step, target))
-            ready_at = max(backoff.ready_at, due) if backoff is not None else due
+            tries = self._tries.get((step, target))
+            ready_at = max(tries.ready_at, due) if tries is not None else due
             if ready_at <= now:
                 return (step, target), None
             until = ready_at if until is None else min(until, ready_at)
@@ -218,7 +218,7 @@ class VolumeTask:
             log.exception("volume %s: %s failed because of a bug; it is tried again", self.key, step)
             self._failed(step, target, NotReady(f"{step} failed because of a bug in the agent: {type(error).__name__}"))
         else:
-            self._backoffs.pop((step, target), None)
+            self._tries.pop((step, target), None)
             if step not in REGULAR:
                 self._troubles.pop(target, None)
         finally:
@@ -227,14 +227,14 @@ class VolumeTask:
 
     def _failed(self, step: Step, target: Target, error: VolumeError) -> None:
         now = self._host.clock.monotonic()
-        backoff = self._backoffs.setdefault((step, target), Backoff())
-        backoff.failed(now)
+        tries = self._tries.setdefault((step, target), Tries())
+        tries.failed(now)
         trouble = self._troubles.get(target)
         if trouble is None or trouble.why != error.why:
             log.warning("volume %s: %s%s: %s", self.key, step, self._whose(target), error.why)
             trouble = self._troubles[target] = _Trouble(error.why, trouble.since if trouble else now)
         if step is not Step.RECORD and not (isinstance(error, Waiting) and now - trouble.since < _PATIENCE_S):
-            self._tell(step, target, error.why, backoff.failures)
+            self._tell(step, target, error.why, tries.failures)
 
     def _tell(self, step: Step, target: Target, why: str, failures: int) -> None:
         """Report a failed step as an event to the pods, or to the node if it unmounts."""
@@ -375,7 +375,7 @@ class VolumeTask:
     def _forget(self, target: Target) -> None:
         """Forget the back-offs and regular work of a mount that is undone."""
         self.upkeep.forget(target)
-        self._backoffs = {one: backoff for one, backoff in self._backoffs.items() if one[1] != target}
+        self._tries = {one: tries for one, tries in self._tries.items() if one[1] != target}
 
     @staticmethod
     def _whose_was(row: Publication) -> str:
