@@ -22,7 +22,7 @@ The objects and facts between hub and agent:
 
 For every process:
 
-* `parsers`, `settings`, `link_settings`: flags and environment variables, checked.
+* `parsers`, `settings`: the values that an operator wrote, read and checked.
 * `tasks`, `logs`, `metrics`, `accounting`, `httpd`, `version`: tasks with an owner; one log line and one metric per
   call; `/metrics`.
 * `database`: how an SQLite file is opened.
