@@ -20,7 +20,7 @@ from bench.edge_figures import left_out
 from bench.figures import Command, Figure, at_share
 from bench.load_node import LoadNode, cpu_s
 from bench.peers import find_peer, missing_peers
-from cloud.sync.manifest_files import SETTLE_S
+from cloud.sources.manifests.manifest_files import SETTLE_S
 from examples.dirdriver.call_log import Call
 from tests.peers.kubelet.kubelet_process import IMAGE, Kubelet
 from tests.peers.kubelet.recorder import Recorder

@@ -32,7 +32,6 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from bench.cluster_objects import DRIVER, MARK, node_name  # noqa: E402  # a script outside the packages
-from cloud.sync.fact_kinds import MOUNTED  # noqa: E402
 from common.csi.csi_pb2 import GetPluginInfoResponse, NodeGetInfoResponse  # noqa: E402
 from common.digest import Digest  # noqa: E402
 from common.endpoint import Endpoint, hub_endpoint  # noqa: E402
@@ -41,6 +40,7 @@ from common.limits import Limits  # noqa: E402
 from common.link import Link, Stream  # noqa: E402
 from common.messages import Kind, Priority  # noqa: E402
 from common.objects import Object, Ref, Stamp, encode_body  # noqa: E402
+from common.pod_fact import MOUNTED  # noqa: E402
 from common.reports import (  # noqa: E402
     ESSENTIAL_METHODS,
     GET_PLUGIN_INFO,
@@ -237,7 +237,10 @@ def _pod_fact(pod: Object) -> Object:
             "apiVersion": "v1",
             "kind": "Pod",
             "metadata": {"namespace": ref.namespace, "name": ref.name, "uid": pod.stamp.uid},
-            "status": {"conditions": [{"type": MOUNTED, "status": "True", "reason": "Mounted"}]},
+            "status": {
+                "conditions": [{"type": MOUNTED, "status": "True", "reason": "Mounted"}],
+                "volumes": [{"name": volume["name"], "state": "mounted"} for volume in pod.read()["spec"]["volumes"]],
+            },
         },
     )
 

@@ -199,7 +199,7 @@ def nodes(settings: OperatorSettings, output: str) -> None:
     Each node has its address and the number of calls under way. Below stand the last failed call of each node, until a
     later call of that driver succeeds there, and the peers that the hub refused.
     """
-    from cli import nodes as of_hub
+    from cli import node_list as of_hub
 
     sys.exit(of_hub.run(settings, as_json=output == "json"))
 

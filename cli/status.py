@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from cli.hub_state import State, tell
-from cli.nodes import conflicts, unreported
+from cli.node_list import conflicts, unreported
 from cli.operator_options import OperatorSettings
 from cli.table import printable, table
 from common.errors import timestamp

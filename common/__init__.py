@@ -12,13 +12,14 @@ A session on the event loop and on the network:
 * `link`: streams as objects to await.
 * `sockets`, `tls`, `endpoint`: UNIX sockets, certificates, addresses.
 * `transport`: a WebSocket under a link.
-* `dial`, `uplink`, `standing`: make a link, keep it, keep a stream open on it.
+* `backoff`, `dial`, `uplink`, `standing`: make a link, keep it, keep a stream open on it.
 * `listener`: accept links.
 
 The objects and facts between hub and agent:
 
 * `objects`, `digest`, `sync_messages`, `sync`: the protocol that brings a copy up to date, without I/O.
 * `sync_stream`: this protocol on a stream of a link.
+* `pod_fact`: how an agent tells the state of a pod's volumes.
 
 For every process:
 

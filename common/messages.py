@@ -77,6 +77,8 @@ class Reason(StrEnum):
     """A side shut down."""
     DONE = "done"
     """An operator has its answer."""
+    FAILED = "failed"
+    """A side ended the link because of a fault in its own program."""
     ROLE = "role"
     """The hello was refused: not a role for this way in."""
     NAME = "name"

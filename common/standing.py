@@ -11,15 +11,15 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
+from common.backoff import Backoff
 from common.errors import Overloaded, RemoteProtocolError, TunnelClosed
 from common.link import Link, Stream
 from common.messages import Kind, Priority
 
 log = logging.getLogger("csi_bridge.standing")
 
-_FIRST_WAIT_S = 1.0
-_LONGEST_WAIT_S = 30.0
-"""Between an end and the next opening: doubled each time, like the dials of a link."""
+REOPEN = Backoff(first_s=1.0, most_s=30.0)
+"""Between an end and the next opening: as long as between the dials of a link."""
 
 
 class Standing:
@@ -62,7 +62,7 @@ class Standing:
             self._task = None
 
     async def _stand(self, link: Link) -> None:
-        wait_s, last = _FIRST_WAIT_S, ""
+        ends, last = 0, ""
         while True:
             began = asyncio.get_running_loop().time()
             try:
@@ -77,10 +77,10 @@ class Standing:
             if why != last:
                 last = why
                 log.warning("the %s stream has ended, and is opened again: %s", self._kind.name, why)
-            if asyncio.get_running_loop().time() - began > _LONGEST_WAIT_S:  # it was well until now
-                wait_s = _FIRST_WAIT_S
-            await asyncio.sleep(wait_s)
-            wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
+            if asyncio.get_running_loop().time() - began > REOPEN.most_s:  # it was well until now
+                ends = 0
+            ends += 1
+            await asyncio.sleep(REOPEN.wait_s(ends))
 
     async def _open_and_use(self, link: Link) -> str:
         """Use one stream until its end; gives the reason."""

@@ -23,7 +23,7 @@ _MOST_NODES = 50
 """The hub's role allows it to get one CSINode at a time."""
 
 
-class Api(Protocol):
+class ReadApi(Protocol):
     """What is asked of `cloud.kube.Kube`."""
 
     date: str
@@ -59,7 +59,9 @@ async def examine(
         return [Result("Kubernetes", wrong(str(error), "correct --kubeconfig"))]
 
 
-def checks_of(kube: Api, nodes: Sequence[State], proxies: Sequence[State] = (), *, as_hub: bool = False) -> list[Check]:
+def checks_of(
+    kube: ReadApi, nodes: Sequence[State], proxies: Sequence[State] = (), *, as_hub: bool = False
+) -> list[Check]:
     """The checks, of which the first one asks for what the others need."""
     from cloud.kube import RESOURCES, KubeError
 
@@ -141,10 +143,10 @@ def checks_of(kube: Api, nodes: Sequence[State], proxies: Sequence[State] = (), 
 _MORE_ROLES = "give the user or ServiceAccount of this command the roles of the hub (deploy/cloud/base/hub-rbac.yaml)"
 
 
-async def check_permissions(kube: Api) -> Finding:
+async def check_permissions(kube: ReadApi) -> Finding:
     """Whether the hub, with whose account this is asked, may list every kind that it needs."""
     from cloud.kube import RESOURCES, KubeError
-    from cloud.sync.cluster import WATCHED
+    from cloud.sources.cluster.cluster import WATCHED
 
     forbidden = []
     for resource in (RESOURCES[kind] for kind in WATCHED):
@@ -163,7 +165,7 @@ async def check_permissions(kube: Api) -> Finding:
 class _CsiNodes:
     """The CSINodes, each asked for once."""
 
-    def __init__(self, kube: Api) -> None:
+    def __init__(self, kube: ReadApi) -> None:
         self._kube = kube
         self._known: dict[str, Entries] = {}
 

@@ -11,7 +11,7 @@ from cli.doctor.disk import check_directory
 from cli.doctor.finding import HUBS_ROLES, Check, Finding, Level, Result, known, listed, ok, perform, warning, wrong
 from cli.doctor.sockets import check_socket
 from cli.hub_state import ask
-from cli.nodes import unreported
+from cli.node_list import unreported
 from cli.process_options import HUB_OPTIONS
 from cloud.hub_settings import HubSettings
 from common.endpoint import Endpoint

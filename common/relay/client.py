@@ -17,6 +17,7 @@ import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+from common.backoff import Backoff
 from common.parsers import LONGEST_SOCKET_PATH_BYTES
 from common.relay.client_call import ClientCall
 from common.relay.client_connection import ClientConnection
@@ -25,8 +26,7 @@ from common.sockets import FileId, file_id
 
 __all__ = ["Ask", "Channel", "ClientCall"]
 
-FIRST_BACKOFF_S = 0.02
-LAST_BACKOFF_S = 1.0
+_REDIAL = Backoff(first_s=0.02, most_s=1.0)
 """Between dials that fail. A driver that comes back is found within a second, like by the sidecars (contract A.1)."""
 
 _OPEN_ATTEMPTS = 3
@@ -76,7 +76,7 @@ class Channel:
         self._dial: asyncio.Task[ClientConnection | VendorUnreachable] | None = None
         self._dialled_file_id: FileId = None
         self._failed: VendorUnreachable | None = None
-        self._backoff_s = 0.0
+        self._failures = 0
         self._retry_at_s = 0.0
         self._connections: set[ClientConnection] = set()
         self._closed = False
@@ -159,10 +159,10 @@ class Channel:
             dialled.shut()
         elif isinstance(dialled, VendorUnreachable):
             self._failed = dialled
-            self._backoff_s = min(max(2 * self._backoff_s, FIRST_BACKOFF_S), LAST_BACKOFF_S)
-            self._retry_at_s = asyncio.get_running_loop().time() + self._backoff_s
+            self._failures += 1
+            self._retry_at_s = asyncio.get_running_loop().time() + _REDIAL.wait_s(self._failures)
         else:
-            self._failed, self._backoff_s = None, 0.0
+            self._failed, self._failures = None, 0
             self._connection, self._file_id = dialled, self._dialled_file_id
 
     def _refuse_during_backoff(self) -> None:

@@ -1,12 +1,13 @@
-"""The volume states: what was done to each volume on this node, on disk before it is done (RULE C13).
+"""The states of this node's volumes, in a database that is written before a driver is called.
 
-Rules:
+Rules (docs/csi-contract.md#the-state-is-on-disk-before-the-call):
 
-* `volumes.db` in the state directory, by the rules of `common.database`. With `durable` each write waits for the disk.
-* A row that is not there means that nothing was done. `UNCERTAIN` is written before a driver is asked and stays until
-  it has answered; a write that fails is an error for who asked, who then does not ask the driver.
-* Nothing secret is in a row: no secret, no mount option, no publish context; of the arguments a hash.
-* A damaged file is moved aside: what lies below the root directory then tells what may be mounted.
+* The file is `volumes.db` in the state directory, by the rules of `common.database`. With `durable` each write waits
+  for the disk.
+* No row means that no driver was called for the volume. `UNCERTAIN` is written before the call and stays until the
+  driver has answered. If the write fails, the caller gets an error and does not call the driver.
+* A row contains no secret, mount option or publish context. Of the call's arguments it has a hash.
+* A damaged file is renamed; the directories below the root directory then tell which volumes may be mounted.
 """
 
 import asyncio
@@ -29,17 +30,17 @@ from edge.volumes import VolumeKey
 log = logging.getLogger("csi_bridge.edge.states")
 
 SCHEMA_VERSION = 1
-"""A file of a newer version is left alone and the agent refuses to start (`common.database`)."""
+"""An older agent leaves a file of a newer version alone and refuses to start (`common.database`)."""
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-"""Another one than in a row: the machine has started anew since, and no mount of that time is left."""
+"""If a row has another boot id, the machine has rebooted since, and the row's mount is gone."""
 
 _LONGEST_ERROR = 1_024
-"""Characters of an error that are kept: a driver may answer with megabytes."""
+"""Stored characters of an error: a driver may answer with megabytes."""
 
 
 class State(StrEnum):
-    """What is known of a mount. That nothing was done is told by there being no row."""
+    """The state of a mount that has a row. A mount without a row was never begun, or is undone."""
 
     UNCERTAIN = "uncertain"
     DONE = "done"
@@ -47,19 +48,19 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """A volume staged on this node, or perhaps staged.
+    """A volume that is staged on this node, or may be.
 
     Attributes:
-        name: the PV's.
-        reconstructed: only the disk tells of it: a driver's refusal does not prove that nothing is there.
-        attached: it needs its attachment, and stands in the node's `volumesInUse`.
-        attachment_uid: the attachment under which it was staged; empty if it needed none, or that is unknown.
-        mount_point: its staging directory was a mount point when it was done.
-        arguments: a hash of what the driver was asked for, or that it was not asked; empty if that is unknown.
-        size_bytes: the size that this node has expanded it to; 0 if unknown.
-        boot: the boot in which it was done.
-        since: when it came into this state, in seconds since the epoch.
-        error: why the last step failed; empty if it did not.
+        name: the PV's name.
+        reconstructed: known from the disk alone, so a driver's refusal does not prove that nothing is mounted.
+        attached: it needs its attachment, and is listed in the node's `volumesInUse`.
+        attachment_uid: the attachment under which it was staged; empty if it needed none or that is unknown.
+        mount_point: its staging directory was a mount point when the staging was done.
+        arguments: a hash of the driver's arguments, or a note that the driver was not called; empty if unknown.
+        size_bytes: the size to which this node has expanded it; 0 if unknown.
+        boot: the boot id under which the staging was done.
+        since: the start of this state, in seconds since the epoch.
+        error: the reason why the last step failed; empty if it succeeded.
     """
 
     driver: str
@@ -85,12 +86,13 @@ class Device:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Publication:
-    """A volume published to a pod, or perhaps published.
+    """A volume that is published to a pod, or may be.
 
     Attributes:
         name: the PV's name, or the inline volume's.
-        volume_name: the pod's name for it; empty if only the disk tells of it, as pod_namespace and pod_name are.
-        mount_point: its target was a mount point when it was done.
+        volume_name: the pod's name for it. Empty if the volume is known from the disk alone; then `pod_namespace` and
+            `pod_name` are empty too.
+        mount_point: its target was a mount point when the publication was done.
     """
 
     driver: str
@@ -137,18 +139,18 @@ _SCHEMA = Schema(SCHEMA_VERSION, tuple(_schema(kind, table) for kind, table in _
 
 
 class VolumeStates:
-    """The database file `volumes.db` in the state directory."""
+    """The rows in the database file `volumes.db` in the state directory."""
 
     def __init__(self, state_dir: Path, *, durable: bool = False) -> None:
-        """Open or create it. A file that is no database is moved aside.
+        """Open or create the file. A file that is no database is renamed.
 
         Args:
-            state_dir: made if it is missing.
+            state_dir: created if it is missing.
             durable: every write survives a power cut, and waits for the disk.
 
         Raises:
-            SettingsError: another agent uses it, or it is a newer agent's.
-            OSError: it cannot be written, which may pass: a full disk, one that is read-only.
+            SettingsError: another agent uses the file, or a newer agent has written it.
+            OSError: it cannot be written, perhaps for a while: the disk is full or read-only.
         """
         self._path = state_dir / "volumes.db"
         self._found: list[Row] = []
@@ -170,10 +172,10 @@ class VolumeStates:
         self._waiting: list[_Write] = []
         self._writing = False
         self.trouble = ""
-        """Why the last write failed; empty if it did not."""
+        """Why the last write failed; empty if it succeeded."""
 
     def rows(self) -> list[Row]:
-        """Every row that was on disk. To be asked once, at start."""
+        """Return every row that was on disk at start. Call it once."""
         rows, self._found = self._found, []
         return rows
 
@@ -188,7 +190,7 @@ class VolumeStates:
         await self._submit(f"INSERT OR REPLACE INTO {_TABLES[type(row)]} VALUES ({columns})", astuple(row))  # noqa: S608  # our own names
 
     async def drop(self, row: Row) -> None:
-        """Remove a row: nothing of it is left on this node. Cancelling does not undo it.
+        """Remove a row whose mount is undone. Cancelling does not undo the removal.
 
         Raises:
             NotReady: it could not be written.
@@ -199,7 +201,7 @@ class VolumeStates:
         await self._submit(statement, tuple(getattr(row, key) for key in keys))
 
     async def close(self) -> None:
-        """Finish the writes that wait, then close the files."""
+        """Finish the queued writes, then close the files."""
         await asyncio.to_thread(self._thread.shutdown)
         self._database.close()
         os.close(self._lock_file)
@@ -221,7 +223,7 @@ class VolumeStates:
         await done
 
     def _write_waiting(self) -> None:
-        """In the thread: write until nothing waits, what waits together in one transaction."""
+        """In the writer thread: write all queued rows, each batch in one transaction, until the queue is empty."""
         while True:
             with self._lock:
                 writes, self._waiting = self._waiting, []
@@ -238,7 +240,7 @@ class VolumeStates:
                     self._database.execute(write.statement, write.values)
         except Exception as error:
             if len(writes) > 1 and not isinstance(error, sqlite3.Error):
-                for write in writes:  # it is one row's own fault: no other is to fail with it
+                for write in writes:  # the fault is in one row; the others must not fail with it
                     self._write([write])
                 return
             trouble = str(error) or type(error).__name__
@@ -269,7 +271,7 @@ class _Write:
 
 
 def read_boot() -> str:
-    """The id of the machine's present boot."""
+    """Return the id of the machine's present boot."""
     return BOOT_ID.read_text().strip()
 
 
@@ -289,7 +291,7 @@ def _row(kind: type[Row], values: tuple[Any, ...]) -> Row:
 
 
 def _settle(done: asyncio.Future[None], error: Exception | None) -> None:
-    if done.done():  # who asked was cancelled
+    if done.done():  # the caller was cancelled
         return
     if error is None:
         done.set_result(None)

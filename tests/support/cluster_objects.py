@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from cloud.sync.manifest_objects import Entry, read_objects
+from cloud.sources.manifests.manifest_objects import Entry, read_objects
 
 if TYPE_CHECKING:
     from common.objects import Ref

@@ -659,14 +659,14 @@ async def test_a_shared_volume_that_is_larger_than_was_asked_for_is_not_expanded
 async def test_pods_that_never_got_a_volume_leave_nothing_of_themselves_in_memory(world: World) -> None:
     await mounted(world)
     (task,) = world.manager._volumes.values()  # what is held, not what is told, is the question
-    before = len(task._backoffs)
+    before = len(task._tries)
     for number in range(10):
         world.plugin.fails("publish", Refused("no", code=Code.INTERNAL))
         ref = world.add_pod(f"pod-{number}")
         await settle()
         world.store.drop(ref)
         await settle()
-    assert len(task._backoffs) == before
+    assert len(task._tries) == before
 
 
 async def test_an_unpublish_that_took_several_tries_is_followed_by_the_next_pod_at_once(world: World) -> None:
