@@ -36,7 +36,7 @@ from common.httpd import HttpEndpoint
 from common.link import Link, Stream
 from common.messages import Kind
 from common.metrics import Metrics
-from common.relay.errors import ServerClosing
+from common.relay.errors import PeerGone, ServerClosing
 from common.relay.server import ServerCall, serve
 from common.reports import PROBE, decode_reports
 from common.standing import Standing
@@ -116,6 +116,10 @@ class ProxyDriver:
             raise self._unreachable() from error
         except CallTimeout as error:
             raise CallTimeout(f"driver {self._driver}") from error
+        except PeerGone:
+            account.status = Status(Code.CANCELLED, "the caller did not wait", self.origin)
+            stream.cancel()
+            raise
         except BaseException:
             stream.cancel()
             raise
@@ -151,7 +155,7 @@ class ProxyDriver:
         """The status for a handler that failed, and for calls that a stopping server refuses."""
         if isinstance(error, ServerClosing):
             return status_of(Draining("proxy driver"), self.origin)
-        if error is not None and not isinstance(error, CallError):
+        if error is not None and not isinstance(error, CallError | PeerGone):
             log.error("a call failed inside the proxy driver", exc_info=error)
         return status_of(error, self.origin)
 
@@ -209,6 +213,11 @@ async def run(settings: DriverSettings, stopping: asyncio.Event) -> None:
     Raises:
         SettingsError: a socket, a file or the state directory cannot be used.
     """
+    async with contextlib.AsyncExitStack() as opened:
+        await _run(settings, stopping, opened)
+
+
+async def _run(settings: DriverSettings, stopping: asyncio.Event, opened: contextlib.AsyncExitStack) -> None:
     metrics = Metrics()
     cache = IdentityCache(settings.state_dir, settings.drivername)
     proxy = ProxyDriver(settings, cache, metrics)
@@ -222,13 +231,11 @@ async def run(settings: DriverSettings, stopping: asyncio.Event) -> None:
         on_redial=metrics.redials.inc,
     )
     proxy.uplink = uplink
-    http = (
-        HttpEndpoint(
+    if settings.http is not None:
+        http = HttpEndpoint(
             settings.http, registry=metrics.registry, ready=lambda: (cache.known, "the driver is not known yet")
         )
-        if settings.http
-        else None
-    )
+        opened.push_async_callback(asyncio.to_thread, http.close)
     # Last, because it makes a file: what fails before it leaves none behind.
     sock = settings.listen_unix("endpoint", mode=settings.endpoint_mode)
     server = await serve(
@@ -240,17 +247,13 @@ async def run(settings: DriverSettings, stopping: asyncio.Event) -> None:
         on_deadline=proxy.on_deadline,
         max_connections=settings.max_connections,
     )
+    opened.push_async_callback(server.close)
     log.info("serving %s on %s", settings.drivername, settings.endpoint)
-    try:
-        async with supervised() as tasks:
-            tasks.start(uplink.run(), name="uplink")
-            await stopping.wait()
-            log.info("stopping: calls under way have %g s to finish", settings.drain_timeout_s)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(settings.drain_timeout_s):
-                    await server.drain()
-                    await uplink.drain("the proxy driver is shutting down")
-    finally:
-        await server.close()
-        if http is not None:
-            await asyncio.to_thread(http.close)
+    async with supervised() as tasks:
+        tasks.start(uplink.run(), name="uplink")
+        await stopping.wait()
+        log.info("stopping: calls under way have %g s to finish", settings.drain_timeout_s)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(settings.drain_timeout_s):
+                await server.drain()
+                await uplink.drain("the proxy driver is shutting down")

@@ -21,10 +21,10 @@ from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from typing import Any, Final, Protocol
 
+from cloud.kinds.fields import Body
+from cloud.kinds.pods import claim_names, node_of
 from cloud.kube import KubeError
 from cloud.sync.fact_kinds import NODE_KINDS, Fact, read_fact
-from cloud.sync.fields import Body
-from cloud.sync.pods import claim_names, node_of
 from cloud.upsync import farewell, handover
 from cloud.upsync.in_use import InUse
 from cloud.upsync.write_queue import WriteQueue
