@@ -1,7 +1,7 @@
-"""A page of a list, and the token that asks for the next one.
+"""Pages of a list, and the token for the next page.
 
-The token names the last entry that was handed out, not a count, so what is created or deleted between two pages makes
-no entry appear twice and hides none that lives through both (CSI spec, ListVolumes).
+The token names the last entry of the page. A count would not do: entries that are created or deleted between two pages
+must neither hide an entry nor show it twice (CSI spec, ListVolumes).
 """
 
 import re
@@ -11,14 +11,13 @@ from typing import Protocol, TypeVar
 from examples.dirdriver import errors
 
 PAGE_LIMIT = 4000
-"""Entries of one answer at most, even if the caller sets no limit: an answer must stay below gRPC's 4 MiB, and an entry
-with ids of full length, a context and a few nodes is below 1 KiB."""
+"""The largest page. An answer must stay below gRPC's 4 MiB; an entry with long ids and a context is below 1 KiB."""
 
 _TOKEN = re.compile(r"after-(\d{1,18})")
 
 
 class Numbered(Protocol):
-    """An entry of a list: `seq` grows with each creation and is never used again."""
+    """An entry of a list. `seq` grows with each creation, and no two entries ever share one."""
 
     @property
     def seq(self) -> int:
@@ -29,25 +28,14 @@ Entry = TypeVar("Entry", bound=Numbered)
 
 
 def page_length(max_entries: int) -> int:
-    """How many entries an answer may hold.
-
-    Args:
-        max_entries: the request's field; 0 means no restriction.
-
-    Raises:
-        CsiError: INVALID_ARGUMENT if it is negative.
-    """
+    """The largest number of entries for an answer. `max_entries` 0 means no limit; below 0 is INVALID_ARGUMENT."""
     if max_entries < 0:
         raise errors.invalid("max_entries must not be negative")
     return min(max_entries or PAGE_LIMIT, PAGE_LIMIT)
 
 
 def start_after(starting_token: str) -> int:
-    """The number after which the page starts; 0 for the first page.
-
-    Raises:
-        CsiError: ABORTED if the token is not one of ours (CSI spec, ListVolumes Errors).
-    """
+    """The last `seq` before the page, 0 for the first page. A foreign token is ABORTED (CSI spec, ListVolumes)."""
     if not starting_token:
         return 0
     found = _TOKEN.fullmatch(starting_token)
@@ -57,14 +45,6 @@ def start_after(starting_token: str) -> int:
 
 
 def cut(entries: Sequence[Entry], length: int) -> tuple[Sequence[Entry], str]:
-    """The page and its next token.
-
-    Args:
-        entries: what follows the starting token; one more than `length` is enough.
-        length: from `page_length`.
-
-    Returns:
-        At most `length` entries, and the token for the rest, empty if there is none.
-    """
+    """The first `length` entries, and the token for the rest, empty if there is none."""
     page = entries[:length]
     return page, f"after-{page[-1].seq}" if len(entries) > length else ""

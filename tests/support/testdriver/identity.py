@@ -1,0 +1,26 @@
+"""The Identity service: the example driver's, with the capabilities that the switches turn on."""
+
+from collections.abc import Iterable
+
+from common.csi import csi_pb2 as pb
+from examples.dirdriver import identity as base
+from tests.support.testdriver import capabilities
+from tests.support.testdriver.settings import Settings
+
+
+class Identity(base.Identity):
+    """csi.v1.Identity."""
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__(settings)
+        self._switches = settings
+
+    def get_plugin_info(self, request: pb.GetPluginInfoRequest) -> pb.GetPluginInfoResponse:
+        """Name, version, and the kind of filesystem volumes."""
+        answer = super().get_plugin_info(request)
+        answer.manifest["filesystem"] = self._switches.filesystem
+        return answer
+
+    def services(self) -> Iterable[pb.PluginCapability.Service.Type]:
+        """The services and features that are on."""
+        return capabilities.chosen(capabilities.PLUGIN, self._switches)
