@@ -1,22 +1,12 @@
 """Access: the capabilities that a volume can serve."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 
 from common.csi import csi_pb2 as pb
 from examples.dirdriver import errors
 
 Mode = pb.VolumeCapability.AccessMode.Mode
 """The access modes of the CSI spec."""
-
-SINGLE_NODE = frozenset(
-    {
-        Mode.SINGLE_NODE_WRITER,
-        Mode.SINGLE_NODE_READER_ONLY,
-        Mode.SINGLE_NODE_SINGLE_WRITER,
-        Mode.SINGLE_NODE_MULTI_WRITER,
-    }
-)
-"""Modes that allow a volume on one node at a time."""
 
 MULTI_NODE = frozenset({Mode.MULTI_NODE_READER_ONLY, Mode.MULTI_NODE_SINGLE_WRITER, Mode.MULTI_NODE_MULTI_WRITER})
 """Modes that allow a volume on several nodes."""
@@ -26,13 +16,6 @@ DIRECTORY = "directory"
 
 BLOCK = "block"
 """The layout of a block volume: a sparse file on a loop device, published as a raw device."""
-
-MODES: Mapping[str, Collection[int]] = {
-    DIRECTORY: SINGLE_NODE | MULTI_NODE,
-    # Two nodes would put two loop devices, with two page caches, on one file.
-    BLOCK: SINGLE_NODE,
-}
-"""The access modes that each layout can keep."""
 
 BIND_FLAGS = frozenset(
     {"ro", "rw", "suid", "nosuid", "dev", "nodev", "exec", "noexec", "noatime", "nodiratime", "relatime"}
@@ -60,21 +43,16 @@ def layout_of(capabilities: Sequence[pb.VolumeCapability], *, filesystem: str = 
     raise errors.invalid("volume_capabilities must all be of access type block, or all of access type mount")
 
 
-def unfit(capability: pb.VolumeCapability, layout: str, modes: Mapping[str, Collection[int]] = MODES) -> str:
-    """The reason why a volume cannot serve a capability. Returns an empty string if it can.
-
-    Args:
-        capability: with access type and mode.
-        layout: the volume's.
-        modes: the access modes of each layout.
-    """
+def unfit(capability: pb.VolumeCapability, layout: str) -> str:
+    """The reason why a volume of this layout cannot serve a capability. Returns an empty string if it can."""
     kind = capability.WhichOneof("access_type")
     mode = capability.access_mode.mode
     if kind is None or mode == Mode.UNKNOWN:
         return f"volume_capability has no access {'type' if kind is None else 'mode'}"
     if (kind == "block") != (layout == BLOCK):
         return f"a {layout} volume cannot be accessed as {kind}"
-    if mode not in modes[layout]:
+    # Two nodes would put two loop devices, with two page caches, on one file.
+    if mode not in Mode.values() or (mode in MULTI_NODE and layout != DIRECTORY):
         return f"a {layout} volume cannot keep access mode {mode_name(mode)}"
     if layout == DIRECTORY and capability.mount.fs_type:
         return "a directory volume has no filesystem of its own: leave fs_type empty"

@@ -1,8 +1,7 @@
 """The Identity service: the driver's name, capabilities and health."""
 
 import os
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
 from google.protobuf.wrappers_pb2 import BoolValue
 
@@ -22,19 +21,11 @@ class Identity:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
 
-    def routes(self) -> Mapping[str, Callable[[Any], Any]]:
-        """The methods of this service."""
-        return {
-            "GetPluginInfo": self.get_plugin_info,
-            "GetPluginCapabilities": self.get_plugin_capabilities,
-            "Probe": self.probe,
-        }
-
-    def get_plugin_info(self, _request: pb.GetPluginInfoRequest) -> pb.GetPluginInfoResponse:
+    def GetPluginInfo(self, _request: pb.GetPluginInfoRequest) -> pb.GetPluginInfoResponse:
         """Name and version."""
         return pb.GetPluginInfoResponse(name=self._settings.driver_name, vendor_version=VERSION)
 
-    def get_plugin_capabilities(self, _request: pb.GetPluginCapabilitiesRequest) -> pb.GetPluginCapabilitiesResponse:
+    def GetPluginCapabilities(self, _request: pb.GetPluginCapabilitiesRequest) -> pb.GetPluginCapabilitiesResponse:
         """The services, and that volumes grow while pods use them."""
         found = [pb.PluginCapability(service=Service(type=kind)) for kind in self.services()]
         growth = pb.PluginCapability.VolumeExpansion(type=pb.PluginCapability.VolumeExpansion.ONLINE)
@@ -44,7 +35,7 @@ class Identity:
         """The services and features of the driver."""
         return Service.CONTROLLER_SERVICE, Service.VOLUME_ACCESSIBILITY_CONSTRAINTS
 
-    def probe(self, _request: pb.ProbeRequest) -> pb.ProbeResponse:
+    def Probe(self, _request: pb.ProbeRequest) -> pb.ProbeResponse:
         """Check that the driver can write to its state directory.
 
         Raises:

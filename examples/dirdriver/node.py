@@ -4,9 +4,7 @@ The driver remembers nothing of mounts and loop devices. It asks the kernel each
 undone after a crash or a reboot (CSI spec, RPC Interactions).
 """
 
-from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 from common.csi import csi_pb2 as pb
 from examples.dirdriver import access, errors, loops, mounts, names, sizes
@@ -27,31 +25,19 @@ class Node:
         self._settings = settings
         self._volumes = store.volumes
 
-    def routes(self) -> Mapping[str, Callable[[Any], Any]]:
-        """The methods of this service."""
-        return {
-            "NodeGetCapabilities": self.get_capabilities,
-            "NodeGetInfo": self.get_info,
-            "NodeStageVolume": self.stage,
-            "NodeUnstageVolume": self.unstage,
-            "NodePublishVolume": self.publish,
-            "NodeUnpublishVolume": self.unpublish,
-            "NodeExpandVolume": self.expand,
-        }
-
-    def get_capabilities(self, _request: pb.NodeGetCapabilitiesRequest) -> pb.NodeGetCapabilitiesResponse:
+    def NodeGetCapabilities(self, _request: pb.NodeGetCapabilitiesRequest) -> pb.NodeGetCapabilitiesResponse:
         """The features of the Node service."""
         kinds = (RPC.STAGE_UNSTAGE_VOLUME, RPC.EXPAND_VOLUME)
         return pb.NodeGetCapabilitiesResponse(
             capabilities=[pb.NodeServiceCapability(rpc=RPC(type=kind)) for kind in kinds]
         )
 
-    def get_info(self, _request: pb.NodeGetInfoRequest) -> pb.NodeGetInfoResponse:
+    def NodeGetInfo(self, _request: pb.NodeGetInfoRequest) -> pb.NodeGetInfoResponse:
         """The node's id and topology."""
         node, key = self._settings.node_id, topology_key(self._settings.driver_name)
         return pb.NodeGetInfoResponse(node_id=node, accessible_topology=topology_of(key, node))
 
-    def stage(self, request: pb.NodeStageVolumeRequest) -> pb.NodeStageVolumeResponse:
+    def NodeStageVolume(self, request: pb.NodeStageVolumeRequest) -> pb.NodeStageVolumeResponse:
         """Bind-mount a volume's directory at the staging path, or attach a block volume's loop device."""
         volume_id = names.require("volume_id", request.volume_id)
         path = Path(names.require_path("staging_target_path", request.staging_target_path))
@@ -66,7 +52,7 @@ class Node:
             mounts.bind(data, path)
         return pb.NodeStageVolumeResponse()
 
-    def unstage(self, request: pb.NodeUnstageVolumeRequest) -> pb.NodeUnstageVolumeResponse:
+    def NodeUnstageVolume(self, request: pb.NodeUnstageVolumeRequest) -> pb.NodeUnstageVolumeResponse:
         """Undo `stage`. OK if the volume is not staged there, or does not exist.
 
         Raises:
@@ -85,7 +71,7 @@ class Node:
                 mounts.unmount(path)
         return pb.NodeUnstageVolumeResponse()
 
-    def publish(self, request: pb.NodePublishVolumeRequest) -> pb.NodePublishVolumeResponse:
+    def NodePublishVolume(self, request: pb.NodePublishVolumeRequest) -> pb.NodePublishVolumeResponse:
         """Bind-mount a staged volume at the target path. OK if it is mounted there in the same way."""
         volume_id = names.require("volume_id", request.volume_id)
         target = Path(names.require_path("target_path", request.target_path))
@@ -122,7 +108,7 @@ class Node:
             raise errors.precondition(f"volume {volume.volume_id} is not staged at staging_target_path; stage it first")
         return path
 
-    def unpublish(self, request: pb.NodeUnpublishVolumeRequest) -> pb.NodeUnpublishVolumeResponse:
+    def NodeUnpublishVolume(self, request: pb.NodeUnpublishVolumeRequest) -> pb.NodeUnpublishVolumeResponse:
         """Unmount the target path and remove it. OK if the volume is not there, or does not exist."""
         volume = self._volumes.find(names.require("volume_id", request.volume_id))
         target = Path(names.require_path("target_path", request.target_path))
@@ -135,10 +121,10 @@ class Node:
                 target.unlink()
         return pb.NodeUnpublishVolumeResponse()
 
-    def expand(self, request: pb.NodeExpandVolumeRequest) -> pb.NodeExpandVolumeResponse:
+    def NodeExpandVolume(self, request: pb.NodeExpandVolumeRequest) -> pb.NodeExpandVolumeResponse:
         """Let a staged block volume's devices take the size of its image. A directory needs nothing."""
         volume_id = names.require("volume_id", request.volume_id)
-        path = Path(names.require("volume_path", request.volume_path, limits=False))
+        path = Path(names.require("volume_path", request.volume_path))
         volume = self._volumes.get(volume_id)
         sizes.check_range(request.capacity_range)
         if volume.layout != access.BLOCK and self._mounted(volume, path, "volume_path") is None:

@@ -4,15 +4,12 @@ A handler is a blocking function: it takes a request and returns an answer, or r
 learns that its caller is gone: CSI has no cancel, so the work goes on, and the caller's retry finds it done.
 """
 
-import errno
 import logging
 import signal
-import socket
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import quote
 from weakref import WeakValueDictionary
 
@@ -36,18 +33,11 @@ STOP_GRACE_S = 5.0
 """The time for running calls after SIGTERM. Container runtimes kill after 10 s."""
 
 _KEYS = ("name", "volume_id", "snapshot_id")
-"""Fields that name the object of a call, the first of them in the request. The list methods have none of them."""
+"""Fields that name the object of a call. The first one in the request counts."""
 
 
-class Part(Protocol):
-    """A part of a service."""
-
-    def routes(self) -> Mapping[str, Callable[[Any], Any]]:
-        """Its methods by name. gRPC answers UNIMPLEMENTED for all others."""
-
-
-def services(settings: Settings, store: Store) -> dict[str, Sequence[Part]]:
-    """The parts of each service of csi.proto."""
+def services(settings: Settings, store: Store) -> dict[str, list[object]]:
+    """The handlers of each service of csi.proto: objects with methods that have the RPCs' names."""
     return {
         "Identity": [Identity(settings)],
         "Controller": [Volumes(settings, store), Snapshots(store)],
@@ -69,15 +59,16 @@ class Turns:
             return self._locks.setdefault(key, threading.Lock()) if key else threading.Lock()
 
 
-def generic_handler(service: str, parts: Sequence[Part], turns: Turns) -> grpc.GenericRpcHandler:
-    """One service with all its methods, for gRPC."""
+def generic_handler(service: str, parts: Iterable[object], turns: Turns) -> grpc.GenericRpcHandler:
+    """One service, for gRPC. Methods that no part has are UNIMPLEMENTED."""
     handlers = {}
-    for part in parts:
-        for name, work in part.routes().items():
-            method = METHODS[f"{PREFIX}{service}/{name}"]
-            handlers[name] = grpc.unary_unary_rpc_method_handler(
-                _serving(name, work, turns), method.request.FromString, method.response.SerializeToString
-            )
+    for path, method in METHODS.items():
+        name = path.removeprefix(f"{PREFIX}{service}/")
+        for part in parts:
+            if work := getattr(part, name, None):
+                handlers[name] = grpc.unary_unary_rpc_method_handler(
+                    _serving(name, work, turns), method.request.FromString, method.response.SerializeToString
+                )
     return grpc.method_handlers_generic_handler(f"{PREFIX.strip('/')}{service}", handlers)
 
 
@@ -111,36 +102,12 @@ def serve(settings: Settings) -> None:
     stopped = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopped.set())
-    free_socket(settings.socket_path)
     try:
-        server.add_insecure_port(f"unix:{quote(str(settings.socket_path))}")  # grpcio takes a URI
+        server.add_insecure_port(f"unix:{quote(str(settings.socket_path))}")  # replaces a socket that a crash left
     except RuntimeError as error:  # grpcio raises it for every failure to bind
-        raise SettingsError(
-            "--endpoint", f"cannot listen on {settings.socket_path}; may this user write there?"
-        ) from error
+        raise SettingsError("--endpoint", f"cannot listen on {settings.socket_path}") from error
     server.start()
     log.info("%s listens on %s as node %s", settings.driver_name, settings.socket_path, settings.node_id)
     stopped.wait()
     log.info("stopping; mounts and devices of pods stay")
     server.stop(STOP_GRACE_S).wait()
-
-
-def free_socket(path: Path) -> None:
-    """Remove the socket that an ended process has left.
-
-    Raises:
-        SettingsError: a process answers on it, it is another kind of file, or its directory does not exist.
-    """
-    if not path.parent.is_dir():
-        raise SettingsError("--endpoint", f"the directory {path.parent} does not exist")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        try:
-            probe.connect(str(path))
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            if error.errno != errno.ECONNREFUSED or not path.is_socket():
-                raise SettingsError("--endpoint", f"{path} cannot be used: {error.strerror}") from error
-            path.unlink()
-            return
-    raise SettingsError("--endpoint", f"another process answers on {path}; stop it, or choose another path")

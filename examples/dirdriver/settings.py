@@ -5,9 +5,6 @@ from pathlib import Path
 
 from examples.dirdriver import names, sizes
 
-SOCKET_PATH_LIMIT_BYTES = 107
-"""sockaddr_un.sun_path holds 108 bytes, the last of them zero (unix(7))."""
-
 
 class SettingsError(Exception):
     """A flag has a value that cannot work.
@@ -54,10 +51,6 @@ class Settings:
         """
         if not self.endpoint.startswith(("unix:/", "/")) or not self.socket_path.is_absolute():
             raise SettingsError("--endpoint", "write unix:///absolute/path (CSI spec, Connectivity)")
-        if len(bytes(self.socket_path)) > SOCKET_PATH_LIMIT_BYTES:
-            raise SettingsError("--endpoint", f"a socket's path has at most {SOCKET_PATH_LIMIT_BYTES} bytes on Linux")
-        if not names.is_driver_name(self.driver_name):
-            raise SettingsError("--drivername", "at most 63 letters, digits, '-' and '.', from letter to letter")
         self.check_node_id()
 
     def check_node_id(self) -> None:

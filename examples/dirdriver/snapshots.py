@@ -5,8 +5,6 @@ vendor's storage does this better.
 """
 
 import logging
-from collections.abc import Callable, Mapping
-from typing import Any
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
@@ -26,18 +24,14 @@ class Snapshots:
         self._volumes = store.volumes
         self._snapshots = store.snapshots
 
-    def routes(self) -> Mapping[str, Callable[[Any], Any]]:
-        """The methods of this part."""
-        return {"CreateSnapshot": self.create, "DeleteSnapshot": self.delete, "ListSnapshots": self.list}
-
-    def create(self, request: pb.CreateSnapshotRequest) -> pb.CreateSnapshotResponse:
+    def CreateSnapshot(self, request: pb.CreateSnapshotRequest) -> pb.CreateSnapshotResponse:
         """Copy a volume. If the name exists, return that snapshot.
 
         Raises:
             CsiError: NOT_FOUND for the volume, ALREADY_EXISTS if the name belongs to a snapshot of another volume.
         """
         volume_id = names.require("source_volume_id", request.source_volume_id)
-        name = names.require_name(request.name)
+        name = names.require("name", request.name)
         snapshot = self._snapshots.named(name)
         if snapshot is None:
             snapshot = self._take(name, self._volumes.get(volume_id))
@@ -60,7 +54,7 @@ class Snapshots:
         )
         return self._snapshots.make(snapshot, source=data)
 
-    def delete(self, request: pb.DeleteSnapshotRequest) -> pb.DeleteSnapshotResponse:
+    def DeleteSnapshot(self, request: pb.DeleteSnapshotRequest) -> pb.DeleteSnapshotResponse:
         """Remove a snapshot. OK if it does not exist (CSI spec)."""
         snapshot = self._snapshots.find(names.require("snapshot_id", request.snapshot_id))
         if snapshot is not None:
@@ -68,7 +62,7 @@ class Snapshots:
             log.info("deleted %s", snapshot.volume_id)
         return pb.DeleteSnapshotResponse()
 
-    def list(self, request: pb.ListSnapshotsRequest) -> pb.ListSnapshotsResponse:
+    def ListSnapshots(self, request: pb.ListSnapshotsRequest) -> pb.ListSnapshotsResponse:
         """A page of all snapshots, of one volume's, or the one with an id. An unknown id gives no error (CSI spec)."""
         found = [
             snapshot
@@ -76,9 +70,7 @@ class Snapshots:
             if request.snapshot_id in ("", snapshot.volume_id)
             and request.source_volume_id in ("", snapshot.source_volume_id)
         ]
-        after = paging.start_after(request.starting_token)
-        found = [it for it in found if it.seq > after]
-        page, token = paging.cut(found, paging.page_length(request.max_entries))
+        page, token = paging.page(found, request.max_entries, request.starting_token)
         entries = [pb.ListSnapshotsResponse.Entry(snapshot=_message(snapshot)) for snapshot in page]
         return pb.ListSnapshotsResponse(entries=entries, next_token=token)
 

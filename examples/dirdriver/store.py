@@ -56,11 +56,6 @@ class Volume:
     source_volume_id: str = ""
     created_us: int = 0
 
-    @property
-    def seq(self) -> int:
-        """The volume's place in lists."""
-        return self.created_us
-
 
 class Store:
     """The state directory of one driver process.
@@ -148,7 +143,7 @@ class Shelf:
         try:
             self._fill(folder / _data_name(volume), volume, source)
             _write(_record(folder), volume)
-            run("sync", "--file-system", str(folder))
+            _flush(folder)
             folder.rename(self._folder / volume.volume_id)
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
@@ -161,6 +156,7 @@ class Shelf:
             run("cp", "--archive", "--sparse=always", str(source), str(data))
             if not source.exists():
                 raise errors.aborted("the source was deleted while it was copied")
+            run("sync", "--file-system", str(data))  # one flush for all files
         elif volume.layout != BLOCK:
             data.mkdir()
             data.chmod(DIRECTORY_MODE)  # the umask cuts mkdir's mode

@@ -1,13 +1,13 @@
 """The Controller service's volumes: create, delete, list, expand, validate, and the free capacity."""
 
 import logging
-from collections.abc import Callable, Mapping
 from typing import Any
 
 from google.protobuf.wrappers_pb2 import Int64Value
 
 from common.csi import csi_pb2 as pb
 from examples.dirdriver import access, errors, names, paging, sizes, topology
+from examples.dirdriver.loops import devices
 from examples.dirdriver.settings import Settings
 from examples.dirdriver.store import Shelf, Store, Volume, new_volume
 
@@ -37,31 +37,20 @@ class Volumes:
         self._volumes = store.volumes
         self._key = topology.topology_key(settings.driver_name)
 
-    def routes(self) -> Mapping[str, Callable[[Any], Any]]:
-        """The methods of this part."""
-        return {
-            "ControllerGetCapabilities": self.get_capabilities,
-            "CreateVolume": self.create,
-            "DeleteVolume": self.delete,
-            "ListVolumes": self.list,
-            "ValidateVolumeCapabilities": self.validate,
-            "GetCapacity": self.get_capacity,
-            "ControllerExpandVolume": self.expand,
-        }
-
-    def get_capabilities(self, _request: pb.ControllerGetCapabilitiesRequest) -> pb.ControllerGetCapabilitiesResponse:
+    def ControllerGetCapabilities(
+        self, _request: pb.ControllerGetCapabilitiesRequest
+    ) -> pb.ControllerGetCapabilitiesResponse:
         """The features of the Controller service."""
         found = [pb.ControllerServiceCapability(rpc=RPC(type=kind)) for kind in CAPABILITIES]
         return pb.ControllerGetCapabilitiesResponse(capabilities=found)
 
-    def create(self, request: pb.CreateVolumeRequest) -> pb.CreateVolumeResponse:
+    def CreateVolume(self, request: pb.CreateVolumeRequest) -> pb.CreateVolumeResponse:
         """Make a volume, empty or as a copy. If the name exists, return that volume.
 
         Raises:
             CsiError: as the CSI spec lists them, CreateVolume Errors; ALREADY_EXISTS for another volume of this name.
         """
-        name = names.require_name(request.name)
-        names.check_map("parameters", request.parameters)
+        name = names.require("name", request.name)
         layout = access.layout_of(request.volume_capabilities)
         for capability in request.volume_capabilities:
             access.check_capability(capability, layout)
@@ -126,7 +115,7 @@ class Volumes:
                 "delete it or use another name"
             )
 
-    def delete(self, request: pb.DeleteVolumeRequest) -> pb.DeleteVolumeResponse:
+    def DeleteVolume(self, request: pb.DeleteVolumeRequest) -> pb.DeleteVolumeResponse:
         """Remove a volume and its data. OK if it does not exist (CSI spec). Its snapshots are copies, and stay.
 
         Raises:
@@ -136,19 +125,21 @@ class Volumes:
         if volume is not None:
             if found := self._volumes.mounts(volume):
                 raise errors.precondition(f"volume {volume.volume_id} is mounted at {found[0].path}; unmount it first")
+            for device, _readonly in devices(self._volumes.data(volume)):
+                raise errors.precondition(f"volume {volume.volume_id} is attached to {device}; unstage it first")
             self._volumes.remove(volume)
             log.info("deleted %s", volume.volume_id)
         return pb.DeleteVolumeResponse()
 
-    def list(self, request: pb.ListVolumesRequest) -> pb.ListVolumesResponse:
+    def ListVolumes(self, request: pb.ListVolumesRequest) -> pb.ListVolumesResponse:
         """A page of all volumes."""
-        after = paging.start_after(request.starting_token)
-        found = [it for it in self._volumes.all() if it.seq > after]
-        page, token = paging.cut(found, paging.page_length(request.max_entries))
+        page, token = paging.page(self._volumes.all(), request.max_entries, request.starting_token)
         entries = [pb.ListVolumesResponse.Entry(volume=self._message(volume)) for volume in page]
         return pb.ListVolumesResponse(entries=entries, next_token=token)
 
-    def validate(self, request: pb.ValidateVolumeCapabilitiesRequest) -> pb.ValidateVolumeCapabilitiesResponse:
+    def ValidateVolumeCapabilities(
+        self, request: pb.ValidateVolumeCapabilitiesRequest
+    ) -> pb.ValidateVolumeCapabilitiesResponse:
         """Confirm the capabilities that the volume can serve, or give the reason in `message`."""
         volume_id = names.require("volume_id", request.volume_id)
         if not request.volume_capabilities:
@@ -164,7 +155,7 @@ class Volumes:
         )
         return pb.ValidateVolumeCapabilitiesResponse(confirmed=confirmed)
 
-    def get_capacity(self, request: pb.GetCapacityRequest) -> pb.GetCapacityResponse:
+    def GetCapacity(self, request: pb.GetCapacityRequest) -> pb.GetCapacityResponse:
         """The free capacity of this node. 0 for another node, and for capabilities that no volume can serve."""
         free = self._free_bytes()
         if not topology.matches(request.accessible_topology, self._key, self._settings.node_id):
@@ -178,7 +169,7 @@ class Volumes:
             minimum_volume_size=Int64Value(value=sizes.SMALLEST_BYTES),
         )
 
-    def expand(self, request: pb.ControllerExpandVolumeRequest) -> pb.ControllerExpandVolumeResponse:
+    def ControllerExpandVolume(self, request: pb.ControllerExpandVolumeRequest) -> pb.ControllerExpandVolumeResponse:
         """Grow a volume. OK if it is large enough already. The node must then grow a block volume's loop device."""
         volume_id = names.require("volume_id", request.volume_id)
         if not request.HasField("capacity_range"):

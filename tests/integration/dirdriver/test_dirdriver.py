@@ -258,6 +258,8 @@ def test_a_block_volume_is_a_device_that_grows_while_it_is_published(driver: Run
     for path in (target, pod / "read-only"):
         driver.unpublish(volume, path)
         assert not path.exists()
+    with refused("FAILED_PRECONDITION", "attached"):
+        driver.call("DeleteVolume", volume_id=volume.volume_id)
     driver.unstage(volume, staged)
     driver.call("DeleteVolume", volume_id=volume.volume_id)
 
@@ -301,7 +303,7 @@ def test_a_state_directory_of_the_driver_before_is_refused_untouched(root: Path)
 
 @pytest.mark.parametrize(
     ("flags", "named"),
-    [(["--drivername", "1"], "--drivername"), (["--node-id", "a b"], "--node-id"), (["--endpoint", "x"], "--endpoint")],
+    [(["--node-id", "a b"], "--node-id"), (["--endpoint", "x"], "--endpoint")],
 )
 def test_a_flag_that_cannot_work_is_refused_with_its_name(
     start: Callable[..., Running], root: Path, flags: list[str], named: str

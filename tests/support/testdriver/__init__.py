@@ -10,5 +10,5 @@ and shares the modules of `examples.dirdriver` that it does not replace. Read in
 * `stagings`, `publications`, `inline`, `node`, `usage`: the node's RPCs.
 * `driver`, `records`, `state`, `pool`, `copies`, `images`: the data, and how it survives a crash.
 * `local`, `filesystems`: the machine.
-* `access`, `placing`, `ranges`, `units`, `wishes`: pure, without I/O or clock.
+* `access`, `names`, `paging`, `placing`, `ranges`, `units`, `wishes`: pure, without I/O or clock.
 """

@@ -1,14 +1,14 @@
 """Access: what a volume is made of, which capabilities it can serve, and whether it may be published once more."""
 
 import hashlib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
 from common.csi import csi_pb2 as pb
 from examples.dirdriver import access as base
 from examples.dirdriver import errors
-from examples.dirdriver.access import MULTI_NODE, SINGLE_NODE, Mode, mode_name
+from examples.dirdriver.access import MULTI_NODE, Mode, mode_name
 
 
 class Layout(StrEnum):
@@ -22,13 +22,15 @@ class Layout(StrEnum):
     """A sparse file on a loop device, published as a raw block device."""
 
 
-MODES: Mapping[str, Collection[int]] = {
-    Layout.DIRECTORY: SINGLE_NODE | MULTI_NODE,
-    # Two nodes would put two loop devices, with two page caches, on one file.
-    Layout.FILESYSTEM: SINGLE_NODE,
-    Layout.BLOCK: SINGLE_NODE,
-}
-"""The access modes that each layout can keep."""
+SINGLE_NODE = frozenset(
+    {
+        Mode.SINGLE_NODE_WRITER,
+        Mode.SINGLE_NODE_READER_ONLY,
+        Mode.SINGLE_NODE_SINGLE_WRITER,
+        Mode.SINGLE_NODE_MULTI_WRITER,
+    }
+)
+"""Modes that allow a volume on one node at a time."""
 
 SEVERAL_TARGETS = MULTI_NODE | {Mode.SINGLE_NODE_MULTI_WRITER}
 """Modes that allow several target paths on one node, for a driver with SINGLE_NODE_MULTI_WRITER (CSI spec, table of
@@ -65,7 +67,7 @@ def unfit(capability: pb.VolumeCapability, layout: Layout, fs_type: str) -> str:
         layout: the volume's.
         fs_type: what the volume holds, empty if nothing of its own.
     """
-    if reason := base.unfit(capability, layout, MODES):
+    if reason := base.unfit(capability, layout):
         return reason
     if layout is Layout.FILESYSTEM and capability.mount.fs_type not in ("", fs_type):
         return f"the volume holds {fs_type}, not the fs_type asked for"

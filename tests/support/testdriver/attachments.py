@@ -1,9 +1,8 @@
 """The Controller service's attachments: which node may use which volume."""
 
 from common.csi import csi_pb2 as pb
-from examples.dirdriver import errors, names
-from examples.dirdriver.access import SINGLE_NODE
-from tests.support.testdriver import access
+from examples.dirdriver import errors
+from tests.support.testdriver import access, names
 from tests.support.testdriver.calls import Routes
 from tests.support.testdriver.driver import Driver, ready_volume
 from tests.support.testdriver.records import Attachment, Node, Volume
@@ -84,7 +83,7 @@ def _check_others(tables: Tables, wanted: Attachment) -> bool:
             raise errors.already_exists(
                 f"volume {wanted.volume_id} is published to node {wanted.node_id} in another way; unpublish it first"
             )
-        if {found.mode, wanted.mode} & SINGLE_NODE:
+        if {found.mode, wanted.mode} & access.SINGLE_NODE:
             raise errors.precondition(
                 f"volume {wanted.volume_id} is published to node {found.node_id}; unpublish it first"
             )

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from common.csi import csi_pb2 as pb
-from examples.dirdriver import errors, names
-from tests.support.testdriver import snapshots
+from examples.dirdriver import errors
+from tests.support.testdriver import names, snapshots
 from tests.support.testdriver.answers import group_message
 from tests.support.testdriver.calls import Routes
 from tests.support.testdriver.driver import Driver, ready_volume

@@ -8,8 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from common.csi import csi_pb2 as pb
-from examples.dirdriver import names, paging
-from tests.support.testdriver import local
+from tests.support.testdriver import local, names, paging
 from tests.support.testdriver.access import Layout
 from tests.support.testdriver.calls import Routes
 from tests.support.testdriver.driver import Driver

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from common.csi import csi_pb2 as pb
 from examples.dirdriver import identity as base
 from tests.support.testdriver import capabilities
+from tests.support.testdriver.calls import Routes
 from tests.support.testdriver.settings import Settings
 
 
@@ -15,9 +16,17 @@ class Identity(base.Identity):
         super().__init__(settings)
         self._switches = settings
 
-    def get_plugin_info(self, request: pb.GetPluginInfoRequest) -> pb.GetPluginInfoResponse:
+    def routes(self) -> Routes:
+        """The methods of this service."""
+        return {
+            "GetPluginInfo": self.GetPluginInfo,
+            "GetPluginCapabilities": self.GetPluginCapabilities,
+            "Probe": self.Probe,
+        }
+
+    def GetPluginInfo(self, request: pb.GetPluginInfoRequest) -> pb.GetPluginInfoResponse:  # noqa: N802  # csi.proto's
         """Name, version, and the kind of filesystem volumes."""
-        answer = super().get_plugin_info(request)
+        answer = super().GetPluginInfo(request)
         answer.manifest["filesystem"] = self._switches.filesystem
         return answer
 

@@ -3,8 +3,8 @@
 from google.protobuf.wrappers_pb2 import Int64Value
 
 from common.csi import csi_pb2 as pb
-from examples.dirdriver import errors, names, paging, sizes, topology
-from tests.support.testdriver import access, capabilities
+from examples.dirdriver import errors, sizes, topology
+from tests.support.testdriver import access, capabilities, names, paging
 from tests.support.testdriver.answers import volume_message
 from tests.support.testdriver.calls import Routes
 from tests.support.testdriver.driver import Driver

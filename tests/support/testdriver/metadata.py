@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
 from common.csi import csi_pb2 as pb
-from examples.dirdriver import errors, names
-from tests.support.testdriver import images, ranges, snapshots
+from examples.dirdriver import errors
+from tests.support.testdriver import images, names, ranges, snapshots
 from tests.support.testdriver.access import Layout
 from tests.support.testdriver.calls import Routes
 from tests.support.testdriver.driver import Driver

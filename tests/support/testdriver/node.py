@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from common.csi import csi_pb2 as pb
-from examples.dirdriver import errors, mounts, names, sizes
+from examples.dirdriver import errors, mounts, sizes
 from examples.dirdriver.topology import topology_of
-from tests.support.testdriver import capabilities, local
+from tests.support.testdriver import capabilities, local, names
 from tests.support.testdriver.access import Layout
 from tests.support.testdriver.calls import Routes
 from tests.support.testdriver.driver import Driver

@@ -7,8 +7,8 @@ import hashlib
 from pathlib import Path
 
 from common.csi import csi_pb2 as pb
-from examples.dirdriver import errors, mounts, names
-from tests.support.testdriver import access, local, stagings
+from examples.dirdriver import errors, mounts
+from tests.support.testdriver import access, local, names, stagings
 from tests.support.testdriver.access import Layout, Use
 from tests.support.testdriver.calls import Routes
 from tests.support.testdriver.driver import Driver

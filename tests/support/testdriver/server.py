@@ -2,8 +2,10 @@
 
 import asyncio
 import contextlib
+import errno
 import logging
 import signal
+import socket
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -12,7 +14,6 @@ from urllib.parse import quote
 import grpc
 
 from common.csi.methods import METHODS, PREFIX
-from examples.dirdriver.server import free_socket
 from examples.dirdriver.settings import SettingsError
 from tests.support.testdriver.attachments import Attachments
 from tests.support.testdriver.call_log import CallLog
@@ -116,6 +117,27 @@ def _listen(server: grpc.aio.Server, path: Path) -> None:
         server.add_insecure_port(f"unix:{quote(str(path))}")  # an address is a URI to grpcio
     except RuntimeError as error:  # grpcio's only word for every failure to bind
         raise SettingsError("--endpoint", f"cannot listen on {path}; may this user write there?") from error
+
+
+def free_socket(path: Path) -> None:
+    """Remove the socket that an ended process has left.
+
+    Raises:
+        SettingsError: a process answers on it, it is another kind of file, or its directory does not exist.
+    """
+    if not path.parent.is_dir():
+        raise SettingsError("--endpoint", f"the directory {path.parent} does not exist")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(str(path))
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            if error.errno != errno.ECONNREFUSED or not path.is_socket():
+                raise SettingsError("--endpoint", f"{path} cannot be used: {error.strerror}") from error
+            path.unlink()
+            return
+    raise SettingsError("--endpoint", f"another process answers on {path}; stop it, or choose another path")
 
 
 async def _stop_signal() -> None:

@@ -6,9 +6,12 @@ from pathlib import Path
 from examples.dirdriver import settings as base
 from examples.dirdriver import sizes
 from examples.dirdriver.settings import SettingsError
-from tests.support.testdriver import units
+from tests.support.testdriver import names, units
 from tests.support.testdriver.access import Layout
 from tests.support.testdriver.faults import parse_faults
+
+SOCKET_PATH_LIMIT_BYTES = 107
+"""sockaddr_un.sun_path holds 108 bytes, the last of them zero (unix(7))."""
 
 NODE_ID_LIMIT_BYTES = 256
 """CSI spec, NodeGetInfoResponse.node_id (since 1.5)."""
@@ -68,6 +71,10 @@ class Settings(base.Settings):
             SettingsError: naming the flag.
         """
         base.Settings.check(self)  # super() does not work in a dataclass with slots before Python 3.14
+        if len(bytes(self.socket_path)) > SOCKET_PATH_LIMIT_BYTES:
+            raise SettingsError("--endpoint", f"a socket's path has at most {SOCKET_PATH_LIMIT_BYTES} bytes on Linux")
+        if not names.is_driver_name(self.driver_name):
+            raise SettingsError("--drivername", "at most 63 letters, digits, '-' and '.', from letter to letter")
         for flag, value in (("--capacity", self.capacity_bytes), ("--max-volume-size", self.largest_volume_bytes)):
             if value < sizes.SMALLEST_BYTES:
                 raise SettingsError(flag, f"must be at least {units.show_size(sizes.SMALLEST_BYTES)}")

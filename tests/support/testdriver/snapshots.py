@@ -9,8 +9,8 @@ import time
 from dataclasses import replace
 
 from common.csi import csi_pb2 as pb
-from examples.dirdriver import errors, names, paging
-from tests.support.testdriver import local, placing
+from examples.dirdriver import errors
+from tests.support.testdriver import local, names, paging, placing
 from tests.support.testdriver.answers import snapshot_message
 from tests.support.testdriver.calls import Routes
 from tests.support.testdriver.driver import Driver, ready_volume

@@ -7,9 +7,8 @@ from the kernel. So any call can be repeated, or undone, after a crash between t
 from pathlib import Path
 
 from common.csi import csi_pb2 as pb
-from examples.dirdriver import errors, names
-from examples.dirdriver.access import SINGLE_NODE
-from tests.support.testdriver import access, local
+from examples.dirdriver import errors
+from tests.support.testdriver import access, local, names
 from tests.support.testdriver.calls import Routes
 from tests.support.testdriver.driver import Driver
 from tests.support.testdriver.records import Staging, Volume
@@ -120,7 +119,7 @@ def _check_others(tables: Tables, wanted: Staging) -> bool:
         if found == wanted:
             return True
         if found.node_id != wanted.node_id:
-            if {found.mode, wanted.mode} & SINGLE_NODE:
+            if {found.mode, wanted.mode} & access.SINGLE_NODE:
                 raise errors.precondition(
                     f"volume {wanted.volume_id} is staged on node {found.node_id}; unstage it there"
                 )

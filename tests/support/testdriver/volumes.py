@@ -4,8 +4,8 @@ import logging
 from dataclasses import replace
 
 from common.csi import csi_pb2 as pb
-from examples.dirdriver import errors, names, sizes
-from tests.support.testdriver import access, placing, wishes
+from examples.dirdriver import errors, sizes
+from tests.support.testdriver import access, names, placing, wishes
 from tests.support.testdriver.answers import volume_message
 from tests.support.testdriver.calls import Routes
 from tests.support.testdriver.driver import Driver, ready_volume

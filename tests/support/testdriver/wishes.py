@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from common.csi import csi_pb2 as pb
-from examples.dirdriver import errors, names, sizes, topology
-from tests.support.testdriver import access, filesystems
+from examples.dirdriver import errors, sizes, topology
+from tests.support.testdriver import access, filesystems, names
 from tests.support.testdriver.access import Layout
 from tests.support.testdriver.records import Content, Volume
 from tests.support.testdriver.settings import Settings

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import grpc
 import pytest
 
-from examples.dirdriver import paging
 from examples.dirdriver.errors import CsiError
+from tests.support.testdriver import paging
 
 
 @dataclass(frozen=True)
