@@ -4,7 +4,7 @@ import ipaddress
 from dataclasses import dataclass
 from pathlib import Path
 
-from common.parsers import Parser, host_port, unix_path
+from common.parsers import host_port, unix_path
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,12 @@ class Endpoint:
         return self.text
 
 
-def _endpoint(text: str) -> Endpoint:
+def hub_endpoint(text: str) -> Endpoint:
+    """The endpoint of a text.
+
+    Raises:
+        ValueError: it is none; the message says which texts are allowed.
+    """
     scheme, separator, rest = text.partition("://")
     if separator and scheme in {"ws", "wss"}:
         address = host_port(rest.removesuffix("/"))
@@ -31,10 +36,6 @@ def _endpoint(text: str) -> Endpoint:
     if not text.startswith(("/", "unix:")):
         raise ValueError("must be wss://HOST:PORT, ws://HOST:PORT or unix:///PATH, with the scheme before it")
     return Endpoint(text, path=unix_path(text))
-
-
-hub_endpoint = Parser(_endpoint, "ENDPOINT")
-"""Reads an endpoint. Raises ValueError with a message for the operator."""
 
 
 def is_loopback(host: str) -> bool:

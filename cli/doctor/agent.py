@@ -17,6 +17,7 @@ from cli.doctor.disk import check_directory, check_propagation
 from cli.doctor.finding import Check, Finding, Level, Result, known, listed, ok, perform, warning, wrong
 from cli.doctor.sockets import LOOK_AT_LOG, answers, check_socket
 from cli.edge_volumes import ask
+from cli.process_options import EDGE_OPTIONS
 from cloud.admission import SUBJECTS, Role
 from common.errors import BridgeError
 from common.tls import TlsFiles, TlsIdentity
@@ -56,7 +57,7 @@ async def examine(status: Path, *, limit_s: float) -> list[Result]:
     try:
         state = await asyncio.to_thread(ask, status, page="/status", timeout_s=limit_s)
         volumes = await asyncio.to_thread(ask, status, timeout_s=limit_s)
-        settings = AgentSettings.from_texts(state["settings"])
+        settings = EDGE_OPTIONS.read(state["settings"])
     except (BridgeError, KeyError) as error:
         unknown = (
             f"the agent is an older version, which does not report {error}"

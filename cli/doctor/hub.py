@@ -12,6 +12,7 @@ from cli.doctor.finding import HUBS_ROLES, Check, Finding, Level, Result, known,
 from cli.doctor.sockets import check_socket
 from cli.hub_state import ask
 from cli.node_list import unreported
+from cli.process_options import HUB_OPTIONS
 from cloud.hub_settings import HubSettings
 from common.endpoint import Endpoint
 from common.errors import BridgeError, timestamp
@@ -46,7 +47,7 @@ async def examine(hub: Endpoint, *, limit_s: float) -> tuple[list[Result], State
     try:
         async with asyncio.timeout(limit_s):
             state = await ask(hub, limits=Limits())
-            settings = HubSettings.from_texts(state["settings"]) if state["settings"] else None
+            settings = HUB_OPTIONS.read(state["settings"]) if state["settings"] else None
     except (BridgeError, TimeoutError) as error:
         what = str(error) or f"the hub at {hub} has not told its state within {limit_s:g} s"
         return [*results, Result("hub", wrong(what, _LOG))], None
