@@ -1,4 +1,4 @@
-"""The demo's objects: what somebody would write into the hub's manifests for a pod with one volume."""
+"""The demo's objects: the manifests of a pod with one volume."""
 
 from collections.abc import Mapping
 from hashlib import sha256
@@ -8,7 +8,7 @@ Object = dict[str, Any]
 
 
 def driver_rules(driver: str) -> Object:
-    """What the vendor's manifests say of a driver: its volumes are attached before a node uses them."""
+    """The CSIDriver object of a driver whose volumes are attached before a node uses them."""
     return {"apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver", "metadata": {"name": driver}, "spec": {}}
 
 

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from cli.process_options import DRIVER_OPTIONS, HUB_OPTIONS
 from cloud import csi_proxy_driver, uds_hub
-from cloud.driver_settings import DriverSettings
-from cloud.hub_settings import HubSettings
 from cloud.store import Store
 from common.errors import SettingsError
 
@@ -50,7 +49,7 @@ async def test_a_hub_that_cannot_start_leaves_nothing_open(short_dir: Path, take
     wrong = {"uds": f"unix://{short_dir}/none/hub.sock", "manifests": "kubeconfig"}
     flags |= {"kubeconfig": "/nowhere"} if what == "manifests" else {what: wrong.get(what, taken)}
     with pytest.raises(SettingsError):
-        await uds_hub.run(HubSettings.from_texts(flags), asyncio.Event())
+        await uds_hub.run(HUB_OPTIONS.read(flags), asyncio.Event())
     assert opened(short_dir) - before == set()
     store = Store(short_dir / "state")  # whose lock is free
     await store.close()
@@ -68,5 +67,5 @@ async def test_a_proxy_driver_that_cannot_start_leaves_nothing_open(short_dir: P
     }
     flags |= {what: f"unix://{short_dir}/none/csi.sock" if what == "endpoint" else taken}
     with pytest.raises(SettingsError):
-        await csi_proxy_driver.run(DriverSettings.from_texts(flags), asyncio.Event())
+        await csi_proxy_driver.run(DRIVER_OPTIONS.read(flags), asyncio.Event())
     assert opened(short_dir) - before == set()

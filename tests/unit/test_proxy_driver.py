@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from cli.process_options import DRIVER_OPTIONS
 from cloud.csi_proxy_driver import ProxyDriver
-from cloud.driver_settings import DriverSettings
 from cloud.identity_cache import CACHED_METHODS, IdentityCache
 from common.backoff import Backoff
 from common.errors import CallError, timestamp
@@ -54,7 +54,7 @@ class World:
     """A proxy driver and its link to a hub."""
 
     def __init__(self, directory: Path) -> None:
-        settings = DriverSettings.from_texts({"drivername": DRIVER, "state_dir": str(directory)})
+        settings = DRIVER_OPTIONS.read({"drivername": DRIVER, "state_dir": str(directory)})
         self.cache = IdentityCache(directory, DRIVER)
         self.proxy = ProxyDriver(settings, self.cache, Metrics())
         self.uplink = Uplink(settings.hub_endpoint, lambda: HELLO, self.proxy, limits=Limits())
