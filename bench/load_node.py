@@ -21,7 +21,7 @@ _QUIET_S = 0.05
 """CPU time in a second: the hub reads its manifests now and then."""
 
 _USUAL = ("--keepalive=20s",)
-"""The keepalive of production; tests use a shorter one."""
+"""Longer than the tests' keepalive (3 s), which lets a test notice a dead link early."""
 
 
 class LoadNode(EdgeNode):
