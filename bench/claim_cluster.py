@@ -24,7 +24,6 @@ from bench.cluster_objects import NAMESPACE, Object, create_all, with_kube
 from bench.figures import Command
 from bench.peers import find_peer
 from cloud.kube import RESOURCES, Body, Kube
-from examples.dirdriver.call_log import Call, read_calls
 from tests.peers.kubelet.kubelet_process import IMAGE, Kubelet
 from tests.peers.kubelet.recorder import Recorder
 from tests.peers.kubelet.registrar_stand_in import RegistrarStandIn
@@ -36,6 +35,7 @@ from tests.peers.support.sidecars import Sidecars
 from tests.support import leftovers
 from tests.support.bridge import Agent, Bridge, Proxy
 from tests.support.processes import Supervisor, listens_on
+from tests.support.testdriver.call_log import Call, read_calls
 from tests.support.waiting import wait_for
 
 PEERS = (

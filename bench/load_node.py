@@ -10,10 +10,10 @@ from typing import Any
 import psutil
 
 from bench.meter import Meter
-from examples.dirdriver.call_log import Call
-from tests.peers.support.dirdriver import DirDriver, start_dirdriver
+from tests.peers.support.testdriver import RunningDriver, start_testdriver
 from tests.support.edge_node import DRIVER, NODE, EdgeNode, Object, csi_driver, pod, volume
 from tests.support.processes import listens_on
+from tests.support.testdriver.call_log import Call
 from tests.support.waiting import wait_for
 
 _SLOW_S = 120.0
@@ -21,7 +21,7 @@ _QUIET_S = 0.05
 """CPU time in a second: the hub reads its manifests now and then."""
 
 _USUAL = ("--keepalive=20s",)
-"""The keepalive of production; tests use a shorter one."""
+"""Longer than the tests' keepalive (3 s), which lets a test notice a dead link early."""
 
 
 class LoadNode(EdgeNode):
@@ -34,7 +34,7 @@ class LoadNode(EdgeNode):
     meter: Meter
 
     def __init__(self, directory: Path, loadgen: Sequence[str] = ()) -> None:
-        """Begin with nothing running. Without the load generator's driver the node uses dirdriver."""
+        """Begin with nothing running. Without the load generator's driver the node uses the test driver."""
         logs = directory / "logs"
         logs.mkdir()
         super().__init__(directory, logs)
@@ -108,10 +108,10 @@ class LoadNode(EdgeNode):
         if mounts := self.mounts():
             subprocess.run(["umount", "--lazy", *reversed(mounts)], check=True)
 
-    def _start_driver(self) -> DirDriver:
+    def _start_driver(self) -> RunningDriver:
         if not self._loadgen:
             flags = ("--no-attach", "--no-topology")
-            return start_dirdriver(self._supervisor, self.directory, name=DRIVER, node_id=NODE, flags=flags)
+            return start_testdriver(self._supervisor, self.directory, name=DRIVER, node_id=NODE, flags=flags)
         state, socket = self.directory / "vendor", self.directory / "vendor.sock"
         state.mkdir()
         command = [
@@ -124,7 +124,7 @@ class LoadNode(EdgeNode):
             f"--call-log={state / 'calls.jsonl'}",
         ]
         process = self._supervisor.start("driver", command, ready=lambda: listens_on(socket))
-        return DirDriver(name=DRIVER, socket=socket, state=state, own=state, process=process)
+        return RunningDriver(name=DRIVER, socket=socket, state=state, own=state, process=process)
 
     def __exit__(self, *failure: object) -> None:
         try:

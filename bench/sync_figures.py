@@ -59,7 +59,7 @@ _STRIDE = 7919
 """A prime: successive changes are of nodes that are far apart in every list."""
 
 _USUAL = ("--keepalive=10s", "--hello-timeout=20s")
-"""The keepalive of production, and a longer hello timeout: thousands of edges say hello at the same time."""
+"""The default keepalive instead of the tests', and a longer hello timeout: thousands of edges say hello at once."""
 
 
 @dataclass(frozen=True)

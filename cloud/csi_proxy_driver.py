@@ -1,12 +1,14 @@
 """The proxy driver: the CSI driver that stock sidecars talk to. It forwards every call, as bytes, to the hub.
 
-Rules (contract A.1, A.4, A.7, A.8):
+Rules:
 
-* Identity and capabilities come from the cache, within milliseconds, whatever the link does. `Probe` speaks of this
-  process alone.
-* Any method under `/csi.v1.` is forwarded, known or not. The Node service is not offered here, except
-  NodeGetCapabilities, which the resizer asks (RULE A7).
-* An answer is acknowledged once it was handed to the caller's connection; before that the agent keeps it for the retry.
+* Identity and capabilities come from the cache, within milliseconds, even without a link
+  (docs/csi-contract.md#sidecars-read-capabilities-once). `Probe` reports this process only
+  (docs/csi-contract.md#probe-speaks-for-the-proxy-driver-alone).
+* Any method under `/csi.v1.` is forwarded, known or not. Of the Node service only NodeGetCapabilities is served
+  (docs/csi-contract.md#the-resizer-asks-for-node-capabilities).
+* The proxy driver acknowledges an answer when the caller's connection has taken it. Until then the agent keeps it for
+  the retry.
 """
 
 import asyncio
@@ -48,7 +50,7 @@ from common.version import introduce
 log = logging.getLogger("csi_bridge.driver")
 
 SIDECAR_MESSAGE_BYTES = 4 * 1_048_576
-"""The largest answer that a stock sidecar takes (grpc-go's default, which none of them raises: contract A.1)."""
+"""The largest answer that a stock sidecar takes: grpc-go's default, which no sidecar raises."""
 
 
 class ProxyDriver:

@@ -1,6 +1,6 @@
 """A back-off: the seconds to wait between tries, which grow with each failure up to a limit.
 
-It reads no clock, waits for nothing and counts nothing: whoever tries counts the failures in a row.
+It reads no clock, waits for nothing and counts nothing: the caller counts the failures in a row.
 """
 
 from collections.abc import Callable

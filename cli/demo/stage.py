@@ -113,11 +113,6 @@ class Stage:
         return self.directory / "storage" / "volumes"
 
     @property
-    def faults(self) -> Path:
-        """The example driver's faults, read at every call."""
-        return self.directory / "storage" / "faults"
-
-    @property
     def manifests(self) -> Path:
         """The directory from which the hub reads Kubernetes objects."""
         return self.directory / "manifests"
@@ -191,6 +186,7 @@ class Stage:
         started = list(reversed(self._processes.values()))
         for process in started:
             process.send_signal(signal.SIGTERM)
+            process.send_signal(signal.SIGCONT)  # a paused process would not see SIGTERM
         give_up = time.monotonic() + _STOP_S
         for process in started:
             try:
@@ -206,6 +202,14 @@ class Stage:
             process = self._processes.pop(name)
             process.kill()
             process.wait()
+
+    def pause(self, name: str) -> None:
+        """Let a process hang until `resume`."""
+        self._processes[name].send_signal(signal.SIGSTOP)
+
+    def resume(self, name: str) -> None:
+        """Let a paused process go on."""
+        self._processes[name].send_signal(signal.SIGCONT)
 
     def start_again(self, name: str) -> None:
         """Start a process that was killed."""

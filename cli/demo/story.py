@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -128,23 +128,13 @@ class _Story:
             self._teller.left_out("mounting needs root, and the right to mount")
             return
         _write(self._stage.manifests / "driver.yaml", [driver_rules(DRIVER)])
-        context = await self._attach(volume)
-        _write(self._stage.manifests / "web.yaml", pod_with_volume(NODE, DRIVER, volume.volume_id, context))
+        _write(self._stage.manifests / "web.yaml", pod_with_volume(NODE, DRIVER, volume.volume_id))
         path = await self._published()
         self._teller.good(f"published at {path.relative_to(self._stage.directory)}")
         (path / "hello").write_text(_FILE_TEXT)
         self._read_back(path, "written, and read back")
         await self._reboot(path)
-        await self._remove(volume)
-
-    async def _attach(self, volume: csi.Volume) -> Mapping[str, str]:
-        """Attach the pod's volume as the attacher does. Returns the publish context."""
-        answer = await self._controller.ControllerPublishVolume(
-            csi.ControllerPublishVolumeRequest(volume_id=volume.volume_id, node_id=NODE, volume_capability=_CAPABILITY),
-            timeout=_LIMIT_S,
-        )
-        context: Mapping[str, str] = answer.publish_context
-        return context
+        await self._remove()
 
     async def _published(self) -> Path:
         """Wait until the pod's volume is published. Returns its path."""
@@ -181,7 +171,7 @@ class _Story:
         self._teller.good(f"the agent alone brought the volume back in {time.monotonic() - began:.1f} s")
         self._read_back(path, "the data is unharmed")
 
-    async def _remove(self, volume: csi.Volume) -> None:
+    async def _remove(self) -> None:
         self._teller.act("The hub is back, and the pod is removed from the manifests")
         (self._stage.manifests / "web.yaml").unlink()
         self._stage.start_again("hub")
@@ -191,17 +181,19 @@ class _Story:
         if left or self._stage.unmount():
             raise DemoError(f"the edge still has {', '.join(map(str, left)) or 'mounts'}")
         self._teller.good("unpublished, unstaged, and nothing is left of it but its data")
-        unpublish = csi.ControllerUnpublishVolumeRequest(volume_id=volume.volume_id, node_id=NODE)
-        await _retried(lambda: self._controller.ControllerUnpublishVolume(unpublish, timeout=_LIMIT_S))
 
     async def _cut(self) -> csi.Volume:
         self._teller.act("A slow CreateVolume is under way, and the link is cut")
-        self._stage.faults.write_text("CreateVolume=delay:8s\n")
+        self._stage.pause("dirdriver")
         request = _wanted("pvc-demo-2")
         first = asyncio.ensure_future(self._controller.CreateVolume(request, timeout=_LIMIT_S))
-        await asyncio.sleep(1.0)
-        self._stage.cable.cut()
-        self._teller.away(f"the call ends: {await _refusal(first)}")
+        try:
+            await asyncio.sleep(1.0)
+            self._stage.cable.cut()
+            self._teller.away(f"the call ends: {await _refusal(first)}")
+        finally:
+            first.cancel()
+            self._stage.resume("dirdriver")
         await self._stage.until(self._is_offline, "the hub noticing that the node is away")
         self._teller.away(f"a retry ends: {await _refusal(self._controller.CreateVolume(request, timeout=_LIMIT_S))}")
         self._teller.act("The link is back, and the same call joins the work that went on")
@@ -211,7 +203,6 @@ class _Story:
                 lambda: self._controller.CreateVolume(request, timeout=_LIMIT_S)
             )
         self._teller.good(f"volume {answer.volume.volume_id}: made once, at the edge, while the link was cut")
-        self._stage.faults.write_text("")
         volume: csi.Volume = answer.volume
         return volume
 

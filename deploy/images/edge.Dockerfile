@@ -22,7 +22,6 @@ FROM build AS build-dirdriver
 RUN pip --python /opt/csi-bridge/bin/python install --no-cache-dir --constraint constraints.txt ".[demo]"
 
 FROM ${PYTHON} AS dirdriver
-RUN apt-get update && apt-get install -y --no-install-recommends e2fsprogs xfsprogs && rm -rf /var/lib/apt/lists/*
 COPY --from=build-dirdriver /opt/csi-bridge /opt/csi-bridge
 ENV PATH=/opt/csi-bridge/bin:$PATH
 ENTRYPOINT ["dirdriver"]

@@ -24,7 +24,7 @@ from cli.edge_volumes import ask
 from common.csi import csi_pb2 as csi
 from common.errors import BridgeError
 from edge.fault_points import VARIABLE
-from tests.peers.support.dirdriver import DirDriver, start_dirdriver
+from tests.peers.support.testdriver import RunningDriver, start_testdriver
 from tests.support.bridge import Agent, Bridge
 from tests.support.machine import Machine
 from tests.support.operator import hub_state
@@ -35,7 +35,7 @@ from tests.support.waiting import wait_for
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from examples.dirdriver.call_log import Call
+    from tests.support.testdriver.call_log import Call
 
 Object = dict[str, Any]
 
@@ -56,7 +56,7 @@ class EdgeNode:
         machine: runs agent and driver, if it can be switched off.
     """
 
-    driver: DirDriver
+    driver: RunningDriver
     agent: Agent
 
     def __init__(self, directory: Path, logs: Path, *, reboots: bool = False) -> None:
@@ -90,7 +90,7 @@ class EdgeNode:
 
     def start_vendor(self, flags: Iterable[str]) -> None:
         """Start the vendor's driver for the first time."""
-        self.driver = start_dirdriver(self._supervisor, self.directory, name=DRIVER, node_id=NODE, flags=tuple(flags))
+        self.driver = start_testdriver(self._supervisor, self.directory, name=DRIVER, node_id=NODE, flags=tuple(flags))
 
     def start_agent(self, *flags: str, wait: bool = True) -> None:
         """Start the agent for the first time."""

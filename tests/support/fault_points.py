@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from examples.dirdriver.call_log import Call
+    from tests.support.testdriver.call_log import Call
 
 FILESYSTEM = [
     *(f"stage.{point}" for point in (

@@ -26,10 +26,10 @@ _MODES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Driver:
-    """A driver as the cluster knows it, and the flags of the dirdriver that plays it.
+    """A driver as the cluster knows it, and the flags of the test driver that plays it.
 
     Attributes:
-        flags: of dirdriver; it has no topology.
+        flags: of the test driver; it has no topology.
         attach: whether its volumes are attached.
         fs_group_policy: of the CSIDriver; None leaves it to the API server's default.
         pod_info: whether it wants to know the pod.
