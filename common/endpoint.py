@@ -1,4 +1,4 @@
-"""An endpoint: the address of a hub as an operator writes it: `unix:///path`, `ws://host:port` or `wss://host:port`."""
+"""An endpoint: a hub's address as an operator writes it: `unix:///path`, `ws://host:port` or `wss://host:port`."""
 
 import ipaddress
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from common.parsers import host_port, unix_path
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """The address of a hub: either `path`, or `host` and `port` with or without TLS."""
+    """A hub's address: either `path`, or `host` and `port`, with or without TLS. `text` is the operator's spelling."""
 
     text: str
     path: Path | None = None

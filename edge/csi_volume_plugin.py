@@ -80,7 +80,7 @@ class NodeDriver(Protocol):
 
 
 class VolumePlugin:
-    """Makes the steps on CSI volumes below one root directory.
+    """Runs the steps on CSI volumes below one root directory.
 
     Args:
         root: `--root-dir`, as drivers know it; symbolic links in it are not resolved.
@@ -291,8 +291,8 @@ class VolumePlugin:
                 nothing was staged, as for the kubelet, unless a mount is there.
 
         Raises:
-            NotReady: a mount still uses it, the driver is not registered, or it is mounted by a driver that says that
-                it cannot stage.
+            NotReady: a mount still uses it, the driver is not registered, or it is mounted although its driver says
+                that it cannot stage.
             VolumeError: it is not surely unstaged: the step must be repeated.
         """
         await _locally(NotReady, self._dirs.require_unused, staged)

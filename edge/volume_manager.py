@@ -5,8 +5,8 @@ Rules:
 * Nothing is polled: changed objects, changed drivers and the end of a pod's grace period wake the tasks they concern.
 * At start, the stored states count if the mount table agrees with them. A volume that only the disk shows is uncertain:
   it is mounted again if a pod wants it, else unmounted (docs/csi-contract.md#volumes-found-after-a-restart).
-* A volume of a pod that is missing in the store is unmounted only after the store was complete once. If only the disk
-  shows the volume, the store must have been complete since this start
+* If a pod is missing in the store, its volumes are unmounted only after the store had all of the hub's objects once,
+  perhaps in an earlier run. A volume that only the disk shows needs this since the present start
   (docs/csi-contract.md#cleaning-up-waits-for-a-complete-store).
 """
 

@@ -1,4 +1,4 @@
-"""The command: finds out what of CSI Bridge there is here, looks at each, and tells what was found."""
+"""The command: finds the parts of CSI Bridge on this host, checks each, and prints the findings."""
 
 import asyncio
 import contextlib
@@ -19,7 +19,7 @@ from common.endpoint import Endpoint
 from common.errors import BridgeError
 
 Report = Mapping[str, Sequence[Result]]
-"""The results of the checks, by the process that they are about."""
+"""The results of the checks, by process."""
 
 State = dict[str, Any]
 
@@ -42,7 +42,7 @@ class Question:
 
 
 async def examine(question: Question) -> Report:
-    """Look at everything that is here, or that was named."""
+    """Check all parts that are here or that the operator named."""
     found: dict[str, list[Result]] = {}
     limit_s = question.timeout_s
     state = None
@@ -92,7 +92,7 @@ def as_json(report: Report) -> str:
 
 
 def run(question: Question) -> int:
-    """The command: 0 if nothing is wrong, else 1. Warnings do not count."""
+    """Run the checks and print the report. Returns 1 if a finding is wrong, else 0."""
     report = asyncio.run(examine(question))
     if question.output == "json":
         click.echo(as_json(report))
@@ -107,14 +107,14 @@ def _counts(report: Report) -> Counter[Level]:
 
 
 def _hub(question: Question) -> Endpoint | None:
-    """Where to look for a hub, if anywhere."""
+    """The hub's endpoint: the named one, or the usual socket if it exists."""
     if question.hub is not None:
         return question.hub
     return next((Endpoint(f"unix://{path}", path=path) for path in _there(_USUAL_HUB)), None)
 
 
 async def _served(sockets: Sequence[Path]) -> list[State]:
-    """The proxy drivers on this host, where no hub tells them."""
+    """The proxy drivers at these sockets, if there is no hub that knows them."""
     found: list[State] = []
     for socket in sockets:
         with contextlib.suppress(BridgeError):  # the proxy driver's own checks report it
@@ -123,15 +123,15 @@ async def _served(sockets: Sequence[Path]) -> list[State]:
 
 
 def _there(usual: Path | None) -> list[Path]:
-    """The usual place of a socket, if there is anything."""
+    """The usual path of a socket, if it exists."""
     try:
         return [usual] if usual is not None and usual.exists() else []
-    except OSError:  # in a directory that is closed to this user: somebody's, then
+    except OSError:  # the directory is closed to this user, so some process uses it
         return [usual] if usual is not None else []
 
 
 def check_nothing(log: str) -> Finding:
-    """What to say where no process was found.
+    """The finding if there is no process of CSI Bridge.
 
     Args:
         log: the command that shows the log of the agent's unit; empty if no such unit is installed.

@@ -50,7 +50,7 @@ class CallInputs:
             raise NotReady(f"{ref} is malformed ({type(error).__name__})") from None
 
     def attachment_uid(self, volume: Volume) -> str:
-        """Return the uid of the volume's attachment, even if not attached yet; empty without one that stays."""
+        """Return the uid of the volume's attachment; empty if there is none, or if it is being deleted."""
         if volume.ephemeral or not volume.rules.attach_required:
             return ""
         ref = self._attachment_ref(volume)

@@ -181,7 +181,7 @@ class VolumeExpander:
         return True
 
     def _tell_refusal(self, claim: Claim, size: ClaimSize, plan: Plan, error: Refused) -> None:
-        if plan.legacy:  # no status of the claim shows it
+        if plan.legacy:  # such a claim has no status for it
             return
         infeasible = is_infeasible(size, plan, error.code, refused_before=self._refused)
         self._refused = True

@@ -4,7 +4,8 @@ Rules:
 
 * A directory that belonged to a row at start is not handled here: the row's task mounts or unmounts it, and cleans up.
 * A directory that belongs to a known volume by now is neither reported nor touched.
-* A bare directory is removed at once if it is empty: no driver was called for it, or all is undone.
+* A bare directory (one without vol_data.json) is removed at once if it is empty: no driver was called for it, or all is
+  undone.
 * Another directory of one pod's volume is removed when the pod is surely gone and nothing is mounted there.
 * A staging without a usable vol_data.json stays: a driver may hold a volume for it, which only people can find out.
 * A directory of several volumes that cannot be read stays. So does, meanwhile, everything that was found in it.

@@ -1,6 +1,6 @@
 """The places on this node where volumes are mounted, and the volumes that have, or may have, each.
 
-Objects can be written again under the same names for another volume. A place has one mount.
+A place has one mount. Two volumes may need the same place when objects are written again under the same names.
 """
 
 from typing import NamedTuple

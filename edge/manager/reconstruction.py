@@ -4,9 +4,9 @@ Rules (docs/csi-contract.md#volumes-found-after-a-restart):
 
 * A row with `DONE` is believed if it was written in this boot and its mount is still there; if it was no mount, its
   vol_data.json must be there. Any other row is uncertain, as after a reboot.
-* A volume on the disk without a row is uncertain and `reconstructed`, as in the kubelet. If a pod has such a volume,
-  and volumes of its kind are staged, it may be staged too. Staged volumes that no pod has are found as well
-  (docs/csi-contract.md#staged-volumes-without-a-pod).
+* A volume on the disk without a row is uncertain and `reconstructed`, as in the kubelet. If it is published to a pod,
+  it may be staged too, unless it is an inline volume.
+* Staged volumes that no pod has are found as well (docs/csi-contract.md#staged-volumes-without-a-pod).
 """
 
 import logging

@@ -65,7 +65,7 @@ class VolumeStaging:
     def obstacle(self, want: PodVolume) -> str:
         """Return why a pod cannot get the volume at present; empty if it can.
 
-        Each place has one volume. A volume with ReadWriteOncePod as its only mode goes to one pod
+        Two volumes cannot be mounted at one place. A volume with ReadWriteOncePod as its only mode goes to one pod
         (operation_generator.go), but a pod that had it may have it again.
         """
         target, volume, had = target_for(want), want.volume, self._rows.publications
@@ -98,10 +98,10 @@ class VolumeStaging:
         return ""
 
     def is_outdated(self, want: PodVolume, row: Publication | None) -> bool:
-        """Whether a pod may have the volume with other arguments than the present ones.
+        """Whether an uncertain publication was requested with other arguments than the present ones.
 
-        A row without arguments or from the disk alone cannot be compared, and a mount from an earlier boot is gone.
-        Such rows count only if one is of a block volume and the other is not.
+        A row without arguments, or known from the disk alone, cannot be compared; and a mount from an earlier boot is
+        gone. Of such rows only the volume mode is compared (Block or Filesystem).
         """
         if row is None or row.state is State.DONE:
             return False
@@ -113,7 +113,7 @@ class VolumeStaging:
         """Whether no pod has the volume, and its staging does not fit the next pod.
 
         Objects can be written again with the same handle. If no pod may get the volume yet, the first waiting pod
-        counts: two block volumes may each occupy the place that the other needs.
+        counts. Unstaging then frees the place: two block volumes may each occupy the one that the other needs.
         """
         device = self._rows.device
         if device is None or self._rows.publications:
@@ -129,9 +129,9 @@ class VolumeStaging:
     def _is_detached(self, device: Device, volume: Volume) -> bool:
         """Whether the attachment under which it was staged is gone or is being deleted.
 
-        The cloud detaches a volume by force from a node that is away for long, and may attach it again later. The mount
-        is then older than another node's writes, and its unwritten data must not reach the volume. So it is unstaged
-        before the volume is used again.
+        The cloud detaches a volume by force from a node that is away for long, and may attach it again later. Another
+        node may have written to the volume in between. So this node's unwritten data must not reach it, and the old
+        staging is undone before the volume is used again.
         """
         if not (device.attachment_uid and volume.rules.attach_required):
             return False

@@ -6,10 +6,12 @@ Rules:
   ends before the next begins, except that reading usage and health is cancelled for another step.
 * Before a call of the driver the row says `UNCERTAIN`; after the answer it has the result
   (docs/csi-contract.md#the-state-is-on-disk-before-the-call). An uncertain mount is mounted again or undone, nothing
-  else (docs/csi-contract.md#an-uncertain-volume-is-mounted-again-or-undone). A finished mount is not requested again.
-* Unpublishing comes first, and needs the host's permission at that moment. Unstaging needs that no pod has the volume.
-* If the driver refuses a call, nothing is mounted, unless the mount table shows a mount or the volume is known from the
-  disk alone. A failed refresh changes nothing.
+  else (docs/csi-contract.md#an-uncertain-volume-is-mounted-again-or-undone). A mount whose row says `DONE` is not
+  requested again.
+* Unpublishing comes before all other steps. At that moment `VolumeHost.may_unpublish` must allow it. A volume is
+  unstaged only when no pod has it.
+* After a refusal (a final gRPC code) the row is removed, unless the mount table shows a mount, or the volume is known
+  from the disk alone. After a failed refresh the row stays as it is.
 * A failed step is retried with the kubelet's back-off, and at once when one of its inputs has changed.
 """
 
@@ -36,7 +38,7 @@ from edge.volumes import PodVolume, VolumeKey
 log = logging.getLogger("csi_bridge.edge.volumes")
 
 _PATIENCE_S = 123.0
-"""A wait is reported as an event after this time, which is the kubelet's (2 min 3 s)."""
+"""A wait for another party is reported as an event after this time, the kubelet's (2 min 3 s)."""
 
 _STUBBORN = 3
 """A failed unpublish or unstage is reported as an event after this many tries: a driver may need a moment."""
@@ -196,7 +198,7 @@ class VolumeTask:
         for target, want in self.wants.items():
             if rows.is_published(target) or self._staging.is_outdated(want, rows.publications.get(target)):
                 continue
-            if is_ready or want.volume.ephemeral or self._staging.obstacle(want):  # the publish fails with this reason
+            if is_ready or want.volume.ephemeral or self._staging.obstacle(want):  # publishing reports it
                 yield Step.PUBLISH, target
 
     def _is_to_go(self, target: Target, publication: Publication) -> bool:

@@ -1,8 +1,8 @@
 """Whether a volume is listed in the node's `volumesInUse`, and whether the hub has stored that.
 
 It is listed from the first pod that wants it attached until it is unstaged
-(docs/csi-contract.md#volumesinuse-comes-before-staging). The hub's confirmation is void as soon as the volume is not
-listed, because the hub is told that too.
+(docs/csi-contract.md#volumesinuse-comes-before-staging). When it leaves the list, the hub is told, and its confirmation
+is void.
 """
 
 import asyncio

@@ -5,12 +5,12 @@ Rules:
 * A driver is known by its name once it has registered (`edge.registry.registration_handler`), for as long as the store
   keeps it (`edge.registry.drivers_store`).
 * A socket that an operator named also mounts volumes for its driver, unless the driver has a node plugin elsewhere.
-* The node plugin is the socket that registered last, here or with a kubelet. If a kubelet knows the relay's socket
-  instead, the node plugin is the one found socket that serves Node.
+* The node plugin is the socket that registered last, here or with a kubelet. If the kubelet has the relay's socket as
+  the driver's, the node plugin is the one found socket that serves Node.
 * Pods and a kubelet wait for a node plugin that is away. The controller's socket does not stand in for it: its mounts
   might be visible only in its own container.
-* A driver that had a topology of its own is reported with one until the agent has heard its node plugin and all sockets
-  named by an operator again. This holds for Kubernetes, for a kubelet and for the hub.
+* A driver that had a topology of its own is reported with one until its node plugin and all sockets named by an
+  operator have answered again. This holds for Kubernetes, for a kubelet and for the hub.
 """
 
 import asyncio
@@ -122,7 +122,7 @@ class DriverRegistry:
         return self._store.find(name)
 
     def subscribe(self, callback: Callable[[], None]) -> None:
-        """Call `callback` at each change of `find` or of the facts."""
+        """Call `callback` at each change of the results of `find`, or of the facts for Kubernetes."""
         self._subscribers.append(callback)
 
     def ask_every(self, name: str, seconds: float | None) -> None:
@@ -259,7 +259,7 @@ class DriverRegistry:
         self._news.set()
 
     def _mark(self) -> None:
-        """Set these stored facts on each driver."""
+        """Set on each driver whether its node plugin is elsewhere, and whether it had a topology."""
         for seat in self._sockets:
             driver = seat.driver
             node_plugin = self._store.node_plugins.get(driver.name)
@@ -268,9 +268,9 @@ class DriverRegistry:
             driver.had_topology = driver.name in self._store.with_topology
 
     def _learn(self, seat: Seat) -> None:
-        """Take a driver's answers about this node, if its name is its own.
+        """Take a driver's answers about this node, if it is the known driver of its name.
 
-        It is if the driver registered, or if an operator named its socket and no other driver has the name.
+        If no driver of the name is known, a named socket that serves Node becomes that driver.
         """
         if not self._own or (report := seat.driver.report) is None:
             return

@@ -1,4 +1,4 @@
-"""The services of a driver's sockets: which socket serves a call, and what the hub is told of the driver as a whole.
+"""The services of a driver's sockets: which socket serves a call, and which answers the hub gets about the driver.
 
 Most vendors have two plugins, one for the controller and one for the node: two processes, two sockets, one name.
 
@@ -17,8 +17,8 @@ Rules:
 * A socket that an operator named may be any driver's controller until it was asked. Until then no controller call goes
   to another socket, because the named one may be running the same operation. If it does not answer, it delays only
   drivers without a controller.
-* A driver has a topology of its own if any of its sockets says so. If it had one, it keeps it until its node plugin and
-  all sockets named by an operator were heard: one of those may be its controller's.
+* A driver has a topology of its own if any of its sockets says so. If it had one before, it keeps it until its node
+  plugin and all sockets named by an operator have answered: one of those may be its controller's.
 """
 
 from collections.abc import Iterable, Sequence
@@ -67,7 +67,8 @@ def find_driver(drivers: Sequence[Driver], name: str, node: str, method: str) ->
     """Return the socket of a driver that a call of a method goes to.
 
     Raises:
-        DriverMissing: no driver has the name, none of that name serves the method, or its controller may come yet.
+        DriverMissing: no driver has the name, none of that name serves the method, or its controller has perhaps not
+            answered yet.
         DriverAmbiguous: several sockets serve the method, even if one of them is away now.
     """
     service = _service_of(method)
@@ -85,7 +86,7 @@ def find_driver(drivers: Sequence[Driver], name: str, node: str, method: str) ->
 
 
 def services(driver: Driver) -> list[str]:
-    """Return the services of a socket by its own answers, by their names in CSI."""
+    """Return the services of a socket, by CSI's names, according to its own answers."""
     if driver.report is None:
         return []
     known = (service for service in (_CONTROLLER, _GROUP, _METADATA, NODE) if not _refuses(driver, _part_of(service)))
@@ -94,7 +95,7 @@ def services(driver: Driver) -> list[str]:
 
 
 def ambiguities(drivers: Sequence[Driver], node: str) -> list[str]:
-    """Return, in words, the drivers that get no calls because several sockets serve the same."""
+    """Return a text for each driver that gets no calls because several sockets serve the same."""
     foremost = ((name, _foremost(them, part)) for name, them in _by_name(drivers).items() for part in _PARTS)
     return list(dict.fromkeys(str(_ambiguous(name, node, found)) for name, found in foremost if len(found) > 1))
 
@@ -102,8 +103,8 @@ def ambiguities(drivers: Sequence[Driver], node: str) -> list[str]:
 def told_reports(drivers: Sequence[Driver]) -> list[DriverReport]:
     """Return the reports for the hub, one per driver; each answer comes from the socket that serves its service.
 
-    A driver whose controller may come yet is left out, and so are Node answers while the node plugin may come: sidecars
-    ask for capabilities only once (docs/csi-contract.md#sidecars-read-capabilities-once).
+    A driver is left out while its controller has perhaps not answered, and Node answers while its node plugin has not:
+    sidecars ask for capabilities only once (docs/csi-contract.md#sidecars-read-capabilities-once).
     """
     named = _by_name(drivers).items()
     return [
@@ -114,7 +115,7 @@ def told_reports(drivers: Sequence[Driver]) -> list[DriverReport]:
 
 
 def awaits_controller(drivers: Sequence[Driver], name: str) -> bool:
-    """Whether the controller of a driver may be at a socket that an operator named and that has not answered yet."""
+    """Whether the controller of a driver may be at a named socket that has not answered yet."""
     sockets = _by_name(drivers).get(name, [])
     unheard = [driver for driver in drivers if driver.named and driver.report is None]
     if all(_refuses(driver, _CONTROLLER) for driver in sockets):
@@ -169,7 +170,7 @@ def _told(sockets: Sequence[Driver], method: str) -> Answer | None:
 
 
 def _by_name(drivers: Iterable[Driver]) -> dict[str, list[Driver]]:
-    """Return the sockets that have given a name, by name."""
+    """Group the sockets that have given a name by that name."""
     found: dict[str, list[Driver]] = {}
     for driver in drivers:
         if driver.report is not None:
@@ -178,7 +179,7 @@ def _by_name(drivers: Iterable[Driver]) -> dict[str, list[Driver]]:
 
 
 def _foremost(sockets: Sequence[Driver], service: str) -> Sequence[Driver]:
-    """Return the sockets of a driver that a call of a service may go to: several if they are equal."""
+    """Return the sockets of a driver that a call of a service may go to: several if none ranks above the others."""
     if len(sockets) == 1:
         return sockets
     ranks = [_rank(driver, service) for driver in sockets]

@@ -18,13 +18,12 @@ from edge.drivers import Driver
 
 @dataclass(eq=False)
 class Seat:
-    """One driver socket and its users. An unwanted seat is given up.
+    """One driver socket and its users. Without users it is given up.
 
     Attributes:
         driver: makes the calls.
         names: the names of the drivers that are known to be there.
-        finders: the finders that saw the socket without registering it, each with the time at which it was lost, or
-            None.
+        finders: for each registration socket or path that led an observer here, the time at which it was lost, or None.
         asking: the number of registrations that are calling the driver now.
     """
 
@@ -42,7 +41,7 @@ class Seat:
 
     @property
     def was_only_found(self) -> bool:
-        """Whether its only reason to be wanted is that a finder saw it."""
+        """Whether an observer found it, and it has no other user."""
         return bool(self.finders) and not self.driver.named and not self.names
 
     @property

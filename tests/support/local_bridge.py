@@ -1,9 +1,9 @@
-"""A local bridge: hub, agent and proxy driver in this process, on real sockets, for tests that look or reach inside.
+"""A local bridge: hub, agent and proxy driver in this process, on real sockets, for tests that look inside.
 
     async with LocalBridge(short_dir, vendor.socket) as bridge:
         assert (await bridge.call("GetCapacity")).ok
 
-Both hops go through a lab link each, so that they can be cut.
+Each of the two hops has a lab link, so that a test can cut it.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ _WAIT_S = 0.005
 
 
 class LocalBridge:
-    """All three processes' `run` as tasks of this loop.
+    """Runs all three processes' `run` as tasks of this loop.
 
     Attributes:
         links: between agent and hub, and between proxy driver and hub.
@@ -42,7 +42,7 @@ class LocalBridge:
         self.links: list[Link] = []
 
     async def call(self, method: str, request: bytes = b"", *, timeout_s: float | None = None) -> Status:
-        """How a call of a sidecar's ends.
+        """Return the status of a sidecar's call.
 
         Raises:
             VendorConnectionError: the proxy driver could not be reached.
@@ -51,7 +51,7 @@ class LocalBridge:
         return status
 
     async def wait_routed(self) -> None:
-        """Wait until a call is answered by the vendor."""
+        """Wait until the vendor answers a call."""
         while True:
             with contextlib.suppress(VendorConnectionError):
                 if (await self.call("GetCapacity")).ok:
@@ -59,7 +59,7 @@ class LocalBridge:
             await asyncio.sleep(_WAIT_S)
 
     async def cut(self) -> None:
-        """Cut both links and heal them."""
+        """Cut both links and repair them."""
         for link in self.links:
             await link.cut()
             link.heal()

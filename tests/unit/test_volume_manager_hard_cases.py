@@ -546,7 +546,7 @@ async def test_a_volume_is_in_use_until_it_is_unstaged_also_if_attaching_became_
 
 
 async def test_what_the_hub_confirmed_for_one_pod_is_void_for_the_next_one(world: World) -> None:
-    """RULE C12: in between the hub was told that the volume is not in use."""
+    """docs/csi-contract.md#volumesinuse-comes-before-staging: in between, the volume was not in use."""
     world.add_driver(attachRequired=True)
     world.attach()
     refused = asyncio.Event()
@@ -597,7 +597,7 @@ async def test_a_pod_that_goes_while_the_hub_is_asked_is_no_bug(
 
 
 async def test_a_pod_that_goes_while_the_intent_is_written_gets_no_volume_staged(world: World) -> None:
-    """RULE C12: what the hub is told then does not name the volume."""
+    """docs/csi-contract.md#volumesinuse-comes-before-staging: the agent no longer reports the volume."""
     world.add_driver(attachRequired=True)
     world.attach()
     ref = world.add_pod()
