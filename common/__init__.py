@@ -25,7 +25,8 @@ For every process:
 * `parsers`, `settings`, `link_settings`: flags and environment variables, checked.
 * `tasks`, `logs`, `metrics`, `accounting`, `httpd`, `version`: tasks with an owner; one log line and one metric per
   call; `/metrics`.
-* `database`: how an SQLite file is opened.
+* `files`, `state_file`: a file replaced as a whole; a JSON file with the version of its form.
+* `database`, `database_writer`: an SQLite file with the version of its schema; the one thread that writes to it.
 
 Of CSI and Kubernetes:
 

@@ -2,6 +2,7 @@
 
     BridgeError
     ├── SettingsError          the operator: a flag or variable has a wrong value (exit code 2)
+    │   └── NewerState           a newer program wrote a file of the state directory
     ├── ProtocolError
     │   ├── LocalProtocolError   ours: the session was used against its rules; a bug
     │   └── RemoteProtocolError  the peer's: it broke the wire's rules; the session ends
@@ -47,6 +48,19 @@ class SettingsError(BridgeError):
     def __init__(self, variable: str, value: object, why: str) -> None:
         self.variable, self.value, self.why = variable, value, why
         super().__init__(f"{variable}={value!s}: {why}" if value is not None and value != "" else f"{variable}: {why}")
+
+
+class NewerState(SettingsError):
+    """A newer program wrote a file of the state directory. This program leaves the file as it is."""
+
+    def __init__(self, path: object, owner: str, found: int, known: int) -> None:
+        self.found, self.known = found, known
+        super().__init__(
+            "--state-dir",
+            path,
+            f"was written by a newer {owner} (schema {found}, this one knows {known}); start the newer version again, "
+            f"or go back as docs/recovery.md tells",
+        )
 
 
 class ProtocolError(BridgeError):
