@@ -1,4 +1,4 @@
-"""An attempt: one create of this hub's under a name, and how its end decides whether the name stays with the node. Pure.
+"""An attempt: one create of this hub under a name. Its end decides whether the name stays with the node. Pure.
 
 Rules:
 

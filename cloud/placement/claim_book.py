@@ -82,11 +82,10 @@ class ClaimBook:
     def set_hold(self, driver: str, name: str, owner: str, hold: Hold | None) -> None:
         """Set or remove an owner's hold on a name."""
         holds = self._holds.setdefault((driver, name), {})
+        holds.pop(owner, None)
         if hold is not None:
             holds[owner] = hold
-        else:
-            holds.pop(owner, None)
-        if not holds:
+        elif not holds:
             del self._holds[driver, name]
 
     def set_holding(self, driver: str, thing: Thing, node: str, holding: Holding | None) -> None:

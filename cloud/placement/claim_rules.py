@@ -1,4 +1,4 @@
-"""The rules of a claim store, as functions of its rows: every store runs these, each within one transaction. Pure."""
+"""The rules of a claim store, as changes of its rows: every store runs these, each within one transaction. Pure."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -41,75 +41,67 @@ class Rows(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Writer:
-    """The hub that writes, and its number for this write."""
+    """One write of one hub, on the rows of one transaction.
 
+    Attributes:
+        rows: the rows.
+        owner: the hub.
+        epoch: the number of this write among the hub's.
+    """
+
+    rows: Rows
     owner: str
     epoch: int
 
-    def stamp(self, holding: Holding | None) -> Holding | None:
-        """The holding as this write's."""
-        return replace(holding, owner=self.owner, epoch=self.epoch) if holding is not None else None
+    def claim(self, driver: str, name: str, node: str, expected: NameEntry) -> Claimed[NameEntry] | HeldBy[NameEntry]:
+        """See `ClaimStore.claim`."""
+        entry = self.rows.name(driver, name)
+        if entry != expected or (entry.nodes and node not in entry.nodes):
+            return HeldBy(entry)
+        self.rows.set_hold(driver, name, self.owner, Hold(node, self.epoch))
+        return Claimed(self.rows.name(driver, name))
 
+    def free(self, driver: str, name: str) -> None:
+        """End the hub's hold on a name, unless the hub has claimed the name again since."""
+        hold = self.rows.name(driver, name).holds.get(self.owner)
+        if hold is not None and hold.epoch <= self.epoch:
+            self.rows.set_hold(driver, name, self.owner, None)
 
-def claim(
-    rows: Rows, by: Writer, driver: str, name: str, node: str, expected: NameEntry
-) -> Claimed[NameEntry] | HeldBy[NameEntry]:
-    """See `ClaimStore.claim`."""
-    entry = rows.name(driver, name)
-    if entry != expected or (entry.nodes and node not in entry.nodes):
-        return HeldBy(entry)
-    rows.set_hold(driver, name, by.owner, Hold(node, by.epoch))
-    return Claimed(rows.name(driver, name))
+    def record(
+        self, driver: str, node: str, new: Mapping[Thing, Holding | None], expected: Mapping[Thing, IdEntry]
+    ) -> Claimed[Mapping[Thing, IdEntry]] | HeldBy[Mapping[Thing, IdEntry]]:
+        """See `ClaimStore.record`."""
+        now = {thing: self.rows.id(driver, thing) for thing in new}
+        if any(now[thing].holders.get(node) != expected[thing].holders.get(node) for thing in new):
+            return HeldBy(now)
+        self.write(driver, node, new)
+        return Claimed({thing: self.rows.id(driver, thing) for thing in new})
 
+    def write(self, driver: str, node: str, new: Mapping[Thing, Holding | None]) -> None:
+        """Set a node's holdings, and forget ids that were deleted more than `GONE_S` before."""
+        for thing, holding in new.items():
+            self.rows.set_holding(driver, thing, node, self._stamp(holding) if holding is not None else None)
+        gone = max((holding.gone for holding in new.values() if holding is not None), default=0.0)
+        if gone:
+            self.rows.purge(gone - GONE_S)
 
-def record(
-    rows: Rows,
-    by: Writer,
-    driver: str,
-    node: str,
-    new: Mapping[Thing, Holding | None],
-    expected: Mapping[Thing, IdEntry],
-) -> Claimed[Mapping[Thing, IdEntry]] | HeldBy[Mapping[Thing, IdEntry]]:
-    """See `ClaimStore.record`."""
-    now = {thing: rows.id(driver, thing) for thing in new}
-    if any(now[thing].holders.get(node) != expected[thing].holders.get(node) for thing in new):
-        return HeldBy(now)
-    write(rows, by, driver, node, new)
-    return Claimed({thing: rows.id(driver, thing) for thing in new})
+    def record_made(self, driver: str, node: str, thing: Thing, name: str) -> None:
+        """See `ClaimStore.record_later`."""
+        holding = self.rows.id(driver, thing).holders.get(node)
+        if holding is None or not holding.is_made:
+            self.rows.set_holding(driver, thing, node, self._stamp(Holding(name)))
 
+    def listed(self, driver: str, node: str, kind: str, things: Iterable[Thing], *, began: float) -> None:
+        """See `ClaimStore.listed`."""
+        known, told = self.rows.at(driver, node, kind), set(things)
+        for thing in [thing for thing, holding in known.items() if holding.is_listed_only and thing not in told]:
+            self.rows.set_holding(driver, thing, node, None)
+        for thing in told:
+            holding = known.get(thing)
+            if holding is None or 0 < holding.gone < began:
+                name = holding.name if holding is not None else ""
+                self.rows.set_holding(driver, thing, node, self._stamp(Holding(name)))
+        self.rows.set_listed(driver, node, kind)
 
-def write(rows: Rows, by: Writer, driver: str, node: str, new: Mapping[Thing, Holding | None]) -> None:
-    """Set a node's holdings, and forget ids that have been gone for long."""
-    for thing, holding in new.items():
-        rows.set_holding(driver, thing, node, by.stamp(holding))
-    gone = max((holding.gone for holding in new.values() if holding is not None), default=0.0)
-    if gone:
-        rows.purge(gone - GONE_S)
-
-
-def listed(
-    rows: Rows, by: Writer, driver: str, node: str, kind: str, things: Iterable[Thing], *, began: float
-) -> None:
-    """See `ClaimStore.listed`."""
-    known, told = rows.at(driver, node, kind), set(things)
-    for thing in [thing for thing, holding in known.items() if holding.is_listed_only and thing not in told]:
-        rows.set_holding(driver, thing, node, None)
-    for thing in told:
-        holding = known.get(thing)
-        if holding is None or 0 < holding.gone < began:
-            rows.set_holding(driver, thing, node, by.stamp(Holding(holding.name if holding is not None else "")))
-    rows.set_listed(driver, node, kind)
-
-
-def record_made(rows: Rows, by: Writer, driver: str, node: str, thing: Thing, name: str) -> None:
-    """See `ClaimStore.record_later`."""
-    holding = rows.id(driver, thing).holders.get(node)
-    if holding is None or not holding.is_made:
-        rows.set_holding(driver, thing, node, by.stamp(Holding(name)))
-
-
-def free(rows: Rows, by: Writer, driver: str, name: str) -> None:
-    """End the writer's hold on a name, unless the writer has claimed the name again since."""
-    hold = rows.name(driver, name).holds.get(by.owner)
-    if hold is not None and hold.epoch <= by.epoch:
-        rows.set_hold(driver, name, by.owner, None)
+    def _stamp(self, holding: Holding) -> Holding:
+        return replace(holding, owner=self.owner, epoch=self.epoch)

@@ -5,10 +5,10 @@
 
 Rules:
 
-* A change that another hub can contradict is a compare-and-set: the caller passes the entry that it decided by, and the
-  store changes nothing if the entry is another one by then (`HeldBy`).
-* A name is held by each hub with an open create (`Hold`), and by each node with a thing that was made under it. A second
-  node cannot claim it. Two nodes hold it only after two hubs used the exemption of `pending`; both then show.
+* A change that another hub can contradict is a compare-and-set: the caller passes the entry that it decided by. If the
+  entry is another one by then, the store changes nothing (`HeldBy`).
+* A hub with an open create holds the name (`Hold`), and so does a node with a thing that was made under it. No second
+  node can claim the name. Two nodes hold it only after two hubs used the exemption of `pending`; both then show.
 * An id may have several holders. None hides another one, so a conflict stays visible until an operator settles it.
 * `look` sees every change that was confirmed before it began, by any hub, and this hub's own writes of the last group.
 * The writes of the last group (`…_later`) need no answer. The store retries them until they work. This hub sees them at
@@ -19,7 +19,6 @@ Rules:
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from cloud.placement.requests import Thing
@@ -144,7 +143,7 @@ class Standing:
     """
 
     name: NameEntry = NO_NAME
-    ids: Mapping[Thing, IdEntry] = MappingProxyType({})
+    ids: Mapping[Thing, IdEntry] = field(default_factory=dict)
     nodes: AbstractSet[str] = frozenset()
     lists: AbstractSet[tuple[str, str]] = frozenset()
 
@@ -168,12 +167,21 @@ class ClaimStore(Protocol):
     owner: str
 
     def lost(self) -> tuple[str, ...]:
-        """What the store has lost, in sentences, until an operator settles it."""
+        """The losses of names and ids, in sentences, until an operator runs `csi-bridge trust`."""
+
+    async def trust(self) -> tuple[str, ...]:
+        """Clear the losses, because an operator says that nothing is missing; return them.
+
+        Raises:
+            OSError: the store cannot write that, and the losses stand.
+        """
 
     async def look(self, driver: str, name: str, things: Iterable[Thing]) -> Standing:
         """Read a name (empty: none) and ids of a driver."""
 
-    async def claim(self, driver: str, name: str, node: str, expected: NameEntry) -> Claimed[NameEntry] | HeldBy[NameEntry]:
+    async def claim(
+        self, driver: str, name: str, node: str, expected: NameEntry
+    ) -> Claimed[NameEntry] | HeldBy[NameEntry]:
         """Hold a name for a node, if its entry is still `expected` and no other node holds it.
 
         If the caller is cancelled, the store may have written the hold: use `free_later`.

@@ -3,17 +3,24 @@
 The mode of a call: pinned if the caller names a node, or the proxy driver runs with `--placement=pinned`; local if it
 runs with `local`; else (auto, or an operator's call) local if the vendor has a topology on any node, else pinned.
 
-| call | the first rule that applies decides |
-|---|---|
-| pinned | 1. the node that the caller names; 2. the only node that runs the driver; 3. refuse (`NoRoute`, `KnowledgeLost`) |
-| pinned create | another node holds the name: refuse (`NameElsewhere`); else as pinned |
-| local, unreadable | refuse (`NoPlace`) |
-| local, without a required field | several nodes run the driver: refuse (`FieldMissing`) |
-| local create | 1. a node that holds the name; 2. the node of the source, if it is in the requested topology, else refuse (`SourceElsewhere`); 3. the first connected node in the topology, preferred terms first; if none is connected, the first; 4. the only node, if no topology is requested; 5. refuse (`NoNodeFits`) |
-| — a choice of nodes, and the claim store has lost names | refuse (`KnowledgeLost`): a lost node may hold the name |
-| local, about ids | the node of all ids (`find`); different nodes: refuse (`SeveralNodes`) |
-| local GetCapacity | the only node in the topology |
-| local, about no id | the only node; several: refuse (`NotWhole`), because one node's answer would look complete |
+    call                   the first rule that applies decides
+    pinned                 1. the node that the caller names
+                           2. the only node that runs the driver
+                           3. refuse: `NoRoute`; `KnowledgeLost` if the hub has lost reports of nodes
+    pinned create          another node holds the name: refuse (`NameElsewhere`); else as above
+    local, unreadable      refuse: `NoPlace`
+    local, lacks a field   several nodes run the driver: refuse (`FieldMissing`); else the vendor judges
+    local create           1. a node that holds the name
+                           2. the node of the source; not in the requested topology: refuse (`SourceElsewhere`)
+                           3. the only node in the requested topology
+                           4. names were lost, so another node may hold this one: refuse (`KnowledgeLost`)
+                           5. the first connected node in the topology, preferred terms first; if none is connected,
+                              the first node
+                           6. the only node, if no topology is requested
+                           7. refuse: `NoNodeFits`
+    local, about ids       the node of all ids (`find`); several nodes: refuse (`SeveralNodes`)
+    local GetCapacity      the only node in the topology
+    local, about no id     the only node; several nodes: refuse (`NotWhole`), as one node's answer would look complete
 
 A create that the hub places, or that an operator sends by hand, is claimed first; a pinned one late (`Keeping`).
 """

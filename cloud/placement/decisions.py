@@ -1,7 +1,7 @@
 """A decision: what placement decides by, and what it decides, as data. Pure."""
 
 from collections.abc import Container, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from typing import Protocol
 
@@ -34,7 +34,7 @@ class Ask:
 
     driver: str
     method: str
-    asked: Whereabouts = Whereabouts()
+    asked: Whereabouts = field(default_factory=Whereabouts)
     wanted: str = ""
     mode: str = Mode.AUTO
     unreadable: str = ""

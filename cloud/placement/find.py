@@ -2,14 +2,13 @@
 
 The first rule that leaves one node decides; the claim store's entries of an id are *made*, *deleted* or *listed*.
 
-| | source | result |
-|---|---|---|
-| 1 | the store: one node made it, else one deleted it, and no PersistentVolume says otherwise | that node |
-| 2 | PersistentVolumes with this handle, then the call's node id | the nodes that they leave |
-| 3 | the store, among these and the nodes that have things of the driver but have not reported it | the node that made it, else the only one that lists it once all have listed |
-| 4 | the fleet: one node runs the driver, and the store knows no other | that node |
-| | several nodes are left, or a PersistentVolume contradicts the store | refuse (`IdConflict`) |
-| | anything else | ask for lists, and refuse (`NoPlace`): never a guess, and never "not found" |
+    1. the claim store: one node made it, or else one node deleted it, and no PersistentVolume says otherwise
+    2. PersistentVolumes with this handle, then the call's node id: these leave some nodes
+    3. the claim store, for these nodes and for nodes with things of the driver that have not reported it: the node that
+       made it, else the only one that lists it once all have listed
+    4. the fleet: one node runs the driver, and the claim store knows no other
+    5. several nodes are left, or a PersistentVolume contradicts the claim store: refuse (`IdConflict`)
+    6. ask for lists, and refuse (`NoPlace`): never a guess, and never "not found"
 
 Rule 1 reads no list: a node that only lists an id (shared storage, or another thing of this id) takes nothing from the
 node that made or deleted it. A PersistentVolume that the hub has not read yet may contradict rules 2 to 4: until every

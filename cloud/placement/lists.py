@@ -1,4 +1,4 @@
-"""The nodes' lists: asks nodes for all their things of a kind, in the background, and gives the lists to the claim store.
+"""The nodes' lists: asks nodes in the background for all their things of a kind, for the claim store.
 
 Rules:
 
@@ -8,7 +8,6 @@ Rules:
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Iterable
 from functools import partial
 
@@ -31,15 +30,23 @@ _Key = tuple[str, str, str]
 class Lists:
     """Asks the nodes of every driver for their lists."""
 
-    def __init__(self, call: Callable[[str, Call], Reply], store: ClaimStore, *, now: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        call: Callable[[str, Call], Reply],
+        store: ClaimStore,
+        *,
+        now: Callable[[], float],
+        monotonic: Callable[[], float],
+    ) -> None:
         """Lists for a store.
 
         Args:
             call: sends a call to a node (`cloud.edge_nodes.Nodes.call`).
             store: gets the lists.
             now: seconds since the epoch.
+            monotonic: seconds of the monotonic clock.
         """
-        self._call, self._store, self._now = call, store, now
+        self._call, self._store, self._now, self._monotonic = call, store, now, monotonic
         self._asked: dict[_Key, float] = {}
         """When a node was asked last, in seconds of the monotonic clock."""
         self._tasks: dict[_Key, asyncio.Task[None]] = {}
@@ -47,7 +54,7 @@ class Lists:
 
     def ask(self, driver: str, kind: str, nodes: Iterable[str]) -> None:
         """Ask nodes for their lists of a kind, unless they were asked a moment ago."""
-        now = time.monotonic()
+        now = self._monotonic()
         for node in nodes:
             key = (driver, node, kind)
             if now - self._asked.get(key, -_AGAIN_S) >= _AGAIN_S and key not in self._tasks:

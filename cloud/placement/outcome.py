@@ -1,14 +1,14 @@
 """The outcome of a call: what its end says about names and ids. Pure.
 
-| end of a create | the name |
-|---|---|
-| the hub did not send it | as before it |
-| success that names a thing | stays with the node until the thing is deleted, whatever the vendor answers to a retry |
-| success that names nothing | in doubt |
-| the vendor's CANCELLED, DEADLINE_EXCEEDED, UNAVAILABLE or ABORTED; any error of another hop; no answer | in doubt |
-| ALREADY_EXISTS, and the hub knows nothing that was made under the name | in doubt |
-| another error, for a topology that the node is not in | as before it: the vendor refuses that whatever it has made |
-| any other error | free, if the rules of `attempts` allow it |
+end of a create                                          the name
+the hub did not send it                                  as before it
+success that names a thing                               stays with the node until the thing is deleted
+success that names nothing                               in doubt
+the vendor's CANCELLED, DEADLINE_EXCEEDED, UNAVAILABLE
+or ABORTED; an error of another hop; no answer           in doubt
+ALREADY_EXISTS, and the hub knows nothing of this name   in doubt
+another error, for a topology that the node is not in    as before it: the vendor refuses it in any case
+any other error                                          free, if the rules of `attempts` allow that
 """
 
 from typing import Final
@@ -44,8 +44,8 @@ def must_wait(name: OpenName, send: Send, *, in_doubt: bool | None) -> bool:
     """Whether the caller must not get a create's error, because a sidecar would forget an earlier create's volume.
 
     That is so if the vendor refused a topology that its node is not in, and an earlier create of the name is open. The
-    caller gets the error all the same if it chose the node itself, or if the hub does not know the node's topology: then
-    the vendor may have answered the earlier request.
+    caller gets the error all the same if it chose the node itself, or if the hub does not know the node's topology. In
+    these cases the vendor may have answered the earlier request.
     """
     if in_doubt is not None or not send.is_placed or send.member is None or not send.member.tells_segments:
         return False
@@ -57,9 +57,7 @@ def after_creation(name: str, things: tuple[Thing, ...]) -> dict[Thing, Holding 
     return {thing: Holding(name) for thing in things}
 
 
-def after_deletion(
-    send: Send, claims: Standing, *, now: float
-) -> dict[Thing, Holding | None]:
+def after_deletion(send: Send, claims: Standing, *, now: float) -> dict[Thing, Holding | None]:
     """A node's holdings of the things that it has deleted.
 
     An operator's deletion settles a conflict: an id that other nodes have as well, and this node according to its list

@@ -49,6 +49,7 @@ class Placement:
     """Routes the calls of every driver to the nodes that have its volumes.
 
     Attributes:
+        claims: names and ids.
         affinity: the PersistentVolumes; None: this hub follows none.
         lists: asks nodes for their lists.
     """
@@ -56,26 +57,30 @@ class Placement:
     def __init__(
         self,
         nodes: Nodes,
-        store: ClaimStore,
+        claims: ClaimStore,
         *,
         losses: Callable[[], tuple[str, ...]],
+        affinity: Volumes | None = None,
         now: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """Placement over these nodes.
 
         Args:
             nodes: the nodes.
-            store: names and ids.
+            claims: names and ids.
             losses: what the hub has lost of the nodes' reports, in sentences.
+            affinity: the PersistentVolumes; None: this hub follows none.
             now: seconds since the epoch.
+            monotonic: seconds of the monotonic clock.
         """
-        self.affinity: Volumes | None = None
-        self.lists = Lists(nodes.call, store, now=now)
-        self._nodes, self._store, self._losses = nodes, store, losses
+        self.claims, self.affinity = claims, affinity
+        self.lists = Lists(nodes.call, claims, now=now, monotonic=monotonic)
+        self._nodes, self._losses = nodes, losses
         self._connected = _Connected(nodes)
         self._fleets = Fleets(nodes)
-        self._pending = Pending(store)
-        self._books = Books(store, self._pending, now)
+        self._pending = Pending(claims)
+        self._books = Books(claims, self._pending, now)
 
     # ---- questions ---------------------------------------------------------------------------------------------------
 
@@ -100,11 +105,11 @@ class Placement:
 
     async def existing(self) -> list[Place]:
         """Every thing that exists, and its nodes."""
-        return list(dict.fromkeys([*await self._store.existing(), *self._pending.existing()]))
+        return list(dict.fromkeys([*await self.claims.existing(), *self._pending.existing()]))
 
     async def knows(self, node: str, driver: str = "") -> bool:
         """Whether the hub keeps anything of a node, or of one driver there."""
-        return self._pending.knows(node, driver) or await self._store.knows(node, driver)
+        return self._pending.knows(node, driver) or await self.claims.knows(node, driver)
 
     # ---- calls -------------------------------------------------------------------------------------------------------
 
@@ -150,19 +155,19 @@ class Placement:
             PlacementNotKept: the store cannot be written, and nothing is removed.
         """
         self.lists.forget(node, driver)
-        await self._store.forget(node, driver)
+        await self.claims.forget(node, driver)
         self._pending.forget(node, driver)
 
     async def close(self) -> None:
         """Ask no more nodes, and close the claim store."""
         await self.lists.close()
-        await self._store.close()
+        await self.claims.close()
 
     async def _look(self, ask: Ask) -> Standing:
-        return await self._store.look(ask.driver, ask.asked.name, ask.things)
+        return await self.claims.look(ask.driver, ask.asked.name, ask.things)
 
     def _snapshot(self, fleet: Fleet, claims: Standing) -> Snapshot:
-        return Snapshot(fleet, self._connected, claims, self.affinity, self._losses(), self._store.lost())
+        return Snapshot(fleet, self._connected, claims, self.affinity, self._losses(), self.claims.lost())
 
     async def _claim(self, ask: Ask, send: Send, standing: Standing) -> Attempt | None:
         """An attempt at the name of a create, which the node holds now; None: another node got the name meanwhile.
@@ -177,7 +182,7 @@ class Placement:
             return attempt
         attempt.name.claims += 1
         try:
-            result = await self._store.claim(driver, ask.asked.name, node, standing.name)
+            result = await self.claims.claim(driver, ask.asked.name, node, standing.name)
         except BaseException as error:
             attempt.name.claims -= isinstance(error, PlacementNotKept)  # which says that the store has nothing of it
             self._pending.end(attempt, in_doubt=None)
