@@ -1,4 +1,7 @@
-"""A call by hand: any CSI method, through the hub's UNIX socket, JSON in and JSON out. For debugging and for tests."""
+"""The command `call`: makes one CSI call through the hub's UNIX socket, with JSON in and JSON out.
+
+It is for debugging and for tests.
+"""
 
 import asyncio
 import base64
@@ -10,8 +13,8 @@ from pathlib import Path
 import click
 from google.protobuf import json_format
 
-from cli.call_settings import CallSettings
 from cli.operator import connected
+from cli.operator_options import OperatorSettings
 from common.csi.methods import METHODS, Method, is_csi
 from common.errors import BridgeError
 from common.messages import Kind
@@ -20,7 +23,7 @@ from common.status import Status, code_name
 
 
 def find_method(name: str) -> str:
-    """The path of a method as a person writes it: `CreateVolume`, `Controller/CreateVolume` or the whole path.
+    """The path of a method from `CreateVolume`, `Controller/CreateVolume` or the whole path.
 
     Raises:
         click.BadParameter: there is no such method.
@@ -34,7 +37,7 @@ def find_method(name: str) -> str:
 
 
 def encode_request(path: str, text: str) -> bytes:
-    """The request's bytes from JSON; `@FILE` reads a file, `-` standard input.
+    """The bytes of the request from JSON. `@FILE` reads the JSON from a file, `-` from standard input.
 
     Raises:
         click.BadParameter: it cannot be read, or is not JSON of the method's request.
@@ -44,7 +47,7 @@ def encode_request(path: str, text: str) -> bytes:
             text = sys.stdin.read()
         elif text.startswith("@"):
             text = Path(text[1:]).read_text()
-    except (OSError, ValueError) as error:  # not there, or not UTF-8
+    except (OSError, ValueError) as error:  # there is no such file, or it is not UTF-8
         raise click.BadParameter(f"cannot read the request: {error}") from error
     method = METHODS.get(path)
     if method is None:
@@ -58,13 +61,13 @@ def encode_request(path: str, text: str) -> bytes:
 
 
 def show(method: Method | None, message: bytes) -> str:
-    """One message of the answer as JSON without secrets; base64 if the method is not in csi.proto."""
+    """One message of the answer as JSON without secrets, or in base64 if the method is not in csi.proto."""
     if method is None:
         return json.dumps({"base64": base64.b64encode(message).decode()})
     return json.dumps(redacted(method.response.FromString(message)), indent=None if method.streaming else 2)
 
 
-async def call(settings: CallSettings, path: str, request: bytes) -> Status:
+async def call(settings: OperatorSettings, path: str, request: bytes, *, driver: str, node: str) -> Status:
     """Make the call, print each message of the answer, and return the status.
 
     Raises:
@@ -74,9 +77,9 @@ async def call(settings: CallSettings, path: str, request: bytes) -> Status:
         stream = link.open(
             Kind.CALL,
             request,
-            subject=settings.driver,
+            subject=driver,
             method=path,
-            node=settings.node or "",
+            node=node,
             call=secrets.token_hex(8),
             timeout_s=settings.timeout_s,
         )
@@ -87,12 +90,12 @@ async def call(settings: CallSettings, path: str, request: bytes) -> Status:
         return stream.status
 
 
-def run(settings: CallSettings, *, name: str, text: str) -> int:
-    """The command: 0 on OK, 1 on any other status, with the status on standard error."""
+def run(settings: OperatorSettings, *, driver: str, node: str, name: str, text: str) -> int:
+    """Make the call. Returns the exit code: 0 on OK, or 1 with the status or error on standard error."""
     path = find_method(name)
     request = encode_request(path, text)
     try:
-        status = asyncio.run(call(settings, path, request))
+        status = asyncio.run(call(settings, path, request, driver=driver, node=node))
     except BridgeError as error:
         click.echo(f"csi-bridge: {error}", err=True)
         return 1

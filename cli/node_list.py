@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from cli.hub_state import State, tell
-from cli.listing_settings import NodesSettings
+from cli.operator_options import OperatorSettings
 from cli.table import printable, table
 from common.errors import timestamp
 
@@ -57,9 +57,9 @@ def show(state: State, width: int | None = None) -> Iterator[str]:
         yield from map(printable, wrong)
 
 
-def run(settings: NodesSettings) -> int:
+def run(settings: OperatorSettings, *, as_json: bool) -> int:
     """The command: 0 if the hub told it, 1 with the reason on standard error if not."""
-    return tell(settings, show, as_json=settings.output == "json", only=("nodes", "refused"))
+    return tell(settings, show, as_json=as_json, only=("nodes", "refused"))
 
 
 def _row(node: State) -> tuple[str, ...]:

@@ -1,14 +1,14 @@
-"""The volumes: every volume of the edge nodes that the hub on this host knows of, where it is and how it stands."""
+"""The command `volumes`: shows every volume that the hub on this host knows, with its node and state."""
 
 from collections.abc import Iterator
 
 from cli.hub_state import VOLUMES, State, tell
-from cli.listing_settings import VolumesSettings
+from cli.operator_options import OperatorSettings
 from cli.table import printable, table
 
 
 def show(state: State, width: int | None = None) -> Iterator[str]:
-    """The volumes as lines for people: a table, and what is wrong."""
+    """The volumes as lines for people: a table, and the errors below it."""
     volumes = state["volumes"]
     if not volumes:
         yield (
@@ -25,9 +25,9 @@ def show(state: State, width: int | None = None) -> Iterator[str]:
         yield from map(printable, wrong)
 
 
-def run(settings: VolumesSettings) -> int:
-    """The command: 0 if the hub told it, 1 with the reason on standard error if not."""
-    return tell(settings, show, as_json=settings.output == "json", only=(VOLUMES,), about=VOLUMES)
+def run(settings: OperatorSettings, *, as_json: bool) -> int:
+    """Print the volumes. Returns the exit code: 0, or 1 with the reason on standard error if the hub did not answer."""
+    return tell(settings, show, as_json=as_json, only=(VOLUMES,), about=VOLUMES)
 
 
 def _row(volume: State) -> tuple[str, ...]:

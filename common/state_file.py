@@ -32,7 +32,7 @@ class Form:
     Attributes:
         owner: the program that writes the file, for messages: `edge agent`.
         steps: each one turns the object of a version into the next version's; the first one begins with version 1. A
-            step that was released never changes. For an object that it does not know, it may raise ValueError, KeyError,
+            step that was released never changes. For an unknown object it may raise ValueError, KeyError,
             TypeError or AttributeError.
     """
 

@@ -1,19 +1,18 @@
-"""The demo's objects: what somebody would write into the hub's manifests for a pod with one volume."""
+"""The demo's objects: the manifests of a pod with one volume."""
 
-from collections.abc import Mapping
-from hashlib import sha256
 from typing import Any
 
 Object = dict[str, Any]
 
 
 def driver_rules(driver: str) -> Object:
-    """What the vendor's manifests say of a driver: its volumes are attached before a node uses them."""
-    return {"apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver", "metadata": {"name": driver}, "spec": {}}
+    """The CSIDriver of the example driver: each volume is on one node and needs no attaching."""
+    spec = {"attachRequired": False}
+    return {"apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver", "metadata": {"name": driver}, "spec": spec}
 
 
-def pod_with_volume(node: str, driver: str, handle: str, publish_context: Mapping[str, str]) -> list[Object]:
-    """A pod, its claim, the volume of that handle, and the attachment that the attacher would have written."""
+def pod_with_volume(node: str, driver: str, handle: str) -> list[Object]:
+    """A pod, its claim, and the volume of that handle."""
     size, modes = "16Mi", ["ReadWriteOnce"]
     return [
         {
@@ -38,14 +37,6 @@ def pod_with_volume(node: str, driver: str, handle: str, publish_context: Mappin
                 "volumeName": "pv-demo",
                 "resources": {"requests": {"storage": size}},
             },
-        },
-        {
-            "apiVersion": "storage.k8s.io/v1",
-            "kind": "VolumeAttachment",
-            # The name by which a kubelet looks for it (kubernetes pkg/volume/csi, getAttachmentName).
-            "metadata": {"name": "csi-" + sha256(f"{handle}{driver}{node}".encode()).hexdigest()},
-            "spec": {"attacher": driver, "nodeName": node, "source": {"persistentVolumeName": "pv-demo"}},
-            "status": {"attached": True, "attachmentMetadata": dict(publish_context)},
         },
         {
             "apiVersion": "v1",

@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -31,7 +31,7 @@ _LIMIT_S = 30.0
 
 
 def run() -> int:
-    """Tell it. Returns the exit code: 0, 1 if something failed, 130 if a signal stopped it."""
+    """Tell the story. Returns the exit code: 0, 1 if a step failed, 130 if a signal stopped it."""
     teller = Teller()
     try:
         asyncio.run(_until_told(teller))
@@ -62,7 +62,8 @@ async def _until_told(teller: Teller) -> None:
             loop.call_soon_threadsafe(stop, number)
 
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, hear)  # the loop's own handlers would end with it, and the last signal be a traceback
+        # Not the loop's own handlers: they end with the loop, and a later signal would print a traceback.
+        signal.signal(number, hear)
     teller.title("CSI Bridge: a vendor's CSI driver, at an edge that the cloud cannot reach")
     async with stage() as set_up, _dialled(set_up.sidecar_socket) as cloud:
         await _Story(teller, set_up, cloud).tell()
@@ -75,7 +76,7 @@ def _dialled(socket: Path) -> grpc.aio.Channel:
 
 
 class _Story:
-    """The plot. `cloud` is what a sidecar sees."""
+    """Tells the story. `cloud` is the sidecar's channel to the proxy driver."""
 
     def __init__(self, teller: Teller, set_up: Stage, cloud: grpc.aio.Channel) -> None:
         self._teller = teller
@@ -127,26 +128,16 @@ class _Story:
             self._teller.left_out("mounting needs root, and the right to mount")
             return
         _write(self._stage.manifests / "driver.yaml", [driver_rules(DRIVER)])
-        context = await self._attach(volume)
-        _write(self._stage.manifests / "web.yaml", pod_with_volume(NODE, DRIVER, volume.volume_id, context))
+        _write(self._stage.manifests / "web.yaml", pod_with_volume(NODE, DRIVER, volume.volume_id))
         path = await self._published()
         self._teller.good(f"published at {path.relative_to(self._stage.directory)}")
         (path / "hello").write_text(_FILE_TEXT)
         self._read_back(path, "written, and read back")
         await self._reboot(path)
-        await self._remove(volume)
-
-    async def _attach(self, volume: csi.Volume) -> Mapping[str, str]:
-        """What the attacher does for the pod. Returns the publish context."""
-        answer = await self._controller.ControllerPublishVolume(
-            csi.ControllerPublishVolumeRequest(volume_id=volume.volume_id, node_id=NODE, volume_capability=_CAPABILITY),
-            timeout=_LIMIT_S,
-        )
-        context: Mapping[str, str] = answer.publish_context
-        return context
+        await self._remove()
 
     async def _published(self) -> Path:
-        """Wait until the pod's volume is published; where it is."""
+        """Wait until the pod's volume is published. Returns its path."""
         with self._teller.waiting("the agent stages and publishes"):
             await self._stage.until(self._is_published, "a published volume")
         return Path(self._volumes()[0]["path"])
@@ -180,7 +171,7 @@ class _Story:
         self._teller.good(f"the agent alone brought the volume back in {time.monotonic() - began:.1f} s")
         self._read_back(path, "the data is unharmed")
 
-    async def _remove(self, volume: csi.Volume) -> None:
+    async def _remove(self) -> None:
         self._teller.act("The hub is back, and the pod is removed from the manifests")
         (self._stage.manifests / "web.yaml").unlink()
         self._stage.start_again("hub")
@@ -190,17 +181,19 @@ class _Story:
         if left or self._stage.unmount():
             raise DemoError(f"the edge still has {', '.join(map(str, left)) or 'mounts'}")
         self._teller.good("unpublished, unstaged, and nothing is left of it but its data")
-        unpublish = csi.ControllerUnpublishVolumeRequest(volume_id=volume.volume_id, node_id=NODE)
-        await _retried(lambda: self._controller.ControllerUnpublishVolume(unpublish, timeout=_LIMIT_S))
 
     async def _cut(self) -> csi.Volume:
         self._teller.act("A slow CreateVolume is under way, and the link is cut")
-        self._stage.faults.write_text("CreateVolume=delay:8s\n")
+        self._stage.pause("dirdriver")
         request = _wanted("pvc-demo-2")
         first = asyncio.ensure_future(self._controller.CreateVolume(request, timeout=_LIMIT_S))
-        await asyncio.sleep(1.0)
-        self._stage.cable.cut()
-        self._teller.away(f"the call ends: {await _refusal(first)}")
+        try:
+            await asyncio.sleep(1.0)
+            self._stage.cable.cut()
+            self._teller.away(f"the call ends: {await _refusal(first)}")
+        finally:
+            first.cancel()
+            self._stage.resume("dirdriver")
         await self._stage.until(self._is_offline, "the hub noticing that the node is away")
         self._teller.away(f"a retry ends: {await _refusal(self._controller.CreateVolume(request, timeout=_LIMIT_S))}")
         self._teller.act("The link is back, and the same call joins the work that went on")
@@ -210,7 +203,6 @@ class _Story:
                 lambda: self._controller.CreateVolume(request, timeout=_LIMIT_S)
             )
         self._teller.good(f"volume {answer.volume.volume_id}: made once, at the edge, while the link was cut")
-        self._stage.faults.write_text("")
         volume: csi.Volume = answer.volume
         return volume
 
@@ -247,7 +239,7 @@ async def _refusal(call: Awaitable[object]) -> str:
     """The status of a call that must fail, as a sidecar prints it.
 
     Raises:
-        DemoError: it succeeded.
+        DemoError: the call succeeded.
     """
     try:
         await call
@@ -257,10 +249,10 @@ async def _refusal(call: Awaitable[object]) -> str:
 
 
 async def _retried(call: Callable[[], Awaitable[Answer]]) -> Answer:
-    """A call's answer, as a sidecar gets it: it asks again.
+    """The answer of a call that is repeated as a sidecar does.
 
     Raises:
-        DemoError: it never got one.
+        DemoError: there was no answer within a minute.
     """
     give_up = time.monotonic() + 60
     while True:
@@ -277,7 +269,7 @@ def _words(error: grpc.aio.AioRpcError) -> str:
 
 
 def _write(path: Path, objects: list[dict[str, Any]]) -> None:
-    """A file of the manifests, all at once. JSON is YAML, too."""
+    """Write a manifest file in one step. JSON is YAML, too."""
     new = path.with_name(f".{path.name}")
     new.write_text("\n---\n".join(json.dumps(each, indent=2) for each in objects))
     new.replace(path)

@@ -1,9 +1,8 @@
 """A claim writer: the status of PersistentVolumeClaims, as the nodes that expand their volumes tell it.
 
-It is what the kubelet writes (kubernetes pkg/volume/util/resize_util.go; contract.md C.8), by rules that bear a word
-that comes late:
+It writes as the kubelet does (docs/csi-contract.md#expansion-on-the-node), by rules for reports that come late:
 
-* The size in `status.capacity` only grows (RULE C15).
+* The size in `status.capacity` only grows (docs/csi-contract.md#a-claims-size-only-grows).
 * A fact is of one claim and one volume. If the claim is another one by now, or bound to another volume, or no pod of
   the node uses it any more, the fact is void.
 * That an expansion begins or fails is said of one size, `status.allocatedResources`. The resizer may have gone on to

@@ -3,7 +3,7 @@
 Rules:
 
 * What is in use is written first, and whatever is wrong with the rest does not hold it up: until it is there nothing
-  is staged (RULE C12).
+  is staged (docs/csi-contract.md#volumesinuse-comes-before-staging).
 * Of a Node that the hub made it also writes what the machine has, as a kubelet does, so that the scheduler puts pods
   there. What somebody made of `allocatable` stays as long as the machine has what it had.
 * The labels and taints of `cloud.node_marks` stand in the request that makes the Node, and nowhere else: an operator's

@@ -18,12 +18,12 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from cloud.kube import RESOURCES, Body, KubeError
-from cloud.sync.fact_kinds import MOUNTED, RELEASED
 from cloud.upsync.event_writer import EventWriter
 from cloud.upsync.ownership import find, is_made
 from cloud.upsync.write_api import WriteApi
 from common.errors import timestamp
 from common.objects import Ref
+from common.pod_fact import MOUNTED, RELEASED, VolumeState, read_volumes, shorten
 
 log = logging.getLogger("csi_bridge.hub.upsync")
 
@@ -35,6 +35,13 @@ _FORBIDDEN: Final = 403
 
 _LONGEST_NAME_CHARS: Final = 236
 """Of a pod's name in the name of its event: a name has 253 characters, and 17 of them are of the pod's uid."""
+
+
+_LONGEST_MESSAGE_CHARS: Final = 1_024
+"""Of the sentence in a condition, as of an Event's (kubernetes pkg/apis/core/validation/events.go, NoteLengthLimit)."""
+
+_LEAST_REASON_CHARS: Final = 60
+"""Of one volume's reason in this sentence, so that the reason of one volume leaves room for those of others."""
 
 
 class PodWriter:
@@ -61,7 +68,7 @@ class PodWriter:
         pod = await find(self._api, _PODS, ref.name, ref.namespace) if fact is not None else None
         if fact is None or pod is None or not _is_about(node, fact, pod):
             return
-        told = fact["status"]["conditions"]
+        told = _in_words(fact["status"])
         ends = _is_released(told) and _is_waited_for(pod)
         conditions = _merged(pod, told, timestamp(self._now()))
         if not ends and conditions is None:
@@ -136,6 +143,16 @@ def _is_waited_for(pod: Body) -> bool:
     """Whether it is being deleted, and the word of its node is what is missing, not that of a finalizer's owner."""
     metadata = pod["metadata"]
     return bool(metadata.get("deletionTimestamp")) and metadata.get("deletionGracePeriodSeconds") != 0
+
+
+def _in_words(status: Body) -> list[Body]:
+    """The conditions that are told, with a sentence for people that names the volumes which are not mounted."""
+    waiting = [one for one in (read_volumes(status) or {}).values() if one.state is not VolumeState.MOUNTED]
+    most_chars = max(_LEAST_REASON_CHARS, _LONGEST_MESSAGE_CHARS // (len(waiting) or 1))
+    whys = ((one.name, shorten(one.reason, most_chars)) for one in waiting)
+    sentence = "; ".join(f"{name}: {why}" if name and why else name or why for name, why in whys)
+    told = {"message": shorten(sentence, _LONGEST_MESSAGE_CHARS)} if sentence else {}
+    return [{**it, **told} if it["type"] == MOUNTED else it for it in status["conditions"]]
 
 
 def _merged(pod: Body, told: list[Body], now: str) -> list[Body] | None:

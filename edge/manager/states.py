@@ -1,12 +1,13 @@
-"""The volume states: what was done to each volume on this node, on disk before it is done (RULE C13).
+"""The states of this node's volumes, in a database that is written before a driver is called.
 
-Rules:
+Rules (docs/csi-contract.md#the-state-is-on-disk-before-the-call):
 
-* `volumes.db` in the state directory, by the rules of `common.database`. With `durable` each write waits for the disk.
-* A row that is not there means that nothing was done. `UNCERTAIN` is written before a driver is asked and stays until
-  it has answered; a write that fails is an error for who asked, who then does not ask the driver.
-* Nothing secret is in a row: no secret, no mount option, no publish context; of the arguments a hash.
-* A damaged file is moved aside: what lies below the root directory then tells what may be mounted.
+* The file is `volumes.db` in the state directory, by the rules of `common.database`. With `durable` each write waits
+  for the disk.
+* No row means that no driver was called for the volume. `UNCERTAIN` is written before the call and stays until the
+  driver has answered. If the write fails, the caller gets an error and does not call the driver.
+* A row contains no secret, mount option or publish context. Of the call's arguments it has a hash.
+* A damaged file is renamed; the directories below the root directory then tell which volumes may be mounted.
 """
 
 import os
@@ -23,14 +24,14 @@ from edge.volume_errors import NotReady
 from edge.volumes import VolumeKey
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-"""Another one than in a row: the machine has started anew since, and no mount of that time is left."""
+"""If a row has another boot id, the machine has rebooted since, and the row's mount is gone."""
 
 _LONGEST_ERROR = 1_024
-"""Characters of an error that are kept: a driver may answer with megabytes."""
+"""Stored characters of an error: a driver may answer with megabytes."""
 
 
 class State(StrEnum):
-    """What is known of a mount. That nothing was done is told by there being no row."""
+    """The state of a mount that has a row. A mount without a row was never begun, or is undone."""
 
     UNCERTAIN = "uncertain"
     DONE = "done"
@@ -38,19 +39,19 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """A volume staged on this node, or perhaps staged.
+    """A volume that is staged on this node, or may be.
 
     Attributes:
-        name: the PV's.
-        reconstructed: only the disk tells of it: a driver's refusal does not prove that nothing is there.
-        attached: it needs its attachment, and stands in the node's `volumesInUse`.
-        attachment_uid: the attachment under which it was staged; empty if it needed none, or that is unknown.
-        mount_point: its staging directory was a mount point when it was done.
-        arguments: a hash of what the driver was asked for, or that it was not asked; empty if that is unknown.
-        size_bytes: the size that this node has expanded it to; 0 if unknown.
-        boot: the boot in which it was done.
-        since: when it came into this state, in seconds since the epoch.
-        error: why the last step failed; empty if it did not.
+        name: the PV's name.
+        reconstructed: known from the disk alone, so a driver's refusal does not prove that nothing is mounted.
+        attached: it needs its attachment, and is listed in the node's `volumesInUse`.
+        attachment_uid: the attachment under which it was staged; empty if it needed none or that is unknown.
+        mount_point: its staging directory was a mount point when the staging was done.
+        arguments: a hash of the driver's arguments, or a note that the driver was not called; empty if unknown.
+        size_bytes: the size to which this node has expanded it; 0 if unknown.
+        boot: the boot id under which the staging was done.
+        since: the start of this state, in seconds since the epoch.
+        error: the reason why the last step failed; empty if it succeeded.
     """
 
     driver: str
@@ -76,12 +77,13 @@ class Device:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Publication:
-    """A volume published to a pod, or perhaps published.
+    """A volume that is published to a pod, or may be.
 
     Attributes:
         name: the PV's name, or the inline volume's.
-        volume_name: the pod's name for it; empty if only the disk tells of it, as pod_namespace and pod_name are.
-        mount_point: its target was a mount point when it was done.
+        volume_name: the pod's name for it. Empty if the volume is known from the disk alone; then `pod_namespace` and
+            `pod_name` are empty too.
+        mount_point: its target was a mount point when the publication was done.
     """
 
     driver: str
@@ -141,7 +143,7 @@ SCHEMA = Schema(
 
 
 class VolumeStates:
-    """The database file `volumes.db` in the state directory."""
+    """The rows in the database file `volumes.db` in the state directory."""
 
     def __init__(self, state_dir: Path, *, durable: bool = False) -> None:
         """Open or create the file. A damaged file is renamed.
@@ -196,7 +198,7 @@ class VolumeStates:
         )
 
     async def drop(self, row: Row) -> None:
-        """Remove a row: nothing of it is left on this node. Cancelling does not undo it.
+        """Remove a row whose mount is undone. Cancelling does not undo the removal.
 
         Raises:
             NotReady: it could not be written.
@@ -222,7 +224,7 @@ class VolumeStates:
 
 
 def read_boot() -> str:
-    """The id of the machine's present boot."""
+    """Return the id of the machine's present boot."""
     return BOOT_ID.read_text().strip()
 
 

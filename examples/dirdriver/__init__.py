@@ -1,13 +1,11 @@
-"""dirdriver: a complete small CSI 1.13 driver over directories and sparse files.
+"""dirdriver: a small CSI 1.13 driver that keeps volumes in directories.
 
-It stands for a vendor's unmodified driver, so it imports nothing of the bridge but `common.csi`. Read in this order:
+It plays the vendor's driver in the demo and on the pages about the first volume. It imports nothing of the bridge but
+`common.csi`, the contract. Read in this order:
 
-* `main`, `settings`, `server`: the command, its flags, the process.
-* `calls`, `call_log`, `faults`, `keys`, `errors`: the work around every RPC.
-* `identity`, `capabilities`, `answers`: RPCs and messages that both services share.
-* `volumes`, `inventory`, `attachments`, `snapshots`, `groups`, `metadata`, `health`: the controller's RPCs.
-* `stagings`, `publications`, `inline`, `node`, `usage`: the Node's RPCs.
-* `driver`, `records`, `state`, `pool`, `copies`, `images`: the data, and how it survives a crash.
-* `local`, `loops`, `mounts`, `filesystems`, `commands`: the machine.
-* `access`, `names`, `paging`, `ranges`, `sizes`, `topology`, `wishes`: pure, without I/O or clock.
+* `main`, `settings`, `server`: the command, its flags, and the gRPC server.
+* `identity`, `volumes`, `snapshots`, `node`: the RPCs.
+* `store`: the data of volumes and snapshots, and how it survives a crash.
+* `access`, `names`, `paging`, `sizes`, `topology`: checks of requests, without I/O.
+* `mounts`, `loops`, `commands`, `errors`: the machine below, and the errors above.
 """

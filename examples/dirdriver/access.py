@@ -1,9 +1,6 @@
-"""Access: what a volume is made of, which capabilities it can serve, and whether it may be published once more."""
+"""Access: the capabilities that a volume can serve."""
 
-import hashlib
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from enum import StrEnum
+from collections.abc import Sequence
 
 from common.csi import csi_pb2 as pb
 from examples.dirdriver import errors
@@ -11,58 +8,27 @@ from examples.dirdriver import errors
 Mode = pb.VolumeCapability.AccessMode.Mode
 """The access modes of the CSI spec."""
 
-
-class Layout(StrEnum):
-    """What a volume is made of on disk."""
-
-    DIRECTORY = "directory"
-    """A directory, published by bind mount (`--fs=directory`)."""
-    FILESYSTEM = "filesystem"
-    """A sparse file that holds a filesystem, on a loop device (`--fs=image`)."""
-    BLOCK = "block"
-    """A sparse file on a loop device, published as a raw block device."""
-
-
-SINGLE_NODE = frozenset(
-    {
-        Mode.SINGLE_NODE_WRITER,
-        Mode.SINGLE_NODE_READER_ONLY,
-        Mode.SINGLE_NODE_SINGLE_WRITER,
-        Mode.SINGLE_NODE_MULTI_WRITER,
-    }
-)
-"""Modes that allow a volume on one node at a time."""
-
 MULTI_NODE = frozenset({Mode.MULTI_NODE_READER_ONLY, Mode.MULTI_NODE_SINGLE_WRITER, Mode.MULTI_NODE_MULTI_WRITER})
 """Modes that allow a volume on several nodes."""
 
-MODES = {
-    Layout.DIRECTORY: SINGLE_NODE | MULTI_NODE,
-    # Two nodes would put two loop devices, with two page caches, on one file.
-    Layout.FILESYSTEM: SINGLE_NODE,
-    Layout.BLOCK: SINGLE_NODE,
-}
-"""The access modes that each layout can keep."""
+DIRECTORY = "directory"
+"""The layout of a filesystem volume: a directory, published by bind mount."""
 
-SEVERAL_TARGETS = MULTI_NODE | {Mode.SINGLE_NODE_MULTI_WRITER}
-"""Modes that allow several target paths on one node, for a driver with SINGLE_NODE_MULTI_WRITER (CSI spec, table of
-NodePublishVolume)."""
-
-FS_TYPES = ("ext4", "xfs")
-"""Filesystems that a FILESYSTEM volume can hold; the first is the default."""
+BLOCK = "block"
+"""The layout of a block volume: a sparse file on a loop device, published as a raw device."""
 
 BIND_FLAGS = frozenset(
     {"ro", "rw", "suid", "nosuid", "dev", "nodev", "exec", "noexec", "noatime", "nodiratime", "relatime"}
 )
-"""Mount flags that a bind mount can have for itself; all others belong to the filesystem below."""
+"""Mount flags of a bind mount. All others belong to the filesystem below it."""
 
 
-def layout_of(capabilities: Sequence[pb.VolumeCapability], *, filesystem: Layout) -> Layout:
-    """The layout that a new volume needs.
+def layout_of(capabilities: Sequence[pb.VolumeCapability], *, filesystem: str = DIRECTORY) -> str:
+    """The layout for a new volume.
 
     Args:
         capabilities: of a CreateVolume request.
-        filesystem: what this driver makes for access type `mount` (`--fs`).
+        filesystem: the layout for access type `mount`.
 
     Raises:
         CsiError: INVALID_ARGUMENT if there are none, or they ask for block and mount at once.
@@ -71,116 +37,40 @@ def layout_of(capabilities: Sequence[pb.VolumeCapability], *, filesystem: Layout
         raise errors.invalid("volume_capabilities is missing: the CSI spec requires it")
     kinds = {capability.WhichOneof("access_type") for capability in capabilities}
     if kinds == {"block"}:
-        return Layout.BLOCK
+        return BLOCK
     if kinds == {"mount"}:
         return filesystem
     raise errors.invalid("volume_capabilities must all be of access type block, or all of access type mount")
 
 
-def fs_type_of(capabilities: Iterable[pb.VolumeCapability], layout: Layout) -> str:
-    """The filesystem that a new volume is to hold; empty where it holds none of its own.
-
-    Raises:
-        CsiError: INVALID_ARGUMENT if the capabilities name several.
-    """
-    if layout is not Layout.FILESYSTEM:
-        return ""
-    named = {capability.mount.fs_type for capability in capabilities} - {""}
-    if len(named) > 1:
-        raise errors.invalid("volume_capabilities name several fs_types; a volume holds one")
-    return named.pop() if named else FS_TYPES[0]
-
-
-def unfit(capability: pb.VolumeCapability, layout: Layout, fs_type: str) -> str:
-    """Why a volume cannot serve a capability; empty if it can.
-
-    Args:
-        capability: with access type and mode.
-        layout: the volume's.
-        fs_type: what the volume holds, empty if nothing of its own.
-    """
+def unfit(capability: pb.VolumeCapability, layout: str) -> str:
+    """The reason why a volume of this layout cannot serve a capability. Returns an empty string if it can."""
     kind = capability.WhichOneof("access_type")
     mode = capability.access_mode.mode
-    if kind is None:
-        return "volume_capability has no access type"
-    if mode == Mode.UNKNOWN:
-        return "volume_capability has no access mode"
-    if (kind == "block") != (layout is Layout.BLOCK):
+    if kind is None or mode == Mode.UNKNOWN:
+        return f"volume_capability has no access {'type' if kind is None else 'mode'}"
+    if (kind == "block") != (layout == BLOCK):
         return f"a {layout} volume cannot be accessed as {kind}"
-    if mode not in MODES[layout]:
+    # Two nodes would put two loop devices, with two page caches, on one file.
+    if mode not in Mode.values() or (mode in MULTI_NODE and layout != DIRECTORY):
         return f"a {layout} volume cannot keep access mode {mode_name(mode)}"
-    return _unfit_filesystem(capability.mount, layout, fs_type)
-
-
-def _unfit_filesystem(mount: pb.VolumeCapability.MountVolume, layout: Layout, fs_type: str) -> str:
-    if layout is Layout.DIRECTORY and mount.fs_type:
-        return (
-            "a directory volume has no filesystem of its own: leave fs_type empty, or start the driver with --fs=image"
-        )
-    if layout is Layout.FILESYSTEM and mount.fs_type not in ("", fs_type):
-        return f"the volume holds {fs_type}, not the fs_type asked for"
-    if layout is Layout.DIRECTORY and not BIND_FLAGS.issuperset(mount.mount_flags):
+    if layout == DIRECTORY and capability.mount.fs_type:
+        return "a directory volume has no filesystem of its own: leave fs_type empty"
+    if layout == DIRECTORY and not BIND_FLAGS.issuperset(capability.mount.mount_flags):
         return "mount_flags holds a flag that a bind mount cannot have"
     return ""
 
 
-def check_capability(capability: pb.VolumeCapability, layout: Layout, fs_type: str) -> None:
+def check_capability(capability: pb.VolumeCapability, layout: str) -> None:
     """Refuse a capability that the volume cannot serve.
 
     Raises:
-        CsiError: INVALID_ARGUMENT saying why.
+        CsiError: INVALID_ARGUMENT with the reason.
     """
-    if reason := unfit(capability, layout, fs_type):
+    if reason := unfit(capability, layout):
         raise errors.invalid(reason)
 
 
 def mode_name(mode: int) -> str:
-    """The mode's name in csi.proto, or its number where this version of the spec has none."""
+    """The mode's name in csi.proto, or its number if this version of the spec has no name for it."""
     return Mode.Name(Mode.ValueType(mode)) if mode in Mode.values() else str(mode)
-
-
-def fingerprint(capability: pb.VolumeCapability) -> str:
-    """A hash that only equal capabilities share. Kept instead of mount_flags, which may be sensitive."""
-    return hashlib.sha256(capability.SerializeToString(deterministic=True)).hexdigest()
-
-
-@dataclass(frozen=True, slots=True)
-class Use:
-    """One publication of a volume on this node, as the table of the CSI spec sees it.
-
-    Attributes:
-        target: the target path (T of the table).
-        arguments: fingerprint of everything else but secrets (P of the table).
-        mode: the access mode.
-    """
-
-    target: str
-    arguments: str
-    mode: int
-
-
-def may_publish(new: Use, existing: Iterable[Use]) -> bool:
-    """The table of the CSI spec, NodePublishVolume, for a driver with SINGLE_NODE_MULTI_WRITER.
-
-    Returns:
-        Whether the volume is published there already, with these arguments.
-
-    Raises:
-        CsiError: ALREADY_EXISTS for the same target with other arguments; FAILED_PRECONDITION for another target in a
-            mode that allows one.
-    """
-    others = []
-    for use in existing:
-        if use.target != new.target:
-            others.append(use)
-        elif use.arguments == new.arguments:
-            return True
-        else:
-            raise errors.already_exists(
-                "the volume is published at target_path with other arguments; unpublish it first"
-            )
-    if any(use.mode not in SEVERAL_TARGETS for use in (*others, new)) and others:
-        raise errors.precondition(
-            f"the volume is published at {others[0].target}; access mode {mode_name(new.mode)} allows one target path"
-        )
-    return False

@@ -1,4 +1,4 @@
-"""A command: an external program of the node (mount, losetup, mkfs …), run to its end."""
+"""Commands: runs external programs of the node (mount, losetup, cp …)."""
 
 import shutil
 import subprocess
@@ -12,7 +12,7 @@ def run(*command: str, tell: bool = True, accept: Container[int] = (0,)) -> str:
 
     Args:
         command: program and arguments; no shell.
-        tell: whether an error may quote what the program said; False where arguments are sensitive.
+        tell: whether an error may quote the program's output; False where arguments are sensitive.
         accept: the exit codes that mean success.
 
     Raises:

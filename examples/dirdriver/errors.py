@@ -1,14 +1,20 @@
-"""An error of the driver: a gRPC code that the CSI spec names for the case, and a message for people.
+"""The errors of the driver: gRPC codes of the CSI spec, with messages for people.
 
-Handlers raise it; `calls` turns it into the call's status. Messages say what is wrong and what to do, stay the same
-from retry to retry, and never hold a secret, a mount flag or a parameter's value.
+A message names the fault and the remedy. It stays the same from retry to retry, and it holds no secret, mount flag or
+value of a parameter.
 """
+
+import errno
+import logging
+from functools import partial
 
 import grpc
 
+log = logging.getLogger("dirdriver.calls")
+
 
 class CsiError(Exception):
-    """A call that ends with another code than OK.
+    """Ends a call with another code than OK. Handlers raise it.
 
     Attributes:
         code: the code of the CSI spec's error table for this RPC.
@@ -21,49 +27,40 @@ class CsiError(Exception):
         self.message = message
 
 
-def invalid(message: str) -> CsiError:
-    """INVALID_ARGUMENT: a field is missing or cannot be honoured; the same request will never succeed."""
-    return CsiError(grpc.StatusCode.INVALID_ARGUMENT, message)
+invalid = partial(CsiError, grpc.StatusCode.INVALID_ARGUMENT)
+"""A field is missing or wrong. The same request never succeeds."""
+
+not_found = partial(CsiError, grpc.StatusCode.NOT_FOUND)
+"""A volume, snapshot or node of the request does not exist."""
+
+already_exists = partial(CsiError, grpc.StatusCode.ALREADY_EXISTS)
+"""The name or the path is in use, with other arguments."""
+
+precondition = partial(CsiError, grpc.StatusCode.FAILED_PRECONDITION)
+"""The caller must first do or undo another step."""
+
+exhausted = partial(CsiError, grpc.StatusCode.RESOURCE_EXHAUSTED)
+"""No space or no node is left."""
+
+out_of_range = partial(CsiError, grpc.StatusCode.OUT_OF_RANGE)
+"""No volume can have this size."""
+
+aborted = partial(CsiError, grpc.StatusCode.ABORTED)
+"""Another operation on the same object is running, or a page token is not ours."""
+
+internal = partial(CsiError, grpc.StatusCode.INTERNAL)
+"""The driver failed and has left nothing behind."""
+
+unavailable = partial(CsiError, grpc.StatusCode.UNAVAILABLE)
+"""The driver failed and cannot tell how far it came. Sidecars repeat the call; after INTERNAL they do not."""
 
 
-def not_found(message: str) -> CsiError:
-    """NOT_FOUND: a volume, snapshot or node that the request names does not exist."""
-    return CsiError(grpc.StatusCode.NOT_FOUND, message)
-
-
-def already_exists(message: str) -> CsiError:
-    """ALREADY_EXISTS: the same key is taken, with other arguments."""
-    return CsiError(grpc.StatusCode.ALREADY_EXISTS, message)
-
-
-def precondition(message: str) -> CsiError:
-    """FAILED_PRECONDITION: something else has to be done or undone first."""
-    return CsiError(grpc.StatusCode.FAILED_PRECONDITION, message)
-
-
-def exhausted(message: str) -> CsiError:
-    """RESOURCE_EXHAUSTED: no space, no node, or no free attachment left."""
-    return CsiError(grpc.StatusCode.RESOURCE_EXHAUSTED, message)
-
-
-def out_of_range(message: str) -> CsiError:
-    """OUT_OF_RANGE: a size or an offset that can never be had."""
-    return CsiError(grpc.StatusCode.OUT_OF_RANGE, message)
-
-
-def aborted(message: str) -> CsiError:
-    """ABORTED: another operation on the same object is under way, or a page token is not ours."""
-    return CsiError(grpc.StatusCode.ABORTED, message)
-
-
-def internal(message: str) -> CsiError:
-    """INTERNAL: the driver failed, and knows that nothing was left behind."""
-    return CsiError(grpc.StatusCode.INTERNAL, message)
-
-
-def unavailable(message: str) -> CsiError:
-    """UNAVAILABLE: the driver failed and does not know how far it came; the caller must repeat the call.
-
-    Sidecars take INTERNAL and UNKNOWN as final and forget the volume; they repeat UNAVAILABLE.
-    """
-    return CsiError(grpc.StatusCode.UNAVAILABLE, message)
+def translated(method: str, error: Exception) -> CsiError:
+    """The status for an exception of a handler. An unexpected one becomes UNAVAILABLE: the caller repeats the call."""
+    match error:
+        case CsiError():
+            return error
+        case OSError(errno=errno.ENOSPC | errno.EDQUOT):
+            return exhausted("no space left in the driver's state directory")
+    log.error("%s failed", method, exc_info=error)
+    return unavailable(f"{method} failed unexpectedly ({type(error).__name__}): see the driver's log")

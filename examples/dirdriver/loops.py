@@ -1,4 +1,4 @@
-"""A loop device: an image as a block device. What is attached is asked of the kernel, never remembered."""
+"""Loop devices: images as block devices. The kernel's list in /sys/block says which images are attached."""
 
 import os
 import time
@@ -11,28 +11,28 @@ from examples.dirdriver.mounts import require_mount_right
 SYSFS = Path("/sys/block")
 
 DETACH_WAIT_S = 2.0
-"""How long a detached device may stay: the kernel lets go of it when the last program that has it open closes it."""
+"""The time that `detach` waits for the kernel, which keeps a device until the last program has closed it."""
 
 
 def devices(image: Path, *, sysfs: Path = SYSFS) -> Iterator[tuple[Path, bool]]:
-    """The devices that an image is attached to, and whether each is read-only."""
+    """The devices of an image, and whether each is read-only."""
     for loop in sysfs.glob("loop[0-9]*/loop/backing_file"):
         try:
             backing = os.fsdecode(loop.read_bytes()).removesuffix("\n")
             readonly = (loop.parent.parent / "ro").read_text().strip() == "1"
         except OSError:
-            continue  # detached while we looked
+            continue  # detached meanwhile
         if backing == str(image):
             yield Path("/dev") / loop.parent.parent.name, readonly
 
 
 def find(image: Path, *, readonly: bool = False) -> Path | None:
-    """The device of an image, if it is attached that way."""
+    """The read-only or the writable device of an image, or None."""
     return next((device for device, is_readonly in devices(image) if is_readonly == readonly), None)
 
 
 def attach(image: Path, *, readonly: bool = False) -> Path:
-    """The device of an image; attaches it if it is not yet.
+    """The device of an image. Attaches the image if it is not attached yet.
 
     Raises:
         CsiError: FAILED_PRECONDITION without the right to, INTERNAL if it fails.
@@ -45,13 +45,13 @@ def attach(image: Path, *, readonly: bool = False) -> Path:
 
 
 def refresh(device: Path) -> None:
-    """Let a device take its grown image's size."""
+    """Give a device the size of its grown image."""
     require_mount_right("grow a loop device")
     run("losetup", "--set-capacity", str(device))
 
 
 def detach(image: Path, *, readonly: bool) -> None:
-    """Detach the image's devices of one kind. No error if there is none."""
+    """Detach the image's devices of one kind. OK if there is none."""
     for device, is_readonly in list(devices(image)):
         if is_readonly == readonly:
             run("losetup", "--detach", str(device))

@@ -1,41 +1,17 @@
-"""A name: what the CSI spec allows in names, ids and maps, and how this driver makes its own ids."""
+"""Names: checks of names, ids and paths in requests, and the driver's own ids."""
 
 import re
 import uuid
-from collections.abc import Mapping
 
 from examples.dirdriver import errors
-
-STRING_LIMIT_BYTES = 128
-"""CSI spec, Size Limits: any string field, unless the field says otherwise."""
-
-MAP_LIMIT_BYTES = 4096
-"""CSI spec, Size Limits: keys and values of a map together."""
-
-NODE_ID_LIMIT_BYTES = 256
-"""CSI spec, NodeGetInfoResponse.node_id (since 1.5)."""
-
-RESERVED_PREFIX = "csi.storage.k8s.io/"
-"""Kubernetes' own keys: `--extra-create-metadata` adds them to parameters, the kubelet to volume contexts."""
-
-_CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
-"""Control characters that CreateVolumeRequest.name must not hold (CSI spec)."""
-
-_DRIVER_NAME = re.compile(r"[a-zA-Z]([A-Za-z0-9.-]{0,61}[a-zA-Z])?")
-"""CSI spec, GetPluginInfoResponse.name, narrowed to what csi-sanity accepts: it ends in a letter."""
 
 _LABEL_VALUE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 """A topology value becomes the value of a label of the Node object (CSI spec, Topology.segments)."""
 
 
 def new_id(kind: str) -> str:
-    """An id that was never used before, e.g. `vol-3f0c…` for the kind `vol`; 36 to 38 characters."""
+    """A new unique id, e.g. `vol-3f0c…` for the kind `vol`."""
     return f"{kind}-{uuid.uuid4().hex}"
-
-
-def is_driver_name(name: str) -> bool:
-    """Whether a plugin may be called so."""
-    return _DRIVER_NAME.fullmatch(name) is not None
 
 
 def is_label_value(value: str) -> bool:
@@ -43,55 +19,16 @@ def is_label_value(value: str) -> bool:
     return _LABEL_VALUE.fullmatch(value) is not None
 
 
-def require(field: str, value: str, *, limits: bool = True) -> str:
-    """The value of a REQUIRED string field.
-
-    Args:
-        field: its name, for the message.
-        value: what the request holds.
-        limits: whether the spec's size limit is kept (`--no-limits`).
-
-    Raises:
-        CsiError: INVALID_ARGUMENT if it is empty or too long.
-    """
+def require(field: str, value: str) -> str:
+    """The value of a REQUIRED string field. An empty one is INVALID_ARGUMENT."""
     if not value:
         raise errors.invalid(f"{field} is missing: the CSI spec requires it")
-    if limits and len(value.encode()) > STRING_LIMIT_BYTES:
-        raise errors.invalid(f"{field} is longer than the {STRING_LIMIT_BYTES} bytes that the CSI spec allows")
-    return value
-
-
-def require_name(value: str, *, limits: bool = True) -> str:
-    """The name of something to be created: any Unicode but control characters (CSI spec, CreateVolumeRequest.name).
-
-    Raises:
-        CsiError: INVALID_ARGUMENT if it is empty, too long, or holds a control character.
-    """
-    require("name", value, limits=limits)
-    if _CONTROL.search(value):
-        raise errors.invalid("name holds a control character: the CSI spec forbids them")
     return value
 
 
 def require_path(field: str, value: str) -> str:
-    """The value of a REQUIRED path, which must be absolute (CSI spec, NodePublishVolumeRequest.target_path).
-
-    Raises:
-        CsiError: INVALID_ARGUMENT if it is empty, relative, or climbs with `..`.
-    """
-    if not value:
-        raise errors.invalid(f"{field} is missing: the CSI spec requires it")
+    """The value of a REQUIRED path. It must be absolute (CSI spec, NodePublishVolumeRequest.target_path)."""
+    require(field, value)
     if not value.startswith("/") or ".." in value.split("/"):
         raise errors.invalid(f"{field} must be an absolute path without '..'")
     return value.rstrip("/") or "/"
-
-
-def check_map(field: str, value: Mapping[str, str], *, limits: bool = True) -> None:
-    """Keep the spec's limit on maps.
-
-    Raises:
-        CsiError: INVALID_ARGUMENT if keys and values together are longer than 4 KiB.
-    """
-    total = sum(len(key.encode()) + len(text.encode()) for key, text in value.items())
-    if limits and total > MAP_LIMIT_BYTES:
-        raise errors.invalid(f"{field} is larger than the {MAP_LIMIT_BYTES} bytes that the CSI spec allows")

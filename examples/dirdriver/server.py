@@ -1,151 +1,113 @@
-"""The server: every service on one UNIX socket (CSI spec, Connectivity)."""
+"""The gRPC server: all services on one UNIX socket (CSI spec, Connectivity).
 
-import asyncio
-import contextlib
-import errno
+A handler is a blocking function: it takes a request and returns an answer, or raises `CsiError`. A handler never
+learns that its caller is gone: CSI has no cancel, so the work goes on, and the caller's retry finds it done.
+"""
+
 import logging
 import signal
-import socket
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, Protocol
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 from urllib.parse import quote
+from weakref import WeakValueDictionary
 
 import grpc
 
 from common.csi.methods import METHODS, PREFIX
-from examples.dirdriver.attachments import Attachments
-from examples.dirdriver.call_log import CallLog
-from examples.dirdriver.calls import Calls, Routes
-from examples.dirdriver.driver import Driver
-from examples.dirdriver.faults import Faults
-from examples.dirdriver.groups import Groups
-from examples.dirdriver.health import ControllerHealth, NodeHealth
+from examples.dirdriver.errors import translated
 from examples.dirdriver.identity import Identity
-from examples.dirdriver.inventory import Inventory
-from examples.dirdriver.metadata import Metadata
 from examples.dirdriver.node import Node
-from examples.dirdriver.publications import Publications
 from examples.dirdriver.settings import Settings, SettingsError
 from examples.dirdriver.snapshots import Snapshots
-from examples.dirdriver.stagings import Stagings
+from examples.dirdriver.store import Store
 from examples.dirdriver.volumes import Volumes
 
 log = logging.getLogger("dirdriver")
 
+WORKERS = 32
+"""Calls that run or wait at the same time. gRPC queues all others."""
+
 STOP_GRACE_S = 5.0
-"""How long calls may go on after SIGTERM: below the 10 s that a container runtime waits before it kills."""
+"""The time for running calls after SIGTERM. Container runtimes kill after 10 s."""
+
+_KEYS = ("name", "volume_id", "snapshot_id")
+"""Fields that name the object of a call. The first one in the request counts."""
 
 
-class Part(Protocol):
-    """A part of a service."""
-
-    def routes(self) -> Routes:
-        """Its methods."""
-
-
-def services(driver: Driver) -> dict[str, Sequence[Part]]:
-    """Each service of csi.proto, and what it is made of."""
+def services(settings: Settings, store: Store) -> dict[str, list[object]]:
+    """The handlers of each service of csi.proto: objects with methods that have the RPCs' names."""
     return {
-        "Identity": [Identity(driver)],
-        "Controller": [
-            Inventory(driver),
-            Volumes(driver),
-            Attachments(driver),
-            Snapshots(driver),
-            ControllerHealth(driver),
-        ],
-        "GroupController": [Groups(driver)],
-        "SnapshotMetadata": [Metadata(driver)],
-        "Node": [Node(driver), Stagings(driver), Publications(driver), NodeHealth(driver)],
+        "Identity": [Identity(settings)],
+        "Controller": [Volumes(settings, store), Snapshots(store)],
+        "Node": [Node(settings, store)],
     }
 
 
-def generic_handler(service: str, parts: Sequence[Part], calls: Calls) -> grpc.GenericRpcHandler:
-    """One service as gRPC wants it: bytes to messages, handlers with everything round them."""
-    handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
-    for part in parts:
-        for name, work in part.routes().items():
-            method = METHODS[f"{PREFIX}{service}/{name}"]
-            if method.streaming:
-                make, handler = grpc.unary_stream_rpc_method_handler, calls.stream(name, work)
-            else:
-                make, handler = grpc.unary_unary_rpc_method_handler, calls.unary(name, work)
-            handlers[name] = make(handler, method.request.FromString, method.response.SerializeToString)
+class Turns:
+    """Runs calls on the same object one after the other, so the retry of a slow CreateVolume finds the volume."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._locks: WeakValueDictionary[str, threading.Lock] = WeakValueDictionary()
+
+    def lock(self, request: Any) -> threading.Lock:
+        """The lock of the request's object."""
+        key = next((value for field in _KEYS if (value := getattr(request, field, ""))), "")
+        with self._guard:
+            return self._locks.setdefault(key, threading.Lock()) if key else threading.Lock()
+
+
+def generic_handler(service: str, parts: Iterable[object], turns: Turns) -> grpc.GenericRpcHandler:
+    """One service, for gRPC. Methods that no part has are UNIMPLEMENTED."""
+    handlers = {}
+    for path, method in METHODS.items():
+        name = path.removeprefix(f"{PREFIX}{service}/")
+        for part in parts:
+            if work := getattr(part, name, None):
+                handlers[name] = grpc.unary_unary_rpc_method_handler(
+                    _serving(name, work, turns), method.request.FromString, method.response.SerializeToString
+                )
     return grpc.method_handlers_generic_handler(f"{PREFIX.strip('/')}{service}", handlers)
 
 
-async def serve(settings: Settings) -> None:
-    """Run the driver until SIGTERM or SIGINT; a second one ends it at once.
-
-    Raises:
-        SettingsError: something cannot be used; the message names the flag.
-    """
-    driver = Driver(settings)
-    try:
-        call_log = _open_call_log(settings)
-        faults = Faults(settings.faults, settings.fault_file or settings.state_dir / "faults")
-        calls = Calls(faults=faults, call_log=call_log)
-        server = grpc.aio.server()
-        server.add_generic_rpc_handlers(
-            [generic_handler(service, parts, calls) for service, parts in services(driver).items()]
-        )
-        _listen(server, settings.socket_path)
-        await server.start()
-        log.info("%s listens on %s as node %s", settings.driver_name, settings.socket_path, settings.node_id)
-        await _stop_signal()
-        log.info("stopping; mounts and devices of pods stay")
-        await server.stop(STOP_GRACE_S)
-        if not await calls.close(patience_s=STOP_GRACE_S):
-            log.warning("some work did not end in time and is cut off; the next start puts it right")
-        call_log.close()
-    finally:
-        driver.close()
-
-
-def _open_call_log(settings: Settings) -> CallLog:
-    try:
-        return CallLog(settings.call_log)
-    except OSError as error:
-        raise SettingsError("--call-log", f"cannot be written: {error}") from error
-
-
-def _listen(server: grpc.aio.Server, path: Path) -> None:
-    free_socket(path)
-    try:
-        server.add_insecure_port(f"unix:{quote(str(path))}")  # an address is a URI to grpcio
-    except RuntimeError as error:  # grpcio's only word for every failure to bind
-        raise SettingsError("--endpoint", f"cannot listen on {path}; may this user write there?") from error
-
-
-def free_socket(path: Path) -> None:
-    """Remove the socket of a process that is gone.
-
-    Raises:
-        SettingsError: somebody answers on it, or it is no socket, or its directory does not exist.
-    """
-    if not path.parent.is_dir():
-        raise SettingsError("--endpoint", f"the directory {path.parent} does not exist")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+def _serving(method: str, work: Callable[[Any], Any], turns: Turns) -> Callable[[Any, grpc.ServicerContext], Any]:
+    def serve(request: Any, context: grpc.ServicerContext) -> Any:
         try:
-            probe.connect(str(path))
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            if error.errno != errno.ECONNREFUSED or not path.is_socket():
-                raise SettingsError("--endpoint", f"{path} cannot be used: {error.strerror}") from error
-            path.unlink()
-            return
-    raise SettingsError("--endpoint", f"another process answers on {path}; stop it, or choose another path")
+            with turns.lock(request):
+                answer = work(request)
+        except Exception as error:  # noqa: BLE001  # every failure becomes a status, here
+            failure = translated(method, error)
+            log.debug("%s: %s %s", method, failure.code.name, failure.message)
+            context.abort(failure.code, failure.message)
+        log.debug("%s: OK", method)
+        return answer
+
+    return serve
 
 
-async def _stop_signal() -> None:
-    loop = asyncio.get_running_loop()
-    stopped = asyncio.Event()
+def serve(settings: Settings) -> None:
+    """Run the driver until SIGTERM or SIGINT. Mounts and loop devices stay: the pods use them.
+
+    Raises:
+        SettingsError: the driver cannot use the state directory or the endpoint.
+    """
+    store = Store(settings.state_dir)
+    turns = Turns()
+    server = grpc.server(ThreadPoolExecutor(WORKERS, "call"))
+    server.add_generic_rpc_handlers(
+        [generic_handler(service, parts, turns) for service, parts in services(settings, store).items()]
+    )
+    stopped = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopped.set)
-    await stopped.wait()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.remove_signal_handler(number)
-        with contextlib.suppress(ValueError):
-            signal.signal(number, signal.SIG_DFL)
+        signal.signal(number, lambda *_: stopped.set())
+    try:
+        server.add_insecure_port(f"unix:{quote(str(settings.socket_path))}")  # replaces a socket that a crash left
+    except RuntimeError as error:  # grpcio raises it for every failure to bind
+        raise SettingsError("--endpoint", f"cannot listen on {settings.socket_path}") from error
+    server.start()
+    log.info("%s listens on %s as node %s", settings.driver_name, settings.socket_path, settings.node_id)
+    stopped.wait()
+    log.info("stopping; mounts and devices of pods stay")
+    server.stop(STOP_GRACE_S).wait()

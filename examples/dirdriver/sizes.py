@@ -1,54 +1,26 @@
-"""A size in bytes: how people write it, and which one a CapacityRange asks for."""
-
-import re
+"""Sizes in bytes: the choice of a size for a CapacityRange."""
 
 from common.csi import csi_pb2 as pb
 from examples.dirdriver import errors
 
-KIB = 1024
-MIB = 1024 * KIB
+MIB = 1024 * 1024
 GIB = 1024 * MIB
-TIB = 1024 * GIB
 
 BLOCK_BYTES = 4096
-"""Sparse files grow in steps of this: the block of ext4, xfs and nearly every filesystem that holds the file."""
+"""Sparse files grow in steps of this: the block size of ext4, xfs and most filesystems below them."""
 
 SMALLEST_BYTES = MIB
 """The smallest volume: ext4 cannot be made much smaller."""
 
 DEFAULT_BYTES = GIB
-"""What a request without a size gets."""
-
-_UNITS = {"": 1, "K": KIB, "KI": KIB, "M": MIB, "MI": MIB, "G": GIB, "GI": GIB, "T": TIB, "TI": TIB}
-_SIZE = re.compile(r"(\d+)\s*([A-Z]{0,2}?)B?", re.IGNORECASE)
-
-
-def parse_size(text: str) -> int:
-    """Bytes of `1073741824`, `1Gi`, `1G`, `1GiB`. Units are binary throughout, as in a StorageClass.
-
-    Raises:
-        ValueError: it is no size.
-    """
-    found = _SIZE.fullmatch(text.strip())
-    unit = found and _UNITS.get(found[2].upper())
-    if not found or not unit:
-        raise ValueError(f"{text!r} is no size: write bytes or a number with Ki, Mi, Gi or Ti")
-    return int(found[1]) * unit
-
-
-def show_size(size_bytes: int) -> str:
-    """`10Gi` for 10737418240, and plain bytes where no unit divides them."""
-    for unit, factor in (("Ti", TIB), ("Gi", GIB), ("Mi", MIB), ("Ki", KIB)):
-        if size_bytes and size_bytes % factor == 0:
-            return f"{size_bytes // factor}{unit}"
-    return f"{size_bytes} bytes"
+"""The size for a request without one."""
 
 
 def check_range(wanted: pb.CapacityRange) -> None:
-    """Refuse a range that holds no size.
+    """Refuse a range without any size in it.
 
     Raises:
-        CsiError: INVALID_ARGUMENT for negative bounds, OUT_OF_RANGE where the limit is below what is required.
+        CsiError: INVALID_ARGUMENT for negative bounds, OUT_OF_RANGE if limit_bytes is below required_bytes.
     """
     if wanted.required_bytes < 0 or wanted.limit_bytes < 0:
         raise errors.invalid("capacity_range holds a negative size")
@@ -61,13 +33,13 @@ def choose_size(wanted: pb.CapacityRange, *, smallest: int, largest: int, defaul
 
     Args:
         wanted: the request's range; zeros mean unset (CSI spec, CapacityRange).
-        smallest: what the volume cannot be smaller than: its source, its filesystem's minimum, its present size.
-        largest: `--max-volume-size`.
-        default: the size where the request asks for none.
+        smallest: the lower bound: the source's size, the filesystem's minimum, or the present size.
+        largest: the upper bound of any volume.
+        default: the size for a request without one.
         step: sizes are multiples of this.
 
     Returns:
-        Bytes: at least what is required, within the limit, a multiple of `step`.
+        Bytes: at least required_bytes, at most limit_bytes, a multiple of `step`.
 
     Raises:
         CsiError: INVALID_ARGUMENT or OUT_OF_RANGE if there is no such size.
@@ -77,12 +49,12 @@ def choose_size(wanted: pb.CapacityRange, *, smallest: int, largest: int, defaul
     target = wanted.required_bytes or min(default, limit)
     size = -(-max(target, smallest) // step) * step
     if size > largest:
-        raise errors.out_of_range(f"a volume has at most {show_size(largest)} here; ask for less")
+        raise errors.out_of_range(f"a volume has at most {largest} bytes here; ask for less")
     if size > limit:
-        raise errors.out_of_range(f"the volume cannot be smaller than {show_size(size)}, and limit_bytes is below that")
+        raise errors.out_of_range(f"the volume cannot be smaller than {size} bytes, and limit_bytes is below that")
     return size
 
 
 def fits(size_bytes: int, wanted: pb.CapacityRange) -> bool:
-    """Whether an existing volume's size is within the range that a repeated request asks for."""
+    """Whether an existing volume's size is within the range of a repeated request."""
     return wanted.required_bytes <= size_bytes and (not wanted.limit_bytes or size_bytes <= wanted.limit_bytes)

@@ -1,9 +1,6 @@
-"""Topology: which node a volume lives on, and the segment that says so. Node names in, node names out."""
-
-from collections.abc import Callable, Iterable, Iterator, Sequence
+"""Topology: the segment that says on which node a volume is (CSI spec, Topology)."""
 
 from common.csi import csi_pb2 as pb
-from examples.dirdriver import errors
 
 
 def topology_key(driver_name: str) -> str:
@@ -12,63 +9,15 @@ def topology_key(driver_name: str) -> str:
 
 
 def topology_of(key: str, node: str) -> pb.Topology:
-    """The topology of what lives on a node."""
+    """The topology of a node and of its volumes."""
     return pb.Topology(segments={key: node})
 
 
 def matches(term: pb.Topology, key: str, node: str) -> bool:
-    """Whether a node lies in a term. A term's segments are ANDed; a key that is not ours matches no node of ours."""
+    """Whether a node lies in a term: all segments must match. Another driver's key matches none of our nodes."""
     return all(name == key and value == node for name, value in term.segments.items())
 
 
-def candidates(wanted: pb.TopologyRequirement, key: str, nodes: Sequence[str]) -> Iterator[str]:
-    """The nodes that a request allows, the best first, each once.
-
-    Preferred terms come in their order, then requisite ones; without any term every node is allowed (CSI spec,
-    TopologyRequirement).
-
-    Args:
-        wanted: the request's field, empty if unset.
-        key: from `topology_key`.
-        nodes: all nodes known; the first is taken where a term leaves the choice.
-    """
-    terms = [*wanted.preferred, *wanted.requisite]
-    seen: set[str] = set()
-    for term in terms or [pb.Topology()]:
-        for node in nodes:
-            if node not in seen and matches(term, key, node) and allowed(wanted, key, node):
-                seen.add(node)
-                yield node
-
-
 def allowed(wanted: pb.TopologyRequirement, key: str, node: str) -> bool:
-    """Whether something that lives on this node satisfies the requirement."""
+    """Whether a volume on this node satisfies a requirement."""
     return not wanted.requisite or any(matches(term, key, node) for term in wanted.requisite)
-
-
-def place(
-    wanted: pb.TopologyRequirement, key: str, nodes: Sequence[str], *, has_room: Callable[[str], bool], what: str
-) -> str:
-    """The node for something new.
-
-    Args:
-        wanted: the request's requirement.
-        key: from `topology_key`.
-        nodes: where it may go, the default first.
-        has_room: whether it fits on a node.
-        what: what is placed, for the message.
-
-    Raises:
-        CsiError: RESOURCE_EXHAUSTED, which lets the provisioner try another node (CSI spec, CreateVolume Errors).
-    """
-    allowed_nodes = list(candidates(wanted, key, nodes))
-    if not allowed_nodes:
-        raise errors.exhausted(f"{what}: accessibility_requirements allow none of the nodes {_listed(nodes)}")
-    for node in allowed_nodes:
-        if has_room(node):
-            return node
-    raise errors.exhausted(f"{what}: not enough free capacity on {_listed(allowed_nodes)}")
-
-
-def _listed(nodes: Iterable[str]) -> str:
-    return ", ".join(sorted(nodes))

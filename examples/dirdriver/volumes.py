@@ -1,174 +1,205 @@
-"""The Controller service's volumes: create, delete, expand, modify."""
+"""The Controller service's volumes: create, delete, list, expand, validate, and the free capacity."""
 
 import logging
-from dataclasses import replace
+from typing import Any
+
+from google.protobuf.wrappers_pb2 import Int64Value
 
 from common.csi import csi_pb2 as pb
-from examples.dirdriver import access, errors, names, sizes, topology, wishes
-from examples.dirdriver.answers import volume_message
-from examples.dirdriver.calls import Routes
-from examples.dirdriver.driver import Driver, ready_volume
-from examples.dirdriver.records import Content, Phase, Snapshot, Volume, in_force
-from examples.dirdriver.state import Tables
-from examples.dirdriver.wishes import Wish
+from examples.dirdriver import access, errors, names, paging, sizes, topology
+from examples.dirdriver.loops import devices
+from examples.dirdriver.settings import Settings
+from examples.dirdriver.store import Shelf, Store, Volume, new_volume
 
 log = logging.getLogger("dirdriver.volumes")
 
+CONTEXT_KEY = "dirdriver/layout"
+"""The key of a volume's context. The driver does not read it; it shows that contexts arrive at the node."""
+
+RPC = pb.ControllerServiceCapability.RPC
+CAPABILITIES = (
+    RPC.CREATE_DELETE_VOLUME,
+    RPC.LIST_VOLUMES,
+    RPC.GET_CAPACITY,
+    RPC.CREATE_DELETE_SNAPSHOT,
+    RPC.LIST_SNAPSHOTS,
+    RPC.CLONE_VOLUME,
+    RPC.EXPAND_VOLUME,
+)
+
 
 class Volumes:
-    """The part of csi.v1.Controller that changes volumes."""
+    """The part of csi.v1.Controller for volumes."""
 
-    def __init__(self, driver: Driver) -> None:
-        self._driver = driver
+    def __init__(self, settings: Settings, store: Store) -> None:
+        self._settings = settings
+        self._store = store
+        self._volumes = store.volumes
+        self._key = topology.topology_key(settings.driver_name)
 
-    def routes(self) -> Routes:
-        """The methods of this part; ControllerModifyVolume only if some parameter can be modified."""
-        routes: Routes = {
-            "CreateVolume": self.create,
-            "DeleteVolume": self.delete,
-            "ControllerExpandVolume": self.expand,
-        }
-        modify = {"ControllerModifyVolume": self.modify} if self._driver.settings.mutable_parameters else {}
-        return {**routes, **modify}
+    def ControllerGetCapabilities(
+        self, _request: pb.ControllerGetCapabilitiesRequest
+    ) -> pb.ControllerGetCapabilitiesResponse:
+        """The features of the Controller service."""
+        found = [pb.ControllerServiceCapability(rpc=RPC(type=kind)) for kind in CAPABILITIES]
+        return pb.ControllerGetCapabilitiesResponse(capabilities=found)
 
-    def create(self, request: pb.CreateVolumeRequest) -> pb.CreateVolumeResponse:
-        """Make a volume, empty or as a copy; one that has the name already is the answer if it grants the request.
-
-        Three steps, so that a crash in any of them leaves nothing that the next start cannot remove: a record with the
-        id, the data, the record made READY.
-        """
-        driver = self._driver
-        wish = wishes.parse_wish(request, driver.settings)
-        with driver.state.writing() as tables:
-            found = in_force(tables.volumes.all(name=wish.name, ephemeral=False))
-            if found is None:
-                source = _find_source(tables, wish)
-                volume = self._plan(tables, wish, source)
-                tables.volumes.put(volume)
-        if found is not None:
-            return self._known(found, wish) or self.create(request)
-        try:
-            driver.pool.make(volume, source)
-        except BaseException:
-            driver.forget(volume)
-            raise
-        with driver.state.writing() as tables:
-            tables.volumes.put(replace(volume, phase=Phase.READY))
-        log.info("created %s", volume.volume_id)
-        return pb.CreateVolumeResponse(volume=volume_message(driver, volume))
-
-    def _known(self, found: Volume, wish: Wish) -> pb.CreateVolumeResponse | None:
-        """The answer that is there already; None if it was only half made, and is gone now."""
-        if not self._driver.is_made(found, lambda: self._driver.forget(found)):
-            return None
-        wishes.check_granted(wish, found, self._driver.topology_key)
-        return pb.CreateVolumeResponse(volume=volume_message(self._driver, found))
-
-    def _plan(self, tables: Tables, wish: Wish, source: Content | None) -> Volume:
-        """The volume to be made: its size and its place."""
-        driver = self._driver
-        if source is not None:
-            wishes.check_source(wish, source)
-        size = wishes.wished_size(wish, source, driver.settings)
-        node = topology.place(
-            wish.places,
-            driver.topology_key,
-            [source.node] if source else driver.nodes(tables),  # a copy lives where its source lives
-            has_room=lambda node: driver.free_bytes(tables, node) >= size,
-            what="volume",
-        )
-        return Volume(
-            volume_id=names.new_id("vol"),
-            name=wish.name,
-            phase=Phase.CREATING,
-            owner=driver.node,
-            layout=wish.layout,
-            size_bytes=size,
-            fs_type=wish.fs_type,
-            fs_bytes=source.fs_bytes if source else 0,
-            node=node,
-            parameters=wish.parameters,
-            mutable_parameters=wish.mutable_parameters,
-            source_kind=wish.source_kind,
-            source_id=wish.source_id,
-        )
-
-    def delete(self, request: pb.DeleteVolumeRequest) -> pb.DeleteVolumeResponse:
-        """Remove a volume and its data; OK if there is none (CSI spec). Its snapshots are copies, and stay.
+    def CreateVolume(self, request: pb.CreateVolumeRequest) -> pb.CreateVolumeResponse:
+        """Make a volume, empty or as a copy. If the name exists, return that volume.
 
         Raises:
-            CsiError: FAILED_PRECONDITION while a node uses it, ABORTED while it is being copied.
+            CsiError: as the CSI spec lists them, CreateVolume Errors; ALREADY_EXISTS for another volume of this name.
         """
-        volume_id = names.require("volume_id", request.volume_id)
-        with self._driver.state.writing() as tables:
-            volume = tables.volumes.get(volume_id=volume_id)
-            if volume is None:
-                return pb.DeleteVolumeResponse()
-            _check_unused(tables, volume_id)
-            tables.volumes.put(replace(volume, phase=Phase.DELETING, owner=self._driver.node))
-        self._driver.forget(volume)
-        log.info("deleted %s", volume_id)
+        name = names.require("name", request.name)
+        layout = access.layout_of(request.volume_capabilities)
+        for capability in request.volume_capabilities:
+            access.check_capability(capability, layout)
+        sizes.check_range(request.capacity_range)
+        source = request.volume_content_source
+        wanted = {
+            "layout": layout,
+            "parameters": dict(request.parameters),
+            "snapshot_id": source.snapshot.snapshot_id,
+            "source_volume_id": source.volume.volume_id,
+        }
+        volume = self._volumes.named(name)
+        if volume is None:
+            volume = self._make(request, name, wanted)
+            log.info("created %s", volume.volume_id)
+        else:
+            self._check_same(request, volume, wanted)
+        return pb.CreateVolumeResponse(volume=self._message(volume))
+
+    def _make(self, request: pb.CreateVolumeRequest, name: str, wanted: dict[str, Any]) -> Volume:
+        if not topology.allowed(request.accessibility_requirements, self._key, self._settings.node_id):
+            raise errors.exhausted(f"accessibility_requirements do not allow node {self._settings.node_id}")
+        shelf, source = self._source(request.volume_content_source)
+        if source is not None and source.layout != wanted["layout"]:
+            raise errors.invalid(f"volume_content_source is a {source.layout} volume, not {wanted['layout']}")
+        size = self._size(request.capacity_range, wanted["layout"], source.size_bytes if source else 0)
+        if size > self._free_bytes():
+            raise errors.exhausted(f"not enough free capacity on {self._settings.node_id}")
+        volume = new_volume("vol", name=name, size_bytes=size, **wanted)
+        return self._volumes.make(volume, source=shelf.data(source) if source else None)
+
+    def _source(self, source: pb.VolumeContentSource) -> tuple[Shelf, Volume | None]:
+        match source.WhichOneof("type"):
+            case "snapshot":
+                return self._store.snapshots, self._store.snapshots.get(source.snapshot.snapshot_id)
+            case "volume":
+                return self._volumes, self._volumes.get(source.volume.volume_id)
+        return self._volumes, None
+
+    def _size(self, wanted: pb.CapacityRange, layout: str, smallest: int) -> int:
+        return sizes.choose_size(
+            wanted,
+            smallest=max(smallest, sizes.SMALLEST_BYTES),
+            largest=self._settings.capacity_bytes,
+            default=max(smallest, sizes.DEFAULT_BYTES),
+            step=sizes.BLOCK_BYTES if layout == access.BLOCK else 1,
+        )
+
+    def _free_bytes(self) -> int:
+        return max(0, self._settings.capacity_bytes - sum(volume.size_bytes for volume in self._volumes.all()))
+
+    def _check_same(self, request: pb.CreateVolumeRequest, volume: Volume, wanted: dict[str, Any]) -> None:
+        """Refuse a name that a different volume has."""
+        different = [field for field, value in wanted.items() if getattr(volume, field) != value]
+        if not sizes.fits(volume.size_bytes, request.capacity_range):
+            different.append("capacity_range")
+        if not topology.allowed(request.accessibility_requirements, self._key, self._settings.node_id):
+            different.append("accessibility_requirements")
+        if different:
+            raise errors.already_exists(
+                f"a volume of this name exists as {volume.volume_id}, with another {', '.join(different)}; "
+                "delete it or use another name"
+            )
+
+    def DeleteVolume(self, request: pb.DeleteVolumeRequest) -> pb.DeleteVolumeResponse:
+        """Remove a volume and its data. OK if it does not exist (CSI spec). Its snapshots are copies, and stay.
+
+        Raises:
+            CsiError: FAILED_PRECONDITION while the node uses it.
+        """
+        volume = self._volumes.find(names.require("volume_id", request.volume_id))
+        if volume is not None:
+            if found := self._volumes.mounts(volume):
+                raise errors.precondition(f"volume {volume.volume_id} is mounted at {found[0].path}; unmount it first")
+            for device, _readonly in devices(self._volumes.data(volume)):
+                raise errors.precondition(f"volume {volume.volume_id} is attached to {device}; unstage it first")
+            self._volumes.remove(volume)
+            log.info("deleted %s", volume.volume_id)
         return pb.DeleteVolumeResponse()
 
-    def expand(self, request: pb.ControllerExpandVolumeRequest) -> pb.ControllerExpandVolumeResponse:
-        """Grow a volume; OK if it is large enough already. What is on a loop device must grow on the node as well."""
+    def ListVolumes(self, request: pb.ListVolumesRequest) -> pb.ListVolumesResponse:
+        """A page of all volumes."""
+        page, token = paging.page(self._volumes.all(), request.max_entries, request.starting_token)
+        entries = [pb.ListVolumesResponse.Entry(volume=self._message(volume)) for volume in page]
+        return pb.ListVolumesResponse(entries=entries, next_token=token)
+
+    def ValidateVolumeCapabilities(
+        self, request: pb.ValidateVolumeCapabilitiesRequest
+    ) -> pb.ValidateVolumeCapabilitiesResponse:
+        """Confirm the capabilities that the volume can serve, or give the reason in `message`."""
+        volume_id = names.require("volume_id", request.volume_id)
+        if not request.volume_capabilities:
+            raise errors.invalid("volume_capabilities is missing: the CSI spec requires it")
+        volume = self._volumes.get(volume_id)
+        for capability in request.volume_capabilities:
+            if reason := access.unfit(capability, volume.layout):
+                return pb.ValidateVolumeCapabilitiesResponse(message=reason)
+        confirmed = pb.ValidateVolumeCapabilitiesResponse.Confirmed(
+            volume_context=request.volume_context,
+            volume_capabilities=request.volume_capabilities,
+            parameters=request.parameters,
+        )
+        return pb.ValidateVolumeCapabilitiesResponse(confirmed=confirmed)
+
+    def GetCapacity(self, request: pb.GetCapacityRequest) -> pb.GetCapacityResponse:
+        """The free capacity of this node. 0 for another node, and for capabilities that no volume can serve."""
+        free = self._free_bytes()
+        if not topology.matches(request.accessible_topology, self._key, self._settings.node_id):
+            free = 0
+        if wanted := request.volume_capabilities:
+            layout = access.layout_of(wanted)
+            free = 0 if any(access.unfit(capability, layout) for capability in wanted) else free
+        return pb.GetCapacityResponse(
+            available_capacity=free,
+            maximum_volume_size=Int64Value(value=free),
+            minimum_volume_size=Int64Value(value=sizes.SMALLEST_BYTES),
+        )
+
+    def ControllerExpandVolume(self, request: pb.ControllerExpandVolumeRequest) -> pb.ControllerExpandVolumeResponse:
+        """Grow a volume. OK if it is large enough already. The node must then grow a block volume's loop device."""
         volume_id = names.require("volume_id", request.volume_id)
         if not request.HasField("capacity_range"):
             raise errors.invalid("capacity_range is missing: the CSI spec requires it")
-        with self._driver.state.writing() as tables:
-            volume = ready_volume(tables, volume_id)
-            if request.HasField("volume_capability"):
-                access.check_capability(request.volume_capability, volume.layout, volume.fs_type)
-            size = max(volume.size_bytes, self._grown_size(volume, request.capacity_range))
-            if size - volume.size_bytes > self._driver.free_bytes(tables, volume.node):
-                raise errors.exhausted(f"volume {volume_id}: not enough free capacity on {volume.node}")
-            tables.volumes.put(replace(volume, size_bytes=size))
-        self._driver.pool.grow(volume, size)  # also if nothing grew: a crash may have come between record and data
+        volume = self._volumes.get(volume_id)
+        if request.HasField("volume_capability"):
+            access.check_capability(request.volume_capability, volume.layout)
+        size = self._size(request.capacity_range, volume.layout, volume.size_bytes)
+        if size - volume.size_bytes > self._free_bytes():
+            raise errors.exhausted(f"not enough free capacity on {self._settings.node_id}")
+        if size > volume.size_bytes:
+            self._volumes.grow(volume, size)
         return pb.ControllerExpandVolumeResponse(
-            capacity_bytes=size, node_expansion_required=volume.layout is not access.Layout.DIRECTORY
+            capacity_bytes=size, node_expansion_required=volume.layout == access.BLOCK
         )
 
-    def _grown_size(self, volume: Volume, wanted: pb.CapacityRange) -> int:
-        return sizes.choose_size(
-            wanted,
-            smallest=volume.size_bytes,
-            largest=self._driver.settings.largest_volume_bytes,
-            default=volume.size_bytes,
-            step=1 if volume.layout is access.Layout.DIRECTORY else sizes.BLOCK_BYTES,
+    def _message(self, volume: Volume) -> pb.Volume:
+        return pb.Volume(
+            volume_id=volume.volume_id,
+            capacity_bytes=volume.size_bytes,
+            volume_context={CONTEXT_KEY: volume.layout},
+            content_source=_source_message(volume),
+            accessible_topology=[topology.topology_of(self._key, self._settings.node_id)],
         )
 
-    def modify(self, request: pb.ControllerModifyVolumeRequest) -> pb.ControllerModifyVolumeResponse:
-        """Take mutable parameters; all of them or none."""
-        volume_id = names.require("volume_id", request.volume_id)
-        with self._driver.state.writing() as tables:
-            volume = ready_volume(tables, volume_id)
-            wishes.check_mutable(request.mutable_parameters, self._driver.settings)
-            tables.volumes.put(replace(volume, mutable_parameters=wishes.canonical(request.mutable_parameters)))
-        return pb.ControllerModifyVolumeResponse()
 
-
-def _find_source(tables: Tables, wish: Wish) -> Content | None:
-    source: Volume | Snapshot | None = None
-    match wish.source_kind:
-        case "":
-            return None
-        case "snapshot":
-            source = tables.snapshots.get(snapshot_id=wish.source_id, phase=Phase.READY)
-        case "volume":
-            source = tables.volumes.get(volume_id=wish.source_id, phase=Phase.READY)
-    if source is None:
-        raise errors.not_found(f"volume_content_source: {wish.source_kind} {wish.source_id} does not exist")
-    return source
-
-
-def _check_unused(tables: Tables, volume_id: str) -> None:
-    if (attachment := tables.attachments.get(volume_id=volume_id)) is not None:
-        raise errors.precondition(f"volume {volume_id} is published to node {attachment.node_id}; unpublish it first")
-    for table in (tables.stagings, tables.publications):
-        if (use := table.get(volume_id=volume_id)) is not None:
-            raise errors.precondition(
-                f"volume {volume_id} is in use on node {use.node_id}; unpublish and unstage it first"
-            )
-    copies = tables.volumes.get(source_kind="volume", source_id=volume_id, phase=Phase.CREATING)
-    if copies or tables.snapshots.get(source_volume_id=volume_id, phase=Phase.CREATING):
-        raise errors.aborted(f"volume {volume_id} is being copied; try again")
+def _source_message(volume: Volume) -> pb.VolumeContentSource | None:
+    source = pb.VolumeContentSource
+    if volume.snapshot_id:
+        return source(snapshot=source.SnapshotSource(snapshot_id=volume.snapshot_id))
+    if volume.source_volume_id:
+        return source(volume=source.VolumeSource(volume_id=volume.source_volume_id))
+    return None

@@ -9,7 +9,7 @@ from tests.e2e.deployment import NODE_PERIODS
 from tests.e2e.supervisors import MachineSupervisor, kept
 from tests.peers.kubelet.recorder import Recorder
 from tests.peers.kubelet.tree import EMPTY
-from tests.peers.support.dirdriver import start_dirdriver
+from tests.peers.support.testdriver import start_testdriver
 from tests.support import leftovers
 from tests.support.machine import Machine
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from tests.e2e.deployment import Deployment
     from tests.e2e.vendors import Vendor
-    from tests.peers.support.dirdriver import DirDriver
     from tests.peers.support.kube_api import Object
+    from tests.peers.support.testdriver import RunningDriver
     from tests.support.bridge import Agent
 
 _PLUGIN = "kubernetes.io~csi"
@@ -58,7 +58,7 @@ class Node(ABC):
         self.directory = directory
         self.logs = logs
         self.machine = Machine(directory, self.logs, shares=True)
-        self.vendors: dict[str, DirDriver] = {}
+        self.vendors: dict[str, RunningDriver] = {}
         self.recorders: dict[str, Recorder] = {}
         self._peer = peer
         self._bridge = bridge
@@ -73,7 +73,7 @@ class Node(ABC):
     def start(self) -> None:
         """Boot the machine, and start what is to run there but drivers."""
 
-    def add_vendor(self, vendor: Vendor, *, state: Path | None) -> DirDriver:
+    def add_vendor(self, vendor: Vendor, *, state: Path | None) -> RunningDriver:
         """Start a vendor's driver, and a registrar that announces it.
 
         Args:
@@ -85,7 +85,7 @@ class Node(ABC):
         plugin.mkdir(parents=True)
         supervisor = self.supervisor(vendor.name)
         endpoint = plugin / "csi.sock"
-        driver = start_dirdriver(
+        driver = start_testdriver(
             supervisor,
             directory,
             name=vendor.name,

@@ -10,10 +10,10 @@ from tests.e2e.vendors import OWN, SAN
 from tests.support.waiting import wait_for
 
 if TYPE_CHECKING:
-    from examples.dirdriver.call_log import Call
     from tests.e2e.tenant import Tenant
     from tests.e2e.world import World
-    from tests.peers.support.dirdriver import DirDriver
+    from tests.peers.support.testdriver import RunningDriver
+    from tests.support.testdriver.call_log import Call
 
 
 @pytest.mark.parametrize("node", ["k1", OWN])
@@ -35,7 +35,7 @@ def test_a_volume_is_attached_for_its_pod_and_detached_after_it(world: World, te
     tenant.delete_pod("web")
     wait_for(lambda: not tenant.attachments(volume), what="end of the attachment", timeout_s=60.0)
 
-    def calls(process: DirDriver, method: str) -> list[Call]:
+    def calls(process: RunningDriver, method: str) -> list[Call]:
         return [call for call in process.calls(method) if call.fields["volume_id"] == handle]
 
     # The sidecar asks again if it does not see yet what it wrote itself.

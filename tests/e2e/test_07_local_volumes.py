@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from tests.e2e.tenant import Tenant
     from tests.e2e.vendors import Vendor
     from tests.e2e.world import World
-    from tests.peers.support.dirdriver import DirDriver
     from tests.peers.support.kube_api import Object
+    from tests.peers.support.testdriver import RunningDriver
 
 _KEYS = {SSD.name: f"topology.{SSD.name}/node", LVM.name: "csi-bridge.io/node"}
 """The topology key of a driver of its own, and of the bridge's for one without."""
@@ -187,6 +187,6 @@ def _affinity(volume: Object) -> list[Object]:
     return found
 
 
-def _asked(process: DirDriver, method: str, handle: str) -> bool:
+def _asked(process: RunningDriver, method: str, handle: str) -> bool:
     """Whether a driver's process was asked for something of a volume."""
     return any(call.fields["volume_id"] == handle for call in process.calls(method))

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from tests.e2e.node import Node
     from tests.e2e.tenant import Tenant
     from tests.e2e.world import Driver, World
-    from tests.peers.support.dirdriver import DirDriver
     from tests.peers.support.kube_api import Object
+    from tests.peers.support.testdriver import RunningDriver
 
 _ALONE_S = 2.0
 _DONE_LIMIT_S = 120.0
@@ -36,7 +36,7 @@ moments = pytest.mark.parametrize("moment", ["before", "during", "after"])
 
 
 def strike(
-    moment: str, *, node: Node, vendor: DirDriver, method: str, act: Callable[[], object], told: Callable[[], bool]
+    moment: str, *, node: Node, vendor: RunningDriver, method: str, act: Callable[[], object], told: Callable[[], bool]
 ) -> None:
     """Act, with the link cut at a moment of the call that this causes, and heal the link when the cause was told.
 

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from common.csi import csi_pb2 as csi
-    from examples.dirdriver.call_log import Call
     from tests.e2e.tenant import Tenant
     from tests.e2e.world import Driver, World
     from tests.peers.support.kube_api import KubeApi
+    from tests.support.testdriver.call_log import Call
 
 SHOWN_ELSEWHERE = {
     "seLinuxMount": "without SELinux it changes nothing, as the records of the real kubelet say (selinux-mount)",

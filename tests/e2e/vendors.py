@@ -1,4 +1,4 @@
-"""The vendors' drivers of the world: each is dirdriver with other flags, under a name of its own."""
+"""The vendors' drivers of the world: each is the test driver with other flags, under a name of its own."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Vendor:
 
     Attributes:
         name: the driver's name, and that of its storage class.
-        flags: of dirdriver.
+        flags: of the test driver.
         nodes: where it runs.
         pinned: the node that serves all calls of the sidecars, where the driver's processes share one state directory,
             as the nodes of a SAN or an NFS server do. None: each node has storage of its own.

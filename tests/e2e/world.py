@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.e2e.vendors import Vendor
-    from tests.peers.support.dirdriver import DirDriver
     from tests.peers.support.kube_api import KubeApi
+    from tests.peers.support.testdriver import RunningDriver
     from tests.support.bridge import Proxy
 
 
@@ -47,7 +47,7 @@ class Driver:
     vendor: Vendor
     proxy: Proxy
     keeper: KeepingSupervisor
-    on: dict[str, DirDriver]
+    on: dict[str, RunningDriver]
 
     @property
     def name(self) -> str:
@@ -60,7 +60,7 @@ class Driver:
         return list(SIDECARS)
 
     @property
-    def pinned(self) -> DirDriver:
+    def pinned(self) -> RunningDriver:
         """The process that serves the sidecars' calls, of a driver that has one."""
         assert self.vendor.pinned is not None, f"each node of {self.name} serves its own"
         return self.on[self.vendor.pinned]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.integration.dirdriver.support import needs_mounts
+from tests.integration.testdriver.support import needs_mounts
 from tests.support.edge_node import DRIVER, EdgeNode, pod, volume
 from tests.support.requests import create
 from tests.support.waiting import wait_for

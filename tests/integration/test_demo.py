@@ -1,7 +1,9 @@
 """The demo tells its whole story, and leaves nothing behind: however it ends, and whatever its environment holds."""
 
+import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -138,11 +140,13 @@ def test_a_call_that_is_refused_fails_the_demo_in_words_and_nothing_is_left(thea
     demo = theatre.perform()
     told(demo, until=ACTS[0])
     (directory,) = theatre.directory.iterdir()
-    (directory / "storage").mkdir(exist_ok=True)
-    (directory / "storage" / "faults").write_text("CreateVolume=error:INTERNAL:no room\n")
+    another = directory / "storage" / "volumes" / "vol-1"
+    another.mkdir(parents=True)
+    record = {"volume_id": "vol-1", "name": "pvc-demo-1", "layout": "directory", "size_bytes": 1, "parameters": {}}
+    (another / "volume.json").write_text(json.dumps(record))
     text, errors = demo.communicate(timeout=LIMIT_S)
     assert (demo.returncode, errors) == (1, "")
-    assert text.endswith("\nThe demo failed: a call was refused: INTERNAL: no room\n")
+    assert re.search("\nThe demo failed: a call was refused: ALREADY_EXISTS: .* exists as vol-1, .*\n$", text)
     assert theatre.left() == []
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from common.errors import BridgeError
-from tests.integration.dirdriver.support import needs_mounts
+from tests.integration.testdriver.support import needs_mounts
 from tests.support.edge_node import NODE, EdgeNode, pod, volume
 from tests.support.waiting import wait_for
 

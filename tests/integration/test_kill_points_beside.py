@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.integration.dirdriver.support import needs_loops, needs_mounts
+from tests.integration.testdriver.support import needs_loops, needs_mounts
 from tests.support.edge_node import DRIVER, EdgeNode, pod, volume
 from tests.support.fault_points import (
     GROWING,

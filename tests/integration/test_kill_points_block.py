@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.integration.dirdriver.support import needs_loops
+from tests.integration.testdriver.support import needs_loops
 from tests.support.edge_node import EdgeNode
 from tests.support.fault_points import BLOCK, live_through, some_always
 

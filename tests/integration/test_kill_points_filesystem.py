@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.integration.dirdriver.support import needs_mounts
+from tests.integration.testdriver.support import needs_mounts
 from tests.support.edge_node import EdgeNode, csi_driver
 from tests.support.fault_points import FILESYSTEM, live_through, some_always
 

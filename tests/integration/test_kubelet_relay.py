@@ -14,7 +14,7 @@ import pytest
 from common.csi import csi_pb2 as csi
 from common.csi.methods import METHODS
 from common.status import Code
-from tests.integration.dirdriver.support import Running, mount, needs_mounts
+from tests.integration.testdriver.support import Running, mount, needs_mounts
 from tests.support.answers import methods_of, path_of
 from tests.support.bridge import Agent, Bridge
 from tests.support.leftovers import clear

@@ -11,7 +11,7 @@ import pytest
 
 from cli.edge_volumes import show
 from edge.volumes import attachment_name
-from tests.integration.dirdriver.support import needs_loops
+from tests.integration.testdriver.support import needs_loops
 from tests.support.edge_node import DRIVER, NODE, EdgeNode, csi_driver, pod, volume
 from tests.support.waiting import wait_for
 

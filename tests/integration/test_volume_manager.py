@@ -17,7 +17,7 @@ from common.objects import Ref
 from edge.csi_volume_plugin import VolumePlugin
 from edge.manager.states import VolumeStates
 from edge.volume_manager import VolumeManager
-from tests.integration.dirdriver.support import MIB, Running, block, needs_loops, needs_mounts, size
+from tests.integration.testdriver.support import MIB, Running, block, needs_loops, needs_mounts, size
 from tests.support.leftovers import clear, loops_below, mounts_below
 from tests.support.socket_driver import SocketDriver
 from tests.support.volume_world import FakeDrivers, FakeStore, persistent_claim, persistent_volume, pod

@@ -18,7 +18,7 @@ import pytest
 from edge.csi_volume_plugin import Published, Staged, VolumePlugin
 from edge.volume_errors import NotReady, Refused, Uncertain
 from edge.volumes import DriverRules, Pod, PodVolume, Volume, inline_handle
-from tests.integration.dirdriver.support import Mode, Running, block, mount, needs_loops, needs_mounts, write
+from tests.integration.testdriver.support import Mode, Running, block, mount, needs_loops, needs_mounts, write
 from tests.support.leftovers import clear, loops_below, mounts_below
 from tests.support.socket_driver import SocketDriver
 

@@ -16,10 +16,10 @@ from tests.peers.kubelet.kubelet_node import KubeletNode
 from tests.peers.support import manifests
 from tests.peers.support.claims import Claims
 from tests.peers.support.control_plane import ControlPlane
-from tests.peers.support.dirdriver import DirDriver, start_dirdriver
 from tests.peers.support.mock_driver import start_mock_driver
 from tests.peers.support.sanity import SanityReport, run_sanity
 from tests.peers.support.sidecars import Sidecars
+from tests.peers.support.testdriver import RunningDriver, start_testdriver
 from tests.peers.support.tunnel import Tunnel
 from tests.support import needs
 from tests.support.bridge import Bridge
@@ -117,11 +117,11 @@ def mock_driver(supervisor: Supervisor, peer: Callable[[str], Path]) -> Callable
 
 
 @pytest.fixture
-def dirdriver(supervisor: Supervisor, short_dir: Path) -> Callable[..., DirDriver]:
-    """Starts dirdriver in the test's short directory; takes the keyword arguments of `start_dirdriver`."""
+def testdriver(supervisor: Supervisor, short_dir: Path) -> Callable[..., RunningDriver]:
+    """Starts the test driver in the test's short directory; takes the keyword arguments of `start_testdriver`."""
 
-    def start(name: str = "dirdriver.csi", **settings: object) -> DirDriver:
-        return start_dirdriver(supervisor, short_dir, name=name, **settings)  # type: ignore[arg-type]  # passed on
+    def start(name: str = "dirdriver.csi", **settings: object) -> RunningDriver:
+        return start_testdriver(supervisor, short_dir, name=name, **settings)  # type: ignore[arg-type]  # passed on
 
     return start
 

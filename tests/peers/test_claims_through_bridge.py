@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from tests.peers.support.claims import Claims
     from tests.peers.support.control_plane import ControlPlane
-    from tests.peers.support.dirdriver import DirDriver
     from tests.peers.support.sidecars import Sidecars
+    from tests.peers.support.testdriver import RunningDriver
     from tests.peers.support.tunnel import Tunnel
 
 _FLAGS = ("--retry-interval-start=500ms", "--retry-interval-max=1s", "--timeout=30s")
@@ -33,13 +33,13 @@ _GONE_LIMIT_S = 60.0
 
 
 @pytest.fixture
-def vendor(dirdriver: Callable[..., DirDriver], claims: Claims) -> DirDriver:
+def vendor(testdriver: Callable[..., RunningDriver], claims: Claims) -> RunningDriver:
     """A driver without topology, at the edge."""
-    return dirdriver(name=claims.storage_class, node_id=_NODE, flags=("--no-topology",))
+    return testdriver(name=claims.storage_class, node_id=_NODE, flags=("--no-topology",))
 
 
 @pytest.fixture
-def tunnel(vendor: DirDriver, tunnel_to: Callable[[Path, str], Tunnel], sidecars: Sidecars) -> Tunnel:
+def tunnel(vendor: RunningDriver, tunnel_to: Callable[[Path, str], Tunnel], sidecars: Sidecars) -> Tunnel:
     """The bridge in front of it, with a provisioner on the proxy driver's socket."""
     tunnel = tunnel_to(vendor.socket, vendor.name)
     sidecars.start("csi-provisioner", tunnel.socket, *_FLAGS)
@@ -48,7 +48,7 @@ def tunnel(vendor: DirDriver, tunnel_to: Callable[[Path, str], Tunnel], sidecars
 
 @pytest.mark.usefixtures("tunnel")
 def test_a_claim_is_bound_to_a_directory_at_the_edge_which_goes_with_the_claim(
-    vendor: DirDriver, claims: Claims
+    vendor: RunningDriver, claims: Claims
 ) -> None:
     claims.ask("data")
 
@@ -61,7 +61,7 @@ def test_a_claim_is_bound_to_a_directory_at_the_edge_which_goes_with_the_claim(
 
 
 def test_while_the_link_is_cut_a_claim_waits_with_an_event_that_names_the_node_and_the_cause(
-    vendor: DirDriver, tunnel: Tunnel, claims: Claims
+    vendor: RunningDriver, tunnel: Tunnel, claims: Claims
 ) -> None:
     tunnel.cut()
     claims.ask("data")
@@ -83,7 +83,7 @@ def test_while_the_link_is_cut_a_claim_waits_with_an_event_that_names_the_node_a
 
 @pytest.mark.parametrize("way", ["cut", pytest.param("silence", marks=pytest.mark.slow)])
 def test_a_link_lost_under_a_call_leaves_one_volume(
-    way: str, vendor: DirDriver, tunnel: Tunnel, claims: Claims
+    way: str, vendor: RunningDriver, tunnel: Tunnel, claims: Claims
 ) -> None:
     vendor.set_faults(_SLOW)
     claims.ask("data")
@@ -103,7 +103,7 @@ def test_a_link_lost_under_a_call_leaves_one_volume(
 
 @pytest.mark.slow
 def test_a_claim_that_is_deleted_while_its_calls_end_is_unknown_leaves_no_volume(
-    vendor: DirDriver, tunnel: Tunnel, claims: Claims
+    vendor: RunningDriver, tunnel: Tunnel, claims: Claims
 ) -> None:
     vendor.set_faults(_SLOW)
     claims.ask("data")
@@ -126,14 +126,14 @@ def test_a_claim_that_is_deleted_while_its_calls_end_is_unknown_leaves_no_volume
 
 @pytest.fixture
 def placed(
-    dirdriver: Callable[..., DirDriver],
+    testdriver: Callable[..., RunningDriver],
     tunnel_to: Callable[[Path, str], Tunnel],
     control_plane: ControlPlane,
     claims: Claims,
     sidecars: Sidecars,
-) -> Iterator[DirDriver]:
+) -> Iterator[RunningDriver]:
     """A driver with topology behind a bridge with a provisioner, on a node that the cluster knows."""
-    api, driver = control_plane.api, dirdriver(name=claims.storage_class, node_id=_NODE)
+    api, driver = control_plane.api, testdriver(name=claims.storage_class, node_id=_NODE)
     key, node = f"topology.{driver.name}/node", f"{_NODE}-{claims.namespace}"
     tunnel = tunnel_to(driver.socket, driver.name)
     # What the registration at the edge would write.
@@ -146,7 +146,9 @@ def placed(
     api.delete("Node", node)
 
 
-def test_with_topology_a_claim_is_bound_to_a_volume_of_the_node_and_says_so(placed: DirDriver, claims: Claims) -> None:
+def test_with_topology_a_claim_is_bound_to_a_volume_of_the_node_and_says_so(
+    placed: RunningDriver, claims: Claims
+) -> None:
     claims.ask("data")
 
     volume = claims.wait_bound("data")
@@ -158,7 +160,7 @@ def test_with_topology_a_claim_is_bound_to_a_volume_of_the_node_and_says_so(plac
 
 
 def test_with_topology_a_claim_that_waits_for_its_pod_goes_to_the_node_that_the_scheduler_chose(
-    placed: DirDriver, claims: Claims, control_plane: ControlPlane
+    placed: RunningDriver, claims: Claims, control_plane: ControlPlane
 ) -> None:
     api, name = control_plane.api, f"{placed.name}-wait"
     api.create(manifests.storage_class(placed.name, name=name, wait_for_consumer=True))

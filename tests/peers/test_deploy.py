@@ -251,17 +251,16 @@ class Deployed:
         args = with_flags(arguments(agent, NODE_NAME=_NODE, HUB=f"wss://localhost:{self._port}"), **changes)
         return self._start("agent", [_BIN / "csi-bridge", *args], lambda: listens_on(status))
 
-    def start_vendor(self, *flags: str, name: str = "dirdriver.csi", without: str = "") -> Path:
-        """Start the example driver where a kubelet's plugins are, maybe without a flag of its own; its socket."""
+    def start_vendor(self, *flags: str, name: str = "dirdriver.csi") -> Path:
+        """Start the example driver where a kubelet's plugins are, with flags the test driver; its socket."""
         socket = self.root / "plugins" / name / "csi.sock"
         socket.parent.mkdir(parents=True)
         state = self._directory / "vendor"
         state.mkdir()
         given = arguments(container("examples/driver/node.yaml", "dirdriver"), NODE_NAME=_NODE)
-        args = with_flags(
-            [it for it in given if it != without], endpoint=f"unix://{socket}", state_dir=state, drivername=name
-        )
-        self._start("dirdriver", [_BIN / "dirdriver", *args, *flags], lambda: listens_on(socket))
+        args = with_flags(given, endpoint=f"unix://{socket}", state_dir=state, drivername=name)
+        program = [sys.executable, "-m", "tests.support.testdriver.main"] if flags else [_BIN / "dirdriver"]
+        self._start("dirdriver", [*program, *args, *flags], lambda: listens_on(socket))
         return socket
 
     def _tls(self, role: str, name: str) -> dict[str, Path]:
@@ -368,7 +367,7 @@ def test_all_that_the_sidecars_may_do_is_used_and_nothing_is_missing(
     sidecars.install_snapshot_kinds()
     sidecars.start_snapshot_controller()
     deployed.start_hub(kubeconfig=cloud.hub_kubeconfig)
-    vendor = deployed.start_vendor("--mutable-parameter=tier", without="--no-attach")
+    vendor = deployed.start_vendor("--mutable-parameter=tier")
     deployed.start_agent(container("edge/base/agent.yaml", "agent"))
     deployed.start_driver("dirdriver.csi")
     wait_routed(deployed.csi)
@@ -468,7 +467,7 @@ def test_the_relay_tells_the_kubelet_the_node_of_a_driver_without_a_topology(
     deployed: Deployed, rendered: dict[str, list[Object]]
 ) -> None:
     deployed.start_hub()
-    deployed.start_vendor("--no-topology")
+    deployed.start_vendor("--no-topology", "--no-attach")
     (agent,) = _of_daemons(rendered["edge/overlays/relay"])["containers"]
     relay = deployed.root / "plugins/csi-bridge"
     deployed.start_agent(agent, relay_dir=relay)

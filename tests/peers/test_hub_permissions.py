@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from common.csi import csi_pb2 as csi
-from tests.integration.dirdriver.support import needs_mounts
+from tests.integration.testdriver.support import needs_mounts
 from tests.peers.support.cluster_node import DEPLOY, HUB, ClusterNode
 from tests.support.edge_node import NODE, pod, volume
 from tests.support.operator import by_hand

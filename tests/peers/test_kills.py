@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.peers.support.claims import Claims
-    from tests.peers.support.dirdriver import DirDriver
     from tests.peers.support.sidecars import Sidecars
+    from tests.peers.support.testdriver import RunningDriver
     from tests.peers.support.tunnel import Tunnel
     from tests.support.bridge import Member
     from tests.support.processes import Process
@@ -34,18 +34,18 @@ _NAMES = [f"data-{number}" for number in range(5)]
 
 
 @pytest.fixture
-def vendor(dirdriver: Callable[..., DirDriver], claims: Claims) -> DirDriver:
+def vendor(testdriver: Callable[..., RunningDriver], claims: Claims) -> RunningDriver:
     """A driver that takes its time."""
-    return dirdriver(claims.storage_class, flags=("--no-topology", f"--fault={_SLOW}"))
+    return testdriver(claims.storage_class, flags=("--no-topology", f"--fault={_SLOW}"))
 
 
 @pytest.fixture
-def tunnel(vendor: DirDriver, tunnel_to: Callable[[Path, str], Tunnel]) -> Tunnel:
+def tunnel(vendor: RunningDriver, tunnel_to: Callable[[Path, str], Tunnel]) -> Tunnel:
     return tunnel_to(vendor.socket, vendor.name)
 
 
 @pytest.fixture
-def under_way(vendor: DirDriver, tunnel: Tunnel, claims: Claims, sidecars: Sidecars) -> Process:
+def under_way(vendor: RunningDriver, tunnel: Tunnel, claims: Claims, sidecars: Sidecars) -> Process:
     """A stock provisioner with several CreateVolumes under way at the edge."""
     provisioner = sidecars.start("csi-provisioner", tunnel.socket, *_SOON)
     for name in _NAMES:
@@ -57,7 +57,7 @@ def under_way(vendor: DirDriver, tunnel: Tunnel, claims: Claims, sidecars: Sidec
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", ["hub", "agent"])
 def test_a_killed_hub_or_agent_costs_no_sidecar_and_no_volume(
-    victim: str, under_way: Process, vendor: DirDriver, tunnel: Tunnel, claims: Claims
+    victim: str, under_way: Process, vendor: RunningDriver, tunnel: Tunnel, claims: Claims
 ) -> None:
     member: Member = getattr(tunnel, victim)
 
@@ -71,7 +71,7 @@ def test_a_killed_hub_or_agent_costs_no_sidecar_and_no_volume(
 
 @pytest.mark.slow
 def test_hub_and_agent_may_be_killed_again_and_again_at_any_moment(
-    under_way: Process, vendor: DirDriver, tunnel: Tunnel, claims: Claims
+    under_way: Process, vendor: RunningDriver, tunnel: Tunnel, claims: Claims
 ) -> None:
     dice = random.Random(_SEED)
     for _ in range(_KILLS):
@@ -89,11 +89,11 @@ def test_hub_and_agent_may_be_killed_again_and_again_at_any_moment(
 
 @pytest.mark.slow
 def test_after_a_killed_proxy_driver_the_sidecars_are_started_again_and_every_claim_is_bound(
-    under_way: Process, vendor: DirDriver, tunnel: Tunnel, claims: Claims
+    under_way: Process, vendor: RunningDriver, tunnel: Tunnel, claims: Claims
 ) -> None:
     tunnel.proxy.kill()
 
-    # Its own rule: a second connection may be to another driver, whose capabilities it has not read (contract A.1).
+    # docs/csi-contract.md#a-sidecar-exits-when-its-connection-ends
     assert under_way.wait_exit() == 1
     assert "Lost connection to CSI driver" in under_way.output()
     assert tunnel.socket.exists(), "a killed process leaves its socket: the next one must get over it"
@@ -107,7 +107,7 @@ def test_after_a_killed_proxy_driver_the_sidecars_are_started_again_and_every_cl
     _assert_quiet_and_clean(tunnel)
 
 
-def _assert_one_volume_each(claims: Claims, vendor: DirDriver) -> None:
+def _assert_one_volume_each(claims: Claims, vendor: RunningDriver) -> None:
     """Every claim is bound, and its volume is one of as many at the edge; with the claims they go."""
     handles = [claims.wait_bound(name)["spec"]["csi"]["volumeHandle"] for name in _NAMES]
     assert vendor.volumes == sorted(handles)

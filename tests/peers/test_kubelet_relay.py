@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from common.csi import csi_pb2 as csi
-from tests.integration.dirdriver.support import needs_mounts
+from tests.integration.testdriver.support import needs_mounts
 from tests.peers.kubelet.cluster_objects import Use, Volume, pod
-from tests.peers.support.dirdriver import start_dirdriver
+from tests.peers.support.testdriver import start_testdriver
 from tests.support.bridge import Bridge
 from tests.support.sidecar import Sidecar
 from tests.support.waiting import wait_for
@@ -40,7 +40,7 @@ def test_a_kubelet_ties_a_driver_without_a_topology_to_its_node_and_mounts_its_v
     (plugins / NAME).mkdir(parents=True)
     own, relay = plugins / NAME / "csi.sock", plugins / "csi-bridge" / f"{NAME}.sock"
     flags = ("--no-topology", "--no-attach")
-    vendor = start_dirdriver(supervisor, place, name=NAME, node_id=kubelet_node.name, flags=flags, socket=own)
+    vendor = start_testdriver(supervisor, place, name=NAME, node_id=kubelet_node.name, flags=flags, socket=own)
     always = [registrar, f"--csi-address={own}", f"--plugin-registration-path={kubelet_node.root / 'plugins_registry'}"]
     registers = supervisor.start("registrar", [*always, f"--kubelet-registration-path={relay}"])
     assert registers.wait_exit() == 1  # the kubelet could not reach the driver: there is no relay yet

@@ -8,11 +8,11 @@ import pytest
 
 from common.csi import csi_pb2 as pb
 from common.status import Code
-from examples.dirdriver.call_log import read_calls
-from tests.integration.dirdriver.support import needs_mounts
+from tests.integration.testdriver.support import needs_mounts
 from tests.support.leftovers import mounts_below
 from tests.support.processes import listens_on
 from tests.support.sidecar import Sidecar
+from tests.support.testdriver.call_log import read_calls
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

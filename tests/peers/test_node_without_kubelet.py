@@ -16,7 +16,7 @@ import pytest
 from common.csi import csi_pb2 as csi
 from common.objects import Ref, Stamp
 from edge.stores.sealing import load_sealer
-from tests.integration.dirdriver.support import needs_mounts
+from tests.integration.testdriver.support import needs_mounts
 from tests.peers.support.cluster_node import DEPLOY, HUB, ClusterNode
 from tests.support.edge_node import DRIVER, NODE, pod, volume
 from tests.support.sidecar import Sidecar

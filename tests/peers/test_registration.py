@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from tests.peers.support.dirdriver import DirDriver
+    from tests.peers.support.testdriver import RunningDriver
     from tests.support.bridge import Agent
     from tests.support.processes import Process, Supervisor
 
@@ -61,11 +61,11 @@ def edge(
 
 
 @pytest.fixture
-def driver(dirdriver: Callable[..., DirDriver]) -> DirDriver:
-    return dirdriver(NAME)
+def driver(testdriver: Callable[..., RunningDriver]) -> RunningDriver:
+    return testdriver(NAME)
 
 
-def test_a_registered_driver_answers_calls_from_the_cloud(edge: Edge, driver: DirDriver) -> None:
+def test_a_registered_driver_answers_calls_from_the_cloud(edge: Edge, driver: RunningDriver) -> None:
     edge.start_registrar("registrar", driver.socket)
     edge.wait_registered()
     edge.bridge.wait_routed(edge.bridge.start_proxy(NAME).sidecar())  # by then the agent has asked its name
@@ -75,7 +75,7 @@ def test_a_registered_driver_answers_calls_from_the_cloud(edge: Edge, driver: Di
 
 
 def test_a_registrar_lives_through_the_agents_restart_and_its_driver_registers_again(
-    edge: Edge, driver: DirDriver
+    edge: Edge, driver: RunningDriver
 ) -> None:
     registrar = edge.start_registrar("registrar", driver.socket)
     edge.wait_registered()
@@ -86,7 +86,7 @@ def test_a_registrar_lives_through_the_agents_restart_and_its_driver_registers_a
     assert (registrar.pid, registrar.running) == (pid, True)
 
 
-def test_a_registrar_that_starts_again_registers_again(edge: Edge, driver: DirDriver) -> None:
+def test_a_registrar_that_starts_again_registers_again(edge: Edge, driver: RunningDriver) -> None:
     registrar = edge.start_registrar("registrar", driver.socket)
     edge.wait_registered()
     registrar.kill()  # leaves its socket's file behind
@@ -98,7 +98,7 @@ def test_a_registrar_that_starts_again_registers_again(edge: Edge, driver: DirDr
     edge.wait_registered(times=3)
 
 
-def test_a_registrar_that_is_refused_hears_why_and_ends(edge: Edge, driver: DirDriver, short_dir: Path) -> None:
+def test_a_registrar_that_is_refused_hears_why_and_ends(edge: Edge, driver: RunningDriver, short_dir: Path) -> None:
     edge.start_registrar("registrar", driver.socket)
     edge.wait_registered()
     other = edge.registry / "other"

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tests.peers.support.dirdriver import DirDriver
     from tests.peers.support.sanity import SanityReport
+    from tests.peers.support.testdriver import RunningDriver
     from tests.peers.support.tunnel import Tunnel
     from tests.support.processes import Process, Supervisor
 
@@ -62,7 +62,7 @@ def test_kubernetes_own_mock_driver_behaves_as_it_does_without_a_bridge(
 )
 def test_dirdriver_with_everything_on_passes_directly_and_through_the_bridge(
     tmp_path: Path,
-    dirdriver: Callable[..., DirDriver],
+    testdriver: Callable[..., RunningDriver],
     tunnel_to: Callable[[Path, str], Tunnel],
     sanity: Callable[..., SanityReport],
     *,
@@ -77,7 +77,7 @@ def test_dirdriver_with_everything_on_passes_directly_and_through_the_bridge(
         f"--csi.testvolumeexpandsize={2 * _SIZE_BYTES}",
     )
     switch = "--snapshot-topology" if snapshot_topology else "--no-snapshot-topology"
-    vendor = dirdriver(flags=("--mutable-parameter=speed", "--max-volumes-per-node=4", switch))
+    vendor = testdriver(flags=("--mutable-parameter=speed", "--max-volumes-per-node=4", switch))
     direct = sanity(endpoint=vendor.socket, flags=flags)
     # Of snapshots with topology csi-sanity 5.6 compares the messages' private fields, too: no driver passes.
     assert len(direct.failed) == int(snapshot_topology)

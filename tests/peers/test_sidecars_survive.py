@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from tests.peers.support.claims import Claims
     from tests.peers.support.control_plane import ControlPlane
-    from tests.peers.support.dirdriver import DirDriver
     from tests.peers.support.sidecars import Sidecars
+    from tests.peers.support.testdriver import RunningDriver
     from tests.peers.support.tunnel import Tunnel
     from tests.support.processes import Process
 
@@ -35,12 +35,12 @@ _SOON = ("--retry-interval-start=500ms", "--retry-interval-max=2s")
 
 
 @pytest.fixture
-def vendor(dirdriver: Callable[..., DirDriver], claims: Claims) -> DirDriver:
-    return dirdriver(claims.storage_class, flags=("--no-topology",))
+def vendor(testdriver: Callable[..., RunningDriver], claims: Claims) -> RunningDriver:
+    return testdriver(claims.storage_class, flags=("--no-topology",))
 
 
 @pytest.fixture
-def cached(vendor: DirDriver, tunnel_to: Callable[[Path, str], Tunnel]) -> Tunnel:
+def cached(vendor: RunningDriver, tunnel_to: Callable[[Path, str], Tunnel]) -> Tunnel:
     """A bridge of which only the proxy driver runs, started again since: all it knows is in its file."""
     tunnel = tunnel_to(vendor.socket, vendor.name)
     kept = tunnel.socket.parent / "state" / f"identity-{vendor.name}.json"
@@ -52,7 +52,9 @@ def cached(vendor: DirDriver, tunnel_to: Callable[[Path, str], Tunnel]) -> Tunne
     return tunnel
 
 
-def test_without_a_link_livenessprobe_and_health_monitor_get_their_answers(cached: Tunnel, vendor: DirDriver) -> None:
+def test_without_a_link_livenessprobe_and_health_monitor_get_their_answers(
+    cached: Tunnel, vendor: RunningDriver
+) -> None:
     with _checked(cached.socket, rounds=20):
         probed, _, info, *_ = csi_client.check(cached.socket)
     assert csi_client.is_ready(probed)

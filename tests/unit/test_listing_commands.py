@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from cli import node_list, volumes
-from cli.listing_settings import NodesSettings, VolumesSettings
+from cli.main import cli
 
 SINCE = 1_795_252_323.9
 
@@ -108,6 +109,13 @@ def test_a_hub_without_volumes_says_whether_it_could_know_any() -> None:
     assert "without --kubeconfig and without --manifests" in line
 
 
-def test_both_are_tables_unless_json_is_asked_for() -> None:
-    assert NodesSettings.from_texts({}).output == "table"
-    assert VolumesSettings.from_texts({"output": "json"}).output == "json"
+@pytest.mark.parametrize(("flags", "wanted"), [((), False), (("--output=json",), True)])
+def test_both_are_tables_unless_json_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...], wanted: bool
+) -> None:
+    ran: list[bool] = []
+    for module in (node_list, volumes):
+        monkeypatch.setattr(module, "run", lambda _settings, *, as_json: ran.append(as_json))
+    for name in ("nodes", "volumes"):
+        assert CliRunner().invoke(cli, [name, *flags]).exit_code == 0
+    assert ran == [wanted, wanted]

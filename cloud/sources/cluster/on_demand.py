@@ -20,12 +20,13 @@ from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from cloud.kube import KubeError
+from common.backoff import Backoff
 from common.objects import Ref
 
 log = logging.getLogger("csi_bridge.hub.cluster")
 
-_FIRST_RETRY_S, _MOST_RETRY_S = 1.0, 60.0
-"""After a failure; it doubles. The kubelet tries a mount again after 0.5 s, and after two minutes at most."""
+_BACKOFF: Final = Backoff(first_s=1.0, most_s=60.0)
+"""After a failure. The kubelet tries a mount again after 0.5 s, and after two minutes at most."""
 
 _AT_ONCE: Final = 4
 """Objects that are got at once: of 10,000 pods that start with their hub, with 10 ms for each, in half a minute."""
@@ -150,7 +151,7 @@ class OnDemand:
 
     def _try_later(self, ref: Ref) -> None:
         failures = self._failures[ref] = self._failures.get(ref, 0) + 1
-        self._plan(ref, min(_FIRST_RETRY_S * 2 ** min(failures - 1, 16), _MOST_RETRY_S))
+        self._plan(ref, _BACKOFF.wait_s(failures))
 
     def _failed(self, ref: Ref, error: KubeError) -> None:
         self._try_later(ref)

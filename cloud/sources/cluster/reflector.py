@@ -18,6 +18,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, Final, Protocol
 
 from cloud.kube import KubeError, Page, Resource
+from common.backoff import Backoff
 
 log = logging.getLogger("csi_bridge.hub.cluster")
 
@@ -27,7 +28,11 @@ _PAGE: Final = 250
 _WATCH_S: Final = 300, 600
 """A watch lasts so long at least and at most: client-go's, so that not all end at once."""
 
-_FIRST_PAUSE_S, _MOST_PAUSE_S = 0.5, 30.0
+_BACKOFF: Final = Backoff(
+    first_s=0.5,
+    most_s=30.0,
+    jitter=lambda longest_s: longest_s * random.uniform(0.5, 1.0),  # noqa: S311  # no secret
+)
 """Between two tries: client-go's reflector begins with 0.8 s, and ends with 30."""
 
 
@@ -183,6 +188,5 @@ class Reflector:
         self.trouble = self._logged = why
 
     async def _wait(self) -> None:
-        longest_s = min(_MOST_PAUSE_S, _FIRST_PAUSE_S * 2**self._failures)
-        self._failures = min(self._failures + 1, 16)
-        await self._pause(longest_s * random.uniform(0.5, 1.0))  # noqa: S311  # no secret
+        self._failures += 1
+        await self._pause(_BACKOFF.wait_s(self._failures))

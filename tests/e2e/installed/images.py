@@ -33,9 +33,8 @@ BIN = Path(sys.executable).parent
 OPT = Path("/opt/csi-bridge")
 """Of the environment in the images."""
 
-_MOUNTING = ("mount", "umount", "losetup", "blkid", "blockdev", "sync")
-TOOLS = (*_MOUNTING, "mkfs.ext4", "e2fsck", "resize2fs", "mkfs.xfs", "xfs_growfs")
-"""What dirdriver calls."""
+TOOLS = ("mount", "umount", "losetup", "blockdev", "sync", "cp")
+"""The programs that the example driver runs."""
 
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 _PATH = f"{OPT}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/busybox"

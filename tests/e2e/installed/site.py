@@ -17,7 +17,6 @@ from tests.e2e.installed.nodes import KubeletNode, OwnNode
 from tests.peers.support.control_plane import ControlPlane
 from tests.peers.support.sidecars import Sidecars
 from tests.support.deployed import DEPLOY, ROOT, containers
-from tests.support.needs import has_capability
 from tests.support.processes import Supervisor
 from tests.support.waiting import wait_for
 
@@ -31,7 +30,6 @@ _API_SERVER = "10.250.0.254"
 _ADDRESSES = {"cloud-1": "10.250.0.1", "edge-1": "10.250.0.2"}
 _REGISTRY = "registry.your.company/csi-bridge"
 _SANDBOX = "csi-bridge.test/sandbox:1"
-_CAP_SYS_RESOURCE = 24
 _LIMIT_S = 120.0
 _BLOCK = re.compile("^```(\\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
@@ -134,13 +132,9 @@ class Site:
         kubectl = self._folder / "bin/kubectl"
         kubectl.write_text(f'#!/bin/sh\nexec {self._peer("kubectl")} "$@"\n')
         kubectl.chmod(0o755)
-        if not has_capability(_CAP_SYS_RESOURCE):
-            # To grow ext4 while it is mounted takes a capability that not every container's root has.
-            with (self._folder / "deploy/examples/dynamic/storageclass.yaml").open("a") as file:
-                file.write("parameters: {csi.storage.k8s.io/fstype: xfs}\n")
 
     def _write_images(self) -> Path:
-        for name in ("mkfs.xfs", "ptp", "host-local"):
+        for name in ("ptp", "host-local"):
             self._tool(name)
         bin_ = f"{images.OPT}/bin"
         ours = {"cloud": "csi-bridge", "edge": "csi-bridge", "dirdriver": "dirdriver"}

@@ -66,7 +66,7 @@ class Spec:
 
 
 def describe_driver(name: str) -> dict[str, Any]:
-    """What the suite has to know of dirdriver (k8s.io/kubernetes/test/e2e/storage/external).
+    """What the suite has to know of the test driver (k8s.io/kubernetes/test/e2e/storage/external).
 
     There are a StorageClass and a VolumeAttributesClass of its name. Its smallest volume is what mkfs.xfs takes.
     """

@@ -1,48 +1,18 @@
-"""Fixtures: dirdriver processes, each test's own."""
+"""Fixtures: processes of the example driver."""
 
-import contextlib
-import tempfile
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from tests.integration.dirdriver.support import Running
-from tests.support.leftovers import clear
+from tests.integration.testdriver.conftest import pod, root, start
+from tests.integration.testdriver.support import Running
 
-
-@pytest.fixture
-def root() -> Iterator[Path]:
-    """A directory with a path short enough for sockets; what a failed test left mounted there is taken away."""
-    with tempfile.TemporaryDirectory(prefix="dir-") as name, contextlib.ExitStack() as stack:
-        path = Path(name).resolve()
-        stack.callback(clear, path)
-        yield path
-
-
-@pytest.fixture
-def start(root: Path) -> Iterator[Callable[..., Running]]:
-    """Starts drivers with flags and the keyword arguments of `Running`; stops them at the end."""
-    with contextlib.ExitStack() as stack:
-
-        def started(*flags: str, **settings: Any) -> Running:
-            driver = Running(root, *flags, **settings)
-            stack.callback(driver.stop)
-            return driver.start()
-
-        yield started
+__all__ = ["driver", "pod", "root", "start"]
 
 
 @pytest.fixture
 def driver(start: Callable[..., Running]) -> Running:
-    """A driver with its default switches."""
-    return start()
-
-
-@pytest.fixture
-def pod(root: Path) -> Path:
-    """A directory where a CO puts staging and target paths."""
-    path = root / "pod"
-    path.mkdir()
-    return path
+    """The example driver."""
+    settings: dict[str, Any] = {"example": True}
+    return start(**settings)

@@ -26,10 +26,10 @@ _MODES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Driver:
-    """A driver as the cluster knows it, and the flags of the dirdriver that plays it.
+    """A driver as the cluster knows it, and the flags of the test driver that plays it.
 
     Attributes:
-        flags: of dirdriver; it has no topology.
+        flags: of the test driver; it has no topology.
         attach: whether its volumes are attached.
         fs_group_policy: of the CSIDriver; None leaves it to the API server's default.
         pod_info: whether it wants to know the pod.
@@ -262,7 +262,7 @@ def storage_class(driver: str) -> Object:
 
 
 def attachment_name(*, handle: str, driver: str, node: str) -> str:
-    """The name of the VolumeAttachment of a volume on a node, as everybody computes it (contract C.4)."""
+    """The name of a volume's VolumeAttachment on a node (docs/csi-contract.md#fields-of-node-calls)."""
     return f"csi-{hashlib.sha256(f'{handle}{driver}{node}'.encode()).hexdigest()}"
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from common.csi import csi_pb2 as pb
 from tests.peers.kubelet import cluster_objects as objects
 from tests.peers.kubelet import tree
-from tests.peers.support.dirdriver import start_dirdriver
+from tests.peers.support.testdriver import start_testdriver
 from tests.support.leftovers import clear
 from tests.support.processes import Supervisor
 from tests.support.sidecar import Sidecar
@@ -52,7 +52,7 @@ class Props:
         self._made: list[Object] = []
         self._supervisor = Supervisor(directory / "logs")
         attach = () if scenario.driver.attach else ("--no-attach",)
-        self.vendor = start_dirdriver(
+        self.vendor = start_testdriver(
             self._supervisor,
             directory,
             name=self.driver,

@@ -1,4 +1,4 @@
-"""A node without a kubelet in a cluster: hub with a kubeconfig, agent, dirdriver as the vendor's driver.
+"""A node without a kubelet in a cluster: hub with a kubeconfig, agent, the test driver as the vendor's driver.
 
 The hub runs with the permissions that deploy/cloud gives it, and no other.
 """

@@ -1,0 +1,225 @@
+"""The store: the data of volumes and snapshots, in directories of the state directory.
+
+    volumes/<id>/volume.json     its record
+    volumes/<id>/data/           the directory of a filesystem volume
+    volumes/<id>/image           the sparse file of a block volume
+    snapshots/<id>/…             the same for a snapshot; a snapshot is a whole copy of its volume
+    unfinished/<id>/…            what is being made or removed
+
+A volume exists when its folder is in volumes/: the store makes the folder in unfinished/, writes it to the disk, and
+renames it. DeleteVolume renames it back. So a `kill -9` leaves either a whole volume or none; the next start removes
+the folders in unfinished/.
+"""
+
+import errno
+import fcntl
+import json
+import os
+import shutil
+import threading
+import time
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from examples.dirdriver import errors, mounts, names
+from examples.dirdriver.access import BLOCK
+from examples.dirdriver.commands import run
+from examples.dirdriver.loops import devices
+from examples.dirdriver.settings import SettingsError
+
+DIRECTORY_MODE = 0o777
+"""The mode of a volume's root directory. Pods run as any user."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Volume:
+    """The record of a volume or a snapshot.
+
+    Attributes:
+        volume_id: the id in answers.
+        name: the caller's name for it, the key of CreateVolume and CreateSnapshot.
+        layout: `directory` or `block`.
+        size_bytes: its size. A directory's pod may write more: nothing enforces it.
+        parameters: of the CreateVolume request.
+        snapshot_id: the snapshot that a volume was restored from, or empty.
+        source_volume_id: the volume that this is a copy of, or empty.
+        created_us: the time of creation in microseconds since the epoch. No two are equal, so it orders lists.
+    """
+
+    volume_id: str
+    name: str
+    layout: str
+    size_bytes: int
+    parameters: dict[str, str]
+    snapshot_id: str = ""
+    source_volume_id: str = ""
+    created_us: int = 0
+
+
+class Store:
+    """The state directory of one driver process.
+
+    Attributes:
+        volumes: the volumes.
+        snapshots: the snapshots.
+    """
+
+    def __init__(self, root: Path) -> None:
+        """Take the directory and remove unfinished folders.
+
+        Raises:
+            SettingsError: the directory cannot be used, or another process uses it.
+        """
+        if (root / "state.db").exists():
+            raise SettingsError("--state-dir", f"{root} has volumes of an older dirdriver; choose another directory")
+        try:
+            root.mkdir(parents=True, exist_ok=True)
+            self._lock = os.open(root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            unfinished = root / "unfinished"
+            shutil.rmtree(unfinished, ignore_errors=True)
+            for folder in ("unfinished", "volumes", "snapshots"):
+                (root / folder).mkdir(exist_ok=True)
+        except BlockingIOError as error:
+            raise SettingsError("--state-dir", f"another driver uses {root}; stop it, or choose another") from error
+        except OSError as error:
+            raise SettingsError("--state-dir", f"cannot be used: {error}") from error
+        self.volumes = Shelf(root / "volumes", unfinished)
+        self.snapshots = Shelf(root / "snapshots", unfinished)
+
+
+class Shelf:
+    """All volumes, or all snapshots. Each method reads the directory: nothing is cached."""
+
+    def __init__(self, folder: Path, unfinished: Path) -> None:
+        self._folder = folder
+        self._unfinished = unfinished
+        self._clock = threading.Lock()
+        self._last_us = max((volume.created_us for volume in self.all()), default=0)
+
+    def all(self) -> list[Volume]:
+        """The volumes, oldest first."""
+        found = (self.find(path.name) for path in self._folder.iterdir())
+        return sorted(filter(None, found), key=lambda volume: volume.created_us)
+
+    def find(self, volume_id: str) -> Volume | None:
+        """The volume of an id, or None."""
+        if "/" in volume_id:
+            return None
+        try:
+            return Volume(**json.loads(_record(self._folder / volume_id).read_text()))
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG):
+                return None
+            raise
+
+    def get(self, volume_id: str) -> Volume:
+        """The volume of an id.
+
+        Raises:
+            CsiError: NOT_FOUND.
+        """
+        volume = self.find(volume_id)
+        if volume is None:
+            raise errors.not_found(f"{volume_id} does not exist")
+        return volume
+
+    def named(self, name: str) -> Volume | None:
+        """The volume of a name, or None."""
+        return next((volume for volume in self.all() if volume.name == name), None)
+
+    def data(self, volume: Volume) -> Path:
+        """The directory or the image of a volume."""
+        return self._folder / volume.volume_id / _data_name(volume)
+
+    def make(self, volume: Volume, *, source: Path | None = None) -> Volume:
+        """Make a volume, empty or as a copy of `source`. Returns it with its time of creation."""
+        with self._clock:
+            self._last_us = max(time.time_ns() // 1000, self._last_us + 1)
+            volume = replace(volume, created_us=self._last_us)
+        folder = self._unfinished / volume.volume_id
+        folder.mkdir()
+        try:
+            self._fill(folder / _data_name(volume), volume, source)
+            _write(_record(folder), volume)
+            _flush(folder)
+            folder.rename(self._folder / volume.volume_id)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        _flush(self._folder)
+        return volume
+
+    def _fill(self, data: Path, volume: Volume, source: Path | None) -> None:
+        if source is not None:
+            run("cp", "--archive", "--sparse=always", str(source), str(data))
+            if not source.exists():
+                raise errors.aborted("the source was deleted while it was copied")
+            run("sync", "--file-system", str(data))  # one flush for all files
+        elif volume.layout != BLOCK:
+            data.mkdir()
+            data.chmod(DIRECTORY_MODE)  # the umask cuts mkdir's mode
+        if volume.layout == BLOCK:
+            _grow_image(data, volume.size_bytes)
+
+    def grow(self, volume: Volume, size_bytes: int) -> Volume:
+        """Give a volume a larger size. Returns its new record."""
+        if volume.layout == BLOCK:
+            _grow_image(self.data(volume), size_bytes)
+        grown = replace(volume, size_bytes=size_bytes)
+        record = _record(self._folder / volume.volume_id)
+        new = record.with_suffix(".new")
+        _write(new, grown)
+        new.replace(record)
+        _flush(record.parent)
+        return grown
+
+    def remove(self, volume: Volume) -> None:
+        """Remove a volume and its data."""
+        unfinished = self._unfinished / volume.volume_id
+        (self._folder / volume.volume_id).rename(unfinished)
+        _flush(self._folder)
+        shutil.rmtree(unfinished)
+
+    def mounts(self, volume: Volume) -> list[mounts.Mount]:
+        """The bind mounts of a volume on this node."""
+        if volume.layout == BLOCK:
+            roots = tuple(f"/{device.name}" for device, _readonly in devices(self.data(volume)))
+            return [mount for mount in mounts.table() if mount.root in roots]
+        return [mount for mount in mounts.table() if mount.root.endswith(f"/{volume.volume_id}/{_data_name(volume)}")]
+
+
+def new_volume(kind: str, **fields: Any) -> Volume:
+    """A record with a new id."""
+    return Volume(volume_id=names.new_id(kind), **fields)
+
+
+def _data_name(volume: Volume) -> str:
+    return "image" if volume.layout == BLOCK else "data"
+
+
+def _record(folder: Path) -> Path:
+    return folder / "volume.json"
+
+
+def _write(file: Path, volume: Volume) -> None:
+    with file.open("w") as writing:
+        json.dump(asdict(volume), writing, indent=1)
+        writing.flush()
+        os.fsync(writing.fileno())
+
+
+def _grow_image(image: Path, size_bytes: int) -> None:
+    with image.open("ab") as file:
+        file.truncate(max(size_bytes, os.fstat(file.fileno()).st_size))
+        os.fsync(file.fileno())
+
+
+def _flush(folder: Path) -> None:
+    """Write a directory's entries to the disk."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
