@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import cloud
-import cloud.placement.ledger
+import cloud.placement.sqlite_rows
 import cloud.store
 import edge
 import edge.manager.states
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 SCHEMAS = {
     "edge.db": edge.metastore.SCHEMA,
     "hub.db": cloud.store.SCHEMA,
-    "placement.db": cloud.placement.ledger._SCHEMA,
+    "placement.db": cloud.placement.sqlite_rows.SCHEMA,
     "volumes.db": edge.manager.states.SCHEMA,
 }
 
