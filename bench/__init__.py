@@ -1,1 +1,1 @@
-"""The bench: what is measured (`figures.py`), the run that prints it (`run.py`), and what makes the load."""
+"""The bench: the figures (`figures.py` and others), the run that prints them (`run.py`), and the load generators."""

@@ -1,15 +1,15 @@
 """A claim cluster: Kubernetes with stock sidecars and three ways to a vendor's driver, each with a driver of its own.
 
-    direct    the sidecars call the driver's own socket, and so does the kubelet of the driver's node
-    relayed   the sidecars call a proxy driver; the kubelet calls the agent's relay (--registration=observe)
-    alone     the sidecars call a proxy driver; the driver's node has no kubelet, and the agent mounts
+    direct    the sidecars and the node's kubelet call the driver's own socket.
+    relayed   the sidecars call a proxy driver; the kubelet calls the agent's relay (--registration=observe).
+    alone     the sidecars call a proxy driver; the driver's node has no kubelet, and the agent mounts.
 
 Rules:
 
-* All is stock, but for limits of requests a second, which only make everything wait: those of the controller-manager
-  (20), the kubelet (50) and the sidecars (5) are lifted, unless the cluster is asked to keep them.
-* The kubelet reports its volumes in use every second, not every ten: what it waits for otherwise would hide the rest.
-* The driver is the load generator's: it wants its volumes attached, answers at once, and mounts in earnest.
+* All is stock except the limits of requests per second of the controller-manager (20), the kubelet (50) and the
+  sidecars (5). They only add waiting, and are lifted unless the cluster is asked to keep them.
+* The kubelet reports its volumes in use every second instead of every ten: its waiting would hide the rest.
+* The driver is the load generator's: it requires attaching, answers at once, and makes real mounts.
 """
 
 import asyncio
@@ -52,7 +52,7 @@ _KUBELET_NODE, _OWN_NODE = "k1", "o1"
 _SLOW_S = 300.0
 
 _SIDECAR_FLAGS = ("--timeout=60s", "--retry-interval-max=1m")
-"""As deploy/ has them."""
+"""As in deploy/."""
 
 _NO_LIMIT = ("--kube-api-qps=1000", "--kube-api-burst=1000")
 
@@ -62,13 +62,13 @@ class Way:
     """One of the three ways.
 
     Attributes:
-        name: which.
+        name: `direct`, `relayed` or `alone`.
         driver: the driver's name, and that of its storage class.
-        node: where it runs.
+        node: the driver's node.
         calls: its call log.
         proxy: the proxy driver, if there is one.
         agent: the agent of its node, if there is one.
-        pods: how many pods have had a volume so far.
+        pods: the number of pods that have had a volume so far.
     """
 
     name: str
@@ -82,11 +82,11 @@ class Way:
 
 @dataclass
 class Batch:
-    """Some claims that were asked for at once, and a pod for each.
+    """Claims that were created at once, and a pod for each.
 
     Attributes:
-        bound_s: of each claim, from when the API server had it until it was Bound.
-        published_s: of each pod, from when the API server had it until the driver had published its volume.
+        bound_s: for each claim, the time from its creation until it was Bound.
+        published_s: for each pod, the time from its creation until the driver had published its volume.
     """
 
     bound_s: list[float] = field(default_factory=list)
@@ -94,20 +94,20 @@ class Batch:
 
 
 class ClaimCluster:
-    """See the module. A context manager.
+    """The cluster; a context manager.
 
     Attributes:
         ways: by name.
     """
 
     def __init__(self, directory: Path, loadgen: Command, *, delay: str = "", limited: bool = False) -> None:
-        """A cluster of which nothing runs.
+        """Begin with nothing running.
 
         Args:
-            directory: for everything, with a short path; it does not exist yet.
+            directory: for all files, with a short path; it does not exist yet.
             loadgen: the load generator.
-            delay: of the link between each agent and the hub, each way; empty: there is none, and no relay for it.
-            limited: whether the limits of requests a second are the stock ones.
+            delay: one-way delay of the link between each agent and the hub; empty: no relay and no delay.
+            limited: keep the stock limits of requests per second.
         """
         directory.mkdir()
         self.ways: dict[str, Way] = {}
@@ -168,7 +168,7 @@ class ClaimCluster:
         way.agent = self._start_agent(way, vendor, f"--root-dir={self._directory / 'own'}")
 
     def _start_driver(self, name: str, node: str) -> tuple[Way, Path]:
-        """Start the driver of a way: the way so far, and the driver's socket."""
+        """Start the driver of a way; return the way so far and the driver's socket."""
         place = self._directory / name
         place.mkdir()
         way = Way(name, f"{name}.csi-bridge.io", node, place / "calls.jsonl")
@@ -197,7 +197,7 @@ class ClaimCluster:
         )
 
     def _register(self, way: Way, endpoint: Path, stack: ExitStack) -> None:
-        """Register a driver with the kubelet, which is to call it at a socket."""
+        """Register a driver with the kubelet, which then calls it at `endpoint`."""
         recorder = Recorder(endpoint, look=lambda: EMPTY)  # it only serves the registration
         stack.callback(recorder.close)
         registry = self._kubelet.root / "plugins_registry"
@@ -229,7 +229,7 @@ class ClaimCluster:
     # ---- claims ------------------------------------------------------------------------------------------------------
 
     def run(self, way: Way, count: int) -> Batch:
-        """So many claims at once; when all are bound, a pod for each; then all is taken away again."""
+        """Create `count` claims at once; when all are bound, a pod for each. Then delete all."""
         return with_kube(self._admin, lambda kube: self._run(kube, way, count))
 
     async def _run(self, kube: Kube, way: Way, count: int) -> Batch:
@@ -243,12 +243,12 @@ class ClaimCluster:
             for body in [*pods, *claims.values()]:
                 metadata = body["metadata"]
                 await kube.delete(RESOURCES[body["kind"]], metadata["name"], NAMESPACE, uid=metadata["uid"])
-            while await self._is_left(kube, way):  # noqa: ASYNC110  # nobody tells
+            while await self._is_left(kube, way):  # noqa: ASYNC110  # no event tells it
                 await asyncio.sleep(0.2)
         return batch
 
     async def _bind(self, kube: Kube, way: Way, names: list[str], batch: Batch) -> dict[str, Body]:
-        """Ask for claims, and wait until all are bound: the claims, by the id of their volumes."""
+        """Create claims and wait until all are bound; return them by the id of their volumes."""
         resource = RESOURCES["PersistentVolumeClaim"]
         made: dict[str, tuple[float, Body]] = {}
         bound: dict[str, float] = {}
@@ -272,11 +272,11 @@ class ClaimCluster:
             claims = [manifests.claim(name, namespace=NAMESPACE, storage_class=way.driver) for name in names]
             await create_all(kube, claims, at_once=len(claims), made=note)
         batch.bound_s = [bound[name] - made[name][0] for name in names]
-        # The provisioner names a volume by its claim's UID, and the load generator's ids are names.
+        # The provisioner names a volume by its claim's UID, and the load generator uses the name as the id.
         return {f"pvc-{body['metadata']['uid']}": body for _, body in made.values()}
 
     async def _publish(self, kube: Kube, way: Way, claims: dict[str, Body], batch: Batch) -> list[Body]:
-        """Create a pod for each claim, and wait until all are published: the pods."""
+        """Create a pod for each claim, wait until all are published, and return the pods."""
         made: dict[str, tuple[float, Body]] = {}
 
         def note(body: Body) -> None:
@@ -284,7 +284,7 @@ class ClaimCluster:
 
         pods = [_pod(body["metadata"]["name"], way.node) for body in claims.values()]
         await create_all(kube, pods, at_once=len(pods), made=note)
-        while self._seen(way, "NodePublishVolume") < way.pods:  # noqa: ASYNC110  # nobody tells
+        while self._seen(way, "NodePublishVolume") < way.pods:  # noqa: ASYNC110  # no event tells it
             await asyncio.sleep(0.05)
         ended = {call.fields["volume_id"]: call.end for call in _done(way, "NodePublishVolume")}
         for handle, claim in claims.items():
@@ -294,8 +294,8 @@ class ClaimCluster:
         return [body for _, body in made.values()]
 
     def _seen(self, way: Way, method: str) -> int:
-        """How many volumes a method has been done for."""
-        # Not parsed before the lines may all be there: the bench must not cost what it measures.
+        """Return the number of volumes for which a method was done."""
+        # The log is parsed only when all lines may be there: the bench must not disturb the measurement.
         if not way.calls.exists() or way.calls.read_bytes().count(f'"{method}"'.encode()) < 2 * way.pods:
             return 0
         return len({call.fields["volume_id"] for call in _done(way, method)})
@@ -314,7 +314,7 @@ def _done(way: Way, method: str) -> list[Call]:
 
 
 def _pod(name: str, node: str) -> Object:
-    """A pod with the claim of its name; its container runs as soon as it has its volume."""
+    """Return a pod with the claim of its name; its container runs as soon as it has its volume."""
     return {
         "apiVersion": "v1",
         "kind": "Pod",

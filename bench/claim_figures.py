@@ -1,7 +1,7 @@
-"""Figures of claims: from a claim to its volume, and from a pod to its mount, the driver's socket beside the bridge.
+"""Figures of claims: from a claim to its volume and from a pod to its mount, by the driver's socket and by the bridge.
 
-Fifty at once, by stock sidecars on one cluster, in turns. What the bridge adds is then counted in round trips, on a
-link of 200 ms: of each call of a sidecar, the time that it was on its way between proxy driver and agent.
+Stock sidecars on one cluster handle fifty claims at once, by each way in turn. On a link of 200 ms the bridge's added
+time is counted in round trips: for each call, the time that it spent between proxy driver and agent.
 """
 
 from collections import defaultdict
@@ -24,13 +24,13 @@ _MOST_RATIO = 1.1
 _WARM_UP = 3
 
 _SINGLES = 5
-"""Claims, one after another, of which the round trips are judged: of fifty at once most wait for the processors."""
+"""Single claims, one after another, whose round trips are judged: fifty at once mostly wait for the processors."""
 
 _BRIDGED = ("relayed", "alone")
 
 
 def claims(directory: Path, loadgen: Command) -> list[Figure]:
-    """Fifty claims at once, and fifty pods, without a limit of requests a second, and on a slow link."""
+    """Measure fifty claims at once, and fifty pods, without limits of requests per second, and on a slow link."""
     name = f"{_CLAIMS} claims at once"
     if missing := edge_figures.missing(loadgen) or missing_peers(*PEERS):
         return [Figure(name, f"left out: {missing}")]
@@ -47,7 +47,7 @@ def claims(directory: Path, loadgen: Command) -> list[Figure]:
 
 
 def stock_claims(directory: Path, loadgen: Command) -> list[Figure]:
-    """The same with Kubernetes' own limits of requests a second, which everything then waits for."""
+    """Measure the same with Kubernetes' own limits of requests per second, which then dominate."""
     name = f"{_CLAIMS} claims at once, stock limits of requests"
     if missing := edge_figures.missing(loadgen) or missing_peers(*PEERS):
         return [Figure(name, f"left out: {missing}")]
@@ -56,7 +56,7 @@ def stock_claims(directory: Path, loadgen: Command) -> list[Figure]:
 
 
 def _batches(cluster: ClaimCluster, rounds: int) -> dict[str, list[Batch]]:
-    """By way; the ways take turns."""
+    """Return the batches by way; the ways take turns."""
     for way in cluster.ways.values():
         cluster.run(way, _WARM_UP)
     found: dict[str, list[Batch]] = defaultdict(list)
@@ -66,11 +66,12 @@ def _batches(cluster: ClaimCluster, rounds: int) -> dict[str, list[Batch]]:
     return found
 
 
-# ---- what is made of it --------------------------------------------------------------------------------------------
+# ---- figures of the batches
+# --------------------------------------------------------------------------------------------
 
 
 def beside(batches: Mapping[str, list[Batch]], note: str = "") -> list[Figure]:
-    """The bridge's times by those of the driver's own socket."""
+    """Compare the bridge's times with those of the driver's own socket."""
     found = []
     for what, times, way in (
         (f"{_CLAIMS} claims at once, PVC -> Bound", _bound, "relayed"),
@@ -88,7 +89,7 @@ def beside(batches: Mapping[str, list[Batch]], note: str = "") -> list[Figure]:
 
 
 def round_trips(trips: Mapping[str, list[float]], crowd: str = "") -> Figure:
-    """How often each call went to and fro on the link. In a crowd they also wait for the processors: not judged."""
+    """Return the round trips of each call on the link. A crowd's also wait for the processors and are not judged."""
     every = [each for of_method in trips.values() for each in of_method]
     by_method = ", ".join(f"{method} {at_share(each, 0.5):.2f}" for method, each in sorted(trips.items()))
     name = f"round trips a CSI call of the sidecars, link of {2 * _DELAY_S * 1000:.0f} ms"
@@ -99,7 +100,7 @@ def round_trips(trips: Mapping[str, list[float]], crowd: str = "") -> Figure:
 
 
 def slow_link(near: Mapping[str, list[Batch]], far: Mapping[str, list[Batch]]) -> list[Figure]:
-    """What a link of 200 ms makes of fifty claims, and of their pods."""
+    """Measure fifty claims and their pods on a link of 200 ms."""
     found = []
     for what, times in (("PVC -> Bound", _bound), ("pod created -> volume published", _published)):
         relayed, alone, direct = (_p50(times(each)) * 1000 for each in (far["relayed"], far["alone"], near["direct"]))
@@ -121,17 +122,17 @@ def _p50(rounds: list[list[float]]) -> float:
 
 
 def _last(rounds: list[list[float]]) -> float:
-    """The mean of the rounds' ends."""
+    """Return the mean of the rounds' ends."""
     return sum(map(max, rounds)) / len(rounds)
 
 
 def _calls(ways: Iterable[Way]) -> set[str]:
-    """The ids of all calls so far."""
+    """Return the ids of all calls so far."""
     return {line["call_id"] for way in ways for line in _finished(way.proxy)}
 
 
 def _trips(ways: Iterable[Way], besides: Container[str] = ()) -> dict[str, list[float]]:
-    """By method, the round trips of each call so far but for some."""
+    """Return the round trips of each call so far by method, except for the calls in `besides`."""
     found: dict[str, list[float]] = defaultdict(list)
     for way in ways:
         proxy = [line for line in _finished(way.proxy) if line["call_id"] not in besides]
@@ -148,9 +149,9 @@ def _finished(member: Member | None) -> list[dict[str, Any]]:
 
 
 def trips_of(proxy: Iterable[Mapping[str, Any]], agent: Iterable[Mapping[str, Any]]) -> dict[str, list[float]]:
-    """By method, the round trips of each call: what proxy driver and agent say of its duration, by its id.
+    """Return the round trips of each call by method, from the durations in the logs of proxy driver and agent.
 
-    A call that the agent has not seen, because the proxy driver answered it itself, was on no link.
+    A call without a line of the agent was answered by the proxy driver and used no link.
     """
     at_agent = {line["call_id"]: line["duration_ms"] for line in agent}
     found: dict[str, list[float]] = defaultdict(list)

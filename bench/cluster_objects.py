@@ -1,7 +1,7 @@
-"""Cluster objects: what a bench puts into an API server for many nodes, and how it puts it there.
+"""The objects that a bench creates in an API server for many nodes, and the requests that create them.
 
-A node has five pods, one of which has a volume, as far as the hub is concerned: two of its labels, its containers and
-their environment are only there to be as large as a pod is.
+Each node has five pods, of which one has a volume. The hub needs no more of them. Two labels, the containers and their
+environment only give the pods a realistic size.
 """
 
 import asyncio
@@ -17,20 +17,20 @@ _T = TypeVar("_T")
 DRIVER = "load.csi-bridge.io"
 NAMESPACE = "default"
 MARK = "bench.csi-bridge.io/mark"
-"""An annotation with a number that is changed to see when the change arrives."""
+"""An annotation with a number, which is changed to see when the change arrives."""
 
 PODS = 5
 _AT_ONCE = 32
-"""Requests that are under way: more are no quicker, and the API server is what is measured beside the hub."""
+"""Requests at the same time. More are not faster, and the API server is measured beside the hub."""
 
 
 def node_name(number: int) -> str:
-    """What a node is called."""
+    """Return a node's name."""
     return f"e{number}"
 
 
 def csi_driver() -> Object:
-    """The driver of all volumes."""
+    """Return the CSIDriver of all volumes."""
     return {
         "apiVersion": "storage.k8s.io/v1",
         "kind": "CSIDriver",
@@ -40,13 +40,13 @@ def csi_driver() -> Object:
 
 
 def nodes(numbers: Iterable[int]) -> Iterator[Object]:
-    """Nodes that somebody else has made, who has nothing to say of them."""
+    """Yield bare Nodes, as another program than the hub would create them."""
     for number in numbers:
         yield {"apiVersion": "v1", "kind": "Node", "metadata": {"name": node_name(number)}}
 
 
 def objects_of_nodes(numbers: Iterable[int]) -> Iterator[Object]:
-    """What concerns each of these nodes: its pods, and the claim and the volume of the first."""
+    """Yield the objects of each of these nodes: its pods, and the claim and the volume of the first."""
     for number in numbers:
         node = node_name(number)
         yield from _volume(node)
@@ -109,7 +109,7 @@ def _pod(name: str, node: str, *, claim: str) -> Object:
 
 
 def with_kube(kubeconfig: str, work: Callable[[Kube], Coroutine[Any, Any, _T]]) -> _T:
-    """Do something at the API server that a kubeconfig names."""
+    """Run `work` with a client for a kubeconfig."""
 
     async def connected() -> _T:
         async with connect(kubeconfig) as kube:
@@ -121,13 +121,13 @@ def with_kube(kubeconfig: str, work: Callable[[Kube], Coroutine[Any, Any, _T]]) 
 async def create_all(
     kube: Kube, bodies: Iterable[Object], *, at_once: int = _AT_ONCE, made: Callable[[Object], None] = lambda _: None
 ) -> None:
-    """Create objects, so many at once.
+    """Create objects.
 
     Args:
-        kube: where.
+        kube: the client.
         bodies: the objects.
-        at_once: requests under way at the same time.
-        made: called with each as it is then, when the API server has answered.
+        at_once: requests at the same time.
+        made: called with each object as the API server has answered it.
     """
     left = iter(bodies)
 
@@ -142,7 +142,7 @@ async def create_all(
 
 
 async def count(kube: Kube, kind: str) -> int:
-    """How many objects of a kind there are."""
+    """Return the number of objects of a kind."""
     found, more = 0, ""
     while True:
         page = await kube.list(RESOURCES[kind], limit=1000, more=more)
@@ -152,7 +152,7 @@ async def count(kube: Kube, kind: str) -> int:
 
 
 async def change_claims(kube: Kube, claims: Sequence[str], *, per_s: float, first: int) -> dict[int, float]:
-    """Change one claim after another, so many a second: the marks, and when each change was asked for, since the epoch.
+    """Change one claim after another; return the time of each request since the epoch, by mark.
 
     The marks begin with `first`.
     """

@@ -1,9 +1,12 @@
-"""The coarse load generator: `bench/loadgen` in Python, for a machine without Go. It costs more than what it measures.
+"""The coarse load generator: `bench/loadgen` in Python, for a machine without Go. It costs more than the bridge.
+
+It has the flags that the bench uses, and prints the same JSON; the Go sources explain both. To load a socket:
 
     python bench/coarse_loadgen.py run --scenario create-delete --callers 16 --duration 5s --socket direct=unix:///d.sock
-    python bench/coarse_loadgen.py serve --endpoint unix:///d.sock --delay 350us
 
-It has the flags that the bench uses and prints the same JSON; the Go sources tell what both mean.
+To serve a driver:
+
+    python bench/coarse_loadgen.py serve --endpoint unix:///d.sock --delay 350us
 """
 
 import argparse
@@ -39,14 +42,14 @@ from tests.support.answers import Identity, answer_of, path_of  # noqa: E402
 from tests.support.requests import create  # noqa: E402
 
 _DEADLINE_S = 10.0
-"""Of each call: csi-provisioner's default."""
+"""The deadline of each call: csi-provisioner's default."""
 
 _LARGEST_MESSAGE_BYTES = 4 << 20
 _CONTROLLER = "/csi.v1.Controller/"
 _OPERATION = ""
-"""Stands, where a method's path would, for the whole operation of a scenario."""
+"""Stands for the whole operation of a scenario, in place of a method's path."""
 
-# ---- what one operation is -----------------------------------------------------------------------------------------
+# ---- operations ----------------------------------------------------------------------------------------------------
 
 Call = Callable[[str, Message], Awaitable[Any]]
 Scenario = Callable[[Call, str], Awaitable[object]]
@@ -74,7 +77,7 @@ class _CallFailed(Exception):
 
 
 class _Target:
-    """One socket under load, and what came of its calls."""
+    """One socket under load, and the results of its calls."""
 
     def __init__(self, path: Path, options: argparse.Namespace) -> None:
         self._channel = Channel(path, max_message_bytes=_LARGEST_MESSAGE_BYTES)
@@ -84,7 +87,7 @@ class _Target:
         self.forget()
 
     def forget(self) -> None:
-        """Begin to count."""
+        """Start counting."""
         self._began = 0
         self._seconds = 0.0
         self._took_s: dict[str, list[float]] = defaultdict(list)
@@ -93,11 +96,11 @@ class _Target:
 
     @property
     def done(self) -> bool:
-        """Whether it has had its share."""
+        """Whether it has had its share of operations."""
         return bool(self._began >= self._count if self._count else self._seconds >= self._duration_s)
 
     async def turn(self, length_s: float) -> None:
-        """Load it with all callers for so long; each call that was begun comes to its end."""
+        """Load it with all callers for `length_s` seconds. Calls that have begun are finished."""
         began_s = time.perf_counter()
 
         async def caller() -> None:
@@ -130,7 +133,7 @@ class _Target:
         return METHODS[path].response.FromString(answer)
 
     def report(self) -> dict[str, Any]:
-        """What is printed of it. Times are those of the calls that succeeded."""
+        """Return the report for printing. Times are those of successful calls."""
         operations = self._took_s.pop(_OPERATION, [])
         calls = [took_s for of in self._took_s.values() for took_s in of]
         return {

@@ -1,6 +1,6 @@
 """Figures of the edge: pods' volumes on one node, from the pod to the mount, by the agent and beside the real kubelet.
 
-The driver mounts in earnest. It is the load generator's, in Go, wherever a slower one would be what is measured.
+The driver makes real mounts. It is the load generator's, in Go, wherever a slower one would dominate the measurement.
 """
 
 import os
@@ -15,11 +15,11 @@ from tests.support.waiting import wait_for
 _VOLUMES = 300
 _OBJECTS = 10_000
 _IDLE_S = 60.0
-"""One look at each volume is within it."""
+"""Each volume is looked at once within this time."""
 
 
 def missing(loadgen: Command) -> str:
-    """Why no volume can be measured here; empty if they can."""
+    """Return why no volume can be measured here; empty if volumes can."""
     if os.geteuid() != 0:
         return "only root can mount"
     if Path(loadgen[0]).name != "loadgen":
@@ -28,7 +28,7 @@ def missing(loadgen: Command) -> str:
 
 
 def left_out(names: tuple[str, ...], why: str) -> list[Figure]:
-    """Rows of figures that cannot be measured on this machine."""
+    """Return rows for figures that cannot be measured on this machine."""
     return [Figure(name, f"left out: {why}") for name in names]
 
 
@@ -36,14 +36,14 @@ def left_out(names: tuple[str, ...], why: str) -> list[Figure]:
 
 
 def many_volumes(directory: Path, loadgen: Command) -> list[Figure]:
-    """A node with 10,000 objects and 300 volumes: it hears of them, hears of them again, and boots without a hub."""
+    """Measure a node with 10,000 objects and 300 volumes: first sync, repeated sync, and a boot without a hub."""
     what = f"{_OBJECTS:,} objects, {_VOLUMES} volumes"
     if why := missing(loadgen):
         return left_out((what,), why)
     volumes = pods_with_a_volume(_VOLUMES, secrets="first")
     with LoadNode(directory, loadgen) as node:
         node.write_json(volumes, file="volumes")
-        node.write_json(pods_without_volumes(_OBJECTS - len(volumes) - 2), file="idle")  # and Node and CSIDriver
+        node.write_json(pods_without_volumes(_OBJECTS - len(volumes) - 2), file="idle")  # without Node and CSIDriver
         node.start_cloud()
         node.wait_hub_read()
         first = _first_time(node)
@@ -87,12 +87,12 @@ def _first_time(node: LoadNode) -> dict[str, float]:
 
 def _change(node: LoadNode, objects: list[dict[str, Any]]) -> None:
     node.write_json(objects, file="volumes")
-    time.sleep(2.0)  # what replaces something is believed after a second
+    time.sleep(2.0)  # the hub waits a second before it takes a replaced file
     node.wait_hub_read()
 
 
 def _boot(node: LoadNode) -> dict[str, float]:
-    """A reboot in a place without network: no hub, no mount, an agent that has just been started."""
+    """Measure a reboot without network: no hub, no mounts, a new agent process."""
     node.bridge.hub.kill()
     node.agent.stop()
     node.wipe_mounts()
@@ -114,7 +114,7 @@ def _small(name: str, rss_mb: float) -> Figure:
 
 
 def idle_volumes(directory: Path, loadgen: Command) -> list[Figure]:
-    """What an agent costs that has nothing to do but to look at 300 volumes every minute."""
+    """Measure an agent whose only work is to look at 300 volumes every minute."""
     name = f"idle agent, {_VOLUMES} volumes, looked at every minute"
     if why := missing(loadgen):
         return left_out((name,), why)
@@ -135,8 +135,8 @@ def idle_volumes(directory: Path, loadgen: Command) -> list[Figure]:
 
 
 def _idle_share(node: LoadNode) -> tuple[float, int]:
-    """CPU time by time, and how often the driver was asked for a volume's use."""
-    time.sleep(5.0)  # what the mounts needed is over
+    """Return the share of CPU time, and how often the driver was asked for a volume's usage."""
+    time.sleep(5.0)  # the work for the mounts is over
     began, cpu, looks = time.monotonic(), cpu_s(node.process), len(node.driver.calls("NodeGetVolumeStats"))
     time.sleep(_IDLE_S)
     share = (cpu_s(node.process) - cpu) / (time.monotonic() - began)

@@ -1,10 +1,10 @@
-"""Edges: many idle agents in one process, for measuring what a hub pays for each.
+"""Edges: many idle agents in one process, for measuring a hub's cost of each.
 
 Every edge is a real session over a real WebSocket, without drivers. With TLS each edge has a certificate of its own.
 
     python bench/edges.py --hub ws://127.0.0.1:7001 --count 2000
 
-Prints a line of JSON when all are up, and another for each line on standard input; ends at its end.
+Prints a line of JSON when all are up, and another for each line on standard input; ends with standard input.
 """
 
 import argparse
@@ -36,7 +36,7 @@ Identity = Callable[[int], TlsIdentity] | None
 
 
 def _identity(ca: Path, directory: Path) -> Identity:
-    """Each edge's certificate, as the test's authority names the files."""
+    """Return the certificates of each edge; the test's authority names the files."""
 
     def identity(number: int) -> TlsIdentity:
         name = directory / f"edge-e{number}"
@@ -55,30 +55,30 @@ class Idle:
 
     @property
     def up(self) -> int:
-        """How many links there are."""
+        """The number of links."""
         return len(self._up)
 
     def greeted(self, link: Link) -> None:
-        """One more is up."""
+        """Count one more link."""
         self._up.add(link)
 
     async def serve(self, _stream: Stream) -> None:
-        """No calls come to idle edges."""
+        """Do nothing: idle edges get no calls."""
         raise NotCarried("a call", "an idle edge of a bench has no drivers")
 
     def draining(self, link: Link, message: str) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     def refused(self, link: Link, reason: str, message: str) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     def closed(self, link: Link, _reason: str, _message: str) -> None:
-        """One less is up, unless its dial had been given up before the hub's hello came."""
+        """Count one link less, unless its dial was given up before the hub's hello came."""
         self._up.discard(link)
 
 
 async def dial_all(hub: Endpoint, count: int, idle: Idle, tls: Identity, at_once: int) -> dict[str, object]:
-    """Dial all edges, so many at a time; each dials again until it is up, as an agent would, but without waiting."""
+    """Dial all edges, `at_once` at a time. Each dials again until it is up, as an agent would, but without waiting."""
     limits = Limits(hello_timeout_s=20, keepalive_s=60)
     gate = asyncio.Semaphore(at_once)
     retries = 0
@@ -106,7 +106,7 @@ async def dial_all(hub: Endpoint, count: int, idle: Idle, tls: Identity, at_once
 
 
 async def keep_all(hub: Endpoint, count: int, idle: Idle) -> list[asyncio.Task[None]]:
-    """All edges as uplinks, with the agents' own redial and back-off."""
+    """Run all edges as uplinks, with the agents' own redial and back-off."""
     limits = Limits(hello_timeout_s=10, keepalive_s=60)
     tasks = []
     for number in range(count):
@@ -127,7 +127,7 @@ async def main() -> None:
         "--tls", nargs=2, metavar=("CA", "DIR"), help="DIR holds edge-eN.crt and edge-eN.key of each edge"
     )
     options = parser.parse_args()
-    logging.disable(logging.WARNING)  # ten thousand edges would say the same
+    logging.disable(logging.WARNING)  # ten thousand edges would log the same
     tls = _identity(*map(Path, options.tls)) if options.tls else None
     idle = Idle()
     tasks = []

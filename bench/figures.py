@@ -1,4 +1,4 @@
-"""A figure: one thing that is measured, with its target, and how it is measured."""
+"""The figures of calls and links: each with its measurement and its target."""
 
 import json
 import subprocess
@@ -22,7 +22,7 @@ from tests.support.sidecar import Outcome
 from tests.support.waiting import wait_for
 
 Command = tuple[str, ...]
-"""How the load generator is started: a program, and what stands before its own arguments."""
+"""The command of the load generator: a program and its first arguments."""
 
 DRIVER = "load.csi-bridge.io"
 EDGES = Path(__file__).with_name("edges.py")
@@ -31,15 +31,16 @@ FLOOR = Path(__file__).with_name("floor.py")
 _IDLE_EDGES = 2_000
 _HERD = 10_000
 _HERD_TLS_DIALS = 1_000
-"""So many of the herd dial at the same time with TLS: what simulates them is one process, which needs as long as the
-hub for each and gives up on those it kept waiting itself."""
+"""The most dials with TLS that the herd makes at the same time. One process simulates the herd: it needs as long as the
+hub for each handshake, and gives up on dials that it has kept waiting.
+"""
 
 _QUIET = ("--log-level=warning", "--keepalive=60s")
-"""For figures about many links: what a link costs, not what a log line or a ping does."""
+"""For figures about many links: they measure a link without its log lines and pings."""
 
 
 class NotMeasured(Exception):
-    """Something failed while it was measured, so that a number would mean nothing; the message says what."""
+    """The measurement failed, so a number would mean nothing; the message is the reason."""
 
 
 @dataclass
@@ -47,11 +48,11 @@ class Figure:
     """One row of the table.
 
     Attributes:
-        name: what is measured, for people.
+        name: the measured quantity, for people.
         measured: the number with its unit.
-        target: what it should be; empty if it is only told.
-        met: whether it is.
-        details: everything behind it.
+        target: the target; empty for a figure without one.
+        met: whether the target is met; None without one.
+        details: the numbers behind it.
     """
 
     name: str
@@ -62,17 +63,17 @@ class Figure:
 
     @property
     def verdict(self) -> str:
-        """`ok`, `missed`, or nothing for what has no target."""
+        """`ok`, `missed`, or nothing without a target."""
         return "" if self.met is None else "ok" if self.met else "missed"
 
 
 def at_share(values: list[float], share: float) -> float:
-    """The value that this share of all is not above."""
+    """Return the smallest value that is not exceeded by this share of all."""
     return sorted(values)[min(int(len(values) * share), len(values) - 1)]
 
 
 def spread_ms(seconds: list[float]) -> dict[str, int]:
-    """How some times lie, for a figure's details."""
+    """Return the percentiles of some times in milliseconds, for a figure's details."""
     shares = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}
     return {name: round(at_share(seconds, share) * 1000) for name, share in shares.items()}
 
@@ -81,7 +82,7 @@ def spread_ms(seconds: list[float]) -> dict[str, int]:
 
 
 def calls(directory: Path, loadgen: Command) -> list[Figure]:
-    """What the bridge adds to a call, and how much of the direct rate is left."""
+    """Measure the time that the bridge adds to a call, and the share of the direct rate that remains."""
     with _chain(directory, loadgen, "instant") as chain, _floor(chain):
         one = chain.load("--scenario=create-delete", "--callers=1", "--duration=15s")
         cpu = chain.cpu_us_per_call(one["targets"]["bridge"]["calls"])
@@ -127,7 +128,7 @@ def _rate(result: dict[str, Any]) -> Figure:
 
 
 def identity(directory: Path, loadgen: Command) -> list[Figure]:
-    """Identity calls, answered from the proxy driver's cache."""
+    """Measure Identity calls, which the proxy driver answers from its cache."""
     with _chain(directory, loadgen, "instant") as chain:
         result = chain.load("--scenario=identity", "--callers=16", "--duration=5s", direct=False)
     rate = result["targets"]["bridge"]["calls_per_second"]
@@ -135,7 +136,7 @@ def identity(directory: Path, loadgen: Command) -> list[Figure]:
 
 
 def agent_size(directory: Path, loadgen: Command) -> list[Figure]:
-    """The agent's resident memory after some thousand calls."""
+    """Measure the agent's resident memory after some thousand calls."""
     with _chain(directory, loadgen, "instant") as chain:
         chain.load("--scenario=create-delete", "--callers=16", "--count=3000", direct=False)
         sizes = {name: process.memory_info().rss / 1_048_576 for name, process in chain.processes.items()}
@@ -145,7 +146,7 @@ def agent_size(directory: Path, loadgen: Command) -> list[Figure]:
 
 
 def round_trips(directory: Path, loadgen: Command) -> list[Figure]:
-    """Round trips of a call on a link of 200 ms."""
+    """Measure the round trips of a call on a link of 200 ms."""
     with _chain(directory, loadgen, "far", delay="100ms") as chain:
         result = chain.load("--scenario=validate", "--callers=1", "--count=20", direct=False)
     p50_ms = result["targets"]["bridge"]["latency_us"]["p50"] / 1000
@@ -158,13 +159,13 @@ def round_trips(directory: Path, loadgen: Command) -> list[Figure]:
 
 
 def idle_edges(directory: Path, _loadgen: Command) -> list[Figure]:
-    """What the hub holds for each idle edge."""
+    """Measure the hub's memory for each idle edge."""
     found = []
     for name, limit_kb in (("plain", 20), ("mTLS", 60)):
         with _hub(directory, name) as (hub, edges):
             before = hub.rss_bytes()
             edges.up(_IDLE_EDGES, at_once=200)
-            time.sleep(2)  # what the handshakes needed goes back
+            time.sleep(2)  # memory of the handshakes is freed
             per_edge_kb = (hub.rss_bytes() - before) / _IDLE_EDGES / 1024
             edges.still_up(_IDLE_EDGES)
         figure = f"hub memory an idle edge, {_IDLE_EDGES:,} edges, {name}"
@@ -173,7 +174,7 @@ def idle_edges(directory: Path, _loadgen: Command) -> list[Figure]:
 
 
 def herd(directory: Path, _loadgen: Command) -> list[Figure]:
-    """Ten thousand edges that dial one hub, and ten thousand agents whose hub restarts."""
+    """Measure ten thousand edges that dial one hub, and ten thousand agents whose hub restarts."""
     found = []
     for name, at_once, limit_s in (("plain", _HERD, 15.0), ("mTLS", _HERD_TLS_DIALS, None)):
         with _hub(directory, name) as (hub, edges):
@@ -187,7 +188,7 @@ def herd(directory: Path, _loadgen: Command) -> list[Figure]:
         edges.keep(_HERD)
         hub.kill()
         began = time.monotonic()
-        edges.wait_up(0)  # before all have seen that it is gone, they would count as back
+        edges.wait_up(0)  # before all have seen that the hub is gone, they would count as back
         hub.start()
         edges.wait_up(_HERD)
         took_s = time.monotonic() - began
@@ -195,11 +196,11 @@ def herd(directory: Path, _loadgen: Command) -> list[Figure]:
     return found
 
 
-# ---- what is measured ----------------------------------------------------------------------------------------------
+# ---- measured processes ----------------------------------------------------------------------------------------------
 
 
 class _Chain:
-    """Load on a driver that answers at once, directly and through a bridge."""
+    """Puts load on a driver that answers at once, directly and through a bridge."""
 
     def __init__(self, loadgen: Command, vendor: Path, bridge: Path, processes: dict[str, psutil.Process]) -> None:
         self.processes = processes
@@ -208,7 +209,7 @@ class _Chain:
         self._cpu_s: dict[str, float] = {}
 
     def load(self, *flags: str, direct: bool = True) -> dict[str, Any]:
-        """Run the load generator; all sockets take turns, or the bridge's alone with `direct` off."""
+        """Run the load generator. All sockets take turns; without `direct`, only the bridge's."""
         targets = self.sockets if direct else {"bridge": self.sockets["bridge"]}
         sockets = [f"--socket={name}=unix://{path}" for name, path in targets.items()]
         self._cpu_s = self._cpu()
@@ -216,7 +217,7 @@ class _Chain:
         return _report(done)
 
     def cpu_us_per_call(self, calls: int) -> dict[str, float]:
-        """CPU time of each process a call, over the last `load`; its warm-up counts too, so it is a little high."""
+        """Return the CPU time per call of each process in the last `load`. It includes the warm-up's."""
         now = self._cpu()
         return {name: (now[name] - self._cpu_s[name]) / calls * 1e6 for name in now}
 
@@ -225,7 +226,7 @@ class _Chain:
 
 
 def _report(done: "subprocess.CompletedProcess[str]") -> dict[str, Any]:
-    """What the load generator printed, if every call that it began came to a good end."""
+    """Return the load generator's report, if every call succeeded."""
     if done.returncode != 0:
         raise NotMeasured(f"the load generator ended with exit status {done.returncode}: {done.stderr.strip()}")
     result: dict[str, Any] = json.loads(done.stdout)
@@ -259,7 +260,7 @@ def _chain(directory: Path, loadgen: Command, name: str, *flags: str, delay: str
 
 @contextmanager
 def _floor(chain: _Chain) -> Iterator[None]:
-    """Three bare relays in front of the driver, as one more socket for the load."""
+    """Run three bare relays in front of the driver, as one more socket for the load."""
     vendor = chain.sockets["direct"]
     stops = [vendor, *(vendor.with_name(f"floor{number}.sock") for number in range(1, 4))]
     with Supervisor(vendor.parent) as supervisor:
@@ -283,7 +284,7 @@ class _Edges:
         self._process: subprocess.Popen[str] | None = None
 
     def up(self, count: int, *, at_once: int) -> dict[str, Any]:
-        """Dial so many, `at_once` at a time, and tell how long it took."""
+        """Dial `count` edges, `at_once` at a time, and return how long it took."""
         flags = [f"--at-once={at_once}"]
         if self._authority is not None:
             for number in range(count):
@@ -292,16 +293,16 @@ class _Edges:
         return _all_up(self._start(count, *flags), count)
 
     def still_up(self, count: int) -> None:
-        """Make sure that none of so many went away."""
+        """Check that none of `count` edges went away."""
         _all_up(self._ask(), count)
 
     def keep(self, count: int) -> None:
-        """Keep so many up, as agents would."""
+        """Keep `count` edges up, as agents would."""
         self._start(count, "--uplinks")
         self.wait_up(count)
 
     def wait_up(self, count: int) -> None:
-        """Wait until so many are up."""
+        """Wait until `count` edges are up."""
         wait_for(lambda: self._ask()["up"] == count, what=f"{count} edges up", timeout_s=300)
 
     def close(self) -> None:
@@ -345,11 +346,11 @@ class _BenchHub:
         self.hub = hub
 
     def cpu_s(self) -> float:
-        """User and system time so far."""
+        """Return its user and system time so far."""
         return float(sum(psutil.Process(self.hub.process.pid).cpu_times()[:2]))
 
     def rss_bytes(self) -> int:
-        """Resident memory."""
+        """Return its resident memory."""
         return int(psutil.Process(self.hub.process.pid).memory_info().rss)
 
     def kill(self) -> None:

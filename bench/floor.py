@@ -2,8 +2,8 @@
 
     python bench/floor.py FROM TO
 
-What three of them in a row add to a call is what three hops in Python cost on this machine before any of them does a
-thing. A figure is read beside it, because machines differ more than bridges do.
+Three of them in a row show the cost of three hops in Python on this machine that do no work. A figure is read beside
+this cost, because machines differ more than bridges do.
 """
 
 import asyncio
@@ -16,11 +16,11 @@ _MOST_BYTES = 65_536
 
 
 def _join(near: socket.socket, far: socket.socket) -> None:
-    """From now on, what comes in at either end goes out at the other, and the end of one is the end of both."""
+    """Pass bytes from each end to the other; when one end closes, close both."""
     loop = asyncio.get_running_loop()
 
     def carry(source: socket.socket, sink: socket.socket) -> None:
-        # A bench's calls are small: one that does not fit the sink's buffer breaks the relay, and the figure with it.
+        # A bench's calls are small. One that does not fit the sink's buffer breaks the relay, and the figure with it.
         if data := source.recv(_MOST_BYTES):
             sink.sendall(data)
             return

@@ -1,7 +1,7 @@
 """Figures beside the real kubelet: the same driver, one pod after another, in turns, on the same machine.
 
-The kubelet has the periods of its defaults. Its clock starts when the API server has answered that there is a pod; the
-agent's starts when the pod's YAML gets its name among the manifests, so that the hub is part of its time. Both stop
+The kubelet has the periods of its defaults. Its clock starts when the API server has answered that there is a pod. The
+agent's clock starts when the pod's YAML gets its name among the manifests, so the hub is part of its time. Both stop
 when the driver has answered NodePublishVolume, by the driver's own log.
 """
 
@@ -20,7 +20,7 @@ from bench.edge_figures import left_out
 from bench.figures import Command, Figure, at_share
 from bench.load_node import LoadNode, cpu_s
 from bench.peers import find_peer, missing_peers
-from cloud.sync.manifest_files import SETTLE_S
+from cloud.sources.manifests.manifest_files import SETTLE_S
 from tests.peers.kubelet.kubelet_process import IMAGE, Kubelet
 from tests.peers.kubelet.recorder import Recorder
 from tests.peers.kubelet.registrar_stand_in import RegistrarStandIn
@@ -36,11 +36,11 @@ _SLOW_S = 120.0
 _NODE = "bench-node"
 _PEERS = ("etcd", "kube-apiserver", "kube-controller-manager", "kubelet", "fakeruntime")
 _LARGE_BYTES = 300
-"""A chunk on the link of at least so many bytes carries an object: pings and acknowledgements are smaller."""
+"""A chunk on the link of at least this size carries an object: pings and acknowledgements are smaller."""
 
 
 def beside_kubelet(directory: Path, _loadgen: Command) -> list[Figure]:
-    """From a pod to its mounted volume, and what that costs."""
+    """Measure from a pod to its mounted volume, and the CPU time of that."""
     missing = missing_peers(*_PEERS) if os.geteuid() == 0 else "only root can mount"
     if missing:
         return left_out(("pod known to volume published", "CPU time a mount cycle"), missing)
@@ -57,11 +57,11 @@ def beside_kubelet(directory: Path, _loadgen: Command) -> list[Figure]:
 
 @dataclass
 class _Way:
-    """One volume's way.
+    """The times of one volume.
 
     Attributes:
         total_s: from the pod to the end of NodePublishVolume.
-        driver_s: how long the driver worked on it.
+        driver_s: the driver's part of it.
         hub_s: until the first object left the hub.
     """
 
@@ -79,7 +79,7 @@ def _measure(
     for (name, handle), (other, other_handle) in zip(ours, theirs, strict=True):
         new, ready = _written(node, pod(f"p-{name}", name), file=f"p-{name}")
         new.rename(ready)
-        began = time.time() + SETTLE_S  # before that it may be half a file
+        began = time.time() + SETTLE_S  # before that the hub may see half a file
         agent.append(_way(node, handle, began))
         agent[-1].hub_s = _left_hub(node, began) - began
         cluster.api.create(cluster.pod(f"p-{other}", other))
@@ -126,7 +126,7 @@ def _ms(ways: list[_Way]) -> list[int]:
 
 
 class _Costs:
-    """CPU time of processes from now on, without what they need while nothing happens."""
+    """CPU time of processes from now on, without their idle share."""
 
     def __init__(self, *pids: int) -> None:
         self._processes = [psutil.Process(pid) for pid in pids]
@@ -136,7 +136,7 @@ class _Costs:
         self._idle = [(now - then) / _IDLE_S for now, then in zip(self._cpu_s, before, strict=True)]
 
     def a_cycle_ms(self) -> list[float]:
-        """Of each, for one of the pods that came and went since."""
+        """Return the CPU time of each process per pod that came and went since."""
         past_s = time.monotonic() - self._began
         spent = zip(self._now(), self._cpu_s, self._idle, strict=True)
         return [(now - then - idle * past_s) / _TIMES * 1000 for now, then, idle in spent]
@@ -145,24 +145,24 @@ class _Costs:
         return [cpu_s(process) for process in self._processes]
 
 
-# ---- what both mount -----------------------------------------------------------------------------------------------
+# ---- volumes of both ---------------------------------------------------------------------------------------------
 
 
 def _handles(node: LoadNode, prefix: str) -> dict[str, str]:
-    """New volumes of the driver, by name."""
+    """Create volumes of the driver, and return their handles by name."""
     names = [f"{prefix}{number:02}" for number in range(_TIMES)]
     return {name: node.make_volume(name, size_bytes=1 << 20) for name in names}
 
 
 def _written(node: LoadNode, *objects: Object, file: str) -> tuple[Path, Path]:
-    """A manifest that needs only its name, and that name."""
+    """Write a manifest under a temporary name; return that path and the final one."""
     new = node.manifests / f".{file}.new"
     new.write_text(yaml.safe_dump_all(objects))
     return new, node.manifests / f"{file}.yaml"
 
 
 def _way(node: LoadNode, handle: str, began: float) -> _Way:
-    """Wait until a volume is published."""
+    """Wait until a volume is published, and return its times."""
 
     def ended() -> list[Call]:
         return [call for call in _calls(node, handle, "NodePublishVolume") if call.end and call.code == "OK"]
@@ -194,7 +194,7 @@ def _wait_unstaged(node: LoadNode, handles: list[str]) -> None:
 
 
 class _DefaultKubelet(Kubelet):
-    """A kubelet that does everything as often as upstream's does: what it costs is measured."""
+    """A kubelet with upstream's periods, because its cost is measured."""
 
     def _configuration(self, endpoint: str) -> dict[str, object]:
         hurried = {"syncFrequency", "nodeStatusUpdateFrequency", "volumeStatsAggPeriod"}
@@ -209,7 +209,7 @@ class _Cluster:
     kubelet: Kubelet
 
     def add_volumes(self, handles: dict[str, str]) -> None:
-        """Make the driver's volumes known, and their claims bound."""
+        """Create PersistentVolumes of the driver with bound claims."""
         self.api.create(csi_driver())
         for name, handle in handles.items():
             for each in volume(name, handle):
@@ -221,7 +221,7 @@ class _Cluster:
             )  # fmt: skip
 
     def pod(self, name: str, claim: str) -> Object:
-        """A pod of this node; its container runs as soon as it has its volume."""
+        """Return a pod of this node; its container runs as soon as it has its volume."""
         made = pod(
             name, claim, nodeName=_NODE, tolerations=[{"operator": "Exists"}], terminationGracePeriodSeconds=0,
             enableServiceLinks=False, automountServiceAccountToken=False,
@@ -232,7 +232,7 @@ class _Cluster:
 
 @contextmanager
 def _cluster(directory: Path, vendor: Path) -> Iterator[_Cluster]:
-    """A control plane and a kubelet that the driver is registered with."""
+    """Run a control plane and a kubelet with which the driver is registered."""
     plane = ControlPlane(directory / "plane", peer=find_peer, nodes=(_NODE,))
     kubelet: Kubelet | None = None
     recorder = Recorder(vendor, look=frozenset)  # it only serves the registration

@@ -1,4 +1,4 @@
-"""A load node: an edge node whose driver is the load generator's, which mounts at once and in earnest."""
+"""A load node: an edge node with the load generator's driver, which mounts at once, with real mounts."""
 
 import json
 import subprocess
@@ -18,30 +18,30 @@ from tests.support.waiting import wait_for
 
 _SLOW_S = 120.0
 _QUIET_S = 0.05
-"""CPU time in a second: the hub looks at its manifests now and then."""
+"""CPU time in a second: the hub reads its manifests now and then."""
 
 _USUAL = ("--keepalive=20s",)
-"""As it is where nobody waits for a test."""
+"""Longer than the tests' keepalive (3 s), which lets a test notice a dead link early."""
 
 
 class LoadNode(EdgeNode):
     """Hub, agent and driver, with a meter on the link.
 
     Attributes:
-        meter: what went between agent and hub.
+        meter: measures the bytes between agent and hub.
     """
 
     meter: Meter
 
     def __init__(self, directory: Path, loadgen: Sequence[str] = ()) -> None:
-        """A node of which nothing runs yet; without the load generator's driver it has the test driver."""
+        """Begin with nothing running. Without the load generator's driver the node uses the test driver."""
         logs = directory / "logs"
         logs.mkdir()
         super().__init__(directory, logs)
         self._loadgen = loadgen
 
     def start_cloud(self) -> None:
-        """Start driver, hub and meter; the agent is to be started when there is something to mount."""
+        """Start driver, hub and meter. Start the agent when there is something to mount."""
         self.driver = self._start_driver()
         self.write(csi_driver(), file="driver")
         self.bridge.start_hub(f"--manifests={self.manifests}", *_USUAL)
@@ -55,23 +55,23 @@ class LoadNode(EdgeNode):
         )
 
     def write_json(self, objects: Sequence[Object], *, file: str) -> None:
-        """Write objects to files of the manifests, a thousand each, as JSON: the hub reads that in a moment."""
+        """Write objects to files of the manifests, a thousand each. They are JSON, which the hub reads quickly."""
         for number, start in enumerate(range(0, len(objects), 1000)):
             new = self.manifests / f".{file}.new"
             new.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": objects[start : start + 1000]}))
             new.replace(self.manifests / f"{file}-{number}.json")
 
     def published_since(self, at: float) -> list[Call]:
-        """The volumes that the driver has published since a moment, in the order in which that ended."""
+        """Return the volumes that the driver has published since a moment, in the order of completion."""
         ended = [call for call in self.driver.calls("NodePublishVolume") if call.code == "OK" and (call.end or 0) >= at]
         return sorted(ended, key=lambda call: call.end or 0.0)
 
     def wait_all_published(self, count: int, *, since: float) -> list[Call]:
-        """Wait until so many volumes have been published after a moment."""
+        """Wait until `count` volumes were published after a moment."""
         log = self.driver.state / "calls.jsonl"
 
         def look() -> bool:
-            # Not parsed before the lines may all be there: the bench must not cost what it measures.
+            # The log is parsed only when all lines may be there: the bench must not disturb the measurement.
             if not log.exists() or log.read_bytes().count(b'"NodePublishVolume"') < 2 * count:
                 return False
             return len(self.published_since(since)) >= count
@@ -80,7 +80,7 @@ class LoadNode(EdgeNode):
         return self.published_since(since)
 
     def reconnect(self, meanwhile: Callable[[], None] = lambda: None) -> dict[str, int]:
-        """Cut the link, and let it be mended after `meanwhile`: the bytes that bring both sides in step again."""
+        """Cut the link, run `meanwhile`, and return the bytes that bring both sides in step again."""
         since, links = time.time(), len(self.meter.ups)
         with self.meter.closed():
             meanwhile()
@@ -90,7 +90,7 @@ class LoadNode(EdgeNode):
         return {way: self.meter.bytes_since(since, down=way == "down") for way in ("down", "up")}
 
     def wait_hub_read(self) -> None:
-        """Wait until the hub has read the manifests: until it has nothing to do any more."""
+        """Wait until the hub has read the manifests, which means until it is idle."""
         wait_for(lambda: _is_quiet(self.hub_process), what="quiet hub", timeout_s=_SLOW_S)
 
     @property
@@ -137,7 +137,7 @@ class LoadNode(EdgeNode):
 
 
 def cpu_s(process: psutil.Process) -> float:
-    """User and system time of a process so far."""
+    """Return the user and system time of a process so far."""
     return float(sum(process.cpu_times()[:2]))
 
 
@@ -148,7 +148,7 @@ def _is_quiet(process: psutil.Process) -> bool:
 
 
 def pods_with_a_volume(count: int, *, secrets: str = "") -> list[Object]:
-    """So many pods with a claim and a volume each; with three Secrets each, if one is given for all."""
+    """Return `count` pods with a claim and a volume each; with three Secrets each if `secrets` is given."""
     found: list[Object] = []
     for number in range(count):
         name = f"v{number:04}"
@@ -169,5 +169,5 @@ def pods_with_a_volume(count: int, *, secrets: str = "") -> list[Object]:
 
 
 def pods_without_volumes(count: int) -> list[Object]:
-    """So many pods that are on the node and mount nothing."""
+    """Return `count` pods that are on the node and mount nothing."""
     return [pod(f"idle{number:05}") for number in range(count)]

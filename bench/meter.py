@@ -1,6 +1,7 @@
-"""A meter: a relay before the hub that notes when how many bytes went which way.
+"""A meter: a relay in front of the hub that notes the time, size and direction of all bytes.
 
-It runs in a thread: it is used where few bytes pass while a bench waits, and where a bench counts and does not time.
+It runs in a thread of the bench. It is used where few bytes pass while the bench waits, or where the bench counts bytes
+and measures no time.
 """
 
 import contextlib
@@ -15,12 +16,12 @@ _MOST_BYTES = 262_144
 
 @dataclass(frozen=True)
 class Chunk:
-    """What went through at once.
+    """Bytes that went through at once.
 
     Attributes:
         at: seconds since the epoch.
-        down: whether it came from the hub.
-        size_bytes: how much it was.
+        down: they came from the hub.
+        size_bytes: their number.
     """
 
     at: float
@@ -32,9 +33,9 @@ class Meter:
     """A relay.
 
     Attributes:
-        address: where to dial.
-        chunks: what went through, in order.
-        ups: when each connection was made, in seconds since the epoch.
+        address: the address to dial.
+        chunks: all chunks, in order.
+        ups: the time of each connection, in seconds since the epoch.
     """
 
     def __init__(self, to: str) -> None:
@@ -49,16 +50,16 @@ class Meter:
         threading.Thread(target=self._accept, name="meter", daemon=True).start()
 
     def bytes_since(self, at: float, *, down: bool) -> int:
-        """What went one way after a moment."""
+        """Return the bytes that went one way after a moment."""
         return sum(chunk.size_bytes for chunk in list(self.chunks) if chunk.at >= at and chunk.down is down)
 
     def quiet_s(self) -> float:
-        """For how long nothing went either way."""
+        """Return for how many seconds no byte went either way."""
         return time.time() - max((chunk.at for chunk in self.chunks[-4:]), default=0.0)
 
     @contextlib.contextmanager
     def closed(self) -> Iterator[None]:
-        """End every connection there is, and take none meanwhile."""
+        """End every connection, and refuse new ones meanwhile."""
         self._closed = True
         self.cut()
         try:
@@ -67,13 +68,13 @@ class Meter:
             self._closed = False
 
     def cut(self) -> None:
-        """End every connection there is."""
+        """End every connection."""
         while self._open:
             with contextlib.suppress(OSError):
                 self._open.pop().shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Relay nothing more."""
+        """Stop relaying."""
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
@@ -91,7 +92,7 @@ class Meter:
     def _join(self, near: socket.socket) -> None:
         try:
             far = socket.create_connection(self._to)
-        except OSError:  # the hub is away, and so is the meter
+        except OSError:  # the hub is away, so the meter closes too
             near.close()
             return
         self.ups.append(time.time())

@@ -4,10 +4,11 @@
     make bench ARGS="--only call"  one group: call, identity, edges, herd, size, link, kubelet, volumes, idle,
                                    claims, stock, changes, objects
 
-Machines are noisy: sockets take turns in slices of half a second within one run, and the table quotes differences and
-ratios of the same run. The load comes from a Go program (`bench/loadgen`), so that it costs less than what it measures.
-Without Go it comes from Python (`bench/coarse_loadgen.py`): the table then says so, and judges no time of a call. A row
-that needs more than this machine has (root, Go, the real kubelet from the peers' cache) is left out, and says so.
+Machines are noisy. So the sockets take turns in slices of half a second within one run, and the table quotes
+differences and ratios of the same run. The load comes from a Go program (`bench/loadgen`), which costs less than the
+bridge. Without Go it comes from Python (`bench/coarse_loadgen.py`); the table then says so, and judges no time of a
+call. If this machine lacks something that a row needs (root, Go, the real kubelet from the peers' cache), the row is
+left out and says so.
 """
 
 import argparse
@@ -56,7 +57,7 @@ _TIMED = frozenset({"call", "identity"})
 
 
 def main() -> int:
-    """Measure, print the table, write the JSON."""
+    """Measure, print the table, and write the JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=sorted(GROUPS), action="append", help="measure only this group; repeatable")
     options = parser.parse_args()

@@ -1,7 +1,7 @@
-"""Figures of the hub in a cluster: how soon a change in the API is at the edge, and what each node costs the hub.
+"""Figures of the hub in a cluster: the time from a change in the API to the edge, and the hub's cost of each node.
 
 The API server and etcd are real, and the hub has the permissions of its manifests. There is no controller-manager: it
-would write to thousands of Nodes, and delete pods of those that the hub has not made yet.
+would write to thousands of Nodes, and delete pods of Nodes that the hub has not made yet.
 """
 
 import json
@@ -46,34 +46,34 @@ _PEERS = ("etcd", "kube-apiserver", "kube-controller-manager")
 _LEVELS = (500, 1_000, 2_000)
 _MANY = 10_000
 _IDLE_S = 40.0
-"""Each node's Lease is renewed four times within it."""
+"""Each node's Lease is renewed four times within this time."""
 
 _CHANGES = 600
 _CHANGES_PER_S = 20.0
 _SLOW_S = 900.0
 _SETTLE_S = 12.0
-"""After it every node has had its second heartbeat."""
+"""Within this time every node has had its second heartbeat."""
 
 _HUB_STARTS_S = 3.0
 _STRIDE = 7919
-"""A prime: one change after the other is of another node, far away in every list."""
+"""A prime: successive changes are of nodes that are far apart in every list."""
 
 _USUAL = ("--keepalive=10s", "--hello-timeout=20s")
-"""As it is where nobody waits for a test; thousands of edges say hello at the same time."""
+"""The default keepalive instead of the tests', and a longer hello timeout: thousands of edges say hello at once."""
 
 
 @dataclass(frozen=True)
 class Level:
-    """What was seen with so many nodes.
+    """The measurements with one number of nodes.
 
     Attributes:
-        nodes: how many.
-        told_s: when each change was stored at its edge, in seconds after it was asked for.
-        fanned_s: the same of one change that concerns every node.
-        idle_share: of a core, of the hub, while nothing happened but heartbeats.
+        nodes: the number of nodes.
+        told_s: for each change, the seconds from its request until it was stored at its edge.
+        fanned_s: the same for one change that concerns every node.
+        idle_share: the hub's share of a core while only heartbeats happened.
         api_share: the same of the API server.
-        change_ms: the hub's CPU time for a change, beside that.
-        rss_bytes: resident memory of the hub, without what it has without nodes.
+        change_ms: the hub's CPU time per change, without the idle share.
+        rss_bytes: the hub's resident memory, without its memory at zero nodes.
     """
 
     nodes: int
@@ -86,7 +86,7 @@ class Level:
 
 
 def changes(directory: Path, _loadgen: Command) -> list[Figure]:
-    """From a change in the API until it is stored at the edge, and what the hub pays for 500, 1,000 and 2,000 nodes."""
+    """Measure changes from the API to the edge, and the hub's cost for 500, 1,000 and 2,000 nodes."""
     if missing := missing_peers(*_PEERS):
         return [Figure("object changed in the API -> stored at the edge", f"left out: {missing}")]
     with _world(directory) as world:
@@ -94,7 +94,7 @@ def changes(directory: Path, _loadgen: Command) -> list[Figure]:
 
 
 def figures_of(levels: list[Level]) -> list[Figure]:
-    """The rows; the highest level is judged."""
+    """Return the rows; the highest level is judged."""
     most = levels[-1]
     found = []
     for what, times in (("of one node", _told), ("of all nodes", _fanned)):
@@ -131,7 +131,7 @@ def _fanned(level: Level) -> list[float]:
 
 
 def many_objects(directory: Path, _loadgen: Command) -> list[Figure]:
-    """What the hub holds of 10,000 nodes with five pods each, before and after it has told them all."""
+    """Measure the hub's memory for 10,000 nodes with five pods each, before and after all are in step."""
     name = f"hub memory, {_MANY:,} nodes of {PODS} pods"
     if missing := missing_peers(*_PEERS):
         return [Figure(name, f"left out: {missing}")]
@@ -142,9 +142,9 @@ def many_objects(directory: Path, _loadgen: Command) -> list[Figure]:
         created_s = time.monotonic() - began
         began = time.monotonic()
         world.bridge.hub.start()
-        world.edges.up(1)  # it is told nothing before the hub has listed everything
+        world.edges.up(1)  # the hub sends nothing before it has listed everything
         listed_s = time.monotonic() - began
-        time.sleep(2.0)  # what the lists needed goes back
+        time.sleep(2.0)  # memory of the lists is freed
         listed, peak = world.rss_bytes(), _peak_bytes(world.hub)
         world.edges.up(_MANY)
         time.sleep(2.0)
@@ -158,13 +158,13 @@ def many_objects(directory: Path, _loadgen: Command) -> list[Figure]:
 
 
 def _peak_bytes(process: psutil.Process) -> int:
-    """The most resident memory that it ever had."""
+    """Return the highest resident memory of a process so far."""
     lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
     (peak,) = (line for line in lines if line.startswith("VmHWM:"))
     return int(peak.split()[1]) * 1024
 
 
-# ---- what is measured ----------------------------------------------------------------------------------------------
+# ---- measured processes ----------------------------------------------------------------------------------------------
 
 
 class _ToldEdges:
@@ -175,7 +175,7 @@ class _ToldEdges:
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def up(self, count: int) -> None:
-        """Have so many, and wait until each holds all that concerns it."""
+        """Start up to `count` edges, and wait until each has all objects for it."""
         self.ask(f"up {count}")
         wait_for(
             lambda: self.ask("state") == {"up": count, "in_step": count},
@@ -185,7 +185,7 @@ class _ToldEdges:
         )
 
     def ask(self, command: str) -> Any:
-        """Give a command; what it is answered with."""
+        """Give a command, and return its answer."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(f"{command}\n")
@@ -196,7 +196,7 @@ class _ToldEdges:
         return json.loads(line)
 
     def close(self) -> None:
-        """End it."""
+        """End the process."""
         self._process.kill()
         self._process.wait()
 
@@ -210,7 +210,7 @@ class _World:
     """
 
     def __init__(self, plane: ControlPlane, bridge: Bridge, *edge_flags: str) -> None:
-        """A world without nodes."""
+        """Begin without nodes."""
         self.bridge = bridge
         self._admin = str(plane.admin_kubeconfig())
         self._api_server = psutil.Process(plane.api_server.pid)
@@ -229,7 +229,7 @@ class _World:
         return psutil.Process(self.bridge.hub.process.pid)
 
     def rss_bytes(self) -> int:
-        """What the hub has resident more than without any node."""
+        """Return the hub's resident memory, without its memory at zero nodes."""
         return int(self.hub.memory_info().rss) - self._empty_bytes
 
     def create(self, objects: Iterable[Object]) -> None:
@@ -237,7 +237,7 @@ class _World:
         with_kube(self._admin, lambda kube: create_all(kube, objects))
 
     def level(self, nodes: int) -> Level:
-        """Have so many nodes, and see what they cost and how soon they are told."""
+        """Bring the number of nodes to `nodes`, and measure."""
         self.create(objects_of_nodes(range(self._nodes, nodes)))
         self._nodes = nodes
         self.edges.up(nodes)
@@ -263,7 +263,7 @@ class _World:
         return with_kube(self._admin, lambda kube: count(kube, kind)) >= wanted
 
     def _shares(self, for_s: float) -> tuple[float, float]:
-        """What of a core hub and API server need for some time."""
+        """Return the shares of a core that hub and API server use over `for_s` seconds."""
         processes = (self.hub, self._api_server)
         began, before = time.monotonic(), [cpu_s(process) for process in processes]
         time.sleep(for_s)
@@ -272,21 +272,21 @@ class _World:
         return hub, api
 
     def _change_claims(self) -> list[float]:
-        """Change claims of nodes all over, each once; after how many seconds each is stored."""
+        """Change claims of different nodes once each; return after how many seconds each is stored."""
         claims = [node_name(number * _STRIDE % self._nodes) for number in range(min(_CHANGES, self._nodes))]
         first, self._marks = self._marks, self._marks + len(claims)
         asked = with_kube(self._admin, lambda kube: change_claims(kube, claims, per_s=_CHANGES_PER_S, first=first))
         return self._stored(asked, len(claims))
 
     def _change_driver(self) -> list[float]:
-        """Change an object of every node; after how many seconds each has stored it."""
+        """Change an object of every node; return after how many seconds each has stored it."""
         mark, self._marks = self._marks, self._marks + 1
         asked = {mark: time.time()}
         with_kube(self._admin, lambda kube: mark_object(kube, "CSIDriver", DRIVER, mark))
         return self._stored(asked, self._nodes)
 
     def _stored(self, asked: Mapping[int, float], wanted: int) -> list[float]:
-        """Wait until so many marked objects are stored; how long after their change each was."""
+        """Wait until `wanted` marked objects are stored; return the delay of each."""
         found: list[float] = []
 
         def all_there() -> bool:

@@ -1,15 +1,15 @@
-"""Told edges: many agents without kubelets in one process, for measuring what a hub pays to keep them told.
+"""Told edges: many agents without kubelets in one process, for measuring a hub's cost of sending them objects.
 
-Every edge is a real session over a real WebSocket, and has an agent's streams: it reports its driver, learns what the
-hub tells it and acknowledges that, and tells its Node, its CSINode and that its pods have their volumes. What it learns
-stays in memory, where an agent writes it to its disk first.
+Every edge is a real session over a real WebSocket with an agent's streams. It reports its driver, and learns and
+acknowledges the objects that the hub sends. It sends its Node, its CSINode, and that its pods have their volumes. It
+keeps the objects in memory; an agent writes them to its disk first.
 
     python bench/told_edges.py --hub ws://127.0.0.1:7001
 
-Commands come as lines on standard input, whose end is the process's end; each is answered with a line of JSON.
+Commands come as lines on standard input; the process ends with it. The answer to each is a line of JSON.
 
-    up N      so many edges from now on, at least; called e0, e1, ...
-    state     {"up": links, "in_step": edges that hold all that concerns them}
+    up N      at least N edges from now on, called e0, e1, ...
+    state     {"up": links, "in_step": edges that have all objects for them}
     stored    [[mark, seconds since the epoch], ...]: the objects with a mark that were stored since the last time
 """
 
@@ -32,7 +32,6 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from bench.cluster_objects import DRIVER, MARK, node_name  # noqa: E402  # a script outside the packages
-from cloud.sync.fact_kinds import MOUNTED  # noqa: E402
 from common.csi.csi_pb2 import GetPluginInfoResponse, NodeGetInfoResponse  # noqa: E402
 from common.digest import Digest  # noqa: E402
 from common.endpoint import Endpoint, hub_endpoint  # noqa: E402
@@ -41,6 +40,7 @@ from common.limits import Limits  # noqa: E402
 from common.link import Link, Stream  # noqa: E402
 from common.messages import Kind, Priority  # noqa: E402
 from common.objects import Object, Ref, Stamp, encode_body  # noqa: E402
+from common.pod_fact import MOUNTED  # noqa: E402
 from common.reports import (  # noqa: E402
     ESSENTIAL_METHODS,
     GET_PLUGIN_INFO,
@@ -61,12 +61,12 @@ _MARKED = re.compile(rf'"{re.escape(MARK)}":"(\d+)"'.encode())
 
 @dataclass
 class Tally:
-    """What all edges together have come to.
+    """The state of all edges together.
 
     Attributes:
-        up: how many links there are.
-        in_step: the names of the edges that hold all that concerns them.
-        stored: the mark of each marked object, and when it was stored, in seconds since the epoch.
+        up: the number of links.
+        in_step: the names of the edges that have all objects for them.
+        stored: the mark of each marked object, and the time when it was stored, in seconds since the epoch.
     """
 
     up: int = 0
@@ -75,16 +75,16 @@ class Tally:
 
 
 class Told:
-    """What one edge was told (`common.sync_stream.Copy`), and what it tells (`common.sync.Truth`)."""
+    """The objects that one edge has (`common.sync_stream.Copy`), and its facts (`common.sync.Truth`)."""
 
     def __init__(self, node: str, tally: Tally) -> None:
         self._node, self._tally = node, tally
         self._held: dict[Ref, Stamp] = {}
         self._facts = {fact.ref: fact for fact in _node_facts(node)}
         self.telling: Telling | None = None
-        """Who tells the facts now."""
+        """The stream that sends the facts now."""
 
-    # ---- what it was told
+    # ---- objects from the hub
 
     def sums(self) -> bytes:
         return Digest(self._held).sums()
@@ -106,7 +106,7 @@ class Told:
         return {}
 
     async def settle(self) -> None:
-        """All is stored at once."""
+        """Do nothing: all objects are stored at once."""
 
     def _put(self, item: Object, now: float) -> None:
         self._held[item.ref] = item.stamp
@@ -121,7 +121,7 @@ class Told:
         if self._facts.pop(ref, None) is not None:
             self._news(ref)
 
-    # ---- what it tells
+    # ---- facts for the hub
 
     @property
     def facts(self) -> "_Facts":
@@ -134,7 +134,7 @@ class Told:
 
 
 class _Facts:
-    """See `common.sync.Truth`."""
+    """Facts (`common.sync.Truth`)."""
 
     def __init__(self, facts: Mapping[Ref, Object]) -> None:
         self._facts = facts
@@ -152,7 +152,7 @@ class ToldEdge:
     origin = Origin.EDGE
 
     def __init__(self, node: str, tally: Tally, *, tells: bool) -> None:
-        """An edge without a link; unless it `tells`, it only learns."""
+        """Make an edge without a link. Without `tells`, it only learns."""
         self.node = node
         self._tally = tally
         self._told = Told(node, tally)
@@ -165,24 +165,24 @@ class ToldEdge:
             ]
 
     def greeted(self, link: Link) -> None:
-        """The hub said welcome."""
+        """Open the streams on an accepted link."""
         self._tally.up += 1
         self._link = link
         for stream in self._streams:
             stream.up(link)
 
     async def serve(self, _stream: Stream) -> None:
-        """Nobody calls it."""
+        """Do nothing: the hub makes no calls."""
         raise NotCarried("a call", "an edge of a bench has no drivers")
 
     def draining(self, link: Link, message: str) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     def refused(self, link: Link, reason: str, message: str) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     def closed(self, link: Link, _reason: str, _message: str) -> None:
-        """The link is gone."""
+        """Forget a link that is gone."""
         if self._link is not link:
             return
         self._link = None
@@ -207,7 +207,7 @@ class ToldEdge:
 
 
 def _node_facts(node: str) -> list[Object]:
-    """What an agent tells of itself."""
+    """Return an agent's facts about its node."""
     entry = {"name": DRIVER, "nodeID": node, "topologyKeys": ["csi-bridge.io/node"]}
     csi_node = {"apiVersion": "storage.k8s.io/v1", "kind": "CSINode", "metadata": {"name": node}}
     known = {
@@ -229,7 +229,7 @@ def _node_facts(node: str) -> list[Object]:
 
 
 def _pod_fact(pod: Object) -> Object:
-    """That a pod has its volumes."""
+    """Return the fact that a pod has its volumes."""
     ref = pod.ref
     return _fact(
         ref,
@@ -237,7 +237,10 @@ def _pod_fact(pod: Object) -> Object:
             "apiVersion": "v1",
             "kind": "Pod",
             "metadata": {"namespace": ref.namespace, "name": ref.name, "uid": pod.stamp.uid},
-            "status": {"conditions": [{"type": MOUNTED, "status": "True", "reason": "Mounted"}]},
+            "status": {
+                "conditions": [{"type": MOUNTED, "status": "True", "reason": "Mounted"}],
+                "volumes": [{"name": volume["name"], "state": "mounted"} for volume in pod.read()["spec"]["volumes"]],
+            },
         },
     )
 
@@ -254,7 +257,7 @@ def _report_of(node: str) -> DriverReport:
 
 
 class _Edges:
-    """All edges. `obey()` a command."""
+    """All edges."""
 
     def __init__(self, hub: Endpoint, *, tells: bool) -> None:
         self._hub, self._tells = hub, tells
@@ -262,7 +265,7 @@ class _Edges:
         self._tasks: list[asyncio.Task[None]] = []
 
     def obey(self, line: str) -> object:
-        """What a command is answered with."""
+        """Run a command, and return its answer."""
         match line.split():
             case ["up", count]:
                 for number in range(len(self._tasks), int(count)):
@@ -279,12 +282,12 @@ class _Edges:
 
 
 async def main() -> None:
-    """Obey until standard input ends."""
+    """Run commands until standard input ends."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--hub", type=hub_endpoint, required=True)
     parser.add_argument("--silent", action="store_true", help="learn, and tell nothing: Kubernetes has the Nodes")
     options = parser.parse_args()
-    logging.disable(logging.WARNING)  # thousands of edges would say the same
+    logging.disable(logging.WARNING)  # thousands of edges would log the same
     edges = _Edges(options.hub, tells=not options.silent)
     reader = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)

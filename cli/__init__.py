@@ -2,15 +2,16 @@
 
 Read in this order:
 
-* `main`: all sub-commands. Each imports its code only when it runs.
-* `options`, `goflags`: settings as flags, in Go's spelling too.
+* `main`: all commands. Each imports its code only when it runs.
+* `options`, `command`: how a command declares a flag with its variable; `--help`, errors, Go's spelling of flags.
+* `process_options`: the flags of `hub`, `driver` and `edge run`.
 * `process`: how a long-running command starts, drains and stops.
-* `operator`, `operator_settings`: the link of a person's command to the hub on this host.
-* `call`, `call_settings`: `call`.
-* `hub_state`, `table`, `json_text`, `listing_settings`: the hub's state; tables and JSON.
-* `status`, `status_settings`, `nodes`, `volumes`: `status`, `nodes`, `volumes`.
-* `order`, `order_settings`: `forget` and `trust`.
-* `edge_volumes`, `edge_volumes_settings`: `edge volumes`.
-* `doctor`, `doctor_settings`, `demo`: `doctor` and `demo`.
+* `operator_options`, `operator`: the flags of commands for operators, and their link to the hub on this host.
+* `call`: `call`.
+* `hub_state`, `table`, `json_text`: the hub's state; tables and JSON.
+* `status`, `node_list`, `volumes`: `status`, `nodes`, `volumes`.
+* `order`: `forget` and `trust`.
+* `edge_volumes`: `edge volumes`.
+* `doctor`, `demo`: the commands of these names.
 * `reference`: writes docs/reference.md (`make reference`).
 """

@@ -10,8 +10,8 @@ from pathlib import Path
 import click
 from google.protobuf import json_format
 
-from cli.call_settings import CallSettings
 from cli.operator import connected
+from cli.operator_options import OperatorSettings
 from common.csi.methods import METHODS, Method, is_csi
 from common.errors import BridgeError
 from common.messages import Kind
@@ -64,7 +64,7 @@ def show(method: Method | None, message: bytes) -> str:
     return json.dumps(redacted(method.response.FromString(message)), indent=None if method.streaming else 2)
 
 
-async def call(settings: CallSettings, path: str, request: bytes) -> Status:
+async def call(settings: OperatorSettings, path: str, request: bytes, *, driver: str, node: str) -> Status:
     """Make the call, print each message of the answer, and return the status.
 
     Raises:
@@ -74,9 +74,9 @@ async def call(settings: CallSettings, path: str, request: bytes) -> Status:
         stream = link.open(
             Kind.CALL,
             request,
-            subject=settings.driver,
+            subject=driver,
             method=path,
-            node=settings.node or "",
+            node=node,
             call=secrets.token_hex(8),
             timeout_s=settings.timeout_s,
         )
@@ -87,12 +87,12 @@ async def call(settings: CallSettings, path: str, request: bytes) -> Status:
         return stream.status
 
 
-def run(settings: CallSettings, *, name: str, text: str) -> int:
+def run(settings: OperatorSettings, *, driver: str, node: str, name: str, text: str) -> int:
     """The command: 0 on OK, 1 on any other status, with the status on standard error."""
     path = find_method(name)
     request = encode_request(path, text)
     try:
-        status = asyncio.run(call(settings, path, request))
+        status = asyncio.run(call(settings, path, request, driver=driver, node=node))
     except BridgeError as error:
         click.echo(f"csi-bridge: {error}", err=True)
         return 1

@@ -5,12 +5,12 @@ import json
 import socket
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 
-from cli.edge_volumes_settings import EdgeVolumesSettings
 from cli.json_text import json_text
 from cli.table import printable, table, terminal_width
 from common.errors import BridgeError, timestamp
@@ -25,6 +25,25 @@ _SETTLED = {"published", "unpublishing", "unstaging", "left over"}
 
 _ANSWER_S = 10.0
 """The agent answers from memory."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """The flags of the command."""
+
+    pod: str | None
+    wait: bool
+    output: str
+    timeout_s: float
+    status: Path
+
+    @property
+    def wanted_pod(self) -> tuple[str, str] | None:
+        """Namespace and name of --pod."""
+        if self.pod is None:
+            return None
+        namespace, slash, name = self.pod.partition("/")
+        return (namespace, name) if slash else ("default", namespace)
 
 
 def ask(status: Path, *, page: str = "/volumes", timeout_s: float = _ANSWER_S) -> State:
@@ -115,45 +134,45 @@ def show(state: State, width: int | None = None) -> Iterator[str]:
         yield from map(printable, wrong)
 
 
-def run(settings: EdgeVolumesSettings) -> int:
+def run(question: Question) -> int:
     """The command: 0 if it could be told and, with --wait, all is published; else 1, with the reason on stderr."""
     try:
-        state, still = _wait(settings) if settings.wait else (_look(settings), [])
+        state, still = _wait(question) if question.wait else (_look(question), [])
     except BridgeError as error:
         click.echo(f"csi-bridge: {error}", err=True)
         return 1
-    if settings.output == "json":
+    if question.output == "json":
         click.echo(json_text(state))
     else:
         for line in show(state, terminal_width()):
             click.echo(line)
     for line in still:
-        click.echo(f"csi-bridge: not within {settings.timeout_s:g} s: {printable(line)}", err=True)
+        click.echo(f"csi-bridge: not within {question.timeout_s:g} s: {printable(line)}", err=True)
     return 1 if still else 0
 
 
-def _look(settings: EdgeVolumesSettings) -> State:
-    return select(ask(settings.status, timeout_s=min(_ANSWER_S, settings.timeout_s)), settings.wanted_pod)
+def _look(question: Question) -> State:
+    return select(ask(question.status, timeout_s=min(_ANSWER_S, question.timeout_s)), question.wanted_pod)
 
 
-def _wait(settings: EdgeVolumesSettings) -> tuple[State, list[str]]:
+def _wait(question: Question) -> tuple[State, list[str]]:
     """Look until nothing is missing or the time is up. An agent that does not answer yet is waited for, too.
 
     Raises:
         BridgeError: it did not answer in all that time.
     """
-    give_up = time.monotonic() + settings.timeout_s
+    give_up = time.monotonic() + question.timeout_s
     told: list[str] = []
     while True:
         late = time.monotonic() >= give_up
         try:
-            state = _look(settings)
+            state = _look(question)
         except BridgeError as error:
             if late:
                 raise
             still = [str(error)]
         else:
-            still = missing(state, settings.wanted_pod)
+            still = missing(state, question.wanted_pod)
             if late or not still:
                 return state, still
         for line in still:

@@ -9,7 +9,7 @@ import click
 
 from cli.json_text import json_text
 from cli.operator import connected
-from cli.operator_settings import OperatorSettings
+from cli.operator_options import OperatorSettings
 from cli.table import terminal_width
 from common.endpoint import Endpoint
 from common.errors import BridgeError

@@ -1,20 +1,18 @@
 """The command line: `csi-bridge` and its sub-commands. Each imports what it runs only when it runs."""
 
 import sys
+from typing import Any
 
 import click
 
-from cli.call_settings import CallSettings
-from cli.doctor_settings import DoctorSettings
-from cli.edge_volumes_settings import EdgeVolumesSettings
-from cli.goflags import from_go
-from cli.listing_settings import NodesSettings, VolumesSettings
-from cli.options import CONTEXT_SETTINGS, SettingsGroup, settings_options
-from cli.order_settings import ForgetSettings, TrustSettings
-from cli.status_settings import StatusSettings
+from cli import process_options
+from cli.command import CONTEXT_SETTINGS, Group
+from cli.operator_options import LOCAL_HUB, OperatorSettings, asking
+from cli.options import Text, duration_type, of_command, option
+from cli.process_options import NODE, SOCKET, TEXT
 from cloud.driver_settings import DriverSettings
 from cloud.hub_settings import HubSettings
-from common.settings import specs
+from common.parsers import driver_name
 from common.version import VERSION
 from edge.settings import AgentSettings
 
@@ -24,7 +22,11 @@ Shell completion in bash (in zsh and fish with zsh_source and fish_source):
 """
 
 
-@click.group(cls=SettingsGroup, context_settings=CONTEXT_SETTINGS, epilog=_COMPLETION)
+OUTPUT_HELP = "Form of the output; json is for programs."
+OUTPUT = option("--output", "-o", type=click.Choice(["table", "json"]), default="table", help=OUTPUT_HELP)
+
+
+@click.group(cls=Group, context_settings=CONTEXT_SETTINGS, epilog=_COMPLETION)
 @click.version_option(VERSION, prog_name="csi-bridge")
 def cli() -> None:
     """Run a vendor's CSI driver on edge nodes that the cloud cannot reach.
@@ -34,8 +36,7 @@ def cli() -> None:
     """
 
 
-@cli.command(context_settings=CONTEXT_SETTINGS)
-@settings_options(HubSettings)
+@cli.command(settings=process_options.HUB_OPTIONS)
 def hub(settings: HubSettings) -> None:
     """Run the hub in the cloud.
 
@@ -44,11 +45,10 @@ def hub(settings: HubSettings) -> None:
     from cli import process
     from cloud import uds_hub
 
-    process.run(settings, uds_hub.run, name="hub")
+    process.run(settings, uds_hub.run, name="hub", named=process_options.HUB_OPTIONS.named)
 
 
-@cli.command(context_settings=CONTEXT_SETTINGS)
-@settings_options(DriverSettings)
+@cli.command(settings=process_options.DRIVER_OPTIONS)
 def driver(settings: DriverSettings) -> None:
     """Run a proxy driver: the stock sidecars call it.
 
@@ -57,7 +57,7 @@ def driver(settings: DriverSettings) -> None:
     from cli import process
     from cloud import csi_proxy_driver
 
-    process.run(settings, csi_proxy_driver.run, name="proxy driver")
+    process.run(settings, csi_proxy_driver.run, name="proxy driver", named=process_options.DRIVER_OPTIONS.named)
 
 
 @cli.group(context_settings=CONTEXT_SETTINGS)
@@ -65,8 +65,7 @@ def edge() -> None:
     """Run the agent of an edge node, or show its volumes."""
 
 
-@edge.command("run", context_settings=CONTEXT_SETTINGS)
-@settings_options(AgentSettings)
+@edge.command("run", settings=process_options.EDGE_OPTIONS)
 def edge_run(settings: AgentSettings) -> None:
     """Run the agent of this edge node.
 
@@ -76,12 +75,37 @@ def edge_run(settings: AgentSettings) -> None:
     from cli import process
     from edge import agent
 
-    process.run(settings, agent.run, name="edge agent")
+    process.run(settings, agent.run, name="edge agent", named=process_options.EDGE_OPTIONS.named)
 
 
-@edge.command("volumes", context_settings=CONTEXT_SETTINGS)
-@settings_options(EdgeVolumesSettings)
-def edge_volumes(settings: EdgeVolumesSettings) -> None:
+@edge.command(
+    "volumes",
+    params=of_command(
+        "EDGE_VOLUMES",
+        option(
+            "--pod", type=TEXT, help="Only the volumes of this pod: NAMESPACE/NAME, or NAME in the namespace default."
+        ),
+        option(
+            "--wait",
+            type=click.BOOL,
+            help="Wait until every volume is published (with --pod: of that pod). Progress goes to stderr.",
+        ),
+        OUTPUT,
+        option(
+            "--timeout",
+            type=duration_type(),
+            default="5m",
+            help="Time limit for --wait, and for the agent's answer.",
+        ),
+        option(
+            "--status",
+            type=SOCKET,
+            default="unix:///run/csi-bridge/edge.sock",
+            help="Status socket of the agent (its --status).",
+        ),
+    ),
+)
+def edge_volumes(**question: Any) -> None:
     """Show the volumes of this node's pods.
 
     Each has its path and state. With --wait the command ends when the volumes are published. Exit code 1: the agent
@@ -89,14 +113,19 @@ def edge_volumes(settings: EdgeVolumesSettings) -> None:
     """
     from cli import edge_volumes as of_node
 
-    sys.exit(of_node.run(settings))
+    sys.exit(of_node.run(of_node.Question(**question)))
 
 
-@cli.command(context_settings=CONTEXT_SETTINGS)
+@cli.command(
+    settings=asking(
+        "CALL",
+        option("--driver", type=Text(driver_name, "NAME"), required=True, help="Name of the driver."),
+        option("--node", type=NODE, help="Edge node that gets the call. Needed if the driver runs on several."),
+    )
+)
 @click.argument("method")
 @click.argument("request_json", metavar="[JSON]", default="{}")
-@settings_options(CallSettings)
-def call(settings: CallSettings, method: str, request_json: str) -> None:
+def call(settings: OperatorSettings, driver: str, node: str | None, method: str, request_json: str) -> None:
     """Make one CSI call by hand, through the hub.
 
     METHOD is CreateVolume, Controller/CreateVolume or a whole path. JSON is the request; @FILE reads it from a file,
@@ -105,12 +134,13 @@ def call(settings: CallSettings, method: str, request_json: str) -> None:
     """
     from cli import call as by_hand
 
-    sys.exit(by_hand.run(settings, name=method, text=request_json))
+    sys.exit(by_hand.run(settings, driver=driver, node=node or "", name=method, text=request_json))
 
 
-@cli.command(context_settings=CONTEXT_SETTINGS)
-@settings_options(StatusSettings)
-def status(settings: StatusSettings) -> None:
+@cli.command(
+    settings=asking("STATUS", OUTPUT, option("--json", type=click.BOOL, hidden=True, help="The same as --output=json."))
+)
+def status(settings: OperatorSettings, output: str, *, json: bool) -> None:
     """Show an overview of the hub, and all its problems.
 
     The overview lists the edge nodes with their drivers, and the proxy drivers. For the calls and failures of each node
@@ -118,12 +148,40 @@ def status(settings: StatusSettings) -> None:
     """
     from cli import status as of_hub
 
-    sys.exit(of_hub.run(settings))
+    sys.exit(of_hub.run(settings, as_json=json or output == "json"))
 
 
-@cli.command(context_settings=CONTEXT_SETTINGS)
-@settings_options(DoctorSettings)
-def doctor(settings: DoctorSettings) -> None:
+@cli.command(
+    params=of_command(
+        "DOCTOR",
+        option("--hub", type=LOCAL_HUB, help="UNIX socket of a hub on this host (its --uds). Unset: its usual path."),
+        option(
+            "--endpoint",
+            type=SOCKET,
+            multiple=True,
+            help="Socket of a proxy driver on this host (its --endpoint). Unset: its usual path.",
+        ),
+        option(
+            "--status",
+            type=SOCKET,
+            help="Status socket of an edge agent on this host (its --status). Unset: its usual path.",
+        ),
+        option(
+            "--kubeconfig",
+            type=TEXT,
+            help="Kubernetes cluster to look at beside the hub: a kubeconfig file, or in-cluster. Unset: the hub's "
+            "own.",
+        ),
+        option("--output", "-o", type=click.Choice(["text", "json"]), default="text", help=OUTPUT_HELP),
+        option(
+            "--timeout",
+            type=duration_type("100ms", "10m"),
+            default="10s",
+            help="Time limit for each check.",
+        ),
+    )
+)
+def doctor(**question: Any) -> None:
     """Check this host for faults, and suggest remedies.
 
     It looks at the hub, the proxy drivers and the edge agent that it finds by their usual sockets, or by those given.
@@ -131,39 +189,36 @@ def doctor(settings: DoctorSettings) -> None:
     """
     from cli.doctor import command
 
-    sys.exit(command.run(settings))
+    sys.exit(command.run(command.Question(**question)))
 
 
-@cli.command(context_settings=CONTEXT_SETTINGS)
-@settings_options(NodesSettings)
-def nodes(settings: NodesSettings) -> None:
+@cli.command(settings=asking("NODES", OUTPUT))
+def nodes(settings: OperatorSettings, output: str) -> None:
     """Show each edge node in detail, with its last failed call.
 
     Each node has its address and the number of calls under way. Below stand the last failed call of each node, until a
     later call of that driver succeeds there, and the peers that the hub refused.
     """
-    from cli import nodes as of_hub
+    from cli import node_list as of_hub
 
-    sys.exit(of_hub.run(settings))
+    sys.exit(of_hub.run(settings, as_json=output == "json"))
 
 
-@cli.command(context_settings=CONTEXT_SETTINGS)
-@settings_options(VolumesSettings)
-def volumes(settings: VolumesSettings) -> None:
+@cli.command(settings=asking("VOLUMES", OUTPUT))
+def volumes(settings: OperatorSettings, output: str) -> None:
     """Show the volumes of all edge nodes.
 
     Each has its node, PV, claim and state. The hub knows them from its --kubeconfig or --manifests, and from its nodes.
     """
     from cli import volumes as of_hub
 
-    sys.exit(of_hub.run(settings))
+    sys.exit(of_hub.run(settings, as_json=output == "json"))
 
 
-@cli.command(context_settings=CONTEXT_SETTINGS)
+@cli.command(settings=asking("FORGET"))
 @click.argument("node")
 @click.argument("driver", default="")
-@settings_options(ForgetSettings)
-def forget(settings: ForgetSettings, node: str, driver: str) -> None:
+def forget(settings: OperatorSettings, node: str, driver: str) -> None:
     """Let the hub forget a node, or one driver of it.
 
     Use it for a NODE that is gone for good, or for a DRIVER that no longer runs there. The hub refuses while the node
@@ -174,9 +229,8 @@ def forget(settings: ForgetSettings, node: str, driver: str) -> None:
     sys.exit(order.run(settings, order.forget(settings, node=node, driver=driver)))
 
 
-@cli.command(context_settings=CONTEXT_SETTINGS)
-@settings_options(TrustSettings)
-def trust(settings: TrustSettings) -> None:
+@cli.command(settings=asking("TRUST"))
+def trust(settings: OperatorSettings) -> None:
     """Tell the hub that its records are complete again.
 
     First see by `status` that every node and its drivers are back. After a hub has lost its records, it refuses calls
@@ -187,7 +241,7 @@ def trust(settings: TrustSettings) -> None:
     sys.exit(order.run(settings, order.trust(settings)))
 
 
-@cli.command(context_settings=CONTEXT_SETTINGS)
+@cli.command()
 def demo() -> None:
     """Show a volume's whole life on this machine.
 
@@ -205,10 +259,4 @@ def demo() -> None:
 
 def main() -> None:
     """The console script."""
-    argv = sys.argv[1:]
-    if argv[:1] == ["driver"]:
-        found = specs(DriverSettings)
-        names = [alias.lstrip("-") for spec in found for alias in (spec.flag, *spec.aliases) if spec.metavar]
-        switches = [spec.flag.lstrip("-") for spec in found if not spec.metavar]
-        argv = ["driver", *from_go(argv[1:], names=names, switches=switches)]
-    cli.main(args=argv, prog_name="csi-bridge")
+    cli.main(prog_name="csi-bridge")

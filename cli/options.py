@@ -1,125 +1,234 @@
-"""An option: a setting as a flag of the command line and a variable of the environment.
+"""An option: a flag of a command with its variable, type, default and help, declared once.
 
-The settings themselves, their parsers and their checks are in `common.settings`; here they only get their texts, a
-line of `--help` each, and exit code 2 when one is wrong. click is the only reader of the environment.
+Rules:
+* `option()` declares one. Its default is a text, as an operator writes it: `--help` prints it, and it is read like a
+  value that an operator gave.
+* A wrong value ends the command with exit code 2 and a message with the variable, the flag, the value and the values
+  that are allowed.
+* A flag wins over its variable. An empty variable counts as not set (a Helm value left blank).
 """
 
-import functools
-from collections.abc import Callable
-from typing import Any, TypeVar
+import copy
+import dataclasses
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Generic, TypeVar
 
 import click
 
 from common.errors import SettingsError
-from common.settings import Settings, Spec, specs
+from common.parsers import duration, size
 
-S = TypeVar("S", bound=Settings)
-R = TypeVar("R")
+S = TypeVar("S")
 
-CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 120}
-"""For each command: both spellings of help, and lines as wide as the terminal up to 120."""
-
-
-HEADINGS = {
-    "required": "Required",
-    "": "Options",
-    "tls": "TLS",
-    "logs": "Logs and health",
-    "tuning": "Tuning (the defaults fit most sites)",
-}
-"""The headings of `--help` by group, in their order."""
+_SHOWN_CHARS = 100
+"""An error quotes this much of a wrong value: enough to recognise it, too little to fill a log."""
 
 
-class _TextOption(click.Option):
-    """An option whose variable arrives as it was written: click would take a switch's `maybe` for unset."""
+class Text(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.5 only
+    """The type of an option whose value a function reads (`common.parsers`).
 
-    def __init__(self, *args: Any, group: str, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self.group = group
-
-    def value_from_envvar(self, ctx: click.Context) -> str | tuple[str, ...] | None:
-        text = self.resolve_envvar_value(ctx)
-        return tuple(text.split()) if text is not None and self.multiple else text
-
-
-class SettingsCommand(click.Command):
-    """A command whose `--help` lists required flags first, then the usual ones, then each group under its heading."""
-
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options, group by group."""
-        for group, heading in HEADINGS.items():
-            records = [
-                record
-                for param in self.get_params(ctx)
-                if isinstance(param, click.Option)
-                and getattr(param, "group", "") == group
-                and (record := param.get_help_record(ctx)) is not None
-            ]
-            if records:
-                with formatter.section(heading):
-                    formatter.write_dl(records)
-
-
-class SettingsGroup(click.Group):
-    """A group of such commands."""
-
-    command_class = SettingsCommand
-    group_class = type
-
-
-def group_of(spec: Spec) -> str:
-    """The group of `HEADINGS` that a setting stands in."""
-    return spec.group or ("required" if spec.required else "")
-
-
-def settings_options(settings: type[S]) -> Callable[[Callable[..., R]], Callable[..., R]]:
-    """A decorator that gives a click command the options of `settings`, and calls it with one argument, `settings`.
-
-    A wrong value ends the command with exit code 2 and a message that names the flag and the variable. The flag wins
-    over the variable; an empty variable counts as not set (a Helm value left blank).
+    Attributes:
+        name: a word for the value in `--help`.
+        unit: the unit of the value, with which the names of such values end (`_s`); empty without one.
     """
 
-    def decorate(function: Callable[..., R]) -> Callable[..., R]:
-        @functools.wraps(function)
-        def command(**given: Any) -> R:
-            texts = {spec.name: given.pop(spec.name) for spec in specs(settings)}
-            try:
-                effective = settings.from_texts({name: text for name, text in texts.items() if text not in {None, ()}})
-            except SettingsError as error:
-                raise click.UsageError(str(error)) from error
-            return function(settings=effective, **given)
+    def __init__(self, read: Callable[[str], Any], name: str, *, low: str = "", high: str = "", unit: str = "") -> None:
+        """A type of that name; `low` and `high` are inclusive, and written as an operator would."""
+        self.name, self.unit = name, unit
+        self._read, self._low, self._high = read, low, high
 
-        wrapped: Callable[..., R] = command
-        for spec in reversed(specs(settings)):
-            wrapped = _option(spec)(wrapped)
-        return wrapped
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The value of a text.
 
-    return decorate
-
-
-def _option(spec: Spec) -> Callable[[Callable[..., R]], Callable[..., R]]:
-    takes_value: dict[str, Any] = {"metavar": spec.metavar, "multiple": spec.repeatable}
-    is_switch: dict[str, Any] = {"is_flag": True, "flag_value": "true"}
-    return click.option(
-        spec.flag,
-        *spec.aliases,
-        spec.name,
-        cls=_TextOption,
-        type=str,
-        default=None,
-        envvar=spec.variable,
-        help=_help(spec),
-        hidden=spec.hidden,
-        group=group_of(spec),
-        **(takes_value if spec.metavar else is_switch),
-    )
+        Raises:
+            click.BadParameter: the function refuses it, or it is out of bounds.
+        """
+        try:
+            found = self._read(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+        if self._low and not self._read(self._low) <= found <= self._read(self._high):
+            self.fail(f"must be at least {self._low} and at most {self._high}", param, ctx)
+        return found
 
 
-def _help(spec: Spec) -> str:
-    facts = [
-        "required" if spec.required else f"default: {spec.default or 'unset'}",
-        f"unit: {spec.unit}" if spec.unit else "",
-        "repeatable" if spec.repeatable else "",
-        f"env: {spec.variable}",
-    ]
-    return f"{spec.help}  [{'; '.join(filter(None, facts))}]"
+def duration_type(low: str = "", high: str = "") -> Text:
+    """The type of an option with a duration."""
+    return Text(duration, "DURATION", low=low, high=high, unit="_s")
+
+
+def size_type(low: str, high: str) -> Text:
+    """The type of an option with a number of bytes."""
+    return Text(size, "SIZE", low=low, high=high, unit="_bytes")
+
+
+class FilePath(click.Path):
+    """The type of an option with a path. Whether the file exists is for its user to find out."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The path of a text.
+
+        Raises:
+            click.BadParameter: it is empty, or has a NUL.
+        """
+        if not value or "\0" in value:
+            self.fail("must be a path", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+class Option(click.Option):
+    """One option. `option()` makes it.
+
+    Attributes:
+        envvar: its variable, where it belongs to a command (`of_command`).
+        group: its heading in `--help`, a key of `cli.command.HEADINGS`.
+        unit: the noun that a number counts, where the type does not say it ("nodes"); may be empty.
+    """
+
+    def __init__(self, flags: Sequence[str], *, group: str, unit: str, allowed: str, **how: Any) -> None:
+        """Made by `option()`; `allowed` says which values click's own type takes."""
+        super().__init__(flags, **how)
+        self.group = group or ("required" if self.required else "")
+        self.unit = unit
+        self._allowed = allowed
+
+    @property
+    def label(self) -> str:
+        """The variable and the flag, as errors name the option."""
+        return f"{self.envvar} or {self.opts[0]}"
+
+    @property
+    def default_text(self) -> str:
+        """The default as an operator would write it; empty if there is none."""
+        return self.default if isinstance(self.default, str) else ""
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        """The two columns of `--help`, with default, unit and variable at the end."""
+        record = super().get_help_record(ctx)
+        facts = [
+            "required" if self.required else f"default: {self.default_text or 'unset'}",
+            f"unit: {self.unit}" if self.unit else "",
+            "repeatable" if self.multiple else "",
+            f"env: {self.envvar}",
+        ]
+        return record and (record[0].rstrip(), f"{self.help}  [{'; '.join(filter(None, facts))}]")
+
+    def process_value(self, ctx: click.Context, value: Any) -> Any:
+        """The value of a text.
+
+        Raises:
+            SettingsError: it is missing.
+        """
+        try:
+            return super().process_value(ctx, value)
+        except click.MissingParameter:
+            what = (self.help or "").rstrip(".")
+            raise SettingsError(self.label, None, f"required: {what[:1].lower()}{what[1:]}") from None
+
+    def type_cast_value(self, ctx: click.Context, value: Any) -> Any:
+        """The value of a text, or of each text of a repeatable option.
+
+        Raises:
+            SettingsError: one is wrong.
+        """
+        if self.multiple:
+            return tuple(self._read(text, ctx) for text in value or ())
+        return None if value is None else self._read(value, ctx)
+
+    def _read(self, text: str, ctx: click.Context) -> Any:
+        if any(len(flag) == 2 for flag in self.opts):  # click reads -v=5 as -v with the value =5
+            text = text.removeprefix("=")
+        try:
+            return self.type.convert(text, self, ctx)
+        except click.BadParameter as error:
+            raise SettingsError(self.label, _shown(text), self._allowed or error.message) from None
+
+
+def option(*flags: str, type: Any, group: str = "", unit: str = "", **how: Any) -> Option:  # noqa: A002  # click's word
+    """Declare an option; arguments as for `click.option`, and as `Option` has them.
+
+    Its value is called like its first flag, with the unit of its type: `--keepalive` gives `keepalive_s`.
+    """
+    metavar, allowed = _words(type)
+    if not metavar:  # a switch
+        how["default"] = "false"
+    if not how.get("required"):
+        how.setdefault("default", None)
+    if not any(flag.isidentifier() for flag in flags):
+        flags = (*flags, flags[0].lstrip("-").replace("-", "_") + getattr(type, "unit", ""))
+    return Option(flags, type=type, metavar=metavar, allowed=allowed, group=group, unit=unit, **how)
+
+
+def _words(type_: Any) -> tuple[str, str]:
+    """A word for a type's values in `--help`, and the values that it allows if its own errors do not say it."""
+    match type_:
+        case click.Choice():
+            return "|".join(type_.choices), f"must be one of {', '.join(type_.choices)}"
+        case click.IntRange():
+            return "N", f"must be a whole number from {type_.min} to {type_.max}"
+        case click.Path():
+            return "PATH", ""
+    return ("", "must be true or false") if type_ is click.BOOL else (type_.name, "")
+
+
+def _shown(text: str) -> str:
+    """A wrong value in one line; with blanks or control characters it is quoted."""
+    text = text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}…"
+    return text if text.isprintable() and " " not in text else json.dumps(text)
+
+
+def of_command(name: str, *declared: Option) -> list[Option]:
+    """The options with the variables of a command: `HUB` gives `CSI_BRIDGE_HUB_LISTEN`."""
+    own = [copy.copy(one) for one in declared]
+    for one in own:
+        one.envvar = f"CSI_BRIDGE_{name}_{one.opts[0].lstrip('-').replace('-', '_').upper()}"
+    return own
+
+
+class Options(Generic[S]):
+    """The options of one command, from whose values it makes its settings."""
+
+    def __init__(self, settings: type[S], command: str, *declared: Option) -> None:
+        """The options with the variables of `command`; the settings are a dataclass, and each field has an option."""
+        self.settings = settings
+        self.all = of_command(command, *declared)
+
+    def make(self, values: dict[str, Any]) -> S:
+        """The settings of some values by name, which are taken out of them.
+
+        Raises:
+            SettingsError: the values do not fit each other.
+        """
+        names = [field.name for field in dataclasses.fields(self.settings)]  # type: ignore[arg-type]  # a dataclass
+        try:
+            return self.settings(**{name: values.pop(name) for name in names})
+        except SettingsError as error:
+            raise self.named(error) from error.__cause__
+
+    def read(self, texts: Mapping[str, str | Sequence[str]]) -> S:
+        """The settings of some texts by name. Flags and variables of this process do not count.
+
+        Raises:
+            SettingsError: a text is wrong, or a required one is missing.
+        """
+        ctx = click.Context(click.Command(None))
+        values = {}
+        for one in self.all:
+            given: Any = texts.get(one.name)
+            given = one.get_default(ctx) if given is None else given
+            if not one.multiple and isinstance(given, list):
+                given = given[0]
+            values[one.name] = one.process_value(ctx, given)
+        return self.make(values)
+
+    def default(self, name: str) -> Any:
+        """The default of an option."""
+        (found,) = (one for one in self.all if one.name == name)
+        ctx = click.Context(click.Command(None))
+        return found.process_value(ctx, found.get_default(ctx))
+
+    def named(self, error: SettingsError) -> SettingsError:
+        """The error with the variable, if a part of the process raised it with the flag alone."""
+        found = next((one for one in self.all if one.opts[0] == error.variable), None)
+        return error if found is None else SettingsError(found.label, error.value, error.why)

@@ -7,7 +7,7 @@ from collections.abc import Awaitable
 import click
 
 from cli.operator import connected
-from cli.operator_settings import OperatorSettings
+from cli.operator_options import OperatorSettings
 from common.errors import BridgeError
 from common.messages import Kind
 

@@ -27,14 +27,27 @@ S = TypeVar("S", bound=ProcessSettings)
 log = logging.getLogger("csi_bridge")
 
 
-def run(settings: S, main: Callable[[S, asyncio.Event], Awaitable[None]], *, name: str) -> None:
-    """Run `main(settings, stopping)` until a signal sets `stopping` and it has drained; then exit."""
+def run(
+    settings: S,
+    main: Callable[[S, asyncio.Event], Awaitable[None]],
+    *,
+    name: str,
+    named: Callable[[SettingsError], SettingsError],
+) -> None:
+    """Run `main(settings, stopping)` until a signal sets `stopping` and the process has drained; then exit.
+
+    Args:
+        settings: for `main`.
+        main: the process.
+        name: its name in the log.
+        named: adds the variable to an error that names a flag.
+    """
     logs.configure(log_format=settings.log_format, level=settings.log_level, verbosity=settings.verbosity)
     log.info("%s %s starts: %s", name, SOFTWARE, describe(settings))
     try:
         uvloop.run(_until_stopped(settings, main))
     except SettingsError as error:
-        log.error("%s cannot start: %s", name, settings.named(error))  # noqa: TRY400  # the operator's mistake, not a bug
+        log.error("%s cannot start: %s", name, named(error))  # noqa: TRY400  # the operator's mistake, not a bug
         sys.exit(2)
     except asyncio.CancelledError:
         log.warning("%s was stopped before it had drained", name)

@@ -1,20 +1,19 @@
 """The reference: every command, flag, metric and error as Markdown, written from the code itself (`make reference`)."""
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
-from typing import get_type_hints
 
 import click
 
+from cli.command import HEADINGS, Command
 from cli.main import cli
-from cli.operator_settings import OperatorSettings
-from cli.options import HEADINGS, group_of
+from cli.operator_options import OPERATOR_OPTIONS
+from cli.options import Option, of_command
+from cli.process_options import PROCESS_OPTIONS
 from common.csi.methods import METHODS
 from common.errors import CODES
-from common.link_settings import LinkSettings
 from common.metrics import CALL_BUCKETS_S, Metrics
-from common.settings import Settings, Spec, specs
 
 _HEAD = """\
 # Reference
@@ -50,30 +49,32 @@ unchanged. [architecture.md](architecture.md#what-the-caller-is-told) says when 
 
 @dataclass(frozen=True, slots=True)
 class _Shared:
-    """Flags that several commands take, told once.
+    """A section with the flags that several commands share.
 
     Attributes:
-        settings: the class whose fields they are.
-        heading: of the section.
-        commands: which take them, for the section's first sentence.
+        options: the flags.
+        heading: the heading of the section.
+        commands: the commands, for the section's first sentence.
     """
 
-    settings: type[Settings]
+    options: tuple[Option, ...]
     heading: str
     commands: str
 
     @property
     def link(self) -> str:
-        """The section, for a command's own."""
+        """A link to the section, for the section of a command."""
         return f"[{self.heading.lower()}](#{self.heading.lower().replace(' ', '-')})"
 
 
 _SHARED = (
     _Shared(
-        LinkSettings, "Flags of every process", "`hub` (in variables HUB), `driver` (DRIVER) and `edge run` (EDGE)"
+        PROCESS_OPTIONS,
+        "Flags of every process",
+        "`hub` (in variables HUB), `driver` (DRIVER) and `edge run` (EDGE)",
     ),
     _Shared(
-        OperatorSettings,
+        OPERATOR_OPTIONS,
         "Flags of commands for operators",
         "`call`, `forget`, `nodes`, `status`, `trust` and `volumes` (in variables CALL, FORGET, …)",
     ),
@@ -97,53 +98,43 @@ def _commands(path: str, command: click.Command) -> Iterator[str]:
     ]
     usage = " ".join([path, *arguments])
     yield f"### `{usage}`\n\n{_paragraphs(command.help or '')}\n"
-    settings = _settings_of(command)
-    if settings is None:
+    if not isinstance(command, Command):
         return
-    shared = next((it for it in _SHARED if issubclass(settings, it.settings)), None)
-    told = {spec.name for spec in specs(shared.settings)} if shared is not None else set()
-    own = [spec for spec in specs(settings) if spec.name not in told]
-    if shared is not None:
-        yield f"Also: the {shared.link}.\n"
-    yield from _flags(own)
+    own = {option.name: option for option in command.options}
+    for shared in _SHARED:
+        names = {option.name for option in shared.options}
+        if names <= own.keys():
+            yield f"Also: the {shared.link}.\n"
+            own = {name: option for name, option in own.items() if name not in names}
+    yield from _flags(own.values())
 
 
 def _section(shared: _Shared) -> str:
-    table = "\n".join(_flags(specs(shared.settings)))
+    table = "\n".join(_flags(of_command("…", *shared.options)))
     return f"### {shared.heading}\n\nThey belong to {shared.commands}.\n\n{table}"
 
 
-def _flags(found: Iterable[Spec]) -> Iterator[str]:
-    """The table of some settings in the order of `--help`; nothing if there are none."""
-    shown = [spec for group in HEADINGS for spec in found if group_of(spec) == group and not spec.hidden]
+def _flags(options: Collection[Option]) -> Iterator[str]:
+    """The table of some options in the order of `--help`; nothing if there are none."""
+    shown = [option for group in HEADINGS for option in options if option.group == group and not option.hidden]
     if shown:
-        rows = [(_flag(spec), _default(spec), f"`{_variable(spec)}`", _meaning(spec)) for spec in shown]
+        rows = [(_flag(option), _default(option), f"`{option.envvar}`", _meaning(option)) for option in shown]
         yield _table(("flag", "default", "variable", "meaning"), rows)
 
 
-def _variable(spec: Spec) -> str:
-    """Its variable; of a shared setting with … for the command."""
-    flag = spec.flag.lstrip("-").replace("-", "_").upper()
-    return f"CSI_BRIDGE_…_{flag}" if spec.variable == f"CSI_BRIDGE_{flag}" else spec.variable
+def _flag(option: Option) -> str:
+    value = f"={option.metavar}" if option.metavar else ""
+    return ", ".join(f"`{flag}{value if flag.startswith('--') else ''}`" for flag in option.opts)
 
 
-def _settings_of(command: click.Command) -> type[Settings] | None:
-    return get_type_hints(command.callback).get("settings")
-
-
-def _flag(spec: Spec) -> str:
-    value = f"={spec.metavar}" if spec.metavar else ""
-    return ", ".join(f"`{flag}{value if flag.startswith('--') else ''}`" for flag in (spec.flag, *spec.aliases))
-
-
-def _default(spec: Spec) -> str:
-    if spec.required:
+def _default(option: Option) -> str:
+    if option.required:
         return "required"
-    return f"`{spec.default}` {spec.unit}".rstrip() if spec.default else "unset"
+    return f"`{option.default_text}` {option.unit}".rstrip() if option.default_text else "unset"
 
 
-def _meaning(spec: Spec) -> str:
-    return spec.help + (" Repeatable." if spec.repeatable else "")
+def _meaning(option: Option) -> str:
+    return (option.help or "") + (" Repeatable." if option.multiple else "")
 
 
 def _metrics() -> str:

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from cli.hub_state import State, tell
-from cli.nodes import conflicts, unreported
-from cli.status_settings import StatusSettings
+from cli.node_list import conflicts, unreported
+from cli.operator_options import OperatorSettings
 from cli.table import printable, table
 from common.errors import timestamp
 
@@ -50,6 +50,6 @@ def _row(node: State) -> tuple[str, ...]:
     )
 
 
-def run(settings: StatusSettings) -> int:
+def run(settings: OperatorSettings, *, as_json: bool) -> int:
     """The command: 0 if the hub told it, 1 with the reason on standard error if not."""
-    return tell(settings, show, as_json=settings.json or settings.output == "json")
+    return tell(settings, show, as_json=as_json)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from cli.hub_state import VOLUMES, State, tell
-from cli.listing_settings import VolumesSettings
+from cli.operator_options import OperatorSettings
 from cli.table import printable, table
 
 
@@ -25,9 +25,9 @@ def show(state: State, width: int | None = None) -> Iterator[str]:
         yield from map(printable, wrong)
 
 
-def run(settings: VolumesSettings) -> int:
+def run(settings: OperatorSettings, *, as_json: bool) -> int:
     """The command: 0 if the hub told it, 1 with the reason on standard error if not."""
-    return tell(settings, show, as_json=settings.output == "json", only=(VOLUMES,), about=VOLUMES)
+    return tell(settings, show, as_json=as_json, only=(VOLUMES,), about=VOLUMES)
 
 
 def _row(volume: State) -> tuple[str, ...]:

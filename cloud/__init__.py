@@ -9,9 +9,10 @@ The hub:
 * `hub_settings`: its flags.
 * `uds_hub`: serves each kind of stream. Start here.
 * `admission`, `refusals`: whether a peer may connect; the refused ones.
-* `nodes`, `node_calls`: every known edge node and its link; counts of its calls, for people.
+* `edge_nodes`, `node_calls`: every known edge node and its link; counts of its calls, for people.
 * `routing`, `placement`: which node a call is for.
 * `store`, `losses`: the nodes on disk; lost reports, until an operator settles them.
+* `kinds`, `sources`: the kinds of objects that nodes need, and the two places that objects come from.
 * `sync`: objects to the nodes, facts from the nodes.
 * `kubernetes_part`, `kube`, `kube_credentials`, `upsync`: the same with a Kubernetes API server in place of manifests.
 * `node_marks`: labels and taints of the Nodes that the hub makes.

@@ -1,6 +1,6 @@
 """An admission: whether a peer may be who its hello says it is. Pure: a table of roles and a comparison.
 
-The certificate decides (design, section 9): `CN=system:node:<name>`, `O=system:nodes` for an edge agent,
+The certificate decides: `CN=system:node:<name>`, `O=system:nodes` for an edge agent,
 `CN=csi-bridge:driver:<name>`, `O=csi-bridge:drivers` for a proxy driver on another host. On the hub's UNIX socket the
 file mode and the uid list decided already. Operators come by that socket alone.
 """

@@ -1,12 +1,14 @@
 """The proxy driver: the CSI driver that stock sidecars talk to. It forwards every call, as bytes, to the hub.
 
-Rules (contract A.1, A.4, A.7, A.8):
+Rules:
 
-* Identity and capabilities come from the cache, within milliseconds, whatever the link does. `Probe` speaks of this
-  process alone.
-* Any method under `/csi.v1.` is forwarded, known or not. The Node service is not offered here, except
-  NodeGetCapabilities, which the resizer asks (RULE A7).
-* An answer is acknowledged once it was handed to the caller's connection; before that the agent keeps it for the retry.
+* Identity and capabilities come from the cache, within milliseconds, even without a link
+  (docs/csi-contract.md#sidecars-read-capabilities-once). `Probe` reports this process only
+  (docs/csi-contract.md#probe-speaks-for-the-proxy-driver-alone).
+* Any method under `/csi.v1.` is forwarded, known or not. Of the Node service only NodeGetCapabilities is served
+  (docs/csi-contract.md#the-resizer-asks-for-node-capabilities).
+* The proxy driver acknowledges an answer when the caller's connection has taken it. Until then the agent keeps it for
+  the retry.
 """
 
 import asyncio
@@ -36,7 +38,7 @@ from common.httpd import HttpEndpoint
 from common.link import Link, Stream
 from common.messages import Kind
 from common.metrics import Metrics
-from common.relay.errors import ServerClosing
+from common.relay.errors import PeerGone, ServerClosing
 from common.relay.server import ServerCall, serve
 from common.reports import PROBE, decode_reports
 from common.standing import Standing
@@ -48,7 +50,7 @@ from common.version import introduce
 log = logging.getLogger("csi_bridge.driver")
 
 SIDECAR_MESSAGE_BYTES = 4 * 1_048_576
-"""The largest answer that a stock sidecar takes (grpc-go's default, which none of them raises: contract A.1)."""
+"""The largest answer that a stock sidecar takes: grpc-go's default, which no sidecar raises."""
 
 
 class ProxyDriver:
@@ -116,6 +118,10 @@ class ProxyDriver:
             raise self._unreachable() from error
         except CallTimeout as error:
             raise CallTimeout(f"driver {self._driver}") from error
+        except PeerGone:
+            account.status = Status(Code.CANCELLED, "the caller did not wait", self.origin)
+            stream.cancel()
+            raise
         except BaseException:
             stream.cancel()
             raise
@@ -151,7 +157,7 @@ class ProxyDriver:
         """The status for a handler that failed, and for calls that a stopping server refuses."""
         if isinstance(error, ServerClosing):
             return status_of(Draining("proxy driver"), self.origin)
-        if error is not None and not isinstance(error, CallError):
+        if error is not None and not isinstance(error, CallError | PeerGone):
             log.error("a call failed inside the proxy driver", exc_info=error)
         return status_of(error, self.origin)
 
@@ -209,6 +215,11 @@ async def run(settings: DriverSettings, stopping: asyncio.Event) -> None:
     Raises:
         SettingsError: a socket, a file or the state directory cannot be used.
     """
+    async with contextlib.AsyncExitStack() as opened:
+        await _run(settings, stopping, opened)
+
+
+async def _run(settings: DriverSettings, stopping: asyncio.Event, opened: contextlib.AsyncExitStack) -> None:
     metrics = Metrics()
     cache = IdentityCache(settings.state_dir, settings.drivername)
     proxy = ProxyDriver(settings, cache, metrics)
@@ -222,13 +233,11 @@ async def run(settings: DriverSettings, stopping: asyncio.Event) -> None:
         on_redial=metrics.redials.inc,
     )
     proxy.uplink = uplink
-    http = (
-        HttpEndpoint(
+    if settings.http is not None:
+        http = HttpEndpoint(
             settings.http, registry=metrics.registry, ready=lambda: (cache.known, "the driver is not known yet")
         )
-        if settings.http
-        else None
-    )
+        opened.push_async_callback(asyncio.to_thread, http.close)
     # Last, because it makes a file: what fails before it leaves none behind.
     sock = settings.listen_unix("endpoint", mode=settings.endpoint_mode)
     server = await serve(
@@ -240,17 +249,13 @@ async def run(settings: DriverSettings, stopping: asyncio.Event) -> None:
         on_deadline=proxy.on_deadline,
         max_connections=settings.max_connections,
     )
+    opened.push_async_callback(server.close)
     log.info("serving %s on %s", settings.drivername, settings.endpoint)
-    try:
-        async with supervised() as tasks:
-            tasks.start(uplink.run(), name="uplink")
-            await stopping.wait()
-            log.info("stopping: calls under way have %g s to finish", settings.drain_timeout_s)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(settings.drain_timeout_s):
-                    await server.drain()
-                    await uplink.drain("the proxy driver is shutting down")
-    finally:
-        await server.close()
-        if http is not None:
-            await asyncio.to_thread(http.close)
+    async with supervised() as tasks:
+        tasks.start(uplink.run(), name="uplink")
+        await stopping.wait()
+        log.info("stopping: calls under way have %g s to finish", settings.drain_timeout_s)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(settings.drain_timeout_s):
+                await server.drain()
+                await uplink.drain("the proxy driver is shutting down")

@@ -2,10 +2,10 @@
 
 Rules:
 
-* Sidecars ask once, when they start, and decide by it for as long as they run (contract A.1, RULE A2, RULE D1). So what
-  is published stays what it is until the proxy starts again; a change is stored and logged.
-* Only the vendor's own bytes are published. Nothing known yet: `GetPluginInfo` still gives the name (the snapshotter
-  exits otherwise), the rest is `NothingKnown`.
+* Published answers stay until the proxy driver restarts, because sidecars read them only when they start
+  (docs/csi-contract.md#sidecars-read-capabilities-once). A change is stored and logged.
+* Only the vendor's own bytes are published. If nothing is known yet, `GetPluginInfo` still returns the name (the
+  snapshotter exits otherwise), and any other call gets `NothingKnown`.
 """
 
 import logging

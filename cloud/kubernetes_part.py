@@ -6,20 +6,20 @@ from pathlib import Path
 from typing import Protocol
 
 from cloud.kube import Body, connect
+from cloud.sources.cluster.cluster import Cluster
+from cloud.sources.source import Source
 from cloud.sync.closures import Closures
-from cloud.sync.cluster import Cluster
 from cloud.sync.fact_files import FactFiles
 from cloud.sync.facts import FactSink
-from cloud.sync.source import Source
 from cloud.sync.streams import SyncServer
 from cloud.upsync import farewell, handover
-from cloud.upsync.claims import ClaimWriter
-from cloud.upsync.csinodes import CSINodeWriter
-from cloud.upsync.events import EventWriter
+from cloud.upsync.claim_writer import ClaimWriter
+from cloud.upsync.csinode_writer import CSINodeWriter
+from cloud.upsync.event_writer import EventWriter
 from cloud.upsync.heartbeats import Heartbeats
 from cloud.upsync.in_use import InUse
-from cloud.upsync.nodes import NodeWriter
-from cloud.upsync.pods import PodWriter
+from cloud.upsync.node_writer import NodeWriter
+from cloud.upsync.pod_writer import PodWriter
 from cloud.upsync.written_facts import Writer, WrittenFacts
 from cloud.volume_report import Entry, Placed, report
 from common.objects import Ref

@@ -10,7 +10,6 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from common.parsers import Parser
 from common.topology import NODE_SEGMENT
 
 EDGE: Final = "csi-bridge.io/edge"
@@ -69,8 +68,13 @@ class Taints:
         return [{"key": it.key, "value": it.value, "effect": it.effect} for it in self.items]
 
 
-def _read_labels(text: str) -> Labels:
-    labels: dict[str, str] = {}
+def labels(text: str) -> Labels:
+    """Labels from `a.example/b=c,d=`, as a kubelet reads --node-labels. An empty text means none.
+
+    Raises:
+        ValueError: Kubernetes would refuse them; the message says which are allowed.
+    """
+    found: dict[str, str] = {}
     for part in filter(None, text.split(",")):
         key, equals, value = part.partition("=")
         if not equals or not _is_key(key) or not _is_value(value):
@@ -79,14 +83,21 @@ def _read_labels(text: str) -> Labels:
             )
         if key == NODE_SEGMENT:
             raise ValueError(f"must not set {NODE_SEGMENT}, which is each node's own name")
-        if key in labels:
+        if key in found:
             raise ValueError("must not set one label twice")
-        labels[key] = value
-    return Labels(tuple(labels.items()))
+        found[key] = value
+    return Labels(tuple(found.items()))
 
 
-def _read_taints(text: str) -> Taints:
-    taints: dict[tuple[str, str], Taint] = {}
+def taints(text: str) -> Taints:
+    """Taints from `a.example/b=c:NoSchedule,d:NoExecute`, as a kubelet reads --register-with-taints.
+
+    An empty text means none.
+
+    Raises:
+        ValueError: Kubernetes would refuse them; the message says which are allowed.
+    """
+    found: dict[tuple[str, str], Taint] = {}
     for part in filter(None, text.split(",")):
         rest, _, effect = part.rpartition(":")
         key, _, value = rest.partition("=")
@@ -95,10 +106,10 @@ def _read_taints(text: str) -> Taints:
                 "must be taints of Kubernetes like example.com/edge=yes:NoSchedule,example.com/slow:PreferNoSchedule, "
                 f"with one of the effects {', '.join(EFFECTS)}; empty for none"
             )
-        if (key, effect) in taints:
+        if (key, effect) in found:
             raise ValueError("must not give one key the same effect twice")
-        taints[key, effect] = Taint(key, value, effect)
-    return Taints(tuple(taints.values()))
+        found[key, effect] = Taint(key, value, effect)
+    return Taints(tuple(found.values()))
 
 
 def _is_key(text: str) -> bool:
@@ -110,10 +121,3 @@ def _is_key(text: str) -> bool:
 
 def _is_value(text: str) -> bool:
     return not text or bool(len(text) <= _LONGEST_NAME_CHARS and _NAME.fullmatch(text))
-
-
-labels: Final = Parser(_read_labels, "KEY=VALUE,...")
-"""`a.example/b=c,d=` → `Labels`, as a kubelet reads --node-labels. Empty: none."""
-
-taints: Final = Parser(_read_taints, "KEY=VALUE:EFFECT,...")
-"""`a.example/b=c:NoSchedule,d:NoExecute` → `Taints`, as a kubelet reads --register-with-taints. Empty: none."""

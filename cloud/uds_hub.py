@@ -21,20 +21,20 @@ from typing import ClassVar
 
 from cloud import volume_report
 from cloud.admission import Role, admit
+from cloud.edge_nodes import Call, Nodes, Reply
 from cloud.hub_settings import HubSettings
 from cloud.node_calls import NodeCalls
-from cloud.nodes import Call, Nodes, Reply
 from cloud.placement.affinity import Affinity
 from cloud.placement.ledger import Ledger
 from cloud.placement.placement import Mode, Placement
 from cloud.placement.requests import VOLUME
 from cloud.refusals import Refusals
+from cloud.sources.manifests.good_manifests import GoodManifests
+from cloud.sources.manifests.manifests import Manifests
 from cloud.store import Store
 from cloud.sync.closures import Closures
 from cloud.sync.fact_files import FactFiles
 from cloud.sync.facts import FactSink
-from cloud.sync.good_manifests import GoodManifests
-from cloud.sync.manifests import Manifests
 from cloud.sync.streams import SyncServer
 from common.accounting import Account, Accounted
 from common.csi.methods import is_controller_side, is_csi
@@ -476,37 +476,41 @@ async def run(settings: HubSettings, stopping: asyncio.Event) -> None:
     Raises:
         SettingsError: a socket, a file or the state directory cannot be used.
     """
+    async with contextlib.AsyncExitStack() as opened:
+        await _run(settings, stopping, opened)
+
+
+async def _run(settings: HubSettings, stopping: asyncio.Event, opened: contextlib.AsyncExitStack) -> None:
     metrics = Metrics()
     store = Store(settings.state_dir)
+    opened.push_async_callback(store.close)
     ledger = Ledger(settings.state_dir)
     hub = Hub(store, ledger, metrics, insecure=settings.tls_cert is None, max_nodes=settings.max_nodes)
+    opened.push_async_callback(hub.placement.close)
     hub.settings = as_texts(settings)
     hello = introduce("hub", settings.name, instance="hub")
-    http = HttpEndpoint(settings.http, registry=metrics.registry, ready=lambda: (True, "")) if settings.http else None
-    listeners = _listeners(settings, hub, hello)
+    if settings.http is not None:
+        http = HttpEndpoint(settings.http, registry=metrics.registry, ready=lambda: (True, ""))
+        opened.push_async_callback(asyncio.to_thread, http.close)
+    listeners = []
+    for listener in _listeners(settings, hub, hello):
+        opened.push_async_callback(listener.close)
+        listeners.append(listener)
     for loss in [*store.losses.standing, *ledger.losses.standing]:
         log.warning("calls that name no node are refused, until csi-bridge trust: %s", loss)
     if settings.listen is None:
         log.warning("without --listen no edge agent can connect")
-    try:
-        async with supervised() as tasks, _synced(settings, hub, tasks):
-            for listener in listeners:
-                await listener.start()
-                log.info("listening on %s", listener.address)
-            await stopping.wait()
-            log.info("stopping: calls under way have %g s to finish", settings.drain_timeout_s)
-            for listener in listeners:
-                listener.stop_accepting()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(settings.drain_timeout_s):
-                    await hub.drain()
-    finally:
+    async with supervised() as tasks, _synced(settings, hub, tasks):
         for listener in listeners:
-            await listener.close()
-        await hub.placement.close()
-        await store.close()
-        if http is not None:
-            await asyncio.to_thread(http.close)
+            await listener.start()
+            log.info("listening on %s", listener.address)
+        await stopping.wait()
+        log.info("stopping: calls under way have %g s to finish", settings.drain_timeout_s)
+        for listener in listeners:
+            listener.stop_accepting()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(settings.drain_timeout_s):
+                await hub.drain()
 
 
 @contextlib.asynccontextmanager
@@ -540,23 +544,19 @@ def _read_manifests(settings: HubSettings, directory: Path, hub: Hub, tasks: Tas
     tasks.start(manifests.run(), name="manifests")
 
 
-def _listeners(settings: HubSettings, hub: Hub, hello: Hello) -> list[Listener]:
+def _listeners(settings: HubSettings, hub: Hub, hello: Hello) -> Iterator[Listener]:
     limits = settings.limits()
-    found = []
     if settings.listen is not None:
         tls = settings.tls(server=True)
-        found.append(
-            Listener(
-                listen_tcp(settings.listen),
-                hello,
-                hub,
-                limits=limits,
-                tls=tls.context if tls is not None else None,
-                max_connections=settings.max_connections,
-            )
+        yield Listener(
+            listen_tcp(settings.listen),
+            hello,
+            hub,
+            limits=limits,
+            tls=tls.context if tls is not None else None,
+            max_connections=settings.max_connections,
         )
     # Last, because it makes a file: what fails before it leaves none behind.
     sock = settings.listen_unix("uds", mode=0o600 if settings.uds_group is None else 0o660, gid=settings.uds_gid())
     allowed = frozenset(settings.uds_allow_uid) if settings.uds_group is not None else None
-    found.append(Listener(sock, hello, hub, limits=limits, allow_uids=allowed))
-    return found
+    yield Listener(sock, hello, hub, limits=limits, allow_uids=allowed)

@@ -5,22 +5,23 @@ One entry for each node that has to do with a volume, or one without a node:
     mounted     a pod on the node has it
     attached    the node has it attached, and no pod there has it mounted
     error       attaching, detaching or mounting it fails; `error` says why
+    unknown     a pod on the node wants it, and the node has not told whether it has it mounted
     waiting     a pod on the node wants it
     (the phase) nobody uses it: `available`, `bound`, `released`, `failed`, or `known` if the phase is not
     no PV       the hub placed it, or a node listed it, and there is no PersistentVolume of it (yet, or any more)
 """
 
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from cloud.sync import pods, volumeattachments
-from cloud.sync.fact_kinds import MOUNTED, Fact
-from cloud.sync.fields import Body
+from cloud.kinds import pods, volumeattachments
+from cloud.kinds.fields import Body
+from cloud.sync.fact_kinds import Fact
 from common.node_selector import choices, selects
 from common.objects import Ref
+from common.pod_fact import MOUNTED, UNMOUNTED, ToldVolume, VolumeState, condition, read_volumes, shorten
 from common.topology import NODE_SEGMENT
 
 Entry = dict[str, object]
@@ -38,7 +39,7 @@ _HOSTNAME = "kubernetes.io/hostname"
 
 
 class Objects(Protocol):
-    """The objects (`cloud.sync.source.Source`)."""
+    """The objects (`cloud.sources.source.Source`)."""
 
     def refs(self, kind: str) -> Iterable[Ref]:
         """All objects of a kind, in no order."""
@@ -60,6 +61,7 @@ class _Use:
 
     pods: list[str] = field(default_factory=list)
     mounted: bool = False
+    unknown: bool = False
     attached: bool = False
     error: str = ""
 
@@ -114,6 +116,8 @@ def _unused(volume: Entry, nodes: Iterable[str], state: str) -> Iterator[Entry]:
 def _state(use: _Use) -> str:
     if use.mounted:
         return "mounted"
+    if use.unknown:
+        return "unknown"
     if use.error:
         return "error"
     return "attached" if use.attached else "waiting"
@@ -126,8 +130,9 @@ def _joined(*uses: Iterable[tuple[str, _Use]]) -> dict[str, _Use]:
         known = found.setdefault(node, _Use())
         known.pods += use.pods
         known.mounted |= use.mounted
+        known.unknown |= use.unknown
         known.attached |= use.attached
-        known.error = (known.error or use.error)[:_ERROR_CHARS]
+        known.error = known.error or shorten(use.error, _ERROR_CHARS)
     return found
 
 
@@ -158,12 +163,16 @@ def _wanted(source: Objects, facts: Facts) -> Mapping[tuple[str, str], list[tupl
         if not claims:
             continue
         node = pods.node_of(body)
-        missing = _missing(body, facts.of(node).get(ref), list(claims))
+        told = _told(body, facts.of(node).get(ref), claims)
         for name, claim in claims.items():
-            why = missing.get(name) if missing is not None else ""
-            use = _Use(pods=[f"{ref.namespace}/{ref.name}"], mounted=missing is not None and why is None)
+            state, why = told[name].state, told[name].reason
+            use = _Use(
+                pods=[f"{ref.namespace}/{ref.name}"],
+                mounted=state is VolumeState.MOUNTED,
+                unknown=state is VolumeState.UNKNOWN,
+                error="" if state is VolumeState.MOUNTED else why,
+            )
             found[ref.namespace, claim].append((node, use))
-            use.error = why or ""
     return found
 
 
@@ -173,24 +182,29 @@ def _claims(pod: Body) -> dict[str, str]:
     return dict(zip((it["name"] for it in volumes), pods.claim_names(pod), strict=True))
 
 
-def _missing(pod: Body, fact: Fact | None, names: list[str]) -> Mapping[str, str] | None:
-    """By name of a volume that a pod wants and does not have: why, or nothing. None: nobody has told of it yet."""
+def _told(pod: Body, fact: Fact | None, names: Iterable[str]) -> Mapping[str, ToldVolume]:
+    """The state of a pod's volumes by their names in the pod, as far as the node has told."""
     if fact is None or fact.body.get("metadata", {}).get("uid") != pod["metadata"].get("uid"):
         running = (pod.get("status") or {}).get("phase") == "Running"  # a kubelet starts no container without them
-        return {} if running else None
-    told: Mapping[str, Any] = next((it for it in fact.body["status"]["conditions"] if it["type"] == MOUNTED), {})
-    if told.get("status") == "True":
-        return {}
-    message = str(told.get("message") or "")
-    found = _split(message, names)
-    return found or dict.fromkeys(names, message)
+        return _all(names, VolumeState.MOUNTED if running else VolumeState.WAITING)
+    told = read_volumes(fact.body["status"])
+    if told is None:
+        return _all(names, *_without_list(condition(fact.body["status"], MOUNTED)))
+    whole = told.get("")
+    return {name: told.get(name) or whole or ToldVolume(name, VolumeState.WAITING) for name in names}
 
 
-def _split(message: str, names: list[str]) -> dict[str, str]:
-    """The reasons by volume in `a: why; b: why`, as an agent tells them (`edge.pod_facts`)."""
-    heads = list(re.finditer(rf"(?:^|; )({'|'.join(map(re.escape, names))})(?:: |(?=; |$))", message))
-    starts = [head.start() for head in heads] + [len(message)]
-    return {head[1]: message[head.end() : end] for head, end in zip(heads, starts[1:], strict=True)}
+def _without_list(mounted: Mapping[str, Any]) -> tuple[VolumeState, str]:
+    """The state of each volume of a pod, and a reason, if the fact has only the condition for all of them."""
+    if mounted.get("status") == "True":
+        return VolumeState.MOUNTED, ""
+    if mounted.get("reason") == UNMOUNTED:
+        return VolumeState.WAITING, ""
+    return VolumeState.UNKNOWN, str(mounted.get("message") or "")
+
+
+def _all(names: Iterable[str], state: VolumeState, reason: str = "") -> Mapping[str, ToldVolume]:
+    return {name: ToldVolume(name, state, reason) for name in names}
 
 
 class _Nodes:

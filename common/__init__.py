@@ -12,20 +12,22 @@ A session on the event loop and on the network:
 * `link`: streams as objects to await.
 * `sockets`, `tls`, `endpoint`: UNIX sockets, certificates, addresses.
 * `transport`: a WebSocket under a link.
-* `dial`, `uplink`, `standing`: make a link, keep it, keep a stream open on it.
+* `backoff`, `dial`, `uplink`, `standing`: make a link, keep it, keep a stream open on it.
 * `listener`: accept links.
 
 The objects and facts between hub and agent:
 
 * `objects`, `digest`, `sync_messages`, `sync`: the protocol that brings a copy up to date, without I/O.
 * `sync_stream`: this protocol on a stream of a link.
+* `pod_fact`: how an agent tells the state of a pod's volumes.
 
 For every process:
 
-* `parsers`, `settings`, `link_settings`: flags and environment variables, checked.
+* `parsers`, `settings`: the values that an operator wrote, read and checked.
 * `tasks`, `logs`, `metrics`, `accounting`, `httpd`, `version`: tasks with an owner; one log line and one metric per
   call; `/metrics`.
-* `database`: how an SQLite file is opened.
+* `files`, `state_file`: a file replaced as a whole; a JSON file with the version of its form.
+* `database`, `database_writer`: an SQLite file with the version of its schema; the one thread that writes to it.
 
 Of CSI and Kubernetes:
 

@@ -1,4 +1,4 @@
-"""An account: what one hop notes of one call, its metric and its line in the log, written after the answer has left."""
+"""An account: one call at one hop, written to the metrics and the log after the answer has left."""
 
 import asyncio
 import logging
@@ -11,8 +11,8 @@ from common.metrics import Metrics
 from common.status import Code, Origin, Status
 
 _SPENT = 0.9
-"""A caller that goes with so much of its time spent went because of it: on its way to this hop its cancel may have been
-quicker than its call, and both hops count from their own start."""
+"""A caller that leaves after this share of its time ran out of time. Less than 1: each hop counts from its own start,
+and the cancel may have travelled faster than the call."""
 
 
 @dataclass(slots=True)
@@ -24,7 +24,7 @@ class Account:
         method: the gRPC path.
         call_id: the same at every hop.
         node: the edge node, once it is known.
-        status: how the call ended here, if the block says so; otherwise its end does.
+        status: how the call ended here; None: the end of the `with` block tells.
         request_bytes: the request's size.
         response_bytes: the size of all answers.
     """
@@ -39,16 +39,16 @@ class Account:
     began: float = field(default_factory=time.monotonic)
 
     def log_fields(self) -> dict[str, str]:
-        """What stands in every line of the log that is written while it is under way (`common.logs.About`)."""
+        """The fields of each log line that is written during the call (`common.logs.About`)."""
         fields = {"node": self.node, "driver": self.driver, "method": self.method, "call_id": self.call_id}
         return fields if self.node and self.driver else {name: value for name, value in fields.items() if value}
 
 
 class Accounted:
-    """`with Accounted(…) as account`: accounts for the call inside the block, which sets `status` before its end.
+    """Accounts for the call inside a `with` block, which sets `account.status` before it ends.
 
-    What ends the block without a status is counted as what the caller is told of it: an error as `status_of()` has it,
-    a cancelled task as a caller that did not wait, or that had no time left.
+    If the block sets no status, its end counts: an error as in `status_of()`, a cancelled task as CANCELLED, or as
+    DEADLINE_EXCEEDED if the caller's time was up.
     """
 
     __slots__ = ("_account", "_log", "_metrics", "_origin", "_timeout_s")
@@ -65,7 +65,7 @@ class Accounted:
         node: str = "",
         timeout_s: float | None = None,
     ) -> None:
-        """What is known when the call arrives; `origin` is the hop, `timeout_s` what is left of the caller's time."""
+        """An account of a call that has just arrived; `origin` is this hop, `timeout_s` the caller's remaining time."""
         self._metrics = metrics
         self._log = log
         self._origin = origin

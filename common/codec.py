@@ -1,15 +1,15 @@
-"""A codec: frozen dataclasses as msgpack bytes and back. Frames of a session use it, and what a sync stream carries.
+"""A codec: turns frozen dataclasses into msgpack bytes and back, for session frames and for sync messages.
 
-An item is a msgpack array: its class' type number, then its fields in the order of the dataclass. Items follow one
-another.
+An item is a msgpack array: its class' type number, then its fields in the order of the dataclass. A message is a
+sequence of items.
 
 Rules:
 
-* Decoding is strict: a wrong type, a missing field, a negative number or an item that is cut off is a
-  `RemoteProtocolError` that says which class and which field, and never what came.
-* An item may end with fields that we do not know: a newer peer's. They are ignored. New fields go to the end and have
-  a default.
-* A type that we do not know is `UnknownFrame`; the caller decides.
+* Decoding is strict. A wrong type, a missing field, a negative number or a truncated item is a `RemoteProtocolError`.
+  It names the class and the field, never the value.
+* Unknown fields at the end of an item come from a newer peer and are ignored. New fields go to the end and have a
+  default.
+* An item of an unknown type becomes an `UnknownFrame`; the caller decides.
 * Fields are ints, strings, bytes, booleans, or tuples of strings.
 """
 
@@ -23,16 +23,17 @@ import msgpack
 from common.errors import RemoteProtocolError
 
 MAX_TEXT_BYTES = 65_536
-"""The longest string in a frame: status messages are for people, and a vendor's 3 MB text helps nobody."""
+"""The longest string in a frame. Strings are status messages for people: nobody reads a vendor's 3 MB."""
 
 LARGEST_NUMBER = 2**63 - 1
-"""No number in a frame is larger, and none is negative."""
+"""The largest number in a frame; the smallest is 0."""
 
 _MAX_FRAMES = 16_384
-"""The most frames in one message, so that none holds the loop up for long. A chunk of acks has 4,000."""
+"""The most frames in one message, so that decoding blocks the loop only briefly. A chunk of acks has 4,000."""
 
 _MAX_ITEMS = 256
-"""The longest array and map: msgpack reserves memory for what an array promises, at each of 1,000 nested levels."""
+"""The longest array and map: msgpack reserves memory for an array's announced length, at each of 1,000 nested
+levels."""
 
 
 class Typed(Protocol):
@@ -44,7 +45,7 @@ class Typed(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class UnknownFrame:
-    """A frame of a type that only a newer peer knows. Never sent."""
+    """A received frame of a type that only a newer peer knows."""
 
     type: int
 
@@ -52,7 +53,7 @@ class UnknownFrame:
 T = TypeVar("T", bound=Typed)
 
 pack: Callable[[object], bytes] = msgpack.Packer(use_bin_type=True, autoreset=True, unicode_errors="replace").pack
-"""The msgpack of one value. What is no Unicode in a string becomes a question mark."""
+"""Encodes one value. Lone surrogates in strings become question marks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +63,9 @@ class _Layout:
     Attributes:
         frame: the class.
         names: its fields, in wire order.
-        types: their types; a tuple is one of strings.
-        numbers: which of them are numbers, as positions.
-        required: how many fields must be there.
+        types: their types; `tuple` is a tuple of strings.
+        numbers: the positions of the numbers.
+        required: how many fields have no default.
         values: reads all fields of a frame at once, as a tuple.
     """
 
@@ -93,19 +94,18 @@ def _layout(frame: type[Typed]) -> _Layout:
 
 
 class Codec(Generic[T]):
-    """Encodes and decodes one closed set of classes."""
+    """Encodes and decodes the dataclasses of one closed set."""
 
     __slots__ = ("_layouts",)
 
     def __init__(self, classes: tuple[type[T], ...]) -> None:
-        """A codec for these classes, whose type numbers differ."""
+        """A codec for these classes; their type numbers differ."""
         self._layouts: dict[int, _Layout] = {frame.type: _layout(frame) for frame in classes}
 
     def encode(self, frame: T) -> bytes:
         """The frame's bytes. Payloads may be any bytes-like object; strings are cut at `MAX_TEXT_BYTES`.
 
-        What is no Unicode in a string (a vendor's text with a lone surrogate) becomes a question mark: an answer that
-        cannot be encoded would never end its call.
+        A lone surrogate in a vendor's text becomes a question mark: if encoding failed, the call would never end.
         """
         values = self._layouts[frame.type].values(frame)
         data = pack((frame.type, *values))
@@ -114,7 +114,7 @@ class Codec(Generic[T]):
         return pack((frame.type, *map(_fit, values)))
 
     def decode(self, data: bytes) -> list[T | UnknownFrame]:
-        """All frames of one message.
+        """Return all frames of one message.
 
         Raises:
             RemoteProtocolError: the bytes are not whole, well-formed frames.
@@ -135,11 +135,11 @@ class Codec(Generic[T]):
                 frames.append(self._frame(value))
                 if len(frames) > _MAX_FRAMES:
                     raise RemoteProtocolError(f"a message of more than {_MAX_FRAMES} frames")  # noqa: TRY301  # no msgpack's
-                end = unpacker.tell()  # of a value that is cut off, tell() would count the part that is there
+                end = unpacker.tell()  # not at the end of the loop: tell() counts the bytes of a truncated value, too
         except RemoteProtocolError:
             raise
         except Exception as error:
-            # msgpack raises ValueError, its own classes and UnicodeDecodeError, according to what is wrong.
+            # msgpack raises ValueError, its own classes and UnicodeDecodeError.
             raise RemoteProtocolError(
                 f"a message of {len(data)} bytes is not msgpack ({type(error).__name__})"
             ) from error
@@ -163,7 +163,7 @@ class Codec(Generic[T]):
 
 
 def _unusual(layout: _Layout, given: tuple[Any, ...]) -> Any:
-    """A frame with strings in a list, with optional fields left out, or with something wrong: field by field."""
+    """Read field by field a frame that has tuples of strings, lacks optional fields, or is wrong."""
     if len(given) < layout.required:
         raise RemoteProtocolError(f"{layout.frame.__name__}: {layout.names[len(given)]} is missing")
     for name, want, item in zip(layout.names, layout.types, given, strict=False):

@@ -2,44 +2,55 @@
 
 Rules:
 
-* WAL mode: survives a killed process without an fsync on each write, and a power cut leaves the old or the new state.
-* A file that a newer program wrote is left alone, and is the operator's to solve.
-* A damaged file is moved aside under a name of its own, loudly: the first one may hold more than its successors.
-* One process at a time: two would each overwrite what the other one knows (`lock`).
-* Only the owner may read it, its journal included (SQLite gives that the mode of the file).
+* The file's `PRAGMA user_version` is the version of its schema. `open_database` makes the tables of a new file and
+  migrates an older file, each step in one transaction.
+* `open_database` refuses a file that a newer program wrote, before SQLite can change the file or its journal.
+* WAL mode: a killed process loses no commit. A power cut may lose the newest commits, unless `full` is set.
+* `open_database` renames a damaged file and begins a new one. It never overwrites an earlier renamed file.
+* One process at a time uses a database (`lock`).
+* Only the owner may read the file; SQLite gives its journal the same mode.
 """
 
+import contextlib
 import errno
 import fcntl
 import logging
 import os
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import quote
 
-from common.errors import SettingsError, timestamp
+from common.errors import NewerState, timestamp
 
 log = logging.getLogger("csi_bridge.database")
 
 _BUSY_S = 5.0
-"""How long a statement waits for another connection's."""
+"""How long a statement waits for another connection's lock."""
+
+Migration = tuple[str, ...] | Callable[[sqlite3.Connection, Path], None]
+"""Statements, or a function of the open transaction's connection and the database's directory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """What is in a file.
+    """The shape of a database file, and how to reach it from every earlier one.
 
     Attributes:
-        version: `PRAGMA user_version`; a file with a higher one is a newer program's.
-        statements: what makes the tables, unless they are there.
-        owner: who writes it, for messages: `hub`.
+        owner: the program that writes the file, for messages: `hub`.
+        migrations: the first one makes the tables of version 1 in an empty file; each later one changes a file of the
+            version before it. A migration that was released never changes.
     """
 
-    version: int
-    statements: tuple[str, ...]
     owner: str
+    migrations: tuple[Migration, ...]
+
+    @property
+    def version(self) -> int:
+        """The version that this program reads and writes."""
+        return len(self.migrations)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +58,9 @@ class Opened:
     """An open database.
 
     Attributes:
-        connection: to be used by one thread at a time.
-        was_new: whether nothing was in the file.
-        damaged: where a damaged file is now, if there was one.
+        connection: for one thread at a time. It begins no transaction by itself (`transaction`).
+        was_new: whether the file was missing or empty.
+        damaged: the new name of a damaged file, if there was one.
     """
 
     connection: sqlite3.Connection
@@ -60,23 +71,24 @@ class Opened:
 def open_database(
     path: Path, schema: Schema, *, check: Callable[[sqlite3.Connection], None], full: bool = False
 ) -> Opened:
-    """Open or create a database file.
+    """Open or create a database file, and migrate it if it is older than the schema.
 
     Args:
-        path: the file, in a directory that is there.
-        schema: what is in it.
-        check: reads all that must be readable, here where damage can still be helped.
+        path: the file, in a directory that exists.
+        schema: its shape.
+        check: reads everything that must be readable, so that damage shows now. Called again after a damaged file was
+            renamed.
         full: whether each commit waits until the disk has it (`synchronous=FULL`).
 
     Raises:
-        SettingsError: the file is a newer program's.
-        OSError: it cannot be used.
-        sqlite3.OperationalError: it cannot be used.
+        SettingsError: a newer program wrote the file.
+        OSError: the file cannot be used.
+        sqlite3.OperationalError: the file cannot be used, or cannot be migrated.
     """
     try:
         return connect(path, schema, check=check, full=full)
     except sqlite3.DatabaseError as error:
-        if isinstance(error, sqlite3.OperationalError):  # no permission, no room: moving it aside helps nobody
+        if isinstance(error, sqlite3.OperationalError):  # no permission, no room: a new file would fail as well
             raise
         aside = path.with_name(f"{path.stem}-{timestamp(time.time())}.corrupt")
         log.error("%s is damaged (%s); it is moved to %s", path, error, aside)  # noqa: TRY400  # not a bug
@@ -88,23 +100,22 @@ def open_database(
 
 
 def connect(path: Path, schema: Schema, *, check: Callable[[sqlite3.Connection], None], full: bool = False) -> Opened:
-    """As `open_database`, but a damaged file stays where it is.
+    """Open or create a database file as `open_database` does. A damaged file keeps its name.
 
     Raises:
-        sqlite3.DatabaseError: it is damaged, or cannot be used.
+        SettingsError: a newer program wrote the file.
+        sqlite3.DatabaseError: the file is damaged, or cannot be used.
     """
+    if (version := _peek_version(path)) > schema.version:
+        raise NewerState(path, schema.owner, version, schema.version)
     if not path.exists():
         path.touch(mode=0o600)
-    connection = sqlite3.connect(path, check_same_thread=False, timeout=_BUSY_S)
+    connection = sqlite3.connect(path, check_same_thread=False, timeout=_BUSY_S, isolation_level=None)
     try:
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute(f"PRAGMA synchronous={'FULL' if full else 'NORMAL'}")
-        _check_version(connection, path, schema)
         was_new = not connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
-        for statement in schema.statements:
-            connection.execute(statement)
-        connection.execute(f"PRAGMA user_version={schema.version}")
-        connection.commit()
+        _migrate(connection, path, schema)
         check(connection)
     except BaseException:
         connection.close()
@@ -112,12 +123,34 @@ def connect(path: Path, schema: Schema, *, check: Callable[[sqlite3.Connection],
     return Opened(connection, was_new)
 
 
+def connect_to_read(path: Path) -> sqlite3.Connection:
+    """Another connection to an open database, which cannot write."""
+    return sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, timeout=1.0)
+
+
+@contextlib.contextmanager
+def transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    """Commit the statements of the block together, or none of them if it raises.
+
+    The transaction holds the write lock from its beginning (`BEGIN IMMEDIATE`): the values that the block reads are
+    those that its writes replace.
+    """
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:  # SQLite ends it by itself after some errors
+            connection.execute("ROLLBACK")
+        raise
+
+
 def lock(file: Path) -> int:
-    """The descriptor of a lock file, which is ours until it is closed.
+    """Take a lock file. Returns its descriptor, which holds the lock until it is closed.
 
     Raises:
         BlockingIOError: another process holds it.
-        OSError: it cannot be made.
+        OSError: the file cannot be made.
     """
     try:
         descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -133,8 +166,35 @@ def lock(file: Path) -> int:
     return descriptor
 
 
-def _check_version(connection: sqlite3.Connection, path: Path, schema: Schema) -> None:
-    version = connection.execute("PRAGMA user_version").fetchone()[0]
-    if version > schema.version:
-        why = f"was written by a newer {schema.owner} (schema {version}, this one knows {schema.version})"
-        raise SettingsError("--state-dir", str(path), why)
+def _peek_version(path: Path) -> int:
+    """The version of a file, read without a change to the file or its journal; 0 if it cannot be read so.
+
+    A commit that is only in the journal counts: the newer program may have been killed after its migration.
+    """
+    journal = Path(f"{path}-wal")
+    how = "ro" if journal.exists() and journal.stat().st_size else "ro&immutable=1"
+    try:
+        with contextlib.closing(sqlite3.connect(f"file:{quote(str(path))}?mode={how}", uri=True)) as connection:
+            return _read_version(connection)
+    except sqlite3.Error:
+        return 0
+
+
+def _read_version(connection: sqlite3.Connection) -> int:
+    version: int = connection.execute("PRAGMA user_version").fetchone()[0]
+    return version
+
+
+def _migrate(connection: sqlite3.Connection, path: Path, schema: Schema) -> None:
+    """Bring a file to the schema's version. A step that fails leaves the file at the version before it."""
+    before = _read_version(connection)
+    for version, migration in enumerate(schema.migrations[before:], before + 1):
+        with transaction(connection):
+            if callable(migration):
+                migration(connection, path.parent)
+            else:
+                for statement in migration:
+                    connection.execute(statement)
+            connection.execute(f"PRAGMA user_version={version}")
+    if 0 < before < schema.version:
+        log.info("%s is migrated from schema %d to %d", path, before, schema.version)

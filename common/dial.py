@@ -1,4 +1,4 @@
-"""A dial: one attempt to make a link: connect, TLS, WebSocket, hello."""
+"""A dial: one attempt to make a link, by connect, TLS, WebSocket and hello."""
 
 import asyncio
 import ssl
@@ -15,10 +15,10 @@ from common.transport import RawTcp, WebSocket, in_words, tune
 async def dial(
     endpoint: Endpoint, hello: Hello, handler: LinkHandler, *, limits: Limits, tls: ssl.SSLContext | None = None
 ) -> Link:
-    """Make one link: connect, TLS, WebSocket, hello. The whole has the hello's time.
+    """Make one link. All steps together may take `limits.hello_timeout_s`.
 
     Raises:
-        DialError: nobody answers there, or not as a hub does.
+        DialError: nobody answers there, or the peer is no hub.
         HandshakeRefused: the hub refused our hello.
     """
     try:
@@ -67,7 +67,7 @@ async def _connect(endpoint: Endpoint, websocket: WebSocket, limits: Limits, tls
 
 
 class _Greeting:
-    """A dialler's handler: it hears how the hello was answered, and passes the rest on."""
+    """A dialler's link handler: takes the answer to the hello, and passes everything else on to `handler`."""
 
     __slots__ = ("_greeted", "_handler", "closed", "draining", "origin", "serve")
 

@@ -1,7 +1,7 @@
-"""A digest: what somebody holds, summed up in 2 KB, so that two who hold the same find out without a list.
+"""A digest: 2 KB that sum up a set of objects. Equal sets have equal digests, so peers need not exchange lists.
 
-Each object falls into one of 256 buckets by its key; a bucket's sum is the XOR of its objects' hashes, so that the
-order does not matter and each change costs one hash.
+Each object falls into one of 256 buckets by its key. A bucket's sum is the XOR of its objects' hashes: the order does
+not matter, and each change costs one hash.
 """
 
 from collections.abc import Iterable, Mapping
@@ -11,25 +11,25 @@ from common.errors import RemoteProtocolError
 from common.objects import Ref, Stamp
 
 BUCKETS = 256
-"""With 10,000 objects, 40 in each: one changed object costs the list of 40, about 4 KB."""
+"""Of 10,000 objects, each bucket has 40. One changed object costs the list of its bucket, about 4 KB."""
 
 _SUM_BYTES = 8
 _SIZE_BYTES = BUCKETS * _SUM_BYTES
 
 
 class Digest:
-    """The sums of a set of objects."""
+    """The sums of one side's objects."""
 
     __slots__ = ("_sums",)
 
     def __init__(self, stamps: Mapping[Ref, Stamp] | None = None) -> None:
-        """The digest of these objects; of none at first."""
+        """The digest of these objects, or of no objects."""
         self._sums = [0] * BUCKETS
         for ref, stamp in (stamps or {}).items():
             self.toggle(ref, stamp)
 
     def toggle(self, ref: Ref, stamp: Stamp) -> None:
-        """An object in this state comes, or, if it was there, goes."""
+        """Add an object in this state, or remove it if it is in the sums."""
         bucket, hashed = _hashes(ref, stamp)
         self._sums[bucket] ^= hashed
 
@@ -41,7 +41,7 @@ class Digest:
         """The buckets whose sums differ from the other side's, one byte each.
 
         Raises:
-            RemoteProtocolError: theirs are not as many.
+            RemoteProtocolError: `theirs` has another length.
         """
         if len(theirs) != _SIZE_BYTES:
             raise RemoteProtocolError(f"a digest of {len(theirs)} bytes, not {_SIZE_BYTES}")
@@ -54,7 +54,7 @@ class Digest:
 
 
 def bucket_of(ref: Ref) -> int:
-    """Where an object counts."""
+    """The bucket of an object."""
     return _key(ref).digest()[0]
 
 

@@ -1,15 +1,15 @@
-"""An endpoint: where a hub listens, as an operator writes it: `unix:///path`, `ws://host:port` or `wss://host:port`."""
+"""An endpoint: a hub's address as an operator writes it: `unix:///path`, `ws://host:port` or `wss://host:port`."""
 
 import ipaddress
 from dataclasses import dataclass
 from pathlib import Path
 
-from common.parsers import Parser, host_port, unix_path
+from common.parsers import host_port, unix_path
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where a hub is. Either `path`, or `host` and `port` with or without TLS."""
+    """A hub's address: either `path`, or `host` and `port`, with or without TLS. `text` is the operator's spelling."""
 
     text: str
     path: Path | None = None
@@ -21,7 +21,12 @@ class Endpoint:
         return self.text
 
 
-def _endpoint(text: str) -> Endpoint:
+def hub_endpoint(text: str) -> Endpoint:
+    """The endpoint of a text.
+
+    Raises:
+        ValueError: it is none; the message says which texts are allowed.
+    """
     scheme, separator, rest = text.partition("://")
     if separator and scheme in {"ws", "wss"}:
         address = host_port(rest.removesuffix("/"))
@@ -31,10 +36,6 @@ def _endpoint(text: str) -> Endpoint:
     if not text.startswith(("/", "unix:")):
         raise ValueError("must be wss://HOST:PORT, ws://HOST:PORT or unix:///PATH, with the scheme before it")
     return Endpoint(text, path=unix_path(text))
-
-
-hub_endpoint = Parser(_endpoint, "ENDPOINT")
-"""Reads an endpoint; raises ValueError in words."""
 
 
 def is_loopback(host: str) -> bool:

@@ -2,6 +2,7 @@
 
     BridgeError
     ├── SettingsError          the operator: a flag or variable has a wrong value (exit code 2)
+    │   └── NewerState           a newer program wrote a file of the state directory
     ├── ProtocolError
     │   ├── LocalProtocolError   ours: the session was used against its rules; a bug
     │   └── RemoteProtocolError  the peer's: it broke the wire's rules; the session ends
@@ -18,10 +19,12 @@
         ├── MessageTooLarge  Overloaded  VendorBroken  NothingKnown
         └── NotCarried  ForeignDriver  OperatorRefused
 
-The rule (design, "What the caller is told"): an outcome that the bridge does not know for certain gets a code that no
-sidecar takes as final. `CODES` is the whole error table; what is missing from it is UNAVAILABLE. Messages name the hop,
-the node, the driver and what to do, hold absolute times, and stay the same from one retry to the next, because users
-read them in events and a changing message makes a new event each time.
+Rules:
+
+* If the bridge does not know an outcome for certain, the caller gets a code that no sidecar takes as final
+  (docs/csi-contract.md#a-final-code-makes-a-sidecar-forget). `CODES` is the error table; other errors are UNAVAILABLE.
+* A message names the hop, the node, the driver and the remedy. It has absolute times, so that it is the same for each
+  retry (docs/csi-contract.md#an-error-message-stays-the-same).
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,15 +33,15 @@ from datetime import UTC, datetime
 from common.status import Code, Origin, Status
 
 _MAY_GO_ON = "an operation that the call started may still be running, and a retry joins it"
-"""Promises nothing of a read or a stream, which is cancelled: no hop but the agent knows what is an operation."""
+"""A hope, not a promise: a read or a stream is cancelled, and only the agent knows which calls are operations."""
 
 
 _MOST_NAMED = 10
-"""So many nodes are named in one message."""
+"""The most nodes that one message names."""
 
 
 class BridgeError(Exception):
-    """Any error that the bridge makes itself. `str()` is a sentence for people."""
+    """Any error of the bridge itself. `str()` is a sentence for people."""
 
 
 class SettingsError(BridgeError):
@@ -49,16 +52,29 @@ class SettingsError(BridgeError):
         super().__init__(f"{variable}={value!s}: {why}" if value is not None and value != "" else f"{variable}: {why}")
 
 
+class NewerState(SettingsError):
+    """A newer program wrote a file of the state directory. This program leaves the file as it is."""
+
+    def __init__(self, path: object, owner: str, found: int, known: int) -> None:
+        self.found, self.known = found, known
+        super().__init__(
+            "--state-dir",
+            path,
+            f"was written by a newer {owner} (schema {found}, this one knows {known}); start the newer version again, "
+            f"or go back as docs/recovery.md tells",
+        )
+
+
 class ProtocolError(BridgeError):
-    """The rules of the wire were broken."""
+    """A peer, or this side, broke the rules of the session protocol."""
 
 
 class LocalProtocolError(ProtocolError):
-    """We used the session against its rules: a bug on this side."""
+    """This side used the session against its rules: a bug."""
 
 
 class RemoteProtocolError(ProtocolError):
-    """The peer broke the rules of the wire: the session ends with this reason."""
+    """The peer broke the rules of the session protocol. The session ends with this reason."""
 
 
 class LinkError(BridgeError):
@@ -90,8 +106,8 @@ class TunnelClosed(LinkError):
     """The session ended with a stream open.
 
     Attributes:
-        sent: False only if the peer surely never served the stream: no frame of it was handed to the transport, or the
-            peer's goodbye says so.
+        sent: False only if the peer surely never served the stream: the transport got no frame of it, or the peer's
+            goodbye says so.
         why: why the session ended.
     """
 
@@ -127,7 +143,7 @@ class NodeUnknown(CallError):
 
 
 class DriverMissing(CallError):
-    """The node is connected, but its agent does not know the driver, or no process of it that serves this."""
+    """The node is connected, but its agent does not know the driver, or no socket of it that serves the call."""
 
     def __init__(self, driver: str, node: str, service: str = "") -> None:
         self.driver, self.node, self.service = driver, node, service
@@ -252,7 +268,8 @@ class NotWhole(CallError):
 class FieldMissing(CallError):
     """A request lacks the id of its object, so the hub cannot choose one of several nodes. Nothing was sent.
 
-    INVALID_ARGUMENT is the vendor's to say (RULE A12).
+    Its code is UNAVAILABLE: only vendors answer INVALID_ARGUMENT
+    (docs/csi-contract.md#the-vendors-errors-pass-unchanged).
     """
 
     def __init__(self, method: str, field: str) -> None:
@@ -420,15 +437,15 @@ CODES: dict[type[BaseException], Code] = {
     ForeignDriver: Code.UNAVAILABLE,
     OperatorRefused: Code.UNAVAILABLE,
 }
-"""The error table (design, section 5). Four codes are final, of calls that certainly were sent to nobody: a method that
-is not served, and what no single node could do. RESOURCE_EXHAUSTED lets the scheduler choose another node (RULE A9)."""
+"""The error table. Four errors have final codes; their calls were certainly sent to no driver. RESOURCE_EXHAUSTED lets
+the scheduler choose another node (docs/csi-contract.md#resource_exhausted-lets-the-scheduler-choose-again)."""
 
 
 def status_of(error: BaseException | None, origin: Origin) -> Status:
-    """The status that a caller is told for an error; `None` is a handler that ended without an answer.
+    """The caller's status for an error. `None` is a handler that ended without an answer.
 
-    What the table does not name is a bug or a surprise: UNAVAILABLE, with no detail of the error, which belongs into
-    the log. Never UNKNOWN or INTERNAL, which sidecars take as proof that nothing happened.
+    Errors outside the table are bugs: UNAVAILABLE, with the details in the log only. Sidecars would take UNKNOWN and
+    INTERNAL as proof that nothing happened.
     """
     if isinstance(error, CallError):
         return Status(CODES.get(type(error), Code.UNAVAILABLE), str(error), origin)
@@ -436,12 +453,12 @@ def status_of(error: BaseException | None, origin: Origin) -> Status:
 
 
 def timestamp(seconds: float) -> str:
-    """Seconds since the epoch as `2026-11-21T09:12:03Z`: absolute, so that a message stays the same on a retry."""
+    """Seconds since the epoch as `2026-11-21T09:12:03Z`."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _named(candidates: Mapping[str, bool]) -> str:
-    """Nodes for a message: a text of thousands is one that some gRPC library cannot take."""
+    """Node names for a message. At most `_MOST_NAMED`: some gRPC libraries refuse very long messages."""
     names = [name if connected else f"{name}, which is offline" for name, connected in candidates.items()]
     more = len(names) - _MOST_NAMED
     return "; ".join(names[:_MOST_NAMED] + [f"and {more} more"] * (more > 0))

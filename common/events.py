@@ -1,4 +1,4 @@
-"""An event: what a session tells its application. What each one asks for stands in its class."""
+"""An event: a session's message to its application. Each class says how the application has to respond."""
 
 from dataclasses import dataclass
 
@@ -9,14 +9,14 @@ from common.status import Status
 
 @dataclass(frozen=True, slots=True)
 class HelloReceived:
-    """The acceptor heard the dialler's hello: answer with `accept()` or `refuse()`."""
+    """The dialler's hello arrived at the acceptor. Answer with `accept()` or `refuse()`."""
 
     hello: Hello
 
 
 @dataclass(frozen=True, slots=True)
 class Welcomed:
-    """The dialler was accepted: streams may be opened."""
+    """The acceptor took the dialler's hello. Streams may be opened."""
 
     hello: Hello
 
@@ -32,7 +32,7 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A whole message. Call `consumed(stream, len(payload))` when it needs no memory here any more."""
+    """A whole message. Call `consumed(stream, len(payload))` when its memory is free again."""
 
     stream: int
     payload: bytes
@@ -40,7 +40,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A stream of ours ended with the acceptor's status. Answer with `acknowledge()`."""
+    """A stream that this side opened ended with the acceptor's status. Answer with `acknowledge()`."""
 
     stream: int
     status: Status
@@ -48,7 +48,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A stream of ours ended without the acceptor's status. Nothing is left to do for it."""
+    """A stream that this side opened ended without the acceptor's status. It needs no answer."""
 
     stream: int
     error: TunnelClosed | CallTimeout

@@ -1,11 +1,10 @@
-"""The HTTP endpoint: /metrics, /healthz and /readyz, and nothing else.
+"""The HTTP endpoint: serves /metrics, /healthz and /readyz.
 
 Rules:
-* It runs in threads of its own, so that it answers while the event loop is busy, and a health check sees a live
-  process as live.
-* A connection serves one request, has a limit of time, and beyond `MOST_CONNECTIONS` the oldest one is closed: a
-  client that sends nothing, or reads nothing, keeps nobody else out.
-* It reads no body, and its answers hold no secret: operators work over the hub's UNIX socket, not here.
+* It runs in threads of its own. So it answers while the event loop is busy, and a health check sees a live process.
+* A connection serves one request within a time limit. When there are more than `MOST_CONNECTIONS`, the oldest one is
+  closed: idle clients do not block others.
+* It reads no body, and its answers hold no secret. Operators use the hub's UNIX socket instead.
 """
 
 import logging
@@ -26,16 +25,16 @@ if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 Ready = Callable[[], tuple[bool, str]]
-"""Whether the process can do its work, and a sentence that says why not, for when it cannot."""
+"""Returns whether the process can do its work, and if not, a sentence with the reason."""
 
 MOST_CONNECTIONS: Final = 32
-"""A Prometheus, a kubelet and a few people; each connection is a thread."""
+"""Enough for a Prometheus, a kubelet and a few people. Each connection is a thread."""
 
 CONNECTION_LIMIT_S: Final = 10.0
 """How long one read or write of a client may take. Prometheus' own scrape_timeout is 10 s."""
 
 _BACKLOG: Final = 128
-"""Connections that the kernel keeps while none is accepted: more than a burst of probes."""
+"""Connections that the kernel queues before they are accepted: more than a burst of probes."""
 
 _RETRY_S: Final = 0.1
 """How long to wait when the process has no file descriptor for another connection."""
@@ -47,19 +46,19 @@ class HttpEndpoint:
     """Serves a process's metrics and health until `close`.
 
     Attributes:
-        address: where it really listens (the port is filled in when 0 was asked for).
+        address: the address that it listens on, with the real port if 0 was requested.
     """
 
     def __init__(self, address: HostPort, *, registry: CollectorRegistry, ready: Ready) -> None:
         """Bind and start serving.
 
         Args:
-            address: where to listen.
-            registry: what /metrics shows.
-            ready: asked for every /readyz, in a thread of the endpoint: it must be quick and thread-safe.
+            address: the address to listen on.
+            registry: the metrics of /metrics.
+            ready: called for every /readyz, in a thread of the endpoint: it must be quick and thread-safe.
 
         Raises:
-            SettingsError: nothing can listen there.
+            SettingsError: the system refuses the address.
         """
         try:
             self._server = _Server(address)
@@ -73,7 +72,7 @@ class HttpEndpoint:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop listening and cut the connections there are. Idempotent."""
+        """Stop listening and cut open connections. Idempotent."""
         self._server.stop()
         self._thread.join()
         self._server.server_close()
@@ -86,7 +85,7 @@ def _application(registry: CollectorRegistry, ready: Ready) -> "WSGIApplication"
         if environ["REQUEST_METHOD"] != "HEAD":
             return answer(environ, start_response)
         answer({**environ, "REQUEST_METHOD": "GET"}, start_response)
-        return iter([b""])  # of a list wsgiref would take the length for the answer's
+        return iter([b""])  # no list: wsgiref would send a list's length as Content-Length
 
     def answer(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
         path = environ["PATH_INFO"]
@@ -105,7 +104,7 @@ def _application(registry: CollectorRegistry, ready: Ready) -> "WSGIApplication"
 def _asked(ready: Ready) -> tuple[bool, str]:
     try:
         return ready()
-    except Exception:  # noqa: BLE001  # whatever fails in there, the answer is "not ready"
+    except Exception:  # noqa: BLE001  # any failure of the check means "not ready"
         _log.exception("the readiness check failed")
         return False, "the readiness check failed; the log says how"
 
@@ -123,7 +122,7 @@ class _Handler(WSGIRequestHandler):
     timeout = CONNECTION_LIMIT_S
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  # the base class's signature
-        """Log nothing: a probe every second is no news."""
+        """Log nothing: there may be a probe every second."""
 
 
 class _Server(socketserver.ThreadingMixIn, WSGIServer):
@@ -145,11 +144,11 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
         self.setup_environ()
 
     def serve(self) -> None:
-        """Accept until `stop`. Unlike `serve_forever` it wakes for connections only, not twice a second."""
+        """Accept connections until `stop`. Unlike `serve_forever`, it does not wake up twice a second."""
         while not self._stopping.is_set():
             try:
                 request, client_address = self.get_request()
-            except OSError:  # stopped, or no file descriptor left: then the next try must not come at once
+            except OSError:  # stopped, or no file descriptor is left: wait before the next try
                 self._stopping.wait(_RETRY_S)
                 continue
             try:
@@ -164,7 +163,7 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
         _cut(self.socket)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Serve one connection in a thread of its own; beyond the limit, at the oldest one's expense."""
+        """Serve one connection in a thread of its own. Above the limit, cut the oldest one."""
         with self._lock:
             self._open[request] = None
             oldest = next(iter(self._open)) if len(self._open) > MOST_CONNECTIONS else None
@@ -187,7 +186,7 @@ class _Server(socketserver.ThreadingMixIn, WSGIServer):
             _cut(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002  # the base class's signature
-        """A client that went away or was too slow is no error of ours: a line for whoever looks for it."""
+        """Log at DEBUG that a client left or was too slow."""
         _log.debug("an HTTP connection ended early: %r", sys.exception())
 
 
@@ -197,7 +196,7 @@ def _family(address: HostPort) -> socket.AddressFamily:
 
 
 def _cut(waited_on: socket.socket) -> None:
-    """Wake the thread that waits on a socket (on Linux, in accept too): it then ends by itself."""
+    """Wake the thread that waits on a socket, on Linux also in accept. The thread then ends."""
     try:
         waited_on.shutdown(socket.SHUT_RDWR)
     except OSError:

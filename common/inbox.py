@@ -1,8 +1,9 @@
-"""The inbox: the receiving half of a session. It puts messages together and keeps account of the credit.
+"""The inbox: the receiving half of a session. It joins chunks to messages and counts the peer's credit.
 
-A message costs credit from its first chunk on: of its stream, which may begin one while it has any, and of the session,
-which must cover it whole. The credit comes back when the application has consumed the message, or at once if nobody
-wants it any more; it is told to the peer by the quarter of a window, so that not every message costs a frame.
+A message costs credit of its stream and of the session from its first chunk on. A stream may begin a message while it
+has any credit; the session's credit must cover the whole message. The session gives the credit back when the
+application has consumed the message, or at once if the stream is over. It tells the peer after each quarter of a
+window, so that most messages cost no extra frame.
 """
 
 from common.errors import RemoteProtocolError
@@ -13,27 +14,27 @@ from common.stream_books import Stream
 
 
 class Inbox:
-    """What comes in, and what may still come.
+    """Joins the chunks of all streams and counts their credit.
 
     Attributes:
-        granted: what we still take of all streams together.
-        owed: consumed, and not yet given back.
+        granted: the bytes that the peer may still send on all streams together.
+        owed: the consumed bytes that were not yet given back.
     """
 
     __slots__ = ("_limits", "_outbox", "granted", "owed")
 
     def __init__(self, limits: Limits, outbox: Outbox) -> None:
-        """An empty inbox that allows what `limits` says, and gives credit back through `outbox`."""
+        """An empty inbox that grants the windows of `limits` and gives credit back through `outbox`."""
         self._limits = limits
         self._outbox = outbox
         self.granted = limits.session_window_bytes
         self.owed = 0
 
     def take(self, stream: Stream, chunk: Chunk) -> bytes | None:
-        """A chunk came in. Returns the whole message with its last one, if it is still wanted.
+        """Take a chunk. Returns the whole message with its last chunk, unless the stream is over.
 
         Raises:
-            RemoteProtocolError: it is not what must come next, or no credit covers it.
+            RemoteProtocolError: the chunk is not the next one of its message, or no credit covers it.
         """
         size = len(chunk.payload)
         if stream.parts is None:
@@ -54,7 +55,7 @@ class Inbox:
         return self._finish(stream, whole)
 
     def consumed(self, stream: Stream | None, size: int) -> None:
-        """The application needs a message of `size` bytes no more; its stream may be gone by now."""
+        """Give back the credit of a message of `size` bytes. Its stream may be gone (None)."""
         cost = size + MESSAGE_OVERHEAD_BYTES
         if stream is not None and not stream.over:
             stream.owed += cost
@@ -65,7 +66,7 @@ class Inbox:
         self._give_back(cost)
 
     def forget(self, stream: Stream) -> None:
-        """A stream is gone, perhaps in the middle of a message."""
+        """Give back the credit of a stream's unfinished message: the stream is gone."""
         if stream.cost:
             self._give_back(stream.cost)
 

@@ -1,27 +1,27 @@
-"""A limit: what a session allows itself and its peer."""
+"""A limit: the sizes and times that a session keeps to and grants its peer."""
 
 from dataclasses import dataclass
 from typing import Protocol
 
 MESSAGE_OVERHEAD_BYTES = 64
-"""What a message costs of the credit beside its bytes, so that a flood of empty messages is bounded too."""
+"""The credit that a message costs in addition to its bytes, so that a flood of empty messages is bounded, too."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a session allows itself and its peer. All sizes in bytes, all times in seconds.
+    """The sizes (bytes) and times (seconds) of one session.
 
     Attributes:
         chunk_bytes: the largest piece of a message. 16 KiB is 2 s on a 64 kbit/s link, a fifth of the keepalive.
         max_message_bytes: the largest message accepted: gRPC's own default of 4 MiB.
-        stream_window_bytes: unconsumed bytes on one stream before its sender must wait.
+        stream_window_bytes: the unconsumed bytes on one stream after which its sender has to wait.
         session_window_bytes: the same for all streams together.
-        max_streams: the peer's streams that are open or not yet acknowledged.
-        keepalive_s: silence after which a ping is sent; after twice as much the peer is taken for dead.
-        hello_timeout_s: how long the peer may take to say hello.
+        max_streams: the most streams of the peer that are open or not yet acknowledged.
+        keepalive_s: silence after which the session sends a ping; after twice this time the peer counts as dead.
+        hello_timeout_s: how long the peer's hello may take.
 
     Raises:
-        ValueError: they do not fit together: every peer would refuse them.
+        ValueError: the limits contradict each other, so every peer would refuse them.
     """
 
     chunk_bytes: int = 16_384
@@ -33,13 +33,13 @@ class Limits:
     hello_timeout_s: float = 10.0
 
     def __post_init__(self) -> None:
-        """Find out here, not from the peer's goodbye."""
+        """Check the limits here, before a peer refuses them."""
         if why := flaw(self):
             raise ValueError(why)
 
 
 class Allowance(Protocol):
-    """What one side of a session allows the other: of `Limits` here, of the `Hello` there."""
+    """The limits that one side sets for the other: this side's `Limits`, or a peer's `Hello`."""
 
     @property
     def max_message_bytes(self) -> int:
@@ -47,19 +47,19 @@ class Allowance(Protocol):
 
     @property
     def stream_window_bytes(self) -> int:
-        """Unconsumed bytes on one stream."""
+        """The most unconsumed bytes on one stream."""
 
     @property
     def session_window_bytes(self) -> int:
-        """The same of all streams together."""
+        """The most unconsumed bytes on all streams together."""
 
     @property
     def max_streams(self) -> int:
-        """Streams at once."""
+        """The most streams at once."""
 
 
 def flaw(allowed: Allowance) -> str:
-    """Why a session that allows its peer this could get stuck, or an empty text."""
+    """The reason why a session with these limits could get stuck, or an empty text."""
     # A quarter of the window may be owed and not yet given back (see the inbox): the rest must hold any message.
     if allowed.session_window_bytes * 3 < (allowed.max_message_bytes + MESSAGE_OVERHEAD_BYTES) * 4:
         return "its session window is too small for its largest message"

@@ -32,8 +32,8 @@ from common.events import (
     Welcomed,
     Writable,
 )
-from common.messages import Hello, Kind, Open, Priority
-from common.session import Session
+from common.messages import Hello, Kind, Open, Priority, Reason
+from common.session import Session, State
 from common.status import Code, Origin, Status
 
 log = logging.getLogger("csi_bridge.link")
@@ -297,7 +297,9 @@ class Link:
         return self.session.peer
 
     def accept(self) -> None:
-        """Welcome the peer."""
+        """Welcome the peer. Ignored if the session is over: the peer may break a rule in the message of its hello."""
+        if self.session.state is State.CLOSED:
+            return
         self.session.accept()
         self._arm()
         self.pump()
@@ -398,9 +400,17 @@ class Link:
         return isinstance(self._closed, tuple)
 
     def pump(self) -> None:
-        """After anything touched the session: hand out its events. The caller flushes."""
+        """Hand out the session's events, after anything has touched it. The caller flushes.
+
+        If a callback of an event fails, the link ends. The events after it are delivered all the same: `Closed` may be
+        among them, and the handler must hear of it.
+        """
         for event in self.session.events():
-            self._EVENTS[type(event)](self, event)
+            try:
+                self._EVENTS[type(event)](self, event)
+            except Exception:
+                log.exception("a link ends, because its handler failed on the event %s", type(event).__name__)
+                self.goodbye(Reason.FAILED, "this end of the link failed; its log has the details")
 
     def forget(self, stream: Stream) -> None:
         """A stream of ours is released."""

@@ -17,13 +17,13 @@ from common.transport import LINGER_S, RawTcp, WebSocket, in_words, tune
 log = logging.getLogger("csi_bridge.listener")
 
 _BACKLOG = 4_096
-"""Connections that the kernel holds while the hub is busy: after a restart all agents dial within seconds."""
+"""Connections that the kernel queues while the hub is busy: after a restart all agents dial within seconds."""
 
 
 class Listener:
-    """A listening socket that makes a link of every connection. For a UNIX socket, plain TCP, or TCP with TLS.
+    """A listening socket (UNIX, plain TCP, or TCP with TLS) that makes a link of every connection.
 
-    The TLS context is asked for per connection, so that a certificate renewed on disk is used from the next one on.
+    It asks for the TLS context at each connection, so a certificate renewed on disk counts from the next one on.
     """
 
     def __init__(
@@ -37,16 +37,16 @@ class Listener:
         allow_uids: frozenset[int] | None = None,
         max_connections: int = 20_000,
     ) -> None:
-        """A listener on a bound, listening socket, which it owns from now on.
+        """A listener on a bound, listening socket. It owns the socket and closes it.
 
         Args:
             sock: TCP or UNIX.
-            hello: what the acceptor answers with.
+            hello: the acceptor's answer to each hello.
             handler: decides on each hello and serves the streams.
-            limits: of each session.
-            tls: the current server context; None for plain.
-            allow_uids: on a UNIX socket, who may connect; None for anyone whom the file mode lets in.
-            max_connections: more are closed at once.
+            limits: the limits of each session.
+            tls: returns the current server context; None for no TLS.
+            allow_uids: the users that may connect to a UNIX socket; None for all users that the file mode allows.
+            max_connections: connections above this number are closed at once.
         """
         self._sock = sock
         self._hello = hello
@@ -61,12 +61,12 @@ class Listener:
 
     @property
     def address(self) -> str:
-        """Where it listens, for people and tests: a path, or `host:port`."""
+        """The address that it listens on, for people and tests: a path, or `host:port`."""
         name = self._sock.getsockname()
         return name if isinstance(name, str) else f"{name[0]}:{name[1]}"
 
     async def start(self) -> None:
-        """Take connections."""
+        """Begin to accept connections."""
         loop = asyncio.get_running_loop()
         factory = self._make if self._tls is None else lambda: RawTcp(self._start_tls)
         if self._sock.family == socket.AF_UNIX:
@@ -75,12 +75,12 @@ class Listener:
             self._server = await loop.create_server(factory, sock=self._sock)
 
     def stop_accepting(self) -> None:
-        """Take no more connections; those there are go on."""
+        """Accept no more connections; open ones go on."""
         if self._server is not None:
             self._server.close()
 
     async def close(self) -> None:
-        """Close the socket and every connection. One that has just said goodbye gets `LINGER_S` to end by itself."""
+        """Close the socket and every connection. A connection that has sent its goodbye gets `LINGER_S` to end."""
         self.stop_accepting()
         for task in self._handshakes:
             task.cancel()
@@ -130,7 +130,7 @@ class Listener:
                 websocket, self._tls(), server_side=True, ssl_handshake_timeout=self._limits.hello_timeout_s
             )
         except OSError as error:  # SSLError and a lost connection are both OSErrors
-            # Who connects and goes is a health check.
+            # A client that connects and leaves is a health check.
             level = logging.DEBUG if isinstance(error, ConnectionResetError) else logging.WARNING
             log.log(level, "the TLS handshake with %s failed: %s", address, in_words(error))
         else:
@@ -141,7 +141,7 @@ def listen_tcp(address: HostPort) -> socket.socket:
     """A listening TCP socket.
 
     Raises:
-        SettingsError: nothing can listen there.
+        SettingsError: the system refuses the address.
     """
     try:
         family = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]

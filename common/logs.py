@@ -1,13 +1,13 @@
-"""A log: one line per event, on standard error, for people on a terminal and as JSON otherwise.
+"""A log: one line per event on standard error, as text on a terminal and as JSON otherwise.
 
 Rules:
 * Loggers are named `csi_bridge.<part>` (`csi_bridge.hub`, `.driver`, `.edge`). Other libraries write from WARNING on.
 * INFO is start, stop, link up and down with the reason, and one line per finished call (`log_call`).
-* Node, driver, method and call id are bound once per call by `bind` and stand in every line of the call's task.
-* No payload, no secret: a line holds names, codes, sizes and times.
-* A line that cannot be written (closed stderr, full disk) is counted and lost; the process goes on, and its exit status
-  is what it would have been (`LineHandler.give_up_unwritten`).
-* A line is a line: control characters in a message are escaped, so that a vendor's text cannot forge another one.
+* `bind` adds node, driver, method and call id to every line of a call's task.
+* A line holds names, codes, sizes and times, but no payload and no secret.
+* A line that cannot be written (closed stderr, full disk) is counted and dropped. The process goes on with the same
+  exit status (`LineHandler.give_up_unwritten`).
+* Control characters in a message are escaped, so that a vendor's text cannot forge a second line.
 """
 
 import atexit
@@ -31,14 +31,14 @@ VERBOSE_FROM: Final = 4
 """klog's `-v=4` is "debug level" (kubernetes/community, logging conventions)."""
 
 _LONGEST_MESSAGE_CHARS: Final = 2000
-"""A vendor's status message may be as long as a gRPC trailer, and a log line is no place for that."""
+"""A vendor's status message may be as long as a gRPC trailer: too long for a log line."""
 
 
 class About(Protocol):
-    """What a task works on. It is asked for each line, because some of it comes to be known on the way."""
+    """The subject of a task's log lines. Each line asks again, because some fields become known on the way."""
 
     def log_fields(self) -> dict[str, Any]:
-        """What stands in every line about it: short names and ids."""
+        """The fields for each line: short names and ids."""
 
 
 _NO_FIELDS: Final[Mapping[str, Any]] = {}
@@ -46,14 +46,14 @@ _about: ContextVar[About | None] = ContextVar("csi_bridge_about", default=None)
 
 
 def bind(about: About) -> None:
-    """From now on, every line of this task and of those it starts says what it is about."""
+    """Add the fields of `about` to every further line of this task and of the tasks that it starts."""
     _about.set(about)
 
 
 def log_call(
     logger: logging.Logger, status: Status, *, duration_s: float, request_bytes: int, response_bytes: int
 ) -> None:
-    """Write the one line of a finished call, at INFO. What it is about was bound when it began."""
+    """Write the line of a finished call at INFO. `bind` has given the call's fields when it began."""
     if not logger.isEnabledFor(logging.INFO):
         return
     fields: dict[str, Any] = {
@@ -64,7 +64,7 @@ def log_call(
     }
     if not status.ok:
         fields |= {"origin": str(status.origin), "status": status.message}
-    # What logger.info() would do, without its look for the caller's file and line, which no line of ours shows.
+    # Like logger.info(), without its search for the caller's file and line, which no line shows.
     record = logging.LogRecord(logger.name, logging.INFO, "", 0, "call finished", None, None)
     record.fields = fields
     logger.handle(record)
@@ -77,10 +77,10 @@ def configure(*, log_format: str, level: str, verbosity: int = 0, stream: TextIO
         log_format: `text`, `json`, or `auto`: text on a terminal, JSON otherwise.
         level: the least severe line that is written: `debug`, `info`, `warning`, `error`.
         verbosity: klog's; from `VERBOSE_FROM` on it lowers `level` to `debug`.
-        stream: where to write.
+        stream: the output.
 
     Returns:
-        The handler, whose `lost_lines` counts what could not be written.
+        The handler, whose `lost_lines` counts the lines that could not be written.
     """
     stream = sys.stderr if stream is None else stream
     as_text = log_format == "text" or (log_format == "auto" and _is_terminal(stream))
@@ -98,7 +98,7 @@ def configure(*, log_format: str, level: str, verbosity: int = 0, stream: TextIO
 
 
 def _collect_less() -> None:
-    """Spare each record what no line shows: half of its price (Python's logging how-to, "Optimization")."""
+    """Switch off facts that no line shows: that halves a record's cost (Python's logging how-to, "Optimization")."""
     logging._srcfile = None  # noqa: SLF001  # the documented switch
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     if hasattr(logging, "logAsyncioTasks"):  # from Python 3.12 on
@@ -113,10 +113,10 @@ def _is_terminal(stream: TextIO | None) -> bool:
 
 
 class LineHandler(logging.StreamHandler[TextIO]):
-    """Writes lines and survives whatever the stream does.
+    """Writes log lines to a stream; a stream that fails costs lines, never the process.
 
     Attributes:
-        lost_lines: how many could not be written.
+        lost_lines: how many lines could not be written.
     """
 
     def __init__(self, stream: TextIO | None) -> None:
@@ -125,33 +125,33 @@ class LineHandler(logging.StreamHandler[TextIO]):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write one line, and flush it."""
-        # Read here, in the thread and task that logged.
+        # Read here: this is the thread and task of the log call.
         about = _about.get()
         if about is not None:
             record.about = about.log_fields()
         super().emit(record)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: ARG002, N802  # logging's signature
-        """Count the line. logging's own way prints a traceback to the stream that has just failed."""
+        """Count the lost line. The base class would print a traceback to the failed stream."""
         self.lost_lines += 1
 
     def give_up_unwritten(self) -> None:
-        """Drop what the stream still holds and cannot write.
+        """Drop the stream's buffered text if it cannot be written.
 
-        Python flushes standard error at exit, and ends with status 120 if that fails. The cure is the one that Python's
-        documentation names for a broken pipe (`signal`, "Note on SIGPIPE"): let the null device take it.
+        Python flushes standard error at exit, and ends with status 120 if that fails. As Python's documentation advises
+        for a broken pipe (`signal`, "Note on SIGPIPE"), the null device takes the text.
         """
         try:
             self.stream.flush()
         except OSError:
             with open(os.devnull, "w") as null, contextlib.suppress(OSError):  # noqa: PTH123  # it may be no file
                 os.dup2(null.fileno(), self.stream.fileno())
-        except (AttributeError, ValueError):  # there is none, or it is closed
+        except (AttributeError, ValueError):  # there is no stream, or it is closed
             pass
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object per line: `ts`, `level`, `logger`, `msg`, what it is about, the line's own fields, `exc`."""
+    """Formats a line as a JSON object: `ts`, `level`, `logger`, `msg`, the bound fields, the line's own, `exc`."""
 
     def format(self, record: logging.LogRecord) -> str:
         """The line of a record."""
@@ -168,7 +168,7 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """`2026-11-21T09:12:03.004Z INFO  hub: message  node=n1 driver=d`; a traceback follows on lines of its own."""
+    """Formats a line as `2026-11-21T09:12:03.004Z INFO  hub: message  node=n1 driver=d`; a traceback follows."""
 
     def format(self, record: logging.LogRecord) -> str:
         """The line of a record."""
@@ -180,7 +180,7 @@ class TextFormatter(logging.Formatter):
 
 
 def _fields(record: logging.LogRecord) -> dict[str, Any]:
-    """What stands beside the message: what the task is about, then the line's own fields."""
+    """The fields after the message: the bound ones, then the line's own."""
     fields = {**getattr(record, "about", _NO_FIELDS), **getattr(record, "fields", _NO_FIELDS)}
     return {name: _shortened(value) if isinstance(value, str) else value for name, value in fields.items()}
 

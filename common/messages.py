@@ -1,13 +1,12 @@
-"""A frame: what crosses a session, as frozen dataclasses and as msgpack bytes.
+"""A frame: the unit of the session protocol, as a frozen dataclass and as msgpack bytes.
 
-One WebSocket message carries one or more frames, one after another, as `common.codec` writes them.
+One WebSocket message carries one or more frames, as `common.codec` writes them.
 
 Rules:
 
-* A frame type that we do not know is `UnknownFrame`; the session answers it with `NotUnderstood` and goes on.
-* `WIRE_VERSION` changes only when an old peer would misread a frame. What a peer may leave out is a feature, named in
-  the hello's list.
-* Golden bytes of each frame are in tests/unit/test_messages.py: a change of the wire shows in the diff.
+* A frame of an unknown type becomes an `UnknownFrame`. The session answers it with `NotUnderstood` and goes on.
+* `WIRE_VERSION` changes only when an old peer would misread a frame. Optional parts are features, listed in the hello.
+* tests/unit/test_messages.py has the golden bytes of each frame, so that the diff shows a change of the wire.
 """
 
 from dataclasses import dataclass
@@ -17,38 +16,38 @@ from typing import ClassVar
 from common.codec import LARGEST_NUMBER, Codec, pack
 
 WIRE_VERSION = 1
-"""What this code speaks."""
+"""The newest version that this code speaks."""
 
 OLDEST_WIRE_VERSION = 1
 """The oldest version that this code still understands. Two peers speak the lower of their two versions."""
 
 
 class Kind(IntEnum):
-    """What a stream is for; the opener says so, and the acceptor refuses a kind that it does not serve."""
+    """A stream's purpose. The opener names it, and the acceptor refuses a kind that it does not serve."""
 
     CALL = 1
     """One CSI call: one request, any number of answers, a status. `subject` is the driver's name, `method` the path."""
     REPORT = 2
-    """Edge to hub: what an agent knows of its drivers. Each message is all of it (`common.reports`)."""
+    """Edge to hub: each message is the agent's whole report about its drivers (`common.reports`)."""
     WATCH = 3
-    """Proxy driver to hub: each message is what is known of `subject` now (`common.reports`)."""
+    """Proxy driver to hub: each message of the hub is its newest report about the driver `subject`."""
     STATUS = 4
-    """Operator to hub: its state as JSON objects, a part in each message; lists of one name are one list. With the
-    `subject` `volumes`: the volumes that it knows of."""
+    """Operator to hub: the hub's state as JSON objects, a part in each message; lists of one name are one list. With
+    the `subject` `volumes`: the volumes that it knows of."""
     FORGET = 5
     """Operator to hub: `node` is gone for good, or no longer runs the driver `subject`. The status is the answer."""
     TRUST = 6
-    """Operator to hub: every node is back, so nothing is lost any more. Answered with what was lost, as JSON."""
+    """Operator to hub: every node is back, so no loss stands any more. The answer lists the former losses, as JSON."""
     SYNC = 7
-    """Edge to hub: the hub tells, and the agent keeps, the objects that concern its node (`common.sync`)."""
+    """Edge to hub: the hub sends the objects that concern the node, and the agent keeps them (`common.sync`)."""
     FACTS = 8
-    """Edge to hub: the agent tells, and the hub keeps, what is so at its node (`common.sync`)."""
+    """Edge to hub: the agent sends facts about its node, and the hub keeps them (`common.sync`)."""
     OBSERVE = 9
-    """Edge to hub, in place of both: a kubelet serves the node. Nothing is said on it."""
+    """Edge to hub, in place of SYNC and FACTS: a kubelet serves the node. The stream carries no message."""
 
 
 class Priority(IntEnum):
-    """Which stream goes first when the link is busy. A lower class is never starved (see the session's scheduler)."""
+    """A stream's class on a busy link. A lower class gets fewer turns, but always some (see `common.outbox`)."""
 
     CONTROL = 0
     CALL = 1
@@ -58,15 +57,15 @@ class Priority(IntEnum):
 class Reason(StrEnum):
     """Why a session ended: the word in a `Goodbye`, in `session.Closed` and in the metric of ended sessions.
 
-    A closed set. A peer's other word (a newer peer's) is passed on as it came and counted as `other`.
+    A closed set. An unknown word of a newer peer is passed on unchanged and counted as `other`.
     """
 
     LINK_LOST = "link-lost"
     """The connection broke, or ended without a goodbye."""
     PEER_SILENT = "peer-silent"
-    """Nothing came for twice the keepalive interval."""
+    """The peer sent nothing for twice the keepalive interval."""
     HELLO_TIMEOUT = "hello-timeout"
-    """Connected, and then no hello."""
+    """The peer connected and sent no hello."""
     PROTOCOL_ERROR = "protocol-error"
     """The peer broke the rules of the wire, or speaks none of our versions."""
     REPLACED = "replaced"
@@ -77,12 +76,14 @@ class Reason(StrEnum):
     """A side shut down."""
     DONE = "done"
     """An operator has its answer."""
+    FAILED = "failed"
+    """A side ended the link because of a fault in its own program."""
     ROLE = "role"
-    """The hello was refused: not a role for this way in."""
+    """The hello was refused: this listener does not take that role."""
     NAME = "name"
     """The hello was refused: no usable name."""
     CERTIFICATE = "certificate"
-    """The hello was refused: it says something else than the certificate."""
+    """The hello was refused: it contradicts the certificate."""
     CONFLICT = "conflict"
     """The hello was refused: another machine of that name is connected."""
     STALE = "stale"
@@ -90,27 +91,27 @@ class Reason(StrEnum):
     DRAINING = "draining"
     """The hello was refused: the hub is shutting down."""
     FULL = "full"
-    """The hello was refused: a node that is new, and the hub knows as many as it may (`--max-nodes`)."""
+    """The hello was refused: the node is new, and the hub knows `--max-nodes` already."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """The first frame of each side. The dialler's says who it is; the acceptor's answer says welcome.
+    """The first frame of each side. The dialler introduces itself, and the acceptor's hello accepts it.
 
     Attributes:
         version: the newest wire version that the sender speaks.
-        oldest: the oldest that it still understands.
-        role: `edge`, `driver`, `operator` or `hub`. A certificate decides it where there is one.
+        oldest: the oldest one that it still understands.
+        role: `edge`, `driver`, `operator` or `hub`. If there is a certificate, it decides the role.
         name: the node's name, the driver's name, or the hub's.
         instance: a random id kept in the sender's state directory: tells two machines of one name apart.
         boot: counts the sender's starts: same instance, higher boot is the same machine again.
         software: name and version, for logs.
         features: optional parts of the wire that the sender understands.
         max_message_bytes: the largest stream message that the sender accepts.
-        stream_window_bytes: what the sender accepts on one stream before it has consumed any.
+        stream_window_bytes: the unconsumed bytes that the sender accepts on one stream.
         session_window_bytes: the same for all streams together.
-        max_streams: how many streams of the peer's the sender keeps at once.
-        placement: a proxy driver's: how the volumes of its driver are placed; empty is the hub's choice.
+        max_streams: how many of the peer's streams the sender keeps at once.
+        placement: from a proxy driver, the placement of its driver's volumes; empty leaves it to the hub.
     """
 
     type: ClassVar[int] = 0
@@ -134,10 +135,10 @@ class Goodbye:
     """The last frame: the sender ends the session.
 
     Attributes:
-        reason: a `Reason`, or a newer peer's.
-        message: for people.
+        reason: a `Reason`, or an unknown word of a newer peer.
+        message: a sentence for people.
         served: the last of the receiver's streams that the sender has seen. Later ones crossed this frame on the wire
-            and were never served (HTTP/2's GOAWAY has the same). A peer that does not tell may have served all.
+            and were never served, as with HTTP/2's GOAWAY. A peer without this field may have served all streams.
     """
 
     type: ClassVar[int] = 1
@@ -148,7 +149,7 @@ class Goodbye:
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """The sender will end the session soon: no new streams, please; open ones are finished."""
+    """The sender will end the session soon: neither side opens new streams, and open ones finish."""
 
     type: ClassVar[int] = 2
     message: str
@@ -156,7 +157,7 @@ class Drain:
 
 @dataclass(frozen=True, slots=True)
 class Ping:
-    """Are you there? Sent after a silence; answered with a `Pong` of the same number."""
+    """Sent after a silence. The peer answers with a `Pong` of the same number."""
 
     type: ClassVar[int] = 3
     number: int
@@ -172,17 +173,17 @@ class Pong:
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """A new stream. The dialler's ids are odd, the acceptor's even; each side's only grow.
+    """A new stream. The dialler's ids are odd, the acceptor's even; each side's ids only grow.
 
     Attributes:
         stream: the stream's id.
-        kind: a `Kind`, or a newer peer's.
+        kind: a `Kind`, or a newer peer's number.
         priority: a `Priority`.
-        subject: what it is about: the driver's name for calls and watches.
+        subject: for calls and watches, the driver's name.
         method: the gRPC path of a call, else empty.
         node: the node that the opener wants, or empty.
         call: an id for logs, the same at every hop.
-        timeout_ms: the time that the opener still gives it; 0 is no limit. Remaining time, because clocks differ.
+        timeout_ms: the remaining time; 0 is no limit. There is no deadline on the wire, because clocks differ.
     """
 
     type: ClassVar[int] = 5
@@ -208,7 +209,7 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Credit:
-    """The sender has consumed so much: the peer may send as much again. Stream 0 is the whole session."""
+    """The sender has consumed `amount` bytes, so the peer may send as many again. Stream 0 is the whole session."""
 
     type: ClassVar[int] = 7
     stream: int
@@ -240,7 +241,7 @@ class Ack:
 
     Attributes:
         stream: the stream's id; free from now on.
-        delivered: the answer reached the caller. False: nobody took it, so keep a result for the retry.
+        delivered: the answer reached the caller. If not, the acceptor keeps a result for the retry.
     """
 
     type: ClassVar[int] = 10
@@ -257,7 +258,7 @@ class NotUnderstood:
 
 
 Frame = Hello | Goodbye | Drain | Ping | Pong | Open | Chunk | Credit | End | Cancel | Ack | NotUnderstood
-"""Every frame that can be sent."""
+"""Every frame."""
 
 _CLASSES: tuple[type[Frame], ...] = (
     Hello, Goodbye, Drain, Ping, Pong, Open, Chunk, Credit, End, Cancel, Ack, NotUnderstood,
@@ -268,12 +269,12 @@ _CODEC: Codec[Frame] = Codec(_CLASSES)
 
 
 encode = _CODEC.encode
-"""One frame's bytes."""
+"""Returns one frame's bytes."""
 
 decode = _CODEC.decode
-"""All frames of one WebSocket message, or a `RemoteProtocolError`."""
+"""Returns all frames of one WebSocket message, or raises a `RemoteProtocolError`."""
 
 
 def encode_chunk(stream: int, left: int, payload: bytes | memoryview) -> bytes:
-    """The bytes of a `Chunk`, without making one: this is the hot path."""
+    """The bytes of a `Chunk`, without a `Chunk` object: this is the hot path."""
     return pack((Chunk.type, stream, left, payload))

@@ -1,12 +1,12 @@
-"""A metric: what Prometheus reads of a process.
+"""A metric: a number of one process for Prometheus.
 
 Rules:
-* A label's value comes from a closed set: what is not in it is counted under `other`. Nodes, volumes, addresses and
-  messages are never labels; they stand in the log.
-* Calls are measured under the name, labels and buckets of csi-lib-utils (metrics/metrics.go), so that dashboards made
-  for CSI drivers work; everything else is `csi_bridge_…` with its unit at the end.
-* Every process has a registry of its own, passed in: no global state, and two in one test do not meet.
-* A call pays for a dictionary look-up and an addition: the children of a label set are kept.
+* A label's value comes from a closed set; any other value counts as `other`. Nodes, volumes, addresses and messages are
+  in the log, never in labels.
+* Calls have the name, labels and buckets of csi-lib-utils (metrics/metrics.go), so dashboards for CSI drivers work. All
+  other metrics are named `csi_bridge_…`, with the unit at the end.
+* Every process has a registry of its own, which the caller passes in. So two processes in one test do not mix.
+* The objects of a label set are kept, so that a call costs a dictionary look-up and an addition.
 """
 
 from typing import Final
@@ -18,30 +18,30 @@ from common.messages import Reason
 from common.status import Code
 
 CALL_BUCKETS_S: Final = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 25, 50, 120, 300, 600)
-"""csi-lib-utils' (metrics/metrics.go, operationsLatencyBuckets)."""
+"""The buckets of csi-lib-utils (metrics/metrics.go, operationsLatencyBuckets)."""
 
 MOST_DRIVERS: Final = 64
-"""Driver names come from the other end of a link. A node runs a handful; what is beyond this counts as `other`."""
+"""The most driver names in labels: they come from the other end of a link. Further ones count as `other`."""
 
 OTHER: Final = "other"
 
 _GO_NAMES: Final = {int(code): code.name.title().replace("_", "") for code in Code} | {0: "OK", 1: "Canceled"}
-"""How Go prints a code (grpc/codes, String), which is what csi-lib-utils puts into its label."""
+"""Codes as Go prints them (grpc/codes, String): csi-lib-utils uses these in its label."""
 
 
 LINK_DOWN_REASONS: Final = (*(str(reason) for reason in Reason), OTHER)
-"""The label `reason`: the words with which a session ends, and one for a newer peer's."""
+"""The values of the label `reason`: the reasons for a session's end, and `other` for a newer peer's words."""
 
 
 class Metrics:
     """The metrics of one process.
 
     Attributes:
-        registry: what `/metrics` shows; it also has the process's own memory, CPU and open files.
+        registry: the metrics of `/metrics`; it also has the process's own memory, CPU and open files.
         connected_nodes: edge nodes with a session to this hub.
-        calls_in_flight: calls taken and not yet answered.
+        calls_in_flight: calls that are not answered yet.
         link_ups: sessions begun.
-        redials: dials that failed and are tried again.
+        redials: failed dials that are tried again.
     """
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
@@ -70,7 +70,7 @@ class Metrics:
         Args:
             driver: the CSI driver's name; empty if the call never got that far (csi-lib-utils' `unknown-driver`).
             method: its path, `/csi.v1.Controller/CreateVolume`.
-            code: the gRPC code that the caller was told.
+            code: the caller's gRPC code.
             duration_s: from the call's arrival here to its answer.
         """
         observer = self._observers.get((driver, method, code))
@@ -79,14 +79,14 @@ class Metrics:
         observer.observe(duration_s)
 
     def link_down(self, reason: str) -> None:
-        """Count one session's end. What is not in `LINK_DOWN_REASONS` counts as `other`."""
+        """Count one session's end. A reason outside `LINK_DOWN_REASONS` counts as `other`."""
         self._downs.get(reason, self._downs[OTHER]).inc()
 
     def _observer(self, driver: str, method: str, code: int) -> Histogram:
         driver_name = self._driver_name(driver)
         method_name = method if method in METHODS else OTHER
         observer = self._operations.labels(driver_name, method_name, go_code_name(code))
-        # Only what stands for itself is kept: a peer that invents names must not grow this dictionary.
+        # Only known names are kept: a peer that invents names must not grow this dictionary.
         if (driver_name, method_name) == (driver, method) and code in _GO_NAMES:
             self._observers[driver, method, code] = observer
         return observer

@@ -1,10 +1,10 @@
-"""A node selector: the terms by which a PersistentVolume's nodeAffinity says on which nodes it may be used.
+"""A node selector: the terms of a PersistentVolume's nodeAffinity, which select the nodes that may use it.
 
 Rules (component-helpers, scheduling/corev1/nodeaffinity):
 
-* One term that matches is enough. All of a term's requirements have to hold; a term without any matches no node.
-* The one field that a requirement can be about is `metadata.name`.
-* `Gt` and `Lt` compare whole numbers; a label that is none fulfils neither.
+* One matching term is enough. All of a term's requirements have to hold; a term without requirements matches no node.
+* `matchFields` knows one field, `metadata.name`.
+* `Gt` and `Lt` compare whole numbers; any other label fulfils neither.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,13 +22,13 @@ def selects(
     *,
     is_known: Callable[[str], bool] = lambda _: True,
 ) -> bool:
-    """Whether a node is selected.
+    """Whether the terms select a node.
 
     Args:
         terms: NodeSelectorTerms.
-        labels: the node's.
-        node: its name.
-        is_known: whether it is known if the node has a label of this key; if not, it is as the terms want it.
+        labels: the node's labels, as far as they are known.
+        node: the node's name.
+        is_known: whether the node's label of this key is known. A requirement on an unknown label counts as fulfilled.
 
     Raises:
         ValueError: an operator is none of `OPERATORS`.
@@ -37,7 +37,7 @@ def selects(
 
 
 def choices(term: Mapping[str, Any]) -> Iterator[tuple[str, Sequence[str]]]:
-    """The labels of which a term wants one of some values: keys and values. It selects no node that has others."""
+    """The keys and values of a term's `In` requirements. Nodes with other values of these labels are not selected."""
     for each in term.get("matchExpressions") or ():
         if each["operator"] == "In":
             yield each["key"], each.get("values") or ()

@@ -1,8 +1,8 @@
-"""An object: one Kubernetes object as it travels between hub and agent, with what tells its versions apart.
+"""An object: one Kubernetes object as it travels between hub and agent.
 
-The body stays bytes on its way; kind, namespace and name are the key; `uid` tells two objects of one name apart, and
-`version` two states of one object. Versions are opaque (Kubernetes' resourceVersion, or a hash): they are compared for
-being equal, and never for being newer.
+The body stays bytes on its way. Kind, namespace and name are the key. `uid` tells two objects of one name apart, and
+`version` two states of one object. Versions are opaque (Kubernetes' resourceVersion, or a hash): they can be compared
+for equality, not for order.
 """
 
 import json
@@ -13,7 +13,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, order=True)
 class Ref:
-    """Which object: `namespace` is empty for kinds of the whole cluster."""
+    """An object's key. `namespace` is empty for cluster-wide kinds."""
 
     kind: str
     namespace: str
@@ -25,7 +25,7 @@ class Ref:
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """Which state of an object: of which uid, and its version."""
+    """One state of an object: its uid and its version."""
 
     uid: str
     version: str
@@ -40,10 +40,10 @@ class Object:
     body: bytes
 
     def read(self) -> dict[str, Any]:
-        """The body, parsed: a new dictionary at each call.
+        """The parsed body: a new dictionary at each call.
 
         Raises:
-            ValueError: it is no JSON object.
+            ValueError: the body is no JSON object.
         """
         body = json.loads(self.body)
         if not isinstance(body, dict):
@@ -52,5 +52,5 @@ class Object:
 
 
 def encode_body(body: Mapping[str, Any]) -> bytes:
-    """The smallest JSON of an object; the same for equal objects."""
+    """The smallest JSON of an object; equal objects have equal JSON."""
     return json.dumps(body, separators=(",", ":"), sort_keys=True, ensure_ascii=False).encode()

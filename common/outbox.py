@@ -1,11 +1,11 @@
-"""The outbox: the sending half of a session. It decides what leaves next.
+"""The outbox: the sending half of a session. It decides which frame leaves next.
 
-Control frames first, then streams in turns: those of one priority one chunk a turn, a lower priority one turn in
-`_TURNS`. A chunk that does not fit behind what other streams put into a message opens the next one. So no stream waits
-for another longer than one chunk of it.
+Control frames leave first, then the streams take turns. Streams of one priority send one chunk in each turn; a lower
+priority gets one turn after `_TURNS` of a higher one. A chunk that does not fit into a WebSocket message any more
+begins the next one. So a stream waits for at most one chunk of each other stream.
 
-A message is covered by credit as a whole before its first chunk leaves, so that half-sent messages cannot block each
-other. A stream may begin one while its credit is above zero, the session only while its credit covers it.
+Credit covers a whole message before its first chunk leaves, so that half-sent messages cannot block each other. A
+stream may begin a message while its credit is above zero; the session's credit must cover it.
 """
 
 from collections import deque
@@ -19,17 +19,17 @@ _TURNS = 4
 
 
 class Outbox:
-    """What waits to be sent.
+    """The frames and messages of all streams that wait to be sent.
 
     Attributes:
-        credit: what the peer still takes of all streams together.
-        control_bytes: the control frames that wait.
+        credit: the bytes that the peer still accepts on all streams together.
+        control_bytes: the size of the waiting control frames.
         unopened: encoded opens, oldest first; no frame of these streams was sent.
         starved: streams whose next message waits for the session's credit.
         emptied: streams whose last message was handed out since the session looked.
         rings: streams that wait for their turn, by priority.
-        waiting: how many they are.
-        held: had its turn, but its chunk did not fit: goes first in the next message.
+        waiting: the number of streams in `rings`.
+        held: the stream whose chunk did not fit in its turn; it goes first in the next message.
     """
 
     __slots__ = (
@@ -54,11 +54,11 @@ class Outbox:
 
     @property
     def has_output(self) -> bool:
-        """Whether `next_message()` may have something now."""
+        """Whether `next_message()` may return bytes now."""
         return bool(self._control) or self.waiting > 0 or self.held is not None
 
     def put(self, frame: Frame) -> None:
-        """Queue a control frame. After `close()` nothing is queued: credit for what was consumed too late, for one."""
+        """Queue a control frame. After `close()` it is dropped, as for credit that comes too late."""
         if self._closed:
             return
         data = encode(frame)
@@ -71,14 +71,14 @@ class Outbox:
         self.schedule(stream)
 
     def grant(self, amount: int) -> None:
-        """The peer gave credit back for all streams together."""
+        """Add credit that the peer gave back for all streams together."""
         self.credit += amount
         starved, self.starved = self.starved, {}
         for stream in starved.values():
             self.schedule(stream)
 
     def close(self, last: Frame | None, *, after_control: bool) -> None:
-        """Drop everything but `last`, or but the control frames that wait and `last`."""
+        """Drop all waiting frames and queue `last`. With `after_control`, keep the waiting control frames."""
         self._closed = True
         control = self._control if after_control else []
         self._control = [*control, encode(last)] if last is not None else control
@@ -100,7 +100,7 @@ class Outbox:
                 size, self.control_bytes = self.control_bytes, 0
             else:
                 size = self._some_control(out)
-        room = 2 * self._chunk_bytes  # whoever goes first may add a chunk to its other frames
+        room = 2 * self._chunk_bytes  # the first stream may add a chunk to its other frames
         while size < self._chunk_bytes:
             stream = self._next_turn()
             if stream is None:
@@ -126,7 +126,7 @@ class Outbox:
         return size
 
     def schedule(self, stream: Stream) -> None:
-        """A stream has something to send: it waits for its turn, unless it does already."""
+        """Let a stream with frames to send wait for its turn, unless it does already."""
         if not stream.queued:
             stream.queued = True
             self._ring(stream).append(stream)
@@ -140,7 +140,7 @@ class Outbox:
         return ring
 
     def forget(self, stream: Stream) -> None:
-        """Keep nothing of a stream that is gone, even if the link stalls and no turn comes for long."""
+        """Drop a stream that is gone at once: on a stalled link its turn may take long to come."""
         self.unopened.pop(stream.id, None)
         self.starved.pop(stream.id, None)
         if stream is self.held:
@@ -168,7 +168,7 @@ class Outbox:
         return stream
 
     def _take_turn(self, stream: Stream, out: list[bytes], room: int) -> int:
-        """One turn: the stream's open, one chunk and its end, as far as `room` goes. Returns the bytes added."""
+        """Send the stream's open, one chunk and its end, if `room` allows. Returns the bytes added."""
         size = self._send_opens(stream.id, out, room)
         if stream.id in self.unopened or size + self._piece_bytes(stream) > room:
             self.held, stream.queued = stream, True
@@ -189,9 +189,9 @@ class Outbox:
         return size
 
     def _send_opens(self, number: int, out: list[bytes], room: int) -> int:
-        """Send a stream's open if it waits, after those of all older streams, of which `room` may not hold all.
+        """Send a stream's waiting open, after those of all older streams: on the wire, ids only grow.
 
-        On the wire ids only grow, whatever the priorities.
+        Stops when `room` is full. Returns the bytes added.
         """
         size = 0
         while number in self.unopened and (not size or size < room):
@@ -201,7 +201,7 @@ class Outbox:
         return size
 
     def _piece_bytes(self, stream: Stream) -> int:
-        """The size of the chunk that is next."""
+        """The size of the stream's next chunk."""
         if stream.message is not None:
             return min(len(stream.message) - stream.offset, self._chunk_bytes)
         return min(len(stream.queue[0]), self._chunk_bytes) if stream.queue else 0
@@ -220,7 +220,7 @@ class Outbox:
         return encode_chunk(stream.id, left, piece)
 
     def _cover(self, stream: Stream, size: int) -> bool:
-        """Take the credit for a whole message, or leave the stream waiting for credit."""
+        """Take the credit for a whole message. If there is too little, let the stream wait for credit."""
         cost = size + MESSAGE_OVERHEAD_BYTES
         if stream.credit <= 0:
             return False

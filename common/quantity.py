@@ -1,9 +1,9 @@
-"""A quantity: a size as the objects of Kubernetes write it (`10Gi`, `1500m`, `1e9`), in bytes.
+"""A quantity: a size in Kubernetes' notation (`10Gi`, `1500m`, `1e9`), in bytes.
 
 Rules:
 
-* Those of apimachinery's pkg/api/resource: a fraction of a byte counts as a whole one.
-* A size is not negative and has at most 63 bits, as in the fields of CSI that hold it.
+* As in apimachinery's pkg/api/resource, a fraction of a byte counts as a whole one.
+* A size is not negative and has at most 63 bits, as in CSI's fields.
 * The error does not show the text: it comes from files and peers, and goes into logs.
 """
 
@@ -29,7 +29,7 @@ def parse_bytes(quantity: object) -> int:
     """The bytes of a quantity, rounded up.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the value is no quantity.
     """
     if isinstance(quantity, int) and not isinstance(quantity, bool):
         return _checked(quantity)

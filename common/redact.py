@@ -1,10 +1,10 @@
-"""Redaction: what of a CSI message may be shown, stored or compared.
+"""Redaction: removes secrets from a CSI message before it is shown, stored or compared.
 
 Rules:
 * A field marked `csi_secret` (CSI spec, "Secrets Requirements") is never shown and never stored.
 * `mount_flags` and `publish_context` may hold credentials, and the kubelet puts service account tokens into
-  `volume_context` (KEP-1855): these are not shown either, but they are arguments, so they count in a comparison.
-* What to strip is found by reflection, once per message type; a field that csi.proto does not know is not shown at all.
+  `volume_context` (KEP-1855). These are not shown either. As arguments they count in a comparison.
+* Reflection finds the fields to strip, once for each message type. Fields that csi.proto lacks are not shown.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ from common.csi import csi_pb2
 M = TypeVar("M", bound=Message)
 
 STRIPPED: Final = "***stripped***"
-"""What stands in place of a secret: csi-lib-utils' word (protosanitizer), which operators' tools may look for."""
+"""Replaces a secret. It is csi-lib-utils' word (protosanitizer): operators' tools may search for it."""
 
 SENSITIVE_FIELDS: Final = frozenset({"mount_flags", "publish_context"})
 """Not marked `csi_secret`, but the spec says of both that they may be sensitive (`MountVolume.mount_flags`)."""
@@ -33,7 +33,7 @@ SENSITIVE_KEYS: Final = frozenset({"csi.storage.k8s.io/serviceAccount.tokens"})
 
 
 def redacted(message: Message) -> dict[str, Any]:
-    """A message as JSON-like data with csi.proto's field names, and `STRIPPED` in place of all that is sensitive.
+    """A message as JSON-like data with csi.proto's field names, and `STRIPPED` in place of sensitive values.
 
     64-bit numbers are strings, enums are names (protobuf's JSON mapping). Unset fields and unknown ones are left out.
     """
@@ -51,11 +51,11 @@ def without_secrets(message: M) -> M:
 
 
 def digest(message: Message) -> bytes:
-    """32 bytes that are equal for equal arguments: a SHA-256 of the message without its secrets.
+    """A SHA-256 of the message without its secrets: 32 bytes that are equal for equal arguments.
 
-    A sidecar's retry may differ in its secrets (rotated meanwhile) and in the order of its maps (Go writes them in
-    random order); both leave the digest as it is. Unknown fields count too, in whatever order they come, because one
-    of them may be a map of a newer CSI version.
+    A sidecar's retry may have rotated secrets, and its maps in another order, as Go writes them in random order.
+    Neither changes the digest. Unknown fields count in any order, because one of them may be a map of a newer CSI
+    version.
     """
     known = without_secrets(message)
     whole_bytes = known.ByteSize()
@@ -71,12 +71,12 @@ def digest(message: Message) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What to strip of one message type. Names are csi.proto's, which the JSON form keeps.
+    """The parts to strip of one message type. Names are csi.proto's, as in the JSON form.
 
     Attributes:
-        whole: fields to strip.
-        maps: string maps of which `SENSITIVE_KEYS` are to be stripped, if the purpose is to show.
-        within: fields whose messages have something to strip themselves, and what.
+        whole: the fields to strip.
+        maps: the string maps in which to strip `SENSITIVE_KEYS`; empty if the message is not to be shown.
+        within: the fields whose messages have parts to strip, and their plans.
     """
 
     whole: tuple[str, ...]
@@ -95,7 +95,7 @@ def _is_sensitive(field: FieldDescriptor) -> bool:
 
 @cache
 def _plan(message: Descriptor, strips: Callable[[FieldDescriptor], bool]) -> _Plan:
-    """The plan of a message type. CSI's types do not hold themselves (a test sees to it), so this ends."""
+    """The plan of a message type. CSI's types do not contain themselves (a test checks it), so this ends."""
     others = [field for field in message.fields if not strips(field)]
     within = [(field, _plan(field.message_type, strips)) for field in others if _is_message(field)]
     return _Plan(

@@ -1,8 +1,8 @@
-"""A driver report: what an agent has asked of one vendor driver, as that driver answered it.
+"""A driver report: one vendor driver's answers to Identity, capability and NodeGetInfo calls.
 
-Identity, capabilities and NodeGetInfo go up when an agent connects and whenever they change. The hub keeps them and
-hands them to proxy drivers, which answer sidecars from them within milliseconds, whatever the link does. The answers
-stay the vendor's bytes. JSON, because it is small, rare, and read by people in files and logs.
+The agent sends its reports when it connects and when they change. The hub keeps them and passes them on to proxy
+drivers, which answer sidecars from them within milliseconds, even without a link. The answers are the vendor's
+bytes. Reports are JSON: they are small and rare, and people read them in files and logs.
 """
 
 import base64
@@ -29,7 +29,8 @@ ESSENTIAL_METHODS = (
     GET_PLUGIN_CAPABILITIES,
     CONTROLLER_GET_CAPABILITIES,
 )
-"""What every sidecar asks when it starts (contract A.1): a driver that has not answered these is not reported."""
+"""Every sidecar calls these when it starts (docs/csi-contract.md#sidecars-read-capabilities-once). An agent reports a
+driver only after it has answered them."""
 
 REPORTED_METHODS = (
     *ESSENTIAL_METHODS,
@@ -37,14 +38,14 @@ REPORTED_METHODS = (
     NODE_GET_CAPABILITIES,
     NODE_GET_INFO,
 )
-"""What an agent asks of each driver. All take an empty request and none changes anything (CSI spec)."""
+"""The calls that an agent makes to each driver. All take an empty request, and none changes anything (CSI spec)."""
 
 MAX_DRIVER_BYTES = 65_536
-"""What an agent reports of one driver. Of a driver with longer answers it reports the name alone: that it runs there
-must be known, or a call for it would go to another node."""
+"""The largest report about one driver. For a driver with longer answers the agent reports the name alone: without it,
+the hub would send the driver's calls to another node."""
 
 MAX_REPORT_BYTES = 262_144
-"""What a hub takes and keeps of one node. A driver's report is 1 to 2 KiB, so that is a hundred drivers and more."""
+"""The largest report that the hub accepts from one node. A driver has 1 to 2 KiB, so this is more than 100 drivers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +78,10 @@ def encode_reports(reports: Iterable[DriverReport]) -> bytes:
 
 
 def decode_reports(data: bytes) -> list[DriverReport]:
-    """Read what `encode_reports` wrote.
+    """The reports in the output of `encode_reports`.
 
     Raises:
-        ValueError: it is something else, in words.
+        ValueError: the data is something else; the message says so in words.
     """
     try:
         return [_from_json(item) for item in json.loads(data)]
@@ -89,7 +90,7 @@ def decode_reports(data: bytes) -> list[DriverReport]:
 
 
 def vendor_version(report: DriverReport) -> str:
-    """What the driver says of its version in GetPluginInfo; empty if it says nothing that can be read."""
+    """The driver's version from GetPluginInfo; empty if there is no answer or it does not parse."""
     answer = report.answers.get(GET_PLUGIN_INFO)
     try:
         return GetPluginInfoResponse.FromString(answer.body).vendor_version if answer is not None else ""

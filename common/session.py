@@ -1,35 +1,37 @@
 """A session: the protocol between two hops, without I/O. Bytes and `now` in; events and bytes out.
 
-It imports no socket, loop, clock, random or log (a contract of the import linter), so every rule below is tested with
-two sessions and a list of bytes between them. `common.link` gives it a loop, `common.transport` a WebSocket.
+It imports no socket, loop, clock, random or log; the import linter checks that. So the tests need only two sessions and
+the bytes between them. `common.link` gives it a loop, `common.transport` a WebSocket.
 
-The life of a session: the dialler's `Hello`, the acceptor's `Hello` (or a `Goodbye` that says why not), streams, and at
-the end a `Drain` if there is time, a `Goodbye` if there is a word to say, or nothing if the link died. A side that
-drains says goodbye by itself once no stream is left.
+The life of a session:
 
-The life of a stream, the same for a CSI call, a report and a watch:
+1. The dialler sends its `Hello`. The acceptor answers with its own `Hello`, or with a `Goodbye` and the reason.
+2. Both sides open streams.
+3. A side that shuts down may send `Drain`. It then sends its `Goodbye` by itself when no stream is left.
+4. A `Goodbye` ends the session. If the link dies, there is none.
+
+The life of a stream is the same for a CSI call, a report and a watch:
 
     opener                                    acceptor
       Open ──────────────────────────────────▶ Opened
       Chunk… (messages) ─────────────────────▶ Message…
       Message… ◀────────────────────── Chunk… (messages)
-      Ended ◀─────────────────────────────── End            exactly one, whatever happened
+      Ended ◀─────────────────────────────── End            exactly one
       Ack ───────────────────────────────────▶ Released       exactly one, after the End
 
-* Whoever opened it may `Cancel`: the acceptor still answers with its `End`, so that both sides count the same bytes.
-* To the opener a stream ends once: `Ended` with the acceptor's status, or `Failed` with `CallTimeout` or
-  `TunnelClosed`. A stream never outlives its session and its id is never used again in it, so no answer can reach
+* The opener may `Cancel`. The acceptor still answers with its `End`, so that both sides count the same bytes.
+* For the opener a stream ends once: `Ended` with the acceptor's status, or `Failed` with `CallTimeout` or
+  `TunnelClosed`. A stream never outlives its session, and a session never uses an id twice. So no answer can reach
   another call.
-* To the acceptor a stream ends once too: `Released(delivered)`. Before that it may learn by `Cancelled` that nobody
-  waits any more; what it ends or sends after that is dropped.
-* `TunnelClosed.sent` is False only if the stream surely was never served: no frame of it was handed to the transport,
-  or the peer's goodbye says that it had not seen it yet.
+* For the acceptor a stream also ends once: `Released(delivered)`. Before that, `Cancelled` may tell it that the opener
+  no longer waits. The session then drops further messages and the end.
+* `TunnelClosed.sent` is False only if the stream surely was never served: the transport got no frame of it, or the
+  peer's goodbye says that the peer had not seen it yet.
 
-Sending: the transport pulls one WebSocket message at a time with `to_send()`, when the socket has room. `common.outbox`
-decides what is in it, so that no stream waits for another longer than one chunk of it.
+Sending: when the socket has room, the transport pulls one WebSocket message with `to_send()`. `common.outbox` fills it.
 
-Credit: the receiver gives a message's credit back when the message was consumed. That bounds what a peer can make us
-hold: the session window, and on one stream its window and one message.
+Credit: the receiver gives a message's credit back when the application has consumed the message. So a peer can fill at
+most the session window, and on one stream its window and one message.
 """
 
 import heapq
@@ -87,14 +89,14 @@ from common.status import LARGEST_CODE, Code, Status
 from common.stream_books import Stream
 
 _MAX_NAME_CHARS = 1_024
-"""What an Open may name: driver, method, node and call are held until it is acknowledged, and no credit covers them."""
+"""The longest driver, method, node and call id in an Open. They are held until the Ack, and no credit covers them."""
 
 _MAX_CONTROL_BYTES = 1_048_576
-"""Answers (pongs, ends, credits) waiting for a peer that makes us write them but does not read."""
+"""The most bytes of waiting pongs, ends and credits: a peer that reads nothing could fill the memory with them."""
 
 
 class State(Enum):
-    """Where a session is. `DECIDING` is the acceptor's only: it has heard a hello and not yet answered."""
+    """A session's state. Only an acceptor is `DECIDING`: it has received a hello and not yet answered it."""
 
     GREETING = auto()
     DECIDING = auto()
@@ -103,10 +105,10 @@ class State(Enum):
 
 
 class Session:
-    """One side of a session. See the module's head for the rules.
+    """One side of a session. The module's docstring has the rules.
 
-    Every method that can cause events collects them for `events()`; every method that can cause bytes leaves them for
-    `to_send()`. After `Closed` nothing but a last goodbye comes out, and everything that comes in is ignored.
+    Methods collect their events for `events()` and their bytes for `to_send()`. After `Closed`, the session ignores all
+    input and sends at most its goodbye.
     """
 
     __slots__ = (
@@ -137,9 +139,9 @@ class Session:
         """A new session.
 
         Args:
-            hello: who we are; its limits are overwritten with those of `limits`.
+            hello: this side's hello; its limits are overwritten with those of `limits`.
             dialler: whether this side made the connection.
-            limits: what we allow.
+            limits: this side's limits.
             now: this side's monotonic clock, seconds.
         """
         self.hello = replace(
@@ -151,7 +153,7 @@ class Session:
         )
         self.peer: Hello | None = None
         self.said_goodbye = False
-        """Whether the session ended with a word of ours, which is handed out last."""
+        """Whether this side ended the session with a goodbye, which `to_send()` returns last."""
         self.state = State.GREETING
         self._dialler = dialler
         self._limits = limits
@@ -183,7 +185,7 @@ class Session:
         return found
 
     def accept(self) -> None:
-        """Answer the dialler's hello with ours: the session is open."""
+        """Answer the dialler's hello with this side's hello: the session is open."""
         if self.state is not State.DECIDING:
             raise LocalProtocolError(f"accept() in state {self.state.name}")
         self.state = State.OPEN
@@ -209,8 +211,8 @@ class Session:
 
         Raises:
             TunnelClosed: the session is not open (`sent` is False).
-            MessageTooLarge: a name is longer than the peer takes.
-            Overloaded: the peer takes no more streams at once.
+            MessageTooLarge: a name is longer than the peer accepts.
+            Overloaded: the peer accepts no more streams at once.
         """
         if self.state is not State.OPEN or self.peer is None:
             raise TunnelClosed(sent=False, why="it is not open")
@@ -257,7 +259,7 @@ class Session:
         self._outbox.schedule(stream)
 
     def unsent(self, number: int) -> int:
-        """How many messages of the stream wait for the transport; a good sender waits for `Writable` at one."""
+        """How many messages of the stream wait for the transport. Senders should wait for `Writable` at one."""
         stream = self._streams.get(number)
         return stream.unsent if stream is not None else 0
 
@@ -265,7 +267,7 @@ class Session:
         """End an accepted stream, after the messages queued before. Ignored if it was cancelled meanwhile.
 
         Raises:
-            LocalProtocolError: the code is none that gRPC can carry. The stream goes on.
+            LocalProtocolError: gRPC cannot carry the code. The stream goes on.
         """
         stream = self._streams.get(number)
         if stream is None or stream.answered:
@@ -280,7 +282,7 @@ class Session:
         self._outbox.schedule(stream)
 
     def cancel(self, number: int) -> None:
-        """Stop waiting for a stream of ours. No event follows for it."""
+        """Stop waiting for a stream of this side. No event follows for it."""
         stream = self._streams.get(number)
         if stream is None or stream.over:
             return
@@ -289,7 +291,7 @@ class Session:
         self._abandon(stream)
 
     def acknowledge(self, number: int, *, delivered: bool) -> None:
-        """Release a stream of ours that has `Ended`. `delivered`: its answer reached the caller."""
+        """Release a stream of this side that has `Ended`. `delivered`: its answer reached the caller."""
         stream = self._streams.get(number)
         if stream is None:
             return
@@ -303,19 +305,19 @@ class Session:
         self._inbox.consumed(self._streams.get(number), size)
 
     def drain(self, message: str) -> None:
-        """Open no more streams, ask the peer for none, and say goodbye when none is left."""
+        """Open no more streams, ask the peer to open none, and send the goodbye when no stream is left."""
         if self.state is State.OPEN and self._draining is None:
             self._draining = message
             self._outbox.put(Drain(message))
             self._end_drained()
 
     def goodbye(self, reason: str, message: str) -> None:
-        """End the session with a word to the peer, after the control frames that wait: its last acks are among them."""
+        """End the session with a `Goodbye`, after the waiting control frames: the last acks are among them."""
         self._close(reason, message, say=True, after_control=True)
 
     @property
     def has_output(self) -> bool:
-        """Whether `to_send()` may have something now."""
+        """Whether `to_send()` may return bytes now."""
         return self._outbox.has_output
 
     @property
@@ -326,7 +328,7 @@ class Session:
     # ---- the transport's side ----------------------------------------------------------------------------------------
 
     def receive(self, data: bytes, now: float) -> None:
-        """One WebSocket message came in. Broken rules end the session with a goodbye that names them."""
+        """Take one WebSocket message. A broken rule ends the session with a goodbye that names it."""
         if self.state is State.CLOSED:
             return
         self.heard(now)
@@ -345,16 +347,16 @@ class Session:
         handler(self, frame, now)
 
     def heard(self, now: float) -> None:
-        """Bytes came in, a whole message or not: the peer lives."""
+        """Note that bytes came in, a whole message or not: the peer is alive."""
         self._heard = now
         self._pinged = False
 
     def lost(self, message: str) -> None:
-        """The transport is gone."""
+        """End the session, because the transport is gone."""
         self._close(Reason.LINK_LOST, message)
 
     def next_tick(self) -> float | None:
-        """When `tick()` is due, in this side's clock; None when the session is over."""
+        """The time of the next `tick()`, in this side's clock; None when the session is over."""
         if self.state is State.CLOSED:
             return None
         if self.state is not State.OPEN:
@@ -363,7 +365,7 @@ class Session:
         return min(due, self._deadlines[0][0]) if self._deadlines else due
 
     def tick(self, now: float) -> None:
-        """Time has passed: deadlines, keepalive, a hello that never came."""
+        """Act on the time: expired deadlines, keepalive, a missing hello."""
         if self.state is State.CLOSED:
             return
         if self.state is not State.OPEN:
@@ -373,7 +375,7 @@ class Session:
             return
         while self._deadlines and self._deadlines[0][0] <= now:
             self._expire(heapq.heappop(self._deadlines)[1], now)
-        # The sums of next_tick(), not differences: rounding must not make a tick at that time come in vain.
+        # The same sums as in next_tick(), not differences: rounding must not make a tick come too early.
         if now >= self._heard + self._limits.keepalive_s * 2:
             self._close(Reason.PEER_SILENT, f"nothing was heard for {2 * self._limits.keepalive_s:g} s")
         elif now >= self._heard + self._limits.keepalive_s and not self._pinged:
@@ -420,13 +422,13 @@ class Session:
         self._answer(Pong(frame.number))
 
     def _on_pong(self, frame: Pong, _now: float) -> None:
-        """Nothing to do: whatever comes in counts as life."""
+        """Nothing to do: `heard` has noted the bytes."""
 
     def _on_unknown(self, frame: UnknownFrame, _now: float) -> None:
         self._answer(NotUnderstood(frame.type))
 
     def _on_not_understood(self, frame: NotUnderstood, _now: float) -> None:
-        """An older peer skipped a frame. What depends on the frame is a feature, and features are agreed on first."""
+        """Nothing to do: an older peer skipped a frame. Both sides agree on a feature before one relies on it."""
 
     def _on_open(self, frame: Open, now: float) -> None:
         if max(len(frame.subject), len(frame.method), len(frame.node), len(frame.call)) > _MAX_NAME_CHARS:
@@ -461,7 +463,7 @@ class Session:
             self._outbox.grant(frame.amount)
             return
         credited = self._streams.get(frame.stream)
-        if credited is not None:  # an accepted stream may be over here while its credit was under way
+        if credited is not None:  # an accepted stream may end while its credit is on the way
             credited.credit += frame.amount
             if credited.queue or credited.message is not None:
                 self._outbox.schedule(credited)
@@ -505,7 +507,7 @@ class Session:
 
     def _known(self, number: int, what: str) -> Stream:
         stream = self._streams.get(number)
-        if stream is None or number in self._outbox.unopened:  # an answer to what was not asked yet is a forgery
+        if stream is None or number in self._outbox.unopened:  # the peer cannot know an unopened stream
             raise RemoteProtocolError(f"{what}: stream {number} is not open")
         return stream
 
@@ -531,7 +533,7 @@ class Session:
         self._abandon(stream)
 
     def _abandon(self, stream: Stream) -> None:
-        """The opener stops waiting: an end has come (ack it), nothing was sent (forget it), or one must still come."""
+        """Let the opener stop waiting. Ack an end that has come, forget an unsent stream, else cancel it."""
         stream.over = True
         self._stop_sending(stream)
         if stream.answered:
@@ -543,7 +545,7 @@ class Session:
             self._outbox.put(Cancel(stream.id))
 
     def _stop_sending(self, stream: Stream) -> None:
-        """Drop what was not sent. The credit of a message cut in the middle comes back from the peer."""
+        """Drop unsent messages. The peer gives back the credit of a half-sent one."""
         stream.queue.clear()
         stream.message, stream.offset = None, 0
         stream.end = None
@@ -560,21 +562,21 @@ class Session:
         self._end_drained()
 
     def _end_drained(self) -> None:
-        """At once, not when the application asks: a stream that comes later must find the session closed."""
+        """End a draining session when no stream is left. At once: a later stream must find it closed."""
         if self._draining is not None and not self._streams:
             self.goodbye(Reason.DRAINED, f"{self._draining}, and every call is finished")
 
     def _close(
         self, reason: str, message: str, *, say: bool = False, after_control: bool = False, served: int | None = None
     ) -> None:
-        """The session is over; nothing happens if it was before.
+        """End the session, unless it has ended already.
 
         Args:
             reason: a `Reason`, or the peer's word.
-            message: for people.
-            say: a goodbye may still go out.
-            after_control: and before it the control frames that wait.
-            served: the last of our streams that the peer has seen, if it told.
+            message: a sentence for people.
+            say: send a goodbye.
+            after_control: send the waiting control frames before it.
+            served: the last stream of this side that the peer has seen, from its goodbye.
         """
         if self.state is State.CLOSED:
             return
@@ -616,4 +618,4 @@ class Session:
         (State.OPEN, NotUnderstood): _on_not_understood,
         (State.OPEN, UnknownFrame): _on_unknown,
     }
-    """What may come in which state. What is missing here is a broken rule of the peer's (see `receive`)."""
+    """The frames that may come in each state. Any other frame breaks the rules (see `receive`)."""

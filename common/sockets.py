@@ -1,4 +1,4 @@
-"""A UNIX socket: listening on it safely, and who is at the other end."""
+"""A UNIX socket: listen on it safely, and identify its peer and its file."""
 
 import contextlib
 import errno
@@ -14,7 +14,7 @@ from pathlib import Path
 from common.parsers import LONGEST_SOCKET_PATH_BYTES
 
 _LOCK_WAIT_S = 2.0
-"""How long another process may be in the middle of listening in the same directory."""
+"""How long to wait for another process that is about to listen in the same directory."""
 
 
 def _check_length(path: str) -> None:
@@ -25,7 +25,7 @@ def _check_length(path: str) -> None:
 class UnixListener(socket.socket):
     """A listening UNIX socket. Closing it removes its file, unless another socket has taken its place.
 
-    uvloop closes sockets that were handed to it without asking them: whoever serves on it calls `remove_file` as well.
+    uvloop closes sockets without calling their `close`, so servers on this socket also call `remove_file`.
     """
 
     path: Path
@@ -37,16 +37,16 @@ class UnixListener(socket.socket):
         super().close()
 
     def remove_file(self) -> None:
-        """Remove the socket's file if it is still ours; new connections are refused from then on."""
+        """Remove the file if it is still this socket's. From then on, new connections are refused."""
         if self._identity is not None and self._identity == _identity_of(self.path):
             with contextlib.suppress(OSError):
                 self.path.unlink()
         self._identity = None
 
     def bind_private(self, path: Path, *, mode: int, gid: int | None) -> None:
-        """Bind with the mode in force from the first instant, whatever the umask.
+        """Bind so that the file has its mode from the start, independent of the umask.
 
-        Linux gives the file the mode of the socket's inode; nobody can connect before `listen` in any case.
+        Linux gives the file the mode of the socket's inode. Nobody can connect before `listen`.
         """
         os.fchmod(self.fileno(), 0o600)
         self.bind(str(path))
@@ -59,18 +59,19 @@ class UnixListener(socket.socket):
 def listen_unix(
     path: Path, *, mode: int, gid: int | None = None, backlog: int = 1024, make_directory: bool = False
 ) -> UnixListener:
-    """Listen on a UNIX socket. A file left by a process that died is replaced; one that answers is not.
+    """Listen on a UNIX socket. It replaces the file of a process that has died.
 
     Args:
-        path: where; its directory must exist, unless `make_directory` says otherwise.
+        path: the socket's path; its directory must exist, unless `make_directory` is set.
         mode: the file's permissions, e.g. 0o660, independent of the umask.
         gid: the file's group; the process's own if None.
         backlog: connections that may wait to be accepted.
-        make_directory: make the directory for this process's own user if its parent exists. Only for a socket that no
-            other user comes to.
+        make_directory: make the directory, with access for this process's user only, if its parent exists.
 
-    Raises: ValueError: the path is too long. OSError: somebody serves there, the path is something else than a
-    socket, the directory is missing, or the system refuses; the text says which and what to do.
+    Raises:
+        ValueError: the path is too long.
+        OSError: another process serves there, the path is no socket, the directory is missing, or the system refuses.
+            The text names the case and the remedy.
     """
     _check_length(str(path))
     if make_directory:
@@ -105,7 +106,7 @@ def _make_directory(path: Path) -> None:
 
 @contextlib.contextmanager
 def _directory_locked(directory: Path) -> Iterator[None]:
-    """Keep two processes that start at once from each taking the other's new socket for a stale one."""
+    """Lock the directory: two processes that start at once must not each remove the other's new socket as stale."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         _lock(descriptor, directory)
@@ -142,7 +143,7 @@ def _remove_stale(path: Path) -> None:
 
 
 def _somebody_answers(path: Path) -> bool:
-    """Whether anything but a refusal comes of connecting. A full queue is an answer as well."""
+    """Whether a process serves this socket. A full queue counts as an answer."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(0.0)
         try:
@@ -167,13 +168,13 @@ def _identity_of(path: Path) -> tuple[int, int] | None:
 
 
 def peer_credentials(sock: socket.socket) -> tuple[int, int, int]:
-    """Process, user and group of whoever connected (SO_PEERCRED: as they were when it connected).
+    """The peer's process, user and group at the time of its connect (SO_PEERCRED).
 
     Returns:
         pid, uid, gid. The pid is 0 when the peer is in a pid namespace that this process cannot see.
 
     Raises:
-        OSError: not a connected UNIX socket.
+        OSError: the socket is no connected UNIX socket.
     """
     packed = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     pid, uid, gid = struct.unpack("3i", packed)
@@ -181,16 +182,16 @@ def peer_credentials(sock: socket.socket) -> tuple[int, int, int]:
 
 
 FileId = tuple[int, int, int] | None
-"""Which file a path is; None if there is none."""
+"""The identity of a file at a path; None if there is no file."""
 
 
 def file_id(path: str) -> FileId:
-    """Which file a socket's path is now: another one means that another process listens there.
+    """The identity of the file at a socket's path. If it changes, another process listens there.
 
-    The time is part of it because file systems give the number of a removed file to the next one.
+    It includes the change time, because file systems reuse the number of a removed file.
     """
     try:
-        found = os.stat(path)  # noqa: PTH116  # at each call to a driver: a Path costs three times as much
+        found = os.stat(path)  # noqa: PTH116  # runs for each call to a driver: a Path takes three times as long
     except OSError:
         return None
     return found.st_dev, found.st_ino, found.st_ctime_ns

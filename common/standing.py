@@ -1,29 +1,28 @@
-"""A standing stream: one that is open whenever the link is. An agent's report and a proxy driver's watch are such.
+"""A standing stream: a stream that is open whenever the link is, such as an agent's report or a proxy driver's watch.
 
 Rules:
 
-* It is opened when the link is up, and again, after a wait, when the other side has ended it on a link that lives on.
-* Such an end is logged with the other side's words: without the stream a hop works on old news. The same words again
-  are not.
+* It opens when the link is up. If the other side ends it while the link goes on, it opens again after a wait.
+* Each new reason for such an end is logged, because without the stream this side works with old data.
 """
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
+from common.backoff import Backoff
 from common.errors import Overloaded, RemoteProtocolError, TunnelClosed
 from common.link import Link, Stream
 from common.messages import Kind, Priority
 
 log = logging.getLogger("csi_bridge.standing")
 
-_FIRST_WAIT_S = 1.0
-_LONGEST_WAIT_S = 30.0
-"""Between an end and the next opening: doubled each time, like the dials of a link."""
+REOPEN = Backoff(first_s=1.0, most_s=30.0)
+"""The waits between an end and the next opening, as between the dials of a link."""
 
 
 class Standing:
-    """Keeps one stream open on the link there is. `up()` and `down()` follow the link."""
+    """Keeps one stream open on the present link. The link's owner calls `up()` and `down()`."""
 
     def __init__(
         self,
@@ -37,11 +36,11 @@ class Standing:
         """A stream that is not open yet.
 
         Args:
-            kind: what it is for.
-            use: sends and receives on it until it has ended; cancelled when the link goes.
-            subject: what it is about, for the other side.
-            node: which node it is about.
-            priority: how it shares a busy link.
+            kind: the stream's kind.
+            use: sends and receives on the stream until it has ended; cancelled when the link goes.
+            subject: the `subject` in the stream's open.
+            node: the `node` in the stream's open.
+            priority: the stream's share of a busy link.
         """
         self._kind = kind
         self._use = use
@@ -51,18 +50,18 @@ class Standing:
         self._task: asyncio.Task[None] | None = None
 
     def up(self, link: Link) -> None:
-        """There is a link: open the stream on it."""
+        """Open the stream on a new link."""
         self.down()
         self._task = asyncio.get_running_loop().create_task(self._stand(link), name=f"standing {self._kind.name}")
 
     def down(self) -> None:
-        """The link is gone, or is to drain: end the stream and open no other."""
+        """End the stream and open no other: the link is gone or drains."""
         if self._task is not None:
             self._task.cancel()
             self._task = None
 
     async def _stand(self, link: Link) -> None:
-        wait_s, last = _FIRST_WAIT_S, ""
+        ends, last = 0, ""
         while True:
             began = asyncio.get_running_loop().time()
             try:
@@ -77,13 +76,13 @@ class Standing:
             if why != last:
                 last = why
                 log.warning("the %s stream has ended, and is opened again: %s", self._kind.name, why)
-            if asyncio.get_running_loop().time() - began > _LONGEST_WAIT_S:  # it was well until now
-                wait_s = _FIRST_WAIT_S
-            await asyncio.sleep(wait_s)
-            wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
+            if asyncio.get_running_loop().time() - began > REOPEN.most_s:  # the stream worked
+                ends = 0
+            ends += 1
+            await asyncio.sleep(REOPEN.wait_s(ends))
 
     async def _open_and_use(self, link: Link) -> str:
-        """Use one stream until its end; gives the reason."""
+        """Use one stream until its end. Returns the reason of its end."""
         stream = link.open(self._kind, priority=self._priority, subject=self._subject, node=self._node)
         try:
             await self._use(stream)

@@ -1,4 +1,4 @@
-"""A status: how a call ended, as gRPC names it, and who said so."""
+"""A status: the gRPC code and message of a call's end, and the hop that made them."""
 
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
@@ -27,7 +27,7 @@ class Code(IntEnum):
 
 
 class Origin(StrEnum):
-    """Which hop made a status. The vendor's passes unchanged; the others are the bridge's own (design: error table)."""
+    """The hop that made a status. The vendor's passes unchanged; the others come from `common.errors`."""
 
     VENDOR = "vendor"
     EDGE = "edge"
@@ -36,7 +36,7 @@ class Origin(StrEnum):
 
 
 LARGEST_CODE = 2**31 - 1
-"""`grpc-status` is an int32 to who reads it: grpc-go makes a final status of its own of anything else."""
+"""Readers take `grpc-status` as an int32: from any other value grpc-go makes a final status of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Status:
 
     Attributes:
         code: the gRPC code. An int outside `Code` is possible: a vendor's unknown code passes unchanged.
-        message: for people; empty on success. Never a secret, a payload or a traceback.
+        message: a text for people, without secrets, payloads or tracebacks; empty on success.
         origin: the hop that made it.
     """
 
@@ -60,7 +60,7 @@ class Status:
 
 
 def code_name(code: int) -> str:
-    """`UNAVAILABLE` for 14; `CODE_99` for a code gRPC does not name (a closed set, fit for a metric label)."""
+    """`UNAVAILABLE` for 14; `CODE_99` for a code that gRPC does not name."""
     return _NAMES.get(code) or f"CODE_{code}"
 
 

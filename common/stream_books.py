@@ -1,10 +1,10 @@
-"""A stream's books: what a session notes of one stream, sending and receiving."""
+"""A stream's books: a session's state of one stream, for sending and receiving."""
 
 from collections import deque
 
 
 class Stream:
-    """The books of one stream, for both halves of a session. `mine`: opened by this side."""
+    """The books of one stream, shared by a session's outbox and inbox. `mine`: this side opened it."""
 
     __slots__ = (
         "answered", "cost", "credit", "deadline", "end", "granted", "id", "left", "message", "mine", "offset", "over",
@@ -16,10 +16,10 @@ class Stream:
         self.mine = mine
         self.priority = priority
         self.deadline: float | None = None
-        self.over = False  # the application here hears no more of it
+        self.over = False  # the application on this side gets no more events of it
         self.answered = False  # the End was queued (accepted) or received (mine)
         # Sending.
-        self.credit = credit  # what the peer still takes
+        self.credit = credit  # bytes that the peer still accepts
         self.queue: deque[memoryview] = deque()  # whole messages
         self.message: memoryview | None = None  # the one being cut into chunks
         self.offset = 0
@@ -27,7 +27,7 @@ class Stream:
         self.end: bytes | None = None  # the End, to leave after the last message
         self.queued = False  # waits for its turn
         # Receiving.
-        self.granted = granted  # what we still take
+        self.granted = granted  # bytes that this side still accepts
         self.owed = 0  # consumed, not yet given back
         self.parts: bytearray | None = None  # one buffer, because a peer may send tiny pieces
         self.left = 0

@@ -1,29 +1,29 @@
-"""A sync: a teller, who knows the truth about a set of objects, and a learner, who holds a copy. Without I/O.
+"""A sync: a teller, which knows the truth about a set of objects, brings a learner's copy up to date. Without I/O.
 
-It is used twice: the hub tells an agent what concerns its node (`Kind.SYNC`), and an agent tells the hub what is so at
-its node (`Kind.FACTS`). Each runs on a stream of its own, which begins from nothing whenever the link comes back:
+There are two of them: the hub tells an agent the objects that concern its node (`Kind.SYNC`), and an agent tells the
+hub facts about its node (`Kind.FACTS`). Each has its own stream, and starts anew whenever the link comes back:
 
     teller                                   learner
-                              ◀──────────────  Digest      2 KB that sum up what it has on its disk
-      Differ  ───────────────────────────────▶             which of the 256 buckets differ; none: in step at once
-                              ◀──────────────  Held…  HeldAll    what is in these buckets
+                              ◀──────────────  Digest      2 KB that sum up its copy on the disk
+      Differ  ───────────────────────────────▶             the differing ones of 256 buckets; none: in step at once
+                              ◀──────────────  Held…  HeldAll    the objects in these buckets
       Put…  Drop…  InStep  ──────────────────▶             the difference; then each change
-                              ◀──────────────  Stored      after it is on the disk; up to which `seq`
+                              ◀──────────────  Stored      everything up to a `seq` is on the disk
 
-* The teller holds stamps alone and reads a body when it sends it: what changes meanwhile is sent once, in its newest
-  state.
-* Of an object at most one state is under way. Another uid under the same name is told as a `Drop`, and as a `Put` when
-  that is stored.
-* What is under way, that is told and not yet stored, is at most the budget, or one object that is larger.
-* What comes first in the truth is told first; drops go before that, the last told first.
-* An object that cannot be told (it is too large for the peer, or the learner refuses it) is named in an event and left
-  alone until it changes. The others go on, and `InStep` is said without it; but as long as the learner holds no state
-  at all of an untold one of `MISSED_KINDS`, nobody says `InStep`, for ever if it stays so.
-* Unknown is not gone: of an object of which the teller cannot say what there is, whoever holds it keeps it. Who holds
-  none may be told a stand-in, which has no uid and says why; it takes no object's place, and any object takes its.
-* Objects of `PASSING_KINDS` are told and then forgotten: they are in no digest, and their end is not told.
-* A learner that cannot store does not acknowledge; so the teller stops at the budget, and nothing is lost.
-* A peer that breaks a rule gets a `RemoteProtocolError`, and the stream ends.
+* The teller holds stamps only, and reads a body when it sends it. An object that changes several times meanwhile is
+  sent once, in its newest state.
+* At most one change of an object is under way: sent and not yet stored. If another uid has taken an object's name, the
+  teller sends a `Drop`, and the `Put` after the drop is stored.
+* The changes under way have at most the size of the budget, unless a single object is larger.
+* Drops are sent first, beginning with the object that was sent last. Puts follow in the order of the truth.
+* If the peer cannot take an object (too large, or refused), the teller reports an event and skips the object until it
+  changes. The others go on. `InStep` then comes without it, except for `MISSED_KINDS`: if the learner has no state at
+  all of such an object, the teller sends no `InStep`.
+* If the teller cannot know the state of an object now, a learner that holds the object keeps it. A learner without it
+  may get a stand-in, which has no uid and holds the reason. A stand-in replaces no object, and any object replaces it.
+* Objects of `PASSING_KINDS` are sent and then forgotten: they are in no digest, and their end is not sent.
+* A learner whose disk fails does not acknowledge. So the teller stops at the budget, and no change is lost.
+* If a peer breaks a rule, a `RemoteProtocolError` ends the stream.
 """
 
 from collections import deque
@@ -57,49 +57,49 @@ from common.sync_messages import (
 )
 
 BUDGET_BYTES = 262_144
-"""What may be under way: enough to fill a link of 10 Mbit/s at 200 ms, little enough for 10,000 nodes at once."""
+"""The size of the changes under way: enough for a link of 10 Mbit/s at 200 ms, and small enough for 10,000 nodes."""
 
 PASSING_KINDS = frozenset({"Event"})
-"""Kinds whose objects tell what happened: once the learner has one, the teller forgets it."""
+"""Kinds whose objects are records of events: once the learner has stored one, the teller forgets it."""
 
 MISSED_KINDS = frozenset({"Pod"})
-"""Kinds of which one that is missing is taken for gone, by who is in step, with all that it had. What names a missing
-object of another kind only waits for it: one Secret that is too large must not keep a node from ever cleaning up."""
+"""Kinds whose missing objects count as deleted for a learner in step, with their volumes. A missing object of another
+kind only makes others wait: one Secret that is too large must not block a node's cleaning for ever."""
 
 _PART_BYTES = 16_384
-"""Messages are put together up to this size, a chunk of the session's."""
+"""Changes are joined to messages of up to this size, a session's chunk."""
 
 _IN_STEP_BYTES = 16
-"""No `InStep` is longer."""
+"""The largest encoded `InStep`."""
 
 _MOST_HELD_BYTES = 16 * 1_048_576
-"""What a learner may list: 10,000 objects with names of 1,500 characters."""
+"""The most that a learner may list: 10,000 objects with names of 1,500 characters."""
 
 _HELD_BYTES = 100
-"""What an object of the list weighs beside its texts."""
+"""The memory of a listed object, in addition to its texts."""
 
 _WHY_CHARS = 1_000
-"""A refusal's words are cut here."""
+"""The longest reason of a refusal; longer ones are cut."""
 
 
 class Truth(Protocol):
-    """What a teller knows."""
+    """The objects that a teller knows."""
 
     def stamps(self) -> Mapping[Ref, Stamp]:
-        """Every object's state, in the order in which they are to be told."""
+        """Every object's state, in the order for sending."""
 
     def read(self, ref: Ref) -> Object | None:
-        """An object as it is now, perhaps newer than its stamp; None if it is no more, or cannot be read now.
+        """An object in its present state, perhaps newer than its stamp; None if it is gone or cannot be read now.
 
-        One that `stamps` still names is asked for again at the next turn, and until then nobody is told `InStep`.
+        If `stamps` still has the object, the teller reads it again at the next turn, and sends no `InStep` before.
         """
 
 
 class Copy(Protocol):
-    """What a learner holds. It changes by what the learner hands out, and by nothing else."""
+    """The objects that a learner holds. Only the learner's changes alter it."""
 
     def sums(self) -> bytes:
-        """Its digest (`common.digest.Digest.sums`)."""
+        """The copy's digest (`common.digest.Digest.sums`)."""
 
     def stamps(self) -> Mapping[Ref, Stamp]:
         """Every object's state, without those of `PASSING_KINDS`."""
@@ -107,14 +107,14 @@ class Copy(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """The teller knows what the learner holds: this. For reading at once; it changes afterwards."""
+    """The teller knows the learner's objects, `held`. Read it at once: it changes afterwards."""
 
     held: Mapping[Ref, Stamp]
 
 
 @dataclass(frozen=True, slots=True)
 class Confirmed:
-    """The learner has stored an object in this state; None: it has dropped it."""
+    """The learner has stored an object in the state `stamp`, or has dropped it (None)."""
 
     ref: Ref
     stamp: Stamp | None
@@ -122,7 +122,7 @@ class Confirmed:
 
 @dataclass(frozen=True, slots=True)
 class Untold:
-    """An object in this state is not told, and is left alone until it changes. `why` is for people."""
+    """The teller skips an object until it changes. `why` is a reason for people."""
 
     ref: Ref
     stamp: Stamp
@@ -130,11 +130,11 @@ class Untold:
 
 
 Event = Compared | Confirmed | Untold
-"""What a teller's owner hears."""
+"""The events of a teller, for its owner."""
 
 
 class _State(Enum):
-    """How far a sync is."""
+    """The state of a sync."""
 
     GREETING = auto()
     COMPARING = auto()
@@ -143,7 +143,15 @@ class _State(Enum):
 
 @dataclass(frozen=True, slots=True)
 class _UnderWay:
-    """A change that was told and is not stored yet. `stamp` is None for a drop; `before` is what the learner had."""
+    """A change that was sent and is not stored yet.
+
+    Attributes:
+        seq: its number.
+        ref: the object.
+        stamp: the object's new state; None for a drop.
+        before: the learner's state before it.
+        size: the encoded change's bytes.
+    """
 
     seq: int
     ref: Ref
@@ -153,7 +161,10 @@ class _UnderWay:
 
 
 class Teller:
-    """The side that knows. `receive()` what comes, send `next_message()` until it is empty, and look at `events()`."""
+    """The side that knows the truth.
+
+    After each `receive()`, send `next_message()` until it is empty, and take the `events()`.
+    """
 
     __slots__ = ("_budget_bytes", "_events", "_held_bytes", "_in_step", "_is_unknown", "_listed", "_max_message_bytes",
                  "_question", "_refs", "_seq", "_stale", "_state", "_stored", "_todo", "_told", "_truth", "_under_way",
@@ -170,10 +181,10 @@ class Teller:
         """A teller that waits for the learner's digest.
 
         Args:
-            truth: what it knows.
-            max_message_bytes: the largest message that the peer takes.
-            budget_bytes: what it keeps under way at most; the learner may want less.
-            is_unknown: whether the truth cannot say now what there is of an object; of `MISSED_KINDS` it always can.
+            truth: its objects.
+            max_message_bytes: the largest message that the peer accepts.
+            budget_bytes: the largest size of changes under way; the learner may want less.
+            is_unknown: whether the truth cannot know an object's state now; never for `MISSED_KINDS`.
         """
         self._truth = truth
         self._is_unknown = is_unknown
@@ -182,24 +193,24 @@ class Teller:
         self._state = _State.GREETING
         self._question = b""
         self._listed = b""  # the buckets whose content the learner lists
-        self._held_bytes = 0  # what it has listed
-        self._told: dict[Ref, Stamp] = {}  # what the learner holds, once it has stored all that is under way
+        self._held_bytes = 0  # the size of its list
+        self._told: dict[Ref, Stamp] = {}  # the learner's objects, once it has stored all changes under way
         self._todo: dict[Ref, Stamp | None] = {}
-        self._stale = False  # whether `_todo` is to be made anew
-        self._in_step = False  # whether the learner was told InStep after the last change
+        self._stale = False  # whether `_todo` has to be made anew
+        self._in_step = False  # whether InStep was sent after the last change
         self._untold: dict[Ref, Stamp] = {}
         self._seq = 0
         self._stored = 0
         self._under_way: deque[_UnderWay] = deque()
         self._refs: set[Ref] = set()  # those of `_under_way`
         self.unstored_bytes = 0
-        """What is under way."""
+        """The size of the changes under way."""
         self._events: list[Event] = []
 
     def changed(self, refs: Iterable[Ref] | None = None) -> None:
-        """The truth has changed: in these objects, or anywhere. Cheap: what it means is found out when it is sent.
+        """Note that these objects have changed, or any (None). Cheap: the teller compares when it sends.
 
-        Of an object named here that the learner has stored in its present state, that is heard again.
+        If the learner has already stored the present state of one of `refs`, a `Confirmed` follows again.
         """
         if self._state is not _State.TELLING:
             return  # the comparison is still to come
@@ -213,10 +224,10 @@ class Teller:
             self._stale = True
 
     def receive(self, data: bytes) -> None:
-        """The learner said something.
+        """Take a message of the learner.
 
         Raises:
-            RemoteProtocolError: it may not say that.
+            RemoteProtocolError: the learner may not send this now.
         """
         for said in decode(data):
             if isinstance(said, Digest) and self._state is _State.GREETING:
@@ -261,7 +272,7 @@ class Teller:
         return bytes(out)
 
     def events(self) -> list[Event]:
-        """What happened since the last look."""
+        """The events since the last call."""
         events, self._events = self._events, []
         return events
 
@@ -309,7 +320,7 @@ class Teller:
             self._consider(ref, stamp)
 
     def _consider(self, ref: Ref, stamp: Stamp | None) -> None:
-        """Whether an object is to be told: `stamp` is its state now."""
+        """Put an object on the list of changes, or take it off; `stamp` is its present state."""
         known = self._told.get(ref)
         if stamp is None:
             self._untold.pop(ref, None)
@@ -320,24 +331,24 @@ class Teller:
             self._todo[ref] = stamp
 
     def _is_kept(self, ref: Ref) -> bool:
-        """Whether nothing is to be said of an object because nobody knows what there is, and the learner holds one."""
+        """Whether the learner keeps its object, because the truth cannot know its state now."""
         known = self._told.get(ref)
         return known is not None and known.uid != "" and self._is_unknown(ref)
 
     def _tell(self, ref: Ref, stamp: Stamp | None, out: bytearray) -> bool | None:
-        """Add what is to be said of an object to a message.
+        """Add an object's change to a message.
 
         Returns:
-            True: nothing more is to be said of it. False: something is, later. None: message or budget have no room.
+            True: the object needs no further change. False: another one follows later. None: message or budget is full.
         """
         known = self._told.get(ref)
         item = self._truth.read(ref) if stamp is not None else None
         if stamp is not None and item is None:
-            return ref not in self._truth.stamps()  # if it is no more, the next comparison tells that
+            return ref not in self._truth.stamps()  # if it is gone, the next comparison finds that
         if known is not None and (item is None or _is_another(known, item.stamp)):
             return (item is None) if self._add(drop(self._seq + 1, ref, known.uid), ref, None, out) else None
         if item is None:
-            return True  # it came and went before anything was told
+            return True  # it came and went before anything was sent
         if why := self._flaw(item):
             self._leave(ref, item.stamp, why)
             return True
@@ -346,7 +357,7 @@ class Teller:
         return True if self._add(put(self._seq + 1, item), ref, item.stamp, out) else None
 
     def _add(self, change: Put | Drop, ref: Ref, stamp: Stamp | None, out: bytearray) -> bool:
-        """Add a change to a message, if message and budget have room for it."""
+        """Add a change to a message. Returns whether message and budget had room for it."""
         data = encode(change)
         size = len(data)
         if out and len(out) + size > min(_PART_BYTES, self._max_message_bytes):
@@ -364,7 +375,7 @@ class Teller:
         return True
 
     def _flaw(self, item: Object) -> str:
-        """Why an object cannot be told, or an empty text."""
+        """The reason why an object cannot be sent, or an empty text."""
         if not fits(item.ref, item.stamp):
             return "its name, uid or version is not one that Kubernetes allows"
         size = len(encode(put(2**32, item)))
@@ -373,7 +384,7 @@ class Teller:
         return ""
 
     def _is_missed(self, ref: Ref) -> bool:
-        """Whether somebody in step would take an object that is not told for gone."""
+        """Whether a learner in step would take this unsent object for deleted."""
         return ref.kind in MISSED_KINDS and ref not in self._told
 
     def _leave(self, ref: Ref, stamp: Stamp, why: str) -> None:
@@ -414,20 +425,20 @@ class Teller:
 
 
 class Learner:
-    """The side that holds a copy. Store what `receive()` gives, in its order, then say `stored()`.
+    """The side that holds a copy. Store the changes of each `receive()` in their order, then call `stored()`.
 
-    To be made when all that was received before is stored, because the copy's digest is the first word.
+    Make one only when all earlier changes are stored, because its first message is the copy's digest.
     """
 
     __slots__ = ("_budget_bytes", "_copy", "_in_step", "_listing", "_out", "_said_stored", "_seq", "_state", "_stored",
                  "_under_way", "unstored_bytes")  # fmt: skip
 
     def __init__(self, copy: Copy, *, budget_bytes: int = BUDGET_BYTES) -> None:
-        """A learner about to say its first word.
+        """A learner that has not sent its digest yet.
 
         Args:
-            copy: what it holds.
-            budget_bytes: what it takes before it has stored anything of it.
+            copy: its objects.
+            budget_bytes: the size of unstored changes that it accepts.
         """
         self._copy = copy
         self._budget_bytes = budget_bytes
@@ -439,13 +450,13 @@ class Learner:
         self._stored = self._said_stored = 0
         self._under_way: deque[tuple[int, int]] = deque()  # seq and size of each put and drop
         self.unstored_bytes = 0
-        """What came and is not stored."""
+        """The size of the received changes that are not stored."""
 
     def receive(self, data: bytes) -> list[Change]:
-        """The teller said something: what is to be stored, in this order.
+        """Take a message of the teller, and return the changes to store, in this order.
 
         Raises:
-            RemoteProtocolError: it may not say that.
+            RemoteProtocolError: the teller may not send this now.
         """
         changes: list[Change] = []
         for said in decode(data):
@@ -459,7 +470,7 @@ class Learner:
         return changes
 
     def stored(self, seq: int, refused: Mapping[int, str] | None = None) -> None:
-        """Everything up to `seq` is on the disk, except what is refused for a reason, by its `seq`."""
+        """Note that everything up to `seq` is on the disk. `refused` has the reasons of refused changes, by `seq`."""
         if not self._stored <= seq <= self._seq:
             raise LocalProtocolError(f"stored {seq}, but {self._seq} was received last")
         self._stored = seq
@@ -507,12 +518,12 @@ class Learner:
 
 
 def _is_another(known: Stamp | None, stamp: Stamp) -> bool:
-    """Whether an object came under the name of another one."""
+    """Whether another object has taken the name of a known one."""
     return known is not None and known.uid != stamp.uid
 
 
 def _least_size(said: Held | Put | Drop) -> int:
-    """What is counted of what the other side says: never more than its encoded bytes."""
+    """The size of a received message that counts: never more than its encoded bytes."""
     ref = said.ref
     size = len(ref.kind) + len(ref.namespace) + len(ref.name) + len(said.uid)
     if isinstance(said, Put):
@@ -521,7 +532,7 @@ def _least_size(said: Held | Put | Drop) -> int:
 
 
 def _parts(stamps: Iterable[tuple[Ref, Stamp]]) -> Iterator[bytes]:
-    """The list of what is held, in messages."""
+    """The `Held` messages of these objects, joined to parts."""
     part = bytearray()
     for ref, stamp in stamps:
         part += encode(held(ref, stamp))

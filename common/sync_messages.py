@@ -1,12 +1,12 @@
-"""A sync message: what a teller and a learner say to each other on a sync stream (`common.sync`).
+"""A sync message: a message between teller and learner on a sync stream (`common.sync`).
 
-One message of the stream carries one or more of them, one after another, as `common.codec` writes them.
+One message of the stream carries one or more of them, as `common.codec` writes them.
 
 Rules:
 
-* `seq` counts what the teller tells on this stream: 1, 2, 3, without a gap.
-* A type that we do not know breaks the rules: a peer asks before it uses a new one.
-* Golden bytes of each are in tests/unit/test_sync_messages.py.
+* `seq` numbers the teller's changes on this stream: 1, 2, 3, without a gap.
+* An unknown type breaks the rules: a peer may use new types only after an agreement.
+* tests/unit/test_sync_messages.py has the golden bytes of each message.
 """
 
 import re
@@ -22,15 +22,15 @@ MAX_NAME_CHARS = 1_024
 
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
-"""What no encoding can carry."""
+"""Characters that UTF-8 cannot encode."""
 
 
 @dataclass(frozen=True, slots=True)
 class Digest:
-    """The learner's first word: what it holds, summed up.
+    """The learner's first message: the digest of its copy.
 
     Attributes:
-        budget_bytes: what it takes before it has stored anything of it.
+        budget_bytes: the size of unstored changes that it accepts.
         sums: `common.digest.Digest.sums`.
     """
 
@@ -41,9 +41,9 @@ class Digest:
 
 @dataclass(frozen=True, slots=True)
 class Differ:
-    """The teller's question: what is in these buckets? One byte each; none when the digests are equal.
+    """The teller asks once for the objects in these buckets, one byte each; none if the digests are equal.
 
-    Asked exactly once, and answered with a `Held` for each object and one `HeldAll`.
+    If there are any, the learner answers with a `Held` for each object and one `HeldAll`.
     """
 
     type: ClassVar[int] = 1
@@ -74,14 +74,14 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class HeldAll:
-    """There is nothing else in the buckets that were asked for."""
+    """The learner has listed all objects of the requested buckets."""
 
     type: ClassVar[int] = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """The teller tells an object: it is new, or in a new state."""
+    """The teller sends an object that is new or in a new state."""
 
     type: ClassVar[int] = 4
     seq: int
@@ -105,7 +105,7 @@ class Put:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """The teller tells that the object of this uid is no more."""
+    """The object of this uid is gone."""
 
     type: ClassVar[int] = 5
     seq: int
@@ -122,9 +122,10 @@ class Drop:
 
 @dataclass(frozen=True, slots=True)
 class InStep:
-    """Whoever has stored all before this holds everything that the teller knows at this point, and nothing else.
+    """A learner that has stored everything before this holds exactly the objects that the teller knows now.
 
-    Of what cannot be told it may hold an older state or, unless it would miss it (`common.sync.MISSED_KINDS`), none.
+    Exception: of an object that cannot be sent it may hold an older state or, except for `common.sync.MISSED_KINDS`,
+    none.
     """
 
     type: ClassVar[int] = 6
@@ -133,7 +134,7 @@ class InStep:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """The learner has everything up to `seq` on its disk, except what it refused."""
+    """The learner has everything up to `seq` on its disk, except refused changes."""
 
     type: ClassVar[int] = 7
     seq: int
@@ -141,7 +142,7 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The learner does not take what was told as `seq`, and says why. Comes before the `Stored` that covers it."""
+    """The learner refuses the change `seq`, with a reason. Comes before the `Stored` that covers it."""
 
     type: ClassVar[int] = 8
     seq: int
@@ -149,22 +150,22 @@ class Refused:
 
 
 Change = Put | Drop | InStep
-"""What a learner stores, in this order."""
+"""The messages that a learner stores, in their order."""
 
 SyncMessage = Digest | Differ | Held | HeldAll | Put | Drop | InStep | Stored | Refused
-"""Everything that can be said."""
+"""Every sync message."""
 
 _CODEC: Codec[SyncMessage] = Codec((Digest, Differ, Held, HeldAll, Put, Drop, InStep, Stored, Refused))
 
 encode = _CODEC.encode
-"""The bytes of one."""
+"""Returns the bytes of one sync message."""
 
 
 def decode(data: bytes) -> list[SyncMessage]:
-    """All that one message of the stream says.
+    """The sync messages in one message of the stream.
 
     Raises:
-        RemoteProtocolError: it is not whole and well-formed.
+        RemoteProtocolError: the data is not whole and well-formed.
     """
     said: list[SyncMessage] = []
     for item in _CODEC.decode(data):
@@ -175,32 +176,32 @@ def decode(data: bytes) -> list[SyncMessage]:
 
 
 def put(seq: int, item: Object) -> Put:
-    """An object, to be told as `seq`."""
+    """The `Put` of an object, with this `seq`."""
     ref, stamp = item.ref, item.stamp
     return Put(seq, ref.kind, ref.namespace, ref.name, stamp.uid, stamp.version, item.body)
 
 
 def drop(seq: int, ref: Ref, uid: str) -> Drop:
-    """The end of an object, to be told as `seq`."""
+    """The `Drop` of an object, with this `seq`."""
     return Drop(seq, ref.kind, ref.namespace, ref.name, uid)
 
 
 def held(ref: Ref, stamp: Stamp) -> Held:
-    """An object that the learner holds."""
+    """The `Held` of an object."""
     return Held(ref.kind, ref.namespace, ref.name, stamp.uid, stamp.version)
 
 
 def fits(ref: Ref, stamp: Stamp) -> bool:
-    """Whether the other side can take an object of this key and state."""
+    """Whether a peer accepts an object of this key and state."""
     texts = (ref.kind, ref.namespace, ref.name, stamp.uid, stamp.version)
     return bool(ref.kind and ref.name) and all(map(_is_short, texts))
 
 
 def _ref(kind: str, namespace: str, name: str) -> Ref:
-    """The object's key, if it can be one.
+    """The object's key.
 
     Raises:
-        RemoteProtocolError: it cannot.
+        RemoteProtocolError: a part of it is missing or too long.
     """
     if not kind or not name:
         raise RemoteProtocolError("an object without a kind or a name")

@@ -2,9 +2,9 @@
 
 Rules:
 
-* An idle stream costs its one task, which waits for a message: a hub has two for each node. What sends or stores runs
-  in a task of its own only while there is something to do.
-* A peer's broken rule ends the stream with its words, on either side.
+* An idle stream has one task, which waits for a message: a hub has two streams for each node. Sending and storing have
+  tasks of their own only while there is work.
+* If the peer breaks a rule, the stream ends with the reason, on either side.
 """
 
 import asyncio
@@ -20,23 +20,23 @@ from common.sync_messages import Change
 
 
 class Copy(HeldCopy, Protocol):
-    """A copy that can be stored."""
+    """A copy on a disk."""
 
     async def store(self, changes: Sequence[Change]) -> Mapping[int, str]:
-        """Store these, in this order; done when they are on the disk.
+        """Store these changes in this order, and return when they are on the disk.
 
-        What fails for a time is tried again in here. When this is cancelled, storing goes on.
+        It tries again after a passing failure. If it is cancelled, storing goes on.
 
         Returns:
-            What it refuses for good, by its `seq`, and why.
+            The reasons of the changes that it refuses for good, by `seq`.
         """
 
     async def settle(self) -> None:
-        """Done when all that was given to `store` is on the disk."""
+        """Return when all changes that `store` got are on the disk."""
 
 
 class Telling:
-    """A teller on a stream. `changed()` may be called from its making on."""
+    """A teller on a stream. `changed()` may be called before `run`."""
 
     def __init__(
         self,
@@ -47,14 +47,14 @@ class Telling:
         budget_bytes: int = BUDGET_BYTES,
         is_unknown: Callable[[Ref], bool] = lambda _: False,
     ) -> None:
-        """A teller that has said nothing yet: see `run`.
+        """A teller that has sent nothing yet.
 
         Args:
             stream: the stream; either side may have opened it.
-            truth: what is told.
-            hear: what became of it.
-            budget_bytes: the most that is under way.
-            is_unknown: whether the truth cannot say now what there is of an object.
+            truth: the objects to send.
+            hear: called with each event of the teller.
+            budget_bytes: the largest size of changes under way.
+            is_unknown: whether the truth cannot know an object's state now.
         """
         self._stream = stream
         self._hear = hear
@@ -63,7 +63,7 @@ class Telling:
         self._sender: _Worker | None = None
 
     def changed(self, refs: Iterable[Ref] | None = None) -> None:
-        """The truth has changed, in these objects or anywhere."""
+        """Note that these objects have changed, or any (None), and send the difference."""
         self._teller.changed(refs)
         if self._sender is not None:
             self._sender.wake()
@@ -73,7 +73,7 @@ class Telling:
 
         Raises:
             RemoteProtocolError: the peer broke the rules.
-            TunnelClosed: the link went.
+            TunnelClosed: the link is gone.
         """
         async with _worker(self._send, name="sync teller") as self._sender:
             async for message in self._stream:
@@ -97,12 +97,12 @@ async def learn(stream: Stream, copy: Copy, *, budget_bytes: int = BUDGET_BYTES)
 
     Args:
         stream: the stream; either side may have opened it.
-        copy: where to store what comes.
-        budget_bytes: what may come before any of it is stored.
+        copy: stores the received changes.
+        budget_bytes: the size of unstored changes that it accepts.
 
     Raises:
         RemoteProtocolError: the peer broke the rules.
-        TunnelClosed: the link went.
+        TunnelClosed: the link is gone.
     """
     await copy.settle()
     learner = Learner(copy, budget_bytes=budget_bytes)
@@ -129,7 +129,7 @@ async def learn(stream: Stream, copy: Copy, *, budget_bytes: int = BUDGET_BYTES)
 
 
 class _Worker:
-    """Work that is done in a task of its own while there is any. Its owner is the task that makes it."""
+    """Runs work in a task of its own while there is any. The task that makes it owns it."""
 
     def __init__(self, work: Callable[[], Awaitable[None]], *, name: str) -> None:
         self._work = work
@@ -142,24 +142,24 @@ class _Worker:
         self._failure: Exception | None = None
 
     def wake(self) -> None:
-        """There may be something to do."""
+        """Let the work run: there may be something to do."""
         self._again = True
         if self._task is None and not self._stopped:
             self._task = asyncio.get_running_loop().create_task(self._run(), name=self._name)
 
     async def stop(self) -> None:
-        """Do nothing more."""
+        """Cancel the work and start no more."""
         self._stopped = True
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
     def check(self) -> None:
-        """Raise what made the work fail, if it did and its owner was cancelled for that alone."""
+        """Raise the work's error, if the owner was cancelled for that alone."""
         if self._failure is None:
             return
         if self._owner is not None and self._owner.uncancel() > self._cancels:
-            return  # somebody else cancels it too, and that must not be lost
+            return  # another task cancels the owner, too: that must not be lost
         raise self._failure from None
 
     async def _run(self) -> None:
@@ -168,7 +168,7 @@ class _Worker:
                 self._again = False
                 await self._work()
         except Exception as error:  # noqa: BLE001  # its owner raises it
-            if not self._stopped and self._owner is not None:  # who stops it is past raising anything
+            if not self._stopped and self._owner is not None:  # an owner that has called stop() raises nothing
                 self._failure = error
                 self._owner.cancel()
             self._stopped = True

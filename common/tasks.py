@@ -17,13 +17,13 @@ class Tasks:
         self.failure: BaseException | None = None
 
     def start(self, work: Coroutine[object, object, object], *, name: str) -> None:
-        """Start work that should never end by itself. If it fails, its owner is cancelled and raises the failure."""
+        """Start work that should not end by itself. If it fails, the owner is cancelled and raises the failure."""
         task = asyncio.get_running_loop().create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
 
     async def stop(self) -> None:
-        """Cancel all of them and wait for their ends."""
+        """Cancel all tasks and wait until they have ended."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -46,7 +46,7 @@ class Tasks:
 
 @asynccontextmanager
 async def supervised() -> AsyncIterator[Tasks]:
-    """Long-lived tasks that end with the block; if one of them fails, the block ends with its error."""
+    """A block with long-lived tasks that end with it. If one of them fails, the block ends with its error."""
     tasks = Tasks()
     try:
         yield tasks

@@ -1,10 +1,12 @@
-"""A TLS identity: three files (CA, certificate, key) and the contexts made of them, made again when a file changes.
+"""A TLS identity: CA, certificate and key in three files, and the TLS contexts made of them.
 
-TLS 1.3 and a certificate from both sides, always (design, section 9). The CA is the bridge's own: whoever it signed is
-a node or a driver of the bridge, so it must never be the cluster's client CA.
+Rules:
 
-Certificates that work on one version of Python work on all. Python 3.13 began to refuse by default what lacks some
-extensions of RFC 5280, such as the Authority Key Identifier (`ssl.VERIFY_X509_STRICT`). The contexts here never do.
+* Links use TLS 1.3 with certificates from both sides.
+* The CA is the bridge's own. Every certificate that it signs makes its holder a node or a driver of the bridge, so it
+  must not be the cluster's client CA.
+* A certificate that works on one version of Python works on all. From 3.13 on, Python refuses certificates without some
+  extensions of RFC 5280, such as the Authority Key Identifier (`ssl.VERIFY_X509_STRICT`). These contexts accept them.
 """
 
 import errno
@@ -20,7 +22,7 @@ log = logging.getLogger("csi_bridge.tls")
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """Where the PEM files are: the CA that signs the peers, our certificate (with its chain), our private key."""
+    """The paths of the PEM files: the peers' CA, this side's certificate with its chain, and its private key."""
 
     ca: Path
     cert: Path
@@ -28,11 +30,11 @@ class TlsFiles:
 
 
 _Stamp = tuple[int, int, int] | None
-"""What changes when a file does: inode, time and size; None while it is missing."""
+"""A file's inode, modification time and size, to see that it has changed; None while it is missing."""
 
 
 class TlsIdentity:
-    """The contexts for the files' present content. A change that cannot be read is logged, and the old one kept."""
+    """The TLS context of three files, reloaded when one changes. If the new files cannot be used, it stays."""
 
     def __init__(self, files: TlsFiles, *, server: bool) -> None:
         """Read the files.
@@ -49,7 +51,7 @@ class TlsIdentity:
         """The context for a new connection."""
         stamps = self._stamps()
         if stamps != self._seen:
-            self._seen = stamps  # also of files that cannot be used: they are tried, and blamed, once
+            self._seen = stamps  # also for files that cannot be used, so that they are tried and logged once
             try:
                 self._context = self._load()
             except OSError as error:
@@ -71,11 +73,11 @@ class TlsIdentity:
         with _blaming(self._files.cert, self._files.key):
             context.load_cert_chain(self._files.cert, self._files.key, password=self._refuse_password)
         if self._server:
-            context.num_tickets = 0  # sessions last for days: nothing is resumed, and a ticket costs memory
+            context.num_tickets = 0  # links last for days, so no TLS session is resumed, and a ticket costs memory
         return context
 
     def _refuse_password(self) -> str:
-        """Asked for only if the key needs one; without this function OpenSSL would ask on the terminal, and wait."""
+        """Called only for an encrypted key. Without this function OpenSSL would wait for input on the terminal."""
         raise OSError(errno.EINVAL, f"{self._files.key}: the key is encrypted; it must have no password")
 
 
@@ -89,7 +91,7 @@ def _stamp(path: Path) -> _Stamp:
 
 @contextmanager
 def _blaming(*files: Path) -> Iterator[None]:
-    """OpenSSL does not say which file it means."""
+    """Add the files' names to errors: OpenSSL does not say which file it means."""
     try:
         for file in files:
             file.open("rb").close()

@@ -1,12 +1,12 @@
-"""Topology: the segment of the bridge's own, for vendors who have none, and what can be a segment at all.
+"""Topology: the bridge's segment, for vendors without a topology of their own.
 
-Rules:
+Rules (docs/csi-contract.md#the-bridges-topology-for-vendors-without-one):
 
-* A vendor has a topology of its own if GetPluginCapabilities of any of its processes on the node names
-  VOLUME_ACCESSIBILITY_CONSTRAINTS (RULE B8). To that nothing is ever added.
-* For any other the bridge says which node it is on, by one segment that is the same everywhere: the CSINode's topology
-  key, the Node's label, NodeGetInfo, and each volume that is made there.
-* A segment becomes a label of a Node. A node whose name cannot be the value of a label has no segment.
+* A vendor has a topology if GetPluginCapabilities of any of its processes on the node names
+  VOLUME_ACCESSIBILITY_CONSTRAINTS. The bridge adds nothing to it.
+* For any other vendor the bridge names the node by one segment. CSINode's topology key, the Node's label, NodeGetInfo
+  and each volume that is made there have this segment.
+* A segment becomes a label of a Node. A node whose name cannot be a label's value has no segment.
 """
 
 import re
@@ -23,13 +23,13 @@ _OWN: Final = PluginCapability.Service.VOLUME_ACCESSIBILITY_CONSTRAINTS
 
 
 def has_topology(capabilities: bytes) -> bool:
-    """Whether a vendor's process says that it has a topology of its own.
+    """Whether a vendor's process has a topology of its own.
 
     Args:
         capabilities: its GetPluginCapabilitiesResponse.
 
     Raises:
-        ValueError: that does not parse.
+        ValueError: the response does not parse.
     """
     try:
         said = GetPluginCapabilitiesResponse.FromString(capabilities)
@@ -39,16 +39,16 @@ def has_topology(capabilities: bytes) -> bool:
 
 
 def with_topology(capabilities: bytes) -> bytes:
-    """A GetPluginCapabilitiesResponse that says it too, and otherwise the vendor's own bytes (see `with_segment`)."""
+    """The vendor's response with VOLUME_ACCESSIBILITY_CONSTRAINTS appended (see `with_segment`)."""
     own = PluginCapability(service=PluginCapability.Service(type=_OWN))
     return capabilities + GetPluginCapabilitiesResponse(capabilities=[own]).SerializeToString()
 
 
 def segment_of(node: str) -> dict[str, str]:
-    """A node's segment, by its key.
+    """A node's segment: its key and value.
 
     Raises:
-        ValueError: the node has none (`why_no_segment`).
+        ValueError: the node has no segment (`why_no_segment`).
     """
     if why := why_no_segment(node):
         raise ValueError(why)
@@ -56,7 +56,7 @@ def segment_of(node: str) -> dict[str, str]:
 
 
 def why_no_segment(node: str) -> str:
-    """Why a node has no segment, in words; empty if it has one."""
+    """The reason why a node has no segment, in words; empty if it has one."""
     if node and is_label_value(node):
         return ""
     return (
@@ -66,13 +66,13 @@ def why_no_segment(node: str) -> str:
 
 
 def with_segment(node_info: bytes, node: str) -> bytes:
-    """A vendor's NodeGetInfoResponse with the node's segment added, and otherwise the vendor's own bytes.
+    """The vendor's NodeGetInfoResponse with the node's segment appended.
 
-    A message that is written after another one is merged into it by whoever reads both (Protocol Buffers, "Encoding",
-    "Last One Wins"), so nothing of the vendor's is read or written anew.
+    A reader merges two messages that follow one another (Protocol Buffers, "Encoding", "Last One Wins"). So the
+    vendor's bytes stay as they are.
 
     Raises:
-        ValueError: the node has none.
+        ValueError: the node has no segment.
     """
     segment = NodeGetInfoResponse(accessible_topology=Topology(segments=segment_of(node)))
     return node_info + segment.SerializeToString()
@@ -84,7 +84,7 @@ def is_tied(node_info: bytes) -> bool:
 
 
 def told_node_info(node_info: bytes, node: str, *, own_topology: bool) -> bytes:
-    """What Kubernetes is told of a node: the vendor's NodeGetInfoResponse, with the node's segment where it is due.
+    """The NodeGetInfoResponse for Kubernetes: the vendor's, with the node's segment if the vendor has no topology.
 
     Args:
         node_info: the vendor's answer.

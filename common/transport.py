@@ -1,13 +1,13 @@
-"""A transport: one WebSocket under one link, over TCP, TLS or a UNIX socket. The one place that knows `websockets`.
+"""A transport: one WebSocket under one link, over TCP, TLS or a UNIX socket. Only this module imports `websockets`.
 
-`websockets`' Sans-I/O core parses and builds the frames; this module's `asyncio.Protocol` moves the bytes. Measured
-against the library's own asyncio layer that saves a quarter of the CPU of a hop, and an idle connection owns no task.
+`websockets`' Sans-I/O core parses and builds the frames; this module's `asyncio.Protocol` moves the bytes. Compared
+with the library's own asyncio layer, this saves a quarter of a hop's CPU, and an idle connection has no task.
 
 Rules:
 
-* Little is ever queued below the session: the socket holds about two chunks that the kernel has not sent
-  (TCP_NOTSENT_LOWAT, a small write buffer), because what is queued there delays every later ping and call.
-* No compression: CSI messages are small, and it costs memory for each of thousands of idle links.
+* The socket queues little: about two chunks that the kernel has not sent (TCP_NOTSENT_LOWAT, a small write buffer).
+  Bytes in that queue delay every later ping and call.
+* No compression: CSI messages are small, and compression costs memory for each of thousands of idle links.
 * Every end has a reason, which reaches the link's handler and the log.
 """
 
@@ -39,47 +39,47 @@ from common.sockets import peer_credentials
 log = logging.getLogger("csi_bridge.transport")
 
 _SUBPROTOCOL = Subprotocol("csi-bridge")
-"""Named in the WebSocket handshake, so that a foreign server or client is told apart before any frame."""
+"""Named in the WebSocket handshake, so that each side recognises a foreign peer before any frame."""
 
 PROBE = "csi-bridge-doctor"
-"""The User-Agent of the doctor, which asks for an answer and for no session."""
+"""The User-Agent of the doctor, which wants an HTTP answer and no session."""
 
 MAX_FRAME_BYTES = 1_048_576
-"""The largest WebSocket message accepted. A session's messages are about two chunks; this leaves a newer peer room."""
+"""The largest WebSocket message accepted. A session's messages have about two chunks; a newer peer may send more."""
 
 _NOTSENT_PART = 4
-"""The part of a chunk, one in so many, that the kernel may hold unsent (TCP_NOTSENT_LOWAT) before it takes more: enough
-to keep it busy, little enough for a slow link. With TLS, one chunk waits in the library as well."""
+"""The kernel may hold a chunk divided by this number unsent (TCP_NOTSENT_LOWAT) before it takes more: enough to keep it
+busy, and little enough for a slow link. With TLS, one chunk also waits in the library."""
 
 _WRITE_BUFFER_BYTES = 1
-"""Above it we make no more frames: what the kernel did not take at once, the rest of one chunk, is all that waits here.
-Measured at 64 kbit/s: with three or four chunks in all a pong comes after 10 s, when the peer is taken for dead."""
+"""With more unwritten bytes than this, no further frame is made: at most the rest of one chunk waits here. Measured at
+64 kbit/s: with three or four chunks in all, a pong takes 10 s, and the peer counts as dead."""
 
 _LATER_S = 0.01
-"""How long an acknowledgement may wait for company: nobody waits for it, and a system call is dear."""
+"""How long an acknowledgement may wait to be written with other bytes: it is not urgent, and a system call is slow."""
 
 LINGER_S = 0.2
-"""How long the socket stays open after our goodbye. If it was closed, what crosses it would fail at the other end with
-EPIPE, on a UNIX socket, before the goodbye that says that nothing ran was read there."""
+"""How long the socket stays open after this side's goodbye. If it closed at once, the peer's next write on a UNIX
+socket would fail with EPIPE before the peer has read the goodbye, which says which streams never ran."""
 
 _MOST_UNREAD_BYTES = 262_144
-"""What may wait for a peer that does not read. Our frames stop long before it; only the library's own answers to a
-flood of WebSocket pings get so far."""
+"""The most bytes that may wait for a peer that does not read. A session's frames stop long before; only the library's
+own answers to a flood of WebSocket pings reach it."""
 
 _LONGEST_REFUSAL_CHARS = 200
-"""A hub turns somebody away in one sentence."""
+"""The longest text of a hub's refusal that an error shows."""
 
 _QUIET = logging.getLogger("csi_bridge.websockets")
-_QUIET.setLevel(logging.ERROR)  # the library's own log of every frame and handshake: ours says what a person needs
+_QUIET.setLevel(logging.ERROR)  # the library logs every frame and handshake
 
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """What the transport knows of the other side, apart from what it says of itself.
+    """The other side as the transport knows it, independent of its hello.
 
     Attributes:
         address: for logs: `10.0.0.7:51234`, or `pid 4711 uid 0` on a UNIX socket.
-        local: it came by the UNIX socket.
+        local: whether it is connected by a UNIX socket.
         uid: its user id on the UNIX socket, else None.
         common_name: its certificate's CN, or None without a certificate.
         organizations: its certificate's O values.
@@ -93,7 +93,7 @@ class Peer:
 
 
 class WebSocket(asyncio.Protocol):
-    """One WebSocket connection: bytes in to the link, the link's messages out."""
+    """One WebSocket connection: gives received messages to its link, and writes the link's messages."""
 
     __slots__ = (
         "_core",
@@ -123,11 +123,11 @@ class WebSocket(asyncio.Protocol):
         on_made: Callable[["WebSocket"], None] | None = None,
         on_end: Callable[["WebSocket"], None] | None = None,
     ) -> None:
-        """A connection in the making.
+        """A connection that is not open yet.
 
         Args:
             core: the library's protocol for this side.
-            limits: the session's, for the chunk size and the hello's time.
+            limits: the session's limits, for the chunk size and the hello's time.
             make_link: called once the WebSocket handshake is done.
             on_made: called once when the socket is connected; it may abort.
             on_end: called once when the socket is closed.
@@ -145,7 +145,7 @@ class WebSocket(asyncio.Protocol):
         )
         self._ended = False
         self.lingers = False
-        """Whether all is said, and only the peer's end of the socket is still waited for."""
+        """Whether the goodbye is written, and the socket only waits for the peer to close."""
         self._paused = False
         self._scheduled = False
         self._later: asyncio.TimerHandle | None = None
@@ -155,8 +155,8 @@ class WebSocket(asyncio.Protocol):
     # ---- asyncio's side ----------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The socket is connected (and TLS agreed): a client asks for the upgrade."""
-        if self._ended:  # TLS told of the end first
+        """The socket is connected, with TLS if there is any. A client asks for the upgrade."""
+        if self._ended:  # TLS has reported the end first
             return
         self._transport = cast("asyncio.Transport", transport)
         tune(transport, self._limits)
@@ -170,7 +170,7 @@ class WebSocket(asyncio.Protocol):
             self._read_core()
 
     def data_received(self, data: bytes) -> None:
-        """Bytes came in; with TLS perhaps before `connection_made`, which then reads them."""
+        """Take bytes. With TLS they may come before `connection_made`, which then reads them."""
         if self._link is not None:
             self._link.session.heard(self._loop.time())
         self._core.receive_data(data)
@@ -196,18 +196,18 @@ class WebSocket(asyncio.Protocol):
             self._on_end(self)
 
     def pause_writing(self) -> None:
-        """The socket's buffer holds enough."""
+        """Make no more frames: the socket's buffer is full."""
         self._paused = True
 
     def resume_writing(self) -> None:
-        """The socket has room again."""
+        """Go on writing: the socket has room again."""
         self._paused = False
         self.flush()
 
     # ---- the link's side ---------------------------------------------------------------------------------------------
 
     def flush(self) -> None:
-        """Write what the link has, now. The loop still joins all writes of one turn in one system call."""
+        """Write the link's messages now. The loop still joins all writes of one turn in one system call."""
         link = self._link
         while not self._paused and link is not None and self._transport is not None:
             data = link.pull() if link.session.has_output else b""
@@ -221,19 +221,19 @@ class WebSocket(asyncio.Protocol):
             self._write_core()
 
     def flush_soon(self) -> None:
-        """Write after everything that is due in this turn of the loop."""
+        """Write at the end of this turn of the loop."""
         if not self._scheduled and not self._paused:
             self._scheduled = True
             self._loop.call_soon(self._flush_scheduled)
 
     def flush_later(self) -> None:
-        """Write within `_LATER_S`, or with the next thing that is written."""
+        """Write within `_LATER_S`, or together with an earlier write."""
         if self._later is None and not self._scheduled and not self._paused:
             self._later = self._loop.call_later(_LATER_S, self._flush_scheduled)
 
     @classmethod
     def dialling(cls, endpoint: Endpoint, limits: Limits, make_link: Callable[["WebSocket"], Link]) -> "WebSocket":
-        """The dialler's side."""
+        """A WebSocket for the dialler."""
         address = HostPort(endpoint.host or "localhost", endpoint.port or 80)  # which brackets IPv6
         uri = parse_uri(f"{'wss' if endpoint.tls else 'ws'}://{address}/")
         core = ClientProtocol(uri, subprotocols=[_SUBPROTOCOL], max_size=MAX_FRAME_BYTES, logger=_QUIET)
@@ -248,21 +248,21 @@ class WebSocket(asyncio.Protocol):
         on_made: Callable[["WebSocket"], None],
         on_end: Callable[["WebSocket"], None],
     ) -> "WebSocket":
-        """The acceptor's side."""
+        """A WebSocket for the acceptor."""
         core = ServerProtocol(subprotocols=[_SUBPROTOCOL], max_size=MAX_FRAME_BYTES, logger=_QUIET)
         return cls(core, limits, make_link, on_made=on_made, on_end=on_end)
 
     async def opened(self) -> Link:
-        """Wait for the WebSocket handshake (a client's).
+        """Wait for a client's WebSocket handshake, and return the link.
 
         Raises:
-            ConnectionError: something answered that is no hub, or the connection ended first.
+            ConnectionError: the server is no hub, or the connection ended first.
         """
         assert self._opened is not None
         return await self._opened
 
     def peer(self) -> Peer:
-        """Who is at the other end, as far as the socket knows."""
+        """The peer, as far as the socket knows it."""
         assert self._transport is not None
         sock = self._transport.get_extra_info("socket")
         if sock is not None and sock.family == socket.AF_UNIX:
@@ -279,11 +279,11 @@ class WebSocket(asyncio.Protocol):
         )
 
     def turn_away(self, why: str) -> None:
-        """Answer a client's request for the upgrade with these words; to be called before it has come."""
+        """Refuse the client's request for the upgrade with this reason. Call it before the request has come."""
         self._reason = why
 
     def abort(self, reason: str) -> None:
-        """Close the socket at once; nobody waits for it to open any more."""
+        """Close the socket at once. `opened` is cancelled."""
         self._reason = self._reason or reason
         if self._opened is not None:
             self._opened.cancel()
@@ -304,7 +304,7 @@ class WebSocket(asyncio.Protocol):
             else:
                 ordinary = False
                 self._on_response(event)
-        if ordinary and self._core.state is State.OPEN:  # the library has nothing to say to a message
+        if ordinary and self._core.state is State.OPEN:  # the library answers no binary message
             return
         self._write_core()
         if self._core.state is State.CLOSED or self._core.close_expected():
@@ -322,7 +322,7 @@ class WebSocket(asyncio.Protocol):
         if frame.opcode is Opcode.BINARY and frame.fin and self._link is not None:
             self._link.received(bytes(frame.data))
         elif frame.opcode in {Opcode.TEXT, Opcode.CONT, Opcode.BINARY}:
-            # Our peers send each message as one binary frame; a proxy in between has no reason to cut 16 KiB.
+            # Peers send each message as one binary frame; a proxy between them has no reason to cut 16 KiB.
             self._reason = "it sent a text or fragmented WebSocket message"
             self._core.fail(1003, "one binary frame per message, please")
 
@@ -363,7 +363,7 @@ class WebSocket(asyncio.Protocol):
         self.flush()
 
     def _end(self, link: Link) -> None:
-        """The session is over, and its last word is written: who was told closes, who told waits for that a little."""
+        """Close after the session's end. The side that said goodbye waits `LINGER_S` for the peer to close first."""
         if not link.session.said_goodbye:
             self._close_soon()
         elif not self.lingers:
@@ -371,27 +371,27 @@ class WebSocket(asyncio.Protocol):
             self._loop.call_later(LINGER_S, self._close_soon)
 
     def _close_soon(self) -> None:
-        """Close the socket when what was written has left, but do not wait for a peer that does not read."""
+        """Close the socket when all written bytes have left. If the peer does not read, cut it after a keepalive."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.close()
             self._loop.call_later(self._limits.keepalive_s, self.abort, "the peer does not read")
 
     def _give_up_waiting(self) -> None:
-        """A client that connected and never asked for the upgrade; a session has its own hello time."""
+        """End a connection whose client never asked for the upgrade. Afterwards the session's hello has a limit."""
         if self._link is None:
             self._reason = self._reason or f"no WebSocket handshake within {self._limits.hello_timeout_s:g} s"
             self._tell_why_not_opened()
             self.abort(self._reason)
 
     def _tell_why_not_opened(self) -> None:
-        """The handshake failed, and there is no link to tell of it: a client raises it, a server logs it."""
+        """Report a failed handshake, for which there is no link: a client raises it, a server logs it."""
         error = self._core.handshake_exc
         left = _left_early(self._core)
         if self._opened is not None:
             if error is not None and not left and not self._opened.done():
                 self._opened.set_exception(ConnectionError(_no_hub(error)))
         elif self._link is None and self._transport is not None and not self._transport.is_closing():
-            # Who says nothing and goes is a health check.
+            # A client that leaves without a word is a health check.
             level = logging.DEBUG if left else logging.INFO if self._is_probe else logging.WARNING
             log.log(level, "%s got no session: %s", self.peer().address, self._reason)
 
@@ -399,8 +399,8 @@ class WebSocket(asyncio.Protocol):
 class RawTcp(asyncio.Protocol):
     """A TCP connection before TLS.
 
-    What the peer says before TLS is in place is kept and handed over: uvloop reads once after `connection_made`,
-    whatever that has paused (handles/basetransport.pyx), and a ClientHello lost so is a connection that hangs.
+    It keeps early bytes and hands them over to TLS: uvloop reads once after `connection_made`, although that has paused
+    reading (handles/basetransport.pyx). Without the ClientHello in these bytes, the connection would hang.
     """
 
     def __init__(self, on_made: Callable[["RawTcp"], None] | None = None) -> None:
@@ -416,12 +416,14 @@ class RawTcp(asyncio.Protocol):
             self._on_made(self)
 
     def data_received(self, data: bytes) -> None:
-        """The peer was quick."""
+        """Keep bytes that came before TLS was in place."""
         self._early += data
         self.transport.pause_reading()
 
     async def secure(self, protocol: asyncio.Protocol, tls: ssl.SSLContext, **how: Any) -> asyncio.Transport:
-        """Put TLS, and `protocol` on top, in our place; `how` is for `start_tls()`. Cancelling closes the connection.
+        """Replace this protocol by TLS with `protocol` on top. `how` goes to `start_tls()`.
+
+        Cancelling it closes the connection.
 
         Raises:
             OSError: the handshake failed, and the connection is closed.
@@ -431,7 +433,7 @@ class RawTcp(asyncio.Protocol):
             raise ConnectionResetError("the peer closed the connection")
         handshake = loop.create_task(loop.start_tls(self.transport, protocol, tls, **how), name="TLS handshake")
         try:
-            await asyncio.sleep(0)  # TLS has our place now, and its beginning is scheduled
+            await asyncio.sleep(0)  # TLS has replaced this protocol now, and its beginning is scheduled
             loop.call_soon(self._hand_over)  # after that, and before the loop reads on
             secure = await handshake
         except BaseException:
@@ -452,10 +454,10 @@ class RawTcp(asyncio.Protocol):
 
 
 def overlook_lost_handshakes(loop: asyncio.AbstractEventLoop) -> None:
-    """Keep a traceback of uvloop's own out of the log: of TLS that begins on a connection whose peer has just gone.
+    """Keep a traceback of uvloop out of the log: TLS began on a connection whose peer has just left.
 
-    It begins in a callback (`start_tls`, loop.pyx), in which nobody can catch that. The protocol hears of its end all
-    the same.
+    TLS begins in a callback (`start_tls`, loop.pyx), where nobody can catch the error. The protocol still learns that
+    the connection ended.
     """
 
     def complain(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -467,23 +469,23 @@ def overlook_lost_handshakes(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def tune(transport: asyncio.BaseTransport, limits: Limits) -> None:
-    """Let a TCP connection hold little below the session (see the head)."""
+    """Let a TCP connection queue few bytes (see the module's docstring)."""
     sock = transport.get_extra_info("socket")
-    with contextlib.suppress(OSError):  # a socket that just closed: its own error comes by the protocol
+    with contextlib.suppress(OSError):  # the socket has just closed: the protocol gets that error
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, limits.chunk_bytes // _NOTSENT_PART)
     cast("asyncio.Transport", transport).set_write_buffer_limits(high=_WRITE_BUFFER_BYTES, low=0)
 
 
 def in_words(error: BaseException) -> str:
-    """A foreign error in the words of this project."""
+    """A library's error in the words of this project."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not trusted: {error.verify_message}"
     if isinstance(error, ssl.SSLError):
         return f"TLS failed: {error.reason or error}"
     if isinstance(error, OSError) and error.errno:
         return f"{errno.errorcode.get(error.errno, '')} {error.strerror}".strip()
-    if isinstance(error, UnicodeError):  # of the idna codec, whose words differ from Python to Python
+    if isinstance(error, UnicodeError):  # from the idna codec, whose text differs between Python versions
         return "that is no host's name"
     return str(error) or type(error).__name__
 
@@ -504,7 +506,7 @@ def _close_reason(core: ClientProtocol | ServerProtocol) -> str:
         return f"the peer closed the WebSocket: {received.reason}"
     if core.handshake_exc is not None and not _left_early(core):
         return f"it does not speak WebSocket: {core.handshake_exc}"
-    if isinstance(core.parser_exc, EOFError):  # a killed process leaves so, and so does whatever relays TCP in between
+    if isinstance(core.parser_exc, EOFError):  # a killed process, or a killed TCP relay between the peers
         return "the connection was cut at the peer's end, without a goodbye"
     if core.parser_exc is not None:
         return f"the peer broke the WebSocket protocol: {core.parser_exc}"

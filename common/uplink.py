@@ -10,8 +10,9 @@ import random
 import time
 from collections.abc import Callable
 
-from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_random_exponential
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
 
+from common.backoff import Backoff
 from common.dial import dial
 from common.endpoint import Endpoint
 from common.errors import DialError, HandshakeRefused
@@ -27,6 +28,13 @@ FIRST_REDIAL_S = 1.0
 
 LONGEST_REDIAL_S = 30.0
 """No wait between dials is longer: an edge that comes back is back within half a minute."""
+
+REDIAL = Backoff(
+    first_s=2 * FIRST_REDIAL_S,
+    most_s=LONGEST_REDIAL_S,
+    jitter=lambda longest_s: random.uniform(FIRST_REDIAL_S, longest_s),  # noqa: S311  # no secret
+)
+"""After a dial that failed: anywhere between the shortest wait and one that doubles."""
 
 
 class Uplink:
@@ -89,7 +97,7 @@ class Uplink:
     async def _dial_until_up(self) -> Link:
         retrying = AsyncRetrying(
             retry=retry_if_exception_type((DialError, HandshakeRefused)),
-            wait=wait_random_exponential(multiplier=2 * FIRST_REDIAL_S, max=LONGEST_REDIAL_S, min=FIRST_REDIAL_S),
+            wait=lambda state: REDIAL.wait_s(state.attempt_number),
             before_sleep=self._note_failure,
         )
         return await retrying(self._dial)

@@ -1,4 +1,4 @@
-"""The version: what this software calls itself, in logs and in the hello of a session."""
+"""The version: this software's name and version, for logs and for a session's hello."""
 
 from importlib.metadata import PackageNotFoundError, version
 
@@ -13,7 +13,7 @@ SOFTWARE = f"csi-bridge/{VERSION}"
 
 
 def introduce(role: str, name: str, *, instance: str, boot: int = 0, placement: str = "") -> Hello:
-    """Our hello. Its limits are filled in by the session, which keeps them."""
+    """This process's hello. The session fills in the limits."""
     return Hello(
         version=WIRE_VERSION,
         oldest=OLDEST_WIRE_VERSION,

@@ -13,8 +13,8 @@ Volumes of pods, where no kubelet serves the node:
 * `kubelet_part`: puts the following together.
 * `sync_streams`, `metastore`, `stores`: objects from the hub and facts for it, on disk.
 * `registrar`, `registry`: the drivers of this node.
-* `volumes`, `volume_manager`, `manager`: a volume as a pod wants it; one task per volume brings it about.
-* `csi_volume_plugin`, `node_requests`, `volume_errors`, `backoff`, `disk`: a task's steps, as the kubelet does them.
+* `volumes`, `volume_manager`, `manager`: a volume as a pod wants it; one task per volume, which mounts and unmounts it.
+* `csi_volume_plugin`, `node_requests`, `volume_errors`, `tries`, `disk`: a task's steps, as the kubelet does them.
 * `machine`, `node_facts`, `pod_facts`: the node's reports about itself and its pods.
 * `home`, `former_state`: protect mounted volumes from a changed `--node` or `--root-dir`, and from old state.
 * `fault_points`: places at which a test kills the agent.

@@ -1,12 +1,12 @@
-"""The edge agent: one link to the hub, and behind it the vendor's drivers of this node and its pods' volumes.
+"""The edge agent: one link to the hub, the vendors' drivers of this node, and its pods' volumes.
 
 Rules:
 
-* It dials the hub and is never dialled.
-* A call that changes something is an operation (`edge.operations`): it runs on when its caller is gone. Any other call
-  is passed through, and so is its cancel.
-* What the drivers say of themselves goes up at every connect and at every change.
-* What it does for pods' volumes is in `edge.kubelet_part`, and goes on without the link.
+* The agent dials the hub; nothing dials the agent.
+* A call that changes something is an operation (`edge.operations`): it goes on when its caller leaves. Any other call
+  is passed through, and so is its cancellation.
+* The agent reports its drivers' answers to the hub on each connection and after each change.
+* Mounting pods' volumes is in `edge.kubelet_part`, and goes on without the link.
 """
 
 import asyncio
@@ -42,13 +42,13 @@ log = logging.getLogger("csi_bridge.edge")
 
 
 class Streams(Protocol):
-    """What has streams of its own on the link."""
+    """Opens streams of its own on the link."""
 
     def up(self, link: Link) -> None:
-        """There is a link."""
+        """Use a new link."""
 
     def down(self) -> None:
-        """It is gone, or is to drain."""
+        """Stop using the link: it is gone or will drain."""
 
 
 class Agent:
@@ -56,8 +56,8 @@ class Agent:
 
     Attributes:
         node: this node's name.
-        operations: what changes something at a vendor.
-        metrics: what is counted.
+        operations: runs the calls that change something at a vendor.
+        metrics: the agent's metrics.
     """
 
     origin: Origin = Origin.EDGE
@@ -71,14 +71,14 @@ class Agent:
         drivers: Callable[[], Sequence[Driver]],
         streams: Streams,
     ) -> None:
-        """An agent without a link: see `run`.
+        """Make an agent without a link; see `run`.
 
         Args:
             node: this node's name.
-            operations: what changes something at a vendor.
-            metrics: what is counted.
-            drivers: the vendor's drivers that there are now.
-            streams: what else uses the link.
+            operations: runs the calls that change something at a vendor.
+            metrics: the agent's metrics.
+            drivers: returns the present drivers.
+            streams: the other users of the link.
         """
         self.node = node
         self.operations = operations
@@ -91,35 +91,35 @@ class Agent:
     # ---- links -------------------------------------------------------------------------------------------------------
 
     def greeted(self, link: Link) -> None:
-        """The hub welcomed us: tell it of the drivers."""
+        """Report the drivers on a link that the hub has accepted."""
         self.metrics.link_ups.inc()
         self._report.up(link)
         self._streams.up(link)
 
     def refused(self, link: Link, reason: str, message: str) -> None:
-        """Nothing to do: the uplink logs it and dials again."""
+        """Do nothing: the uplink logs the reason and dials again."""
 
     def draining(self, _link: Link, _message: str) -> None:
-        """One side is shutting down: end what would keep the link open."""
+        """End the standing streams, which would keep a draining link open."""
         self._report.down()
         self._streams.down()
 
     def closed(self, _link: Link, reason: str, _message: str) -> None:
-        """The link is gone. Operations go on."""
+        """Forget a link that is gone. Operations go on."""
         self.metrics.link_down(reason)
         self._report.down()
         self._streams.down()
 
     def changed(self) -> None:
-        """A driver says something new of itself."""
+        """Report a driver's changed answers."""
         self._news.set()
 
     async def _tell(self, stream: Stream) -> None:
-        """Send what the drivers say of themselves, now and at each change, until the hub ends the stream."""
+        """Send the drivers' reports, now and after each change, until the hub ends the stream."""
         async with supervised() as tasks:
             tasks.start(self._send_news(stream), name="report")
             async for _ in stream:
-                pass  # a newer hub's words
+                pass  # a newer hub may send messages
 
     async def _send_news(self, stream: Stream) -> None:
         while True:
@@ -168,7 +168,7 @@ class Agent:
     async def _pass_through(
         self, stream: Stream, driver: Driver, frame: Open, request: bytes, account: Account
     ) -> Status:
-        """A call that changes nothing, or that nobody knows: as it is, message by message."""
+        """Pass on a call that changes nothing, or an unknown method, message by message."""
         limit_s = self.operations.limit_s
         timeout_s = min(stream.remaining_s() or limit_s, limit_s)
         try:
@@ -190,7 +190,7 @@ class Agent:
 
     def _runner(self, stream: Stream, driver: Driver, frame: Open, request: bytes) -> Callable[[], Awaitable[Result]]:
         async def run() -> Result:
-            stream.detach()  # from here on it outlives its caller (RULE A10); the hub tells who ran out of time
+            stream.detach()  # it outlives its caller from here on; the hub reports the timeout
             limit_s = self.operations.limit_s
             return Result(*await driver.unary(frame.method, request, timeout_s=limit_s, to=frame.subject))
 
@@ -205,7 +205,7 @@ class Agent:
 
 
 def _fitting(report: DriverReport) -> DriverReport:
-    """A report as it can be sent: of a driver with absurdly long answers the name alone."""
+    """Return a report that fits into a message: for a driver with very long answers, only its name."""
     size = len(encode_reports([report]))
     if size <= MAX_DRIVER_BYTES:
         return report
@@ -219,7 +219,7 @@ def _fitting(report: DriverReport) -> DriverReport:
 
 
 def describe(agent: Agent, uplink: Uplink, part: KubeletPart) -> dict[str, Any]:
-    """The agent's state, for its status socket."""
+    """Return the agent's state, for its status socket."""
     return {
         "software": SOFTWARE,
         **_link(agent, uplink),
@@ -260,7 +260,7 @@ async def run(settings: AgentSettings, stopping: asyncio.Event) -> None:
     """
     instance = next_boot(settings.state_dir)
     metrics = Metrics()
-    part = KubeletPart(settings, changed=lambda: agent.changed())  # noqa: PLW0108  # there is no agent yet
+    part = KubeletPart(settings, changed=lambda: agent.changed())  # noqa: PLW0108  # the agent is made below
     agent = Agent(
         settings.node,
         Operations(settings.operation_limit_s, settings.node, most=settings.max_operations),
@@ -279,7 +279,7 @@ async def run(settings: AgentSettings, stopping: asyncio.Event) -> None:
     )
     http = HttpEndpoint(settings.http, registry=metrics.registry, ready=lambda: (True, "")) if settings.http else None
     status = None
-    if settings.status is not None:  # last, because it makes a file: what fails before it leaves none behind
+    if settings.status is not None:  # last, because it makes a file, and an earlier failure must leave none
         pages = {
             "/status": lambda: {
                 **describe(agent, uplink, part),
@@ -294,7 +294,7 @@ async def run(settings: AgentSettings, stopping: asyncio.Event) -> None:
             await part.start(tasks)
             if (
                 status is not None
-            ):  # not before it is known what is mounted: who waits would hear that nothing is missing
+            ):  # only when the mounts are known: until then the answer would be that no volume is missing
                 await status.start()
             tasks.start(uplink.run(), name="uplink")
             await stopping.wait()

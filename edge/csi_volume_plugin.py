@@ -1,15 +1,17 @@
-"""A CSI volume plugin: one volume's steps on this node, from directory and vol_data.json to the vendor's driver.
+"""The steps on a CSI volume on this node: directories, vol_data.json, and calls of the vendor's driver.
 
-It does what kubernetes' pkg/volume/csi does, with the same calls, fields, paths and modes (contract.md C.3 to C.5).
+The steps make the calls of kubernetes' pkg/volume/csi, with the same fields, paths and modes
+(docs/csi-contract.md#the-order-of-node-calls, docs/csi-contract.md#the-kubelets-directories).
 
 Rules:
 
-* One coroutine is one step. Who calls sees to it that a volume has one step at a time, and remembers what came of it.
-* `NotReady`: the driver was not asked. `Uncertain`: it may have done it, and what lies on disk stays. `Refused`: it
-  surely has not, and the directories made for it are gone again, unless something is mounted there.
+* One coroutine is one step. The caller runs one step at a time for each volume, and stores its result.
+* `NotReady`: the driver was not called. `Uncertain`: the driver may have done it, and the directories stay. `Refused`:
+  the driver surely has not done it. The directories made for the step are removed, unless something is mounted there.
 * A cancelled step is as uncertain as one that timed out: the driver may go on.
-* Taking down needs no object of Kubernetes: what vol_data.json says is enough, and it goes last (RULE C18).
-* A driver's OK is not taken for what can be seen not to be so: a target that is not there, a mount that stays.
+* Unpublishing and unstaging need no Kubernetes object: vol_data.json is enough, and it is removed last
+  (docs/csi-contract.md#vol_datajson-comes-first-and-goes-last).
+* A driver's OK does not count if the node shows otherwise: the target is missing, or the mount is still there.
 """
 
 import asyncio
@@ -42,20 +44,20 @@ __all__ = ["Found", "NodeDriver", "Published", "Staged", "Unreadable", "VolumePl
 log = logging.getLogger("csi_bridge.edge.volumes")
 
 CALL_TIMEOUT_S = 120.0
-"""Of each call (the kubelet's csiTimeout)."""
+"""The limit of each call (the kubelet's csiTimeout)."""
 
 LONGEST_MESSAGE = 1_000
-"""Characters of a driver's error that are told: an event holds 1,024 bytes, and a driver may answer with megabytes."""
+"""Characters that are shown of a driver's error: an event holds 1,024 bytes, and a driver may answer with megabytes."""
 
 _SHORTEST_HIDDEN = 6
-"""A secret shorter than this is not looked for in a driver's error: hiding every `rw` would hide the error."""
+"""Shorter secrets are not removed from a driver's error: removing every `rw` would make the error unreadable."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 class NodeDriver(Protocol):
-    """A registered driver, as far as node calls need it."""
+    """A registered driver, with the members that node calls need."""
 
     @property
     def name(self) -> str:
@@ -63,14 +65,14 @@ class NodeDriver(Protocol):
 
     @property
     def node_id(self) -> str:
-        """What its NodeGetInfo calls this node."""
+        """The driver's id for this node, from NodeGetInfo."""
 
     @property
     def capabilities(self) -> frozenset[int]:
-        """What its NodeGetCapabilities answered: the numbers of `NodeServiceCapability.RPC.Type`."""
+        """The capabilities from NodeGetCapabilities: numbers of `NodeServiceCapability.RPC.Type`."""
 
     async def call(self, method: str, request: bytes, *, timeout_s: float) -> tuple[Status, bytes | None]:
-        """Call `/csi.v1.Node/…`; the status is the driver's own.
+        """Call `/csi.v1.Node/…`; the returned status is the driver's own.
 
         Raises:
             CallError: no answer came; the driver may have done it.
@@ -78,14 +80,14 @@ class NodeDriver(Protocol):
 
 
 class VolumePlugin:
-    """The steps on CSI volumes below one root directory.
+    """Runs the steps on CSI volumes below one root directory.
 
     Args:
-        root: `--root-dir`, as drivers know it: never resolved.
-        node: this node's name, as the cloud has it.
-        find_driver: the registered driver of a name.
-        durable: whether vol_data.json is to survive a power cut.
-        call_timeout_s: after so long a call's outcome is uncertain.
+        root: `--root-dir`, as drivers know it; symbolic links in it are not resolved.
+        node: this node's name in the cloud.
+        find_driver: returns the registered driver of a name, or None.
+        durable: vol_data.json survives a power cut.
+        call_timeout_s: seconds after which a call's outcome is uncertain.
     """
 
     def __init__(
@@ -103,7 +105,7 @@ class VolumePlugin:
         self._devices = BlockDevices(self._root, self.layout)
         self._find_driver, self._call_timeout_s = find_driver, call_timeout_s
 
-    # ---------------------------------------------------------------- up
+    # ---------------------------------------------------------------- stage and publish
 
     async def stage(
         self,
@@ -115,16 +117,16 @@ class VolumePlugin:
         selinux_label: str = "",
         reconstructed: bool = False,
     ) -> None:
-        """Make a volume ready on this node: NodeStageVolume, if the driver stages. Not for inline volumes.
+        """Stage a volume on this node: NodeStageVolume, if the driver stages. Not for inline volumes.
 
         Args:
             volume: the volume.
             publish_context: `status.attachmentMetadata` of its attachment.
-            secrets: of its `stage_secret`.
-            fs_group: of the pod that it is staged for; used by drivers with VOLUME_MOUNT_GROUP.
-            selinux_label: the pod's.
-            reconstructed: its state was rebuilt from the disk: a refusal does not prove that nothing is there, and what
-                tells of it stays.
+            secrets: the values of its `stage_secret`.
+            fs_group: the fsGroup of the pod that it is staged for; for drivers with VOLUME_MOUNT_GROUP.
+            selinux_label: the pod's label.
+            reconstructed: the volume is known from the disk alone. Then a refusal does not prove that nothing is
+                staged, and the directories stay.
 
         Raises:
             VolumeError: see the module's rules.
@@ -164,15 +166,16 @@ class VolumePlugin:
         reconstructed: bool = False,
         tell: Callable[[str], None] | None = None,
     ) -> None:
-        """Put a volume into a pod's directory: NodePublishVolume, then fsGroup or the block device's map.
+        """Publish a volume into a pod's directory: NodePublishVolume, then fsGroup or the block device's map.
 
         Args:
             wanted: the volume and its pod.
             publish_context: `status.attachmentMetadata` of its attachment.
-            secrets: of its `publish_secret`.
+            secrets: the values of its `publish_secret`.
             tokens: by audience; `{"token": …, "expirationTimestamp": …}`.
-            reconstructed: its state was rebuilt from the disk: a refusal does not prove that nothing is there.
-            tell: gets the text of a VolumePermissionChangeInProgress event, while changing ownership takes long.
+            reconstructed: the volume is known from the disk alone. Then a refusal does not prove that nothing is
+                published.
+            tell: gets the text of a VolumePermissionChangeInProgress event while changing ownership takes long.
 
         Raises:
             VolumeError: see the module's rules.
@@ -188,9 +191,9 @@ class VolumePlugin:
         tokens: Tokens | None = None,
         tell: Callable[[str], None] | None = None,
     ) -> None:
-        """Let the driver refresh a published volume (`requiresRepublish`): the same as `publish`.
+        """Let the driver refresh a published volume (`requiresRepublish`): the steps of `publish` again.
 
-        A failure changes nothing: the volume is published as before, whatever the error's class.
+        A failure changes nothing: the volume stays published, whatever the error's class.
 
         Raises:
             VolumeError: it was not refreshed.
@@ -235,7 +238,7 @@ class VolumePlugin:
             await self._give_to_group(wanted, target, tell)
 
     def _published_from(self, volume: Volume, driver: NodeDriver) -> str:
-        """`staging_target_path` of a publication: for block volumes also of a driver that does not stage."""
+        """Return the `staging_target_path` of a publication. A block volume has one under any driver."""
         if volume.block:
             return str(self.layout.block_staging(volume.name))
         if Has.STAGE_UNSTAGE_VOLUME not in driver.capabilities or volume.ephemeral:
@@ -254,15 +257,15 @@ class VolumePlugin:
             ) from error
         reach("publish.after-ownership")
 
-    # ---------------------------------------------------------------- down
+    # ---------------------------------------------------------------- unpublish and unstage
 
     async def unpublish(self, published: Published) -> None:
-        """Take a volume out of a pod's directory: the reverse of `publish`, also of one that failed half-way.
+        """Unpublish a volume from a pod's directory: the reverse of `publish`, also of one that failed half-way.
 
-        The driver is asked whatever is there: an earlier NodePublishVolume may have timed out.
+        The driver is called even if nothing is mounted: an earlier NodePublishVolume may have timed out.
 
         Raises:
-            VolumeError: it is not, or not surely, taken out: the step must be repeated.
+            VolumeError: it is not surely unpublished: the step must be repeated.
         """
         target = self._dirs.target(published)
         if published.block:
@@ -271,7 +274,7 @@ class VolumePlugin:
             driver = self._driver(published.driver)
         except NotReady as error:
             if published.block:
-                raise Uncertain(str(error)) from error  # half of it is done
+                raise Uncertain(str(error)) from error  # half of the step is done
             raise
         request = node_requests.unpublish(published.handle, str(target))
         await self._call(driver, "unpublish", node_requests.UNPUBLISH, request)
@@ -283,14 +286,14 @@ class VolumePlugin:
 
         Args:
             staged: the volume.
-            recorded: our own state says that it is staged or may be: the driver is asked even if vol_data.json is gone
-                (RULE C17). Without, its absence means that nothing was staged, as for the kubelet, unless a mount is
-                there.
+            recorded: a row says that it is staged or may be. Then the driver is called even without vol_data.json
+                (docs/csi-contract.md#staged-volumes-without-a-pod). Otherwise a missing vol_data.json means that
+                nothing was staged, as for the kubelet, unless a mount is there.
 
         Raises:
-            NotReady: something still uses it: a mount references it, or the driver is not registered; or it is mounted,
-                and the driver says that it does not stage.
-            VolumeError: it is not, or not surely, unstaged: the step must be repeated.
+            NotReady: a mount still uses it, the driver is not registered, or it is mounted although its driver says
+                that it cannot stage.
+            VolumeError: it is not surely unstaged: the step must be repeated.
         """
         await _locally(NotReady, self._dirs.require_unused, staged)
         asked, mounted = False, self.is_mounted(staged, await self.mount_table())
@@ -307,13 +310,14 @@ class VolumePlugin:
         await _locally(Uncertain, self._dirs.tidy_staged, staged, asked=asked)
         reach("unstage.after-clean")
 
-    # ---------------------------------------------------------------- while it is up
+    # ---------------------------------------------------------------- expand and read
 
     async def expand(self, volume: Volume, pod_uid: str, *, required_bytes: int, secrets: Mapping[str, str]) -> int:
-        """NodeExpandVolume at a pod's mount; the size in bytes that it has now.
+        """Call NodeExpandVolume at a pod's mount, and return the new size in bytes.
 
         Raises:
-            Refused: with the driver's code; UNIMPLEMENTED also if it has no capability EXPAND_VOLUME and was not asked.
+            Refused: with the driver's code; with UNIMPLEMENTED also if the driver has no capability EXPAND_VOLUME and
+                was not called.
             VolumeError: see the module's rules.
         """
         driver = self._driver(volume.driver)
@@ -336,10 +340,10 @@ class VolumePlugin:
         return _understood(driver, "NodeExpandVolume", node_requests.expanded_bytes, answer) or required_bytes
 
     async def stats(self, published: Published) -> VolumeStats | None:
-        """Its use and health, as far as the driver has the capabilities to tell; None if it has none of them.
+        """Return usage and health, as far as the driver has the capabilities; None without any of them.
 
         Raises:
-            VolumeError: it did not tell.
+            VolumeError: the driver did not answer.
         """
         driver = self._driver(published.driver)
         path = (
@@ -367,10 +371,10 @@ class VolumePlugin:
         answer = await self._call(driver, "health", node_requests.HEALTH, request)
         return _understood(driver, "NodeGetVolumeHealth", node_requests.read_health, answer)
 
-    # ---------------------------------------------------------------- what is there
+    # ---------------------------------------------------------------- find
 
     async def scan(self) -> Found:
-        """What lies on disk. Nothing is stat'ed that may be a dead mount.
+        """Return the volumes that have directories on the disk. No path that may be a dead mount is stat'ed.
 
         Raises:
             NotReady: the root directory cannot be read.
@@ -380,19 +384,19 @@ class VolumePlugin:
         return found
 
     async def mount_table(self) -> MountTable:
-        """The mounts as they are now, for `is_mounted`."""
+        """Read the mount table, for `is_mounted`."""
         return await _locally(NotReady, read_table, self.layout.root)
 
     def is_mounted(self, what: Published | Staged, mounts: MountTable) -> bool:
-        """Whether it stands where it is used: of a block volume in a pod, at its device map."""
+        """Whether it is mounted at its target; a block volume of a pod, at its device map."""
         if isinstance(what, Published) and what.block:
             return mounts.is_mount_point(self.layout.device_map(what.name, what.pod_uid))
         return self._is_at_target(what, mounts)
 
     def has_mounts(self, what: Published | Staged, mounts: MountTable) -> bool:
-        """Whether anything of it is mounted.
+        """Whether any part of it is mounted.
 
-        The device map is made after the driver has published: a publication whose answer was lost has a target alone.
+        The device map is made after the driver has published. A publication whose answer was lost has only a target.
         """
         return self.is_mounted(what, mounts) or self._is_at_target(what, mounts)
 
@@ -402,23 +406,23 @@ class VolumePlugin:
         return mounts.is_mount_point(self._dirs.target(what))
 
     def path(self, published: Published) -> Path:
-        """Where a pod finds it: the mounted directory, or the link to the block device."""
+        """Return the path for a pod: the mounted directory, or the link to the block device."""
         if published.block:
             return self.layout.device_link(published.pod_uid, published.name)
         return self._dirs.target(published)
 
     async def clean_leftovers(self, published: Published | Unreadable) -> bool:
-        """Remove the empty directories and our own files that a gone pod or an unknown volume left (RULE C18).
+        """Remove the empty directories and the agent's files that a gone pod or an unknown volume left.
 
-        Only after `unpublish`, or for what is unreadable: vol_data.json goes, too. Nothing goes where anything is
-        mounted or held by a loop device, and no file but ours.
+        Call it only after `unpublish`, or for unreadable directories: vol_data.json is removed too. Nothing is removed
+        where anything is mounted or held by a loop device, and no other file is removed.
 
         Returns:
             Whether nothing is left of it.
         """
         return await _locally(NotReady, self._dirs.clean_leftovers, published)
 
-    # ---------------------------------------------------------------- parts of several steps
+    # ---------------------------------------------------------------- helpers
 
     def _driver(self, name: str) -> NodeDriver:
         driver = self._find_driver(name)
@@ -459,13 +463,13 @@ def _staging_of(published: Published) -> Staged:
 
 
 async def _locally(blame: type[VolumeError], work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Do something that blocks in a thread; what the file system refuses becomes an error of this kind."""
+    """Run blocking work in a thread; an OSError becomes a `blame` error."""
     with _blaming(blame):
         return await asyncio.to_thread(work, *args, **kwargs)
 
 
 async def _apart(blame: type[VolumeError], work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """The same for what may hang."""
+    """Run blocking work that may hang, in a thread of its own; an OSError becomes a `blame` error."""
     with _blaming(blame):
         return await in_own_thread(lambda: work(*args, **kwargs), name="block device")
 
@@ -479,7 +483,7 @@ def _blaming(blame: type[VolumeError]) -> Iterator[None]:
 
 
 async def _tidied(work: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
-    """Do something that blocks in a thread, and that may fail without harm."""
+    """Run blocking work in a thread; a failure is logged, because it does no harm."""
     try:
         await asyncio.to_thread(work, *args, **kwargs)
     except OSError as error:
@@ -498,7 +502,7 @@ def _words(error: OSError) -> str:
 
 
 def _told(message: str, hidden: Iterable[str]) -> str:
-    """A driver's error, as far as it may be told: without what is secret in the request, and not too long."""
+    """Return a driver's error without the request's secrets, and shortened."""
     for value in sorted(hidden, key=len, reverse=True):
         if len(value) >= _SHORTEST_HIDDEN:
             message = message.replace(value, STRIPPED)

@@ -1,15 +1,15 @@
-"""A driver: a vendor's CSI driver on its UNIX socket, what it says of itself, and calls to it.
+"""A vendor's CSI driver on its UNIX socket: its answers about itself, and calls to it.
 
 Rules:
 
-* A status is the vendor's only if the vendor sent it (`common.relay`); whatever else happens is `VendorBroken`, which
-  names the driver. An answer that does not parse is no answer.
-* A driver is known by the name that it gives itself. It is asked again when its socket is another one, and from time to
-  time; what it said last stays true while it is away.
-* Every new connection is asked for the name first: a call for a driver that another one has replaced at the same socket
-  is not sent.
-* Kubernetes hears of a driver without a topology of its own with the node's segment (`common.topology`); its report
-  stays its own words.
+* Only a status that the vendor sent is the vendor's (`common.relay`). Any other end of a call is `VendorBroken`, which
+  names the driver. An answer that does not parse counts as no answer.
+* A driver's name is the one in its answer to GetPluginInfo. It is asked again when its socket's file changes, and from
+  time to time. Its last answers hold while it is away.
+* On each new connection the driver is asked for its name first. A call for a driver that another one has replaced at
+  the same socket is not sent.
+* If a driver has no topology of its own, Kubernetes gets the node's segment in its NodeGetInfo (`common.topology`). The
+  driver's report to the hub stays unchanged.
 """
 
 import asyncio
@@ -41,58 +41,59 @@ from common.topology import has_topology, told_node_info
 log = logging.getLogger("csi_bridge.edge.drivers")
 
 _ASK_TIMEOUT_S = 10.0
-"""For one Identity or capability question: the sidecars' own (contract A.3)."""
+"""The limit for one Identity or capability call: the sidecars' own."""
 
 _LASTING = {Code.OK, Code.UNIMPLEMENTED}
-"""Answers that say what a driver can do; any other code is a passing trouble, and it is asked again."""
+"""Answers that tell a driver's abilities. Any other code is a passing trouble, and the driver is asked again."""
 
 _LOOK_S = 1.0
-"""How often a socket is looked at: a driver's restart is noticed within a second."""
+"""The interval at which a socket is checked: a driver's restart is noticed within a second."""
 
 ASK_AGAIN_S = 60.0
-"""How often a driver that is up is asked again: capabilities change with a restart, so this finds only oddities. How
-many volumes it takes may change more often; then its CSIDriver object says so."""
+"""The interval at which a running driver is asked again. Capabilities change only with a restart, so this finds odd
+cases. A driver's volume limit may change more often; then its CSIDriver object gives the interval.
+"""
 
 _ASK_SOON_S = 5.0
-"""The same for one that could not answer everything: its NodeGetInfo waits for a metadata service, say."""
+"""The interval for a driver that could not answer everything, for example while it waits for a metadata service."""
 
 PARSE_OFF_LOOP_BYTES = 262_144
-"""Messages above this are parsed in a thread: a 4 MiB ListVolumes takes tens of milliseconds."""
+"""Larger messages are parsed in a thread: a 4 MiB ListVolumes takes tens of milliseconds."""
 
 
 class Driver:
-    """One vendor socket. `watch()` it as a task; `report` is what it said last."""
+    """The driver at one socket. `watch()` it as a task; `report` has its last answers."""
 
     def __init__(self, socket: Path, node: str, *, max_message_bytes: int, changed: Callable[[], None]) -> None:
-        """A driver that nothing is known of yet.
+        """Begin without any answer.
 
         Args:
-            socket: its UNIX socket, present or not.
+            socket: its UNIX socket, which may be missing.
             node: this node's name.
-            max_message_bytes: the largest answer taken.
-            changed: called when `report` changed, and when it was asked for the first time.
+            max_message_bytes: the largest accepted answer.
+            changed: called when `report` has changed, and after the first try to ask the driver.
         """
         self.socket = socket
         self.node = node
         self.named = False
         """Whether an operator named the socket."""
         self.has_node_plugin = False
-        """Whether the driver's node plugin is at another socket, there or away: Node is not called here then."""
+        """Whether the driver's node plugin is at another socket, present or away. Then Node is not called here."""
         self.had_topology = False
-        """Whether the driver had a topology of its own when its node plugin and what is named were heard last."""
+        """Whether the driver had a topology of its own when its node plugin and the named sockets last answered."""
         self.report: DriverReport | None = None
         self.trouble = "not asked yet"
-        """Why it could not be asked last time; empty if it could."""
+        """Why the driver could not be asked last time; empty if it could."""
         self.asked = False
-        """Whether it has answered since the agent's start, or failed to."""
+        """Whether it was asked since the agent's start, with or without an answer."""
         self.ask_every_s = ASK_AGAIN_S
-        """How often it is asked what it says of itself, in seconds, while it is up."""
+        """The interval in seconds at which it is asked again while it runs."""
         self._changed = changed
         self._channel = Channel(socket, max_message_bytes=max_message_bytes, who=_name)
 
     @property
     def name(self) -> str:
-        """What it calls itself; its socket's path while that is unknown."""
+        """The driver's name; its socket's path while that is unknown."""
         return self.report.driver if self.report is not None else str(self.socket)
 
     # ---- calls -------------------------------------------------------------------------------------------------------
@@ -100,11 +101,11 @@ class Driver:
     async def unary(
         self, method: str, request: bytes, *, timeout_s: float | None, to: str = ""
     ) -> tuple[Status, bytes | None]:
-        """A call with one answer, to the driver of that name, or to whoever is there.
+        """Make a call with one answer, to the driver named `to`, or to any driver at the socket.
 
         Raises:
-            VendorBroken: there is no answer of the vendor's own.
-            MessageTooLarge: the answer is larger than we carry.
+            VendorBroken: there is no answer from the vendor.
+            MessageTooLarge: the answer is larger than the agent accepts.
         """
         try:
             status, body = await self._channel.call(method, request, timeout_s=timeout_s, to=to).unary()
@@ -117,19 +118,20 @@ class Driver:
     async def node_info(
         self, request: bytes, *, timeout_s: float | None, to: str, announced: Callable[[], bool]
     ) -> tuple[Status, bytes | None]:
-        """NodeGetInfo as Kubernetes is to hear it, with the node's segment where it is due.
+        """Call NodeGetInfo and return the answer for Kubernetes, with the node's segment where needed.
 
-        Whether it is due the driver is asked at that moment: topology keys are hard to change once they are told.
+        The driver is asked at that moment whether it has a topology of its own, because topology keys are hard to
+        change once Kubernetes has them.
 
         Args:
             request: a NodeGetInfoRequest.
-            timeout_s: as of `unary`.
-            to: as of `unary`.
-            announced: whether the driver is known to have a topology of its own, whatever this socket says.
+            timeout_s: as for `unary`.
+            to: as for `unary`.
+            announced: whether the driver is known to have a topology of its own, whatever this socket answers.
 
         Raises:
-            VendorBroken: there is no answer of the vendor's own, or the vendor does not say whether it has a topology.
-            MessageTooLarge: the answer is larger than we carry.
+            VendorBroken: there is no answer from the vendor, or it does not tell whether it has a topology.
+            MessageTooLarge: the answer is larger than the agent accepts.
         """
         status, body = await self.unary(NODE_GET_INFO, request, timeout_s=timeout_s, to=to)
         if body is None:
@@ -149,11 +151,11 @@ class Driver:
     async def stream(
         self, method: str, request: bytes, *, timeout_s: float | None, to: str = ""
     ) -> AsyncGenerator[bytes | Status, None]:
-        """A call with any number of answers: the messages, then the vendor's status. Closing it cancels the call.
+        """Make a call with any number of answers: yields the messages, then the vendor's status. Closing cancels it.
 
         Raises:
-            VendorBroken: there is no status of the vendor's own.
-            MessageTooLarge: a message is larger than we carry.
+            VendorBroken: there is no status from the vendor.
+            MessageTooLarge: a message is larger than the agent accepts.
         """
         call = self._channel.call(method, request, timeout_s=timeout_s, to=to)
         try:
@@ -182,7 +184,7 @@ class Driver:
             raise VendorBroken(self.name, self.node, f"it answered {method} with {count} messages instead of one")
 
     async def _check(self, method: str, body: bytes) -> None:
-        """An answer that does not parse is no answer: the caller's own parser would make a final INTERNAL of it."""
+        """Raise VendorBroken for an answer that does not parse; the caller's parser would make it a final INTERNAL."""
         known = METHODS.get(method)
         if known is None:
             return
@@ -194,10 +196,10 @@ class Driver:
         except DecodeError as error:
             raise VendorBroken(self.name, self.node, f"its answer to {method} does not parse") from error
 
-    # ---- what it says of itself --------------------------------------------------------------------------------------
+    # ---- answers about itself ----------------------------------------------------------------------------------------
 
     async def watch(self) -> None:
-        """Ask it for its name and capabilities, now, after each restart, and from time to time. Never ends."""
+        """Ask for its name and capabilities now, after each restart, and from time to time. Never ends."""
         while True:
             seen = file_id(str(self.socket))
             await self._ask()
@@ -252,18 +254,18 @@ class Driver:
                     raise VendorBroken(str(self.socket), self.node, str(error)) from error
             if status.code in _LASTING:
                 answers[method] = Answer(status.code, status.message, body or b"")
-            elif method in ESSENTIAL_METHODS:  # without the others, most calls can still be made
+            elif method in ESSENTIAL_METHODS:  # most calls work without the others
                 raise VendorBroken(name, self.node, f"it answered {method} with {code_name(status.code)}")
         return DriverReport(name, self.node, answers)
 
 
 async def _name(ask: Ask) -> str:
-    """Who is at the other end of a new connection."""
+    """Ask the driver at the other end of a new connection for its name."""
     return _name_in(*await ask(GET_PLUGIN_INFO, b"").unary())
 
 
 def _name_in(status: Status, body: bytes | None) -> str:
-    """The name in an answer to GetPluginInfo.
+    """Return the name in an answer to GetPluginInfo.
 
     Raises:
         ValueError: there is none, in words.

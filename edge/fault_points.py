@@ -1,9 +1,9 @@
-"""A fault point: a named place where a test lets the agent die, to prove that a restart mends whatever that leaves.
+"""Fault points: named places at which a test kills the agent, to prove that a restart repairs the state left there.
 
-`CSI_BRIDGE_FAULT_POINT=stage.before-call` kills the process (SIGKILL) when it gets there first;
-`stage.before-call:3` at the third time. Unset, a point costs one comparison.
+`CSI_BRIDGE_FAULT_POINT=stage.before-call` kills the process (SIGKILL) when it first reaches that point;
+`stage.before-call:3` at the third time. Without the variable, a point costs one comparison.
 
-`POINTS` lists all of them, with what the disk shows at each; "the same" refers to the point above.
+`POINTS` lists all of them with the state on the disk; "the same" refers to the point above.
 """
 
 import os
@@ -88,14 +88,14 @@ POINTS: Mapping[str, str] = {
     "leftovers.after-target": "the same, without the mount's directory",
     "leftovers.after-data-removed": "an empty directory",
 }
-"""What the disk shows at each point."""
+"""The state on the disk at each point."""
 
 _WANTED, _, _count = os.environ.get(VARIABLE, "").partition(":")
 _left = int(_count) if _count.isdecimal() else 1
 
 
 def reach(point: str) -> None:
-    """The process is at this point, one of `POINTS`; it dies here if a test wants it."""
+    """Kill the process if a test has chosen this point, one of `POINTS`."""
     global _left  # noqa: PLW0603  # one process, one death
     if point != _WANTED:
         return

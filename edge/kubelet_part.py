@@ -1,4 +1,4 @@
-"""The kubelet's part: what the agent does for storage where no kubelet does it, put together.
+"""Puts together the parts that do a kubelet's work for storage, on nodes without a kubelet.
 
     metastore ─► wanted ─► volume manager ─► plugin ─► driver
         ▲                        │             ▲
@@ -6,10 +6,10 @@
 
 Rules:
 
-* It works from the metastore alone; the link only changes what is in there.
-* With `--registration=observe` another one is the kubelet: drivers are found, and nothing is stored, told or mounted;
-  the hub hears that it is so, and what is stored from before is put aside.
-  With `--relay-dir` that kubelet calls the drivers through the agent.
+* They work from the metastore alone; the link only updates the metastore.
+* With `--registration=observe` the node has a kubelet. The agent finds drivers, and stores, reports and mounts nothing.
+  It tells the hub of this mode, and puts aside state that it stored earlier.
+* With `--relay-dir` that kubelet calls the drivers through the agent.
 """
 
 import asyncio
@@ -47,29 +47,31 @@ from edge.volume_manager import VolumeManager
 log = logging.getLogger("csi_bridge.edge")
 
 KUBELET_SOCKET = "pod-resources/kubelet.sock"
-"""What a running kubelet listens on below its root directory. (`device-plugins/kubelet.sock` is always that of
-/var/lib/kubelet, wherever the kubelet's root directory is.)"""
+"""A running kubelet listens here, below its root directory.
+
+`device-plugins/kubelet.sock` would not do: it is always below /var/lib/kubelet, wherever the root directory is.
+"""
 
 
 _LOOK_S = 5.0
-"""How often it is looked for problems to name."""
+"""The interval at which problems are looked for."""
 
 _TRY_AGAIN_S = 5.0
-"""After a disk that took nothing: it is emptied by people."""
+"""The interval of retries after the disk failed: people must repair it."""
 
 
 class KubeletPart:
-    """The drivers of the node and, unless a kubelet has them, its pods' volumes."""
+    """The drivers of the node and, on a node without a kubelet, its pods' volumes."""
 
     def __init__(self, settings: AgentSettings, *, changed: Callable[[], None]) -> None:
-        """Open what is on disk.
+        """Open the files in the state directory.
 
         Args:
             settings: the agent's.
-            changed: called when a driver says something new of itself, or there are others.
+            changed: called when a driver's answers, or the drivers, have changed.
 
         Raises:
-            SettingsError: a directory cannot be used, or is another one's.
+            SettingsError: a directory cannot be used, or belongs to another agent.
         """
         own = settings.registration == "own"
         self._tell = changed
@@ -110,7 +112,7 @@ class KubeletPart:
             self._relay.changed()
 
     async def start(self, tasks: Tasks) -> None:
-        """Bring the volumes to where they should be, from what is known here, and take registrations."""
+        """Start to mount and unmount from the local state, and take registrations."""
         if self._home is not None:
             self._home.keep()
         tasks.start(self.registry.run(), name="driver registry")
@@ -123,16 +125,16 @@ class KubeletPart:
 
     @property
     def problems(self) -> list[str]:
-        """What people must mend, or at least know, of this node."""
+        """Problems of this node that people must solve, or should know."""
         relayed = self._relay.problems(self._registrar.observed) if self._relay is not None else []
         return self.registry.problems + relayed + [why for why in (self._former, self._unkept) if why]
 
     def relay_of(self, driver: str) -> str:
-        """The socket that a kubelet calls in a driver's place; empty if there is none."""
+        """Return the socket that a kubelet calls in a driver's place; empty if there is none."""
         return self._relay.served(driver) if self._relay is not None else ""
 
     async def _name_problems(self) -> None:
-        """Each problem once in the log, when it has lasted: at a start not everything is known at once."""
+        """Log each problem once, when two looks in a row find it: at the start not everything is known at once."""
         named: set[str] = set()
         before: set[str] = set()
         while True:
@@ -145,22 +147,22 @@ class KubeletPart:
             await asyncio.sleep(_LOOK_S)
 
     def up(self, link: Link) -> None:
-        """There is a link to the hub."""
+        """Use a new link to the hub."""
         self._streams.up(link)
 
     def down(self) -> None:
-        """The link is gone, or is to drain."""
+        """Stop using the link: it is gone or will drain."""
         self._streams.down()
 
     async def drain(self, limit_s: float) -> None:
-        """Finish the steps and a kubelet's calls under way; begin no other."""
+        """Finish the running steps and the kubelet's calls; begin no others."""
         if self._relay is not None:
             await self._relay.drain()
         if self.volumes is not None:
             await self.volumes.drain(limit_s)
 
     async def close(self) -> None:
-        """End what still is under way, then close what is on disk, and the connections to the drivers."""
+        """Cancel the running steps, then close the files and the connections to the drivers."""
         if self._relay is not None:
             await self._relay.close()
         if self.volumes is not None:
@@ -170,20 +172,20 @@ class KubeletPart:
             os.close(self._root_lock)
 
     def describe(self) -> dict[str, Any]:
-        """The pods and their volumes, for the status socket; holds no secret."""
+        """Return the pods and their volumes, for the status socket. Contains no secret."""
         if self.volumes is None:
             return {"pods": [], "volumes": [], "as_of": None, "trouble": "", "started": True, "observing": True}
         return self.volumes.describe() | {"observing": False}
 
 
 class Volumes:
-    """What mounts: metastore, states, plugin and manager."""
+    """The volumes of a node: metastore, states, plugin and manager."""
 
     def __init__(self, settings: AgentSettings) -> None:
-        """Open what is on disk.
+        """Open the files in the state directory.
 
         Raises:
-            SettingsError: it cannot be used.
+            SettingsError: they cannot be used.
         """
         self._settings = settings
         self.metastore = Metastore(settings.state_dir, full=settings.durability == "full")
@@ -194,10 +196,12 @@ class Volumes:
         self._pod_facts: PodFacts | None = None
 
     def _open_states(self) -> VolumeStates | None:
-        """None, and why in the log, while the disk takes nothing: without a row no driver is asked (RULE C13).
+        """Open the states; None, with the reason in the log, while the disk cannot be written.
+
+        No driver is called without a row (docs/csi-contract.md#the-state-is-on-disk-before-the-call).
 
         Raises:
-            SettingsError: another agent uses them, or a newer one did.
+            SettingsError: another agent uses the states, or a newer agent has written them.
         """
         try:
             states = VolumeStates(self._settings.state_dir, durable=self._settings.durability == "full")
@@ -208,13 +212,13 @@ class Volumes:
         return states
 
     def _note(self, trouble: str) -> None:
-        """Why nothing is mounted or unmounted: once in the log."""
+        """Log once why nothing is mounted or unmounted."""
         if trouble and trouble != self._trouble:
             log.error("no volume is mounted or unmounted until this is repaired: %s", trouble)
         self._trouble = trouble
 
     async def start(self, registry: DriverRegistry, tasks: Tasks) -> None:
-        """Find out what is mounted, and begin to mount what is wanted; later, if the disk does not allow it yet."""
+        """Find the present mounts, and start to mount the wanted volumes; later, if the disk fails now."""
         if self._states is None or not await self._manage(registry, self._states):
             tasks.start(self._manage_later(registry), name="wait for the disk")
 
@@ -227,7 +231,7 @@ class Volumes:
                 return
 
     async def _manage(self, registry: DriverRegistry, states: VolumeStates) -> bool:
-        """False, and why in the log, while it cannot be found out what is mounted."""
+        """Start the manager; False, with the reason in the log, while the present mounts cannot be found."""
         settings = self._settings
         facts = NodeFacts(settings.node, self.metastore, registry, read_machine(settings.root_dir))
         manager = VolumeManager(
@@ -250,7 +254,7 @@ class Volumes:
             return False
         self._note("")
         self._manager = manager
-        facts.tell(manager.volumes_in_use())  # not before it is known what is mounted (contract.md C.9)
+        facts.tell(manager.volumes_in_use())  # only when the present mounts are known
         registry.subscribe(lambda: facts.tell(manager.volumes_in_use()))
         self.metastore.subscribe(UpdatePeriods(self.metastore, registry).changed)
         self._pod_facts = PodFacts(self.metastore, manager.pod_states)
@@ -259,17 +263,17 @@ class Volumes:
         return True
 
     def node_labels(self) -> dict[str, str]:
-        """The labels of this node's Node object, as far as it is known here."""
+        """Return the labels of this node's Node object, as far as they are known here."""
         return self._manager.wanted.labels if self._manager is not None else {}
 
     async def drain(self, limit_s: float) -> None:
-        """Finish the steps under way; begin no other."""
+        """Finish the running steps; begin no others."""
         if self._manager is not None:
             await self._manager.close(limit_s)
 
     async def close(self) -> None:
-        """End the steps that still are under way, and close what is on disk."""
-        await self.drain(0.0)  # nothing may be at work any more when its rows can no longer be written
+        """Cancel the steps that still run, and close the files."""
+        await self.drain(0.0)  # no step may run when its rows can no longer be written
         if self._pod_facts is not None:
             self._pod_facts.close()
         if self._states is not None:
@@ -277,7 +281,7 @@ class Volumes:
         await self.metastore.close()
 
     def describe(self) -> dict[str, Any]:
-        """The pods and their volumes."""
+        """Return the pods and their volumes."""
         manager, heard_at = self._manager, self.metastore.heard_at
         unwritten = self._states.trouble if self._states is not None else ""
         return {
@@ -292,10 +296,10 @@ class Volumes:
 
 
 def _take_root(root: Path) -> int:
-    """Take the root directory for this agent alone; the descriptor of its lock.
+    """Lock the root directory for this agent, and return the descriptor of the lock.
 
     Raises:
-        SettingsError: it cannot be used, or a kubelet or another agent is using it.
+        SettingsError: it cannot be used, or a kubelet or another agent uses it.
     """
     try:
         root.mkdir(parents=True, exist_ok=True)
@@ -312,7 +316,7 @@ def _take_root(root: Path) -> int:
 
 
 def _unkept_mounts(root: Path) -> str:
-    """What is wrong if volumes are mounted for pods while no kubelet answers; else nothing. Blocks for a moment."""
+    """Return a problem if volumes are mounted for pods and no kubelet answers; else nothing. Blocks briefly."""
     if _listens(root / KUBELET_SOCKET):
         return ""
     mounted = [path for path in read_table(root).within(Layout(root).pods) if f"/volumes/{PLUGIN}/" in path]

@@ -1,17 +1,18 @@
-"""The kubelet relay: for each driver of a node with a kubelet, a socket that the kubelet calls in the driver's place.
+"""For each driver of a node with a kubelet, a socket on which the kubelet calls the driver through the agent.
 
-A kubelet writes what a driver's NodeGetInfo answers into CSINode and Node. A driver without a topology of its own gets
-the node's segment there by its answer alone (`common.topology`; contract.md RULE B8).
+A kubelet writes the answer of NodeGetInfo into CSINode and Node. If a driver has no topology of its own, the relay adds
+the node's segment to that answer (`common.topology`;
+docs/csi-contract.md#the-bridges-topology-for-vendors-without-one).
 
 Rules:
 
-* A driver's socket is `DIRECTORY/NAME.sock`, and is there as soon as the driver has said its name. What an agent left
-  that was killed is replaced.
-* A call goes to the driver as bytes, with the time that it has, and ends with the driver's own status. NodeGetInfo
-  alone says more than the driver did.
-* What is not the driver's word is UNAVAILABLE: to a kubelet that says nothing of what was done, and it tries again. A
-  call whose time is up, or whose caller is gone, is cancelled at the driver, too.
-* An agent that stops removes the sockets, and lets the calls under way end. A kubelet dials anew for each call.
+* A driver's socket is `DIRECTORY/NAME.sock`. It exists as soon as the driver has told its name. A socket left by a
+  killed agent is replaced.
+* A call goes to the driver as bytes with its remaining time, and ends with the driver's own status. Only the answer of
+  NodeGetInfo is changed.
+* If the driver did not answer, the call ends with UNAVAILABLE: the kubelet takes the outcome as unknown, and tries
+  again. A call whose time is up, or whose caller is gone, is cancelled at the driver too.
+* An agent that stops removes the sockets and lets running calls end. A kubelet dials again for each call.
 """
 
 import asyncio
@@ -37,10 +38,10 @@ from edge.registry.registration import Offer, check_name
 log = logging.getLogger("csi_bridge.edge.kubelet_relay")
 
 _LOOK_S = 5.0
-"""How often it is looked whether each socket is there still, and one that could not be made is tried again."""
+"""The interval at which the sockets are checked, and missing ones are made again."""
 
 _SOCKET_MODE = 0o600
-"""A kubelet is root."""
+"""A kubelet runs as root."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +56,13 @@ class KubeletRelay:
     def __init__(
         self, directory: Path, node: str, drivers: Callable[[], Sequence[Driver]], *, max_message_bytes: int
     ) -> None:
-        """No sockets yet.
+        """Begin without sockets.
 
         Args:
-            directory: where they are to be; it is made if it is missing.
+            directory: holds the sockets; it is made if it is missing.
             node: this node's name.
-            drivers: the vendor's drivers that there are now.
-            max_message_bytes: the largest request taken.
+            drivers: returns the present drivers.
+            max_message_bytes: the largest accepted request.
         """
         self._directory = directory
         self._node = node
@@ -70,27 +71,27 @@ class KubeletRelay:
         self._served: dict[str, _Served] = {}
         self._troubles: dict[str, str] = {}
         self._tied: set[str] = set()
-        """The drivers of which a kubelet was told last that they have the node's segment."""
+        """Drivers whose last NodeGetInfo answer to a kubelet contained the node's segment."""
         self._news = asyncio.Event()
         self._stopping = False
 
     def socket_of(self, name: str) -> Path:
-        """Where a kubelet finds the driver of a name."""
+        """Return the path of a driver's socket."""
         return self._directory / f"{name}.sock"
 
     def served(self, name: str) -> str:
-        """The same, if it is there; else nothing."""
+        """Return the same path if the socket exists; else nothing."""
         return str(self.socket_of(name)) if name in self._served else ""
 
     def holds(self, endpoint: str) -> bool:
-        """Whether a path is one of these sockets, and so no driver's own."""
+        """Whether a path is one of these sockets, and so not a driver's own."""
         return os.path.realpath(os.path.dirname(endpoint)) == os.path.realpath(self._directory)  # noqa: PTH120  # a text
 
     def problems(self, registrations: Iterable[Offer]) -> list[str]:
-        """What people must mend.
+        """Return the problems that people must solve.
 
         Args:
-            registrations: what registers with the kubelet, each with its endpoint.
+            registrations: the drivers that register with the kubelet, each with its endpoint.
         """
         found = [f"driver {name} has no relay socket: {why}" for name, why in sorted(self._troubles.items())]
         found += [
@@ -103,7 +104,7 @@ class KubeletRelay:
         return found + [why for offer in registrations if (why := self._misled(offer))]
 
     def _misled(self, offer: Offer) -> str:
-        """Why a kubelet does not come to the relay for a driver, or in vain; empty if all is well."""
+        """Return why a kubelet does not call a driver through the relay, or calls in vain; empty if all is well."""
         name, endpoint, socket = offer.name, offer.endpoint, self.socket_of(offer.name)
         remedy = f"give its node-driver-registrar --kubelet-registration-path={socket}"
         if not self.holds(endpoint):
@@ -123,13 +124,13 @@ class KubeletRelay:
         )
 
     def changed(self) -> None:
-        """There are other drivers, or one said something new of itself."""
+        """Take changed drivers or answers."""
         self._news.set()
 
-    # ---- its life ----------------------------------------------------------------------------------------------------
+    # ---- run and close -----------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Serve each driver that there is, until the agent stops."""
+        """Serve each known driver, until the agent stops."""
         while not self._stopping:
             self._news.clear()
             await self._compare()
@@ -138,12 +139,12 @@ class KubeletRelay:
                     await self._news.wait()
 
     async def drain(self) -> None:
-        """Take no more calls, remove the sockets, and wait until the calls under way have ended."""
+        """Take no more calls, remove the sockets, and wait until the running calls have ended."""
         self._stopping = True
         await asyncio.gather(*(served.server.drain() for served in self._served.values()))
 
     async def close(self) -> None:
-        """Stop at once: calls under way are cut, at the drivers too."""
+        """Stop at once: running calls are cut off, at the drivers too."""
         self._stopping = True
         await asyncio.gather(*(self._end(name) for name in list(self._served)))
 
@@ -196,7 +197,7 @@ class KubeletRelay:
     # ---- calls -------------------------------------------------------------------------------------------------------
 
     async def _handle(self, name: str, call: ServerCall) -> None:
-        """Answer one call of a kubelet's."""
+        """Answer one call of a kubelet."""
         driver = find_driver(self._drivers(), name, self._node, call.method)
         if call.method == NODE_GET_INFO:
             status, body = await driver.node_info(

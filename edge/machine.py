@@ -1,6 +1,6 @@
-"""A machine: what this node has for its pods, and what it runs, as a kubelet would tell of it.
+"""The machine's data as a kubelet would report it: its resources for pods, and its software.
 
-What cannot be read is left out: a node without a figure is better than none.
+A value that cannot be read is left out: a node without one value is better than no node.
 """
 
 import os
@@ -14,18 +14,18 @@ from common.quantity import format_bytes
 from common.version import SOFTWARE
 
 _PODS: Final = 110
-"""Of one node: the kubelet's default (`maxPods`)."""
+"""The most pods of one node: the kubelet's default (`maxPods`)."""
 
 _ARCHITECTURES: Final[Mapping[str, str]] = {
     "x86_64": "amd64", "aarch64": "arm64", "armv6l": "arm", "armv7l": "arm", "i386": "386", "i686": "386",
     "loongarch64": "loong64",
 }  # fmt: skip
-"""What Go calls them, by what the kernel calls them, where these differ: pods ask for Go's."""
+"""Go's names of architectures by the kernel's names, where they differ: pods' node selectors use Go's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """See the module.
+    """The machine's data.
 
     Attributes:
         capacity: the Node's `status.capacity`: quantities by resource.
@@ -37,11 +37,11 @@ class Machine:
 
 
 def read_machine(root_dir: Path, *, files: Path = Path("/")) -> Machine:
-    """This machine.
+    """Read the data of this machine.
 
     Args:
-        root_dir: what lies on its disk is the pods'.
-        files: where /etc, /proc and /sys are.
+        root_dir: the file system of this directory is the pods' ephemeral storage.
+        files: the directory that has /etc, /proc and /sys.
     """
     release = dict(_settings(_read(files / "etc/os-release")))
     machine_id = _read(files / "etc/machine-id").strip()
@@ -50,7 +50,7 @@ def read_machine(root_dir: Path, *, files: Path = Path("/")) -> Machine:
         "architecture": _ARCHITECTURES.get(kernel.machine, kernel.machine),
         "bootID": _read(files / "proc/sys/kernel/random/boot_id").strip(),
         "kernelVersion": kernel.release,
-        "kubeletVersion": SOFTWARE,  # what stands in its place
+        "kubeletVersion": SOFTWARE,  # the agent stands in for the kubelet
         "machineID": machine_id,
         "operatingSystem": kernel.system.lower(),
         "osImage": release.get("PRETTY_NAME", ""),
@@ -69,12 +69,12 @@ def _capacity(root_dir: Path, files: Path) -> Iterator[tuple[str, str]]:
         disk = os.statvfs(root_dir)
         yield "ephemeral-storage", format_bytes(disk.f_blocks * disk.f_frsize)
     except OSError:
-        pass  # left out, as the rest
+        pass  # left out, like the other values
     yield "pods", str(_PODS)
 
 
 def _settings(text: str) -> Iterator[tuple[str, str]]:
-    """Of a file with a `NAME="value"` in each line."""
+    """Yield the settings of a file with `NAME="value"` in each line."""
     for line in text.splitlines():
         name, equals, value = line.partition("=")
         if equals:

@@ -8,7 +8,6 @@ Rules:
   anything was stored. So it is, too, on a disk that is full or read-only when the agent starts.
 """
 
-import asyncio
 import contextlib
 import logging
 import os
@@ -19,26 +18,23 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
-from common.database import Schema, connect, lock, open_database
+from common.database import Schema, connect, connect_to_read, lock, open_database
+from common.database_writer import RETRY_S, DatabaseWriter
 from common.errors import SettingsError
 from common.objects import Object, Ref
 from edge.stores import fact_store, object_store
 from edge.stores.fact_store import FactStore
 from edge.stores.object_store import ObjectStore, Subscriber
 from edge.stores.sealing import load_sealer
-from edge.stores.writer import StoreWriter
 
 log = logging.getLogger("csi_bridge.edge.store")
-
-SCHEMA_VERSION = 1
-"""A store of a newer version is left alone and the agent refuses to start (`common.database`)."""
 
 _MEMORY_DISK = Path("/dev/shm")  # noqa: S108  # the directory made in it is nobody else's
 """Where a copy has room when the disk has none."""
 
-_SCHEMA = Schema(SCHEMA_VERSION, (*object_store.TABLES, *fact_store.TABLES), owner="edge agent")
+SCHEMA = Schema("edge agent", ((*object_store.TABLES, *fact_store.TABLES),))
+"""Of `edge.db`."""
 
 
 class Metastore:
@@ -49,13 +45,21 @@ class Metastore:
         facts: what the hub is told.
     """
 
-    def __init__(self, state_dir: Path, *, full: bool = False, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        state_dir: Path,
+        *,
+        full: bool = False,
+        clock: Callable[[], float] = time.time,
+        retry_s: float = RETRY_S,
+    ) -> None:
         """Open or create it.
 
         Args:
             state_dir: where it is.
             full: whether each write waits for the disk, so that a power cut takes nothing that was acknowledged.
             clock: the time, in seconds since the epoch.
+            retry_s: between a write that failed and its retry.
 
         Raises:
             SettingsError: the directory cannot be used, another agent uses it, or the file is a newer agent's.
@@ -68,7 +72,7 @@ class Metastore:
             try:
                 self.objects = ObjectStore(load_sealer(state_dir / "edge.key"), clock=clock)
                 self.facts = FactStore()
-                self._open(path, full=full)
+                self._open(path, full=full, retry_s=retry_s)
             except BaseException:
                 os.close(self._lock_file)
                 raise
@@ -77,13 +81,13 @@ class Metastore:
         except (OSError, sqlite3.Error) as error:
             raise SettingsError("--state-dir", str(state_dir), f"cannot be used: {error}") from error
 
-    def _open(self, path: Path, *, full: bool) -> None:
+    def _open(self, path: Path, *, full: bool, retry_s: float) -> None:
         connection, trouble = None, ""
         try:
-            connection = open_database(path, _SCHEMA, check=self._load, full=full).connection
+            connection = open_database(path, SCHEMA, check=self._load, full=full).connection
             for file in (path, Path(f"{path}-wal"), Path(f"{path}-shm")):
                 file.chmod(0o600)
-            self._reader = _connect_to_read(path)
+            self._reader = connect_to_read(path)
         except (OSError, sqlite3.OperationalError) as error:
             if not path.is_file() or not path.stat().st_size:
                 raise
@@ -92,12 +96,14 @@ class Metastore:
             connection, trouble = None, str(error)
             self._reader = self._read_all(path)
             log.error("%s cannot be written; the agent works from its earlier content: %s", path, trouble)  # noqa: TRY400  # not a bug
-        self._writer = StoreWriter(
+        self._writer = DatabaseWriter(
             path,
             connection,
-            connect=lambda: connect(path, _SCHEMA, check=lambda _: None, full=full).connection,
+            meanwhile="it is tried again, and the agent works from its earlier content",
+            connect=lambda: connect(path, SCHEMA, check=lambda _: None, full=full).connection,
             connected=lambda: self._connected(path),
             trouble=trouble,
+            retry_s=retry_s,
         )
         self.objects.start(path, self._writer, self._reader)
         self.facts.start(path, self._writer, self._reader)
@@ -112,7 +118,7 @@ class Metastore:
             shutil.copyfile(path, copy)
             if (journal := Path(f"{path}-wal")).exists():
                 shutil.copyfile(journal, f"{copy}-wal")
-            with contextlib.closing(connect(copy, _SCHEMA, check=self._load).connection) as found:
+            with contextlib.closing(connect(copy, SCHEMA, check=self._load).connection) as found:
                 memory = sqlite3.connect(":memory:")
                 found.backup(memory)
         return memory
@@ -120,7 +126,7 @@ class Metastore:
     def _connected(self, path: Path) -> None:
         """The file can be written after all: read from it again."""
         self._reader.close()
-        self._reader = _connect_to_read(path)
+        self._reader = connect_to_read(path)
         self.objects.start(path, self._writer, self._reader)
         self.facts.start(path, self._writer, self._reader)
 
@@ -136,7 +142,7 @@ class Metastore:
         self._writer.end_retries()
         await self.objects.settle()
         await self.facts.flush()
-        await asyncio.to_thread(self._writer.close)
+        await self._writer.close()
         self._reader.close()
         os.close(self._lock_file)
 
@@ -209,7 +215,3 @@ class Metastore:
             KeyError: there is no such fact, or it was dropped.
         """
         await self.facts.wait_acked(ref)
-
-
-def _connect_to_read(path: Path) -> sqlite3.Connection:
-    return sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, timeout=1.0)

@@ -1,15 +1,15 @@
-"""A node fact: what this node tells the hub of itself: its machine, its drivers' ids and labels, its volumes in use.
+"""This node's reports about itself for the hub: its machine, its drivers' ids and labels, its volumes in use.
 
 Rules:
 
-* What a kubelet writes into CSINode and Node (contract.md C.2): the drivers with their node ids and topology keys, the
-  annotation with the ids, the topology as labels, and `status.volumesInUse`; and what the machine has, so that the
-  scheduler finds room on it.
-* How many volumes a driver takes may change while it runs: it is asked as often as its CSIDriver object says
+* The CSINode and Node contain the fields that a kubelet writes (kubernetes pkg/volume/csi/nodeinfomanager): the drivers
+  with node ids and topology keys, the annotation with the ids, and the topology as labels. The Node also has
+  `status.volumesInUse`, and the machine's capacity for the scheduler.
+* A driver's volume limit may change while it runs. It is asked as often as its CSIDriver object says
   (`nodeAllocatableUpdatePeriodSeconds`), and at least once a minute.
-* A volume that is attached stands in `volumesInUse`, and the hub has stored that, before it is staged for the first
-  time; it stands there until it is unstaged (RULE C12). Away from the hub such a first stage waits; a volume that was
-  staged before does not ask.
+* Before the first staging of an attached volume, the hub must have stored that `volumesInUse` lists it. It stays listed
+  until it is unstaged (docs/csi-contract.md#volumesinuse-comes-before-staging). Without the hub such a first staging
+  waits; a volume that was staged before does not wait.
 """
 
 from collections.abc import Iterable, Sequence
@@ -21,59 +21,59 @@ from edge.volumes import VolumeKey
 
 
 class Store(Protocol):
-    """Where facts wait for the hub (`edge.metastore`)."""
+    """Queues facts for the hub (`edge.metastore`)."""
 
     def put_fact(self, ref: Ref, body: dict[str, Any]) -> None:
-        """Tell this in place of what was told of `ref` before; nothing if it is the same."""
+        """Report this in place of the earlier fact about `ref`; does nothing if it is the same."""
 
     async def wait_acked(self, ref: Ref) -> None:
-        """Wait until the hub has stored the newest state."""
+        """Return once the hub has stored the latest fact about `ref`."""
 
 
 class Drivers(Protocol):
-    """What the registry tells (`edge.registry.driver_registry`)."""
+    """The node's drivers (`edge.registry.driver_registry`)."""
 
     def csi_node(self) -> list[dict[str, Any]]:
-        """The CSINode's `spec.drivers`."""
+        """Return the CSINode's `spec.drivers`."""
 
     def node_annotations(self) -> dict[str, str]:
-        """The Node's annotation with the drivers' ids for it."""
+        """Return the Node's annotation with the drivers' ids for it."""
 
     def node_labels(self) -> dict[str, str]:
-        """The drivers' topology."""
+        """Return the drivers' topology."""
 
 
 _SHORTEST_PERIOD_S: Final = 10.0
-"""Between two questions: Kubernetes' own least (KEP-4876)."""
+"""The shortest interval between two questions for the limit: Kubernetes' own minimum (KEP-4876)."""
 
 
 class Objects(Protocol):
-    """The objects that this node was told of (`edge.metastore`)."""
+    """The objects that the hub has sent to this node (`edge.metastore`)."""
 
     def get(self, ref: Ref) -> Object | None:
-        """One of them. OSError if the disk does not give it."""
+        """Return an object, or None. Raises OSError if it cannot be read from the disk."""
 
     def refs(self, kind: str) -> list[Ref]:
-        """All of a kind."""
+        """Return all objects of a kind."""
 
 
 class Askers(Protocol):
-    """Who asks the drivers (`edge.registry.driver_registry`)."""
+    """Asks the drivers (`edge.registry.driver_registry`)."""
 
     def ask_every(self, name: str, seconds: float | None) -> None:
-        """Ask a driver so often what it says of itself; None: as often as any other."""
+        """Ask a driver for its answers at this interval in seconds; None: the default."""
 
 
 class UpdatePeriods:
-    """How often each driver is asked how many volumes it takes."""
+    """Sets how often each driver is asked for its volume limit."""
 
     def __init__(self, objects: Objects, askers: Askers) -> None:
-        """What the objects say now holds."""
+        """Set the intervals from the stored objects."""
         self._objects, self._askers = objects, askers
         self.changed(objects.refs("CSIDriver"))
 
     def changed(self, refs: Iterable[Ref]) -> None:
-        """Objects have changed, come or gone."""
+        """Take changed, new or deleted objects."""
         for ref in refs:
             if ref.kind == "CSIDriver":
                 self._askers.ask_every(ref.name, self._period(ref))
@@ -83,12 +83,12 @@ class UpdatePeriods:
             found = self._objects.get(ref)
             seconds = found.read()["spec"].get("nodeAllocatableUpdatePeriodSeconds") if found is not None else None
             return max(float(seconds), _SHORTEST_PERIOD_S) if seconds is not None else None
-        except (AttributeError, KeyError, OSError, TypeError, ValueError):  # as any other, then
+        except (AttributeError, KeyError, OSError, TypeError, ValueError):  # use the default
             return None
 
 
 class NodeFacts:
-    """The facts of one node. Nothing is told before the first `tell`: until then what was told before stays true."""
+    """The facts of one node. Until the first `tell`, the facts from before the agent's start stay in force."""
 
     def __init__(self, node: str, store: Store, drivers: Drivers, machine: Machine) -> None:
         self._store, self._drivers, self._machine = store, drivers, machine
@@ -97,7 +97,7 @@ class NodeFacts:
         self._csi_node = Ref("CSINode", "", node)
 
     def tell(self, volumes_in_use: Sequence[str]) -> None:
-        """Tell how it is now. What is the same is not told again."""
+        """Report the present state. A fact that has not changed is not sent again."""
         named = {"name": self._name}
         self._store.put_fact(
             self._csi_node,
@@ -127,5 +127,5 @@ class NodeFacts:
         )
 
     async def in_use_acked(self, _key: VolumeKey) -> None:
-        """Wait until the hub has stored what was told last, in which the volume stands."""
+        """Return once the hub has stored the latest Node fact, whose `volumesInUse` lists the volume."""
         await self._store.wait_acked(self._node)

@@ -1,7 +1,7 @@
-"""A node request: what each call of csi.v1.Node is asked, field by field (contract.md C.4).
+"""The requests and answers of csi.v1.Node, field by field (docs/csi-contract.md#fields-of-node-calls).
 
-The yardstick is kubernetes pkg/volume/csi (csi_client.go, csi_attacher.go, csi_mounter.go, csi_block.go, expander.go):
-every field of every request is what the kubelet sends. All here is pure; requests and answers are bytes.
+Each field of each request equals the kubelet's (kubernetes pkg/volume/csi: csi_client.go, csi_attacher.go,
+csi_mounter.go, csi_block.go, expander.go). All functions are pure; requests and answers are bytes.
 """
 
 from collections.abc import Iterable, Mapping
@@ -29,7 +29,7 @@ HEALTH = "/csi.v1.Node/NodeGetVolumeHealth"
 TOKENS_KEY = "csi.storage.k8s.io/serviceAccount.tokens"
 
 Tokens = Mapping[str, Mapping[str, str]]
-"""By audience: `token` and `expirationTimestamp`, as a TokenRequest's status has them."""
+"""By audience: `token` and `expirationTimestamp`, as in the status of a TokenRequest."""
 
 
 class Has(IntEnum):
@@ -57,19 +57,19 @@ _MULTI_WRITER_MODES = _MODES | {
     "ReadWriteOnce": _Mode.SINGLE_NODE_MULTI_WRITER,
     "ReadWriteOncePod": _Mode.SINGLE_NODE_SINGLE_WRITER,
 }
-"""Of a driver that has SINGLE_NODE_MULTI_WRITER."""
+"""For a driver with SINGLE_NODE_MULTI_WRITER."""
 
 _BLOCK_FS_TYPE = "block"
-"""The kubelet marks block volumes by this file system type, and so takes a PV that asks for it for one."""
+"""The kubelet marks block volumes with this file system type, so it treats a PV with this type as a block volume."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VolumeStats:
-    """What a driver says of a volume's use and health. Counts are 0 where it said nothing.
+    """A driver's answer about usage and health. Counts are 0 where it gives none.
 
     Attributes:
-        abnormal: the volume's health; None if the driver does not tell.
-        message: of the health, for people.
+        abnormal: the volume's health; None if the driver does not report it.
+        message: the health's text for people.
     """
 
     available_bytes: int = 0
@@ -92,7 +92,7 @@ def stage(
     fs_group: int | None,
     selinux_label: str,
 ) -> bytes:
-    """NodeStageVolume."""
+    """Return a NodeStageVolumeRequest."""
     capability = _capability(volume, capabilities, fs_group=fs_group, selinux_label=selinux_label)
     return _encoded(
         pb.NodeStageVolumeRequest(
@@ -116,22 +116,22 @@ def publish(
     secrets: Mapping[str, str],
     tokens: Tokens | None,
 ) -> bytes:
-    """NodePublishVolume.
+    """Return a NodePublishVolumeRequest.
 
     Args:
         wanted: the volume in its pod.
-        target: where.
-        staging_target: where it is staged, for a driver that stages, and always for a block volume.
+        target: the target path.
+        staging_target: the staging path if the driver stages, and always for a block volume.
         capabilities: the driver's.
-        publish_context: of the attachment; an inline volume has none.
-        secrets: of the volume's `publish_secret`.
-        tokens: of the pod's service account.
+        publish_context: from the attachment; an inline volume has none.
+        secrets: the values of the volume's `publish_secret`.
+        tokens: the tokens of the pod's service account.
 
     Raises:
-        NotReady: a token that the driver wants is missing.
+        NotReady: a token that the driver needs is missing.
     """
     volume, pod = wanted.volume, wanted.pod
-    context, told = dict(volume.attributes), dict(secrets)  # RULE C8: never the PV's own
+    context, told = dict(volume.attributes), dict(secrets)  # csi-contract.md#pod-information-goes-into-a-copy
     if volume.rules.pod_info:
         context |= _pod_info(wanted)
     if volume.rules.token_audiences and not volume.block:
@@ -153,12 +153,12 @@ def publish(
 
 
 def unpublish(handle: str, target: str) -> bytes:
-    """NodeUnpublishVolume."""
+    """Return a NodeUnpublishVolumeRequest."""
     return _encoded(pb.NodeUnpublishVolumeRequest(volume_id=handle, target_path=target))
 
 
 def unstage(handle: str, target: str) -> bytes:
-    """NodeUnstageVolume."""
+    """Return a NodeUnstageVolumeRequest."""
     return _encoded(pb.NodeUnstageVolumeRequest(volume_id=handle, staging_target_path=target))
 
 
@@ -171,7 +171,7 @@ def expand(
     required_bytes: int,
     secrets: Mapping[str, str],
 ) -> bytes:
-    """NodeExpandVolume."""
+    """Return a NodeExpandVolumeRequest."""
     return _encoded(
         pb.NodeExpandVolumeRequest(
             volume_id=volume.handle,
@@ -185,19 +185,19 @@ def expand(
 
 
 def stats(handle: str, path: str) -> bytes:
-    """NodeGetVolumeStats."""
+    """Return a NodeGetVolumeStatsRequest."""
     return _encoded(pb.NodeGetVolumeStatsRequest(volume_id=handle, volume_path=path))
 
 
 def health(handle: str, path: str, staging_target: str) -> bytes:
-    """NodeGetVolumeHealth."""
+    """Return a NodeGetVolumeHealthRequest."""
     return _encoded(
         pb.NodeGetVolumeHealthRequest(volume_id=handle, volume_publish_path=path, staging_target_path=staging_target)
     )
 
 
 def expanded_bytes(answer: bytes) -> int:
-    """The size that NodeExpandVolume answered; 0 if it did not say.
+    """Return the size in a NodeExpandVolumeResponse; 0 if it has none.
 
     Raises:
         ValueError: it is no such answer.
@@ -208,10 +208,10 @@ def expanded_bytes(answer: bytes) -> int:
 
 
 def read_stats(answer: bytes, capabilities: AbstractSet[int]) -> VolumeStats | None:
-    """What NodeGetVolumeStats answered; None if that says nothing.
+    """Return the content of a NodeGetVolumeStatsResponse; None if it is empty.
 
-    Of a driver with VOLUME_CONDITION, the condition is read from field 2, which CSI 1.13 has no longer. Left out, it
-    means that all is well, as for the kubelet.
+    If the driver has VOLUME_CONDITION, the condition is read from field 2, which CSI 1.13 no longer has. A missing
+    condition means that the volume is healthy, as for the kubelet.
 
     Raises:
         ValueError: it is no such answer.
@@ -236,7 +236,7 @@ def read_stats(answer: bytes, capabilities: AbstractSet[int]) -> VolumeStats | N
 
 
 def read_health(answer: bytes) -> tuple[bool, str]:
-    """Whether NodeGetVolumeHealth tells of something abnormal, and what.
+    """Return whether a NodeGetVolumeHealthResponse reports anything abnormal, and its text.
 
     Raises:
         ValueError: it is no such answer.
@@ -248,7 +248,7 @@ def read_health(answer: bytes) -> tuple[bool, str]:
 
 
 def wants_fs_group(wanted: PodVolume, capabilities: AbstractSet[int]) -> bool:
-    """Whether the volume's files are to be given to the pod's fsGroup by us (supportsFSGroup of csi_mounter.go)."""
+    """Whether the agent must give the volume's files to the pod's fsGroup (supportsFSGroup of csi_mounter.go)."""
     volume = wanted.volume
     policy = volume.rules.fs_group_policy
     if wanted.pod.fs_group is None or wanted.read_only or Has.VOLUME_MOUNT_GROUP in capabilities:
@@ -260,7 +260,7 @@ def wants_fs_group(wanted: PodVolume, capabilities: AbstractSet[int]) -> bool:
 
 
 def sensitive(volume: Volume, *maps: Mapping[str, str], tokens: Tokens | None = None) -> frozenset[str]:
-    """What of a request's arguments must not be told to anybody, should the driver repeat it in an error."""
+    """Return the values of a request that must not be shown if the driver repeats them in an error."""
     values = {value for found in maps for value in found.values()} | set(volume.mount_options)
     for token in (tokens or {}).values():
         values.add(token.get("token", ""))
@@ -325,7 +325,7 @@ def _condition(response: pb.NodeGetVolumeStatsResponse) -> tuple[bool, str]:
     for outer in _unknown(response):
         if outer.field_number != 2 or outer.wire_type != 2:
             continue
-        condition = pb.ProbeRequest()  # a message without fields: it takes all of the condition's as unknown ones
+        condition = pb.ProbeRequest()  # a message without fields: it parses all of the condition's fields as unknown
         _decode(condition, outer.data)
         for field in _unknown(condition):
             if (field.field_number, field.wire_type) == (1, 0):

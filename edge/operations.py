@@ -1,17 +1,18 @@
-"""An operation: a call that changes something at the vendor, run once however often it is asked for.
+"""Operations: calls that change something at the vendor. Each runs once, however many callers ask for it.
 
-Rules (contract RULE A10, A11):
+Rules:
 
-* An operation is not cancelled because its caller went away: CSI has no cancel, and the sidecar's retry wants its
-  result.
-* A call with the key and the arguments of a running operation joins it. The same key with other arguments is ABORTED.
-* A create's success that no caller has acknowledged is kept for the retry, until it was delivered, until something else
-  happens to what it made, or until it is old. Nothing else is kept: asked again, a vendor deletes or publishes again,
-  and knows better than we what has happened meanwhile.
-* An operation ends by itself after `limit_s`: a wedged driver must not wedge a name for ever.
-* The first caller's task runs it, and whoever joins waits for that: an ordinary call costs no task beside its own.
+* An operation is not cancelled when its caller leaves: CSI has no cancel, and the sidecar's retry needs the result
+  (docs/csi-contract.md#a-timeout-is-not-a-cancel).
+* A call with the key and the arguments of a running operation joins it; the same key with other arguments is ABORTED
+  (docs/csi-contract.md#when-two-calls-are-one-operation).
+* A create's success that no caller has acknowledged is kept for the retry. It is kept until it was delivered, until
+  another operation touches the created object, or until it is too old. No other result is kept: the vendor handles the
+  retry, and knows better what happened meanwhile.
+* An operation ends after `limit_s`: a hanging driver must not block a name for ever.
+* The first caller's task runs the operation, and later callers wait for it. An ordinary call costs no extra task.
 
-The table `_RULES` says what the key of each method is; a method that is not in it is no operation, but a plain call.
+The table `_RULES` gives the key of each method. A method outside it is no operation, but a plain call.
 """
 
 import asyncio
@@ -32,23 +33,23 @@ from common.status import Status
 log = logging.getLogger("csi_bridge.edge.operations")
 
 _MOST_KEPT = 1_000
-"""Successes kept for a retry: a provisioner at full speed (contract A.10: 265 calls) loses its link four times over."""
+"""Successes kept for a retry: four losses of the link by a provisioner at full speed (265 calls)."""
 
 _MOST_KEPT_BYTES = 16 * 1_048_576
-"""The same in bytes: a CreateVolume answer has 200 bytes, and a driver may answer with 4 MiB."""
+"""The same limit in bytes: a CreateVolume answer has 200 bytes, but a driver may send 4 MiB."""
 
 _KEPT_S = 900.0
-"""A success is kept no longer than the sidecars' resync of 15 minutes: nobody asks later (contract A.3)."""
+"""A success is kept as long as the sidecars' resync of 15 minutes: later nobody asks for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """What makes two calls of a method the same operation.
+    """The fields that make two calls of a method the same operation.
 
     Attributes:
-        key: the request's fields that are its idempotency key, as dotted paths.
-        about: the one of them that names the object which the operation changes; empty for a create.
-        makes: the response's field that names the object made; empty if it makes none. What makes one is kept.
+        key: the request's idempotency key, as dotted paths of fields.
+        about: the field of the key that names the object which the operation changes; empty for a create.
+        makes: the response's field that names the created object; empty if there is none. Only creates are kept.
     """
 
     key: tuple[str, ...]
@@ -77,12 +78,14 @@ _RULES: dict[str, _Rule] = {
     _NODE + "NodeUnpublishVolume": _Rule(("volume_id", "target_path"), about="volume_id"),
     _NODE + "NodeExpandVolume": _Rule(("volume_id", "volume_path"), about="volume_id"),
 }
-"""RULE A11's list, and the Node calls that an operator can make by hand: none of them may be cut in the middle."""
+"""The methods of docs/csi-contract.md#when-two-calls-are-one-operation, and Node calls that an operator can make by
+hand. None of them may be cut off while it runs.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """What a call asks for.
+    """The identity of an operation.
 
     Attributes:
         key: driver, method and idempotency key: two calls with one key are one operation.
@@ -95,14 +98,14 @@ class Operation:
     about: str
 
     def __str__(self) -> str:
-        """`CreateVolume pvc-1`, for messages."""
+        """Return a text such as `CreateVolume pvc-1`, for messages."""
         _, method, *key = self.key
         return " ".join([method.rpartition("/")[2], *(part for part in key if part)])
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """How an operation ended: the vendor's status, and its response's bytes on success."""
+    """The end of an operation: the vendor's status, and on success the response's bytes."""
 
     status: Status
     body: bytes | None = None
@@ -110,20 +113,20 @@ class Result:
 
 @dataclass(slots=True)
 class _Running:
-    """An operation under way. `ended` is there once somebody waits for it beside the caller who runs it."""
+    """A running operation. `ended` exists once a second caller waits for the result."""
 
     operation: Operation
     began: int
     ended: asyncio.Future[Result] | None = None
 
     def wait(self) -> asyncio.Future[Result]:
-        """Its result, for one more waiter: cancelling this stops that waiter alone."""
+        """Return a future of the result for one more waiter; cancelling it stops only that waiter."""
         if self.ended is None:
             self.ended = asyncio.get_running_loop().create_future()
         return asyncio.shield(self.ended)
 
     def tell(self, outcome: Result | BaseException) -> None:
-        """Let the waiters go on."""
+        """Give the outcome to the waiters."""
         if self.ended is None:
             return
         if isinstance(outcome, Result):
@@ -132,7 +135,7 @@ class _Running:
             self.ended.cancel()
         else:
             self.ended.set_exception(outcome)
-            self.ended.exception()  # perhaps nobody waits any more, and asyncio would complain
+            self.ended.exception()  # without a waiter asyncio would log it as never retrieved
 
 
 @dataclass(slots=True)
@@ -145,12 +148,12 @@ class _Kept:
 
 @dataclass(slots=True)
 class Operations:
-    """The operations of one agent, under way and finished. In memory: the durable journal takes this class's place.
+    """The running operations and kept results of one agent, in memory.
 
     Attributes:
-        limit_s: how long one may take.
+        limit_s: the longest time of one operation.
         node: this node's name, for messages.
-        most: how many may be under way at once.
+        most: the most operations that may run at once.
     """
 
     limit_s: float
@@ -160,24 +163,24 @@ class Operations:
     _kept: OrderedDict[tuple[str, ...], _Kept] = field(default_factory=OrderedDict)
     _kept_bytes: int = 0
     _steps: int = 0
-    _touched: dict[str, int] = field(default_factory=dict)  # by object: when an operation on it began or ended last
+    _touched: dict[str, int] = field(default_factory=dict)  # by object: step of the last begin or end on it
 
     @property
     def under_way(self) -> list[str]:
-        """The operations that run now, for the status."""
+        """The running operations in words, for the status."""
         return [str(running.operation) for running in self._running.values()]
 
     async def perform(self, operation: Operation, run: Callable[[], Awaitable[Result]]) -> Result:
-        """The result of an operation: kept, joined or run.
+        """Return the result of an operation: kept, joined, or by running it.
 
-        Whoever joins may be cancelled, and the operation goes on. Who runs it is the operation: when `run` is called,
-        nothing that befalls the caller must cancel the task any more (`common.link.Stream.detach`).
+        A caller that joined may be cancelled; the operation goes on. The first caller's task is the operation: once
+        `run` is called, nothing that happens to that caller may cancel the task (`common.link.Stream.detach`).
 
         Raises:
             OperationConflict: it runs with other arguments.
             OperationLimit: it did not end in time and was cancelled.
-            Overloaded: too many others are under way; nothing was sent.
-            Exception: what `run` raised, for every caller that waits.
+            Overloaded: too many others are running; nothing was sent.
+            Exception: raised by `run`, for every waiting caller.
         """
         running = self._running.get(operation.key)
         if running is not None:
@@ -202,13 +205,13 @@ class Operations:
         return result
 
     def delivered(self, operation: Operation, result: Result) -> None:
-        """This result reached a caller: it need not be kept. A later one of the same key stays."""
+        """Drop a kept result that has reached a caller. A later result of the same key stays."""
         kept = self._kept.get(operation.key)
         if kept is not None and kept.result is result:
             self._forget(operation.key)
 
     async def drain(self) -> None:
-        """Wait until no operation runs."""
+        """Return when no operation runs."""
         while self._running:
             await asyncio.gather(*(running.wait() for running in self._running.values()), return_exceptions=True)
 
@@ -226,12 +229,12 @@ class Operations:
         if isinstance(outcome, Result) and outcome.status.ok:
             self._keep(running, outcome)
         else:
-            self._touch(operation.about)  # also after an error: something may have happened
+            self._touch(operation.about)  # also after an error: the object may have changed
         oldest = min((other.began for other in self._running.values()), default=self._steps)
         self._touched = {about: step for about, step in self._touched.items() if step > oldest}
 
     def _touch(self, about: str) -> None:
-        """Something begins or ends to happen to an object: an older result no longer tells the truth about it."""
+        """Drop kept results about an object, because an operation on it begins or ends."""
         self._steps += 1
         if about:
             self._touched[about] = self._steps
@@ -239,17 +242,17 @@ class Operations:
                 self._forget(key)
 
     def _keep(self, running: _Running, result: Result) -> None:
-        """Keep what was made, unless something else happened to it while it was under way."""
+        """Keep a create's success, unless another operation touched the created object meanwhile."""
         operation = running.operation
         made = _made(operation.key[1], result.body)
-        own = running.began + 1  # the step of its own beginning
+        own = running.began + 1  # the step at which it began
         doubtful = self._touched.get(made, 0) > own
         doubtful = doubtful or any(other.operation.about == made for other in self._running.values())
         self._touch(operation.about or made)
         if doubtful or not made:
             return
         now = asyncio.get_running_loop().time()
-        if operation.key in self._kept:  # so that the newest one stands last
+        if operation.key in self._kept:  # so that it moves to the end
             self._forget(operation.key)
         self._kept[operation.key] = _Kept(operation, result, made, now + _KEPT_S)
         self._kept_bytes += len(result.body or b"")
@@ -271,9 +274,9 @@ class Operations:
 
 
 def identify(driver: str, method: str, request: bytes) -> Operation | None:
-    """Which operation a call is; None for a plain call.
+    """Return the operation that a call belongs to; None for a plain call.
 
-    A request that does not parse, or whose key is empty, is left to the vendor to refuse.
+    A request that does not parse, or whose key is empty, is a plain call: the vendor refuses it.
     """
     rule = _RULES.get(method)
     if rule is None:
@@ -300,6 +303,6 @@ def _value(message: Message, path: str) -> str:
     value: Any = message
     for name in path.split("."):
         value = getattr(value, name)
-    if hasattr(value, "items"):  # parameters: a hash of them, because a key stands in logs and messages
+    if hasattr(value, "items"):  # parameters: a hash, because the key is logged
         return hashlib.sha256(repr(sorted(value.items())).encode()).hexdigest()[:12] if value else ""
     return str(value)

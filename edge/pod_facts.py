@@ -1,70 +1,62 @@
-"""A pod fact: what this node tells of its pods' volumes: whether a pod has them, and that nothing of them is left.
+"""The pod facts: the agent tells the hub how the volumes of each pod on this node are.
 
 Rules:
 
-* It is told as conditions of the pod, for whoever is the kubelet's part towards Kubernetes. They hold no times: what is
-  the same is not told again.
-* `VolumesReleased` is told of a pod that is being deleted, when it is over and no step, mount or directory of its
-  volumes is left here. It is never taken back: the pod gets no volume any more.
-* It is told until the pod is gone from the store. A pod without volumes is told of only when it is released.
+* A pod has one fact, in the form of `common.pod_fact`. It holds no times, so an unchanged state is not sent again.
+* A pod that is being deleted gets the condition `VolumesReleased` once it is over and no step, mount or directory of
+  its volumes is left here. The agent never takes it back: it mounts no volume for this pod again.
+* A fact stays until the store has no such pod. A pod without volumes gets a fact only when it is released.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from common.objects import Ref
+from common.objects import Ref, encode_body
+from common.pod_fact import MOST_BYTES, MOUNTED, RELEASED, UNMOUNTED, ToldVolume, VolumeState, write_volumes
 from edge.volumes import Pod
 
-MOUNTED: Final = "csi-bridge.io/VolumesMounted"
-RELEASED: Final = "csi-bridge.io/VolumesReleased"
-
 _SETTLE_S: Final = 0.5
-"""From a change until it is told: a pod that starts passes through many."""
-
-_LONGEST_MESSAGE: Final = 1_024
-"""Characters; a pod has room for more, but an event says no more either."""
+"""Seconds between a change and the fact about it: a pod that starts passes through many states."""
 
 
 class Store(Protocol):
-    """Where facts wait for the hub (`edge.metastore`)."""
+    """Keeps facts until the hub has them (`edge.metastore`)."""
 
     def put_fact(self, ref: Ref, body: dict[str, Any]) -> None:
-        """Tell this in place of what was told of `ref` before; nothing if it is the same."""
+        """Replace the fact about `ref`. An equal one changes nothing."""
 
     def drop_fact(self, ref: Ref) -> None:
-        """Nothing is to be told of `ref` any more."""
+        """Take back the fact about `ref`."""
 
     def fact_refs(self, kind: str) -> list[Ref]:
-        """What is told of objects of a kind."""
+        """The objects of a kind that have a fact."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodState:
-    """How a pod stands.
+    """The state of a pod's volumes on this node.
 
     Attributes:
-        deleted: it is being deleted.
-        left: something of its volumes is here, or may be.
-        has_volumes: it wants any; unknown of a pod that is over.
-        missing: by the volumes that it wants and does not have: why, if that is known.
+        deleted: the pod is being deleted.
+        left: a mount, a directory or a running step of its volumes is here, or may be.
+        volumes: every volume that the node mounts for the pod; none once the pod is over.
     """
 
     pod: Pod
     deleted: bool = False
     left: bool = False
-    has_volumes: bool = False
-    missing: Mapping[str, str] = field(default_factory=dict)
+    volumes: tuple[ToldVolume, ...] = ()
 
     @property
     def is_released(self) -> bool:
-        """Whether it may end, as far as its volumes go."""
+        """Whether the pod may be removed from Kubernetes, as far as its volumes go."""
         return self.deleted and self.pod.gone and not self.left
 
 
 class PodFacts:
-    """The facts of one node's pods. Nothing is told before the first `changed`."""
+    """The facts about one node's pods. It tells nothing before the first `changed`."""
 
     def __init__(
         self,
@@ -73,21 +65,21 @@ class PodFacts:
         *,
         later: Callable[[float, Callable[[], None]], object] | None = None,
     ) -> None:
-        """Nothing is told yet.
+        """Facts that nobody has changed yet.
 
         Args:
-            store: where it is left for the hub.
-            states: how all pods in the store stand.
-            later: calls back after so many seconds; the running loop does, if it is not given.
+            store: keeps them for the hub.
+            states: gives the state of every pod in the store.
+            later: calls back after so many seconds; by default on the running loop.
         """
         self._store, self._states = store, states
         self._later = later or asyncio.get_running_loop().call_later
         self._told: dict[Ref, PodState | None] = dict.fromkeys(store.fact_refs("Pod"))
-        """None: an earlier life of the agent told it."""
+        """None: the agent told it before its restart."""
         self._due = self._closed = False
 
     def changed(self) -> None:
-        """Something may be another way now: it is told soon."""
+        """A pod or a volume may have changed: the facts follow after `_SETTLE_S`."""
         if not (self._due or self._closed):
             self._due = True
             self._later(_SETTLE_S, self._tell)
@@ -103,7 +95,7 @@ class PodFacts:
         told: dict[Ref, PodState | None] = {}
         for state in self._states():
             ref = Ref("Pod", state.pod.namespace, state.pod.name)
-            if state.has_volumes or state.left or state.is_released or ref in self._told:
+            if state.volumes or state.left or state.is_released or ref in self._told:
                 told[ref] = state
                 if self._told.get(ref) != state:
                     self._store.put_fact(ref, _body(state))
@@ -114,19 +106,23 @@ class PodFacts:
 
 def _body(state: PodState) -> dict[str, Any]:
     pod = state.pod
-    released = [{"type": RELEASED, "status": "True", "reason": "Unmounted"}] if state.is_released else []
-    return {
+    released = [{"type": RELEASED, "status": "True", "reason": UNMOUNTED}] if state.is_released else []
+    body: dict[str, Any] = {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {"namespace": pod.namespace, "name": pod.name, "uid": pod.uid},
         "status": {"conditions": [_mounted(state), *released]},
     }
+    if not pod.gone:
+        volumes = write_volumes(state.volumes, most_bytes=MOST_BYTES - len(encode_body(body)))
+        if volumes is not None:
+            body["status"]["volumes"] = volumes
+    return body
 
 
 def _mounted(state: PodState) -> dict[str, str]:
     if state.pod.gone:
-        return {"type": MOUNTED, "status": "False", "reason": "Unmounting" if state.left else "Unmounted"}
-    if not state.missing:
+        return {"type": MOUNTED, "status": "False", "reason": "Unmounting" if state.left else UNMOUNTED}
+    if all(volume.state is VolumeState.MOUNTED for volume in state.volumes):
         return {"type": MOUNTED, "status": "True", "reason": "Mounted"}
-    whys = (f"{name}: {why}" if name and why else name or why for name, why in sorted(state.missing.items()))
-    return {"type": MOUNTED, "status": "False", "reason": "Waiting", "message": "; ".join(whys)[:_LONGEST_MESSAGE]}
+    return {"type": MOUNTED, "status": "False", "reason": "Waiting"}

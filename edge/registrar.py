@@ -1,14 +1,14 @@
-"""The registrar: takes the registrations of a node's drivers, as a kubelet's plugin manager does.
+"""Takes the registrations of a node's drivers, as a kubelet's plugin manager does.
 
-Rules (kubernetes pkg/kubelet/pluginmanager; contract.md C.1):
+Rules (kubernetes pkg/kubelet/pluginmanager; docs/csi-contract.md#how-a-driver-registers-with-a-node):
 
-* A socket in the registry directory is a plugin that wants to register, a re-created one wants it again, and one that
-  is removed has left. Each has a task of its own, so that what one does, or does not, is nothing to the others.
-* GetInfo, the checks, the registration, then Notify with the truth about it. Whatever fails is tried again after the
-  kubelet's back-off; a new file at the path is tried at once, twice a second at most.
-* One line in the log when a plugin's trouble becomes another one, and none for the same trouble again.
-* Observing, it asks GetInfo and goes to look for sockets, and tells nobody anything: a kubelet does that. A socket of
-  the agent's own relay is no driver's.
+* A socket in the registry directory is a plugin that wants to register. A re-created socket registers again; a removed
+  one is deregistered. Each has its own task, so no plugin delays another.
+* The steps are GetInfo, the checks, the registration, then NotifyRegistrationStatus with the result. A failure is
+  retried with the kubelet's back-off. A new file at the path is tried at once, at most twice a second.
+* A plugin's trouble is logged once, until it changes.
+* As an observer beside a kubelet, it only calls GetInfo and looks for drivers' sockets; the kubelet notifies the
+  plugins. It ignores the sockets of the agent's own relay.
 """
 
 import asyncio
@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import Protocol
 
 from common.sockets import FileId
-from edge.backoff import FIRST_S, Backoff
 from edge.registry.plugin_client import PluginClient, PluginSilent
 from edge.registry.plugin_sockets import looks
 from edge.registry.registration import PLUGIN_TYPE, Offer, RegistrationRefused, shorten
+from edge.tries import KUBELET
 
 log = logging.getLogger("csi_bridge.edge.registrar")
 
@@ -32,33 +32,33 @@ _REGISTRY = "plugins_registry"
 _PLUGINS = "plugins"
 
 _LOOK_S = 5.0
-"""How often `plugins` is looked through while observing. It is not watched: volumes are mounted below it."""
+"""The interval at which an observer searches `plugins`. That is not watched: volumes are mounted below it."""
 
 
 class Registry(Protocol):
-    """What the registrar tells (`edge.registry.driver_registry.DriverRegistry`)."""
+    """Gets the registrations (`edge.registry.driver_registry.DriverRegistry`)."""
 
     async def register(self, offer: Offer) -> None:
         """Register a driver, or raise `RegistrationRefused`."""
 
     def deregister(self, socket: str) -> None:
-        """A registration socket is gone."""
+        """Note that a registration socket is gone."""
 
     def is_registered(self, name: str, socket: str) -> bool:
         """Whether a registration still stands."""
 
     def found(self, finder: str, endpoint: str, *, name: str = "") -> None:
-        """A driver was seen that registers elsewhere, by this name."""
+        """Note a driver's socket that registers elsewhere, under this name."""
 
     def lost(self, finder: str) -> None:
-        """It is gone."""
+        """Note that it is gone."""
 
     def subscribe(self, callback: Callable[[], None]) -> None:
-        """Tell of changes."""
+        """Call `callback` at each change."""
 
 
 class _Failed(Exception):
-    """A registration failed; the text says why."""
+    """A registration failed; `str()` is the reason."""
 
 
 class Registrar:
@@ -72,13 +72,13 @@ class Registrar:
         own: bool = True,
         is_relay: Callable[[str], bool] = lambda _endpoint: False,
     ) -> None:
-        """A registrar that has seen nothing yet.
+        """Begin without plugins.
 
         Args:
             root: the kubelet's directory, e.g. `/var/lib/kubelet`.
-            registry: what it tells.
-            own: whether it registers plugins; else it observes those of a kubelet.
-            is_relay: whether a socket is the agent's own, which it serves for drivers.
+            registry: gets the registrations.
+            own: it registers plugins; False: it observes those of a kubelet.
+            is_relay: whether a socket is one that the agent itself serves for drivers.
         """
         self.directory = root / _REGISTRY
         self._plugins = root / _PLUGINS
@@ -92,11 +92,11 @@ class Registrar:
 
     @property
     def observed(self) -> list[Offer]:
-        """The drivers that register with a kubelet, each with the socket that the kubelet is told of."""
+        """The drivers that register with a kubelet, each with the socket that the kubelet knows."""
         return [plugin.observed for _, plugin in sorted(self._served.items()) if plugin.observed is not None]
 
     async def run(self) -> None:
-        """Serve until cancelled; what is registered stays so."""
+        """Serve until cancelled. Registrations stay."""
         log.info("%s plugins in %s", "taking registrations of" if self._own else "observing", self.directory)
         async with asyncio.TaskGroup() as tasks:
             if not self._own:
@@ -107,14 +107,14 @@ class Registrar:
                     await self._compare(tasks, seen.sockets)
 
     async def _compare(self, tasks: asyncio.TaskGroup, sockets: Mapping[Path, FileId]) -> None:
-        """Deregistrations first, as in the kubelet's reconciler."""
+        """Start and end plugins; deregistrations come first, as in the kubelet's reconciler."""
         for path, plugin in list(self._served.items()):
             if sockets.get(path) != plugin.file:
                 await self._end(path)
         for path, file in sorted(sockets.items()):
             if path not in self._served:
                 plugin = self._served[path] = self._plugin(path, file)
-                wait_s = self._tried.pop(path, -FIRST_S) + FIRST_S - time.monotonic()
+                wait_s = self._tried.pop(path, -KUBELET.first_s) + KUBELET.first_s - time.monotonic()
                 plugin.task = tasks.create_task(plugin.serve(wait_s), name=f"plugin at {path}")
 
     def _plugin(self, path: Path, file: FileId) -> "_Plugin":
@@ -130,7 +130,7 @@ class Registrar:
         else:
             self._registry.lost(str(path))
         now = time.monotonic()
-        self._tried = {other: at for other, at in self._tried.items() if now - at < FIRST_S}
+        self._tried = {other: at for other, at in self._tried.items() if now - at < KUBELET.first_s}
         self._tried[path] = plugin.tried_at_s
 
     def _name_others(self, others: Mapping[Path, str]) -> None:
@@ -144,13 +144,13 @@ class Registrar:
             plugin.check()
 
     async def _look_for_drivers(self) -> None:
-        """Drivers that registered before anybody observed, or whose registration is none of ours to ask about."""
+        """Find drivers that registered before the observer started, or that a kubelet does not know."""
         seen: set[Path] = set()
         trouble = ""
         while True:
             try:
                 found = await asyncio.to_thread(lambda: list(self._plugins.glob("*/csi.sock")))
-            except OSError as error:  # a directory went away while it was read, or may not be read
+            except OSError as error:  # a directory vanished meanwhile, or may not be read
                 if str(error) != trouble:
                     log.warning("cannot look for drivers in %s: %s; those that were seen stay", self._plugins, error)
                 trouble, now = str(error), seen
@@ -168,10 +168,10 @@ class _Plugin:
     """One registration socket.
 
     Attributes:
-        file: which file it is.
-        task: what serves it.
-        tried_at_s: when it was tried last.
-        observed: what it offers a kubelet, if it is a CSI driver's.
+        file: the identity of the socket's file.
+        task: the task that serves it.
+        tried_at_s: the monotonic time of the last try.
+        observed: its offer to a kubelet, if it is a CSI driver's.
     """
 
     def __init__(
@@ -190,15 +190,15 @@ class _Plugin:
         self._again = asyncio.Event()
 
     def check(self) -> None:
-        """See whether the registration still stands; if not, it is tried again, and the plugin hears why."""
+        """Retry if the registration no longer stands; the plugin then gets the reason."""
         if self._name and not self._registry.is_registered(self._name, str(self._path)):
             self._again.set()
 
     async def serve(self, wait_s: float) -> None:
-        """Register it, again whenever that failed or the registration was lost. Cancelled when the socket is gone."""
+        """Register it, and again after each failure or loss. Cancelled when the socket is gone."""
         if wait_s > 0:
             await asyncio.sleep(wait_s)
-        backoff = Backoff()
+        failures = 0
         while True:
             self._again.clear()
             self._name = ""
@@ -207,11 +207,11 @@ class _Plugin:
                 self._name = await self._try()
             except _Failed as failure:
                 self._log(str(failure))
-                backoff.failed(time.monotonic())
-                await asyncio.sleep(backoff.ready_at - time.monotonic())
+                failures += 1
+                await asyncio.sleep(KUBELET.wait_s(failures))
             else:
                 self._trouble = ""
-                backoff = Backoff()
+                failures = 0
                 self.check()
                 await self._again.wait()
 
@@ -221,7 +221,7 @@ class _Plugin:
         self._trouble = trouble
 
     async def _try(self) -> str:
-        """One registration. Returns the name of what was registered, or nothing when observing."""
+        """Try one registration. Return the registered name, or nothing when observing."""
         client = PluginClient(str(self._path), self.file)
         try:
             kind, offer = await client.get_info()
@@ -247,7 +247,7 @@ class _Plugin:
     async def _register(self, client: PluginClient, kind: str, offer: Offer) -> None:
         refusal = await self._refusal(kind, offer)
         if refusal:
-            with contextlib.suppress(PluginSilent):  # the stock registrar ends the moment it hears this
+            with contextlib.suppress(PluginSilent):  # the stock registrar exits as soon as it gets this
                 await client.notify(registered=False, error=refusal)
             raise _Failed(refusal)
         try:

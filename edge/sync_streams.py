@@ -1,7 +1,7 @@
-"""The sync streams of an agent: what the hub tells comes into the metastore, what the node has to tell goes up.
+"""The agent's sync streams: one brings objects from the hub into the metastore, one sends the node's facts to the hub.
 
-Both run on each link, below the calls in priority, and begin with a comparison of digests. An agent beside a kubelet
-has one stream in their place, which says so by being there.
+Both run on each link, with a lower priority than calls, and begin with a comparison of digests. An agent beside a
+kubelet opens one other stream instead, which only tells the hub of this mode.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from common.sync_stream import Telling, learn
 from edge.metastore import Metastore
 
 _REFRESH_S = 60.0
-"""How often it is written down that the knowledge is of now. One row a minute is nothing to a flash disk."""
+"""The interval at which the agent writes that its objects are current. One row a minute wears out no flash disk."""
 
 
 class SyncStreams:
@@ -27,12 +27,12 @@ class SyncStreams:
         )
 
     def up(self, link: Link) -> None:
-        """There is a link: open the streams on it."""
+        """Open the streams on a new link."""
         for stream in self._streams:
             stream.up(link)
 
     def down(self) -> None:
-        """The link is gone, or is to drain: end the streams."""
+        """End the streams, because the link is gone or will drain."""
         for stream in self._streams:
             stream.down()
 
@@ -61,10 +61,10 @@ class SyncStreams:
 
 
 def observe_stream() -> Standing:
-    """The stream of an agent beside a kubelet."""
+    """Return the stream of an agent beside a kubelet."""
     return Standing(Kind.OBSERVE, _hold, priority=Priority.SYNC)
 
 
 async def _hold(stream: Stream) -> None:
-    async for _ in stream:  # nothing comes
+    async for _ in stream:  # no message comes
         pass

@@ -1,11 +1,11 @@
-"""A volume error: why a step on a volume failed, and what that says about the volume's state (the kubelet's classes).
+"""The errors of steps on a volume, by their meaning for the volume's state (the kubelet's classes).
 
     VolumeError
-    ├── NotReady    nothing was asked of the driver: the state is what it was (the kubelet's transient error)
+    ├── NotReady    the driver was not called: the state has not changed (the kubelet's transient error)
     ├── Uncertain   the driver may have done it: it must be undone or repeated (UncertainProgress)
     └── Refused     the driver surely has not done it (a final gRPC code)
 
-Source: kubernetes pkg/volume/util/types and pkg/volume/csi/csi_client.go; contract.md C.7.
+Source: kubernetes pkg/volume/util/types and pkg/volume/csi/csi_client.go; docs/csi-contract.md#errors-of-node-calls.
 """
 
 from common.errors import BridgeError
@@ -14,14 +14,14 @@ from common.status import Code, Status, code_name
 NON_FINAL = frozenset({
     Code.CANCELLED, Code.DEADLINE_EXCEEDED, Code.UNAVAILABLE, Code.RESOURCE_EXHAUSTED, Code.ABORTED,
 })  # fmt: skip
-"""Codes after which the driver may still be at work, or may have done it (the kubelet's isFinalError)."""
+"""Codes after which the driver may still be working, or may have finished (the kubelet's isFinalError)."""
 
 
 class VolumeError(BridgeError):
-    """A step on a volume failed. `str()` is a sentence for people, the same from one try to the next.
+    """A step on a volume failed. `str()` is a sentence for people, the same on each try.
 
     Attributes:
-        code: the driver's, or None if it was not the driver's answer.
+        code: the driver's gRPC code; None if the driver did not answer.
     """
 
     def __init__(self, why: str, *, code: int | None = None) -> None:
@@ -30,7 +30,7 @@ class VolumeError(BridgeError):
 
 
 class NotReady(VolumeError):
-    """Something that the step needs is not there yet; the driver was not asked."""
+    """An input of the step is missing; the driver was not called."""
 
 
 class Uncertain(VolumeError):
@@ -42,7 +42,7 @@ class Refused(VolumeError):
 
 
 def driver_error(driver: str, method: str, status: Status) -> VolumeError:
-    """The error of a driver's answer that is not OK."""
+    """Return the error for a driver's answer that is not OK."""
     kind = Uncertain if status.code in NON_FINAL else Refused
     short = method.rsplit("/", 1)[-1]
     return kind(f"driver {driver} answered {short} with {code_name(status.code)}: {status.message}", code=status.code)

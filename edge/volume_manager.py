@@ -1,19 +1,20 @@
-"""A volume manager: brings what is mounted on this node to what its pods want, with a task for each volume.
+"""Brings this node's mounts in line with its pods, with one task per volume.
 
 Rules:
 
-* Nothing is polled: objects, drivers and the passing of a pod's grace wake the tasks that they concern.
-* What is known at start is what the states say, if the mount table bears it out, and what lies on disk besides: that is
-  uncertain, and is mounted again if a pod wants it, else taken down (contract.md C.9).
-* Nothing is taken down for a pod that the store does not have before the store was complete once; nothing of which only
-  the disk tells before it was complete since this start (RULE C16).
+* Nothing is polled: changed objects, changed drivers and the end of a pod's grace period wake the tasks they concern.
+* At start, the stored states count if the mount table agrees with them. A volume that only the disk shows is uncertain:
+  it is mounted again if a pod wants it, else unmounted (docs/csi-contract.md#volumes-found-after-a-restart).
+* If a pod is missing in the store, its volumes are unmounted only after the store had all of the hub's objects once,
+  perhaps in an earlier run. A volume that only the disk shows needs this since the present start
+  (docs/csi-contract.md#cleaning-up-waits-for-a-complete-store).
 """
 
 import asyncio
 import contextlib
 import logging
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -27,7 +28,15 @@ from edge.manager.host import Drivers, Plugin, States, VolumeHost
 from edge.manager.leftovers import Leftovers, accounts_for
 from edge.manager.places import Places, target_for
 from edge.manager.reconstruction import reconstruct
-from edge.manager.report import Entry, report_leaving, report_pod, report_unreadable, report_unresolved, report_wanted
+from edge.manager.report import (
+    Entry,
+    report_leaving,
+    report_pod,
+    report_unreadable,
+    report_unresolved,
+    report_wanted,
+    told_volumes,
+)
 from edge.manager.resolution import PodWants, driver_rules
 from edge.manager.shared_look import SharedLook
 from edge.manager.states import Device, Publication, Row, read_boot
@@ -40,51 +49,51 @@ from edge.volumes import PodVolume, VolumeKey
 log = logging.getLogger("csi_bridge.edge.volumes")
 
 _PATIENCE_S = 123.0
-"""A volume that cannot be resolved is told as an event after this (the kubelet's 2 min 3 s)."""
+"""After this time an event reports a volume that cannot be resolved (the kubelet's 2 min 3 s)."""
 
 _RESTART_S = 10.0
-"""After a task failed by a bug: not at once, so that it cannot spin."""
+"""The wait after a task failed because of a bug, so that it cannot spin."""
 
 _READ_AGAIN_S = 10.0
-"""Between two tries of objects that the disk did not give."""
+"""The interval of retries for objects that cannot be read from the disk."""
 
 _LEFTOVERS_S = 60.0
-"""Between two looks at what earlier times left, while there is any."""
+"""The interval of looks at directories from an earlier run, while there are any."""
 
 _SELINUX = Path("/sys/fs/selinux/enforce")
 
 
 class Store(Protocol):
-    """The objects that this node was told of (`edge.metastore`)."""
+    """The objects that the hub has sent to this node (`edge.metastore`)."""
 
     @property
     def in_step(self) -> bool:
-        """It has all that the hub knows."""
+        """Whether it has all objects that the hub has for this node."""
 
     @property
     def ever_in_step(self) -> bool:
-        """It had all that the hub knew, once, perhaps before this start."""
+        """Whether it ever had all of the hub's objects, perhaps before this start."""
 
     def get(self, ref: Ref) -> Object | None:
-        """One object.
+        """Return one object, or None.
 
         Raises:
-            OSError: the disk does not give it.
+            OSError: it cannot be read from the disk.
         """
 
     def uid(self, ref: Ref) -> str:
-        """An object's UID, also of one that the disk does not give; empty if there is none."""
+        """Return an object's UID, even if its body cannot be read from the disk; empty if there is no object."""
 
     def refs(self, kind: str) -> list[Ref]:
-        """All objects of a kind."""
+        """Return all objects of a kind."""
 
     def subscribe(self, callback: Callable[[frozenset[Ref]], None]) -> object:
-        """Call back whenever objects have changed, or `in_step` has."""
+        """Call `callback` whenever objects or `in_step` have changed."""
 
 
 @dataclass(slots=True)
 class _Clueless:
-    """A pod's volume that cannot be resolved: since when, in seconds since the epoch, and by the monotonic clock."""
+    """A pod's volume that cannot be resolved: since when, in seconds since the epoch and by the monotonic clock."""
 
     since: float
     began_at: float
@@ -92,7 +101,7 @@ class _Clueless:
 
 
 class VolumeManager:
-    """The volumes of one node: `start` it, and `close` it."""
+    """The volumes of one node. `start` it, and `close` it."""
 
     def __init__(
         self,
@@ -112,21 +121,21 @@ class VolumeManager:
         stats_interval_s: float = 60.0,
         republish_interval_s: float = 60.0,
     ) -> None:
-        """Nothing is read and nothing is done before `start`.
+        """Take the parts; `start` begins the work.
 
         Args:
             node: this node's name.
-            store: what the hub told of.
-            states: where is written what was done.
-            plugin: does the steps.
+            store: the objects from the hub.
+            states: stores the states of the volumes.
+            plugin: makes the steps.
             drivers: the registered drivers.
-            facts: where is left what the hub is to be told.
+            facts: queues facts for the hub.
             in_use_acked: see `VolumeHost`.
-            in_use_changed: `volumes_in_use()` may be another list now. Called before `in_use_acked` is.
-            own_labels: what the drivers say of this node's topology.
-            clock: the machine's, if not given.
-            boot: the id of the machine's boot; the machine's own, if not given.
-            selinux: whether the machine runs SELinux; looked up, if not given.
+            in_use_changed: called when `volumes_in_use()` may have changed, and before `in_use_acked`.
+            own_labels: returns the topology that the drivers report for this node.
+            clock: default: the machine's.
+            boot: the id of the machine's boot; default: the machine's own.
+            selinux: whether the machine runs SELinux; default: looked up.
             stats_interval_s: see `VolumeHost`.
             republish_interval_s: see `VolumeHost`.
         """
@@ -163,27 +172,27 @@ class VolumeManager:
         self._volumes: dict[VolumeKey, VolumeTask] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._users: defaultdict[VolumeKey, set[str]] = defaultdict(set)
-        """By volume: the pods that want it now."""
+        """By volume: the uids of the pods that want it now."""
         self._held: dict[str, set[VolumeKey]] = {}
-        """By pod: the volumes that it wants now."""
+        """By pod uid: the volumes that it wants now."""
         self._leftovers = Leftovers(plugin, is_explained=self._is_explained, is_pod_gone=self._is_pod_gone)
         self._clueless: dict[str, dict[str, _Clueless]] = {}
         self._told_in_use: list[str] = []
         self._subscribers: list[Callable[[], None]] = []
         self._timers: dict[str, Timer] = {}
         self._driver_states: dict[str, object] = {}
-        """How the drivers of the volumes were when they were looked at last."""
+        """The drivers' states when the volumes' tasks were last told of a change."""
         self._was_in_step = False
         self._running = False
         self._started_at = self._clock.time()
 
-    # ---- life --------------------------------------------------------------------------------------------------------
+    # ---- start and close ---------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Find out what is mounted and what is wanted, and begin to bring them together.
+        """Find the present mounts and the wanted volumes, and start a task for each volume.
 
         Raises:
-            NotReady: what is mounted cannot be found out. It may be called again.
+            NotReady: the present mounts cannot be found. `start` may be called again.
         """
         await self._reconstruct()
         self._running = True
@@ -197,9 +206,9 @@ class VolumeManager:
         self._start_cleaning()
 
     async def close(self, drain_s: float) -> None:
-        """Let the steps under way finish for so long, then cancel them. What is mounted stays mounted.
+        """Wait `drain_s` seconds for the running steps, then cancel them. Mounts stay.
 
-        Cancelling leaves them under way, and none begins after them. It may be called again.
+        Cancelling this coroutine leaves the steps running, and no further step begins. It may be called again.
         """
         self._running = False
         for timer in self._timers.values():
@@ -214,19 +223,19 @@ class VolumeManager:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    # ---- what there is to show ---------------------------------------------------------------------------------------
+    # ---- reports -----------------------------------------------------------------------------------------------------
 
     def volumes_in_use(self) -> list[str]:
-        """The node's `status.volumesInUse`: what needs its attachment and is wanted or may be mounted."""
+        """Return the node's `status.volumesInUse`: volumes that need an attachment and are wanted or may be mounted."""
         return sorted(str(key) for key, volume in self._volumes.items() if volume.use.is_reported)
 
     def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call back whenever `describe` may tell something new. Calling what is returned ends that."""
+        """Call `callback` whenever `describe` may have changed. Calling the returned function ends that."""
         self._subscribers.append(callback)
         return lambda: self._subscribers.remove(callback)
 
     def describe(self) -> list[Entry]:
-        """Every volume of every pod, and those that are being taken down (see `edge.manager.report`)."""
+        """Return every volume of every pod, and those that are being unmounted (see `edge.manager.report`)."""
         mounts = self._mounts()
         shown = [one for wants in self.wanted.pods if not wants.pod.gone for one in self._describe(wants, mounts)]
         for volume in self._volumes.values():
@@ -241,13 +250,13 @@ class VolumeManager:
         return sorted(shown, key=lambda one: (one["namespace"], one["pod"], one["volume"], one["pv"], one["uid"]))
 
     def describe_pods(self) -> list[Entry]:
-        """Every pod of this node that is not gone, those without volumes included."""
+        """Return every pod of this node that is not gone, including pods without volumes."""
         mounts = self._mounts()
         pods = [report_pod(wants, self._describe(wants, mounts)) for wants in self.wanted.pods if not wants.pod.gone]
         return sorted(pods, key=lambda one: (one["namespace"], one["name"], one["uid"]))
 
     def pod_states(self) -> list[PodState]:
-        """How each pod in the store stands, those that are gone included."""
+        """Return the state of each pod in the store, including pods that are gone."""
         mounts = self._mounts()
         busy = {volume.doing[1].pod_uid for volume in self._volumes.values() if volume.doing is not None}
         left = mounts.keys() | busy | {one.pod_uid for one in self._leftovers.shown}
@@ -259,18 +268,12 @@ class VolumeManager:
             pod=wants.pod,
             deleted=wants.deleted_at is not None,
             left=wants.pod.uid in left,
-            has_volumes=bool(wants.volumes or wants.unresolved),
-            missing={one["volume"]: one["error"] for one in shown if one["state"] != "published"},
+            volumes=told_volumes(wants, shown, self._publications(wants.pod.uid, mounts)),
         )
 
     def _describe(self, wants: PodWants, mounts: Mapping[str, set[VolumeKey]]) -> list[Entry]:
         resolved = [report_wanted(want, self._volumes.get(want.volume.key), self._path) for want in wants.volumes]
-        mounted = {
-            row.volume_name
-            for key in mounts.get(wants.pod.uid, ())
-            for row in self._volumes[key].rows.publications.values()
-            if row.pod_uid == wants.pod.uid
-        }
+        mounted = {row.volume_name for row in self._publications(wants.pod.uid, mounts)}
         since = self._clueless.get(wants.pod.uid, {})
         return resolved + [
             report_unresolved(wants, name, since[name].since if name in since else self._clock.time())
@@ -278,8 +281,13 @@ class VolumeManager:
             if name not in mounted
         ]
 
+    def _publications(self, uid: str, mounts: Mapping[str, set[VolumeKey]]) -> Iterator[Publication]:
+        """The mounts of one pod, each done or uncertain."""
+        for key in mounts.get(uid, ()):
+            yield from (row for row in self._volumes[key].rows.publications.values() if row.pod_uid == uid)
+
     def _mounts(self) -> dict[str, set[VolumeKey]]:
-        """By pod: the volumes that it has, or may have."""
+        """By pod uid: the volumes that it has, or may have."""
         found: defaultdict[str, set[VolumeKey]] = defaultdict(set)
         for key, volume in self._volumes.items():
             for target in volume.rows.publications:
@@ -289,14 +297,14 @@ class VolumeManager:
     def _path(self, published: Published) -> str:
         try:
             return str(self._plugin.path(published))
-        except (ValueError, VolumeError):  # a name that cannot be a path: publishing it says so
+        except (ValueError, VolumeError):  # a name that cannot be a path; publishing reports the reason
             return ""
 
     def _tell(self) -> None:
         for callback in list(self._subscribers):
             callback()
 
-    # ---- what changes ------------------------------------------------------------------------------------------------
+    # ---- changes -----------------------------------------------------------------------------------------------------
 
     def _objects_changed(self, changed: frozenset[Ref]) -> None:
         if not self._running:
@@ -308,7 +316,7 @@ class VolumeManager:
         self._look_at_trust()
 
     def _forget_lost_claims(self) -> None:
-        """What was told of claims that went without our noticing: the agent died before it was forgotten."""
+        """Forget the facts about claims that were deleted while the agent did not run."""
         if self._store.ever_in_step:
             for ref in self._facts.claims():
                 if self._is_absent(ref):
@@ -317,7 +325,7 @@ class VolumeManager:
     def _is_absent(self, ref: Ref) -> bool:
         try:
             return self._store.get(ref) is None
-        except OSError:  # it may well exist
+        except OSError:  # it may exist
             return False
 
     def _drivers_changed(self) -> None:
@@ -327,7 +335,7 @@ class VolumeManager:
         before = self._driver_states
         self._driver_states = {key.driver: self._state_of(key.driver) for key in self._volumes}
         for volume in list(self._volumes.values()):
-            name = volume.key.driver  # one that comes and goes must not hurry the volumes of the others
+            name = volume.key.driver  # a restarting driver must not hurry the volumes of others
             if self._driver_states[name] != before[name]:
                 volume.retry()
 
@@ -336,7 +344,7 @@ class VolumeManager:
         return None if driver is None else (driver.registered, driver.file, driver.capabilities)
 
     def _pods_changed(self, uids: Collection[str]) -> None:
-        """These pods want something else: tell the tasks of all volumes that they wanted, want or have."""
+        """Tell the tasks of all volumes that these pods wanted, want or have."""
         touched: set[VolumeKey] = set()
         mounts = self._mounts() if uids else {}
         for uid in uids:
@@ -378,7 +386,7 @@ class VolumeManager:
             self._spawn(volume)
 
     def _may_begin(self, wants: PodWants, want: PodVolume) -> bool:
-        """A pod that is being deleted gets no volume that it does not have, or nearly has (the kubelet's populator)."""
+        """Whether a pod may get a volume. A pod being deleted gets no new one (the kubelet's populator)."""
         task = self._volumes.get(want.volume.key)
         target = target_for(want)
         return wants.ends_at is None or (
@@ -397,11 +405,11 @@ class VolumeManager:
         self._tasks.discard(task)
         volume.running = False
         if task.cancelled() or task.exception() is not None:
-            if not task.cancelled():  # a loop that ends cancels all of its tasks, and one more would be left in it
+            if not task.cancelled():  # a closing loop cancels all tasks, and a new one would be left in it
                 log.error("the task of volume %s failed", volume.key, exc_info=task.exception())
             self._set_timer(f"restart {volume.key}", _RESTART_S, lambda: self._spawn(volume))
         elif not volume.is_over:
-            self._spawn(volume)  # it was wanted again in this very moment
+            self._spawn(volume)  # it was wanted again at this moment
         elif self._volumes.get(volume.key) is volume:
             del self._volumes[volume.key]
             self._tell_in_use()
@@ -417,7 +425,7 @@ class VolumeManager:
     # ---- time --------------------------------------------------------------------------------------------------------
 
     def _set_timer(self, name: str, delay_s: float, callback: Callable[[], None]) -> None:
-        """One timer of each name."""
+        """Set the timer of this name; it replaces an earlier one."""
         if not self._running:
             return
         old = self._timers.pop(name, None)
@@ -433,7 +441,7 @@ class VolumeManager:
     def _wake_at_next_end(self) -> None:
         until = self.wanted.next_end()
         if until is not None:
-            delay_s = max(until - self._clock.monotonic(), 0.0) + 0.001  # a bell may ring a moment early
+            delay_s = max(until - self._clock.monotonic(), 0.0) + 0.001  # a timer may fire a moment early
             self._set_timer("grace", delay_s, self._look_at_ends)
 
     def _look_at_ends(self) -> None:
@@ -441,7 +449,7 @@ class VolumeManager:
         self._wake_at_next_end()
 
     def _wake_to_read_again(self) -> None:
-        if self.wanted.has_unread and "read again" not in self._timers:  # what changes meanwhile must not put it off
+        if self.wanted.has_unread and "read again" not in self._timers:  # changes must not postpone it
             self._set_timer("read again", _READ_AGAIN_S, self._read_again)
 
     def _read_again(self) -> None:
@@ -456,7 +464,7 @@ class VolumeManager:
             self._clueless[uid] = {name: old.get(name) or replace(new) for name in wants.unresolved}
 
     def _tell_clueless(self) -> None:
-        """Tell of the volumes that could not be resolved for long."""
+        """Report the volumes that could not be resolved for long."""
         now, next_s = self._clock.monotonic(), None
         for uid, names in self._clueless.items():
             wants = self.wanted.of(uid)
@@ -477,7 +485,7 @@ class VolumeManager:
     # ---- trust -------------------------------------------------------------------------------------------------------
 
     def _look_at_trust(self) -> None:
-        """The store may have become complete: then more may be taken down."""
+        """If the store has become complete, retry steps that waited for that."""
         if self._was_in_step:
             return
         if self._store.in_step:
@@ -493,12 +501,12 @@ class VolumeManager:
         return self._is_trusted(row) and not self._users.get(row.key)
 
     def _is_trusted(self, row: Row) -> bool:
-        """Whether what is not in the store may be taken for gone, by what a row tells of (RULE C16)."""
+        """Whether an object that is missing in the store is gone, for the volume of this row."""
         if self._was_in_step or self._store.in_step:
             return True
         return self._store.ever_in_step and not row.reconstructed
 
-    # ---- what is there at start --------------------------------------------------------------------------------------
+    # ---- state at start ----------------------------------------------------------------------------------------------
 
     async def _reconstruct(self) -> None:
         found = await self._plugin.scan()
@@ -525,7 +533,7 @@ class VolumeManager:
         self._driver_states.setdefault(key.driver, self._state_of(key.driver))
         return self._volumes.setdefault(key, VolumeTask(key, self._host))
 
-    # ---- what earlier times left -------------------------------------------------------------------------------------
+    # ---- directories from an earlier run -----------------------------------------------------------------------------
 
     def _start_cleaning(self) -> None:
         if self._leftovers and self._running:
@@ -536,7 +544,7 @@ class VolumeManager:
     async def _clean(self) -> None:
         await self._leftovers.look()
         self._tell()
-        if self._leftovers:  # people may mend it, or unmount something
+        if self._leftovers:  # people may repair it, or unmount something
             self._set_timer("leftovers", _LEFTOVERS_S, self._start_cleaning)
 
     def _is_explained(self, one: Unreadable) -> bool:

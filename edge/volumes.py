@@ -1,7 +1,7 @@
-"""A volume as a pod wants it: what the objects of Kubernetes say, in the words that the node calls need.
+"""A volume as a pod wants it: the data of Kubernetes' objects that the node calls need.
 
-Nothing here is read from a driver or from the disk. Which field comes from where is contract.md C.4, whose source is
-kubernetes pkg/volume/csi (csi_attacher.go, csi_mounter.go, csi_block.go).
+Nothing here is read from a driver or from the disk. docs/csi-contract.md#fields-of-node-calls tells the source of each
+field, after kubernetes pkg/volume/csi (csi_attacher.go, csi_mounter.go, csi_block.go).
 """
 
 import hashlib
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class SecretRef:
-    """A Secret that a call needs."""
+    """The name of a Secret that a call needs."""
 
     namespace: str
     name: str
@@ -19,14 +19,14 @@ class SecretRef:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pod:
-    """A pod bound to this node, as far as volumes care.
+    """A pod bound to this node, with the fields that its volumes need.
 
     Attributes:
         fs_group: `securityContext.fsGroup`, or None.
         fs_group_on_root_mismatch: `fsGroupChangePolicy` is OnRootMismatch (else Always).
-        selinux_label: the label for a mount's context option ("user:role:type:level"), empty without.
-        gone: none of its volumes is wanted: it has ended, or was deleted and its containers have ended or had their
-            grace.
+        selinux_label: the label for a mount's context option ("user:role:type:level"); empty without one.
+        gone: it wants no volume any more. It has ended; or it was deleted, and its containers have ended or its grace
+            period is over.
     """
 
     uid: str
@@ -41,11 +41,11 @@ class Pod:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverRules:
-    """The CSIDriver object of a driver; the defaults are those of a driver without one (contract.md C.4).
+    """The CSIDriver object of a driver; the defaults are those of a driver without one.
 
     Attributes:
         fs_group_policy: ReadWriteOnceWithFSType, File or None.
-        token_audiences: of `tokenRequests`, in order; (audience, expirationSeconds or 0).
+        token_audiences: the `tokenRequests` in order: (audience, expirationSeconds or 0).
         tokens_in_secrets: `serviceAccountTokenInSecrets`.
     """
 
@@ -62,7 +62,7 @@ class DriverRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """The PersistentVolumeClaim that a volume is bound to, as far as growing it cares (contract.md C.8).
+    """The PersistentVolumeClaim that a volume is bound to, with the fields that an expansion needs.
 
     Attributes:
         volume: `spec.volumeName`, the name of its PV.
@@ -82,18 +82,19 @@ class Claim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Volume:
-    """A volume, whoever uses it.
+    """A volume, independent of the pods that use it.
 
     Attributes:
         driver: the CSI driver's name.
-        handle: `volume_id` of every call: the PV's volumeHandle; of an inline volume `inline_handle()`.
-        name: the PV's name, or the inline volume's: the `N` of the directories, and vol_data.json's specVolID.
-        block: volumeMode Block.
+        handle: the `volume_id` of every call: the PV's volumeHandle, or `inline_handle()` of an inline volume.
+        name: the PV's name, or the inline volume's; it is part of the paths, and vol_data.json's specVolID.
+        block: volumeMode is Block.
         ephemeral: an inline volume: no attachment, no staging.
         fs_type: as given; may be empty.
-        access_modes: the PV's, in order; the first one is the one that counts for node calls.
+        access_modes: the PV's, in order. Node calls use the first one.
         mount_options: the PV's mountOptions.
-        attributes: `volume_context` as the PV has it. Copy it before adding anything (RULE C8).
+        attributes: the PV's `volumeAttributes`. Copy it before adding anything
+            (docs/csi-contract.md#pod-information-goes-into-a-copy).
         size_bytes: the PV's `spec.capacity.storage`; 0 if unknown.
         claim: the claim it is bound to; None for inline volumes.
     """
@@ -116,7 +117,7 @@ class Volume:
 
     @property
     def key(self) -> "VolumeKey":
-        """What operations on it are serialised by."""
+        """The key by which operations on it are serialised."""
         return VolumeKey(self.driver, self.handle)
 
 
@@ -128,7 +129,7 @@ class VolumeKey:
     handle: str
 
     def __str__(self) -> str:
-        """The kubelet's unique volume name, as it stands in Node.status.volumesInUse."""
+        """Return the kubelet's unique volume name, as listed in Node.status.volumesInUse."""
         return f"kubernetes.io/csi/{self.driver}^{self.handle}"
 
 
@@ -138,7 +139,7 @@ class PodVolume:
 
     Attributes:
         volume_name: its name in the pod's `spec.volumes`.
-        read_only: of the pod's claim reference (or of the inline volume), not the PV's (contract.md C.4).
+        read_only: from the pod's claim reference (or its inline volume), not from the PV.
     """
 
     pod: Pod
@@ -148,15 +149,15 @@ class PodVolume:
 
     @property
     def selinux_context(self) -> str:
-        """The SELinux label that is a mount option, empty if the driver does not know such."""
+        """The SELinux label for a mount option; empty if the driver does not support it, and for block volumes."""
         return self.pod.selinux_label if self.volume.rules.selinux_mount and not self.volume.block else ""
 
 
 def attachment_name(driver: str, handle: str, node: str) -> str:
-    """The name of the VolumeAttachment: `csi-` and the hex sha256 of handle, driver and node (pkg/volume/csi)."""
+    """Return a VolumeAttachment's name: `csi-` and the hex sha256 of handle, driver and node (pkg/volume/csi)."""
     return "csi-" + hashlib.sha256(f"{handle}{driver}{node}".encode()).hexdigest()
 
 
 def inline_handle(pod_uid: str, volume_name: str) -> str:
-    """The `volume_id` of an inline volume (makeVolumeHandle of pkg/volume/csi)."""
+    """Return the `volume_id` of an inline volume (makeVolumeHandle of pkg/volume/csi)."""
     return "csi-" + hashlib.sha256(f"{pod_uid}{volume_name}".encode()).hexdigest()

@@ -1,5 +1,5 @@
-// Command loadgen drives CSI sockets in a closed loop and reports latencies and rates; it is also the driver that
-// answers at once, against which the bridge's own cost is seen.
+// Command loadgen drives CSI sockets in a closed loop and reports latencies and rates. It is also a driver that answers
+// at once, so that the bridge's own cost shows.
 //
 //	loadgen run --scenario create-delete --callers 16 --duration 5s --socket direct=unix:///d.sock --socket bridge=unix:///b.sock
 //	loadgen serve --endpoint unix:///d.sock --delay 350us

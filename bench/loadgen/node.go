@@ -40,7 +40,7 @@ func (d *driver) NodeGetInfo(context.Context, *csi.NodeGetInfoRequest) (*csi.Nod
 }
 
 func (d *driver) NodeStageVolume(_ context.Context, r *csi.NodeStageVolumeRequest) (*csi.NodeStageVolumeResponse, error) {
-	// Any volume that somebody names is there: it is made when it is first staged.
+	// Every volume id is valid: the volume is created when it is first staged.
 	return &csi.NodeStageVolumeResponse{}, d.bind(d.place(r.GetVolumeId()), r.GetStagingTargetPath())
 }
 

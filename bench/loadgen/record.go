@@ -1,6 +1,6 @@
 package main
 
-// Samples, and what is reported of them.
+// Samples and their report.
 
 import (
 	"math"
@@ -12,7 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// operationKey stands, where a method's name would, for the whole operation of a scenario.
+// operationKey stands for the whole operation of a scenario, in place of a method's name.
 const operationKey = ""
 
 // recorder keeps every sample of one caller, by method. It is not shared between goroutines.
@@ -58,7 +58,7 @@ func (r recorder) merge(other recorder) {
 	}
 }
 
-// report is what is printed. Calls and their latencies are those that succeeded; the others are counted by code.
+// report is printed. Calls and latencies are those of successful calls; failures are counted by code.
 type report struct {
 	Scenario         string                  `json:"scenario"`
 	Callers          int                     `json:"callers"`
@@ -165,7 +165,7 @@ func rate(count int, seconds float64) float64 {
 
 func micros(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }
 
-// cpuTime is what this process has used of all cores so far.
+// cpuTime is the CPU time of this process on all cores so far.
 func cpuTime() time.Duration {
 	var usage syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {

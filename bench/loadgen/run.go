@@ -1,7 +1,7 @@
 package main
 
-// The closed loop. Where several sockets are given they take turns, a slice of time each, so that whatever else the
-// machine does in that minute hits all of them alike, and each has the machine to itself while it is measured.
+// The closed loop. Several sockets take turns, a slice of time each. So other load on the machine affects all of them
+// alike, and each has the machine to itself while it is measured.
 
 import (
 	"context"
@@ -18,7 +18,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 )
 
-// plan is what the flags say.
+// plan holds the values of the flags.
 type plan struct {
 	scenario string
 	sockets  []socket

@@ -1,6 +1,6 @@
 package main
 
-// What one operation of a caller is. Requests are made as bytes, so that the generator costs less than what it measures.
+// The operations of a caller. Requests are made as bytes, so that the generator costs less than the bridge.
 
 import (
 	"context"
@@ -19,9 +19,9 @@ import (
 
 // scenario is one socket's kind of operation.
 type scenario interface {
-	// operate makes the calls of one operation and records each; it says whether all of them succeeded.
+	// operate makes the calls of one operation and records each; it returns whether all of them succeeded.
 	operate(ctx context.Context, r recorder) bool
-	// close gives back what the scenario made at the driver.
+	// close deletes the scenario's volumes at the driver.
 	close()
 }
 
@@ -87,7 +87,7 @@ func (s identity) operate(ctx context.Context, r recorder) bool {
 
 func (s identity) close() {}
 
-// createDelete: a CreateVolume with a name of its own, then the DeleteVolume of what was made.
+// createDelete: a CreateVolume with a name of its own, then the DeleteVolume of that volume.
 type createDelete struct {
 	*client
 	prefix  string
@@ -174,7 +174,7 @@ func (s validate) operate(ctx context.Context, r recorder) bool {
 func (s validate) close() {
 	request, err := proto.Marshal(&csi.DeleteVolumeRequest{VolumeId: s.id})
 	if err == nil {
-		// The run's own context may have ended by now; what is left behind is one volume of a test driver.
+		// The run's own context may have ended by now; if the call fails, one volume of a test driver stays.
 		_, _ = s.call(context.Background(), csi.Controller_DeleteVolume_FullMethodName, request)
 	}
 }

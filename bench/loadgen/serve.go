@@ -1,6 +1,6 @@
 package main
 
-// The driver that answers at once: Identity, and the part of Controller that a bridge asks for, from memory.
+// The driver that answers at once, from memory: Identity, and the Controller methods that a bridge calls.
 
 import (
 	"context"
@@ -79,8 +79,8 @@ type driver struct {
 	volumes map[string]int64 // bytes, by id; a volume's id is its name
 }
 
-// work takes the driver's time. Go's own timers are rounded up to a millisecond where nothing else runs, so short
-// delays are the kernel's, asked to be exact; long ones are Go's, because each of the kernel's holds a thread.
+// work waits for the driver's delay. Go rounds its timers up to a millisecond where nothing else runs, so a short delay
+// uses the kernel's exact timer. A long one uses Go's, because the kernel's blocks a thread.
 func (d *driver) work() {
 	if d.delay >= 5*time.Millisecond {
 		time.Sleep(d.delay)
@@ -88,7 +88,7 @@ func (d *driver) work() {
 	}
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	// Without this the kernel may wake a thread 50 µs late. Where it is refused, the delay is that much longer.
+	// Without this the kernel may wake a thread 50 µs late. If the kernel refuses, the delay is that much longer.
 	_, _, _ = syscall.RawSyscall(syscall.SYS_PRCTL, prSetTimerSlack, 1, 0)
 	for end := time.Now().Add(d.delay); ; {
 		left := time.Until(end)

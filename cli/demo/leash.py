@@ -1,7 +1,7 @@
-"""A leash: what a child process is started with, so that it dies with the process that started it, however that ends.
+"""A leash: the command prefix that makes a child process die with its parent, even if the parent is killed.
 
-The kernel's parent-death signal is tied to the thread that started the child: start it from one that lives as long as
-the child must.
+The kernel's parent-death signal belongs to the thread that started the child. So start the child from a thread that
+lives as long as the child.
 """
 
 import functools
@@ -11,7 +11,7 @@ import subprocess
 
 @functools.cache
 def leash() -> tuple[str, ...]:
-    """The words to put before a command; none where there is no setpriv(1) of util-linux."""
+    """The words to put before a command; none if util-linux' setpriv(1) is missing."""
     # Not preexec_fn: Python code between fork and exec can deadlock beside threads, and Python warns of it.
     words = (shutil.which("setpriv") or "", "--pdeathsig", "KILL", "--")
     return words if words[0] and _works(words) else ()

@@ -1,4 +1,4 @@
-"""The demo's objects: what somebody would write into the hub's manifests for a pod with one volume."""
+"""The demo's objects: the manifests of a pod with one volume."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The stage: hub, proxy driver, agent and example driver as processes of this machine, and a cable that can be cut."""
+"""The stage: hub, proxy driver, agent and example driver as processes, and a cable between agent and hub."""
 
 import asyncio
 import contextlib
@@ -42,7 +42,7 @@ class Cable:
         self.port = 0
 
     async def lay(self) -> None:
-        """Take connections."""
+        """Begin to accept connections."""
         self._server = await asyncio.start_server(self._relay, "127.0.0.1", 0)
         self.port = self._server.sockets[0].getsockname()[1]
 
@@ -91,10 +91,10 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 class Stage:
-    """The processes, in a directory that goes with them.
+    """The demo's processes, with their directory.
 
     Attributes:
-        directory: where everything is.
+        directory: the directory with all state and sockets.
         cable: the network between agent and hub.
     """
 
@@ -109,12 +109,12 @@ class Stage:
 
     @property
     def volumes(self) -> Path:
-        """Where the example driver keeps its volumes."""
+        """The directory of the example driver's volumes."""
         return self.directory / "storage" / "volumes"
 
     @property
     def manifests(self) -> Path:
-        """Where the hub reads the objects of Kubernetes."""
+        """The directory from which the hub reads Kubernetes objects."""
         return self.directory / "manifests"
 
     @property
@@ -124,17 +124,17 @@ class Stage:
 
     @property
     def agent_socket(self) -> Path:
-        """Where the edge agent tells its state."""
+        """The edge agent's status socket."""
         return self.directory / "edge.sock"
 
     @property
     def sidecar_socket(self) -> Path:
-        """What a sidecar in the cloud dials."""
+        """The proxy driver's socket, for sidecars in the cloud."""
         return self.directory / "cloud-csi.sock"
 
     @property
     def vendor_socket(self) -> Path:
-        """Where the vendor's driver listens, at the edge."""
+        """The socket of the vendor's driver, at the edge."""
         return self.directory / "edge-csi.sock"
 
     async def raise_curtain(self) -> None:
@@ -168,10 +168,10 @@ class Stage:
         )
 
     async def until(self, ready: Callable[[], Awaitable[bool]], what: str) -> None:
-        """Wait for something.
+        """Wait until `ready` is true; `what` names it for the error.
 
         Raises:
-            DemoError: it did not come, or a process ended.
+            DemoError: the time is up, or a process ended.
         """
         try:
             async with asyncio.timeout(_READY_S):
@@ -182,7 +182,7 @@ class Stage:
             raise DemoError(f"{what} did not happen within {_READY_S:g} s") from None
 
     def drop_curtain(self) -> None:
-        """Stop every process, gently first, and unmount what a pod still has."""
+        """Stop every process, with SIGTERM first, and unmount the pods' volumes."""
         started = list(reversed(self._processes.values()))
         for process in started:
             process.send_signal(signal.SIGTERM)
@@ -216,14 +216,14 @@ class Stage:
         self._spawn(name)
 
     def unmount(self) -> int:
-        """Unmount everything below the kubelet's directory, as a reboot does; gives how much it was."""
+        """Unmount everything below the kubelet's directory, as a reboot does. Returns the number of mounts."""
         found = read_table(self.kubelet).within(self.kubelet)
         for path in reversed(found):
             subprocess.run(["umount", "--lazy", path], check=False, capture_output=True)  # noqa: S603, S607  # the system's
         return len(found)
 
     def _start(self, name: str, module: str, *arguments: str) -> None:
-        # -P: what lies in the directory that the demo is run from is not to be imported.
+        # -P: import nothing from the current directory.
         self._commands[name] = [*leash(), sys.executable, "-P", "-m", module, *arguments]
         self._spawn(name)
 
@@ -249,14 +249,14 @@ class Stage:
 
 
 def _environment() -> dict[str, str]:
-    """Ours, without what would set a flag of a process on the stage."""
+    """This process's environment, without variables that set flags of the demo's processes."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("CSI_BRIDGE_", "DIRDRIVER_"))}
     return {**kept, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
 
 @asynccontextmanager
 async def stage() -> AsyncIterator[Stage]:
-    """A stage that leaves nothing behind, whatever happens on it."""
+    """A stage that is removed at the end of the block, also after an error."""
     with tempfile.TemporaryDirectory(prefix="csi-bridge-demo-", ignore_cleanup_errors=True) as name:
         found = Stage(Path(name))
         try:

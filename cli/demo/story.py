@@ -31,7 +31,7 @@ _LIMIT_S = 30.0
 
 
 def run() -> int:
-    """Tell it. Returns the exit code: 0, 1 if something failed, 130 if a signal stopped it."""
+    """Tell the story. Returns the exit code: 0, 1 if a step failed, 130 if a signal stopped it."""
     teller = Teller()
     try:
         asyncio.run(_until_told(teller))
@@ -62,7 +62,8 @@ async def _until_told(teller: Teller) -> None:
             loop.call_soon_threadsafe(stop, number)
 
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, hear)  # the loop's own handlers would end with it, and the last signal be a traceback
+        # Not the loop's own handlers: they end with the loop, and a later signal would print a traceback.
+        signal.signal(number, hear)
     teller.title("CSI Bridge: a vendor's CSI driver, at an edge that the cloud cannot reach")
     async with stage() as set_up, _dialled(set_up.sidecar_socket) as cloud:
         await _Story(teller, set_up, cloud).tell()
@@ -75,7 +76,7 @@ def _dialled(socket: Path) -> grpc.aio.Channel:
 
 
 class _Story:
-    """The plot. `cloud` is what a sidecar sees."""
+    """Tells the story. `cloud` is the sidecar's channel to the proxy driver."""
 
     def __init__(self, teller: Teller, set_up: Stage, cloud: grpc.aio.Channel) -> None:
         self._teller = teller
@@ -136,7 +137,7 @@ class _Story:
         await self._remove()
 
     async def _published(self) -> Path:
-        """Wait until the pod's volume is published; where it is."""
+        """Wait until the pod's volume is published. Returns its path."""
         with self._teller.waiting("the agent stages and publishes"):
             await self._stage.until(self._is_published, "a published volume")
         return Path(self._volumes()[0]["path"])
@@ -238,7 +239,7 @@ async def _refusal(call: Awaitable[object]) -> str:
     """The status of a call that must fail, as a sidecar prints it.
 
     Raises:
-        DemoError: it succeeded.
+        DemoError: the call succeeded.
     """
     try:
         await call
@@ -248,10 +249,10 @@ async def _refusal(call: Awaitable[object]) -> str:
 
 
 async def _retried(call: Callable[[], Awaitable[Answer]]) -> Answer:
-    """A call's answer, as a sidecar gets it: it asks again.
+    """The answer of a call that is repeated as a sidecar does.
 
     Raises:
-        DemoError: it never got one.
+        DemoError: there was no answer within a minute.
     """
     give_up = time.monotonic() + 60
     while True:
@@ -268,7 +269,7 @@ def _words(error: grpc.aio.AioRpcError) -> str:
 
 
 def _write(path: Path, objects: list[dict[str, Any]]) -> None:
-    """A file of the manifests, all at once. JSON is YAML, too."""
+    """Write a manifest file in one step. JSON is YAML, too."""
     new = path.with_name(f".{path.name}")
     new.write_text("\n---\n".join(json.dumps(each, indent=2) for each in objects))
     new.replace(path)

@@ -1,4 +1,4 @@
-"""The checks of an edge agent: what it says of itself, and what it needs around it."""
+"""The checks of an edge agent: its state, its link, its directories and its drivers."""
 
 import asyncio
 import errno
@@ -17,6 +17,7 @@ from cli.doctor.disk import check_directory, check_propagation
 from cli.doctor.finding import Check, Finding, Level, Result, known, listed, ok, perform, warning, wrong
 from cli.doctor.sockets import LOOK_AT_LOG, answers, check_socket
 from cli.edge_volumes import ask
+from cli.process_options import EDGE_OPTIONS
 from cloud.admission import SUBJECTS, Role
 from common.errors import BridgeError
 from common.tls import TlsFiles, TlsIdentity
@@ -46,7 +47,7 @@ def service_log(directories: Sequence[Path] = UNIT_DIRECTORIES) -> str:
 
 
 async def examine(status: Path, *, limit_s: float) -> list[Result]:
-    """Look at the agent whose status socket that is."""
+    """Check the agent with this status socket."""
     start = f"csi-bridge edge run, with --status unix://{status}"
     log = f"read {found}" if (found := service_log()) else LOOK_AT_LOG
     first = check_socket(status, start=start, private=True, log=log)
@@ -56,7 +57,7 @@ async def examine(status: Path, *, limit_s: float) -> list[Result]:
     try:
         state = await asyncio.to_thread(ask, status, page="/status", timeout_s=limit_s)
         volumes = await asyncio.to_thread(ask, status, timeout_s=limit_s)
-        settings = AgentSettings.from_texts(state["settings"])
+        settings = EDGE_OPTIONS.read(state["settings"])
     except (BridgeError, KeyError) as error:
         unknown = (
             f"the agent is an older version, which does not report {error}"
@@ -92,7 +93,7 @@ def check_version(state: State) -> Finding:
 
 
 def check_link(state: State) -> Finding:
-    """Whether the agent has a link to the hub; if not, why, in the words of whoever refused it."""
+    """Whether the agent has a link to the hub. If not, the finding has the reason."""
     if state["connected"]:
         return ok(f"node {state['node']} is connected to {state['hub']} since {state['since']}")
     return wrong(
@@ -139,11 +140,11 @@ _DROPPED = (
 
 
 def advice(error: BaseException, *, refused: bool = False) -> str:
-    """What to do if the hub's address could not be used.
+    """The advice if the hub's address could not be used.
 
     Args:
-        error: why not.
-        refused: whether this node's certificate is one that the hub refuses (`is_refused`).
+        error: the cause.
+        refused: whether the hub refuses this node's certificate (`is_refused`).
     """
     cause = error.__cause__ or error
     if isinstance(cause, ssl.SSLCertVerificationError):
@@ -205,11 +206,11 @@ def _kubelet_checks(settings: AgentSettings) -> list[Check]:
 
 
 def parts_seen(root: Path, points: Sequence[str]) -> list[str]:
-    """The directories of a root directory that are mounted into a container without the rest; none if all is there.
+    """The directories of a root directory that a container mounts without the rest; none if it has the whole.
 
     Args:
-        root: without symbolic links.
-        points: where something is mounted.
+        root: the root directory, without symbolic links.
+        points: the mount points.
     """
     if os.access(root / _PODS, os.F_OK):
         return []
@@ -221,13 +222,13 @@ _PODS = "pods"
 
 
 def check_kubelet(*, own: bool, there: bool, root: Path, seen: Sequence[str] = ()) -> Finding:
-    """Whether there is a kubelet exactly where the agent leaves the mounting to one.
+    """Whether either the agent or a kubelet mounts volumes here, and not both.
 
     Args:
         own: whether the agent mounts the volumes.
         there: whether a kubelet answers.
         root: the root directory.
-        seen: what is to be seen of it, if not all (`parts_seen`).
+        seen: the visible directories of it, if a container does not have the whole (`parts_seen`).
     """
     if own and there:
         what = f"a kubelet answers below {root}, and the agent mounts volumes there, too"
@@ -312,7 +313,7 @@ def _volume_checks(volumes: State) -> list[Check]:
 
 
 def check_knowledge(volumes: State) -> Finding:
-    """Whether the node knows its pods, and the hub knows what the node has to tell."""
+    """Whether the node knows its pods, and the hub has the node's facts."""
     if volumes["trouble"]:
         return wrong(
             f"the agent mounts nothing, or cannot keep its records: {volumes['trouble']}",
@@ -336,7 +337,7 @@ def check_knowledge(volumes: State) -> Finding:
 
 
 def check_volumes(volumes: State) -> Finding:
-    """Whether every volume is where its pod wants it."""
+    """Whether every wanted volume is published without an error."""
     found = volumes["volumes"]
     failing = [one for one in found if one["error"]]
     if not failing:

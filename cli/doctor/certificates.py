@@ -1,4 +1,4 @@
-"""A certificate: whether it can be used, until when, for whom, and whether the CA that peers are told has signed it."""
+"""A certificate: checks its dates, its names, its key and its CA's signature."""
 
 import datetime as dt
 import stat
@@ -14,7 +14,7 @@ from common.errors import timestamp
 from common.tls import TlsFiles, TlsIdentity
 
 _SOON = dt.timedelta(days=7)
-"""Before its end; of a short-lived one a fifth of its life."""
+"""The warning comes this long before the end, or in the last fifth of a short-lived certificate's life."""
 
 _LONGEST_CHAIN = 8
 
@@ -27,9 +27,9 @@ def check_certificate(
     Args:
         files: its TLS files.
         server: whether it is the hub's.
-        now: in seconds since the epoch.
-        name: the node's or driver's name, which the certificate must bear.
-        subject: how the certificate bears it (`cloud.admission.SUBJECTS`); None: a hub's.
+        now: seconds since the epoch.
+        name: the node's or driver's name, which the certificate must have.
+        subject: the form of the name in the certificate (`cloud.admission.SUBJECTS`); None for a hub's.
     """
     try:
         TlsIdentity(files, server=server)
@@ -53,7 +53,7 @@ def check_certificate(
 def is_refused(files: TlsFiles, *, now: float) -> bool:
     """Whether a peer with this CA refuses the certificate: by its dates, or because the CA has not signed it.
 
-    Files that cannot be read are refused by nobody: their process does not use them.
+    False for files that cannot be read, because their process does not use them.
     """
     try:
         chain = x509.load_pem_x509_certificates(files.cert.read_bytes())
@@ -131,7 +131,7 @@ def _check_key(files: TlsFiles, mode: int) -> Finding | None:
 
 
 def _said(certificate: x509.Certificate) -> str:
-    """Whom it names: its subject, and the names of a server's."""
+    """The certificate's subject, with the host names and addresses of a server's certificate."""
     subject = f"CN={','.join(_values(certificate, NameOID.COMMON_NAME))}"
     if organizations := _values(certificate, NameOID.ORGANIZATION_NAME):
         subject += f" O={','.join(organizations)}"

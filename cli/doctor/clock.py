@@ -1,4 +1,4 @@
-"""A clock: how far this machine's is from another one's, by the Date of an HTTP answer."""
+"""A clock: compares this machine's with another one's, by the Date of an HTTP answer."""
 
 from email.utils import parsedate_to_datetime
 
@@ -8,17 +8,17 @@ _EXACT_S = 0.5
 """A Date is cut to whole seconds: on average it is half a second old."""
 
 _LARGE_S, _TOO_LARGE_S = 5.0, 300.0
-"""From the first one on, logs of the two do not fit together, and a lease may seem over; from the second one on, a new
-certificate or token may seem not to count yet."""
+"""Above the first one, the machines' logs do not fit together, and a lease may seem to be over. Above the second one, a
+new certificate or token may seem not to be valid yet."""
 
 
 def skew_s(date: str, *, asked: float, answered: float) -> float | None:
-    """By how much this machine is ahead; None if the date cannot be read.
+    """The seconds by which this machine is ahead; None if the date cannot be read.
 
     Args:
         date: the header.
-        asked: when the question was sent, in seconds since the epoch, by this machine.
-        answered: when the answer came.
+        asked: the time of the request, seconds since the epoch by this machine's clock.
+        answered: the time of the answer.
     """
     try:
         theirs = parsedate_to_datetime(date).timestamp()

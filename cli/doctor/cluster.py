@@ -1,4 +1,4 @@
-"""The checks of a Kubernetes cluster: whether it has what the drivers of the edge nodes need there."""
+"""The checks of a Kubernetes cluster: the objects and permissions that the edge nodes' drivers need."""
 
 import time
 from collections import defaultdict
@@ -23,8 +23,8 @@ _MOST_NODES = 50
 """The hub's role allows it to get one CSINode at a time."""
 
 
-class Api(Protocol):
-    """What is asked of `cloud.kube.Kube`."""
+class ReadApi(Protocol):
+    """The part of `cloud.kube.Kube` that these checks use."""
 
     date: str
 
@@ -38,14 +38,14 @@ class Api(Protocol):
 async def examine(
     kubeconfig: str, nodes: Sequence[State], proxies: Sequence[State] = (), *, as_hub: bool = False, limit_s: float
 ) -> list[Result]:
-    """Look at a cluster, for the drivers that the hub's nodes have reported and its proxy drivers serve.
+    """Check a cluster for the drivers of the hub's nodes and proxy drivers.
 
     Args:
         kubeconfig: a file, or `in-cluster`.
-        nodes: all that the hub knows.
+        nodes: all nodes that the hub knows.
         proxies: the proxy drivers.
         as_hub: whether the kubeconfig is the hub's, so that its permissions are the hub's.
-        limit_s: for each check.
+        limit_s: the time limit of each check.
     """
     try:  # here, because the library is large, and is missing where nobody needs it
         from cloud.kube import connect
@@ -59,8 +59,10 @@ async def examine(
         return [Result("Kubernetes", wrong(str(error), "correct --kubeconfig"))]
 
 
-def checks_of(kube: Api, nodes: Sequence[State], proxies: Sequence[State] = (), *, as_hub: bool = False) -> list[Check]:
-    """The checks, of which the first one asks for what the others need."""
+def checks_of(
+    kube: ReadApi, nodes: Sequence[State], proxies: Sequence[State] = (), *, as_hub: bool = False
+) -> list[Check]:
+    """The checks of a cluster."""
     from cloud.kube import RESOURCES, KubeError
 
     roles = HUBS_ROLES if as_hub else _MORE_ROLES
@@ -141,10 +143,10 @@ def checks_of(kube: Api, nodes: Sequence[State], proxies: Sequence[State] = (), 
 _MORE_ROLES = "give the user or ServiceAccount of this command the roles of the hub (deploy/cloud/base/hub-rbac.yaml)"
 
 
-async def check_permissions(kube: Api) -> Finding:
-    """Whether the hub, with whose account this is asked, may list every kind that it needs."""
+async def check_permissions(kube: ReadApi) -> Finding:
+    """Whether the hub's account, which `kube` uses, may list every kind that the hub needs."""
     from cloud.kube import RESOURCES, KubeError
-    from cloud.sync.cluster import WATCHED
+    from cloud.sources.cluster.cluster import WATCHED
 
     forbidden = []
     for resource in (RESOURCES[kind] for kind in WATCHED):
@@ -161,14 +163,14 @@ async def check_permissions(kube: Api) -> Finding:
 
 
 class _CsiNodes:
-    """The CSINodes, each asked for once."""
+    """Reads CSINodes, each of them once."""
 
-    def __init__(self, kube: Api) -> None:
+    def __init__(self, kube: ReadApi) -> None:
         self._kube = kube
         self._known: dict[str, Entries] = {}
 
     async def of(self, node: str) -> Entries:
-        """The drivers of one, none if there is no such CSINode.
+        """The drivers of a node's CSINode; none if there is no CSINode.
 
         Raises:
             KubeError: the API server refused, or did not answer.
@@ -211,8 +213,8 @@ def check_topology(nodes: Sequence[State], entries: Mapping[str, Entries], place
     """Whether every entry has a topology key where the driver's placement needs one.
 
     Args:
-        nodes: those that have reported a driver.
-        entries: of the CSINode of each.
+        nodes: the nodes that have reported a driver.
+        entries: the entries of each node's CSINode.
         placements: `--placement` by driver. With `auto` a driver needs a key on every node if it has one on any.
     """
     bare = list(_without_keys(nodes, entries, placements))
@@ -246,8 +248,8 @@ def check_edge_nodes(entries: Mapping[str, Entries], nodes: Sequence[State]) -> 
     """Whether a driver is registered on every node that is labelled as an edge node.
 
     Args:
-        entries: of the CSINode of each labelled node.
-        nodes: all that the hub knows.
+        entries: the entries of each labelled node's CSINode.
+        nodes: all nodes that the hub knows.
     """
     if not nodes:
         return ok(f"{len(entries)} nodes are labelled {EDGE}; no edge node of a hub is known here")

@@ -1,10 +1,11 @@
-"""The command: finds out what of CSI Bridge there is here, looks at each, and tells what was found."""
+"""The command: finds the parts of CSI Bridge on this host, checks each, and prints the findings."""
 
 import asyncio
 import contextlib
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,30 +13,44 @@ import click
 
 from cli.doctor import agent, cluster, csi_probe, hub, permissions, proxy
 from cli.doctor.finding import Finding, Level, Result, wrong
-from cli.doctor_settings import DoctorSettings
+from cli.process_options import DRIVER_OPTIONS, EDGE_OPTIONS, HUB_OPTIONS
 from cli.table import printable
-from cloud.driver_settings import DriverSettings
-from cloud.hub_settings import HubSettings
 from common.endpoint import Endpoint
 from common.errors import BridgeError
-from edge.settings import AgentSettings
 
 Report = Mapping[str, Sequence[Result]]
-"""The results of the checks, by the process that they are about."""
+"""The results of the checks, by process."""
 
 State = dict[str, Any]
 
 
-async def examine(settings: DoctorSettings) -> Report:
-    """Look at everything that is here, or that was named."""
+_USUAL_HUB: Path = HUB_OPTIONS.default("uds")
+_USUAL_DRIVER: Path = DRIVER_OPTIONS.default("endpoint")
+_USUAL_AGENT: Path = EDGE_OPTIONS.default("status")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """The flags of the command."""
+
+    hub: Endpoint | None
+    endpoint: tuple[Path, ...]
+    status: Path | None
+    kubeconfig: str | None
+    output: str
+    timeout_s: float
+
+
+async def examine(question: Question) -> Report:
+    """Check all parts that are here or that the operator named."""
     found: dict[str, list[Result]] = {}
-    limit_s = settings.timeout_s
+    limit_s = question.timeout_s
     state = None
-    if (at := _hub(settings)) is not None:
+    if (at := _hub(question)) is not None:
         found[f"hub at {at}"], state = await hub.examine(at, limit_s=limit_s)
     told = state["settings"].get("kubeconfig", [None])[0] if state is not None else None
-    sockets = settings.endpoint or _there(DriverSettings.endpoint)
-    if kubeconfig := settings.kubeconfig or told:
+    sockets = question.endpoint or _there(_USUAL_DRIVER)
+    if kubeconfig := question.kubeconfig or told:
         as_hub = kubeconfig == told
         nodes, drivers = (state["nodes"], state["drivers"]) if state is not None else ([], await _served(sockets))
         found[f"Kubernetes by {kubeconfig}"] = await cluster.examine(
@@ -45,7 +60,7 @@ async def examine(settings: DoctorSettings) -> Report:
         found[f"proxy driver at {socket}"] = await proxy.examine(socket, limit_s=limit_s)
     if sockets:
         found["sidecars beside the proxy driver"] = await permissions.examine(limit_s=limit_s)
-    for socket in [settings.status] if settings.status is not None else _there(AgentSettings.status):
+    for socket in [question.status] if question.status is not None else _there(_USUAL_AGENT):
         found[f"edge agent at {socket}"] = await agent.examine(socket, limit_s=limit_s)
     return found or {"this host": [Result("processes", check_nothing(agent.service_log()))]}
 
@@ -76,10 +91,10 @@ def as_json(report: Report) -> str:
     return json.dumps({"findings": findings, **{level: counts[level] for level in Level}}, indent=2)
 
 
-def run(settings: DoctorSettings) -> int:
-    """The command: 0 if nothing is wrong, else 1. Warnings do not count."""
-    report = asyncio.run(examine(settings))
-    if settings.output == "json":
+def run(question: Question) -> int:
+    """Run the checks and print the report. Returns 1 if a finding is wrong, else 0."""
+    report = asyncio.run(examine(question))
+    if question.output == "json":
         click.echo(as_json(report))
     else:
         for line in show(report):
@@ -91,15 +106,15 @@ def _counts(report: Report) -> Counter[Level]:
     return Counter(result.finding.level for results in report.values() for result in results)
 
 
-def _hub(settings: DoctorSettings) -> Endpoint | None:
-    """Where to look for a hub, if anywhere."""
-    if settings.hub is not None:
-        return settings.hub
-    return next((Endpoint(f"unix://{path}", path=path) for path in _there(HubSettings.uds)), None)
+def _hub(question: Question) -> Endpoint | None:
+    """The hub's endpoint: the named one, or the usual socket if it exists."""
+    if question.hub is not None:
+        return question.hub
+    return next((Endpoint(f"unix://{path}", path=path) for path in _there(_USUAL_HUB)), None)
 
 
 async def _served(sockets: Sequence[Path]) -> list[State]:
-    """The proxy drivers on this host, where no hub tells them."""
+    """The proxy drivers at these sockets, if there is no hub that knows them."""
     found: list[State] = []
     for socket in sockets:
         with contextlib.suppress(BridgeError):  # the proxy driver's own checks report it
@@ -108,20 +123,20 @@ async def _served(sockets: Sequence[Path]) -> list[State]:
 
 
 def _there(usual: Path | None) -> list[Path]:
-    """The usual place of a socket, if there is anything."""
+    """The usual path of a socket, if it exists."""
     try:
         return [usual] if usual is not None and usual.exists() else []
-    except OSError:  # in a directory that is closed to this user: somebody's, then
+    except OSError:  # the directory is closed to this user, so some process uses it
         return [usual] if usual is not None else []
 
 
 def check_nothing(log: str) -> Finding:
-    """What to say where no process was found.
+    """The finding if there is no process of CSI Bridge.
 
     Args:
         log: the command that shows the log of the agent's unit; empty if no such unit is installed.
     """
-    places = ", ".join(str(path) for path in (HubSettings.uds, DriverSettings.endpoint, AgentSettings.status))
+    places = ", ".join(str(path) for path in (_USUAL_HUB, _USUAL_DRIVER, _USUAL_AGENT))
     do = (
         "start the process that should run on this host, and look at its log; if its socket is elsewhere, name it by "
         "--hub, --endpoint or --status"

@@ -19,19 +19,19 @@ GET_CAPACITY = "/csi.v1.Controller/GetCapacity"
 """A read, which a driver may not have: UNIMPLEMENTED is an answer as well."""
 
 _TIMEOUT_S = 10.0
-"""The sidecars' own (contract A.3)."""
+"""The provisioner's timeout for its first calls."""
 
 _MOST_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who is at a CSI socket.
+    """The driver at a CSI socket.
 
     Attributes:
-        name: what it calls itself.
-        version: of the vendor.
-        ready: what it says to Probe; None: it does not say.
+        name: its name, from GetPluginInfo.
+        version: its vendor version.
+        ready: its answer to Probe; None: the answer does not set `ready`.
     """
 
     name: str
@@ -50,10 +50,10 @@ async def channel(path: Path) -> AsyncIterator[Channel]:
 
 
 async def identify(path: Path) -> Identity:
-    """Ask who is there.
+    """Return the driver at a socket.
 
     Raises:
-        BridgeError: nobody, or it does not say.
+        BridgeError: no driver answers there, or its answers do not parse.
     """
     async with channel(path) as driver:
         info = await _asked(driver, GET_PLUGIN_INFO)
@@ -66,10 +66,10 @@ async def identify(path: Path) -> Identity:
 
 
 async def has_own_topology(path: Path) -> bool:
-    """Whether a driver says where its volumes are.
+    """Whether a driver has a topology of its own.
 
     Raises:
-        BridgeError: it does not answer, or not as a driver.
+        BridgeError: it does not answer, or its answer does not parse.
     """
     async with channel(path) as driver:
         capabilities = await _asked(driver, GET_PLUGIN_CAPABILITIES)
@@ -80,10 +80,10 @@ async def has_own_topology(path: Path) -> bool:
 
 
 async def call(path: Path, method: str) -> Status:
-    """How a call with an empty request ends.
+    """Make a call with an empty request, and return its status.
 
     Raises:
-        BridgeError: there is no answer.
+        BridgeError: the driver does not answer.
     """
     async with channel(path) as driver:
         try:

@@ -1,4 +1,4 @@
-"""A directory: whether a process can keep its state in it, and whether mounts made in it are seen elsewhere."""
+"""A directory: checks that a process can write its state there, and that other namespaces see mounts below it."""
 
 import os
 import stat
@@ -9,10 +9,10 @@ from cli.doctor.finding import Finding, ok, warning, wrong
 from edge.disk.mounts import Mount
 
 _FULL_BYTES, _FULL_FILES = 1 << 20, 10
-"""A database cannot go on with less."""
+"""With less, a database cannot be written."""
 
 _LOW_BYTES, _LOW_FILES = 256 << 20, 1_000
-"""What a store of ten thousand objects and its log need several times over."""
+"""Several times the size of a store with ten thousand objects and its log."""
 
 
 def check_directory(path: Path, *, flag: str) -> Finding:
@@ -39,8 +39,8 @@ def check_room(path: Path, *, free_bytes: int, free_files: int | None) -> Findin
 
     Args:
         path: the directory.
-        free_bytes: what its file system can still take.
-        free_files: so many files; None if it has no limit of its own.
+        free_bytes: the free space of its file system.
+        free_files: how many files it can still hold; None if it does not limit them.
     """
     room = f"{free_bytes >> 20} MiB free" + (f", room for {free_files} files" if free_files is not None else "")
     files = _LOW_FILES if free_files is None else free_files
@@ -54,10 +54,10 @@ def check_room(path: Path, *, free_bytes: int, free_files: int | None) -> Findin
 
 
 def check_propagation(path: Path, mounts: Iterable[Mount]) -> Finding:
-    """Whether what is mounted below a directory is seen in other mount namespaces.
+    """Whether other mount namespaces see mounts below a directory.
 
     Args:
-        path: without symbolic links.
+        path: the directory, without symbolic links.
         mounts: the mount table, in its order: a later one covers an earlier one.
     """
     point, shared = "/", False

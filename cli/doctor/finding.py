@@ -1,4 +1,4 @@
-"""A finding: what one check found: that something is well, or what is wrong with it and what to do."""
+"""A finding: the result of one check, with a remedy if there is a fault."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -9,17 +9,17 @@ NO_API_SERVER = (
     "see that packets reach the API server: its address in the kubeconfig, routes, firewalls, and the NetworkPolicy of "
     "the pod, which must allow the API server's port"
 )
-"""What to do if the API server of Kubernetes does not answer."""
+"""The advice if Kubernetes' API server does not answer."""
 
 HUBS_ROLES = (
     "apply my-cluster/cloud again: kubectl apply -k my-cluster/cloud (its roles are those of "
     "deploy/cloud/base/hub-rbac.yaml)"
 )
-"""What to do if the API server refuses what the hub needs."""
+"""The advice if the API server refuses the hub's requests."""
 
 
 class Level(StrEnum):
-    """How it stands. Only `WRONG` makes the command fail."""
+    """The severity of a finding. Only `WRONG` makes the command fail."""
 
     OK = "ok"
     WARNING = "warning"
@@ -28,12 +28,12 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a check found.
+    """The result of one check.
 
     Attributes:
-        level: how it stands.
-        what: a sentence.
-        do: what to do; empty if it is well.
+        level: its severity.
+        what: the observation, as a sentence.
+        do: the advice; empty for `OK`.
     """
 
     level: Level
@@ -42,42 +42,42 @@ class Finding:
 
 
 def ok(what: str) -> Finding:
-    """It is well."""
+    """A finding without a fault."""
     return Finding(Level.OK, what)
 
 
 def warning(what: str, do: str) -> Finding:
-    """It works now, or it may be meant so."""
+    """A finding that may be intended, or does no harm yet."""
     return Finding(Level.WARNING, what, do)
 
 
 def wrong(what: str, do: str) -> Finding:
-    """It does not work."""
+    """A finding of a fault."""
     return Finding(Level.WRONG, what, do)
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing to look at."""
+    """One check: its name and the function that makes it."""
 
     name: str
     run: Callable[[], Awaitable[Finding]]
     late: str = (
         "look at the log and the load of the process that was asked; if it is only slow, give a longer --timeout"
     )
-    """What to do if it does not end in time."""
+    """The advice if the check does not end in time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What the check of a name found."""
+    """A check's name and its finding."""
 
     name: str
     finding: Finding
 
 
 def known(name: str, finding: Finding) -> Check:
-    """A check of what is known already."""
+    """A check whose finding is known already."""
 
     async def run() -> Finding:
         return finding
@@ -86,7 +86,7 @@ def known(name: str, finding: Finding) -> Check:
 
 
 async def perform(checks: Sequence[Check], *, limit_s: float) -> list[Result]:
-    """Make the checks, one after another, each within its time."""
+    """Make the checks, one after another, each within the time limit."""
     return [Result(check.name, await _performed(check, limit_s)) for check in checks]
 
 
@@ -101,6 +101,6 @@ async def _performed(check: Check, limit_s: float) -> Finding:
 
 
 def listed(names: Sequence[str], *, most: int = 5) -> str:
-    """Some names for a sentence."""
+    """The first names of a list, and the number of the others, for a sentence."""
     more = len(names) - most
     return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")

@@ -1,4 +1,4 @@
-"""The checks of a hub: what it says of itself, of its nodes and proxy drivers, and what it needs around it."""
+"""The checks of a hub: its state, its nodes and proxy drivers, its directory and its listener."""
 
 import asyncio
 import time
@@ -11,7 +11,8 @@ from cli.doctor.disk import check_directory
 from cli.doctor.finding import HUBS_ROLES, Check, Finding, Level, Result, known, listed, ok, perform, warning, wrong
 from cli.doctor.sockets import check_socket
 from cli.hub_state import ask
-from cli.nodes import unreported
+from cli.node_list import unreported
+from cli.process_options import HUB_OPTIONS
 from cloud.hub_settings import HubSettings
 from common.endpoint import Endpoint
 from common.errors import BridgeError, timestamp
@@ -26,18 +27,18 @@ State = dict[str, Any]
 _LOG = "look at the hub's log"
 
 _RECENT_S = 3 * LONGEST_REDIAL_S
-"""A refused peer comes again every 30 s at the latest: one that stayed away for so long was mended or stopped."""
+"""A refused peer dials again after 30 s at most. If it has not come for this long, it was repaired or stopped."""
 
 _MOST_PROBLEMS = 20
 
 _READS = ("Kubernetes: list ", "Kubernetes: watch ")
-"""How a problem begins if the API server gives no objects of a kind. The hub lists only kinds that it must have."""
+"""The beginning of a problem with a kind that the API server does not list. The hub lists only kinds that it needs."""
 
-_ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  # where to try what listens on every interface
+_ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  # tries a listener on all interfaces at loopback
 
 
 async def examine(hub: Endpoint, *, limit_s: float) -> tuple[list[Result], State | None]:
-    """Look at the hub whose UNIX socket that is; also its state, if it tells it."""
+    """Check the hub at this UNIX socket. Returns the results and the hub's state, None if it gave none."""
     assert hub.path is not None
     first = check_socket(hub.path, start=f"csi-bridge hub, with --uds=unix://{hub.path}", private=True)
     results = [Result("socket", first)]
@@ -46,7 +47,7 @@ async def examine(hub: Endpoint, *, limit_s: float) -> tuple[list[Result], State
     try:
         async with asyncio.timeout(limit_s):
             state = await ask(hub, limits=Limits())
-            settings = HubSettings.from_texts(state["settings"]) if state["settings"] else None
+            settings = HUB_OPTIONS.read(state["settings"]) if state["settings"] else None
     except (BridgeError, TimeoutError) as error:
         what = str(error) or f"the hub at {hub} has not told its state within {limit_s:g} s"
         return [*results, Result("hub", wrong(what, _LOG))], None
@@ -55,7 +56,7 @@ async def examine(hub: Endpoint, *, limit_s: float) -> tuple[list[Result], State
 
 
 def checks_of(state: State, *, now: float) -> list[Check]:
-    """What the hub's own words make plain."""
+    """The checks that need only the hub's state."""
     return [
         known("version", check_versions(state)),
         *(known("knowledge", finding) for finding in check_knowledge(state)),
@@ -72,7 +73,7 @@ _SEPARATE = "give each machine a --node and a --state-dir of its own, and never 
 
 
 def check_versions(state: State) -> Finding:
-    """Whether everything that is connected is of the hub's version."""
+    """Whether all connected peers have the hub's version."""
     hubs = state["software"]
     if hubs != SOFTWARE:
         return warning(f"the hub is {hubs}, and {SOFTWARE} is installed here", "restart the hub")
@@ -89,7 +90,7 @@ def check_versions(state: State) -> Finding:
 
 
 def check_knowledge(state: State) -> Iterator[Finding]:
-    """Whether the hub knows all that it knew, can keep it, and can do its work."""
+    """The hub's losses, its trouble with the disk and its problems."""
     for loss in state["lost"]:
         do = "wait until csi-bridge status shows every node and its drivers, then run csi-bridge trust"
         yield wrong(f"calls that name no node are refused, because the hub has lost records: {loss}", do)
@@ -105,7 +106,7 @@ def check_knowledge(state: State) -> Iterator[Finding]:
 
 
 def check_nodes(nodes: Sequence[State]) -> Finding:
-    """Whether every node that is known is there."""
+    """Whether every known node is connected."""
     if not nodes:
         do = "start csi-bridge edge run on a node, with --hub naming this hub's --listen; run csi-bridge doctor there"
         return warning("no edge node has ever connected to this hub", do)
@@ -120,7 +121,7 @@ def check_nodes(nodes: Sequence[State]) -> Finding:
 
 
 def check_idle(nodes: Sequence[State]) -> Iterator[Finding]:
-    """Connected nodes without a driver."""
+    """A warning about connected nodes without a driver."""
     if idle := [node["node"] for node in nodes if node["connected"] and not node["drivers"]]:
         yield warning(
             f"these nodes are connected and run no CSI driver: {listed(idle)}; claims for them cannot be served",
@@ -130,12 +131,12 @@ def check_idle(nodes: Sequence[State]) -> Iterator[Finding]:
 
 
 def check_unreported(nodes: Sequence[State]) -> Iterator[Finding]:
-    """Drivers that connected nodes no longer report."""
+    """Warnings about drivers that connected nodes no longer report."""
     yield from (warning(what, do) for what, do in unreported(nodes))
 
 
 def check_refused(refused: Sequence[State], now: float) -> Iterator[Finding]:
-    """Who comes and is not let in."""
+    """The peers that the hub refuses now."""
     for one in refused:
         if now - one["at"] < _RECENT_S:
             who = f"{one['role']} {one['name']} from {one['address']}"
@@ -173,7 +174,7 @@ def _check_driver(driver: str, nodes: Sequence[State], *, has_proxy: bool) -> Fi
 
 
 def _surroundings(settings: HubSettings | None) -> list[Check]:
-    """What the hub needs around it, by what it was started with."""
+    """The checks of the hub's directory, listener and certificate, from its flags."""
     if settings is None:
         what = "the hub is an older version, which does not report its flags: nothing around it is looked at"
         return [known("settings", warning(what, "restart the hub"))]

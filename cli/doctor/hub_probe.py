@@ -1,7 +1,7 @@
 """A probe of a hub's address: connect, TLS with both certificates, and one HTTP answer, without becoming its peer.
 
-A hello in the agent's name would replace the agent's own link, so none is said: what the hub has against a hello tell
-the agent itself, and `csi-bridge nodes` on the hub's host.
+The probe sends no hello, because a hello in the agent's name would replace the agent's own link. If the hub refuses the
+agent's hello, the agent's status and `csi-bridge nodes` on the hub's host tell the reason.
 """
 
 import asyncio
@@ -16,18 +16,18 @@ from common.parsers import HostPort
 from common.transport import PROBE, in_words
 
 _MOST_BYTES = 16_384
-"""Of an answer's head; a hub's has 200."""
+"""The part of an answer's head that is read; a hub's head has 200 bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the hub answered.
+    """The hub's answer.
 
     Attributes:
         status: the status line.
-        date: the header; empty if there is none.
-        asked: when it was asked, in seconds since the epoch.
-        answered: when its answer came.
+        date: the Date header; empty if there is none.
+        asked: the time of the request, seconds since the epoch.
+        answered: the time of the answer.
     """
 
     status: str
@@ -37,19 +37,19 @@ class Answer:
 
     @property
     def is_hub(self) -> bool:
-        """Whether a WebSocket server answered: it wants an upgrade, which was not asked for."""
+        """Whether a WebSocket server answered: it requires an upgrade, and the probe requests none."""
         return " 426 " in self.status
 
 
 async def probe(endpoint: Endpoint, tls: ssl.SSLContext | None) -> Answer:
-    """Ask once.
+    """Make one request.
 
     Args:
-        endpoint: where the hub listens, over the network.
-        tls: our certificate and CA; None for `ws://`.
+        endpoint: the hub's address on the network.
+        tls: this side's certificate and CA; None for `ws://`.
 
     Raises:
-        DialError: nobody answers there, or TLS failed.
+        DialError: the hub does not answer, or TLS failed.
     """
     try:
         reader, writer = await asyncio.open_connection(

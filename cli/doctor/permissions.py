@@ -101,7 +101,7 @@ NEEDED: Final[Mapping[str, tuple[Rule, ...]]] = {
 """By sidecar, as its image is called."""
 
 
-class Api(Protocol):
+class ReviewApi(Protocol):
     """The part of `cloud.kube.Kube` that these checks use."""
 
     async def list(self, resource: "Resource", *, limit: int, more: str = "") -> Any:
@@ -145,7 +145,7 @@ async def examine(*, limit_s: float, account: Path = ACCOUNT) -> list[Result]:
         return [Result("permissions", wrong(what, NO_API_SERVER))]
 
 
-async def checks_of(kube: Api, namespace: str, pod: str) -> list[Check]:
+async def checks_of(kube: ReviewApi, namespace: str, pod: str) -> list[Check]:
     """A check for each stock sidecar of the pod; for all of them if the pod cannot be read."""
     here = await _sidecars(kube, namespace, pod)
 
@@ -184,7 +184,7 @@ def check_permissions(sidecar: str, denied: Mapping[Rule, Sequence[str]], *, cer
     return (warning if all(rule.only_for for rule in denied) else wrong)(text, _DO)
 
 
-async def _sidecars(kube: Api, namespace: str, pod: str) -> list[str] | None:
+async def _sidecars(kube: ReviewApi, namespace: str, pod: str) -> list[str] | None:
     """The stock sidecars of a pod, by their images; None if the pod cannot be read."""
     from cloud.kube import KubeError, Resource
 
@@ -206,7 +206,7 @@ def _name_of(image: str) -> str:
     return image.rpartition("/")[2].partition("@")[0].partition(":")[0]
 
 
-async def _denied(kube: Api, rules: Sequence[Rule], namespace: str) -> dict[Rule, list[str]]:
+async def _denied(kube: ReviewApi, rules: Sequence[Rule], namespace: str) -> dict[Rule, list[str]]:
     asked = [(rule, verb) for rule in rules for verb in rule.verbs]
     allowed = await asyncio.gather(*(_may(kube, rule, verb, namespace) for rule, verb in asked))
     denied: dict[Rule, list[str]] = {}
@@ -216,7 +216,7 @@ async def _denied(kube: Api, rules: Sequence[Rule], namespace: str) -> dict[Rule
     return denied
 
 
-async def _may(kube: Api, rule: Rule, verb: str, namespace: str) -> bool:
+async def _may(kube: ReviewApi, rule: Rule, verb: str, namespace: str) -> bool:
     from cloud.kube import RESOURCES
 
     resource, _, subresource = rule.resource.partition("/")

@@ -1,4 +1,4 @@
-"""The checks of a proxy driver, at the socket where its sidecars come."""
+"""The checks of a proxy driver, at its sidecars' socket."""
 
 import asyncio
 import os
@@ -12,14 +12,14 @@ from common.status import Code, Status, code_name
 
 _LOG = "look at the proxy driver's log"
 _NO_ANSWER = {Code.UNAVAILABLE, Code.DEADLINE_EXCEEDED}
-"""What a call ends with that never got to the vendor's driver, or whose answer never got back."""
+"""The codes of a call that did not reach the vendor's driver, or whose answer was lost."""
 
 _OF_ALL = "GetCapacity would have to ask all"
-"""How the hub refuses a question that is for all nodes (`common.errors.NotWhole`)."""
+"""The beginning of the hub's refusal of a call about all nodes (`common.errors.NotWhole`)."""
 
 
 async def examine(socket: Path, *, limit_s: float) -> list[Result]:
-    """Look at the proxy driver that serves there."""
+    """Check the proxy driver at this socket."""
     connected = connections(socket, os.fsdecode(await asyncio.to_thread(UNIX_TABLE.read_bytes)))
     first = check_socket(socket, start=f"csi-bridge driver, with --endpoint=unix://{socket}", private=True)
 
@@ -51,7 +51,7 @@ async def examine(socket: Path, *, limit_s: float) -> list[Result]:
 
 
 def check_unknown(driver: str, status: Status) -> Finding:
-    """Why a proxy driver is not ready: it has never been told of its driver. A call says what is in the way."""
+    """The finding for a proxy driver that does not know its driver yet; `status`, of a call, has the reason."""
     why = f": {status.message}" if status.code in _NO_ANSWER else ""
     return wrong(
         f"the proxy driver has not been told of driver {driver} yet, so its sidecars wait{why}",
@@ -69,7 +69,7 @@ def check_sidecars(connected: int, socket: Path) -> Finding:
 
 
 def check_call(status: Status) -> Finding:
-    """Whether a call gets to the vendor's driver. What the driver says to it does not matter."""
+    """Whether a call reaches the vendor's driver. The driver may answer with an error."""
     if status.message.startswith(_OF_ALL):
         return ok("a call gets to the hub; the driver runs on several nodes, so the hub sends it to none (GetCapacity)")
     if status.code in _NO_ANSWER:

@@ -1,4 +1,4 @@
-"""A socket: whether somebody listens on it, who, who else may, and how many are connected."""
+"""A socket: finds its listener, its permissions and its connections."""
 
 import errno
 import socket
@@ -19,13 +19,13 @@ LOOK_AT_LOG = "look at its log"
 
 
 def check_socket(path: Path, *, start: str, private: bool, log: str = LOOK_AT_LOG) -> Finding:
-    """Whether somebody listens there.
+    """Whether a process listens on a socket.
 
     Args:
         path: the socket.
-        start: what listens there when it runs, with its flag.
-        private: whether nobody but its user and group should be able to connect.
-        log: how to read the log of that.
+        start: the command that should listen there, with its flag.
+        private: whether only the socket's user and group should be able to connect.
+        log: the advice how to read that command's log.
     """
     try:
         found = path.stat()
@@ -45,7 +45,7 @@ def check_socket(path: Path, *, start: str, private: bool, log: str = LOOK_AT_LO
 
 
 def answers(path: Path) -> bool:
-    """Whether somebody listens there. A full queue is an answer as well."""
+    """Whether a process listens on a socket. A full queue counts as an answer."""
     with socket.socket(socket.AF_UNIX) as probe:
         probe.settimeout(1.0)
         try:
@@ -55,11 +55,11 @@ def answers(path: Path) -> bool:
 
 
 def connections(path: Path, table: str) -> int:
-    """How many are connected to a socket: the ends that it has accepted carry its path.
+    """The number of connections to a socket: each accepted end has its path.
 
     Args:
-        path: as it was bound.
-        table: `UNIX_TABLE`, as `os.fsdecode` gives it: Num RefCount Protocol Flags Type St Inode Path.
+        path: the path as it was bound.
+        table: `UNIX_TABLE`, decoded with `os.fsdecode`: Num RefCount Protocol Flags Type St Inode Path.
     """
     rows = (line.split(maxsplit=7) for line in table.split("\n"))
     return sum(len(row) == 8 and row[5] == _CONNECTED and row[7] == str(path) for row in rows)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from cloud.placement.fleet import Fleet, Member
-from cloud.sync.source import Source
+from cloud.sources.source import Source
 from common.node_selector import choices, selects
 from common.objects import Ref
 

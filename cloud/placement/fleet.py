@@ -21,7 +21,7 @@ _RPC = ControllerServiceCapability.RPC
 
 
 class Nodes(Protocol):
-    """What is asked of `cloud.nodes.Nodes`."""
+    """What is asked of `cloud.edge_nodes.Nodes`."""
 
     def with_driver(self, driver: str) -> Collection[str]:
         """The nodes that have reported a driver, connected or not."""

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from google.protobuf.message import DecodeError, Message
 
-from cloud.nodes import Call, Reply
+from cloud.edge_nodes import Call, Reply
 from cloud.placement.requests import SNAPSHOT, VOLUME, Thing
 from common.csi.csi_pb2 import ControllerServiceCapability
 from common.csi.methods import METHODS
@@ -39,7 +39,7 @@ async def take(call: Callable[[str, Call], Reply], driver: str, node: str, kind:
     """Everything of a kind that the driver has on a node.
 
     Args:
-        call: sends a call to a node (`cloud.nodes.Nodes.call`).
+        call: sends a call to a node (`cloud.edge_nodes.Nodes.call`).
         driver: the driver's name.
         node: the node.
         kind: one of `LISTED_BY`.

@@ -32,26 +32,27 @@ from typing import NamedTuple
 from cloud.losses import Losses
 from cloud.placement.claims import Attempt, Claim
 from cloud.placement.requests import Thing
-from common.database import Schema, open_database
+from common.database import Schema, open_database, transaction
 from common.errors import PlacementNotKept, SettingsError
 
 log = logging.getLogger("csi_bridge.hub.ledger")
 
 _SCHEMA = Schema(
-    1,
+    "hub",
     (
-        """CREATE TABLE IF NOT EXISTS claims (
-            driver TEXT NOT NULL, name TEXT NOT NULL, node TEXT NOT NULL, PRIMARY KEY (driver, name)
-        ) STRICT, WITHOUT ROWID""",
-        """CREATE TABLE IF NOT EXISTS things (
-            driver TEXT NOT NULL, kind TEXT NOT NULL, id TEXT NOT NULL, node TEXT NOT NULL, name TEXT NOT NULL,
-            gone REAL NOT NULL, PRIMARY KEY (driver, kind, id, node)
-        ) STRICT, WITHOUT ROWID""",
-        """CREATE TABLE IF NOT EXISTS inventories (
-            driver TEXT NOT NULL, node TEXT NOT NULL, kind TEXT NOT NULL, PRIMARY KEY (driver, node, kind)
-        ) STRICT, WITHOUT ROWID""",
+        (
+            """CREATE TABLE IF NOT EXISTS claims (
+                driver TEXT NOT NULL, name TEXT NOT NULL, node TEXT NOT NULL, PRIMARY KEY (driver, name)
+            ) STRICT, WITHOUT ROWID""",
+            """CREATE TABLE IF NOT EXISTS things (
+                driver TEXT NOT NULL, kind TEXT NOT NULL, id TEXT NOT NULL, node TEXT NOT NULL, name TEXT NOT NULL,
+                gone REAL NOT NULL, PRIMARY KEY (driver, kind, id, node)
+            ) STRICT, WITHOUT ROWID""",
+            """CREATE TABLE IF NOT EXISTS inventories (
+                driver TEXT NOT NULL, node TEXT NOT NULL, kind TEXT NOT NULL, PRIMARY KEY (driver, node, kind)
+            ) STRICT, WITHOUT ROWID""",
+        ),
     ),
-    owner="hub",
 )
 
 _GONE_S = 3_600.0
@@ -489,7 +490,7 @@ class Ledger:
         return _claim_statement(claim) if claim is not None and claim.is_tried else (_FREE, key)
 
     def _commit(self, statements: list[_Statement]) -> None:
-        with self._database:
+        with transaction(self._database):
             for statement, values in statements:
                 self._database.execute(statement, values)
 

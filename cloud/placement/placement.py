@@ -31,7 +31,7 @@ from enum import StrEnum
 from functools import partial
 from typing import Final, Protocol
 
-from cloud.nodes import Call, Reply
+from cloud.edge_nodes import Call, Reply
 from cloud.placement import fleet as fleets
 from cloud.placement.affinity import Affinity, Fit
 from cloud.placement.capabilities import merged
@@ -84,7 +84,7 @@ class Mode(StrEnum):
 
 
 class Nodes(fleets.Nodes, Protocol):
-    """What is asked of `cloud.nodes.Nodes`."""
+    """What is asked of `cloud.edge_nodes.Nodes`."""
 
     def check(self, name: str, driver: str) -> None:
         """Whether a driver's call could be sent to a node now."""
@@ -561,7 +561,7 @@ class _Outcome:
 
 
 class _PlacedReply:
-    """A node's reply (`cloud.nodes.Reply`) whose outcome is kept before its status is told."""
+    """A node's reply (`cloud.edge_nodes.Reply`) whose outcome is kept before its status is told."""
 
     def __init__(self, reply: Reply, outcome: _Outcome) -> None:
         self._reply, self._outcome = reply, outcome

@@ -28,12 +28,12 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TypeVar
 
-from cloud.sync import pods, volumeattachments
-from cloud.sync.fields import Body
-from cloud.sync.kinds import KINDS
-from cloud.sync.persistentvolumes import is_claimed_by
-from cloud.sync.source import Source
-from cloud.sync.tokens import TokenRequest, request_of
+from cloud.kinds import pods, volumeattachments
+from cloud.kinds.fields import Body
+from cloud.kinds.persistentvolumes import is_claimed_by
+from cloud.kinds.table import KINDS
+from cloud.kinds.tokens import TokenRequest, request_of
+from cloud.sources.source import Source
 from common.objects import Object, Ref, Stamp, encode_body
 
 _K = TypeVar("_K")

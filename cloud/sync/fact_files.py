@@ -19,11 +19,11 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from cloud.sync.binding import ClaimStatus, Told
-from cloud.sync.documents import read_yaml, write_yaml
+from cloud.kinds.fields import is_name
+from cloud.kinds.kind_rules import pick
+from cloud.sources.manifests.binding import ClaimStatus, Told
+from cloud.sources.manifests.documents import read_yaml, write_yaml
 from cloud.sync.fact_kinds import NAMESPACED_KINDS, NODE_KINDS, UID, VERSION, Fact, check_ref, keep
-from cloud.sync.fields import is_name
-from cloud.sync.kind_rules import pick
 from common.errors import SettingsError
 from common.objects import Ref, Stamp
 from common.quantity import parse_bytes

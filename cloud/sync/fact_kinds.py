@@ -5,23 +5,20 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from cloud.sync.fields import Body, FieldError, Fields, is_label, is_name, is_uid
-from cloud.sync.kind_rules import pick, quantities, without_empty
-from cloud.sync.persistentvolumeclaims import CONDITION, check_status
+from cloud.kinds.fields import Body, FieldError, Fields, is_label, is_name, is_uid
+from cloud.kinds.kind_rules import pick, quantities, without_empty
+from cloud.kinds.persistentvolumeclaims import CONDITION, check_status
+from common import pod_fact
 from common.objects import Object, Ref, Stamp, encode_body
 
 MOST_FACT_BYTES: Final = {
     "CSINode": 256 * 1024,
     "Node": 256 * 1024,
     "PersistentVolumeClaim": 16 * 1024,
-    "Pod": 16 * 1024,
+    "Pod": pod_fact.MOST_BYTES,
     "Event": 16 * 1024,
 }
 """By kind: a CSINode of a hundred drivers has 20 KiB; the others, of which a node has thousands, at most 6."""
-
-MOUNTED: Final = "csi-bridge.io/VolumesMounted"
-RELEASED: Final = "csi-bridge.io/VolumesReleased"
-"""The conditions of pods that a node tells: it has its volumes; it is over, and nothing of them is left."""
 
 VERSION: Final = "csi-bridge.io/fact-version"
 UID: Final = "csi-bridge.io/fact-uid"
@@ -150,16 +147,29 @@ def _kept_pod(fields: Fields, _ref: Ref) -> dict[str, Any]:
     metadata = fields.part("metadata", required=True)
     metadata.text("uid", required=True)
     uid = metadata.uid("uid")
-    conditions = fields.part("status", required=True).parts("conditions", required=True)
+    status = fields.part("status", required=True)
+    conditions = status.parts("conditions", required=True)
     for condition in conditions:
-        condition.text("type", required=True, allowed=(MOUNTED, RELEASED))
+        condition.text("type", required=True, allowed=(pod_fact.MOUNTED, pod_fact.RELEASED))
         condition.text("status", required=True, allowed=("True", "False"))
         for name in ("reason", "message"):
             condition.text(name)
     if len({condition.body["type"] for condition in conditions}) < len(conditions):
-        fields.part("status").refuse("conditions", "has a condition twice")
-    kept = [pick(condition.body, "type", "status", "reason", "message") for condition in conditions]
-    return {"metadata": {"uid": uid}, "status": {"conditions": kept}}
+        status.refuse("conditions", "has a condition twice")
+    kept = {"conditions": [pick(condition.body, "type", "status", "reason", "message") for condition in conditions]}
+    if status.has("volumes"):
+        kept["volumes"] = [_kept_volume(volume) for volume in status.parts("volumes")]
+        if len({volume["name"] for volume in kept["volumes"]}) < len(kept["volumes"]):
+            status.refuse("volumes", "has a volume twice")
+    return {"metadata": {"uid": uid}, "status": kept}
+
+
+def _kept_volume(volume: Fields) -> dict[str, Any]:
+    """A volume of a pod. Its state may be one that only a newer version knows."""
+    volume.text("name")
+    volume.text("state", required=True)
+    volume.text("reason")
+    return {"name": "", **pick(volume.body, "name", "state", "reason")}
 
 
 def _kept_event(fields: Fields, ref: Ref) -> dict[str, Any]:

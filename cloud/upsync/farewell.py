@@ -11,8 +11,8 @@ Rules:
 from typing import Final
 
 from cloud.kube import RESOURCES, Body, KubeError
-from cloud.upsync.api import Api
 from cloud.upsync.ownership import find, is_made
+from cloud.upsync.write_api import WriteApi
 from common.objects import Ref
 
 KIND: Final = "Farewell"
@@ -24,7 +24,7 @@ _NODES: Final = RESOURCES["Node"]
 class Farewell:
     """Deletes Nodes."""
 
-    def __init__(self, api: Api) -> None:
+    def __init__(self, api: WriteApi) -> None:
         """Nothing is deleted yet."""
         self._api = api
 

@@ -14,8 +14,8 @@ from typing import Final
 
 from cloud.kube import RESOURCES, Body
 from cloud.node_marks import AGENT, EDGE
-from cloud.upsync.api import Api
 from cloud.upsync.ownership import find, is_made, unmarked
+from cloud.upsync.write_api import WriteApi
 from common.objects import Ref
 
 KIND: Final = "Kubelet"
@@ -25,7 +25,7 @@ KIND: Final = "Kubelet"
 class HandOver:
     """Hands nodes over."""
 
-    def __init__(self, api: Api) -> None:
+    def __init__(self, api: WriteApi) -> None:
         """Nothing is handed over yet."""
         self._api = api
 

@@ -23,8 +23,9 @@ from datetime import UTC, datetime
 from typing import Final
 
 from cloud.kube import RESOURCES, Body, KubeError
-from cloud.upsync.api import Api
 from cloud.upsync.ownership import find, is_made
+from cloud.upsync.write_api import WriteApi
+from common.backoff import Backoff
 from common.errors import timestamp
 
 log = logging.getLogger("csi_bridge.hub.heartbeats")
@@ -42,11 +43,14 @@ _LEASE_S: Final = 40
 _STATUS_S: Final = 300.0
 """Between two writings of the same condition: the kubelet's `nodeStatusReportFrequency`."""
 
-_FIRST_PAUSE_S: Final = 1.0
-"""After a failure; it doubles up to `_EVERY_S`."""
 
-_JITTER: Final = 0.9, 1.0
-"""A pause lasts this part of what it should at least and at most, so that nodes that came together drift apart."""
+def _spread(pause_s: float) -> float:
+    """At least nine tenths of a pause, so that nodes that came together drift apart."""
+    return pause_s * random.uniform(0.9, 1.0)  # noqa: S311  # no secret
+
+
+_BACKOFF: Final = Backoff(first_s=1.0, most_s=_EVERY_S, jitter=_spread)
+"""After a failure. A success is followed by `_EVERY_S`, spread in the same way."""
 
 _WRITES_PER_S: Final = 200.0
 """At most, of all nodes together; beyond 2,000 nodes as many as they are in ten seconds."""
@@ -83,7 +87,7 @@ class Heartbeats:
 
     def __init__(
         self,
-        api: Api,
+        api: WriteApi,
         *,
         now: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
@@ -144,8 +148,7 @@ class Heartbeats:
         failures = 0
         while True:
             failures = 0 if await self._try(node, heart) else failures + 1
-            pause_s = min(_EVERY_S, _FIRST_PAUSE_S * 2 ** min(failures - 1, 16)) if failures else _EVERY_S
-            await self._pause(pause_s * random.uniform(*_JITTER))  # noqa: S311  # no secret
+            await self._pause(_BACKOFF.wait_s(failures) if failures else _spread(_EVERY_S))
 
     async def _try(self, node: str, heart: _Heart) -> bool:
         """One heartbeat. Whether there was one; a Node that is missing, or is not the hub's, has none."""

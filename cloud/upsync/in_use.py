@@ -1,8 +1,9 @@
 """What is in use: the volumes that stand in each Node's `status.volumesInUse`, as far as the hub knows; and who waits.
 
-An agent stages a volume for the first time when it has heard that the volume stands there (RULE C12). What the hub
-knows is of its present life: whether an earlier one wrote what it had stored, only the API server can say. While a
-request is under way, and after one without an answer, only that stands there which does so before it and after it.
+An agent stages a volume for the first time when the hub has confirmed that the volume stands there
+(docs/csi-contract.md#volumesinuse-comes-before-staging). What the hub knows is of its present life: whether an earlier
+one wrote what it had stored, only the API server can say. While a request is under way, and after one without an
+answer, only that stands there which does so before it and after it.
 """
 
 import asyncio

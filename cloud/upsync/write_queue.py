@@ -16,6 +16,7 @@ from functools import partial
 from typing import Final, Generic, TypeVar
 
 from cloud.kube import KubeError
+from common.backoff import Backoff
 
 log = logging.getLogger("csi_bridge.hub.upsync")
 
@@ -30,7 +31,7 @@ _OBJECTS_OWN: Final = {400, 422}
 _AT_ONCE: Final = 8
 """Keys that are worked on at once: the API server is everybody's."""
 
-_FIRST_PAUSE_S, _MOST_PAUSE_S = 0.5, 60.0
+_BACKOFF: Final = Backoff(first_s=0.5, most_s=60.0)
 """Between two tries of one key."""
 
 
@@ -95,7 +96,7 @@ class WriteQueue(Generic[K]):
             while key in self._added:
                 failures = 0 if await self._try(key) else failures + 1
                 if failures:
-                    await self._pause(min(_MOST_PAUSE_S, _FIRST_PAUSE_S * 2 ** min(failures - 1, 16)))
+                    await self._pause(_BACKOFF.wait_s(failures))
         finally:
             if self._tasks.get(key) is asyncio.current_task():
                 del self._tasks[key]

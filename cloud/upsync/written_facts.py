@@ -5,8 +5,9 @@ Rules:
 * A fact is on the hub's disk before it is acknowledged, so nothing is lost while the API server is away: it is written
   later. What was told before the hub's start is looked at again.
 * A Node is acknowledged when all that is in use stands in Kubernetes: an agent stages a volume for the first time only
-  when its node's `volumesInUse` is where the attach-detach controller sees it (RULE C12). What the node tells after
-  that waits there meanwhile, for its facts are stored one after another; so nothing else is waited for.
+  when the attach-detach controller can see its node's `volumesInUse`
+  (docs/csi-contract.md#volumesinuse-comes-before-staging). What the node tells after that waits there meanwhile, for
+  its facts are stored one after another; so nothing else is waited for.
 * Each kind has a queue of its own: Events that the API server does not take hold up no Node.
 * Events are written from memory: one that is lost with the hub is lost.
 * Of a node that a kubelet serves nothing is written any more; what its agent told before is void.
@@ -21,10 +22,10 @@ from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from typing import Any, Final, Protocol
 
+from cloud.kinds.fields import Body
+from cloud.kinds.pods import claim_names, node_of
 from cloud.kube import KubeError
 from cloud.sync.fact_kinds import NODE_KINDS, Fact, read_fact
-from cloud.sync.fields import Body
-from cloud.sync.pods import claim_names, node_of
 from cloud.upsync import farewell, handover
 from cloud.upsync.in_use import InUse
 from cloud.upsync.write_queue import WriteQueue

@@ -1,4 +1,4 @@
-"""The CSI 1.13 contract: our own csi.proto, the code generated from it, and a table of its methods.
+"""The CSI 1.13 contract: a csi.proto, the code generated from it, and a table of its methods.
 
 Read `csi.proto` for the messages. The bridge forwards every method under `/csi.v1.` as bytes, also one that is not in
 the table.

@@ -1,4 +1,4 @@
-"""A CSI method: its path, its message types, and whether it streams. Derived from csi.proto, never written by hand."""
+"""A CSI method: its path, its message types, and whether it streams. All are derived from csi.proto."""
 
 from dataclasses import dataclass
 
@@ -19,7 +19,7 @@ class Method:
     """One RPC of csi.proto.
 
     Attributes:
-        path: what gRPC calls it, e.g. `/csi.v1.Controller/CreateVolume`.
+        path: its gRPC path, e.g. `/csi.v1.Controller/CreateVolume`.
         request: the request's message class.
         response: the message class of the answer, or of each message of the answer's stream.
         streaming: whether the answer is a stream (SnapshotMetadata).
@@ -55,8 +55,8 @@ def is_csi(path: str) -> bool:
 
 
 def is_controller_side(path: str) -> bool:
-    """Whether a proxy driver carries this path: all of CSI but the Node service, which acts on the node that it is at.
+    """Whether a proxy driver carries this path: all of CSI, except the Node service, which acts on its own node.
 
-    Of that, NodeGetCapabilities alone is asked in the cloud, by the resizer (RULE A7).
+    Of the Node service it carries NodeGetCapabilities (docs/csi-contract.md#the-resizer-asks-for-node-capabilities).
     """
     return path.startswith(PREFIX) and (not path.startswith(_NODE_SERVICE) or path == _NODE_GET_CAPABILITIES)

@@ -2,13 +2,12 @@
 
 Rules:
 
-* A status is the vendor's only if the vendor sent it, in trailers, on a connection that lived on. Everything else
-  raises a `VendorConnectionError` (design section 5).
-* The connection is dialled when first needed, and again when it died or when the socket's file is another one (the
-  driver restarted). It sends no keepalive pings: grpc-go punishes them.
-* A new connection is asked who is there before it is used, and keeps that name: a call for a driver that another one
-  has replaced behind the same path is never sent.
-* One dial at a time; after a failure the next waits up to a second, unless the socket's file changed meanwhile.
+* A status is the vendor's only if the vendor sent it in trailers, on a connection that lived on. Any other end of a
+  call raises a `VendorConnectionError` (docs/csi-contract.md#a-final-code-makes-a-sidecar-forget).
+* The channel dials at the first call. It dials again after the connection has died, or when the socket's file has
+  changed because the driver restarted. It sends no keepalive pings: grpc-go closes connections for them.
+* On each new connection the channel first asks for the driver's name. It sends no call for another driver there.
+* There is one dial at a time. After a failure the next one waits up to a second, unless the socket's file has changed.
 """
 
 import asyncio
@@ -17,6 +16,7 @@ import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+from common.backoff import Backoff
 from common.parsers import LONGEST_SOCKET_PATH_BYTES
 from common.relay.client_call import ClientCall
 from common.relay.client_connection import ClientConnection
@@ -25,15 +25,14 @@ from common.sockets import FileId, file_id
 
 __all__ = ["Ask", "Channel", "ClientCall"]
 
-FIRST_BACKOFF_S = 0.02
-LAST_BACKOFF_S = 1.0
-"""Between dials that fail. A driver that comes back is found within a second, like by the sidecars (contract A.1)."""
+_REDIAL = Backoff(first_s=0.02, most_s=1.0)
+"""The waits between failing dials. As with sidecars, a driver that comes back is found within a second."""
 
 _OPEN_ATTEMPTS = 3
-"""A driver may close a connection between our look at it and the call; not three times."""
+"""A driver may close the connection just before a call begins, but not three times in a row."""
 
 Ask = Callable[[str, bytes], ClientCall]
-"""A call of a method with a request, on one connection."""
+"""Makes a call of a method with a request, on one connection."""
 
 
 async def _anyone(_ask: Ask) -> str:
@@ -57,14 +56,14 @@ class Channel:
         connect_timeout_s: float = 5.0,
         who_timeout_s: float = 10.0,
     ) -> None:
-        """Make one; nothing is dialled yet.
+        """A channel that has not dialled yet.
 
         Args:
             path: the driver's socket.
             max_message_bytes: largest message of an answer.
-            who: asks a new connection who is there; a `ValueError` of it says in words why that is unknown.
-            connect_timeout_s: bound on the dial and the exchange of HTTP/2 settings, together.
-            who_timeout_s: bound on `who`.
+            who: asks for the driver's name on a new connection; raises `ValueError` with a reason in words.
+            connect_timeout_s: limit for the dial and the exchange of HTTP/2 settings together.
+            who_timeout_s: limit for that question.
         """
         self.path = str(path)
         self.max_message_bytes = max_message_bytes
@@ -76,7 +75,7 @@ class Channel:
         self._dial: asyncio.Task[ClientConnection | VendorUnreachable] | None = None
         self._dialled_file_id: FileId = None
         self._failed: VendorUnreachable | None = None
-        self._backoff_s = 0.0
+        self._failures = 0
         self._retry_at_s = 0.0
         self._connections: set[ClientConnection] = set()
         self._closed = False
@@ -87,18 +86,18 @@ class Channel:
         return self._connection is not None and self._connection.usable
 
     def call(self, method: str, request: bytes, *, timeout_s: float | None = None, to: str = "") -> ClientCall:
-        """Prepare a call; it starts when its first message is awaited.
+        """A call, which starts when its first message is awaited.
 
         Args:
             method: the path, e.g. `/csi.v1.Controller/CreateVolume`.
             request: the request message.
-            timeout_s: what is left of the caller's time; the driver is told, nothing is cut here.
-            to: who it is for; empty for whoever is there.
+            timeout_s: the caller's remaining time, for the driver. The channel itself sets no limit.
+            to: the name of the driver that the call is for; empty for any.
         """
         return ClientCall(self, method, request, timeout_s, to)
 
     async def close(self) -> None:
-        """Close the connections; calls under way fail."""
+        """Close the connections; running calls fail."""
         self._closed = True
         self._connection = None
         for connection in list(self._connections):
@@ -109,16 +108,16 @@ class Channel:
             await next(iter(self._connections)).gone.wait()
 
     async def open(self, call: ClientCall) -> ClientConnection:
-        """Send a call's request on the current connection (what `ClientCall` needs).
+        """Send a call's request on the current connection (`client_call.Opener`).
 
         Raises:
-            VendorUnreachable: there is no connection to be had.
-            VendorReplaced: another driver than the one that the call is for is there.
+            VendorUnreachable: no connection could be made.
+            VendorReplaced: another driver than the call's serves the socket.
         """
         for _ in range(_OPEN_ATTEMPTS):
             connection = self._current() or await self._dialled()
             if call.to and connection.name != call.to:
-                self._renew()  # the next call asks again who is there
+                self._renew()  # the next call asks for the name again
                 raise VendorReplaced(self.path, connection.name)
             if await connection.begin(call):
                 return connection
@@ -134,13 +133,13 @@ class Channel:
         return None
 
     def _renew(self) -> None:
-        """Take the connection for no more calls; those on it go on."""
+        """Use the connection for no more calls; running ones go on."""
         if self._connection is not None:
             self._connection.retire()
             self._connection = None
 
     async def _dialled(self) -> ClientConnection:
-        """The connection of the dial under way, which all waiting calls share."""
+        """The connection of the present dial, which all waiting calls share."""
         if self._dial is None:
             self._refuse_during_backoff()
             self._dial = asyncio.get_running_loop().create_task(self._connect(), name=f"dial {self.path}")
@@ -159,10 +158,10 @@ class Channel:
             dialled.shut()
         elif isinstance(dialled, VendorUnreachable):
             self._failed = dialled
-            self._backoff_s = min(max(2 * self._backoff_s, FIRST_BACKOFF_S), LAST_BACKOFF_S)
-            self._retry_at_s = asyncio.get_running_loop().time() + self._backoff_s
+            self._failures += 1
+            self._retry_at_s = asyncio.get_running_loop().time() + _REDIAL.wait_s(self._failures)
         else:
-            self._failed, self._backoff_s = None, 0.0
+            self._failed, self._failures = None, 0
             self._connection, self._file_id = dialled, self._dialled_file_id
 
     def _refuse_during_backoff(self) -> None:
@@ -211,7 +210,7 @@ class Channel:
         return connection
 
     def _why(self, error: Exception, *, accepted: bool) -> str:
-        """What went wrong with a dial, for people."""
+        """The reason why a dial failed, for people."""
         if isinstance(error, VendorUnreachable):
             return error.why
         if isinstance(error, TimeoutError):
@@ -223,7 +222,7 @@ class Channel:
 
 
 class _Alone:
-    """Opens calls on a connection that the channel has not taken over yet (`client_call.Opener`)."""
+    """Opens calls on a connection that the channel does not use yet (`client_call.Opener`)."""
 
     def __init__(self, path: str, max_message_bytes: int, connection: ClientConnection) -> None:
         self.path = path

@@ -1,4 +1,4 @@
-"""A client call: one RPC of ours at the vendor's driver, its messages and its end."""
+"""A client call: one RPC to the vendor's driver, its messages and its end."""
 
 import asyncio
 from collections import deque
@@ -20,27 +20,28 @@ from common.relay.metadata import is_grpc, status_of
 from common.status import Status
 
 _PAUSES_S = (0.0, 0.01, 0.03, 0.1, 0.3)
-"""Before each new try of a call that the driver did not begin: it restarts, or counts its streams later than we."""
+"""The pauses before the attempts of a call that the driver did not begin. It may be restarting, or it has not noticed
+yet that other streams have ended."""
 
 
 class Opener(Protocol):
-    """What a call needs before it has a stream."""
+    """Gives a call its stream."""
 
     path: str
     max_message_bytes: int
 
     async def open(self, call: "ClientCall") -> "Stream":
-        """Give the call a stream; its request is on its way then."""
+        """Send the call's request, and return its stream."""
 
 
 class Stream(Protocol):
-    """What a call needs of its connection once it has a stream."""
+    """The connection of a call that has a stream."""
 
     def consumed(self, call: "ClientCall", flow_bytes: int) -> None:
-        """Let the driver send as much again."""
+        """Let the driver send as many bytes again."""
 
     def cancel(self, call: "ClientCall") -> None:
-        """Give the call up."""
+        """Cancel the call."""
 
     async def believe(self, status: Status) -> None:
         """Raise `VendorStatusDoubtful` if a status is not the vendor's own."""
@@ -49,15 +50,15 @@ class Stream(Protocol):
 class ClientCall:
     """One call: iterate over it for the answer's messages, then read `status`. Or await `unary`.
 
-    It starts with the first message asked for. Whoever stops early calls `cancel`; cancelling the task that awaits a
-    message cancels the call as well (RST_STREAM CANCEL).
+    It starts when the first message is awaited. To stop early, call `cancel`. Cancelling the task that awaits a message
+    cancels the call as well (RST_STREAM CANCEL).
 
     Attributes:
         method: the path, e.g. `/csi.v1.Controller/CreateVolume`.
         request: the request message.
-        timeout_s: sent as `grpc-timeout`; nothing is cut on our side when it passes.
-        to: who it is for; empty for whoever is there.
-        stream_id: of the HTTP/2 stream, 0 before there is one.
+        timeout_s: sent as `grpc-timeout`; the client itself sets no limit.
+        to: the name of the driver that the call is for; empty for any.
+        stream_id: the id of the HTTP/2 stream, 0 before there is one.
     """
 
     def __init__(self, opener: Opener, method: str, request: bytes, timeout_s: float | None, to: str = "") -> None:
@@ -91,10 +92,10 @@ class ClientCall:
         return self
 
     async def __anext__(self) -> bytes:
-        """The next message; ends once the driver has sent its status.
+        """The next message; the iteration ends with the driver's status.
 
         Raises:
-            VendorConnectionError: the call has no status of the vendor's.
+            VendorConnectionError: the call has no status of the vendor.
         """
         if (message := await self._next()) is None:
             raise StopAsyncIteration
@@ -117,7 +118,7 @@ class ClientCall:
         return self.status, first
 
     def cancel(self) -> None:
-        """Give the call up: the driver gets RST_STREAM (CANCEL). Nothing happens if it is over."""
+        """Cancel the call with RST_STREAM (CANCEL), unless it is over."""
         if not self._ended or isinstance(self._error, VendorStreamRefused):
             if self._stream is not None:
                 self._stream.cancel(self)
@@ -126,11 +127,11 @@ class ClientCall:
         self._messages.clear()
 
     async def __aenter__(self) -> Self:
-        """Leaving the block cancels what is still under way."""
+        """A block that cancels the call at its end, if it is still running."""
         return self
 
     async def __aexit__(self, *_exc: object) -> None:
-        """Cancel what is still under way."""
+        """Cancel the call if it is still running."""
         self.cancel()
 
     # The reader's side.
@@ -149,7 +150,7 @@ class ClientCall:
             await self._wait()
 
     async def _begin_again(self, error: VendorConnectionError) -> None:
-        """Send a call once more that the driver refused to begin; any other error is the end."""
+        """Send the call again if the driver refused to begin it; raise any other error."""
         if not isinstance(error, VendorStreamRefused) or self._has_headers or self._refusals == len(_PAUSES_S):
             raise error
         await asyncio.sleep(_PAUSES_S[self._refusals])
@@ -188,14 +189,14 @@ class ClientCall:
     # The connection's side. Each returns at once.
 
     def fail(self, error: VendorConnectionError) -> None:
-        """The call is over without a status."""
+        """End the call without a status."""
         if not self._ended:
             self._ended = True
             self._error = error
             self._wake()
 
     def headers_received(self, headers: list[Header], *, ended: bool) -> None:
-        """Response headers, or trailers."""
+        """Take response headers or trailers (`ended`)."""
         if not self._has_headers:
             fields = dict(headers)
             status = fields.get(b":status", b"")
@@ -211,7 +212,7 @@ class ClientCall:
             self._trailers_received(headers)
 
     def data_received(self, data: memoryview, flow_bytes: int, *, ended: bool) -> None:
-        """Bytes of the answer's messages."""
+        """Take bytes of the answer's messages."""
         if self._ended:
             return
         if not self._has_headers:
@@ -239,7 +240,7 @@ class ClientCall:
             self._wake()
 
     def _account(self, flow_bytes: int) -> None:
-        """Parts of a message are given back to the window at once, or a message above it would never become whole."""
+        """Give parts of a message back to the window at once: the message may be larger than the window."""
         if self._messages:
             self._unread_flow_bytes += flow_bytes
         elif self._stream is not None:
@@ -269,7 +270,7 @@ class ClientCall:
 
 
 def _not_grpc(http_status: bytes, content_type: bytes | None) -> str | None:
-    """Why response headers are not gRPC's, or None if they are."""
+    """The reason why response headers are not gRPC's, or None if they are."""
     if http_status != b"200":
         return f"answered with HTTP status {http_status[:20].decode('ascii', 'replace')}"
     if not is_grpc(content_type):

@@ -26,30 +26,31 @@ PROOF_OF_LIFE_S = 2.0
 """How long a driver may take to answer a PING after a status that a dying one could have sent."""
 
 SHUT_S = 1.0
-"""How long a connection that is shut waits for a driver to take what was written to it."""
+"""How long a connection that is being shut waits for the driver to read the written bytes."""
 
 LAST_WORDS_S = 0.05
-"""How long its GOAWAY may come after that: a driver that stops politely cancels its work first, answers INTERNAL and
-our PING, and only then says that it goes (grpc-go's GracefulStop)."""
+"""How long the driver's GOAWAY may come after that. A driver that stops gracefully first cancels its work, then answers
+INTERNAL and the PING, and sends GOAWAY last (grpc-go's GracefulStop)."""
 
 DYING_CODES = frozenset({Code.CANCELLED, Code.UNKNOWN, Code.RESOURCE_EXHAUSTED, Code.INTERNAL})
-"""What a driver whose work is being torn down answers. All but the first are final for some sidecar (contract, NF4)."""
+"""The codes that a stopping driver's library answers. All but the first are final for some sidecar
+(docs/csi-contract.md#a-final-code-makes-a-sidecar-forget)."""
 
 
 class ClientConnection(Pump):
     """One connection, from the dial to its end."""
 
     def __init__(self, path: str, on_closed: Callable[["ClientConnection"], None]) -> None:
-        """Make one for the loop to connect.
+        """A connection that the loop is to connect.
 
         Args:
             path: the driver's socket.
-            on_closed: told once, when the connection is over.
+            on_closed: called once, when the connection is over.
         """
         super().__init__(client=True)
         self.path = path
         self.name = ""
-        """Who is there, once the channel has asked."""
+        """The driver's name, once the channel has asked for it."""
         self.ready: asyncio.Future[None] = self._loop.create_future()
         self.retired = False
         self.gone = asyncio.Event()
@@ -72,7 +73,7 @@ class ClientConnection(Pump):
         self._close_if_idle()
 
     def shut(self) -> None:
-        """Close now; calls under way fail."""
+        """Close now; running calls fail."""
         self.retired = self._shut = True
         if self._transport is not None:
             self._transport.close()
@@ -84,7 +85,7 @@ class ClientConnection(Pump):
         """Open a stream for a call and send its request, once the driver's limit of streams allows.
 
         Returns:
-            False if the connection became useless before anything was written.
+            False if the connection became unusable before any byte was written.
         """
         while self.usable and len(self._calls) >= self._http2.peer_max_streams:
             turn = self._loop.create_future()
@@ -92,7 +93,7 @@ class ClientConnection(Pump):
             try:
                 await turn
             except asyncio.CancelledError:
-                self._admit()  # the turn may have been this caller's already
+                self._admit()  # this caller may have had its turn already
                 raise
         if not self.usable:
             return False
@@ -103,7 +104,7 @@ class ClientConnection(Pump):
         return True
 
     def _admit(self) -> None:
-        """Let as many waiting callers look again as there is room for; all of them if this connection takes no more."""
+        """Wake as many waiting callers as there is room for, or all of them if the connection takes no more calls."""
         room = self._http2.peer_max_streams - len(self._calls) if self.usable else len(self._queue)
         while self._queue and room > 0:
             turn = self._queue.popleft()
@@ -116,22 +117,22 @@ class ClientConnection(Pump):
         if call is not None:
             self._drop_outgoing(stream_id)
             self._admit()
-            self._loop.call_soon(self._close_if_idle)  # after the call, which may want a proof of life, has woken
+            self._loop.call_soon(self._close_if_idle)  # not now: the call may still need a PING on this connection
         return call
 
     def _close_if_idle(self) -> None:
         if self.retired and not self._calls and not self._pings.waiting and self._transport is not None:
             self._transport.close()
 
-    # What a call asks of its stream (`client_call.Stream`).
+    # `client_call.Stream`.
 
     def consumed(self, call: ClientCall, flow_bytes: int) -> None:
-        """Let the driver send as much again."""
+        """Let the driver send as many bytes again."""
         self._http2.consumed(call.stream_id, flow_bytes)
         self._flush_soon()
 
     def cancel(self, call: ClientCall) -> None:
-        """RST_STREAM (CANCEL)."""
+        """Cancel the call with RST_STREAM (CANCEL)."""
         if self._end(call.stream_id) is not None and self.open:
             self._http2.reset(call.stream_id, ErrorCode.CANCEL)
             self._flush()
@@ -139,11 +140,11 @@ class ClientConnection(Pump):
     async def believe(self, status: Status) -> None:
         """Raise unless a status is the vendor's own.
 
-        A driver that is torn down answers what it has under way with one of `DYING_CODES` before its connection ends;
-        one that lives answers a PING, and does not say that it is going.
+        When a driver stops, its library ends running calls with one of `DYING_CODES` before it closes the connection. A
+        driver that goes on answers a PING and sends no GOAWAY.
 
         Raises:
-            VendorStatusDoubtful: the text is a gRPC library's, or the connection did not outlive the call.
+            VendorStatusDoubtful: the text is a gRPC library's, or the driver was stopping.
         """
         name = code_name(status.code)
         if made_by_library(status.code, status.message):
@@ -177,13 +178,13 @@ class ClientConnection(Pump):
     # HTTP/2's side.
 
     def settings_received(self) -> None:
-        """The driver speaks HTTP/2: the connection is ready."""
+        """Mark the connection as ready: the driver speaks HTTP/2."""
         if not self.ready.done():
             self.ready.set_result(None)
         self._admit()
 
     def headers_received(self, stream_id: int, headers: list[Header], *, ended: bool) -> None:
-        """Response headers or trailers."""
+        """Give response headers or trailers to their call."""
         call = self._calls.get(stream_id)
         if call is None:
             return
@@ -192,7 +193,7 @@ class ClientConnection(Pump):
             self._answer_ended(stream_id)
 
     def body_received(self, stream_id: int, data: memoryview, flow_bytes: int, *, ended: bool) -> None:
-        """Bytes of an answer."""
+        """Give bytes of an answer to their call."""
         call = self._calls.get(stream_id)
         if call is None:
             return
@@ -201,13 +202,13 @@ class ClientConnection(Pump):
             self._answer_ended(stream_id)
 
     def _answer_ended(self, stream_id: int) -> None:
-        """The driver is done; a request that it did not want to read whole is given up."""
+        """End a call that the driver has answered. If it has not read the whole request, reset the stream."""
         if stream_id in self._outgoing:
             self._http2.reset(stream_id, ErrorCode.CANCEL)
         self._end(stream_id)
 
     def stream_reset(self, stream_id: int, code: int) -> None:
-        """The driver gave the call up."""
+        """End a call whose stream the driver has reset."""
         call = self._end(stream_id)
         if call is None:
             return
@@ -217,13 +218,13 @@ class ClientConnection(Pump):
             call.fail(VendorStreamReset(self.path, code, error_name(code)))
 
     def ping_acknowledged(self, data: bytes) -> None:
-        """The driver lives."""
+        """Wake the waiters for this PING: the driver is alive."""
         self._pings.acknowledged(data)
         self._ping_if_due()
         self._close_if_idle()
 
     def goaway_received(self, last_stream_id: int, code: int, debug: bytes) -> None:
-        """The driver takes no new calls; those above `last_stream_id` never began there."""
+        """Take no new calls here, as the driver asks. Calls above `last_stream_id` never began."""
         self.retired = self._leaving = True
         text = f"the driver is closing the connection (GOAWAY {error_name(code)}"
         text += f", {debug[:80].decode('utf-8', 'replace')})" if debug else ")"
@@ -236,7 +237,7 @@ class ClientConnection(Pump):
         self._close_if_idle()
 
     def closed(self, why: Exception | None) -> None:
-        """Every call under way has lost its driver."""
+        """End every running call: the connection is gone."""
         if not self.ready.done():
             self.ready.set_exception(VendorUnreachable(self.path, _before_settings(why)))
         for call in list(self._calls.values()):
@@ -258,11 +259,10 @@ class ClientConnection(Pump):
 
 
 class _Pings:
-    """Who waits for which proof of life.
+    """The waiters for the answer to a PING.
 
-    One PING is under way at a time, and a new one goes out only for a status that came after the last one did:
-    grpc-go's server counts pings that no frame of its own went before, and sends GOAWAY at the third (keepalive
-    enforcement).
+    One PING is under way at a time. A new one leaves only for a status that came after the last PING: grpc-go's server
+    counts pings without a frame of its own between them, and sends GOAWAY at the third (keepalive enforcement).
     """
 
     def __init__(self) -> None:

@@ -1,41 +1,42 @@
-"""What can go wrong between CSI Bridge and a gRPC peer, by who is at fault.
+"""A relay error: a fault between CSI Bridge and a gRPC peer.
 
     RelayError
     ├── FramingError                 a peer's gRPC message framing cannot be read
-    │   ├── MessageTooLarge          a length prefix above the limit
-    │   └── MessageCompressed        a compressed message, though nobody offered an encoding
+    │   ├── MessageTooLarge          a length prefix is above the limit
+    │   └── MessageCompressed        a message is compressed, although no encoding was offered
     ├── MalformedField               a gRPC header field cannot be read
     ├── Http2Error                   a peer broke HTTP/2; its connection ends
-    ├── PeerGone                     a stream ended before all that was for it had left
-    ├── ServerClosing                we are stopping: the call was refused or cut by our own server
-    └── VendorConnectionError        a call to the vendor's driver has no status of the vendor's
-        ├── VendorUnreachable        no connection: nothing of the call left this process
-        ├── VendorReplaced           another driver is there than the one that the call is for; nothing was sent
-        ├── VendorConnectionLost     the connection ended while the call was under way
-        ├── VendorStreamRefused      the driver said that it did not begin the call; tried again some times before
-        ├── VendorStreamReset        the driver's HTTP/2 server gave the call up
-        ├── VendorAnswerInvalid      the answer is not gRPC, or is cut short
+    ├── PeerGone                     a stream ended before all of its bytes had left
+    ├── ServerClosing                this server is stopping: it refused or cut the call
+    └── VendorConnectionError        a call to the vendor's driver ended without the vendor's status
+        ├── VendorUnreachable        no connection: no byte of the call left this process
+        ├── VendorReplaced           another driver than the call's serves the socket; nothing was sent
+        ├── VendorConnectionLost     the connection ended during the call
+        ├── VendorStreamRefused      the driver did not begin the call, not even at further attempts
+        ├── VendorStreamReset        the driver's HTTP/2 server reset the call
+        ├── VendorAnswerInvalid      the answer is not gRPC, or is incomplete
         ├── VendorAnswerTooLarge     a message of the answer is above the limit
-        └── VendorStatusDoubtful     a status that a gRPC library made, or that a dying driver sent
+        └── VendorStatusDoubtful     a gRPC library made the status, or a stopping driver sent it
 
-None of the `VendorConnectionError` family may reach a sidecar as a final code: what the driver did is unknown.
+No `VendorConnectionError` may reach a sidecar as a final code, because the call's outcome is unknown
+(docs/csi-contract.md#a-final-code-makes-a-sidecar-forget).
 """
 
 
 class RelayError(Exception):
-    """Base of everything the relay raises on purpose."""
+    """The base of the relay's errors."""
 
 
 class FramingError(RelayError):
-    """The bytes are not a gRPC length-prefixed message that we accept."""
+    """The bytes are not an acceptable length-prefixed message of gRPC."""
 
 
 class MessageTooLarge(FramingError):
     """A length prefix announces more than the limit.
 
     Attributes:
-        size_bytes: what the prefix says.
-        limit_bytes: what we accept.
+        size_bytes: the announced size.
+        limit_bytes: the limit.
     """
 
     def __init__(self, size_bytes: int, limit_bytes: int) -> None:
@@ -45,9 +46,9 @@ class MessageTooLarge(FramingError):
 
 
 class MessageCompressed(FramingError):
-    """A message says it is compressed.
+    """A message's flag says that it is compressed.
 
-    We offer no encoding, so no peer may compress (gRPC over HTTP/2, "Compression").
+    The relay offers no encoding, so no peer may compress (gRPC over HTTP/2, "Compression").
     """
 
     def __init__(self) -> None:
@@ -70,7 +71,7 @@ class Http2Error(RelayError):
     """The peer broke the HTTP/2 protocol (RFC 9113), or does not speak it.
 
     Attributes:
-        code: the HTTP/2 error code that our GOAWAY carries.
+        code: the HTTP/2 error code for the GOAWAY.
     """
 
     def __init__(self, text: str, code: int = 1) -> None:
@@ -79,21 +80,21 @@ class Http2Error(RelayError):
 
 
 class PeerGone(RelayError):
-    """The stream, or its connection, is over: what was sent on it reaches nobody."""
+    """The stream or its connection is over, so the caller cannot get the message."""
 
     def __init__(self) -> None:
         super().__init__("the caller is gone")
 
 
 class ServerClosing(RelayError):
-    """Our own server is stopping."""
+    """This process's server is stopping."""
 
     def __init__(self) -> None:
         super().__init__("CSI Bridge is stopping")
 
 
 class VendorConnectionError(RelayError):
-    """A call to the vendor's driver ended without a status that is the vendor's own.
+    """A call to the vendor's driver ended without the vendor's own status.
 
     Attributes:
         path: the driver's socket.
@@ -110,7 +111,7 @@ class VendorUnreachable(VendorConnectionError):
     """There is no usable connection to the driver's socket.
 
     Attributes:
-        why: the cause, for people.
+        why: the reason, for people.
     """
 
     def __init__(self, path: str, why: str) -> None:
@@ -119,10 +120,10 @@ class VendorUnreachable(VendorConnectionError):
 
 
 class VendorReplaced(VendorConnectionError):
-    """Another driver answers at the socket than the one that the call is for.
+    """Another driver than the call's answers at the socket.
 
     Attributes:
-        name: what the one that is there calls itself.
+        name: the other driver's name.
     """
 
     def __init__(self, path: str, name: str) -> None:
@@ -131,14 +132,14 @@ class VendorReplaced(VendorConnectionError):
 
 
 class VendorConnectionLost(VendorConnectionError):
-    """The connection ended while the call was under way, or before it could begin (`sent`)."""
+    """The connection ended during the call, or before it could begin (`sent`)."""
 
     def __init__(self, path: str, why: str, *, sent: bool) -> None:
         super().__init__(path, why, sent=sent)
 
 
 class VendorStreamRefused(VendorConnectionError):
-    """The driver's HTTP/2 server said that the call did not begin: it is safe to send it again (RFC 9113, 8.7)."""
+    """The driver's HTTP/2 server did not begin the call, so it is safe to send it again (RFC 9113, 8.7)."""
 
     def __init__(self, path: str, why: str) -> None:
         super().__init__(path, why, sent=True)
@@ -157,18 +158,18 @@ class VendorStreamReset(VendorConnectionError):
 
 
 class VendorAnswerInvalid(VendorConnectionError):
-    """What came back is not a whole gRPC answer."""
+    """The driver's answer is not a whole gRPC answer."""
 
     def __init__(self, path: str, why: str) -> None:
         super().__init__(path, f"the driver {why}", sent=True)
 
 
 class VendorAnswerTooLarge(VendorConnectionError):
-    """A message of the answer is larger than we carry.
+    """A message of the answer is larger than the limit.
 
     Attributes:
-        size_bytes: what the driver announced.
-        limit_bytes: what we accept.
+        size_bytes: the announced size.
+        limit_bytes: the limit.
     """
 
     def __init__(self, path: str, size_bytes: int, limit_bytes: int) -> None:
@@ -182,11 +183,11 @@ class VendorAnswerTooLarge(VendorConnectionError):
 
 
 class VendorStatusDoubtful(VendorConnectionError):
-    """A status came, but a gRPC library made it, or the driver died with it: its code must not be believed.
+    """A gRPC library made the status, or the driver was stopping: the code tells nothing about the call.
 
     Attributes:
-        code: the gRPC code that came.
-        message: the text that came.
+        code: the received gRPC code.
+        message: the received text.
     """
 
     def __init__(self, path: str, code: int, message: str, why: str) -> None:

@@ -1,6 +1,6 @@
 """A frame reader: cuts received bytes into HTTP/2 frames (RFC 9113, section 4). No I/O.
 
-What concerns frames alone is checked here: the preface, sizes, padding, and that a header block is not interrupted.
+It checks the preface, sizes and padding, and that no other frame interrupts a header block.
 """
 
 import struct
@@ -14,28 +14,28 @@ from common.relay.frames import FRAME_BYTES, ErrorCode
 Frame: TypeAlias = tuple[int, int, int, memoryview, int]
 """Kind, flags, stream id, payload, and the size that flow control counts.
 
-The payload has no padding; that of HEADERS is the whole header block, without a priority.
+The payload has no padding. The payload of HEADERS is the whole header block, without a priority.
 """
 
 MAX_BLOCK_BYTES = 256 << 10
-"""Largest header block, compressed. What is in it is limited again when it is decoded."""
+"""The largest compressed header block. The decoder limits the decoded headers, too."""
 
 _HEAD = struct.Struct(">IBI")
 
 _SIZES = {frames.PRIORITY: 5, frames.RST_STREAM: 4, frames.PING: 8, frames.WINDOW_UPDATE: 4}
-"""Payload sizes that are fixed (section 6)."""
+"""The kinds of frames whose payload has a fixed size (section 6)."""
 
 
 class FrameReader:
-    """The receiving half of a connection's wire."""
+    """Reads the frames of one connection."""
 
     __slots__ = ("_begun", "_block", "_preface", "_rest")
 
     def __init__(self, preface: bytes) -> None:
-        """Make one for a new connection.
+        """A reader for a new connection.
 
         Args:
-            preface: what must come before the first frame: a client's, or nothing.
+            preface: the bytes that must come before the first frame: a client's preface, or none.
         """
         self._preface = preface
         self._rest = b""
@@ -43,10 +43,10 @@ class FrameReader:
         self._block: tuple[int, int, bytearray] | None = None
 
     def read(self, data: bytes) -> Iterator[Frame]:
-        """The frames that are whole now. Exhaust it before the next call.
+        """The frames that are complete now. Exhaust the iterator before the next call.
 
         Raises:
-            Http2Error: these are not HTTP/2 frames.
+            Http2Error: the bytes are not HTTP/2 frames.
         """
         if self._rest:
             data = self._rest + data
@@ -68,7 +68,7 @@ class FrameReader:
         self._rest = data[at:]
 
     def _check_preface(self, data: bytes) -> int:
-        """Take what came of the preface; gives how much of `data` that was."""
+        """Check the preface's part at the start of `data`. Returns the size of that part."""
         got = min(len(data), len(self._preface))
         if data[:got] != self._preface[:got]:
             raise Http2Error(f"it began with {data[:24]!r}, not with the HTTP/2 preface")
@@ -76,7 +76,7 @@ class FrameReader:
         return got
 
     def _check_head(self, kind: int, flags: int, size: int, data: bytes) -> None:
-        """Whether the first frame is SETTINGS (section 3.4), and no frame is larger than we allow."""
+        """Check that the first frame is SETTINGS (section 3.4) and no frame is too large."""
         if not self._begun and (kind != frames.SETTINGS or flags & frames.ACK or size > FRAME_BYTES):
             raise Http2Error(f"it began with {data[:24]!r}, not with HTTP/2 settings")
         if size > FRAME_BYTES:
@@ -100,7 +100,7 @@ class FrameReader:
         return kind, flags, stream_id, payload, size
 
     def _continued(self, kind: int, flags: int, stream_id: int, payload: memoryview) -> Frame | None:
-        """More of a header block, which nothing else may interrupt (section 6.10)."""
+        """Take the next part of a header block, which no other frame may interrupt (section 6.10)."""
         if self._block is None or kind != frames.CONTINUATION or self._block[0] != stream_id:
             raise Http2Error("it sent an interrupted header block")
         _, first_flags, block = self._block

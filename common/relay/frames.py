@@ -1,15 +1,15 @@
-"""HTTP/2 frames (RFC 9113, sections 4 and 6): their numbers and how they are written. Pure."""
+"""HTTP/2 frames (RFC 9113, sections 4 and 6): their numbers, and functions that write them. Pure."""
 
 import struct
 from enum import IntEnum
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-"""What a client sends first (section 3.4)."""
+"""A client's first bytes (section 3.4)."""
 
 HEADER_BYTES = 9
 
 FRAME_BYTES = 16_384
-"""Largest payload that every peer takes, and that we take: SETTINGS_MAX_FRAME_SIZE is left at its default."""
+"""The largest payload in both directions: SETTINGS_MAX_FRAME_SIZE keeps its default."""
 
 DEFAULT_WINDOW_BYTES = 65_535
 MAX_WINDOW_BYTES = 2**31 - 1
@@ -102,7 +102,7 @@ def goaway(last_stream_id: int, code: int) -> bytes:
 
 
 def header_block(stream_id: int, block: bytes, *, end: bool) -> bytes:
-    """A HEADERS frame, with the CONTINUATION frames it needs; `end` ends the stream."""
+    """A HEADERS frame and the CONTINUATION frames after it; `end` ends the stream."""
     flags = END_STREAM if end else 0
     if len(block) <= FRAME_BYTES:
         return header(HEADERS, flags | END_HEADERS, stream_id, len(block)) + block

@@ -1,6 +1,6 @@
 """gRPC message framing: one flag byte, four bytes of length, the message (gRPC over HTTP/2, Length-Prefixed-Message).
 
-Pure: bytes in, messages out. The limit is checked on the length prefix, before anything of the message is kept.
+Pure: bytes in, messages out. A message above the limit is refused at its length prefix.
 """
 
 from common.relay.errors import MessageCompressed, MessageTooLarge
@@ -15,12 +15,12 @@ def frame(message: bytes) -> bytes:
 
 
 class Deframer:
-    """Takes DATA payloads of one direction of one call, cut anywhere, and gives whole messages back."""
+    """Joins the DATA payloads of one direction of one call, cut anywhere, to whole messages."""
 
     __slots__ = ("_buffer", "_limit_bytes")
 
     def __init__(self, limit_bytes: int) -> None:
-        """Make an empty one.
+        """An empty deframer.
 
         Args:
             limit_bytes: the largest message accepted, without its prefix.
@@ -30,15 +30,15 @@ class Deframer:
 
     @property
     def pending_bytes(self) -> int:
-        """How much of a message that is not whole yet is held. Not zero at the end of a stream: it was cut short."""
+        """The received bytes of an incomplete message. If there are any at the end of a stream, it was cut short."""
         return len(self._buffer)
 
     def feed(self, data: bytes | memoryview) -> None:
-        """Add received bytes (they are copied); `pop` gives what became whole."""
+        """Add a copy of received bytes; then `pop` the complete messages."""
         self._buffer += data
 
     def pop(self) -> bytes | None:
-        """The next whole message, or None until more bytes come.
+        """The next complete message, or None if more bytes are needed.
 
         Raises:
             MessageTooLarge: the next prefix announces more than the limit.

@@ -1,8 +1,8 @@
 """Header compression (HPACK, RFC 7541), as far as CSI Bridge needs it.
 
-Encoding uses the static table and plain literals alone and keeps no state, so blocks can be made once and used on every
-connection: bytes are cheap on a UNIX socket. Decoding must take whatever a peer sends, so it is jh2's, in Rust; jh2's
-public name for it is the same in Python, four times slower.
+Encoding uses only the static table and plain literals, and keeps no state. So a block can be made once and used on
+every connection; bytes are cheap on a UNIX socket. Decoding must handle every encoding of a peer, so it uses jh2's
+decoder in Rust. jh2's public decoder is in Python and four times slower.
 """
 
 from typing import TypeAlias
@@ -17,8 +17,8 @@ Header: TypeAlias = tuple[bytes, bytes]
 COMPRESSION_ERROR, ENHANCE_YOUR_CALM = 0x9, 0xB
 
 NO_DYNAMIC_TABLE = b"\x20"
-"""Dynamic table size update to 0, for the start of a connection's first block: no later limit of the peer's can be
-below what we use (RFC 7541, 4.2)."""
+"""A dynamic table size update to 0, for the start of a connection's first block. So no later limit of the peer can be
+too small (RFC 7541, 4.2)."""
 
 _INDEXED: dict[Header, bytes] = {
     (b":method", b"POST"): b"\x83",
@@ -65,15 +65,15 @@ def _string(text: bytes) -> bytes:
 
 
 class Decoder:
-    """One direction's header blocks, in the order in which they came."""
+    """Decodes the header blocks of one direction, in their order."""
 
     __slots__ = ("_decoder",)
 
     def __init__(self, max_list_bytes: int) -> None:
-        """Make one for a new connection.
+        """A decoder for a new connection.
 
         Args:
-            max_list_bytes: largest header list, counted as RFC 9113 section 6.5.2 does (32 bytes a field on top).
+            max_list_bytes: the largest header list, with 32 bytes more for each field (RFC 9113, section 6.5.2).
         """
         self._decoder = _RustDecoder(max_list_bytes)
 
@@ -81,7 +81,7 @@ class Decoder:
         """The fields of a block.
 
         Raises:
-            Http2Error: the block is broken or too large. The connection cannot go on: its table is lost.
+            Http2Error: the block is broken or too large. The connection cannot go on, because the table is lost.
         """
         try:
             return [(name, value) for name, value, _ in self._decoder.decode(block, raw=True)]

@@ -1,13 +1,13 @@
 """One HTTP/2 connection (RFC 9113) as a library: bytes in, callbacks and bytes out. No I/O.
 
-What gRPC uses of HTTP/2, and no more: no push, no priorities, no upgrade. Rules kept here:
+It has the parts of HTTP/2 that gRPC uses: no push, no priorities, no upgrade. Rules:
 
-* Windows are given back by hand: the connection's at once, a stream's when its bytes were used, so that one stream
-  whose reader is slow never starves the others.
-* A received GOAWAY is told to the owner and ends nothing: streams up to its last id finish (section 6.8).
-* A frame on a stream that is over is ignored, whoever ended it; it may have crossed our own RST_STREAM or trailers. Its
-  headers are decoded and its bytes counted all the same.
-* What breaks the connection raises `Http2Error`; what breaks one stream resets that stream alone (section 5.4).
+* The connection's window is given back at once, a stream's window when its bytes were used. So a stream with a slow
+  reader does not block the others.
+* A received GOAWAY goes to the owner. It ends no stream: streams up to its last id finish (section 6.8).
+* A frame on a stream that is over is ignored, because it may have crossed this side's RST_STREAM or trailers. Its
+  headers are still decoded and its bytes counted.
+* A fault of the connection raises `Http2Error`; a fault of one stream resets that stream only (section 5.4).
 """
 
 import struct
@@ -22,17 +22,18 @@ from common.relay.hpack import NO_DYNAMIC_TABLE, Decoder
 from common.relay.listener import Listener
 
 STREAM_WINDOW_BYTES = 1 << 20
-"""How much a peer may send on one stream ahead of its reader. A reader that stalls costs at most this and one message
-of memory; a 4 MiB message waits for eight window updates, which cost microseconds on a UNIX socket."""
+"""The bytes that a peer may send on one stream ahead of its reader. A reader that stalls costs this memory and one
+message. A message of 4 MiB waits for eight window updates, which take microseconds on a UNIX socket."""
 
 CONNECTION_WINDOW_BYTES = 1 << 30
-"""So large that only the streams' windows count: the bytes in memory are bounded by those."""
+"""So large that it never limits: the streams' windows limit the memory."""
 
 MAX_STREAMS = 16_384
-"""Streams a client may open at once. Sidecars together need about 265 (contract A.10); more are refused one by one."""
+"""The most streams that a client may have open; further ones are refused one by one. All sidecars together need about
+265 (docs/csi-contract.md#calls-and-sizes-that-a-sidecar-may-send)."""
 
 HEADER_LIST_BYTES = 256 << 10
-"""Largest header list accepted. A driver's error message travels in it; grpc-go allows 16 MiB, C-core 16 KiB."""
+"""The largest header list accepted. It holds a driver's error message; grpc-go allows 16 MiB, C-core 16 KiB."""
 
 _WORD = struct.Struct(">I")
 _SETTING = struct.Struct(">HI")
@@ -55,16 +56,16 @@ class Http2:
     """One end of a connection.
 
     Attributes:
-        peer_max_streams: how many streams the peer lets us open at once.
-        peer_header_list_bytes: the largest header list the peer accepts, None if it did not say.
+        peer_max_streams: how many streams the peer lets this side have open.
+        peer_header_list_bytes: the largest header list that the peer accepts, None if it set no limit.
     """
 
     def __init__(self, listener: Listener, *, client: bool) -> None:
-        """Make one; `start` it before anything else.
+        """One end of a new connection. Call `start` first.
 
         Args:
-            listener: gets what is received.
-            client: which end this is.
+            listener: gets the received events.
+            client: whether this is the client's end.
         """
         self.peer_max_streams = MAX_WINDOW_BYTES
         self.peer_header_list_bytes: int | None = None
@@ -86,7 +87,7 @@ class Http2:
     # Sending.
 
     def start(self) -> None:
-        """Queue the preface, our settings and the connection's window."""
+        """Queue the preface, the settings and the connection's window."""
         values: dict[int, int] = {
             Setting.INITIAL_WINDOW_SIZE: STREAM_WINDOW_BYTES,
             Setting.MAX_HEADER_LIST_SIZE: HEADER_LIST_BYTES,
@@ -100,7 +101,7 @@ class Http2:
         self._out.append(frames.window_update(0, CONNECTION_WINDOW_BYTES - frames.DEFAULT_WINDOW_BYTES))
 
     def take(self) -> bytes:
-        """The bytes to send now; they are forgotten here."""
+        """Take the queued bytes, to send them."""
         out = self._out
         if not out:
             return b""
@@ -111,25 +112,25 @@ class Http2:
 
     @property
     def queued(self) -> bool:
-        """Whether there is anything to send."""
+        """Whether bytes are queued."""
         return bool(self._out)
 
     @property
     def patient(self) -> bool:
-        """Whether all that is queued may wait some milliseconds for company: answers to pings.
+        """Whether all queued bytes are answers to pings, and may wait some milliseconds for others to leave with.
 
-        grpc-go pings at every message to measure the bandwidth; a write of its own for each answer costs more than
+        grpc-go pings at every message to measure the bandwidth. A separate write for each answer would cost more than
         the call.
         """
         return self._patient == len(self._out)
 
     @property
     def exhausted(self) -> bool:
-        """Whether this connection has no stream ids left; a client needs a new one then (section 5.1.1)."""
+        """Whether all stream ids are used, so that a client needs a new connection (section 5.1.1)."""
         return self._next_id > frames.MAX_STREAM_ID
 
     def open_stream(self, block: bytes) -> int:
-        """Open a stream with a request's header block (`hpack.encode`); gives its id."""
+        """Open a stream with a request's header block (`hpack.encode`). Returns its id."""
         stream_id = self._next_id
         self._next_id += 2
         self._streams[stream_id] = _Stream(self._peer_window)
@@ -149,7 +150,7 @@ class Http2:
         self._out.append(frames.header_block(stream_id, block, end=end))
 
     def sendable_bytes(self, stream_id: int) -> int:
-        """How much one DATA frame on this stream may carry now; 0 also when the stream is over."""
+        """The largest DATA frame that this stream may send now; 0 also when the stream is over."""
         stream = self._streams.get(stream_id)
         if stream is None:
             return 0
@@ -166,12 +167,12 @@ class Http2:
             self._local_end(stream_id)
 
     def reset(self, stream_id: int, code: int) -> None:
-        """Give a stream up (RST_STREAM). Nothing happens if it is over."""
+        """End a stream with RST_STREAM, unless it is over."""
         if self._streams.pop(stream_id, None) is not None:
             self._out.append(frames.rst_stream(stream_id, code))
 
     def consumed(self, stream_id: int, flow_bytes: int) -> None:
-        """Give bytes back to a stream's window: its reader has used them. Nothing happens if the peer sends no more."""
+        """Give bytes that the reader has used back to a stream's window, unless the peer has ended the stream."""
         stream = self._streams.get(stream_id)
         if stream is None or stream.remote_ended:
             return
@@ -186,7 +187,7 @@ class Http2:
         self._out.append(frames.ping(data))
 
     def goaway(self, code: int) -> None:
-        """Say that the connection ends, and which of the peer's streams were seen."""
+        """Announce the connection's end, with the last stream that this side has seen."""
         self._out.append(frames.goaway(self._highest_id, code))
 
     def _local_end(self, stream_id: int) -> None:
@@ -203,10 +204,10 @@ class Http2:
     # Receiving.
 
     def receive(self, data: bytes) -> None:
-        """Take received bytes; calls the listener.
+        """Take received bytes, and call the listener.
 
         Raises:
-            Http2Error: the peer broke the protocol. The GOAWAY that says so is queued; give no more bytes.
+            Http2Error: the peer broke the protocol. A GOAWAY is queued; call `receive` no more.
         """
         try:
             for kind, flags, stream_id, payload, size in self._reader.read(data):
@@ -262,7 +263,7 @@ class Http2:
         self._listener.headers_received(stream_id, headers, ended=ended)
 
     def _peer_opened(self, stream_id: int) -> _Stream | None:
-        """The stream that a client opens with its first headers, None if there is none to open."""
+        """The stream that a client opens with its first headers, or None if the headers open none."""
         if self._client:
             self._check_not_idle(stream_id, "HEADERS")
             return None
@@ -280,7 +281,7 @@ class Http2:
         self._listener.stream_reset(stream_id, code)
 
     def _check_not_idle(self, stream_id: int, what: str) -> None:
-        """Nothing but HEADERS and PRIORITY may come on a stream that was never opened (section 5.1)."""
+        """Raise if a stream was never opened: only HEADERS and PRIORITY may come on it (section 5.1)."""
         opened = stream_id < self._next_id if self._client else stream_id <= self._highest_id
         if not stream_id & 1 or not opened:
             raise Http2Error(f"it sent {what} on stream {stream_id}, which is not open")
@@ -308,7 +309,7 @@ class Http2:
         self._listener.window_opened()
 
     def _set(self, key: int, value: int) -> None:
-        """Take one setting. The table's size and larger frames do not matter: we use neither."""
+        """Take one setting. This side uses neither the dynamic table nor larger frames."""
         if key == Setting.INITIAL_WINDOW_SIZE:
             if value > MAX_WINDOW_BYTES:
                 raise Http2Error("its initial window is too large", ErrorCode.FLOW_CONTROL_ERROR)
@@ -367,4 +368,4 @@ class Http2:
         frames.GOAWAY: _goaway,
         frames.WINDOW_UPDATE: _window_update,
     }
-    """What takes which kind of frame; PRIORITY is deprecated and ignored (section 5.3.2)."""
+    """The handler of each kind of frame. PRIORITY is deprecated and ignored (section 5.3.2)."""

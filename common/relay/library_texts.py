@@ -1,11 +1,12 @@
-"""The texts that gRPC server libraries give statuses of their own making: nothing in them is the driver's word.
+"""A library text: the message of a status that a gRPC server library made, not the driver.
 
-A library makes these when a message is too large or cannot be (de)serialised, before the driver's code saw the call
-or after it did the work. They come in real trailers, so only their text tells. Passed on as they are they would be
-final, and a volume that was created would be forgotten (design section 5).
+A library makes such a status if a message is too large or cannot be (de)serialised. That may happen before the driver's
+code has seen the call, or after it has done the work. The status comes in real trailers, so only the text distinguishes
+it. Passed on unchanged, it would be final, and the sidecar would forget a created volume
+(docs/csi-contract.md#a-final-code-makes-a-sidecar-forget).
 
-What is the driver's, though a library worded it, is not here: grpcio's "Exception calling application: …", C++'s
-"Unexpected error in RPC handling" and every library's UNIMPLEMENTED for a method that the driver lacks.
+Some statuses are the driver's although a library words them, and are not listed: grpcio's "Exception calling
+application: …", C++'s "Unexpected error in RPC handling", and UNIMPLEMENTED for a method that the driver lacks.
 """
 
 from common.status import Code
@@ -57,7 +58,7 @@ LIBRARY_TEXTS: tuple[tuple[int, str], ...] = (
     (Code.RESOURCE_EXHAUSTED, "Received message exceeds the maximum configured message size"),
     (Code.RESOURCE_EXHAUSTED, "Sending message exceeds the maximum configured message size"),
 )
-"""Code and how the text begins."""
+"""Each text's code and beginning."""
 
 _BY_CODE: dict[int, tuple[str, ...]] = {
     code: tuple(text for other, text in LIBRARY_TEXTS if other == code) for code, _ in LIBRARY_TEXTS

@@ -1,4 +1,4 @@
-"""A listener: what an HTTP/2 connection tells its owner while it receives."""
+"""A listener: the owner of an HTTP/2 connection, which gets the received events."""
 
 from typing import Protocol
 
@@ -6,25 +6,25 @@ from common.relay.hpack import Header
 
 
 class Listener(Protocol):
-    """Whoever owns an `http2.Http2`. Each method returns at once; all are called from `Http2.receive`."""
+    """The owner of an `http2.Http2`. `Http2.receive` calls its methods; each returns at once."""
 
     def headers_received(self, stream_id: int, headers: list[Header], *, ended: bool) -> None:
-        """A header block: a request's, a response's, or trailers (`ended`)."""
+        """A request, response headers, or trailers (`ended`) came in."""
 
     def body_received(self, stream_id: int, data: memoryview, flow_bytes: int, *, ended: bool) -> None:
-        """A DATA frame; `flow_bytes` is what it took from the stream's window. `data` is valid during the call."""
+        """A DATA frame came in. It took `flow_bytes` from the stream's window. `data` is valid during the call."""
 
     def stream_reset(self, stream_id: int, code: int) -> None:
-        """The peer gave a stream up, or broke it so that we did."""
+        """The peer reset a stream, or broke its rules, so that this side did."""
 
     def window_opened(self) -> None:
-        """More may be sent than before."""
+        """A window grew: more bytes may be sent."""
 
     def settings_received(self) -> None:
         """The peer's settings came or changed."""
 
     def ping_acknowledged(self, data: bytes) -> None:
-        """The answer to our ping."""
+        """The peer answered this side's ping."""
 
     def goaway_received(self, last_stream_id: int, code: int, debug: bytes) -> None:
         """The peer takes no new streams; those above `last_stream_id` were not processed."""

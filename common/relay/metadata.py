@@ -1,6 +1,6 @@
 """gRPC's header fields: request headers, time-outs, percent-encoded messages, statuses in trailers.
 
-Pure. The rules are in gRPC's "gRPC over HTTP2" document (grpc/doc/PROTOCOL-HTTP2.md); nothing here knows a connection.
+Pure. The rules are in "gRPC over HTTP2" (grpc/doc/PROTOCOL-HTTP2.md).
 """
 
 import re
@@ -15,14 +15,14 @@ from common.status import Status
 CONTENT_TYPE = b"application/grpc"
 
 USER_AGENT = b"csi-bridge"
-"""What a driver's access log shows."""
+"""The user agent, for a driver's access log."""
 
 RESPONSE_HEADERS: list[Header] = [
     (b":status", b"200"),
     (b"content-type", CONTENT_TYPE),
     (b"grpc-accept-encoding", b"identity"),
 ]
-"""What precedes the first message of every answer."""
+"""The headers before the first message of every answer."""
 
 RESPONSE_BLOCK = encode(RESPONSE_HEADERS)
 _OK_BLOCK = encode([(b"grpc-status", b"0")])
@@ -45,8 +45,8 @@ def is_grpc(content_type: bytes | None) -> bool:
 def request_block(method: str, timeout_s: float | None) -> bytes:
     """The header block of a call to a driver.
 
-    `:authority` is `localhost`, as grpc-go's UNIX resolver has it: strict servers refuse the percent-encoded socket
-    path that other clients send.
+    `:authority` is `localhost`, as in grpc-go's UNIX resolver. Other clients send the percent-encoded socket path,
+    which strict servers refuse.
     """
     block = _method_block(method)
     return block if timeout_s is None else block + encode([(b"grpc-timeout", encode_timeout(timeout_s))])
@@ -68,7 +68,7 @@ def _method_block(method: str) -> bytes:
 
 
 def encode_timeout(timeout_s: float) -> bytes:
-    """A `grpc-timeout` value in the finest unit whose eight digits hold it. A passed deadline is one microsecond."""
+    """A `grpc-timeout` value in the finest unit that needs at most eight digits. A passed deadline is 1 µs."""
     for unit, per_second in ((b"u", 1_000_000), (b"m", 1_000)):
         if (amount := round(timeout_s * per_second)) <= _MAX_TIMEOUT_DIGITS:
             return b"%d%s" % (max(amount, 1), unit)
@@ -79,7 +79,7 @@ def parse_timeout(value: bytes) -> float:
     """Seconds of a `grpc-timeout` value.
 
     Raises:
-        MalformedField: not one to eight digits and a unit.
+        MalformedField: the value is not one to eight digits and a unit.
     """
     match = _TIMEOUT.fullmatch(value)
     if match is None:
@@ -125,7 +125,7 @@ def _cut(value: bytes, limit_bytes: int) -> bytes:
     if len(value) <= limit_bytes:
         return value
     kept = value[: limit_bytes - 3]
-    # Not through an escape, and not through the escapes of one character: U+FFFD would stand at the end.
+    # Cut neither inside an escape nor between the escapes of one character, which would end in U+FFFD.
     text = decode_message(re.sub(rb"%[0-9A-Fa-f]?$", b"", kept)).rstrip("\ufffd ")
     return encode_message(text) + b"..."
 

@@ -1,7 +1,7 @@
 """The pump: carries one HTTP/2 connection over one socket, under asyncio or uvloop.
 
-Received bytes go to the HTTP/2 library at once; what it wants sent goes out in one write per turn of the loop, or at
-once where an answer is complete. Messages wait here, never in the transport, while a window or the socket is full.
+Received bytes go to `http2` at once. Its output leaves in one write at the end of the loop's turn, or at once if an
+answer is complete. While a window or the socket is full, messages wait here, not in the transport.
 """
 
 import asyncio
@@ -16,26 +16,26 @@ from common.relay.http2 import Http2
 logger = logging.getLogger("csi_bridge.relay")
 
 WRITE_HIGH_BYTES = 256 << 10
-"""Unsent bytes in the transport above which no further DATA is made."""
+"""With more unsent bytes in the transport, no further DATA is made."""
 
 WRITE_STUCK_BYTES = 1 << 20
-"""Unsent bytes above which the peer is not read from either: it makes us answer (pings, resets) and never reads."""
+"""With more unsent bytes, this side reads no more either: the peer causes answers (pings, resets) and reads none."""
 
 TURN_BYTES = 64 << 10
-"""How much DATA is made before the transport is asked whether it is full."""
+"""The DATA that is made before the transport is asked whether it is full."""
 
 PATIENCE_S = 0.005
-"""How long the answer to a ping waits for other bytes to go with."""
+"""How long the answer to a ping waits for other bytes to leave with."""
 
 
 class Outgoing:
-    """What is left to send of a message that could not leave in one piece.
+    """The rest of a message that could not leave in one piece.
 
     Attributes:
-        view: the bytes left.
-        done: who waits for them to leave, or None.
+        view: the remaining bytes.
+        done: the future of a sender that waits for them to leave, or None.
         end: whether they end the stream.
-        trailers: what ends the stream after them, if that is known already.
+        trailers: the trailers that end the stream after them, if they are known already.
     """
 
     __slots__ = ("done", "end", "trailers", "view")
@@ -47,20 +47,20 @@ class Outgoing:
         self.trailers: bytes | None = None
 
     def finish(self) -> None:
-        """All of it has left."""
+        """Wake the sender: all bytes have left."""
         if self.done is not None and not self.done.done():
             self.done.set_result(None)
 
     def fail(self) -> None:
-        """The stream is over first."""
+        """Fail the sender: the stream ended first."""
         if self.done is not None and not self.done.done():
             self.done.set_exception(PeerGone())
 
 
 class Pump(asyncio.Protocol):
-    """One connection. The server's and the client's connections are this, with their own streams on top.
+    """One connection: the base of the server's and the client's connections.
 
-    A subclass implements `closed` and the callbacks of `listener.Listener`; `window_opened` is here.
+    A subclass implements `closed` and the callbacks of `listener.Listener` except `window_opened`.
     """
 
     def __init__(self, *, client: bool) -> None:
@@ -76,7 +76,7 @@ class Pump(asyncio.Protocol):
     # What a subclass adds.
 
     def closed(self, why: Exception | None) -> None:
-        """The connection is over; called once, with what broke it, or None if the peer just closed."""
+        """The connection is over. Called once, with the error, or None if the peer closed it."""
         raise NotImplementedError
 
     def headers_received(self, stream_id: int, headers: list[Header], *, ended: bool) -> None:
@@ -110,7 +110,7 @@ class Pump(asyncio.Protocol):
         self._flush()
 
     def data_received(self, data: bytes) -> None:
-        """Let HTTP/2 take the bytes, then send what it answers."""
+        """Give the bytes to HTTP/2, then send its answers."""
         if self._failure is not None:
             return
         try:
@@ -150,11 +150,11 @@ class Pump(asyncio.Protocol):
 
     @property
     def open(self) -> bool:
-        """Whether something written now has a chance to arrive."""
+        """Whether the connection takes bytes."""
         return self._transport is not None and not self._transport.is_closing()
 
     def _fail(self, error: Exception) -> None:
-        """End the connection because of what the peer did; the HTTP/2 library has queued its GOAWAY."""
+        """End the connection because of an error. HTTP/2 has queued its GOAWAY."""
         if self._failure is None:
             self._failure = error
         self._flush()
@@ -169,10 +169,11 @@ class Pump(asyncio.Protocol):
             stream_id: an open stream on which nothing else is being sent.
             data: a framed message.
             end: whether it is the stream's last.
-            watch: give a future for what cannot leave at once; it fails with `PeerGone` if the stream ends first.
+            watch: return a future for bytes that cannot leave at once; it fails with `PeerGone` if the stream ends
+                first.
 
         Returns:
-            None if everything has left, or nobody watches.
+            The future, or None if all bytes have left or `watch` is False.
         """
         if not self._paused and not self._outgoing and len(data) <= self._http2.sendable_bytes(stream_id):
             self._http2.send_data(stream_id, data, end=end)
@@ -185,7 +186,7 @@ class Pump(asyncio.Protocol):
         return done
 
     def _drop_outgoing(self, stream_id: int) -> None:
-        """Forget what a stream that is over still wanted to send."""
+        """Drop the unsent bytes of a stream that is over."""
         if (outgoing := self._outgoing.pop(stream_id, None)) is not None:
             outgoing.fail()
 
@@ -204,7 +205,7 @@ class Pump(asyncio.Protocol):
                 self._flush()  # so that the transport can say that it is full
 
     def _send_frame(self, stream_id: int, outgoing: Outgoing) -> int:
-        """Send one frame of a message; gives its size, 0 if the windows are full."""
+        """Send one frame of a message. Returns its size, 0 if the windows are full."""
         view = outgoing.view
         size = min(len(view), self._http2.sendable_bytes(stream_id))
         if not size:
@@ -220,7 +221,7 @@ class Pump(asyncio.Protocol):
         return size
 
     def _flush(self) -> None:
-        """Write what HTTP/2 has queued."""
+        """Write the bytes that HTTP/2 has queued."""
         self._flush_due = False
         transport = self._transport
         if transport is None or not (data := self._http2.take()) or transport.is_closing():
@@ -230,7 +231,7 @@ class Pump(asyncio.Protocol):
             transport.pause_reading()
 
     def _flush_soon(self) -> None:
-        """Write at the end of this turn of the loop, together with whatever else comes up until then."""
+        """Write at the end of this turn of the loop."""
         if not self._flush_due:
             self._flush_due = True
             self._loop.call_soon(self._flush_if_due)

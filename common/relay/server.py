@@ -1,11 +1,12 @@
 """The gRPC server: takes calls from stock sidecars on a UNIX socket and hands each, as bytes, to one handler.
 
-Rules kept here and in `server_connection` (contract A.1, RULE A1; design section 5):
+Rules, together with `server_connection`:
 
-* While it runs it sends no GOAWAY to a client that keeps to HTTP/2, and closes no idle connection: each makes every
-  sidecar exit. `drain` lets the calls under way finish first.
-* No call ends with UNKNOWN or INTERNAL unless the handler said so: every failure of a handler goes through `on_error`.
-* Details are never sent (CSI spec, "Error Scheme").
+* While the server runs, it sends no GOAWAY to a client that keeps to HTTP/2, and closes no idle connection
+  (docs/csi-contract.md#a-sidecar-exits-when-its-connection-ends). `drain` lets running calls finish first.
+* Every failure of a handler goes through `on_error`. So no call ends with UNKNOWN or INTERNAL unless the handler says
+  so.
+* A status has no details (CSI spec, "Error Scheme").
 """
 
 import asyncio
@@ -23,14 +24,14 @@ __all__ = ["CancelReason", "Handler", "Server", "ServerCall", "ServerSettings", 
 log = logging.getLogger("csi_bridge.relay")
 
 CANCEL_GRACE_S = 5.0
-"""How long `close` waits for handlers that do not end when they are cancelled."""
+"""How long `close` waits for cancelled handlers to end."""
 
 GOODBYE_S = 1.0
-"""How long `close` waits for clients that do not read to take their last bytes."""
+"""How long `close` waits for clients to read their last bytes."""
 
 
 class Server:
-    """A listening socket, its connections and the calls under way. Made by `serve`.
+    """A listening socket, its connections and the running calls. Made by `serve`.
 
     Attributes:
         connections: the clients' connections.
@@ -52,7 +53,7 @@ class Server:
         self._no_connections.set()
 
     async def listen(self, sock: socket.socket) -> None:
-        """Take connections from a socket that is bound already."""
+        """Accept connections on a bound socket."""
         loop = asyncio.get_running_loop()
         self._socket = sock
         self._listener = await loop.create_unix_server(lambda: ServerConnection(self), sock=sock, backlog=1024)
@@ -65,17 +66,17 @@ class Server:
             self._listener.close()
 
     async def drain(self) -> None:
-        """Stop taking connections, refuse new calls (`on_error(ServerClosing())`), let running ones end; then close.
+        """Refuse connections and new calls (`on_error(ServerClosing())`), let running calls end, then close.
 
-        The GOAWAY comes last: a sidecar that sees one exits and loses its calls under way (contract A.1). Cancelling it
-        leaves the server draining; `close` still works.
+        The GOAWAY comes last, because it makes sidecars exit. If `drain` is cancelled, the server goes on draining;
+        `close` still works.
         """
         self._stop_listening()
         await self._idle.wait()
         await self.close()
 
     async def close(self) -> None:
-        """Stop now: handlers are cancelled, their callers get `on_error(ServerClosing())`, connections end."""
+        """Stop now: cancel the handlers, answer their callers with `on_error(ServerClosing())`, end the connections."""
         self._stop_listening()
         for connection in list(self.connections):
             connection.cancel_calls()
@@ -89,7 +90,7 @@ class Server:
     # For the connections.
 
     def connection_opened(self, connection: ServerConnection) -> None:
-        """A client connected."""
+        """Add a client's connection, or close it if there are too many."""
         self.connections.add(connection)
         self._no_connections.clear()
         if len(self.connections) > self.settings.max_connections:
@@ -97,18 +98,18 @@ class Server:
             connection.abort()
 
     def connection_closed(self, connection: ServerConnection) -> None:
-        """A client's connection is over."""
+        """Remove a connection that is over."""
         self.connections.discard(connection)
         if not self.connections:
             self._no_connections.set()
 
     def call_began(self) -> None:
-        """A handler starts."""
+        """Count a handler that starts."""
         self.calls_in_flight += 1
         self._idle.clear()
 
     def call_ended(self) -> None:
-        """A handler's task is over."""
+        """Count a handler whose task is over."""
         self.calls_in_flight -= 1
         if not self.calls_in_flight:
             self._idle.set()
@@ -136,16 +137,17 @@ async def serve(
     """Serve gRPC calls of any method on a listening UNIX socket (see `common.sockets.listen_unix`).
 
     Args:
-        sock: bound; it is closed with the server.
+        sock: a bound socket; it is closed with the server.
         handler: answers each call. Its task is cancelled when the client resets the stream, when its connection ends
             and when its `grpc-timeout` passes.
-        max_message_bytes: largest request message; larger ones are refused from their length prefix.
-        on_error: the status for a handler that raised, or that returned without one (None), and (with
-            `ServerClosing`) for calls cut or refused because the server stops.
-        too_large: the status for a request of that many bytes.
-        on_deadline: the status when the deadline passed; DEADLINE_EXCEEDED with a plain text by default.
-        max_connections: a client beyond so many is hung up on.
-        origin: the hop named in statuses made here.
+        max_message_bytes: the largest request message; larger ones are refused at their length prefix.
+        on_error: returns the status for a handler that raised an error or returned without a status (None), and (with
+            `ServerClosing`) for calls that were cut or refused because the server stops.
+        too_large: returns the status for a request of this many bytes.
+        on_deadline: returns the status for a call whose deadline passed; DEADLINE_EXCEEDED with a plain text by
+            default.
+        max_connections: connections above this number are closed.
+        origin: the hop named in the server's own statuses.
 
     Returns:
         The running server.

@@ -1,4 +1,4 @@
-"""A server call: one RPC that a sidecar sent us, as its handler sees it."""
+"""A server call: one RPC of a sidecar, as its handler sees it."""
 
 from enum import StrEnum
 from typing import Protocol
@@ -8,7 +8,7 @@ from common.status import Status
 
 
 class CancelReason(StrEnum):
-    """Why the server cancelled a call's handler."""
+    """The reason why the server cancelled a call's handler."""
 
     CALLER_CANCELLED = "the caller cancelled the call"
     CALLER_LOST = "the caller's connection ended"
@@ -17,13 +17,13 @@ class CancelReason(StrEnum):
 
 
 class AnswerWriter(Protocol):
-    """What a call needs of its connection."""
+    """The connection of a call, which sends its answer."""
 
     async def send_message(self, call: "ServerCall", message: bytes) -> None:
         """Send one message, after the headers if it is the first."""
 
     def send_status(self, call: "ServerCall", status: Status) -> bool:
-        """Send the trailers; whether they were handed to an open stream."""
+        """Send the trailers. Returns whether the stream was still open."""
 
 
 class ServerCall:
@@ -32,9 +32,9 @@ class ServerCall:
     Attributes:
         method: the path, e.g. `/csi.v1.Controller/CreateVolume`.
         request: the whole request message.
-        timeout_s: what the caller gave the call, counted from its headers' arrival, or None.
-        cancelled_by: why the server cancelled the handler, or None. `finish` still works after DEADLINE and CLOSING: a
-            handler that knows better words may use them.
+        timeout_s: the caller's limit, counted from the arrival of the headers, or None.
+        cancelled_by: the reason why the server cancelled the handler, or None. After DEADLINE and CLOSING a handler may
+            still `finish` with a status of its own.
         finished: whether `finish` was called.
     """
 
@@ -63,17 +63,17 @@ class ServerCall:
 
     @property
     def gone(self) -> bool:
-        """Whether nobody listens any more."""
+        """Whether the caller has cancelled the call or is disconnected."""
         return self.cancelled_by in (CancelReason.CALLER_CANCELLED, CancelReason.CALLER_LOST)
 
     async def send(self, message: bytes) -> None:
-        """Send one message of the answer; returns when it was handed to the socket, so a slow caller slows the handler.
+        """Send one message of the answer. Returns when the socket has taken it: a slow caller slows the handler.
 
-        Cancelling it does not unsend: the rest of the message still goes out before a status.
+        If it is cancelled, the rest of the message still leaves before a status.
 
         Raises:
             PeerGone: the caller cancelled, or its connection ended.
-            RuntimeError: after `finish`, or while an earlier `send` is under way (the handler's mistake).
+            RuntimeError: the call is finished, or an earlier `send` has not returned (the handler's mistake).
         """
         if self.finished:
             raise RuntimeError(f"{self.method}: a message was sent after the status")
@@ -85,7 +85,7 @@ class ServerCall:
         """End the call with a status. Only the first `finish` counts.
 
         Returns:
-            True only if the status, and every message before it, was handed to a stream that was still open.
+            True only if the stream was still open, and took every message and the status.
         """
         if self.finished:
             return False

@@ -1,4 +1,4 @@
-"""A server connection: one sidecar's HTTP/2 connection, its requests on the way in and its calls under way."""
+"""A server connection: one sidecar's HTTP/2 connection, with its incoming requests and running calls."""
 
 import asyncio
 import functools
@@ -29,24 +29,23 @@ Handler = Callable[[ServerCall], Awaitable[None]]
 """Answers one call. It is cancelled when the caller gives up (see `ServerCall.cancelled_by`)."""
 
 PREFACE_TIMEOUT_S = 120.0
-"""How long a new connection may keep silent before it is closed; grpc-go's server has the same (connectionTimeout)."""
+"""How long a new connection may be silent before it is closed, as in grpc-go's server (connectionTimeout)."""
 
 MESSAGE_LIMIT_BYTES = 32 << 10
-"""Longest `grpc-message` sent to a client that names no limit of its own; no sidecar's limit is near it."""
+"""The longest `grpc-message` for a client that sets no limit; every sidecar's limit is far higher."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
-    """What the owner of a server decides.
+    """The settings of a server. `serve` has the details.
 
     Attributes:
-        max_message_bytes: largest request message.
-        on_error: the status for a handler that raised (the exception) or returned without one (None), and for calls
-            cut or refused because the server stops (`ServerClosing`).
-        too_large: the status for a request message of that many bytes.
-        on_deadline: the status for a call whose deadline passed in its handler.
-        max_connections: a client beyond so many is hung up on; one that is there never is, however idle (RULE A1).
-        origin: the hop named in the statuses made here.
+        max_message_bytes: the largest request message.
+        on_error: returns the status for a failed, cut or refused call.
+        too_large: returns the status for a request message of this many bytes.
+        on_deadline: returns the status for a call whose deadline passed in its handler.
+        max_connections: connections above this number are closed; accepted ones stay open, however idle.
+        origin: the hop named in the server's own statuses.
     """
 
     max_message_bytes: int
@@ -58,27 +57,27 @@ class ServerSettings:
 
 
 class Owner(Protocol):
-    """What a connection needs of its server."""
+    """The server of a connection."""
 
     settings: ServerSettings
     handler: Handler
     draining: bool
 
     def connection_opened(self, connection: "ServerConnection") -> None:
-        """A client connected."""
+        """Add a client's connection."""
 
     def connection_closed(self, connection: "ServerConnection") -> None:
-        """Its connection is over."""
+        """Remove a connection that is over."""
 
     def call_began(self) -> None:
-        """A handler starts."""
+        """Count a handler that starts."""
 
     def call_ended(self) -> None:
-        """A handler's task is over."""
+        """Count a handler whose task is over."""
 
 
 class _Request:
-    """A request on its way in."""
+    """A request that has not arrived completely."""
 
     __slots__ = ("deadline", "deframer", "message", "method", "timeout_s")
 
@@ -115,13 +114,13 @@ class ServerConnection(Pump):
     # The connection's life.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Note the client."""
+        """Report the connection to the server."""
         super().connection_made(transport)
         self._owner.connection_opened(self)
         self._silent = self._loop.call_later(PREFACE_TIMEOUT_S, self._never_spoke)
 
     def settings_received(self) -> None:
-        """The client speaks HTTP/2."""
+        """Stop the timer for silent clients: this one speaks HTTP/2."""
         if self._silent is not None:
             self._silent.cancel()
             self._silent = None
@@ -131,7 +130,7 @@ class ServerConnection(Pump):
             self._transport.close()
 
     def closed(self, why: Exception | None) -> None:
-        """Cancel what ran for this client."""
+        """Cancel this client's calls."""
         if isinstance(why, Http2Error):
             logger.warning(
                 "a client of the gRPC socket broke the rules of HTTP/2, and its connection was closed: %s", why
@@ -144,7 +143,7 @@ class ServerConnection(Pump):
         self._owner.connection_closed(self)
 
     def say_goodbye(self) -> None:
-        """Send GOAWAY and close: the server stops and no call is under way here."""
+        """Send GOAWAY and close: the server stops, and no call runs here."""
         if self._transport is not None and not self._transport.is_closing():
             self._http2.goaway(ErrorCode.NO_ERROR)
             self._flush()
@@ -163,14 +162,14 @@ class ServerConnection(Pump):
     # HTTP/2's side.
 
     def headers_received(self, stream_id: int, headers: list[Header], *, ended: bool) -> None:
-        """A new request, or a request's trailers (which say nothing to us)."""
+        """Take a new request. A request's trailers have no meaning."""
         if stream_id not in self._requests and stream_id not in self._running:
             self._begin(stream_id, headers)
         if ended:
             self._request_ended(stream_id)
 
     def body_received(self, stream_id: int, data: memoryview, flow_bytes: int, *, ended: bool) -> None:
-        """Bytes of a request message. They are bounded by the message limit, so the window is given back at once."""
+        """Take bytes of a request message. The message limit bounds them, so the window is given back at once."""
         self._http2.consumed(stream_id, flow_bytes)
         request = self._requests.get(stream_id)
         if request is None:
@@ -187,7 +186,7 @@ class ServerConnection(Pump):
             self._request_ended(stream_id)
 
     def stream_reset(self, stream_id: int, _code: int) -> None:
-        """The client gave the call up."""
+        """Cancel a call whose stream the client has reset."""
         self._requests.pop(stream_id, None)
         self._drop_outgoing(stream_id)
         self._cancel(stream_id, CancelReason.CALLER_CANCELLED)
@@ -231,7 +230,7 @@ class ServerConnection(Pump):
             self._dispatch(stream_id, request, request.message)
 
     def _refuse(self, stream_id: int, status: Status, http_status: bytes = b"200") -> None:
-        """Answer without a handler. A client that is still sending is told to stop (RFC 9113, 8.1)."""
+        """Answer without a handler, and let a client that is still sending stop (RFC 9113, 8.1)."""
         self._requests.pop(stream_id, None)
         block = encode([(b":status", http_status), *RESPONSE_HEADERS[1:]])
         self._http2.send_headers(stream_id, block + trailer_block(status, self._message_limit_bytes), end=True)
@@ -242,7 +241,7 @@ class ServerConnection(Pump):
 
     @property
     def _message_limit_bytes(self) -> int:
-        """How much of a message goes out; C-core drops trailers at random from half of the limit on that it names."""
+        """The longest `grpc-message` for this client. C-core drops trailers at random above half of its own limit."""
         limit = self._http2.peer_header_list_bytes
         return MESSAGE_LIMIT_BYTES if limit is None else min(MESSAGE_LIMIT_BYTES, limit // 4)
 
@@ -262,11 +261,11 @@ class ServerConnection(Pump):
             await self._owner.handler(call)
         except asyncio.CancelledError:
             raise
-        except Exception as error:  # noqa: BLE001 - whatever it is, the caller gets the owner's status
+        except Exception as error:  # noqa: BLE001 - the caller gets the owner's status for every error
             call.finish(self._settings.on_error(error))
 
     def _over(self, running: _Running, task: asyncio.Task[None]) -> None:
-        """The handler ended, or was cancelled before it ever began: no call is left without a status."""
+        """Finish a call whose handler ended, or was cancelled before it began, without a status."""
         call = running.call
         if running.timer is not None:
             running.timer.cancel()
@@ -318,7 +317,7 @@ class ServerConnection(Pump):
         return True
 
     def _finish_cut(self, call: ServerCall, block: bytes) -> None:
-        """End a call whose last `send` was cancelled: its message goes out whole before the trailers, or not at all."""
+        """End a call whose last `send` was cancelled: send the whole message and the trailers, or reset the stream."""
         if call.cancelled_by is CancelReason.DEADLINE:
             self._drop_outgoing(call.stream_id)
             self._http2.reset(call.stream_id, ErrorCode.CANCEL)

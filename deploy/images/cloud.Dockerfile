@@ -1,9 +1,9 @@
-# The cloud image: hub, proxy driver, and the commands of an operator. For all platforms at once, in the project's folder:
+# The cloud image: hub, proxy driver, and an operator's commands. To build it for all platforms, in the project's folder:
 #
 #   docker buildx build --platform linux/amd64,linux/arm64 -f deploy/images/cloud.Dockerfile -t REGISTRY/cloud:0.1.0 .
-#   ... --target csidriver -t REGISTRY/csidriver:0.1.0 .     the same in the place of KubeEdge's csidriver
+#   ... --target csidriver -t REGISTRY/csidriver:0.1.0 .     the same image, in place of KubeEdge's csidriver
 #
-# Nothing here names a platform: the base image and the wheels of each are taken by their own tools.
+# No line names a platform: docker and pip choose the base image and the wheels of each.
 ARG PYTHON=docker.io/library/python:3.13-slim-bookworm
 
 FROM ${PYTHON} AS build

@@ -1,10 +1,10 @@
-# The edge image: the agent. It runs as root, because root owns the drivers' sockets. For all platforms at once, in the
-# project's folder:
+# The edge image: the agent. It runs as root, because root owns the drivers' sockets. To build it for all platforms, in
+# the project's folder:
 #
 #   docker buildx build --platform linux/amd64,linux/arm64 -f deploy/images/edge.Dockerfile -t REGISTRY/edge:0.1.0 .
 #   ... --target dirdriver -t REGISTRY/dirdriver:0.1.0 .     the example driver
 #
-# Nothing here names a platform: the base image and the wheels of each are taken by their own tools.
+# No line names a platform: docker and pip choose the base image and the wheels of each.
 ARG PYTHON=docker.io/library/python:3.13-slim-bookworm
 
 FROM ${PYTHON} AS build

@@ -1,12 +1,15 @@
-"""A block device: how a pod gets one, and what keeps it from being exchanged meanwhile.
+"""Gives a pod its block device, and keeps the device from being replaced meanwhile.
 
-As the kubelet does it (pkg/volume/util MapBlockVolume, volumepathhandler): the device that the driver published is
-bound to a file of the pod's, a link in the pod's directory leads to the device, and a loop device on that file holds
-it open, so that its number is not given to another device.
+The steps are the kubelet's (pkg/volume/util MapBlockVolume, volumepathhandler):
 
-What differs: whether something is bound is read from the mount table, so that a driver which publishes an ordinary
-file works too (the kubelet cannot take such a file down again), and a bind to a device that is not the published one
-any more is made anew, with its loop device.
+* The agent binds the driver's device to a file for the pod.
+* It makes a link to the device in the pod's directory.
+* It attaches a loop device to the bound file. This holds it open, so the kernel cannot give its number to another
+  device.
+
+Two things differ from the kubelet. The mount table tells whether a file is bound, so a driver that publishes an
+ordinary file works too; the kubelet cannot unmap such a file. And if a file is bound to another device than the one
+published now, the agent binds it again and replaces its loop device.
 """
 
 import os
@@ -23,27 +26,27 @@ __all__ = ["BlockDevices", "loops_on"]
 
 
 class BlockDevices:
-    """The block devices of pods below one root directory. Everything here blocks, and may hang for ever.
+    """The block devices of pods below one root directory. Every method blocks, and may hang for ever.
 
-    `map` and `unmap` open and close devices, which may be dead; what a driver published may lie on a dead server.
+    `map` and `unmap` open and close devices that may be dead; a driver's publication may lie on a dead server.
     """
 
     def __init__(self, root: RootDir, layout: Layout) -> None:
         self._root, self._layout = root, layout
 
     def device(self, name: str, pod_uid: str) -> str:
-        """The path of what the driver published, without symbolic links.
+        """Return the path of the driver's publication, without symbolic links.
 
         Raises:
-            OSError: it published nothing.
+            OSError: the driver published nothing.
         """
         return os.path.realpath(self._layout.block_target(name, pod_uid), strict=True)
 
     def map(self, name: str, pod_uid: str) -> None:
-        """Give a pod its published device. Done already: nothing changes.
+        """Give a pod its published device. If the pod has it already, nothing changes.
 
         Raises:
-            OSError: something could not be made; `unmap` undoes what was.
+            OSError: a step failed; `unmap` undoes the earlier ones.
         """
         device = self.device(name, pod_uid)
         place = self._layout.device_map(name, pod_uid)
@@ -64,10 +67,10 @@ class BlockDevices:
         reach("publish.after-loop")
 
     def unmap(self, name: str, pod_uid: str) -> None:
-        """Take a device away from a pod, as far as it has it.
+        """Take a device away from a pod. Steps that `map` has not done are skipped.
 
         Raises:
-            OSError: something could not be undone.
+            OSError: a step could not be undone.
         """
         place = self._layout.device_map(name, pod_uid)
         reach("unpublish.before-loop")
@@ -91,8 +94,8 @@ class BlockDevices:
 
 
 def _is_same(one: str, other: Path) -> bool:
-    """Whether two paths show the same device, or the same file."""
-    first, second = os.stat(one), os.stat(other)  # noqa: PTH116  # devices' files: the kernel's own, which answer
+    """Whether two paths lead to the same device or the same file."""
+    first, second = os.stat(one), os.stat(other)  # noqa: PTH116  # the kernel serves these files, so stat does not hang
     if stat.S_ISBLK(first.st_mode) and stat.S_ISBLK(second.st_mode):
         return first.st_rdev == second.st_rdev
     return (first.st_dev, first.st_ino) == (second.st_dev, second.st_ino)

@@ -1,12 +1,12 @@
-"""A found volume: what the disk alone tells of volumes on this node, after a restart or a crash.
+"""Finds the volumes that have directories on this node's disk, after a restart or a crash.
 
 Rules:
 
-* vol_data.json is believed only where it belongs: its names must lead to the directory that it lies in.
-* Whatever has a directory is found, mounted or not, whole or left half-way: as known, or as unreadable with the reason.
-* Only directories of ours are listed; no target is opened or stat'ed.
-* One that cannot be read is unreadable as a whole, and hides no other; but without those that hold all of a kind
-  nothing is known, and the scan fails.
+* A vol_data.json counts only in its own place: the names in it must lead to the directory that holds it.
+* Every volume directory is found, mounted or not, complete or not: as a known volume, or as unreadable with a reason.
+* Only the kubelet's directories are listed; no target is opened or stat'ed.
+* One unreadable directory hides no other. But if a directory that holds all pods, all stagings or all block volumes
+  cannot be read, nothing is known and the scan fails.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ from edge.volumes import VolumeKey
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
-    """A volume in one pod, as far as taking it down needs to know it.
+    """A volume published to one pod, with the fields that unpublishing needs.
 
     Attributes:
         name: the PV's name, or the inline volume's.
@@ -36,7 +36,7 @@ class Published:
 
     @property
     def key(self) -> VolumeKey:
-        """The volume's."""
+        """The volume's key."""
         return VolumeKey(self.driver, self.handle)
 
 
@@ -45,7 +45,7 @@ class Staged:
     """A volume staged on this node.
 
     Attributes:
-        name: the PV's name; empty if only a file system's vol_data.json was found, which does not tell it.
+        name: the PV's name; empty if only a file system's vol_data.json was found, which does not contain it.
     """
 
     driver: str
@@ -55,21 +55,22 @@ class Staged:
 
     @property
     def key(self) -> VolumeKey:
-        """The volume's."""
+        """The volume's key."""
         return VolumeKey(self.driver, self.handle)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unreadable:
-    """A directory of a volume whose vol_data.json does not tell its state, or one of several volumes, not readable.
+    """A volume's directory with an unusable vol_data.json, or an unreadable directory of several volumes.
 
     Attributes:
-        path: the volume's directory; of a block volume's publication, the link or map of the pod.
-        pod_uid: whose it is; empty for stagings, and for the publications of a block volume.
+        path: the volume's directory; for a block volume's publication, the pod's link or map.
+        pod_uid: the pod's uid; empty for stagings, and for the publications of a block volume.
         name: the volume's name as a directory; empty for stagings of file systems, and for several volumes.
-        driver: of a file system's staging, else empty.
-        bare: there is no vol_data.json, which is there before a driver is asked and goes when all is undone; never of
-            a block volume's publication, which has none of its own.
+        driver: the driver of a file system's staging, else empty.
+        bare: there is no vol_data.json. It is written before the first call of the driver and removed when all is
+            undone, so the driver holds nothing there. Never true for a block volume's publication, which has no
+            vol_data.json of its own.
     """
 
     path: Path
@@ -81,7 +82,7 @@ class Unreadable:
     bare: bool = False
 
     def is_of(self, volume: Published | Staged) -> bool:
-        """Whether it is where that volume has its directory."""
+        """Whether it lies where that volume has its directory."""
         if volume.block != self.block:
             return False
         if isinstance(volume, Published):
@@ -93,7 +94,7 @@ class Unreadable:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What lies on disk."""
+    """The volumes that a scan found."""
 
     published: tuple[Published, ...] = ()
     staged: tuple[Staged, ...] = ()
@@ -101,10 +102,10 @@ class Found:
 
 
 def scan(root: RootDir) -> Found:
-    """All CSI volumes that have a directory below a root directory. Blocks.
+    """Return all CSI volumes that have a directory below a root directory. Blocks.
 
     Raises:
-        OSError: the directory of all pods, or of all stagings, or of all block volumes cannot be read.
+        OSError: the directory of all pods, of all stagings or of all block volumes cannot be read.
     """
     found = _Scan(root, Layout(root.path))
     found.file_systems()
@@ -171,7 +172,7 @@ class _Scan:
             self.published += [_block_published(*volume, uid) for uid in sorted(places.get(name, {}))]
 
     def _block_publications(self) -> dict[str, dict[str, Path]]:
-        """By volume and pod: every trace of a publication that may have stopped half-way."""
+        """Return each trace of a publication, even of one that stopped half-way, by volume name and pod uid."""
         found: dict[str, dict[str, Path]] = {}
         root = self.layout.block_root
         for name in self._dirs(root / "publish"):
@@ -192,7 +193,7 @@ class _Scan:
     def _below(
         self, path: Path, *, pod_uid: str = "", name: str = "", driver: str = "", block: bool = False
     ) -> dict[str, Kind]:
-        """What lies in a directory of some volumes."""
+        """Return the entries of a directory of some volumes; if it cannot be read, record that and return none."""
         try:
             return self.root.names(path)
         except OSError as error:
@@ -206,10 +207,10 @@ class _Scan:
 
 
 def read_data(root: RootDir, folder: Path) -> VolumeData:
-    """A directory's vol_data.json.
+    """Read the vol_data.json of a directory.
 
     Raises:
-        VolumeDataUnknown: there is none, or it does not tell.
+        VolumeDataUnknown: there is none, or it does not identify a volume.
     """
     try:
         return parse(root.read_file(folder / VOL_DATA, LARGEST_BYTES))

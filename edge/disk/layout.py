@@ -1,9 +1,9 @@
-"""A layout: where each thing of a volume lies below the kubelet's root directory (contract.md C.3).
+"""Every path of a volume below the kubelet's root directory (docs/csi-contract.md#the-kubelets-directories).
 
 Rules:
 
-* Paths are made of names that are checked first: no name can lead out of its directory.
-* Vendors' drivers know these paths: they are the kubelet's to the letter, and never resolved (RULE C7).
+* Each name is checked before it becomes part of a path: no name can lead out of its directory.
+* Vendors' drivers know these paths. They are the kubelet's to the letter, and symbolic links in them are not resolved.
 """
 
 import hashlib
@@ -18,13 +18,13 @@ PLUGIN = "kubernetes.io~csi"
 VOL_DATA = "vol_data.json"
 
 LONGEST_NAME_BYTES = 255
-"""NAME_MAX of every Linux file system that a root directory lies on."""
+"""NAME_MAX of every Linux file system that may hold a root directory."""
 
 NO_DRIVERS = frozenset({"volumeDevices", "pv"})
-"""Beside the drivers' stagings lie the block volumes' directories, and what kubelets before 1.24 staged."""
+"""Names beside the drivers' staging directories: block volumes, and stagings of kubelets before 1.24."""
 
 _BLOCK_OWN = frozenset({"staging", "publish"})
-"""Beside the block volumes' own directories lie these two."""
+"""Names beside the directories of single block volumes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,24 +32,24 @@ class Layout:
     """The paths below one root directory.
 
     Attributes:
-        root: `/var/lib/kubelet`, or what `--root-dir` says.
+        root: `/var/lib/kubelet`, or the value of `--root-dir`.
     """
 
     root: Path
 
     @property
     def pods(self) -> Path:
-        """The pods' directories, by uid."""
+        """The directory of all pods' directories, which are named by uid."""
         return self.root / "pods"
 
     @property
     def staging_root(self) -> Path:
-        """The staging directories of file systems, by driver."""
+        """The directory of all file systems' stagings, by driver."""
         return self.root / "plugins" / "kubernetes.io" / "csi"
 
     @property
     def block_root(self) -> Path:
-        """Everything of block volumes that belongs to no pod."""
+        """The directory of all block volumes' data that belongs to no pod."""
         return self.staging_root / "volumeDevices"
 
     def pod(self, uid: str) -> Path:
@@ -65,7 +65,11 @@ class Layout:
         return self.volume_dir(pod_uid, name) / "mount"
 
     def staging_dir(self, driver: str, handle: str) -> Path:
-        """The directory of a volume's staging, which holds vol_data.json."""
+        """The directory of a file system's staging, which holds vol_data.json.
+
+        Raises:
+            NotReady: the handle is empty, or the driver's name cannot be used.
+        """
         if not handle:
             raise NotReady("the volume has an empty volumeHandle; correct its PersistentVolume")
         if driver in NO_DRIVERS:  # a scan would not see the staging
@@ -80,7 +84,7 @@ class Layout:
         return self.staging_dir(driver, handle) / "globalmount"
 
     def block_dir(self, name: str) -> Path:
-        """The directory of a block volume: `data` and `dev` lie in it."""
+        """The directory of a block volume, with `data` and `dev` in it."""
         folder = _volume(name)
         if folder in _BLOCK_OWN:
             raise NotReady(f"a block volume cannot be called {folder}: give its PersistentVolume another name")
@@ -91,7 +95,7 @@ class Layout:
         return self.block_dir(name) / "data"
 
     def device_maps(self, name: str) -> Path:
-        """Where a block volume's device is bound to, once for each pod."""
+        """The directory in which a block volume's device is bound to one file for each pod."""
         return self.block_dir(name) / "dev"
 
     def device_map(self, name: str, pod_uid: str) -> Path:
@@ -111,29 +115,25 @@ class Layout:
         return self.block_targets(name) / component("the pod's uid", pod_uid)
 
     def device_link(self, pod_uid: str, name: str) -> Path:
-        """The link in a pod's directory that leads to its block device."""
+        """The symbolic link in a pod's directory that leads to its block device."""
         return self.pod(pod_uid) / "volumeDevices" / PLUGIN / _volume(name)
 
 
 def handle_hash(handle: str) -> str:
-    """The directory of a volumeHandle, which may hold any character."""
+    """Return the directory name for a volumeHandle, which may contain any character."""
     return hashlib.sha256(handle.encode()).hexdigest()
 
 
 def escaped(name: str) -> str:
-    """A name as a directory: the kubelet writes `~` for `/`."""
+    """Return a name as a directory name: the kubelet writes `~` for `/`."""
     return name.replace("/", "~")
 
 
 def component(what: str, name: str) -> str:
-    """A name that stays in its directory.
-
-    Args:
-        what: what it is, for the message.
-        name: to be one component of a path.
+    """Return `name` if it can be one component of a path.
 
     Raises:
-        NotReady: it cannot be one.
+        NotReady: it cannot be one. The message begins with the first argument.
     """
     if not name:
         raise NotReady(f"{what} is empty")
@@ -146,7 +146,7 @@ def component(what: str, name: str) -> str:
 
 
 def shown(name: str) -> str:
-    """A name that cannot be used, for a message: short, and printable."""
+    """Return an unusable name for a message: short and printable."""
     return ascii(name if len(name) <= 40 else name[:40] + "…")
 
 

@@ -1,14 +1,15 @@
-"""A loop device: what holds a file open in the kernel, so that what the file shows is not given away (loop(4)).
+"""Loop devices that hold a file open in the kernel, so that the block device behind it keeps its number (loop(4)).
 
 Rules:
 
-* Which loop devices are on a file is asked of the kernel, never remembered.
-* One is known by its file's path as the kernel tells it, which is how the kubelet knows its own (volumepathhandler).
-* A path is one of the mount namespace in which the file was opened. It is gone with that namespace, as with the
-  container that an agent ran in; the device stays. So each is given a mark of its file, where losetup writes the file's
-  name for people, and one whose path is gone is known by that.
-* Only one whose path is gone is opened to look at: the kernel tells its mark after a look at its file, which hangs if
-  that lies on a dead server. Such a one is passed over, for it would stop the work on all others.
+* The agent asks the kernel each time which loop devices hold a file; it remembers none.
+* A loop device is recognised by the path of its file, as the kernel tells it. The kubelet's volumepathhandler does the
+  same.
+* That path belongs to the mount namespace in which the file was opened. When an agent's container ends, the namespace
+  and the path are gone, but the device stays. So the agent writes a mark of the file where losetup(8) writes the file's
+  name, and recognises a device without a path by its mark.
+* Only devices without a path are opened for their mark: the kernel first looks at the device's file, and hangs if that
+  lies on a dead server. A device that hangs is skipped, so that the others can be handled.
 """
 
 import errno
@@ -30,44 +31,44 @@ _CLR_FD = 0x4C01
 _SET_STATUS64 = 0x4C04
 _GET_STATUS64 = 0x4C05
 _CTL_GET_FREE = 0x4C82
-"""linux/loop.h."""
+"""From linux/loop.h."""
 
 _INFO = struct.Struct("=56x64s112x")
-"""`struct loop_info64`, of which all is 0 but `lo_file_name`, at whose end is a 0."""
+"""`struct loop_info64`: all 0 except `lo_file_name`, which ends with a 0."""
 
 _GONE = "/"
-"""The path that the kernel tells of a bound file whose mount is gone, with its namespace or by `umount --lazy`."""
+"""The path that the kernel tells when the file's mount is gone, with its namespace or by `umount --lazy`."""
 
 _MOST_TRIES = 50
-"""A free loop device may be taken by somebody else before we have it."""
+"""Another program may take a free loop device before the agent does."""
 
 _DETACH_WAIT_S = 2.0
-"""A detached loop device stays while others, like udev, have it open."""
+"""A detached loop device stays while another program, such as udev, has it open."""
 
 _LOOK_LIMIT_S = 2.0
-"""For the kernel's look at a file: a thousand times what it takes where a server answers."""
+"""Limit for the kernel's look at a device's file: a thousand times its duration with a server that answers."""
 
 _SYSFS = Path("/sys/block")
 
 _hung: dict[Path, threading.Thread] = {}
-"""The looks that did not end in time. A device is not looked at again before its last look has ended."""
+"""Looks that did not end in time. A device is not opened again before its last look has ended."""
 
 
 def loops_on(file: Path) -> list[Path]:
-    """The loop devices on a file, which may be gone.
+    """Return the loop devices that hold a file. The file may be gone.
 
     Args:
-        file: as it was called when they were attached.
+        file: the path under which they were attached.
     """
     devices = [Path("/dev") / backing.parent.parent.name for backing in _SYSFS.glob("loop*/loop/backing_file")]
     return [device for device in devices if _is_on(device, file)]
 
 
 def attach_loop(file: Path) -> None:
-    """Hold a file open.
+    """Attach a loop device to a file, which holds it open.
 
     Raises:
-        OSError: the kernel refused, and no loop device is on it that was not there.
+        OSError: the kernel refused; no new loop device is left on the file.
     """
     backing = _open_backing(file)
     try:
@@ -81,14 +82,14 @@ def attach_loop(file: Path) -> None:
 
 
 def detach_loops(file: Path) -> None:
-    """Let a file go, which may be gone.
+    """Detach all loop devices from a file. The file may be gone.
 
     Raises:
-        OSError: the kernel refused, or another program still uses a loop device on it.
+        OSError: the kernel refused, or another program still uses a loop device on the file.
     """
     for device in loops_on(file):
         with _opened(device) as opened:
-            # Its number may be another file's meanwhile; while it is open it stays what it is.
+            # The device may hold another file by now; while it is open here it does not change.
             if _is_on(device, file):
                 _detach(opened)
     deadline = time.monotonic() + _DETACH_WAIT_S
@@ -104,18 +105,18 @@ def _is_on(device: Path, file: Path) -> bool:
         path = os.fsdecode(told).rstrip("\n").removesuffix(" (deleted)")
         if path == _GONE:
             return _mark_in_time(device) == _mark(file)
-    except OSError:  # it is detached meanwhile
+    except OSError:  # it was detached meanwhile
         return False
     return path in {str(file), str(file.parent.resolve() / file.name)}
 
 
 def _mark(file: Path) -> bytes:
-    """What stands for a file in 63 bytes, which its path would not fit into."""
+    """Return a mark for a file that fits into the 63 bytes of `lo_file_name`; the path may be longer."""
     return b"csi-bridge:" + hashlib.sha256(os.fsencode(file)).hexdigest()[:40].encode()
 
 
 def _mark_in_time(device: Path) -> bytes:
-    """What stands for a device's file; empty if it is detached meanwhile, or if the look at the file hangs."""
+    """Return the mark on a device; empty if it was detached meanwhile, or if the kernel's look at its file hangs."""
     hung = _hung.get(device)
     if hung is not None and hung.is_alive():
         return b""
@@ -156,7 +157,7 @@ def _take(number: int, backing: int, mark: bytes) -> bool:
                 return False
             raise
         try:
-            # Not at once, with LOOP_CONFIGURE: kernels before 5.8 do not have it.
+            # Not in one step with LOOP_CONFIGURE, which kernels before 5.8 do not have.
             fcntl.ioctl(device, _SET_STATUS64, _INFO.pack(mark))
         except OSError:
             _detach(device)

@@ -1,10 +1,10 @@
-"""A mount: what the kernel's mount table says of this node's directories, and the two changes made to it.
+"""The node's mount table, and the two changes that the agent makes to it: bind and unmount.
 
 Rules:
 
-* Whether something is a mount point is read from /proc/self/mountinfo. The path is never asked: a dead NFS or FUSE
-  mount does not answer, and takes the thread that asked with it (contract.md C.9).
-* Only block devices are bound and unbound here, whose files are the kernel's own. All else mounts the driver.
+* /proc/self/mountinfo tells whether a path is a mount point. The path itself is never opened: a dead NFS or FUSE mount
+  would block the calling thread for ever (docs/csi-contract.md#a-dead-mount-can-block-stat).
+* The agent binds and unmounts only block devices, whose files the kernel serves. The vendor's driver mounts all else.
 """
 
 import ctypes
@@ -20,11 +20,11 @@ MOUNTINFO = Path("/proc/self/mountinfo")
 _OCTAL = re.compile(r"\\([0-7]{3})")
 
 _MOST_READS = 5
-"""So often the table is read until two readings are equal: one reading is no snapshot while others mount."""
+"""The table is read at most this often, until two readings are equal: one reading is no snapshot while others mount."""
 
 _MS_BIND = 0x1000
 _UMOUNT_NOFOLLOW = 8
-"""mount(2), umount2(2)."""
+"""From mount(2) and umount2(2)."""
 
 _PLUGINS = "/plugins/kubernetes.io/"
 
@@ -35,9 +35,9 @@ class Mount:
 
     Attributes:
         device: `major:minor` of the file system.
-        root: which part of the file system is mounted.
+        root: the part of the file system that is mounted.
         path: the mount point.
-        shared: what is mounted below it is seen in other mount namespaces.
+        shared: mounts below it appear in other mount namespaces too.
     """
 
     device: str
@@ -50,9 +50,9 @@ class MountTable:
     """The mount table at one moment.
 
     Args:
-        mounts: in the table's order: a later one covers an earlier one.
-        root: the root directory, as everybody calls it.
-        real_root: the same without symbolic links: the kernel's table has only these.
+        mounts: in the table's order: a later mount covers an earlier one at the same path.
+        root: the root directory as configured; callers pass paths below it.
+        real_root: the same directory without symbolic links, as the kernel writes it in the table.
     """
 
     def __init__(self, mounts: Iterable[Mount], *, root: Path = Path("/"), real_root: Path = Path("/")) -> None:
@@ -70,10 +70,10 @@ class MountTable:
         return [mount.path for mount in self.mounts if _is_within(mount.path, real)]
 
     def references(self, path: Path) -> list[str]:
-        """Where else what is at `path` is mounted, and in use by somebody.
+        """Return the other places where the mount at `path` is visible, and so may be in use.
 
-        It is the kubelet's GetMountRefs and HasMountRefs: mounts of the same part of the same file system. The same
-        directory seen through another path of the root directory does not count.
+        Like the kubelet's GetMountRefs and HasMountRefs, this finds mounts of the same part of the same file system.
+        The same directory under another path of the root directory does not count.
         """
         real = self._real(path)
         covering = next((mount for mount in reversed(self.mounts) if _is_within(real, mount.path)), None)
@@ -94,13 +94,13 @@ class MountTable:
 
 
 def parse(text: str) -> list[Mount]:
-    """The lines of a mountinfo file.
+    """Parse the lines of a mountinfo file.
 
     Args:
-        text: as `os.fsdecode` gives it: a text file's reader would take a carriage return in a path for a line's end.
+        text: decoded with `os.fsdecode`. A text-mode reader would end a line at a carriage return in a path.
     """
     found = []
-    # Not splitlines(): of all that it cuts at, the kernel escapes nothing but the newline.
+    # Not splitlines(): it also cuts at characters that the kernel does not escape. The kernel escapes the newline.
     for line in filter(None, text.split("\n")):
         _, _, device, root, path, rest = line.split(" ", 5)
         _, *optional = rest.partition(" - ")[0].split(" ")
@@ -110,12 +110,12 @@ def parse(text: str) -> list[Mount]:
 
 
 def read_table(root: Path, *, whole: bool = False) -> MountTable:
-    """The mounts of this process's namespace. Blocks for some milliseconds.
+    """Read the mount table of this process's namespace. Blocks for some milliseconds.
 
     Args:
-        root: the root directory whose paths will be asked for.
-        whole: read until it is surely no mixture: a mount that is overlooked would do harm. Without, whoever takes a
-            mount point for a directory is told by the kernel, which does not remove it.
+        root: the root directory; callers will ask for paths below it.
+        whole: read until two readings are equal, for callers to whom an overlooked mount would do harm. Others need one
+            reading: if it misses a mount, the kernel refuses to remove the mount point.
     """
     text = MOUNTINFO.read_bytes()
     for _ in range(_MOST_READS * whole):
@@ -126,7 +126,7 @@ def read_table(root: Path, *, whole: bool = False) -> MountTable:
 
 
 def bind(source: Path, target: Path) -> None:
-    """Let a file be seen at a second place.
+    """Bind a file to a second path.
 
     Raises:
         OSError: the kernel refused.
@@ -135,7 +135,7 @@ def bind(source: Path, target: Path) -> None:
 
 
 def unmount(path: Path) -> None:
-    """Take the uppermost mount off a path, which is never followed if it is a link.
+    """Unmount the uppermost mount at a path; a symbolic link at the path is not followed.
 
     Raises:
         OSError: the kernel refused.
@@ -144,7 +144,7 @@ def unmount(path: Path) -> None:
 
 
 def _call(function: str, *arguments: bytes | int | None, what: str) -> None:
-    # The calls themselves rather than mount(8): no process per block device, and no locale in the errors.
+    # System calls instead of mount(8): no process for each block device, and error texts without a locale.
     if getattr(ctypes.CDLL(None, use_errno=True), function)(*arguments) != 0:
         number = ctypes.get_errno()
         raise OSError(number, f"cannot {what}: {os.strerror(number)}")

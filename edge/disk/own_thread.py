@@ -1,7 +1,7 @@
-"""A thread of its own: for what may hang in the kernel, in a dead file system or device, and is to hang there alone.
+"""Runs one blocking call in a thread of its own, for calls that may hang in a dead file system or device.
 
-The threads that the event loop keeps for everybody are few: six that hang would stop all local work of the agent. And
-the process waits for them when it ends, which it does not for these.
+The event loop's own threads are few: six that hang would stop all local work of the agent. The process also waits for
+them when it ends. It does not wait for the threads made here.
 """
 
 import asyncio
@@ -15,14 +15,14 @@ T = TypeVar("T")
 
 
 def in_own_thread(work: Callable[[], T], *, name: str) -> asyncio.Future[T]:
-    """Do something that blocks. Cancelling only ends the waiting.
+    """Start `work` in a daemon thread. Cancelling the future ends the waiting, not the thread.
 
     Returns:
-        What comes of it, once the thread has ended.
+        A future with the result or the exception of `work`.
     """
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[T] = loop.create_future()
-    ended.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody may be waiting any more
+    ended.add_done_callback(lambda done: done.cancelled() or done.exception())  # the caller may have stopped waiting
 
     def tell(settle: Callable[[], None]) -> None:
         if not ended.done():
@@ -31,7 +31,7 @@ def in_own_thread(work: Callable[[], T], *, name: str) -> asyncio.Future[T]:
     def run() -> None:
         try:
             settle = partial(ended.set_result, work())
-        except BaseException as error:  # noqa: BLE001  # it is the waiter's
+        except BaseException as error:  # noqa: BLE001  # the waiter gets it
             settle = partial(ended.set_exception, error)
         with suppress(RuntimeError):  # the loop has ended
             loop.call_soon_threadsafe(tell, settle)

@@ -1,13 +1,13 @@
-"""An ownership: a pod's fsGroup given to all that a volume holds, as the kubelet does it (pkg/volume/volume_linux.go).
+"""Gives a volume's files to a pod's fsGroup, as the kubelet does (pkg/volume/volume_linux.go).
 
 Rules:
 
-* Every entry gets the group; what is no symbolic link also gets `rw` for it, a directory also `x` and setgid. A
-  directory comes after what it holds, and the root last: OnRootMismatch, which looks at the root alone, never takes
-  a change that was broken off for a finished one.
-* The pods that use the volume may change it meanwhile: entries are reached through directories held open, so that
-  no link put in the way leads out of the volume. Other file systems mounted inside are left alone.
-* One entry that refuses is logged and passed over, as by the kubelet; a directory that cannot be read is an error.
+* Every entry gets the group. All but symbolic links also get `rw` for the group; directories also get `x` and setgid.
+* A directory is changed after its entries, and the root last. OnRootMismatch looks only at the root, so it never takes
+  an interrupted change for a finished one.
+* Pods may change the volume meanwhile. Entries are reached through open directories, so no symbolic link leads out of
+  the volume. Other file systems mounted inside the volume are not changed.
+* An entry that cannot be changed is logged and skipped, as in the kubelet; a directory that cannot be read is an error.
 """
 
 import asyncio
@@ -25,13 +25,13 @@ from edge.disk.own_thread import in_own_thread
 log = logging.getLogger("csi_bridge.edge.disk.ownership")
 
 FIRST_WORD_S = 30.0
-"""After so long the pod's owner is told why the pod does not start (the kubelet's firstEventReportDuration)."""
+"""After this time the pod's owner learns why the pod does not start (the kubelet's firstEventReportDuration)."""
 
 NEXT_WORD_S = 60.0
-"""And again and again after so long (its progressReportDuration)."""
+"""Further reports come at this interval (the kubelet's progressReportDuration)."""
 
 _STOP_WAIT_S = 5.0
-"""A walk that was told to stop does so at its next entry, unless the file system is dead."""
+"""A stopped walk ends at its next entry, unless the file system is dead."""
 
 _GROUP_RW = 0o660
 _GROUP_X = 0o110
@@ -39,18 +39,18 @@ _NOT_FOLLOWED = os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class _Stopped(Exception):
-    """The walk was told to stop."""
+    """The walk was stopped."""
 
 
 @dataclass(slots=True)
 class Walk:
-    """One change of ownership, in a thread.
+    """One change of ownership, run in a thread.
 
     Attributes:
-        root: where the volume is mounted.
+        root: the volume's mount point.
         gid: the group.
-        entries: how many have been seen.
-        refused: how many of them refused.
+        entries: the number of entries visited.
+        refused: the number of entries that could not be changed.
     """
 
     root: Path
@@ -60,7 +60,7 @@ class Walk:
     stop: threading.Event = field(default_factory=threading.Event)
 
     def run(self) -> None:
-        """Change everything.
+        """Change every entry.
 
         Raises:
             OSError: a directory cannot be read, or was moved away meanwhile.
@@ -78,7 +78,7 @@ class Walk:
             self._tree(folder)
 
     def _tree(self, folder: int) -> None:
-        """All below an open directory, and then itself. One descriptor is open at a time, however deep it is."""
+        """Change all entries below an open directory, then the directory. One descriptor is open at any depth."""
         status = os.fstat(folder)
         mount = _mount_id(folder)
         above: list[tuple[Iterator[str], os.stat_result]] = []
@@ -101,7 +101,7 @@ class Walk:
             os.close(folder)
 
     def _next_dir(self, folder: int, names: Iterator[str], status: os.stat_result, mount: int) -> int | None:
-        """Change a directory's entries up to the next directory, which comes opened."""
+        """Change a directory's entries up to the next subdirectory, and return that opened; None at the end."""
         for name in names:
             if self.stop.is_set():
                 raise _Stopped
@@ -147,7 +147,7 @@ class Walk:
 
 
 def matches(root: Path, gid: int) -> bool:
-    """Whether a volume's root has the group and the modes already (OnRootMismatch)."""
+    """Whether a volume's root already has the group and the modes (OnRootMismatch)."""
     try:
         found = root.stat()
     except OSError:
@@ -165,20 +165,20 @@ async def give(
     first_word_s: float = FIRST_WORD_S,
     next_word_s: float = NEXT_WORD_S,
 ) -> None:
-    """Give a volume to a group, in a thread of its own: a slow volume keeps nobody waiting but its pod.
+    """Give a volume to a group in a thread of its own, so that only its pod waits for a slow volume.
 
-    Cancelling stops it at the next entry.
+    Cancelling stops the change at the next entry.
 
     Args:
-        root: where the volume is mounted.
+        root: the volume's mount point.
         gid: the pod's fsGroup.
-        on_root_mismatch: leave it alone if its root looks right.
-        tell: gets a text for people, while it takes long.
-        first_word_s: when the first one is due.
-        next_word_s: when the next ones are due.
+        on_root_mismatch: change nothing if the root already has the group and the modes.
+        tell: gets a text for people while the change takes long.
+        first_word_s: seconds until the first text.
+        next_word_s: seconds between further texts.
 
     Raises:
-        OSError: something of it could not be read.
+        OSError: a directory of the volume cannot be read.
     """
     walk = Walk(root, gid)
     work = in_own_thread(lambda: None if on_root_mismatch and matches(root, gid) else walk.run(), name="ownership")
@@ -207,13 +207,13 @@ def _slow(root: Path) -> str:
 
 
 def _place(root: Path) -> str:
-    """The path from the pod's uid on: what people can find in their own objects."""
+    """Return the path from the pod's uid on, which people can find in their own objects."""
     parts = root.parts
     return "/".join(parts[parts.index("pods") + 1 :]) if "pods" in parts else str(root)
 
 
 def _names(folder: int) -> Iterator[str]:
-    return iter(os.listdir(folder))  # of an open directory: it has no path that could be trusted
+    return iter(os.listdir(folder))  # an open directory has no path that could be trusted
 
 
 def _replace(folder: int, other: int) -> int:
@@ -222,7 +222,7 @@ def _replace(folder: int, other: int) -> int:
 
 
 def _up(folder: int, expected: os.stat_result) -> int:
-    """The directory above, if it is still the one that we came from."""
+    """Open the directory above, if it is still the one that the walk came from."""
     above = os.open("..", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
     found = os.fstat(above)
     if (found.st_dev, found.st_ino) != (expected.st_dev, expected.st_ino):
@@ -232,7 +232,7 @@ def _up(folder: int, expected: os.stat_result) -> int:
 
 
 def _mount_id(folder: int) -> int:
-    """Which mount an open directory is on (proc_pid_fdinfo(5))."""
+    """Return the id of the mount that an open directory is on (proc_pid_fdinfo(5)), or -1."""
     for line in Path(f"/proc/self/fdinfo/{folder}").read_text().splitlines():
         key, _, value = line.partition(":")
         if key == "mnt_id":

@@ -1,11 +1,11 @@
-"""A root directory: makes and removes what lies below it, and never follows a symbolic link on its way there.
+"""Makes and removes entries below a root directory, and follows no symbolic link on the way.
 
 Rules:
 
-* Only the root's own path may hold symbolic links. One below it is refused: it may lead anywhere.
-* Removing takes one empty directory or one file, never a tree.
-* The last component of a path is never opened nor stat'ed: it may be a mount that does not answer.
-* Who calls asks the mount table first whether something is mounted there.
+* Only the root's own path may contain symbolic links. A link below it is refused, because it may lead anywhere.
+* A removal takes one empty directory or one file, never a tree.
+* The last component of a path is neither opened nor stat'ed, except by `read_file`: a dead mount there would hang.
+* The caller first checks the mount table for a mount at the path.
 """
 
 import errno
@@ -19,10 +19,12 @@ from typing import Literal
 
 DIR_MODE = 0o750
 FILE_MODE = 0o644
-"""The kubelet's modes (its umask is 022): ours are set, whatever our umask is."""
+"""The kubelet's modes (its umask is 022). They are set explicitly, so the agent's umask has no effect."""
 
 _TEMPORARY = ".new"
-"""What a file is called until it is whole. A fixed name: a crash leaves one at most, and the next write takes it."""
+"""Suffix of a file while it is written. It is fixed: a crash leaves at most one such file, and the next write replaces
+it.
+"""
 
 _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -34,11 +36,11 @@ _WORDS = {
     errno.EBUSY: "something is mounted there",
     errno.ENOTEMPTY: "it is not empty",
 }
-"""What some errors mean here. A link that O_NOFOLLOW and O_DIRECTORY meet is ENOTDIR (open(2))."""
+"""Texts for errors with a special meaning here. O_NOFOLLOW with O_DIRECTORY turns a link into ENOTDIR (open(2))."""
 
 
 class RootDirError(OSError):
-    """The file system refused. `str()` says what was done where, and why it failed."""
+    """The file system refused. `str()` tells the action, the path and the reason."""
 
     def __init__(self, error: OSError, what: str, path: Path) -> None:
         why = _WORDS.get(error.errno or 0) or error.strerror or str(error)
@@ -50,18 +52,18 @@ class RootDirError(OSError):
 
 @dataclass(frozen=True, slots=True)
 class RootDir:
-    """What can be done below one directory.
+    """Makes, reads and removes entries below one directory.
 
     Attributes:
-        path: the directory.
-        durable: whether a written file survives a power cut (`--durability=full`).
+        path: the root directory.
+        durable: a written file survives a power cut (`--durability=full`).
     """
 
     path: Path
     durable: bool = False
 
     def make_dir(self, path: Path) -> None:
-        """Make a directory and its parents, where they are missing.
+        """Make a directory and its missing parents.
 
         Raises:
             RootDirError: it cannot be made.
@@ -78,7 +80,7 @@ class RootDir:
                 os.close(folder)
 
     def names(self, path: Path) -> dict[str, Kind]:
-        """What lies in a directory; nothing if there is none. Kinds are the directory's own word: nothing is stat'ed.
+        """Return the entries of a directory and their kinds, without a stat; empty if there is no directory.
 
         Raises:
             RootDirError: it cannot be read.
@@ -99,18 +101,18 @@ class RootDir:
                 os.close(readable)
 
     def has(self, path: Path) -> bool:
-        """Whether there is such an entry, without asking the entry."""
+        """Whether there is such an entry, from its parent's list: the entry itself is not opened."""
         return path.name in self.names(path.parent)
 
     def read_file(self, path: Path, limit: int) -> bytes:
-        """An ordinary file's content.
+        """Return the content of an ordinary file.
 
         Raises:
             FileNotFoundError: there is none.
             RootDirError: it cannot be read, is no ordinary file, or is larger than `limit` bytes.
         """
         with _told("read", path), self._parent(path) as folder:
-            # O_NONBLOCK: a FIFO in the file's place would wait for a writer for ever.
+            # O_NONBLOCK: opening a FIFO would otherwise wait for a writer for ever.
             file = os.open(path.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
             try:
                 if not stat.S_ISREG(os.fstat(file).st_mode):
@@ -123,12 +125,12 @@ class RootDir:
             return content
 
     def write_file(self, path: Path, content: bytes, *, reached: Callable[[], None] = lambda: None) -> None:
-        """Make or replace a file at once: whoever reads it sees the old content or the new one.
+        """Make or replace a file atomically: a reader sees the old content or the new content.
 
         Args:
-            path: its parent exists.
-            content: the whole of it.
-            reached: called when the new content is written, and not yet there.
+            path: the file; its parent exists.
+            content: the whole new content.
+            reached: called after the new content is written and before the rename.
 
         Raises:
             RootDirError: it cannot be written; the old content stays.
@@ -167,7 +169,7 @@ class RootDir:
                 os.close(file)
 
     def link(self, path: Path, target: str) -> None:
-        """Make a symbolic link, in place of whatever file or link is there."""
+        """Make a symbolic link; it replaces a file or link of that name."""
         with _told("make the link", path), self._parent(path) as folder:
             if _read_link(folder, path.name) == target:
                 return
@@ -176,7 +178,7 @@ class RootDir:
             os.symlink(target, path.name, dir_fd=folder)
 
     def read_link(self, path: Path) -> str | None:
-        """Where a symbolic link leads; None if there is no link."""
+        """Return the target of a symbolic link; None if there is no link."""
         with _told("read the link", path):
             try:
                 with self._parent(path) as folder:
@@ -185,14 +187,14 @@ class RootDir:
                 return None
 
     def remove_file(self, path: Path) -> None:
-        """Remove a file or a link, and what a crash left of its writing. Nothing there: nothing happens."""
+        """Remove a file or a link, if it exists, and the temporary file of an interrupted write."""
         with _told("remove the file", path), suppress(FileNotFoundError), self._parent(path) as folder:
             for name in (path.name + _TEMPORARY, path.name):
                 with suppress(FileNotFoundError):
                     os.unlink(name, dir_fd=folder)
 
     def remove_dir(self, path: Path) -> None:
-        """Remove an empty directory. Nothing there: nothing happens.
+        """Remove an empty directory, if it exists.
 
         Raises:
             RootDirError: it is not empty, is a mount point, or cannot be removed.
@@ -201,7 +203,7 @@ class RootDir:
             os.rmdir(path.name, dir_fd=folder)
 
     def remove(self, path: Path) -> None:
-        """Remove an empty directory or a file, whichever it is."""
+        """Remove an empty directory or a file."""
         try:
             self.remove_dir(path)
         except RootDirError as error:
@@ -229,7 +231,7 @@ class RootDir:
             os.close(folder)
 
     def _open(self, path: Path) -> int:
-        """A directory, for use as `dir_fd`."""
+        """Open a directory, for use as `dir_fd`."""
         folder = self._open_root()
         try:
             for name in self._parts(path) if path != self.path else ():
@@ -251,7 +253,7 @@ def _told(what: str, path: Path) -> Iterator[None]:
 
 
 def _step(folder: int, name: str) -> int:
-    """Go down one directory. The one above is closed, unless that fails."""
+    """Open a directory below `folder`, and close `folder` on success."""
     below = os.open(name, _FOLDER, dir_fd=folder)
     os.close(folder)
     return below

@@ -1,7 +1,8 @@
-"""A vol_data.json: what the kubelet notes in a volume's directory, to take it down by without any object.
+"""The vol_data.json in a volume's directory: all that unmounting the volume needs when no object is left.
 
-Keys and form are the kubelet's (contract.md C.3, pkg/volume/csi saveVolumeData), so that either can take over from the
-other. What cannot be read says nothing: its volume's state is unknown, and nothing is guessed (RULE C6).
+Keys and form are the kubelet's (pkg/volume/csi saveVolumeData, docs/csi-contract.md#the-volume-data-file), so that the
+agent and a kubelet can each take over from the other. If the file is unreadable, the volume's state is unknown; the
+agent guesses nothing.
 """
 
 import json
@@ -15,10 +16,10 @@ EPHEMERAL = "Ephemeral"
 PERSISTENT = "Persistent"
 
 LARGEST_BYTES = 65_536
-"""Of a file that is read. The kubelet's have 400 bytes; a volumeHandle of 1.36 may have some thousand."""
+"""Limit for reading a file. The kubelet's have 400 bytes; a volumeHandle of Kubernetes 1.36 may have some thousand."""
 
 _HTML = {ord("<"): "\\u003c", ord(">"): "\\u003e", ord("&"): "\\u0026", 0x2028: "\\u2028", 0x2029: "\\u2029"}
-"""What Go's encoding/json writes of characters that HTML or JavaScript would take otherwise."""
+"""Go's encoding/json escapes these characters, which have a meaning in HTML or JavaScript."""
 
 _KEYS = {
     "driver": "driverName",
@@ -32,7 +33,7 @@ _KEYS = {
 
 
 class VolumeDataUnknown(ValueError):
-    """A vol_data.json does not tell which volume it is of. `str()` says why, and names no path.
+    """A vol_data.json that does not identify its volume. `str()` gives the reason, without a path.
 
     Attributes:
         missing: there is no file.
@@ -45,10 +46,10 @@ class VolumeDataUnknown(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VolumeData:
-    """What a vol_data.json says. A key that is missing is an empty string.
+    """The content of a vol_data.json. A missing key is an empty string.
 
     Attributes:
-        name: the PV's name, or the inline volume's; not in the file of a staging.
+        name: the PV's name, or the inline volume's; the file of a staging does not contain it.
         lifecycle: EPHEMERAL or PERSISTENT; empty for stagings and block volumes.
     """
 
@@ -61,23 +62,29 @@ class VolumeData:
     selinux_context: str = ""
 
     def encode(self) -> bytes:
-        """The file, as Go writes a map: keys sorted, nothing between the tokens, one newline."""
+        """Return the file as Go writes a map: sorted keys, no spaces, one newline at the end."""
         return encode_map({key: value for field, key in _KEYS.items() if (value := getattr(self, field))}) + b"\n"
 
 
 def encode_map(values: Mapping[str, Any]) -> bytes:
-    """JSON as Go's encoding/json writes a map, byte for byte; objects within keep their order, as structs do."""
+    """Return JSON as Go's encoding/json writes a map, byte for byte.
+
+    Objects inside keep their order, as Go's structs do.
+    """
     text = json.dumps(dict(sorted(values.items())), separators=(",", ":"), ensure_ascii=False)
     return text.translate(_HTML).encode()
 
 
 def of_staging(volume: Volume, selinux_context: str) -> VolumeData:
-    """The file beside a file system's staging."""
+    """Return the file beside a file system's staging."""
     return VolumeData(driver=volume.driver, handle=volume.handle, selinux_context=selinux_context)
 
 
 def of_target(wanted: PodVolume, node: str, selinux_context: str) -> VolumeData:
-    """The file beside a file system's target. The attachment is named whether there is one or not."""
+    """Return the file beside a file system's target.
+
+    It names the attachment even if there is none, as the kubelet's does.
+    """
     volume = wanted.volume
     return VolumeData(
         driver=volume.driver,
@@ -91,7 +98,7 @@ def of_target(wanted: PodVolume, node: str, selinux_context: str) -> VolumeData:
 
 
 def of_block(volume: Volume, node: str) -> VolumeData:
-    """The file of a block volume."""
+    """Return the file of a block volume."""
     return VolumeData(
         driver=volume.driver,
         handle=volume.handle,
@@ -102,10 +109,10 @@ def of_block(volume: Volume, node: str) -> VolumeData:
 
 
 def parse(raw: bytes) -> VolumeData:
-    """What a file says. Keys that a newer kubelet adds are ignored.
+    """Parse a file. Keys that a newer kubelet adds are ignored.
 
     Raises:
-        VolumeDataUnknown: it does not say of which volume it is.
+        VolumeDataUnknown: it does not identify its volume.
     """
     try:
         found = json.loads(raw)
@@ -118,7 +125,7 @@ def parse(raw: bytes) -> VolumeData:
         if not isinstance(value, str):
             raise VolumeDataUnknown(f"its {_KEYS[field]} is not a string")
         try:
-            value.encode()  # JSON can tell of half a character, and no path, row or request can hold it
+            value.encode()  # JSON can contain half a surrogate pair, which no path, database row or request can hold
         except UnicodeEncodeError:
             raise VolumeDataUnknown(f"its {_KEYS[field]} is not text") from None
     for field in ("driver", "handle"):

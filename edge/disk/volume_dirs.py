@@ -1,10 +1,12 @@
-"""A volume's directories: what is made on this node around a driver's calls, and what is removed again.
+"""Makes a volume's directories before a driver's call, and removes them after it.
 
 Rules:
 
-* vol_data.json is there before the driver is asked, and goes after it has answered (RULE C18).
-* A directory goes only if it is empty and nothing is mounted there, and no file goes but ours: never a tree.
-* Everything here blocks, and raises OSError where the file system refuses.
+* vol_data.json is written before the driver is called, and removed after the driver has undone its work
+  (docs/csi-contract.md#vol_datajson-comes-first-and-goes-last).
+* A directory is removed only if it is empty and nothing is mounted there. Of files, only the agent's own are removed.
+  Nothing here removes a tree.
+* All functions block, and raise OSError where the file system refuses.
 """
 
 import errno
@@ -27,14 +29,14 @@ from edge.volumes import PodVolume, Volume
 log = logging.getLogger("csi_bridge.edge.volumes")
 
 _HALF_WRITTEN = f"{VOL_DATA}.new"
-"""What a death in the middle of writing vol_data.json leaves (`RootDir.write_file`)."""
+"""Left behind when the agent dies while it writes vol_data.json (`RootDir.write_file`)."""
 
 
 class VolumeDirs:
     """The directories of volumes below one root directory.
 
     Args:
-        root: what can be done below it.
+        root: makes and removes entries below the root directory.
         node: this node's name.
     """
 
@@ -42,16 +44,16 @@ class VolumeDirs:
         self.layout = Layout(root.path)
         self._root, self._node = root, node
         self._kept: dict[Path, str] = {}
-        """What is unreadable and could not be cleaned away, and why: it is tried again and again, and said once."""
+        """Why each unreadable directory could not be cleaned away: it is tried again each time, but logged once."""
 
     def target(self, published: Published) -> Path:
-        """`target_path`."""
+        """Return the `target_path` of a publication."""
         if published.block:
             return self.layout.block_target(published.name, published.pod_uid)
         return self.layout.target(published.pod_uid, published.name)
 
     def staging_target(self, staged: Staged) -> Path:
-        """`staging_target_path`."""
+        """Return the `staging_target_path` of a staging."""
         if staged.block:
             return self.layout.block_staging(staged.name)
         return self.layout.staging_target(staged.driver, staged.handle)
@@ -59,12 +61,14 @@ class VolumeDirs:
     # ---------------------------------------------------------------- before a call
 
     def prepare_stage(self, volume: Volume, selinux_context: str, *, stages: bool) -> None:
-        """What is there before NodeStageVolume; of a driver that does not stage, too: unstaging asks for it.
+        """Make the directories and vol_data.json that NodeStageVolume needs.
+
+        They are also made for drivers that do not stage, because unstaging reads vol_data.json.
 
         Args:
             volume: the volume.
-            selinux_context: it is mounted with this label.
-            stages: the driver will be asked.
+            selinux_context: the SELinux label that it is mounted with.
+            stages: NodeStageVolume will be called.
         """
         if volume.block:
             self._prepare_block_stage(volume, stages=stages)
@@ -76,7 +80,7 @@ class VolumeDirs:
         self._write_data(target, volume_data.of_staging(volume, selinux_context), "stage")
 
     def _prepare_block_stage(self, volume: Volume, *, stages: bool) -> None:
-        # What was there before this try stays: a driver may have been asked. No mount would tell of it.
+        # Entries from an earlier try stay: that try may have called the driver, and no mount would show it.
         is_known = self._root.has(self.layout.block_data(volume.name) / VOL_DATA)
         try:
             self._write_block_data(volume, "stage")
@@ -90,7 +94,7 @@ class VolumeDirs:
             raise
 
     def prepare_publish(self, wanted: PodVolume, target: Path) -> None:
-        """What is there before NodePublishVolume."""
+        """Make the directories and vol_data.json that NodePublishVolume needs."""
         if wanted.volume.block:
             self._write_block_data(wanted.volume, "publish")
             self._root.make_dir(target.parent)
@@ -103,7 +107,7 @@ class VolumeDirs:
         self._write_data(target, data, "publish")
 
     def _write_data(self, target: Path, data: VolumeData, step: str) -> None:
-        # What was there before this try stays, here too.
+        # Entries from an earlier try stay here too.
         is_known = self._root.has(target.parent / VOL_DATA)
         reach(f"{step}.before-data")
         try:
@@ -124,7 +128,7 @@ class VolumeDirs:
         reach(f"{step}.after-data")
 
     def _write(self, path: Path, data: VolumeData, step: str) -> None:
-        """Write a vol_data.json, unless it is there: a republication each minute writes nothing."""
+        """Write a vol_data.json unless it has this content already: a republication each minute writes nothing."""
         content = data.encode()
         try:
             if self._root.read_file(path, volume_data.LARGEST_BYTES) == content:
@@ -136,7 +140,7 @@ class VolumeDirs:
     # ---------------------------------------------------------------- after a call
 
     def require_target(self, driver: str, target: Path) -> None:
-        """Take a driver's OK for true only if there is something at the target."""
+        """Raise Uncertain if a driver answered NodePublishVolume with OK and nothing is at the target."""
         if not self._root.has(target):
             raise Uncertain(
                 f"driver {driver} answered NodePublishVolume with OK, but there is nothing at {target}; "
@@ -144,7 +148,11 @@ class VolumeDirs:
             )
 
     def tidy_published(self, published: Published) -> None:
-        """After NodeUnpublishVolume."""
+        """Remove the directories of a publication after NodeUnpublishVolume.
+
+        Raises:
+            Uncertain: something is still mounted at the target.
+        """
         target = self.target(published)
         self._require_unmounted(published.driver, "NodeUnpublishVolume", target)
         if published.block:
@@ -153,7 +161,15 @@ class VolumeDirs:
             self._tidy_target(target, "unpublish")
 
     def tidy_staged(self, staged: Staged, *, asked: bool) -> None:
-        """After NodeUnstageVolume, if it was asked for."""
+        """Remove the directories of a staging.
+
+        Args:
+            staged: the staging.
+            asked: the driver has answered NodeUnstageVolume with OK.
+
+        Raises:
+            Uncertain: the driver was asked, and something is still mounted at the target.
+        """
         target = self.staging_target(staged)
         if asked:
             self._require_unmounted(staged.driver, "NodeUnstageVolume", target)
@@ -163,28 +179,29 @@ class VolumeDirs:
         try:
             self._tidy_block(staged.name, "unstage")
         except OSError as error:
-            # What a driver leaves in its staging directory keeps nobody from using the volume again.
+            # Files that a driver leaves in its staging directory do not prevent the next use of the volume.
             log.warning("a file or directory of %s could not be removed: %s", staged.key, _words(error))
 
     def tidy_refused_stage(self, staged: Staged) -> None:
-        """After a final code of NodeStageVolume."""
+        """Remove the directories of a staging after NodeStageVolume failed with a final code."""
         if staged.block:
             self._tidy_block(staged.name, "stage")
         else:
             self._tidy_target(self.staging_target(staged), "stage")
 
     def tidy_refused_publish(self, published: Published) -> None:
-        """After a final code of NodePublishVolume; not for block volumes, whose directories are their stagings'.
+        """Remove a file system's publication after NodePublishVolume failed with a final code.
 
-        The pod's directories go, too, if nothing else is in them: it may end without ever getting the volume.
+        A block volume's directories stay: its staging uses them. The pod's own directories are removed if they are
+        empty, because the pod may end without ever getting the volume.
         """
         self._tidy_target(self.target(published), "publish")
         self._prune_pod(published.pod_uid, block=False)
 
-    # ---------------------------------------------------------------- what is there
+    # ---------------------------------------------------------------- find and clean
 
     def require_unused(self, staged: Staged) -> None:
-        """Refuse to unstage what is mounted elsewhere."""
+        """Raise NotReady if a staged volume is mounted anywhere else."""
         target = self.staging_target(staged)
         mounts = read_table(self.layout.root, whole=True)
         used = mounts.references(target) if not staged.block else self._block_mounts(staged.name, mounts)
@@ -193,7 +210,7 @@ class VolumeDirs:
             raise NotReady(f"{staged.key} is still in use: it is mounted at {places}")
 
     def _block_mounts(self, name: str, mounts: MountTable) -> list[str]:
-        """Where a block volume is mounted for pods: at device maps, and where the driver published it."""
+        """Return where a block volume is mounted for pods: at device maps, and at the driver's publications."""
         return [*mounts.within(self.layout.device_maps(name)), *mounts.within(self.layout.block_targets(name))]
 
     def may_be_staged(self, staged: Staged) -> bool:
@@ -221,7 +238,7 @@ class VolumeDirs:
         return True
 
     def forget_gone(self, unreadable: Iterable[Unreadable]) -> None:
-        """Of what could not be cleaned away remember what still lies there."""
+        """Forget the reasons of unreadable directories that are gone."""
         there = {one.path for one in unreadable}
         self._kept = {path: why for path, why in self._kept.items() if path in there}
 
@@ -262,7 +279,7 @@ class VolumeDirs:
             yield self.layout.block_staging(what.name)
 
     def _prune_pod(self, uid: str, *, block: bool) -> None:
-        """Remove a pod's directories, from the inside out, up to the first that holds something."""
+        """Remove a pod's directories from the inside out, up to the first that is not empty."""
         pod = self.layout.pod(uid)
         kind = pod / ("volumeDevices" if block else "volumes")
         try:
@@ -281,14 +298,18 @@ class VolumeDirs:
             )
 
     def _tidy_target(self, target: Path, step: str) -> None:
-        """Remove a target where nothing is mounted, its vol_data.json, and their directory: in this order."""
+        """Remove a target, its vol_data.json and their directory, in this order, unless something is mounted there."""
         if read_table(self.layout.root).is_mount_point(target):
             log.warning("%s stays: something is mounted there", target)
             return
         self._remove_target(target, step)
 
     def _remove_target(self, target: Path, step: str, *, bare: bool = False) -> None:
-        """The same, of what is surely not mounted; of a bare directory nothing goes that is not empty."""
+        """Remove a target that is surely not mounted, its vol_data.json and their directory.
+
+        A bare directory has no vol_data.json, so nothing in it is known to be the agent's: its target must be an empty
+        directory.
+        """
         reach(f"{step}.before-clean")
         (self._root.remove_dir if bare else self._root.remove)(target)
         reach(f"{step}.after-target")
@@ -297,7 +318,7 @@ class VolumeDirs:
         self._root.remove_dir(target.parent)
 
     def _tidy_block(self, name: str, step: str, *, bare: bool = False) -> None:
-        """Remove a block volume's own directories, while none of them holds anything of a pod."""
+        """Remove a block volume's own directories, unless one of them holds anything of a pod."""
         reach(f"{step}.before-clean")
         self._root.remove_dir(self.layout.block_targets(name))
         self._root.remove_dir(self.layout.block_staging(name))
@@ -311,7 +332,7 @@ class VolumeDirs:
 
 @contextmanager
 def _quietly(place: Path) -> Iterator[None]:
-    """Tidy up after an error, which counts more than what stays behind."""
+    """Log a failed clean-up instead of raising it: the error that led to it matters more."""
     try:
         yield
     except OSError as error:

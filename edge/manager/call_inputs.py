@@ -1,10 +1,10 @@
-"""A node call's inputs: what it needs of the store at the moment when it is made: attachment, secrets, tokens, sizes.
+"""Reads the inputs of a node call from the store when the call is made: attachment, secrets, tokens, sizes.
 
 Rules:
 
-* A VolumeAttachment counts only if it is of this driver, this node and this PV, says attached, and is not being deleted
-  (RULE C11): what the store has, whether the node is connected or not.
-* Values of secrets, tokens and attachments never reach a message.
+* A VolumeAttachment counts only if it names this driver, this node and this PV, is attached, and is not being deleted.
+  The stored object counts whether the node is connected or not (docs/csi-contract.md#mounting-while-the-hub-is-away).
+* No message contains a value of a secret, a token or an attachment.
 """
 
 import base64
@@ -21,21 +21,22 @@ from edge.volumes import Claim, PodVolume, SecretRef, Volume, attachment_name
 
 
 class Waiting(NotReady):
-    """Somebody else's turn: that it takes a while is nothing to tell a user of."""
+    """The step waits for another party (hub, attacher, driver). Users hear of it only if it lasts long."""
 
 
 class CallInputs:
-    """Reads them from the store."""
+    """Reads the inputs from the store."""
 
     def __init__(self, objects: Objects, *, node: str, clock: Clock) -> None:
-        """Reads nothing yet."""
+        """Keep the store; read nothing yet."""
         self._objects, self._node, self._clock = objects, node, clock
 
     def publish_context(self, volume: Volume) -> dict[str, str]:
-        """`status.attachmentMetadata` of the volume's attachment; empty if it needs none.
+        """Return `status.attachmentMetadata` of the volume's attachment; empty if it needs none.
 
         Raises:
-            Waiting: it is not attached to this node.
+            Waiting: the volume is not attached to this node.
+            NotReady: the attachment is malformed, or for another volume.
         """
         if volume.ephemeral or not volume.rules.attach_required:
             return {}
@@ -49,22 +50,22 @@ class CallInputs:
             raise NotReady(f"{ref} is malformed ({type(error).__name__})") from None
 
     def attachment_uid(self, volume: Volume) -> str:
-        """Which attachment the volume has, attached yet or not; empty if it needs none, or has none that stays."""
+        """Return the uid of the volume's attachment; empty if there is none, or if it is being deleted."""
         if volume.ephemeral or not volume.rules.attach_required:
             return ""
         ref = self._attachment_ref(volume)
         try:
             found = self._get(ref)
             is_going = found is not None and _body(found)["metadata"].get("deletionTimestamp")
-        except (AttributeError, KeyError, NotReady, TypeError):  # it is there, whatever it says
+        except (AttributeError, KeyError, NotReady, TypeError):  # the attachment exists, whatever its content
             is_going = False
         return "" if is_going else self._objects.uid(ref)
 
     def secrets(self, ref: SecretRef | None) -> dict[str, str]:
-        """The values of a Secret by key; empty if none is asked for.
+        """Return the values of a Secret by key; empty without a `ref`.
 
         Raises:
-            NotReady: it is not there, or no text.
+            NotReady: the Secret is missing, or a value is not text.
         """
         if ref is None:
             return {}
@@ -82,13 +83,14 @@ class CallInputs:
         return values
 
     def tokens(self, want: PodVolume) -> dict[str, dict[str, str]] | None:
-        """The pod's service account tokens by audience, as the driver's CSIDriver object asks; None if it does not.
+        """Return the pod's service account tokens by audience; None if the CSIDriver object asks for none.
 
         Raises:
-            NotReady: one is missing or expired (RULE C9: none can be made here).
+            NotReady: a token is missing or expired, and only the hub can supply a new one
+                (docs/csi-contract.md#tokens-and-republishing).
         """
         audiences = [audience for audience, _ in want.volume.rules.token_audiences]
-        if not audiences or want.volume.block:  # the kubelet gives none with a block volume (csi_block.go)
+        if not audiences or want.volume.block:  # the kubelet passes none for a block volume (csi_block.go)
             return None
         pod = want.pod
         found = self._get(Ref("ServiceAccountToken", pod.namespace, pod.uid))
@@ -99,7 +101,7 @@ class CallInputs:
         }
 
     def claim_size(self, claim: Claim) -> ClaimSize | None:
-        """What the claim says of its size now; None if it is another one, or gone, or unreadable."""
+        """Return the claim's present sizes; None if it is gone, unreadable, or was replaced under the same name."""
         try:
             found = self._get(Ref("PersistentVolumeClaim", claim.namespace, claim.name))
             return read_claim(_body(found)) if found is not None and found.stamp.uid == claim.uid else None
@@ -130,7 +132,7 @@ class CallInputs:
         return {str(key): str(value) for key, value in (status.get("attachmentMetadata") or {}).items()}
 
     def _token(self, given: object, audience: str, want: PodVolume, problem: object) -> dict[str, str]:
-        """One token; `problem` is why the hub has none."""
+        """Return one token; `problem` is the hub's reason for having none."""
         whose = f"service account {want.pod.namespace}/{want.pod.service_account} for audience {audience!r}"
         if not isinstance(given, dict):
             why = f"cannot be created: {problem}" if problem else "is not known to this node"

@@ -1,4 +1,4 @@
-"""A clock: what time it is, and who is to be called when; tests have one that they turn by hand."""
+"""The clock of the volume manager: the time, and timers. Tests pass one that they advance by hand."""
 
 import asyncio
 import time
@@ -7,36 +7,36 @@ from typing import Protocol
 
 
 class Timer(Protocol):
-    """A call to come."""
+    """A scheduled call."""
 
     def cancel(self) -> None:
-        """It is not wanted any more. Harmless after it was called."""
+        """Cancel the call. Does nothing after the call was made."""
 
 
 class Clock(Protocol):
-    """Two times and a bell."""
+    """Gives the time, and calls back later."""
 
     def time(self) -> float:
-        """Seconds since the epoch: what people and other machines mean. It may jump."""
+        """Return seconds since the epoch, for people and other machines. It may jump."""
 
     def monotonic(self) -> float:
-        """Seconds since some moment: what waits are measured by."""
+        """Return seconds since a fixed moment, for measuring waits."""
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> Timer:
-        """Call back once, on the loop."""
+        """Call `callback` once, on the loop."""
 
 
 class LoopClock:
     """The machine's clock, and the running loop's timers."""
 
     def time(self) -> float:
-        """Seconds since the epoch."""
+        """Return seconds since the epoch."""
         return time.time()
 
     def monotonic(self) -> float:
-        """Seconds since the machine's start."""
+        """Return seconds since the machine's start."""
         return time.monotonic()
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> Timer:
-        """Call back once, on the loop."""
+        """Call `callback` once, on the loop."""
         return asyncio.get_running_loop().call_later(max(0.0, delay_s), callback)

@@ -1,10 +1,10 @@
-"""A volume expander: expands one volume on this node when its claim or its PV has grown, and tells the claim.
+"""Expands one volume on this node when its claim or its PV has grown, and tells the claim.
 
-What is to be done is decided in `edge.manager.expansion`; what is kept here is only what a restart may forget.
+`edge.manager.expansion` decides. An instance here keeps only state that a restart may lose.
 
-A claim's status comes back by way of the cloud, late or, offline, not at all. What this node has found out itself holds
-at once: a size that the driver refused for good is not asked for again because the claim still says that it is the
-node's turn, and it keeps no pod waiting.
+The claim's status comes back through the cloud: late, or not at all while the node is offline. So the node acts at once
+on its own results. After the driver has refused a size for good, the node does not request it again, even if the claim
+still says that it is the node's turn. The refusal delays no pod.
 """
 
 import logging
@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from common.status import Code
-from edge.backoff import MOST_S
 from edge.fault_points import reach
 from edge.manager.expansion import (
     IN_PROGRESS,
@@ -26,18 +25,19 @@ from edge.manager.expansion import (
 from edge.manager.host import VolumeHost
 from edge.manager.places import Target
 from edge.manager.rows import VolumeRows
+from edge.tries import KUBELET
 from edge.volume_errors import Refused, Uncertain, VolumeError
 from edge.volumes import Claim, PodVolume, Volume, VolumeKey
 
 log = logging.getLogger("csi_bridge.edge.volumes")
 
 _EXPAND_VOLUME = 3
-"""Of `NodeServiceCapability.RPC.Type`."""
+"""A value of `NodeServiceCapability.RPC.Type`."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Refusal:
-    """The driver's last word on a size, which holds until the claim says another thing, or it is too long ago."""
+    """A size that the driver has refused for good. It holds until the claim's status changes, or until a time."""
 
     required_bytes: int
     holds_until: float
@@ -47,19 +47,19 @@ class VolumeExpander:
     """Expands one volume."""
 
     def __init__(self, key: VolumeKey, host: VolumeHost, rows: VolumeRows) -> None:
-        """Nothing is expanded yet."""
+        """Begin without any expansion."""
         self._key, self._host, self._rows = key, host, rows
         self.forget()
 
     def forget(self) -> None:
-        """The volume is no longer staged: what was true of it while it was in use is true no more."""
+        """Forget all results, because the volume is no longer staged: they held while it was in use."""
         self._settled: Plan | None = None
         self._refused = False
         self._refusal: _Refusal | None = None
         self._waits = False
 
     def find(self, wants: Mapping[Target, PodVolume]) -> tuple[Target, float] | None:
-        """A pod through whose mount the volume is to be expanded, and not before when, by the monotonic clock."""
+        """Return a pod whose mount is to be expanded, and the monotonic time at which that is due; or None."""
         if self._waits or self._rows.device is None:
             return None
         for target, want in wants.items():
@@ -70,10 +70,10 @@ class VolumeExpander:
         return None
 
     async def expand_mounting(self, want: PodVolume) -> None:
-        """Expand it while it is being published, if it has grown since.
+        """Expand the volume while it is being published, if it has grown.
 
         Raises:
-            VolumeError: it could not be expanded, and the pod must not have it so.
+            VolumeError: it could not be expanded; the pod must not have it.
         """
         planned = self._plan(want.volume, mounting=True)
         if planned is None or self._host.clock.monotonic() < self._refused_until(planned[1]):
@@ -87,7 +87,7 @@ class VolumeExpander:
         await self._expand(want, *planned)
 
     async def expand_published(self, want: PodVolume) -> None:
-        """Expand it while a pod uses it.
+        """Expand the volume while a pod uses it.
 
         Raises:
             VolumeError: it could not be expanded.
@@ -102,7 +102,7 @@ class VolumeExpander:
         if claim is None:
             return None
         if not claim.resize_status and volume.size_bytes <= min(claim.status_bytes, known_bytes):
-            return None  # without a look into the store: the common case
+            return None  # the common case, without reading the store
         size = self._host.inputs.claim_size(claim)
         if size is None:
             return None
@@ -120,9 +120,8 @@ class VolumeExpander:
         assert claim is not None
         if plan.verdict is Verdict.EXPAND:
             if not self._can_expand(claim, size, plan):
-                self._settled = (
-                    plan  # and no more: the volume is no larger here, and its claim, heard of later, may wait for that
-                )
+                # Only the plan: the volume has not grown here, and a claim read later may wait for this node.
+                self._settled = plan
                 return
             if not await self._ask(want, claim, size, plan):
                 return
@@ -134,7 +133,11 @@ class VolumeExpander:
         reach("expand.after-result")
 
     def _can_expand(self, claim: Claim, size: ClaimSize, plan: Plan) -> bool:
-        """Whether the driver can be asked. One that cannot expand has nothing to do, if nobody waits for it."""
+        """Whether the driver can expand. Without the capability, return False if no claim waits for the node.
+
+        Raises:
+            Refused: it cannot, and the claim waits for it.
+        """
         if _EXPAND_VOLUME in self._host.driver(self._key.driver).capabilities:
             return True
         if plan.legacy or plan.claim_knows:
@@ -148,7 +151,11 @@ class VolumeExpander:
         raise error
 
     async def _ask(self, want: PodVolume, claim: Claim, size: ClaimSize, plan: Plan) -> bool:
-        """Whether it is expanded; a driver that cannot while it is in use is not asked again (contract.md C.8)."""
+        """Return whether the driver has expanded the volume.
+
+        A driver that cannot expand a volume in use (FAILED_PRECONDITION) is not called again for it while it is in use
+        (docs/csi-contract.md#expansion-on-the-node).
+        """
         host, volume = self._host, want.volume
         secrets = host.inputs.secrets(volume.expand_secret)
         reach("expand.before-intent")
@@ -174,12 +181,12 @@ class VolumeExpander:
         return True
 
     def _tell_refusal(self, claim: Claim, size: ClaimSize, plan: Plan, error: Refused) -> None:
-        if plan.legacy:  # nobody waits for a word of it
+        if plan.legacy:  # such a claim has no status for it
             return
         infeasible = is_infeasible(size, plan, error.code, refused_before=self._refused)
         self._refused = True
         if infeasible:
-            self._refusal = _Refusal(plan.required_bytes, self._host.clock.monotonic() + MOST_S)
+            self._refusal = _Refusal(plan.required_bytes, self._host.clock.monotonic() + KUBELET.most_s)
         self._tell_failure(claim, size, plan, error, infeasible=infeasible)
 
     def _tell_failure(self, claim: Claim, size: ClaimSize, plan: Plan, error: VolumeError, *, infeasible: bool) -> None:

@@ -1,12 +1,13 @@
-"""An expansion: whether a volume that grew must be expanded on this node, to what, and what its claim is to be told.
+"""Decides whether a grown volume must be expanded on this node, to which size, and whether its claim must be told.
 
-It is what the kubelet does (kubernetes pkg/volume/util/operationexecutor, operation_generator.go and node_expander.go;
-contract.md C.8), with one difference: what this node has expanded it remembers, and neither repeats it because the
-claim has not heard of it yet (RULE C15) nor forgets to tell the claim.
+The rules are the kubelet's (kubernetes pkg/volume/util/operationexecutor, operation_generator.go and node_expander.go;
+docs/csi-contract.md#expansion-on-the-node), with one difference. The node remembers its own expansions. It does not
+repeat one whose size has not reached the claim yet, and it does not forget to tell the claim
+(docs/csi-contract.md#a-claims-size-only-grows).
 
-Two ways: *recovery*, if the claim's status has `allocatedResources` or `allocatedResourceStatuses`, which today's
-external-resizer always writes, acts only while that status says that it is the node's turn. *Legacy*, without either,
-expands to the PV's size.
+There are two ways. *Recovery* applies if the claim's status has `allocatedResources` or `allocatedResourceStatuses`,
+which today's external-resizer always writes; the node then acts only while that status says that it is the node's turn.
+*Legacy* applies without either; the node then expands to the PV's size.
 """
 
 from collections.abc import Mapping
@@ -18,7 +19,7 @@ from common.quantity import parse_bytes
 from common.status import Code
 
 NOT_REQUIRED = "volume.kubernetes.io/node-expansion-not-required"
-"""The resizer's annotation: the other nodes that use a ReadWriteMany volume need not expand it."""
+"""An annotation of external-resizer: the other nodes that use a ReadWriteMany volume need not expand it."""
 
 PENDING, IN_PROGRESS, INFEASIBLE = "NodeResizePending", "NodeResizeInProgress", "NodeResizeInfeasible"
 
@@ -27,14 +28,14 @@ _INFEASIBLE_CODES = {Code.INVALID_ARGUMENT, Code.OUT_OF_RANGE, Code.NOT_FOUND}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimSize:
-    """What a PersistentVolumeClaim object says of its size.
+    """The sizes in a PersistentVolumeClaim object.
 
     Attributes:
         status_bytes: `status.capacity.storage`.
         requested_bytes: `spec.resources.requests.storage`.
         allocated_bytes: `status.allocatedResources.storage`, or None.
         resize_status: `status.allocatedResourceStatuses.storage`, or empty.
-        shared: ReadWriteMany, and each node expands its own mount.
+        shared: the claim is ReadWriteMany and each node must expand its own mount.
     """
 
     status_bytes: int
@@ -45,23 +46,23 @@ class ClaimSize:
 
 
 class Verdict(Enum):
-    """What is to be done about a volume's size."""
+    """The decision about a volume's size."""
 
     NOTHING = auto()
-    """It has the right size, or it is not this node's turn."""
+    """Do nothing: the volume has the right size, or it is not this node's turn."""
     EXPAND = auto()
-    """The driver is to be asked."""
+    """Call the driver."""
     DONE = auto()
-    """Nothing needs to be asked: remember the size, and tell the claim if it does not know."""
+    """Do not call the driver; remember the size, and tell the claim if it does not have it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is to be done.
+    """A decision with its details.
 
     Attributes:
-        required_bytes: the size that it is about.
-        legacy: the claim's resizer knows no statuses.
+        required_bytes: the size that the volume must have, or has.
+        legacy: the claim has no resize status, because its resizer writes none.
         claim_knows: the claim has this size already.
     """
 
@@ -75,10 +76,10 @@ _NOTHING = Plan(Verdict.NOTHING)
 
 
 def read_claim(body: Mapping[str, Any]) -> ClaimSize:
-    """The sizes in a PersistentVolumeClaim object.
+    """Read the sizes from a PersistentVolumeClaim object.
 
     Raises:
-        ValueError: a size is no quantity.
+        ValueError: a size is not a quantity.
     """
     spec, status = body.get("spec") or {}, body.get("status") or {}
     allocated = (status.get("allocatedResources") or {}).get("storage")
@@ -93,13 +94,13 @@ def read_claim(body: Mapping[str, Any]) -> ClaimSize:
 
 
 def plan_expansion(claim: ClaimSize, *, volume_bytes: int, known_bytes: int, mounting: bool) -> Plan:
-    """What is to be done about a volume.
+    """Decide about the size of a volume.
 
     Args:
         claim: its claim's sizes.
         volume_bytes: the PV's `spec.capacity.storage`.
-        known_bytes: the size that this node knows it to have; 0 if none.
-        mounting: it is being published; else it is published already.
+        known_bytes: the size that this node has stored for it; 0 if none.
+        mounting: the volume is being published; False: it is published already.
     """
     if claim.status_bytes >= volume_bytes if mounting else not 0 < known_bytes < volume_bytes:
         return _finish(claim, volume_bytes, known_bytes)
@@ -108,7 +109,7 @@ def plan_expansion(claim: ClaimSize, *, volume_bytes: int, known_bytes: int, mou
         verdict = Verdict.DONE if known_bytes >= volume_bytes else Verdict.EXPAND
         return Plan(verdict, volume_bytes, legacy=True, claim_knows=knows)
     required = claim.allocated_bytes or volume_bytes
-    if claim.status_bytes >= required and not claim.resize_status:  # another node did it, or the controller alone
+    if claim.status_bytes >= required and not claim.resize_status:  # another node or the controller did it
         is_done = not claim.shared or known_bytes >= required
         return Plan(Verdict.DONE if is_done else Verdict.EXPAND, required, claim_knows=True)
     if claim.resize_status not in {PENDING, IN_PROGRESS}:
@@ -117,12 +118,12 @@ def plan_expansion(claim: ClaimSize, *, volume_bytes: int, known_bytes: int, mou
 
 
 def is_infeasible(claim: ClaimSize, plan: Plan, code: int | None, *, refused_before: bool) -> bool:
-    """Whether a refusal gives the expansion up, so that the resizer may try another size."""
+    """Whether a refusal makes the expansion infeasible, so that the resizer may try another size."""
     return code in _INFEASIBLE_CODES or (refused_before and claim.requested_bytes != plan.required_bytes)
 
 
 def _finish(claim: ClaimSize, volume_bytes: int, known_bytes: int) -> Plan:
-    """The node has done its part; the claim may not have heard of it (RULE C15)."""
+    """Decide for a volume that has its size on this node. The claim may not have it yet."""
     required = claim.allocated_bytes or 0
     if claim.resize_status in {PENDING, IN_PROGRESS} and 0 < required <= known_bytes:
         return Plan(Verdict.DONE, required)

@@ -1,4 +1,4 @@
-"""A volume host: what a volume task has around it: the plugin, the drivers, the store, and who is told of changes."""
+"""The surroundings of volume tasks: the plugin, the drivers, the store, and callbacks for changes."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ class Plugin(Protocol):
         selinux_label: str = "",
         reconstructed: bool = False,
     ) -> None:
-        """Make it ready on this node."""
+        """Stage the volume on this node."""
 
     async def publish(
         self,
@@ -41,7 +41,7 @@ class Plugin(Protocol):
         reconstructed: bool = False,
         tell: Callable[[str], None] | None = None,
     ) -> None:
-        """Put it into a pod's directory."""
+        """Publish it into a pod's directory."""
 
     async def republish(
         self,
@@ -51,50 +51,50 @@ class Plugin(Protocol):
         secrets: Mapping[str, str],
         tokens: Mapping[str, Mapping[str, str]] | None = None,
     ) -> None:
-        """Let the driver refresh it."""
+        """Call NodePublishVolume again, so that the driver refreshes the contents."""
 
     async def unpublish(self, published: Published) -> None:
-        """Take it out of a pod's directory."""
+        """Unpublish it from a pod's directory."""
 
     async def unstage(self, staged: Staged, *, recorded: bool = True) -> None:
         """Undo `stage`."""
 
     async def expand(self, volume: Volume, pod_uid: str, *, required_bytes: int, secrets: Mapping[str, str]) -> int:
-        """Make it larger at a pod's mount."""
+        """Expand it at a pod's mount, and return its size in bytes."""
 
     async def stats(self, published: Published) -> VolumeStats | None:
-        """Its use and health."""
+        """Return its usage and health; None if the driver gives none."""
 
     async def scan(self) -> Found:
-        """What lies on disk."""
+        """Return the volumes that have directories on the disk."""
 
     async def mount_table(self) -> MountTable:
-        """The mounts as they are now."""
+        """Read the mount table."""
 
     def is_mounted(self, what: Published | Staged, mounts: MountTable) -> bool:
-        """Whether it stands where it is used."""
+        """Whether it is mounted at its target."""
 
     def has_mounts(self, what: Published | Staged, mounts: MountTable) -> bool:
-        """Whether anything of it is mounted."""
+        """Whether any part of it is mounted."""
 
     def path(self, published: Published) -> Path:
-        """Where a pod finds it."""
+        """Return its path in a pod's directory."""
 
     async def clean_leftovers(self, published: Published | Unreadable) -> bool:
-        """Remove what a pod that is gone left behind."""
+        """Remove the directories that a gone pod has left; return False if some stay."""
 
 
 class States(Protocol):
-    """Where rows are written (`edge.manager.states.VolumeStates`)."""
+    """Stores rows (`edge.manager.states.VolumeStates`)."""
 
     def rows(self) -> list[Row]:
-        """Every row that was on disk."""
+        """Return every row that was on disk at start."""
 
     async def put(self, row: Row) -> None:
-        """Write one."""
+        """Write a row."""
 
     async def drop(self, row: Row) -> None:
-        """Remove one."""
+        """Remove a row."""
 
 
 class Driver(Protocol):
@@ -102,44 +102,45 @@ class Driver(Protocol):
 
     @property
     def capabilities(self) -> frozenset[int]:
-        """What its NodeGetCapabilities answered: the numbers of `NodeServiceCapability.RPC.Type`."""
+        """The capabilities that NodeGetCapabilities returned: numbers of `NodeServiceCapability.RPC.Type`."""
 
     @property
     def registered(self) -> bool:
-        """Whether it is here now."""
+        """Whether it is registered now."""
 
     @property
     def file(self) -> object:
-        """Which file its registration socket was: another one each time that it registers."""
+        """The identity of its registration socket's file, which changes with each registration."""
 
 
 class Drivers(Protocol):
     """The drivers of this node."""
 
     def find(self, name: str) -> Driver | None:
-        """One of them, also while it is away."""
+        """Return a driver, even while it is away; None if it is not known."""
 
     def subscribe(self, callback: Callable[[], None]) -> object:
-        """Call back at every change of them."""
+        """Call `callback` at every change of a driver."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VolumeHost:
-    """What volume tasks share.
+    """The objects that all volume tasks share.
 
     Attributes:
-        mount_table: the mounts as they are now, in a look that others may share.
+        mount_table: reads the mount table; concurrent callers share one reading.
         boot: the id of the machine's present boot.
-        may_unpublish: whether there is a reason, fresh and of the right uid, to take a volume from a pod.
-        may_unstage: whether what the store does not know may be taken for unwanted.
-        is_trusted: whether what is not in the store may be taken for gone, by what a row tells of (RULE C16).
-        places: which volumes are mounted, or may be, where another one is to be.
-        in_use_acked: returns once the hub has stored that a volume stands in this node's `volumesInUse` (RULE C12).
-            Not asked for a volume that may be staged already.
-        in_use_changed: the node's `volumesInUse` may be another one now.
-        changed: what there is to show has changed.
-        stats_interval_s: between two looks at a volume's use and health; 0: never.
-        republish_interval_s: between two refreshes for drivers that ask for it, to which up to half is added.
+        may_unpublish: whether the pod of a publication is surely gone.
+        may_unstage: whether surely no pod wants a staged volume.
+        is_trusted: whether an object that is missing in the store is gone, for the volume of this row
+            (docs/csi-contract.md#cleaning-up-waits-for-a-complete-store).
+        places: the volumes that have, or may have, each place.
+        in_use_acked: returns once the hub has stored that a volume is in this node's `volumesInUse`
+            (docs/csi-contract.md#volumesinuse-comes-before-staging). Not called for a volume that may be staged.
+        in_use_changed: called when the node's `volumesInUse` may have changed.
+        changed: called when the volumes' report may have changed.
+        stats_interval_s: seconds between two readings of a volume's usage and health; 0: never.
+        republish_interval_s: seconds between two refreshes, for drivers that ask for them; up to half is added.
     """
 
     plugin: Plugin
@@ -161,12 +162,12 @@ class VolumeHost:
     republish_interval_s: float = 60.0
 
     def has_driver(self, name: str) -> bool:
-        """Whether a driver can be asked for anything."""
+        """Whether a driver is registered now, so that it can be called."""
         driver = self.drivers.find(name)
         return driver is not None and driver.registered
 
     def driver(self, name: str) -> Driver:
-        """A registered driver.
+        """Return a registered driver.
 
         Raises:
             Waiting: it is not registered.

@@ -1,13 +1,14 @@
-"""A leftover: a directory of an earlier time that does not tell its volume, until one accounts for it or it is gone.
+"""Directories from an earlier run that do not identify their volume, until they are gone or belong to a known volume.
 
 Rules:
 
-* What a row accounted for at start is that row's: its task mounts it again or takes it down, and cleans up behind.
-* What a volume accounts for meanwhile is neither shown nor touched.
-* A bare one goes at once if it is empty: no driver was asked for anything there, or all is undone. Any other one of a
-  pod goes when the pod is surely gone and nothing is mounted there. A staging whose vol_data.json does not tell stays:
-  a driver may hold something for it, and only people can find out what. So does a directory of several volumes that
-  cannot be read, and meanwhile all that lay in it.
+* A directory that belonged to a row at start is not handled here: the row's task mounts or unmounts it, and cleans up.
+* A directory that belongs to a known volume by now is neither reported nor touched.
+* A bare directory (one without vol_data.json) is removed at once if it is empty: no driver was called for it, or all is
+  undone.
+* Another directory of one pod's volume is removed when the pod is surely gone and nothing is mounted there.
+* A staging without a usable vol_data.json stays: a driver may hold a volume for it, which only people can find out.
+* A directory of several volumes that cannot be read stays. So does, meanwhile, everything that was found in it.
 """
 
 import logging
@@ -25,17 +26,17 @@ log = logging.getLogger("csi_bridge.edge.volumes")
 
 
 class Leftovers:
-    """What was found at start, and is still there."""
+    """The directories that were found at start and are still there."""
 
     def __init__(
         self, plugin: Plugin, *, is_explained: Callable[[Unreadable], bool], is_pod_gone: Callable[[str], bool]
     ) -> None:
-        """Nothing is found yet: see `begin`.
+        """Begin empty; `begin` adds the directories.
 
         Args:
-            plugin: looks at what is there, and cleans.
-            is_explained: whether a volume accounts for it now.
-            is_pod_gone: whether a pod of this uid is surely gone.
+            plugin: scans and cleans.
+            is_explained: whether a directory belongs to a known volume now.
+            is_pod_gone: whether the pod of this uid is surely gone.
         """
         self._plugin, self._is_explained, self._is_pod_gone = plugin, is_explained, is_pod_gone
         self._all: list[Unreadable] = []
@@ -47,18 +48,21 @@ class Leftovers:
 
     @property
     def shown(self) -> list[Unreadable]:
-        """Those that no volume accounts for."""
+        """Those that belong to no known volume."""
         return [one for one in self._all if not self._is_explained(one)]
 
     def begin(self, found: Iterable[Unreadable], rows: Iterable[Row]) -> None:
-        """Take what was found at start, beside what the rows account for."""
+        """Take the directories found at start, except those that belong to a row."""
         known = [staged_of(row) if isinstance(row, Device) else published_of(row) for row in rows]
         self._all = [one for one in found if not any(one.is_of(what) for what in known)]
         for one in self._all:
             log.warning("%s is left from an earlier run, and its state is unknown: %s", one.path, one.reason)
 
     async def look(self) -> None:
-        """Forget what is gone, and remove what may go. If a look is under way it is repeated, by who began it."""
+        """Forget directories that are gone, and remove those that may go.
+
+        A call during another call returns at once, and makes the other repeat its work.
+        """
         self._due = True
         if self._looking:
             return
@@ -87,12 +91,12 @@ class Leftovers:
 
 
 def accounts_for(task: VolumeTask, one: Unreadable) -> bool:
-    """Whether a volume has a directory there, or is to have one."""
+    """Whether a volume has, or is to have, its directory there."""
     return any(one.is_of(what) for what in _places(task))
 
 
 def _way_to(path: Path) -> Iterable[Path]:
-    """It, and the directories that it lies in."""
+    """Return a path and the directories above it."""
     return path, *path.parents
 
 

@@ -1,6 +1,6 @@
-"""A place: where on this node a volume is mounted, and which volumes have it, or may have it.
+"""The places on this node where volumes are mounted, and the volumes that have, or may have, each.
 
-Objects can be written anew under the same names for another volume, and a place has one mount.
+A place has one mount. Two volumes may need the same place when objects are written again under the same names.
 """
 
 from typing import NamedTuple
@@ -10,49 +10,49 @@ from edge.volumes import PodVolume, Volume, VolumeKey
 
 
 class Target(NamedTuple):
-    """A volume's place in one pod: `name` is the directory's (the PV's name, or the inline volume's)."""
+    """A volume's place in one pod. `name` is the directory's: the PV's name, or the inline volume's."""
 
     pod_uid: str
     name: str
 
 
 VOLUME = Target("", "")
-"""The target of what is about the volume alone."""
+"""The target of steps that concern the volume as a whole."""
 
 Place = Target | VolumeKey | str
-"""Where a volume is published; or where it is staged: see `staging_place`."""
+"""A place of a publication, or of a staging (`staging_place`)."""
 
 
 def target_for(want: PodVolume) -> Target:
-    """Where a pod is to get a volume."""
+    """Return the place where a pod is to get a volume."""
     return Target(want.pod.uid, want.volume.name)
 
 
 def staging_place(volume: Volume | Device) -> VolumeKey | str:
-    """Where it is staged: a file system by driver and handle, a block volume by its PV's name (`edge.disk.layout`)."""
+    """Return the place of its staging (`edge.disk.layout`): a file system's key, or a block volume's PV name."""
     return volume.name if volume.block else volume.key
 
 
 class Places:
-    """The places of all volumes of a node. Nobody asks all volumes for one: there may be a thousand."""
+    """The places of all volumes of a node. An index, because a node may have a thousand volumes."""
 
     def __init__(self) -> None:
-        """No place is taken."""
+        """Begin with no place taken."""
         self._holders: dict[Place, dict[VolumeKey, None]] = {}
 
     def take(self, place: Place, key: VolumeKey) -> None:
-        """A volume has it, or may have it."""
+        """Note that a volume has, or may have, a place."""
         self._holders.setdefault(place, {})[key] = None
 
     def leave(self, place: Place, key: VolumeKey) -> None:
-        """A volume has it no more."""
+        """Note that a volume has left a place."""
         holders = self._holders[place]
         del holders[key]
         if not holders:
             del self._holders[place]
 
     def holder(self, want: PodVolume) -> VolumeKey | None:
-        """Another volume that has a place which this one is to get."""
+        """Return another volume in one of the places that `want` needs; None if they are free."""
         places = (target_for(want), staging_place(want.volume))
         holders = (key for place in places for key in self._holders.get(place, ()))
         return next((key for key in holders if key != want.volume.key), None)

@@ -1,9 +1,12 @@
-"""A reconstruction: what is known of this node's volumes at start, from the states and from what lies on disk.
+"""The volumes of this node at start, from the stored rows and from the disk.
 
-* A row that says `DONE` is believed if it was written in this boot, and what it made is still there: its mount, if it
-  was one, else its vol_data.json. Otherwise it is uncertain, as after a reboot.
-* What lies on disk and is in no row is uncertain and `reconstructed`, as for the kubelet (contract.md C.9); and where a
-  pod has a volume that stages, it may be staged. Staged volumes that no pod has are found as well (RULE C17).
+Rules (docs/csi-contract.md#volumes-found-after-a-restart):
+
+* A row with `DONE` is believed if it was written in this boot and its mount is still there; if it was no mount, its
+  vol_data.json must be there. Any other row is uncertain, as after a reboot.
+* A volume on the disk without a row is uncertain and `reconstructed`, as in the kubelet. If it is published to a pod,
+  it may be staged too, unless it is an inline volume.
+* Staged volumes that no pod has are found as well (docs/csi-contract.md#staged-volumes-without-a-pod).
 """
 
 import logging
@@ -27,14 +30,14 @@ def reconstruct(
     is_mounted: Callable[[Published | Staged], bool],
     attach_required: Callable[[str], bool],
 ) -> list[Row]:
-    """The rows to begin with.
+    """Return the rows to begin with.
 
     Args:
-        rows: those that were written.
-        found: what lies on disk.
+        rows: the stored rows.
+        found: the volumes on the disk.
         boot: the id of the machine's present boot.
-        now: seconds since the epoch: since then what only the disk tells is known.
-        is_mounted: whether there is a mount at something's target.
+        now: seconds since the epoch, the `since` of volumes known from the disk alone.
+        is_mounted: whether the target of a publication or staging is a mount point.
         attach_required: whether a driver's volumes need an attachment, as far as is known.
     """
     on_disk: tuple[Published | Staged, ...] = (*found.published, *found.staged)

@@ -5,9 +5,10 @@ mounted perhaps, and not resolvable now) and `left over` (of an earlier time, an
 `since` is in seconds since the epoch. `error` says why the last try failed, in whatever state.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from common.pod_fact import ToldVolume, VolumeState
 from edge.disk.found_volumes import Published, Unreadable
 from edge.manager.places import VOLUME, Target, target_for
 from edge.manager.resolution import PodWants
@@ -171,6 +172,32 @@ def report_unreadable(one: Unreadable, since: float) -> Entry:
         "since": since,
         "error": one.reason,
     }
+
+
+def told_volumes(
+    wants: PodWants, entries: Iterable[Entry], publications: Iterable[Publication]
+) -> tuple[ToldVolume, ...]:
+    """The volumes of a pod as its fact tells them.
+
+    Args:
+        wants: the volumes that the pod wants.
+        entries: their entries; volumes that cannot be resolved now and are mounted, done or uncertain, have none.
+        publications: the mounts that the pod has, each done or uncertain.
+    """
+    told = {
+        row.volume_name: ToldVolume(
+            row.volume_name,
+            VolumeState.MOUNTED if row.state is State.DONE else VolumeState.UNKNOWN,
+            wants.unresolved.get(row.volume_name, ""),
+        )
+        for row in publications
+        if wants.unresolved.keys() & {row.volume_name, ""}
+    }
+    for entry in entries:
+        state = VolumeState.MOUNTED if entry["state"] == "published" else VolumeState.WAITING
+        why = "" if state is VolumeState.MOUNTED else entry["error"]
+        told[entry["volume"]] = ToldVolume(entry["volume"], state, why)
+    return tuple(sorted(told.values()))
 
 
 def _state(task: VolumeTask | None, target: Target) -> str:

@@ -1,15 +1,16 @@
-"""A resolution: what one Pod object, with the claims, volumes and drivers that it names, says about the pod's volumes.
+"""Resolves one Pod object, with its claims, volumes and drivers, into the volumes that the pod wants.
 
 Rules:
 
-* Each volume is either resolved, or there is a reason in words that stays the same until an object changes.
-* What a pod neither mounts nor maps is not mounted (kubernetes pkg/volume/util, GetPodVolumeNames), and what is no CSI
-  volume is somebody else's.
-* The preconditions are the kubelet's (contract.md C.6); those that depend on what is mounted now are the volume task's.
-* An object that is not as the API server would have it makes its volumes unresolved; it never makes a pod vanish.
-* A pod that is being deleted is over when its status says that all containers have ended, or when its grace has passed
-  since this process heard of the deletion. The time of the deletion is another machine's, and may have come late: until
-  now nobody here had told the containers to end.
+* Each volume is either resolved, or has a reason in words, which stays the same until an object changes.
+* A volume that no container mounts or maps is not mounted (kubernetes pkg/volume/util, GetPodVolumeNames). Volumes that
+  are not CSI volumes are not the agent's.
+* The preconditions are the kubelet's (docs/csi-contract.md#checks-before-mounting). The volume task checks those that
+  depend on present mounts.
+* A malformed object leaves its volumes unresolved; the pod stays known.
+* A pod that is being deleted is over when its status says that all containers have ended. It is also over when its
+  grace period has passed since this process learned of the deletion. The deletion timestamp does not count: another
+  machine wrote it, and the object may have arrived late. Until then nothing on this node had stopped the containers.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -33,15 +34,15 @@ from edge.volumes import (
 Body = Mapping[str, Any]
 
 Look = Callable[[Ref], Object | None]
-"""The object that a Ref names, or None."""
+"""Returns the object that a Ref names, or None."""
 
 _PROTECTION = "kubernetes.io/pvc-protection"
-"""While a claim has this finalizer its deletion waits for the pods that use it (the kubelet's populator)."""
+"""While a claim has this finalizer, its deletion waits for the pods that use it (the kubelet's populator)."""
 
 _ENDED = ("Succeeded", "Failed")
 
 _GRACE_S = 30
-"""Seconds, of a pod that does not say (core/v1, DefaultTerminationGracePeriodSeconds)."""
+"""The grace period in seconds of a pod that gives none (core/v1, DefaultTerminationGracePeriodSeconds)."""
 
 _CONTAINERS = ("initContainers", "containers", "ephemeralContainers")
 _STATUSES = ("initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses")
@@ -49,16 +50,16 @@ _STATUSES = ("initContainerStatuses", "containerStatuses", "ephemeralContainerSt
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodWants:
-    """What one pod wants mounted. Two that are equal ask for the same.
+    """The volumes that one pod wants. Two equal values ask for the same mounts.
 
     Attributes:
-        volumes: those that are resolved, in the pod's order.
-        unresolved: why the others are not, by the pod's name of the volume.
-        refs: every object that this was made of, there or not, and those that the node calls read.
-        stamps: the states of what the node calls read: attachments, secrets, tokens.
-        deleted_at: when this process heard that the pod is being deleted, by the monotonic clock; None if it is not.
-        ends_at: when the pod's grace is over, by the same clock; None if that is not to come.
-        unread: the disk did not give the pod, or an object that it names: it is to be read again.
+        volumes: the resolved volumes, in the pod's order.
+        unresolved: the reasons of the others, by the pod's name of the volume.
+        refs: every object that the resolution looked for, present or not, and those that the node calls will read.
+        stamps: the versions of the objects that the node calls will read: attachments, secrets, tokens.
+        deleted_at: the monotonic time at which this process learned of the pod's deletion; None if it is not deleted.
+        ends_at: the monotonic time at which the pod's grace period ends; None if it will not end.
+        unread: the pod or an object that it names could not be read from the disk, and must be read again.
     """
 
     pod: Pod
@@ -85,15 +86,15 @@ def resolve(
     deleted_at: float | None,
     selinux: bool,
 ) -> PodWants:
-    """What a Pod object wants on this node.
+    """Return the volumes that a Pod object wants on this node.
 
     Args:
         found: the Pod object, of this node.
         look: finds the objects that it names.
         node: this node's name.
         labels: the labels of this node.
-        now: seconds, by the monotonic clock.
-        deleted_at: when this process heard of the pod's deletion, by the same clock, if it had before.
+        now: the monotonic time in seconds.
+        deleted_at: the monotonic time at which this process learned of the pod's deletion, if it had before.
         selinux: whether this machine runs SELinux.
     """
     try:
@@ -110,12 +111,12 @@ def resolve(
 
 
 def without_body(pod: Pod, ref: Ref, why: str, *, unread: bool = False) -> PodWants:
-    """What is known of a pod whose body tells nothing: that it is there."""
+    """Return the entry of a pod whose body cannot be used: it exists, and none of its volumes is resolved."""
     return PodWants(pod=pod, unresolved={"": why}, refs=frozenset((ref,)), unread=unread)
 
 
 def node_of(found: Object) -> str:
-    """The node that a Pod object is bound to; empty if it does not say."""
+    """Return the node that a Pod object is bound to; empty if it names none."""
     try:
         return str(found.read()["spec"]["nodeName"])
     except (KeyError, TypeError, ValueError):
@@ -123,7 +124,7 @@ def node_of(found: Object) -> str:
 
 
 def driver_rules(found: Object | None) -> DriverRules:
-    """What a CSIDriver object says, or the rules of a driver without one."""
+    """Return the rules in a CSIDriver object, or the defaults of a driver without one."""
     if found is None:
         return DriverRules()
     spec = found.read().get("spec") or {}
@@ -145,7 +146,7 @@ def driver_rules(found: Object | None) -> DriverRules:
 
 
 def labels_of(found: Object | None) -> dict[str, str]:
-    """The labels of an object; none if it is not there or not readable."""
+    """Return the labels of an object; none if it is missing or not readable."""
     try:
         labels = found.read()["metadata"].get("labels") if found is not None else None
         return {str(key): str(value) for key, value in (labels or {}).items()}
@@ -154,7 +155,7 @@ def labels_of(found: Object | None) -> dict[str, str]:
 
 
 def _deletion(body: Body, known_at: float) -> tuple[float | None, float | None]:
-    """When the deletion of a pod became known, and when its grace is over; None for both if it is not being deleted."""
+    """Return when the deletion became known and when the grace period ends; None, None without a deletion."""
     metadata = body["metadata"]
     if not metadata.get("deletionTimestamp"):
         return None, None
@@ -200,7 +201,7 @@ class _Use:
 
 
 class _Resolver:
-    """Resolves one pod."""
+    """Resolves the volumes of one pod."""
 
     def __init__(
         self, look: Look, node: str, labels: Mapping[str, str], pod: Pod, body: Body, *, selinux: bool
@@ -212,7 +213,7 @@ class _Resolver:
         self._unread = False
 
     def wants(self, ref: Ref) -> PodWants:
-        """All its volumes."""
+        """Return all its volumes."""
         self._refs.add(ref)
         volumes: list[PodVolume] = []
         unresolved: dict[str, str] = {}
@@ -225,7 +226,7 @@ class _Resolver:
                 one = self._volume(given, name, uses[name])
             except _Unresolved as reason:
                 unresolved[name] = str(reason)
-            except OSError as error:  # the disk does not give an object
+            except OSError as error:  # the object cannot be read from the disk
                 unresolved[name], self._unread = str(error), True
             except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
                 unresolved[name] = _malformed(None, error)
@@ -367,7 +368,7 @@ class _Resolver:
         return driver_rules(self._look(ref))
 
     def _stamp(self, ref: Ref) -> None:
-        """A node call will read this object."""
+        """Note the version of an object that a node call will read."""
         self._refs.add(ref)
         found = self._look(ref)
         self._stamps[ref] = f"{found.stamp.uid} {found.stamp.version}" if found is not None else ""
@@ -382,7 +383,10 @@ class _Resolver:
     # ---- SELinux -----------------------------------------------------------------------------------------------------
 
     def _label(self, volume: Volume, use: _Use) -> str:
-        """The label for a mount option (KEP-1710, as far as 1.36 has it on: volumes of ReadWriteOncePod alone)."""
+        """Return the label for the mount option of KEP-1710, as far as Kubernetes 1.36 enables it.
+
+        That is for volumes with ReadWriteOncePod as their only access mode.
+        """
         if not (self._selinux and volume.rules.selinux_mount and volume.access_modes == ("ReadWriteOncePod",)):
             return ""
         labels = {_file_label(options) for options in use.selinux}
@@ -412,7 +416,10 @@ def _containers(spec: Body) -> Iterator[Body]:
 
 
 def _file_label(options: Body) -> str:
-    """What libselinux makes of a container's options: of a file's label only user and level are the pod's to choose."""
+    """Return the file label that libselinux makes of a container's options.
+
+    A pod can choose only user and level of it.
+    """
     level = options.get("level")
     return f"{options.get('user') or 'system_u'}:object_r:container_file_t:{level}" if level else ""
 

@@ -1,7 +1,6 @@
-"""A shared look: for many who want to see the same thing as it is from now on, one looks.
+"""A shared look: concurrent callers share one reading, and each gets a reading that began after its call.
 
-A look that is under way serves nobody who came after its beginning: what they did meanwhile may not be in it. They
-share the next one.
+A reading that is under way does not serve later callers: it may miss their latest changes. They share the next one.
 """
 
 import asyncio
@@ -12,21 +11,22 @@ T = TypeVar("T")
 
 
 class SharedLook(Generic[T]):
-    """Call it like the look that it shares."""
+    """Reads for concurrent callers. Calling an instance is like calling the function that it shares."""
 
     def __init__(self, look: Callable[[], Awaitable[T]]) -> None:
-        """Nobody has looked yet; `look` is never under way twice at a time."""
+        """Keep `look`, which is never under way twice at a time."""
         self._look = look
         self._turn = asyncio.Lock()
         self._begun = 0
         self._found: tuple[int, T] | None = None
-        """What the last look that succeeded found, and its number, as long as anybody waits for it."""
+        """The number and the result of the last successful reading, as long as a caller waits."""
         self._waiting = 0
 
     async def __call__(self) -> T:
-        """What there is to see, by a look that begins from now on.
+        """Return a reading that begins after this call.
 
-        Raises what the look raises: then who waits as well looks again. So they do if the one who looks is cancelled.
+        Raises the exception of the reading. After an exception, or after its caller is cancelled, the next waiting
+        caller reads again.
         """
         wanted = self._begun + 1
         self._waiting += 1

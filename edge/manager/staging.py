@@ -1,12 +1,13 @@
-"""A staging: how a volume is staged on this node, which pods may get it so, and what is to be taken down before.
+"""The staging of a volume: its arguments, the pods that may use it, and the reasons to undo it first.
 
 Rules:
 
-* It is staged for the first pod that may get it. What keeps another pod from it keeps nobody else.
-* Nothing is staged anew under a pod. What was staged with other arguments, or under an attachment that is no more, is
-  unstaged while no pod has it.
-* Nor is what a pod surely has taken from it. What it may have, and was asked for with other arguments than now, is
-  unpublished before it is published (RULE C14).
+* A volume is staged for the first pod that may get it. An obstacle for one pod does not hold up the others.
+* Nothing is staged again while a pod has the volume. A staging with other arguments, or under an attachment that is
+  gone, is undone while no pod has it.
+* A volume that is surely published stays with its pod. A volume that may be published with other arguments than the
+  present ones is unpublished before it is published
+  (docs/csi-contract.md#an-uncertain-volume-is-mounted-again-or-undone).
 """
 
 import hashlib
@@ -19,48 +20,53 @@ from edge.manager.states import Device, Publication, State
 from edge.volumes import PodVolume, Volume, VolumeKey
 
 _STAGE_UNSTAGE = 1
-"""Of `NodeServiceCapability.RPC.Type`."""
+"""A value of `NodeServiceCapability.RPC.Type`."""
 
 _ASKED = "asked "
 _NOT_ASKED = "not asked"
-"""How a staging's `arguments` begin: the driver was asked for this, or it did not stage then. Those of earlier
-versions, and of what only the disk tells of, begin otherwise, and are compared with nothing."""
+"""How a staging's `arguments` begin: the driver was called with them, or it could not stage then.
+
+Those of earlier agents, and of volumes known from the disk alone, begin otherwise. They are compared with nothing.
+"""
 
 
 class VolumeStaging:
     """The staging of one volume."""
 
     def __init__(self, key: VolumeKey, host: VolumeHost, rows: VolumeRows) -> None:
-        """Nothing is staged yet, but what `rows` says."""
+        """Read the staging from `rows`."""
         self._key, self._host, self._rows = key, host, rows
 
     @property
     def is_asked_for(self) -> bool:
-        """Whether the driver is asked to stage."""
+        """Whether the driver has the capability STAGE_UNSTAGE_VOLUME, so that NodeStageVolume is called."""
         driver = self._host.drivers.find(self._key.driver)
         return driver is not None and _STAGE_UNSTAGE in driver.capabilities
 
     @property
     def is_done(self) -> bool:
-        """Whether it is surely staged: by the driver, if that stages."""
+        """Whether the volume is surely staged; by the driver, if the driver can stage."""
         device = self._rows.device
         return self._rows.is_staged and not (
             self.is_asked_for and device is not None and device.arguments == _NOT_ASKED
         )
 
     def arguments(self, want: PodVolume) -> str:
-        """The row's. Not fsGroup, which is given with the first pod's: the next one's is no other volume."""
+        """Return the `arguments` of the row.
+
+        They omit fsGroup: the first pod's counts, and the next pod shares the staging.
+        """
         return _ASKED + hash_arguments(want.volume, want.selinux_context) if self.is_asked_for else _NOT_ASKED
 
     def next_want(self, wants: Mapping[Target, PodVolume]) -> PodVolume | None:
-        """For whom it is staged: the first pod that does not have it and may get it."""
+        """Return the first pod that waits for the volume and may get it."""
         return next((want for want in self._waiting(wants) if not self.obstacle(want)), None)
 
     def obstacle(self, want: PodVolume) -> str:
-        """Why a pod cannot get it while things are as they are; empty if it can.
+        """Return why a pod cannot get the volume at present; empty if it can.
 
-        One volume to a place; one that is ReadWriteOncePod alone goes to one pod (operation_generator.go), but what a
-        pod had it may have again.
+        Two volumes cannot be mounted at one place. A volume with ReadWriteOncePod as its only mode goes to one pod
+        (operation_generator.go), but a pod that had it may have it again.
         """
         target, volume, had = target_for(want), want.volume, self._rows.publications
         if (
@@ -77,7 +83,7 @@ class VolumeStaging:
         return self.misfit(want) if any(other != target for other in had) else ""
 
     def misfit(self, want: PodVolume) -> str:
-        """Why a pod cannot get it from how it is staged; empty if it can."""
+        """Return why a pod cannot get the volume from its present staging; empty if it can."""
         device = self._rows.device
         if device is None or want.volume.ephemeral:
             return ""
@@ -92,9 +98,10 @@ class VolumeStaging:
         return ""
 
     def is_outdated(self, want: PodVolume, row: Publication | None) -> bool:
-        """Whether a pod may have it otherwise than it is to get it now.
+        """Whether an uncertain publication was requested with other arguments than the present ones.
 
-        What only the disk tells of has no arguments, and what was asked for before a boot is nowhere mounted.
+        A row without arguments, or known from the disk alone, cannot be compared; and a mount from an earlier boot is
+        gone. Of such rows only the volume mode is compared (Block or Filesystem).
         """
         if row is None or row.state is State.DONE:
             return False
@@ -103,10 +110,10 @@ class VolumeStaging:
         return is_other or row.block != want.volume.block
 
     def is_stale(self, wants: Mapping[Target, PodVolume]) -> bool:
-        """Whether no pod has it, and it was staged in another way than the next one is to get it.
+        """Whether no pod has the volume, and its staging does not fit the next pod.
 
-        Objects can be written anew with the same handle. If no pod may get it yet, it makes room: two block volumes may
-        wait for each other's place.
+        Objects can be written again with the same handle. If no pod may get the volume yet, the first waiting pod
+        counts. Unstaging then frees the place: two block volumes may each occupy the one that the other needs.
         """
         device = self._rows.device
         if device is None or self._rows.publications:
@@ -120,11 +127,11 @@ class VolumeStaging:
         return is_other or staging_place(device) != staging_place(want.volume) or self._is_detached(device, want.volume)
 
     def _is_detached(self, device: Device, volume: Volume) -> bool:
-        """Whether the attachment under which it was staged is no more, or is being deleted.
+        """Whether the attachment under which it was staged is gone or is being deleted.
 
-        The cloud takes a volume from a node that is away for long, by force, and may give it back later with another
-        attachment. What is mounted is then of the time before another node wrote to it, and what it has not written
-        yet must not reach the volume any more: it is unstaged before, not after, the volume comes back.
+        The cloud detaches a volume by force from a node that is away for long, and may attach it again later. Another
+        node may have written to the volume in between. So this node's unwritten data must not reach it, and the old
+        staging is undone before the volume is used again.
         """
         if not (device.attachment_uid and volume.rules.attach_required):
             return False
@@ -132,19 +139,19 @@ class VolumeStaging:
         return now != device.attachment_uid and (now != "" or self._host.is_trusted(device))
 
     def _waiting(self, wants: Mapping[Target, PodVolume]) -> Iterator[PodVolume]:
-        """The pods that do not have it, of a volume that can be staged."""
+        """Yield the pods that do not have the volume, if it is one that can be staged."""
         for target, want in wants.items():
             if not want.volume.ephemeral and not self._rows.is_published(target):
                 yield want
 
 
 def publish_arguments(want: PodVolume) -> str:
-    """A publication's, for its row."""
+    """Return the `arguments` of a publication's row."""
     return hash_arguments(want.volume, want.pod.fs_group, want.read_only)
 
 
 def hash_arguments(volume: Volume, *more: object) -> str:
-    """What two equal requests have in common; not the secrets, tokens and contexts, which come and go."""
+    """Return a hash that is equal for equal requests. Secrets, tokens and contexts change and are left out."""
     parts = (
         volume.name,
         volume.block,

@@ -1,45 +1,37 @@
-"""The volume states: what was done to each volume on this node, on disk before it is done (RULE C13).
+"""The states of this node's volumes, in a database that is written before a driver is called.
 
-Rules:
+Rules (docs/csi-contract.md#the-state-is-on-disk-before-the-call):
 
-* `volumes.db` in the state directory, by the rules of `common.database`. With `durable` each write waits for the disk.
-* A row that is not there means that nothing was done. `UNCERTAIN` is written before a driver is asked and stays until
-  it has answered; a write that fails is an error for who asked, who then does not ask the driver.
-* Nothing secret is in a row: no secret, no mount option, no publish context; of the arguments a hash.
-* A damaged file is moved aside: what lies below the root directory then tells what may be mounted.
+* The file is `volumes.db` in the state directory, by the rules of `common.database`. With `durable` each write waits
+  for the disk.
+* No row means that no driver was called for the volume. `UNCERTAIN` is written before the call and stays until the
+  driver has answered. If the write fails, the caller gets an error and does not call the driver.
+* A row contains no secret, mount option or publish context. Of the call's arguments it has a hash.
+* A damaged file is renamed; the directories below the root directory then tell which volumes may be mounted.
 """
 
-import asyncio
-import logging
 import os
 import sqlite3
-import threading
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import astuple, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 from common.database import Schema, lock, open_database
+from common.database_writer import DatabaseWriter, WriteFailed
 from common.errors import SettingsError
 from edge.volume_errors import NotReady
 from edge.volumes import VolumeKey
 
-log = logging.getLogger("csi_bridge.edge.states")
-
-SCHEMA_VERSION = 1
-"""A file of a newer version is left alone and the agent refuses to start (`common.database`)."""
-
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-"""Another one than in a row: the machine has started anew since, and no mount of that time is left."""
+"""If a row has another boot id, the machine has rebooted since, and the row's mount is gone."""
 
 _LONGEST_ERROR = 1_024
-"""Characters of an error that are kept: a driver may answer with megabytes."""
+"""Stored characters of an error: a driver may answer with megabytes."""
 
 
 class State(StrEnum):
-    """What is known of a mount. That nothing was done is told by there being no row."""
+    """The state of a mount that has a row. A mount without a row was never begun, or is undone."""
 
     UNCERTAIN = "uncertain"
     DONE = "done"
@@ -47,19 +39,19 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """A volume staged on this node, or perhaps staged.
+    """A volume that is staged on this node, or may be.
 
     Attributes:
-        name: the PV's.
-        reconstructed: only the disk tells of it: a driver's refusal does not prove that nothing is there.
-        attached: it needs its attachment, and stands in the node's `volumesInUse`.
-        attachment_uid: the attachment under which it was staged; empty if it needed none, or that is unknown.
-        mount_point: its staging directory was a mount point when it was done.
-        arguments: a hash of what the driver was asked for, or that it was not asked; empty if that is unknown.
-        size_bytes: the size that this node has expanded it to; 0 if unknown.
-        boot: the boot in which it was done.
-        since: when it came into this state, in seconds since the epoch.
-        error: why the last step failed; empty if it did not.
+        name: the PV's name.
+        reconstructed: known from the disk alone, so a driver's refusal does not prove that nothing is mounted.
+        attached: it needs its attachment, and is listed in the node's `volumesInUse`.
+        attachment_uid: the attachment under which it was staged; empty if it needed none or that is unknown.
+        mount_point: its staging directory was a mount point when the staging was done.
+        arguments: a hash of the driver's arguments, or a note that the driver was not called; empty if unknown.
+        size_bytes: the size to which this node has expanded it; 0 if unknown.
+        boot: the boot id under which the staging was done.
+        since: the start of this state, in seconds since the epoch.
+        error: the reason why the last step failed; empty if it succeeded.
     """
 
     driver: str
@@ -85,12 +77,13 @@ class Device:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Publication:
-    """A volume published to a pod, or perhaps published.
+    """A volume that is published to a pod, or may be.
 
     Attributes:
         name: the PV's name, or the inline volume's.
-        volume_name: the pod's name for it; empty if only the disk tells of it, as pod_namespace and pod_name are.
-        mount_point: its target was a mount point when it was done.
+        volume_name: the pod's name for it. Empty if the volume is known from the disk alone; then `pod_namespace` and
+            `pod_name` are empty too.
+        mount_point: its target was a mount point when the publication was done.
     """
 
     driver: str
@@ -123,32 +116,45 @@ _KEYS: dict[type[Row], tuple[str, ...]] = {
     Publication: ("driver", "handle", "name", "pod_uid"),
 }
 _TABLES: dict[type[Row], str] = {Device: "devices", Publication: "publications"}
-_TYPES = {str: "TEXT", State: "TEXT", bool: "INTEGER", int: "INTEGER", float: "REAL"}
+_COLUMNS = {kind: tuple(column.name for column in fields(kind)) for kind in _TABLES}
 
-
-def _schema(kind: type[Row], table: str) -> str:
-    columns = ", ".join(f"{column.name} {_TYPES[column.type]} NOT NULL" for column in fields(kind))  # type: ignore[index]  # no string annotations here
-    return (
-        f"CREATE TABLE IF NOT EXISTS {table} ({columns}, PRIMARY KEY ({', '.join(_KEYS[kind])})) STRICT, WITHOUT ROWID"
-    )
-
-
-_SCHEMA = Schema(SCHEMA_VERSION, tuple(_schema(kind, table) for kind, table in _TABLES.items()), owner="edge agent")
+SCHEMA = Schema(
+    "edge agent",
+    (
+        (
+            """CREATE TABLE IF NOT EXISTS devices (
+                driver TEXT NOT NULL, handle TEXT NOT NULL, name TEXT NOT NULL, block INTEGER NOT NULL,
+                state TEXT NOT NULL, reconstructed INTEGER NOT NULL, attached INTEGER NOT NULL,
+                attachment_uid TEXT NOT NULL, mount_point INTEGER NOT NULL, arguments TEXT NOT NULL,
+                size_bytes INTEGER NOT NULL, boot TEXT NOT NULL, since REAL NOT NULL, error TEXT NOT NULL,
+                PRIMARY KEY (driver, handle)
+            ) STRICT, WITHOUT ROWID""",
+            """CREATE TABLE IF NOT EXISTS publications (
+                driver TEXT NOT NULL, handle TEXT NOT NULL, name TEXT NOT NULL, pod_uid TEXT NOT NULL,
+                pod_namespace TEXT NOT NULL, pod_name TEXT NOT NULL, volume_name TEXT NOT NULL, block INTEGER NOT NULL,
+                ephemeral INTEGER NOT NULL, state TEXT NOT NULL, reconstructed INTEGER NOT NULL,
+                mount_point INTEGER NOT NULL, arguments TEXT NOT NULL, boot TEXT NOT NULL, since REAL NOT NULL,
+                error TEXT NOT NULL, PRIMARY KEY (driver, handle, name, pod_uid)
+            ) STRICT, WITHOUT ROWID""",
+        ),
+    ),
+)
+"""Of `volumes.db`. A new field of `Device` or `Publication` needs a migration that adds its column."""
 
 
 class VolumeStates:
-    """The database file `volumes.db` in the state directory."""
+    """The rows in the database file `volumes.db` in the state directory."""
 
     def __init__(self, state_dir: Path, *, durable: bool = False) -> None:
-        """Open or create it. A file that is no database is moved aside.
+        """Open or create the file. A damaged file is renamed.
 
         Args:
             state_dir: made if it is missing.
-            durable: every write survives a power cut, and waits for the disk.
+            durable: whether each write waits for the disk, and so survives a power cut.
 
         Raises:
-            SettingsError: another agent uses it, or it is a newer agent's.
-            OSError: it cannot be written, which may pass: a full disk, one that is read-only.
+            SettingsError: another agent uses it, or a newer agent wrote it.
+            OSError: it cannot be written, which may pass: a full disk, a read-only one.
         """
         self._path = state_dir / "volumes.db"
         self._found: list[Row] = []
@@ -156,7 +162,7 @@ class VolumeStates:
             state_dir.mkdir(parents=True, exist_ok=True)
             self._lock_file = lock(state_dir / "volumes.lock")
             try:
-                opened = open_database(self._path, _SCHEMA, check=self._read, full=durable)
+                opened = open_database(self._path, SCHEMA, check=self._read, full=durable)
             except BaseException:
                 os.close(self._lock_file)
                 raise
@@ -164,31 +170,35 @@ class VolumeStates:
             raise SettingsError("--state-dir", str(state_dir), "another edge agent is using it") from None
         except sqlite3.Error as error:
             raise OSError(f"{self._path} cannot be written: {error}") from error
-        self._database = opened.connection
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="edge-volume-states")
-        self._lock = threading.Lock()
-        self._waiting: list[_Write] = []
-        self._writing = False
-        self.trouble = ""
+        self._writer = DatabaseWriter(
+            self._path, opened.connection, meanwhile="no driver is asked for anything until it works"
+        )
+
+    @property
+    def trouble(self) -> str:
         """Why the last write failed; empty if it did not."""
+        return self._writer.trouble
 
     def rows(self) -> list[Row]:
-        """Every row that was on disk. To be asked once, at start."""
+        """All rows that were on disk. The agent calls this once, when it starts."""
         rows, self._found = self._found, []
         return rows
 
     async def put(self, row: Row) -> None:
-        """Write a row in place of its predecessor; it is on disk when this returns. Cancelling does not undo it.
+        """Write a row in place of its predecessor; return once the disk has it. Cancelling does not undo it.
 
         Raises:
             NotReady: it could not be written.
         """
-        row = replace(row, error=row.error[:_LONGEST_ERROR])
-        columns = ", ".join("?" for _ in fields(row))
-        await self._submit(f"INSERT OR REPLACE INTO {_TABLES[type(row)]} VALUES ({columns})", astuple(row))  # noqa: S608  # our own names
+        columns = _COLUMNS[type(row)]
+        values = {**asdict(row), "error": row.error[:_LONGEST_ERROR]}
+        await self._commit(
+            f"INSERT OR REPLACE INTO {_TABLES[type(row)]} ({', '.join(columns)}) VALUES ({_marks(columns)})",  # noqa: S608  # our own names
+            tuple(values[column] for column in columns),
+        )
 
     async def drop(self, row: Row) -> None:
-        """Remove a row: nothing of it is left on this node. Cancelling does not undo it.
+        """Remove a row whose mount is undone. Cancelling does not undo the removal.
 
         Raises:
             NotReady: it could not be written.
@@ -196,86 +206,31 @@ class VolumeStates:
         keys = _KEYS[type(row)]
         where = " AND ".join(f"{key} = ?" for key in keys)
         statement = f"DELETE FROM {_TABLES[type(row)]} WHERE {where}"  # noqa: S608  # our own names
-        await self._submit(statement, tuple(getattr(row, key) for key in keys))
+        await self._commit(statement, tuple(getattr(row, key) for key in keys))
 
     async def close(self) -> None:
         """Finish the writes that wait, then close the files."""
-        await asyncio.to_thread(self._thread.shutdown)
-        self._database.close()
+        await self._writer.close()
         os.close(self._lock_file)
 
-    # ---- writing -----------------------------------------------------------------------------------------------------
-
-    async def _submit(self, statement: str, values: tuple[Any, ...]) -> None:
-        loop = asyncio.get_running_loop()
-        done: asyncio.Future[None] = loop.create_future()
-
-        def tell(error: Exception | None) -> None:
-            loop.call_soon_threadsafe(_settle, done, error)
-
-        with self._lock:
-            self._waiting.append(_Write(statement, values, tell))
-            idle, self._writing = not self._writing, True
-        if idle:
-            self._thread.submit(self._write_waiting)
-        await done
-
-    def _write_waiting(self) -> None:
-        """In the thread: write until nothing waits, what waits together in one transaction."""
-        while True:
-            with self._lock:
-                writes, self._waiting = self._waiting, []
-                self._writing = bool(writes)
-            if not writes:
-                return
-            self._write(writes)
-
-    def _write(self, writes: "list[_Write]") -> None:
-        failed = None
+    async def _commit(self, statement: str, values: tuple[Any, ...]) -> None:
         try:
-            with self._database:
-                for write in writes:
-                    self._database.execute(write.statement, write.values)
-        except Exception as error:
-            if len(writes) > 1 and not isinstance(error, sqlite3.Error):
-                for write in writes:  # it is one row's own fault: no other is to fail with it
-                    self._write([write])
-                return
-            trouble = str(error) or type(error).__name__
-            if trouble != self.trouble:
-                text = "cannot write %s; no driver is asked for anything until it works: %s"
-                bug = None if isinstance(error, sqlite3.Error) else error
-                log.error(text, self._path, trouble, exc_info=bug)  # noqa: TRY400  # most are no bugs
-            self.trouble = trouble
-            failed = NotReady(f"the volume's state cannot be written to {self._path}: {trouble}")
-        else:
-            if self.trouble:
-                log.info("%s is written again", self._path)
-            self.trouble = ""
-        for write in writes:
-            write.tell(failed)
-
-    # ---- opening -----------------------------------------------------------------------------------------------------
+            await self._writer.commit([(statement, values)])
+        except WriteFailed as error:
+            raise NotReady(f"the volume's state cannot be written to {error.path}: {error.why}") from error
 
     def _read(self, database: sqlite3.Connection) -> None:
-        self._found = [row for kind, table in _TABLES.items() for row in _read(database, kind, table)]
-
-
-@dataclass(slots=True)
-class _Write:
-    statement: str
-    values: tuple[Any, ...]
-    tell: Callable[[Exception | None], None]
+        self._found = [row for kind in _TABLES for row in _read(database, kind)]
 
 
 def read_boot() -> str:
-    """The id of the machine's present boot."""
+    """Return the id of the machine's present boot."""
     return BOOT_ID.read_text().strip()
 
 
-def _read(database: sqlite3.Connection, kind: type[Row], table: str) -> list[Row]:
-    names = ", ".join(column.name for column in fields(kind))
-    found = database.execute(f"SELECT {names} FROM {table}").fetchall()  # noqa: S608  # our own names
+def _read(database: sqlite3.Connection, kind: type[Row]) -> list[Row]:
+    columns = ", ".join(_COLUMNS[kind])
+    found = database.execute(f"SELECT {columns} FROM {_TABLES[kind]}").fetchall()  # noqa: S608  # our own names
     return [_row(kind, values) for values in found]
 
 
@@ -288,10 +243,5 @@ def _row(kind: type[Row], values: tuple[Any, ...]) -> Row:
     return kind(**given)
 
 
-def _settle(done: asyncio.Future[None], error: Exception | None) -> None:
-    if done.done():  # who asked was cancelled
-        return
-    if error is None:
-        done.set_result(None)
-    else:
-        done.set_exception(error)
+def _marks(columns: tuple[str, ...]) -> str:
+    return ", ".join("?" for _ in columns)

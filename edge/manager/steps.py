@@ -1,4 +1,4 @@
-"""A step: one thing that can be done to a volume, and the event that tells of its failure."""
+"""The steps on a volume, and the events for their failures."""
 
 from collections.abc import Iterable
 from enum import StrEnum
@@ -9,7 +9,7 @@ from edge.volumes import PodVolume
 
 
 class Step(StrEnum):
-    """What can be done to a volume; the words of the fault points."""
+    """One kind of change to a volume. Its value is also the word in the names of fault points."""
 
     RECORD = "record"
     UNPUBLISH = "unpublish"
@@ -22,13 +22,13 @@ class Step(StrEnum):
 
 
 Candidate = tuple[Step, Target, float]
-"""A step that a volume needs: what, where, and not before when, by the monotonic clock."""
+"""A step that a volume needs, its target, and the monotonic time at which it is due."""
 
 REGULAR = {Step.RECORD, Step.REPUBLISH, Step.STATS}
-"""Steps whose success says nothing about another step's trouble."""
+"""Steps whose success does not clear the trouble of another step."""
 
 MOUNTING = {Step.STAGE, Step.PUBLISH, Step.REPUBLISH, Step.EXPAND}
-"""Steps whose failure is told to the pods; a pod that a volume is taken from may be forgotten everywhere."""
+"""Steps whose failure is reported to the pods. When a volume is unpublished, its pod may be unknown everywhere."""
 
 _EVENTS = {
     Step.STAGE: ("MountVolume.MountDevice", "FailedMount"),
@@ -42,11 +42,11 @@ _BLOCK_EVENTS = {
     Step.REPUBLISH: ("MapVolume.MapPodDevice", "FailedMapVolume"),
     Step.EXPAND: ("NodeExpandVolume.NodeExpandVolume", "VolumeResizeFailed"),
 }
-"""The kubelet's words for what failed, and its reasons (operation_generator.go, kubelet/events)."""
+"""The kubelet's names for the failed operations, and its reasons (operation_generator.go, kubelet/events)."""
 
 
 def tell_pods(facts: VolumeFacts, wants: Iterable[PodVolume], step: Step, why: str) -> None:
-    """Tell pods, by an event each, why one of the `MOUNTING` steps failed."""
+    """Send each pod an event with the reason why one of the `MOUNTING` steps failed."""
     for want in wants:
         part, reason = (_BLOCK_EVENTS if want.volume.block else _EVENTS)[step]
         facts.tell_pod(want.pod, reason, f'{part} failed for volume "{want.volume.name}": {why}')

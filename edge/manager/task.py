@@ -1,15 +1,18 @@
-"""A volume task: everything that is done to one volume on this node, one step at a time.
+"""A volume task: makes all changes to one volume on this node, one step at a time.
 
 Rules:
 
-* One task per volume: it alone asks the driver about it, and never twice at a time. Only reading its use and health is
-  given up for another step.
-* Before a driver is asked the row says `UNCERTAIN`, and after its answer what came of it (RULE C13). An uncertain mount
-  is mounted again or undone, and nothing else (RULE C14). What is done is not asked for again.
-* Taking down comes first, and needs the host's permission at that moment. Unstaging needs that no pod is left.
-* A refusal by the driver means that nothing is there, unless something is mounted or only the disk tells of the mount.
-  A failed refresh changes nothing.
-* What fails is tried again with the kubelet's back-off, and at once if something that it needs has changed.
+* Each volume has one task. Only this task calls the driver for the volume, and never twice at a time. A running step
+  ends before the next begins, except that reading usage and health is cancelled for another step.
+* Before a call of the driver the row says `UNCERTAIN`; after the answer it has the result
+  (docs/csi-contract.md#the-state-is-on-disk-before-the-call). An uncertain mount is mounted again or undone, nothing
+  else (docs/csi-contract.md#an-uncertain-volume-is-mounted-again-or-undone). A mount whose row says `DONE` is not
+  requested again.
+* Unpublishing comes before all other steps. At that moment `VolumeHost.may_unpublish` must allow it. A volume is
+  unstaged only when no pod has it.
+* After a refusal (a final gRPC code) the row is removed, unless the mount table shows a mount, or the volume is known
+  from the disk alone. After a failed refresh the row stays as it is.
+* A failed step is retried with the kubelet's back-off, and at once when one of its inputs has changed.
 """
 
 import asyncio
@@ -17,7 +20,6 @@ import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from edge.backoff import Backoff
 from edge.disk.found_volumes import Published, Staged
 from edge.manager.call_inputs import Waiting
 from edge.manager.expander import VolumeExpander
@@ -29,41 +31,42 @@ from edge.manager.states import Device, Publication, Row, State
 from edge.manager.steps import MOUNTING, REGULAR, Candidate, Step, tell_pods
 from edge.manager.upkeep import VolumeUpkeep
 from edge.manager.use import VolumeUse
+from edge.tries import Tries
 from edge.volume_errors import NotReady, Refused, VolumeError
 from edge.volumes import PodVolume, VolumeKey
 
 log = logging.getLogger("csi_bridge.edge.volumes")
 
 _PATIENCE_S = 123.0
-"""A wait for others is told as an event after this: how long the kubelet waits before it says so (2 min 3 s)."""
+"""A wait for another party is reported as an event after this time, the kubelet's (2 min 3 s)."""
 
 _STUBBORN = 3
-"""A step that takes down is told as an event when it has failed so often: a driver may need a moment."""
+"""A failed unpublish or unstage is reported as an event after this many tries: a driver may need a moment."""
 
 
 @dataclass(slots=True)
 class _Trouble:
-    """Why the last try of something failed, and since when it fails, by the monotonic clock."""
+    """Why the last try of a step failed, and the monotonic time of the first failure."""
 
     why: str
     since: float
 
 
 class VolumeTask:
-    """One volume. `run` it as a task; it ends when nothing of the volume is left or wanted.
+    """Brings one volume in line with its pods. `run` ends when nothing of the volume is mounted or wanted.
 
     Attributes:
-        key: which volume.
-        rows: what is known of its mounts.
-        wants: who wants it.
-        use: whether it stands in the node's `volumesInUse`.
-        upkeep: what is done from time to time while it is mounted.
+        key: the volume's identity.
+        rows: the records of its mounts.
+        wants: the pods that want it, by target.
+        use: whether it is listed in the node's `volumesInUse`.
+        upkeep: its regular work while it is mounted.
         doing: the step under way.
-        running: somebody runs it.
+        running: `run` is running.
     """
 
     def __init__(self, key: VolumeKey, host: VolumeHost) -> None:
-        """A volume of which nothing is known."""
+        """Begin with a volume that has no records."""
         self.key, self._host = key, host
         self.rows = VolumeRows(key, host.states, host.places)
         self.wants: dict[Target, PodVolume] = {}
@@ -75,7 +78,7 @@ class VolumeTask:
         self._expander = VolumeExpander(key, host, self.rows)
         self.upkeep = VolumeUpkeep(key, host, self.rows, self._woken)
         self._closing = False
-        self._backoffs: dict[tuple[Step, Target], Backoff] = {}
+        self._tries: dict[tuple[Step, Target], Tries] = {}
         self._troubles: dict[Target, _Trouble] = {}
         self._wanted_since: dict[Target, float] = {}
         self._do: Mapping[Step, Callable[[Target], Awaitable[None]]] = {
@@ -89,50 +92,50 @@ class VolumeTask:
             Step.STATS: lambda target: self.upkeep.read_stats(target, self.wants[target]),
         }
 
-    # ---- what the manager says ---------------------------------------------------------------------------------------
+    # ---- called by the manager ---------------------------------------------------------------------------------------
 
     def want(self, wants: Mapping[Target, PodVolume]) -> None:
-        """Who wants it now, and that something about that is new."""
+        """Take the pods that want the volume now, and retry all failed steps at once."""
         self.wants = dict(wants)
         self.use.want(wants.values())
         now = self._host.clock.time()
         self._wanted_since = {target: self._wanted_since.get(target, now) for target in wants}
         kept = {VOLUME, *wants, *self.rows.publications}
         self._troubles = {target: trouble for target, trouble in self._troubles.items() if target in kept}
-        self._backoffs = {one: backoff for one, backoff in self._backoffs.items() if one[1] in kept}
+        self._tries = {one: tries for one, tries in self._tries.items() if one[1] in kept}
         self.retry()
 
     def retry(self) -> None:
-        """Something that it needs may have changed: try at once what waits."""
-        for backoff in self._backoffs.values():
-            backoff.retry_now()
+        """Retry failed steps at once, because one of their inputs may have changed."""
+        for tries in self._tries.values():
+            tries.retry_now()
         self._woken.set()
 
     def close(self) -> None:
-        """End after the step under way. What is mounted stays."""
+        """End after the running step. Mounts stay."""
         self._closing = True
         self._woken.set()
 
-    # ---- what there is to show ---------------------------------------------------------------------------------------
+    # ---- reports -----------------------------------------------------------------------------------------------------
 
     def trouble(self, target: Target) -> str:
-        """Why a pod does not have the volume, or why it cannot be taken from it; empty if nothing has failed."""
+        """Return why a pod does not have the volume, or why it cannot be unpublished; empty if nothing failed."""
         found = self._troubles.get(target) or self._troubles.get(VOLUME)
         return found.why if found is not None else ""
 
     def wanted_since(self, target: Target) -> float:
-        """Since when a pod wants it, in seconds since the epoch."""
+        """Return since when a pod wants it, in seconds since the epoch."""
         return self._wanted_since.get(target, 0.0)
 
     @property
     def is_over(self) -> bool:
-        """Whether there is nothing to do any more, now or later."""
+        """Whether nothing is left to do, now or later."""
         return self.rows.device is None and not (self.rows.publications or self.rows.unwritten or self.wants)
 
     # ---- the loop ----------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Do what is to be done until nothing is left. Cancelling leaves the step under way uncertain."""
+        """Take steps until nothing is left to do. Cancelling leaves the running step's mount uncertain."""
         try:
             while not self._closing:
                 self._woken.clear()
@@ -157,19 +160,19 @@ class VolumeTask:
                 timer.cancel()
 
     def _next(self) -> tuple[tuple[Step, Target] | None, float | None]:
-        """The step to take now, or until when there is none."""
+        """Return the step to take now; or, if none is due, the monotonic time at which the next is."""
         now = self._host.clock.monotonic()
         until: float | None = None
         for step, target, due in self._candidates(now):
-            backoff = self._backoffs.get((step, target))
-            ready_at = max(backoff.ready_at, due) if backoff is not None else due
+            tries = self._tries.get((step, target))
+            ready_at = max(tries.ready_at, due) if tries is not None else due
             if ready_at <= now:
                 return (step, target), None
             until = ready_at if until is None else min(until, ready_at)
         return None, until
 
     def _candidates(self, now: float) -> Iterator[Candidate]:
-        """Every step that the volume needs, the most urgent first; some are not due yet."""
+        """Yield every step that the volume needs, the most urgent first; some are not due yet."""
         yield from ((step, target, 0.0) for step, target in self._mounting())
         if (expansion := self._expander.find(self.wants)) is not None:
             yield Step.EXPAND, *expansion
@@ -179,7 +182,7 @@ class VolumeTask:
         yield from self.upkeep.find(self.wants, now)
 
     def _mounting(self) -> Iterator[tuple[Step, Target]]:
-        """What brings rows and wants together."""
+        """Yield the steps that bring the records in line with the wants."""
         rows = self.rows
         for target in rows.unwritten:
             yield Step.RECORD, target
@@ -195,7 +198,7 @@ class VolumeTask:
         for target, want in self.wants.items():
             if rows.is_published(target) or self._staging.is_outdated(want, rows.publications.get(target)):
                 continue
-            if is_ready or want.volume.ephemeral or self._staging.obstacle(want):  # which the try tells
+            if is_ready or want.volume.ephemeral or self._staging.obstacle(want):  # publishing reports it
                 yield Step.PUBLISH, target
 
     def _is_to_go(self, target: Target, publication: Publication) -> bool:
@@ -217,7 +220,7 @@ class VolumeTask:
             log.exception("volume %s: %s failed because of a bug; it is tried again", self.key, step)
             self._failed(step, target, NotReady(f"{step} failed because of a bug in the agent: {type(error).__name__}"))
         else:
-            self._backoffs.pop((step, target), None)
+            self._tries.pop((step, target), None)
             if step not in REGULAR:
                 self._troubles.pop(target, None)
         finally:
@@ -226,20 +229,20 @@ class VolumeTask:
 
     def _failed(self, step: Step, target: Target, error: VolumeError) -> None:
         now = self._host.clock.monotonic()
-        backoff = self._backoffs.setdefault((step, target), Backoff())
-        backoff.failed(now)
+        tries = self._tries.setdefault((step, target), Tries())
+        tries.failed(now)
         trouble = self._troubles.get(target)
         if trouble is None or trouble.why != error.why:
             log.warning("volume %s: %s%s: %s", self.key, step, self._whose(target), error.why)
             trouble = self._troubles[target] = _Trouble(error.why, trouble.since if trouble else now)
         if step is not Step.RECORD and not (isinstance(error, Waiting) and now - trouble.since < _PATIENCE_S):
-            self._tell(step, target, error.why, backoff.failures)
+            self._tell(step, target, error.why, tries.failures)
 
     def _tell(self, step: Step, target: Target, why: str, failures: int) -> None:
-        """An event with the true cause, for whom it concerns."""
+        """Report a failed step as an event to the pods, or to the node if it unmounts."""
         facts = self._host.facts
         if step not in MOUNTING:
-            if failures >= _STUBBORN:  # the pod may be forgotten everywhere, but not the node
+            if failures >= _STUBBORN:  # the pod may be unknown everywhere, but the node is not
                 facts.tell_node("FailedUnMount", f"volume {self.key}{self._whose(target)}: {step} failed: {why}")
             return
         concerned = [self.wants[target]] if target in self.wants else self.wants.values()
@@ -270,7 +273,7 @@ class VolumeTask:
         intent = self._intent_to_stage(want, before, attachment_uid)
         await self.rows.intend(Step.STAGE, intent)
         try:
-            self._check(self._staging.obstacle(want))  # another volume may have been quicker
+            self._check(self._staging.obstacle(want))  # another volume may have taken the place meanwhile
             if must_be_known and not self.use.is_confirmed:
                 raise Waiting("the pod that wanted it is gone, so the hub's confirmation does not count")
             await host.plugin.stage(
@@ -306,7 +309,7 @@ class VolumeTask:
         intent = self._intent_to_publish(want, before)
         await self.rows.intend(Step.PUBLISH, intent)
         try:
-            self._check(self._staging.obstacle(want))  # another volume may have been quicker
+            self._check(self._staging.obstacle(want))  # another volume may have taken the place meanwhile
             await host.plugin.publish(
                 want,
                 publish_context=context,
@@ -322,7 +325,7 @@ class VolumeTask:
             kept = intent.reconstructed or await self._has_mounts(published_of(intent))
             await self.rows.settle(Step.PUBLISH, replace(intent, error=error.why), gone=not kept)
             raise
-        await self._expander.expand_mounting(want)  # if that fails the pod must not start: it stays uncertain
+        await self._expander.expand_mounting(want)  # if it fails the pod must not start: the mount stays uncertain
         mounted = await self._is_mounted(published_of(intent))
         done = replace(intent, state=State.DONE, reconstructed=False, mount_point=mounted, since=host.clock.time())
         await self.rows.settle(Step.PUBLISH, done)
@@ -331,14 +334,14 @@ class VolumeTask:
     async def _expand(self, target: Target) -> None:
         await self._expander.expand_published(self.wants[target])
 
-    # ---- taking down -------------------------------------------------------------------------------------------------
+    # ---- unmounting --------------------------------------------------------------------------------------------------
 
     async def _unpublish(self, target: Target) -> None:
         before, plugin = self.rows.publications[target], self._host.plugin
         self._host.driver(self.key.driver)
         published = published_of(before)
         await self.rows.intend(Step.UNPUBLISH, replace(before, state=State.UNCERTAIN, error=""))
-        if not self._is_to_go(target, before):  # the reason went away while we wrote
+        if not self._is_to_go(target, before):  # the reason may be gone since the row was written
             await self.rows.settle(Step.UNPUBLISH, before)
             return
         try:
@@ -372,15 +375,15 @@ class VolumeTask:
         log.info("volume %s is no longer staged", self.key)
 
     def _forget(self, target: Target) -> None:
-        """Nothing is left of a pod's mount."""
+        """Forget the back-offs and regular work of a mount that is undone."""
         self.upkeep.forget(target)
-        self._backoffs = {one: backoff for one, backoff in self._backoffs.items() if one[1] != target}
+        self._tries = {one: tries for one, tries in self._tries.items() if one[1] != target}
 
     @staticmethod
     def _whose_was(row: Publication) -> str:
         return f" to pod {row.pod_namespace}/{row.pod_name}" if row.pod_name else f" to the pod of uid {row.pod_uid}"
 
-    # ---- what a step needs -------------------------------------------------------------------------------------------
+    # ---- parts of several steps --------------------------------------------------------------------------------------
 
     @staticmethod
     def _check(why_not: str) -> None:
@@ -427,14 +430,14 @@ class VolumeTask:
         return self._host.clock.time()
 
     async def _is_mounted(self, what: Published | Staged) -> bool:
-        """Whether it stands where it is used, or that cannot be found out."""
+        """Whether it is mounted at its target; True if the mount table cannot be read."""
         try:
             return self._host.plugin.is_mounted(what, await self._host.mount_table())
         except NotReady:
             return True
 
     async def _has_mounts(self, what: Published | Staged) -> bool:
-        """Whether anything of it is mounted, or that cannot be found out."""
+        """Whether any part of it is mounted; True if the mount table cannot be read."""
         try:
             return self._host.plugin.has_mounts(what, await self._host.mount_table())
         except NotReady:

@@ -1,7 +1,7 @@
-"""A volume's upkeep: what is done from time to time while it is mounted.
+"""The regular work for a mounted volume: reading usage and health, and refreshing its contents.
 
-Its use and health are read, and drivers that ask for it refresh its contents. Neither changes what is known of the
-mounts, whatever comes of it. Reading is given up for any other step; a refresh, which the driver has begun, is not.
+A refresh is a republish for drivers that ask for it. No result of this work changes the records of the mounts. Reading
+is cancelled for any other step; a refresh that the driver has begun is not.
 """
 
 import asyncio
@@ -24,32 +24,35 @@ if TYPE_CHECKING:
 log = logging.getLogger("csi_bridge.edge.volumes")
 
 _LOOKS_AN_INTERVAL = 20
-"""In how many turns the volumes of a node are looked at: all 300 at once would be too much for a driver, and each at a
-moment of its own would wake agent and driver five times a second, which costs more than the question."""
+"""The volumes of a node are read in this many groups per interval.
+
+All 300 at once would be too much for a driver. A separate moment for each would wake agent and driver five times a
+second, which costs more than the calls.
+"""
 
 
 class VolumeUpkeep:
-    """The upkeep of one volume.
+    """The regular work for one volume.
 
     Attributes:
-        stats: its use and health, as last told.
+        stats: the last reported usage and health, by target.
     """
 
     def __init__(self, key: VolumeKey, host: VolumeHost, rows: VolumeRows, woken: asyncio.Event) -> None:
-        """Nothing is known and nothing is due yet.
+        """Begin with nothing read and nothing due.
 
         Args:
-            key: which volume.
-            host: what is around it.
-            rows: what is known of its mounts.
-            woken: set as soon as there may be another step to take.
+            key: the volume's identity.
+            host: its surroundings.
+            rows: the records of its mounts.
+            woken: set when there may be another step to take.
         """
         self.stats: dict[Target, VolumeStats] = {}
         self._key, self._host, self._rows, self._woken = key, host, rows, woken
         self._due: dict[tuple[Step, Target], float] = {}
 
     def find(self, wants: Mapping[Target, PodVolume], now: float) -> Iterator[Candidate]:
-        """What is to be done about it, and when."""
+        """Yield the regular steps, each with the monotonic time at which it is due."""
         for target, want in wants.items():
             if not self._rows.is_published(target):
                 continue
@@ -62,12 +65,15 @@ class VolumeUpkeep:
                 yield Step.STATS, target, due
 
     def forget(self, target: Target) -> None:
-        """Nothing is left of a pod's mount."""
+        """Forget a mount that is undone."""
         self.stats.pop(target, None)
         self._due = {one: due for one, due in self._due.items() if one[1] != target}
 
     async def republish(self, target: Target, want: PodVolume) -> None:
-        """Let the driver refresh the contents. Nothing changes if it does not (RULE C9)."""
+        """Let the driver refresh the contents.
+
+        A failure changes nothing (docs/csi-contract.md#tokens-and-republishing).
+        """
         host, inputs = self._host, self._host.inputs
         self._due[Step.REPUBLISH, target] = host.clock.monotonic() + self._republish_s(target)
         pod = f"{want.pod.namespace}/{want.pod.name}"
@@ -84,7 +90,7 @@ class VolumeUpkeep:
             tell_pods(host.facts, [want], Step.REPUBLISH, error.why)
 
     async def read_stats(self, target: Target, want: PodVolume) -> None:
-        """Ask for its use and health; given up as soon as there is something to do."""
+        """Read usage and health from the driver; cancelled as soon as another step may be due."""
         host = self._host
         self._due[Step.STATS, target] = self._round(math.floor, host.clock.monotonic() + host.stats_interval_s)
         if not host.has_driver(self._key.driver):
@@ -113,14 +119,14 @@ class VolumeUpkeep:
             self._tell_health(want, "VolumeConditionNormal", "the driver finds it healthy again", warning=False)
 
     def _tell_health(self, want: PodVolume, reason: str, text: str, *, warning: bool) -> None:
-        """To the pod's users, as the kubelet does, and to the claim's, as external-health-monitor does."""
+        """Report to the pod's users, as the kubelet does, and to the claim's, as external-health-monitor does."""
         facts, volume = self._host.facts, want.volume
         facts.tell_pod(want.pod, reason, f"Volume {want.volume_name}: {text}", warning=warning)
         if volume.claim is not None:
             facts.tell_claim(volume.claim, reason, f"Volume {volume.name} of {volume.driver}: {text}", warning=warning)
 
     def _round(self, up_or_down: Callable[[float], int], at: float) -> float:
-        """A moment at which other volumes are looked at, too, near this one (see `_LOOKS_AN_INTERVAL`)."""
+        """Round a time, so that several volumes are read at the same moment (`_LOOKS_AN_INTERVAL`)."""
         every_s = self._host.stats_interval_s / _LOOKS_AN_INTERVAL
         return up_or_down(at / every_s) * every_s
 
@@ -129,5 +135,5 @@ class VolumeUpkeep:
 
 
 def _fraction(target: Target) -> float:
-    """A number from 0 to 1 that is another one for each target."""
+    """Return a number from 0 to 1 that differs by target."""
     return zlib.crc32(repr(tuple(target)).encode()) / 2**32

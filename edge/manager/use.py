@@ -1,7 +1,8 @@
-"""A volume's use: whether it stands in the node's `volumesInUse`, and whether the hub knows that (RULE C12).
+"""Whether a volume is listed in the node's `volumesInUse`, and whether the hub has stored that.
 
-It stands there from the first pod on that wants it attached, until it is unstaged. What the hub has confirmed is void
-as soon as the volume does not stand there, which the hub is told, too.
+It is listed from the first pod that wants it attached until it is unstaged
+(docs/csi-contract.md#volumesinuse-comes-before-staging). When it leaves the list, the hub is told, and its confirmation
+is void.
 """
 
 import asyncio
@@ -18,46 +19,47 @@ log = logging.getLogger("csi_bridge.edge.volumes")
 
 
 class VolumeUse:
-    """The use of one volume."""
+    """The listing of one volume in `volumesInUse`."""
 
     def __init__(self, key: VolumeKey, host: VolumeHost, rows: VolumeRows, confirmed: Callable[[], None]) -> None:
-        """Nobody wants it yet; `confirmed` is called when the hub knows what it did not know when it was asked."""
+        """Begin without a pod. `confirmed` is called when the hub's confirmation arrives after `check` has raised."""
         self._key, self._host, self._rows, self._confirmed = key, host, rows, confirmed
         self._is_needed = False
         self._was_needed = False
-        """Since it was unstaged last."""
+        """Whether any pod has needed it since it was last unstaged."""
         self._asking: asyncio.Task[None] | None = None
 
     @property
     def is_reported(self) -> bool:
-        """Whether it is to stand in `volumesInUse`: it needs its attachment, and is wanted or may be mounted."""
+        """Whether `volumesInUse` lists it: it needs its attachment, and is wanted or may be mounted."""
         device = self._rows.device
         return self._is_needed or (device is not None and (device.attached or self._was_needed))
 
     @property
     def is_confirmed(self) -> bool:
-        """Whether what `check` has found still holds."""
+        """Whether the hub has confirmed the present listing."""
         return self._asking is not None and self._asking.done()
 
     def want(self, wants: Iterable[PodVolume]) -> None:
-        """Who wants it now."""
+        """Take the pods that want it now."""
         self._look()
         self._is_needed = any(want.volume.rules.attach_required and not want.volume.ephemeral for want in wants)
         self._was_needed = self._was_needed or self._is_needed
         self._look()
 
     async def check(self) -> None:
-        """The hub knows of it: to be asked before a driver stages it for the first time.
+        """Return if the hub has confirmed the listing. Called before the driver stages the volume for the first time.
 
-        Not again while it may be staged: it has stood in `volumesInUse` since, and the hub may be away (RULE C11).
+        It is not called again while the volume may be staged: it has been listed since, and the hub may be away
+        (docs/csi-contract.md#mounting-while-the-hub-is-away).
 
         Raises:
-            Waiting: the hub does not know it yet.
-            NotReady: whether it does cannot be found out.
+            Waiting: the hub has not confirmed it yet.
+            NotReady: the agent cannot find out.
         """
         if self._asking is None:
             self._asking = asyncio.create_task(self._ask(), name=f"volumesInUse {self._key}")
-        await asyncio.sleep(0)  # the hub may know it already
+        await asyncio.sleep(0)  # the hub may have confirmed already
         if not self.is_confirmed:
             raise Waiting("the hub has not confirmed yet that this node uses the volume (volumesInUse)")
         if self._asking.exception() is not None:
@@ -68,13 +70,13 @@ class VolumeUse:
             )
 
     def unstaged(self) -> None:
-        """It is staged no more: what the hub has confirmed was for this time."""
+        """Void the confirmation after unstaging: it was for the volume's past use."""
         self._was_needed = self._is_needed
         self.void()
         self._host.in_use_changed()
 
     def void(self) -> None:
-        """What the hub has confirmed holds no more. Nobody waits for it now."""
+        """Void the confirmation, and stop waiting for one."""
         if self._asking is not None:
             self._asking.cancel()
             self._asking = None

@@ -1,12 +1,14 @@
-"""What is wanted: the volumes of the pods bound to this node, kept up to date with the objects in the store.
+"""The volumes that the pods bound to this node want, kept up to date with the objects in the store.
 
 Rules:
 
-* Bodies are not kept: an object that changed is read again, and only the pods that consulted it are resolved again.
-* A pod is gone if it has ended, if it was deleted and its grace is over, or if the store has no pod of its uid. Nothing
-  else makes a volume unwanted: a claim that vanished or an affinity that no longer fits takes no mount from a pod.
-* What the disk does not give is still there: such a pod stays as it was known, or is known by its uid alone, and is
-  read again later (`read_again`). It holds up no other one.
+* Object bodies are not kept. When an object changes, it is read again, and the pods that refer to it are resolved
+  again.
+* A pod is gone if it has ended, if it was deleted and its grace period is over, or if the store has no pod of its uid.
+  Only then does it stop wanting its volumes. A claim that vanished, or an affinity that no longer fits, unmounts
+  nothing.
+* A pod that cannot be read from the disk still exists. It keeps its last known volumes, or is known by its uid alone,
+  until `read_again` succeeds. It does not hold up other pods.
 * All times are those of the monotonic clock.
 """
 
@@ -24,24 +26,24 @@ POD = "Pod"
 
 
 class Objects(Protocol):
-    """The objects that this node was told of."""
+    """The objects that the hub has sent to this node."""
 
     def get(self, ref: Ref) -> Object | None:
-        """One of them.
+        """Return an object; None if there is none.
 
         Raises:
-            OSError: the disk does not give it.
+            OSError: it cannot be read from the disk.
         """
 
     def uid(self, ref: Ref) -> str:
-        """Its UID, also of one that the disk does not give; empty if there is none."""
+        """Return an object's UID, even if its body cannot be read from the disk; empty if there is no object."""
 
     def refs(self, kind: str) -> list[Ref]:
-        """All of a kind."""
+        """Return all objects of a kind."""
 
 
 class Wanted:
-    """What every pod of a node wants."""
+    """The volumes that every pod of a node wants."""
 
     def __init__(
         self,
@@ -52,14 +54,14 @@ class Wanted:
         selinux: bool = False,
         complain: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """Nothing is read yet: see `load`.
+        """Take the parameters; `load` reads the store.
 
         Args:
             objects: the store.
             node: this node's name.
-            own_labels: what its drivers say of the node's topology; the Node object may not have heard of it yet.
+            own_labels: returns the topology that the node's drivers report; the Node object may not have it yet.
             selinux: whether this machine runs SELinux.
-            complain: gets a line for people about what cannot be right.
+            complain: gets a line for people about a pod that cannot be right.
         """
         self._complain = complain
         self._objects, self._node, self._own_labels, self._selinux = objects, node, own_labels, selinux
@@ -69,14 +71,14 @@ class Wanted:
         self._pods: dict[Ref, PodWants] = {}
         self._by_uid: dict[str, Ref] = {}
         self._twins: dict[str, dict[Ref, None]] = {}
-        """By uid: further pods that have it, the one that came last at the end."""
+        """By uid: further pods with the same uid, the newest last."""
         self._by_ref: defaultdict[Ref, set[Ref]] = defaultdict(set)
         self._ends: dict[Ref, float] = {}
         self._unread: set[Ref] = set()
 
     @property
     def pods(self) -> Iterable[PodWants]:
-        """What each pod wants, those that are gone included."""
+        """The volumes of each pod, including pods that are gone."""
         return self._pods.values()
 
     @property
@@ -85,22 +87,22 @@ class Wanted:
         return dict(self._node_labels)
 
     def of(self, uid: str) -> PodWants | None:
-        """What one pod wants; None if there is none of this uid."""
+        """Return the volumes of one pod; None if there is no pod of this uid."""
         ref = self._by_uid.get(uid)
         return self._pods[ref] if ref is not None else None
 
     def is_gone(self, uid: str) -> bool:
-        """Whether no pod of this uid can have a container that runs."""
+        """Whether no pod of this uid can have a running container."""
         wants = self.of(uid)
         return wants is None or wants.pod.gone
 
     def load(self, now: float) -> frozenset[str]:
-        """Resolve all pods that there are. The uids of those that changed."""
+        """Resolve all pods of the store, and return the uids of those that changed."""
         self._labels = self._read_labels()
         return self._resolve(self._objects.refs(POD), now)
 
     def update(self, changed: Iterable[Ref], now: float) -> frozenset[str]:
-        """Objects have changed, come or gone. The uids of the pods that want something else than before."""
+        """Take changed, new or deleted objects, and return the uids of the pods whose volumes changed."""
         concerned: set[Ref] = set()
         for ref in changed:
             if ref.kind == POD:
@@ -111,28 +113,28 @@ class Wanted:
         return self._resolve(concerned, now)
 
     def update_labels(self, now: float) -> frozenset[str]:
-        """A driver says something else of this node's topology."""
+        """Take a changed topology from a driver, and return the uids of the pods whose volumes changed."""
         return self._resolve(self._relabelled(), now)
 
     def expire(self, now: float) -> frozenset[str]:
-        """Time has passed. The uids of the pods whose grace is over."""
+        """Return the uids of the pods whose grace period has ended by `now`."""
         return self._resolve([ref for ref, ends_at in self._ends.items() if ends_at <= now], now)
 
     def next_end(self) -> float | None:
-        """When something changes next by itself."""
+        """Return the next time at which a grace period ends; None if none is running."""
         return min(self._ends.values(), default=None)
 
     @property
     def has_unread(self) -> bool:
-        """Whether the disk did not give something."""
+        """Whether some object could not be read from the disk."""
         return bool(self._unread)
 
     def read_again(self, now: float) -> frozenset[str]:
-        """Try what the disk did not give. The uids of the pods that want something else than before."""
+        """Read the unreadable objects again, and return the uids of the pods whose volumes changed."""
         return self._resolve(list(self._unread), now)
 
     def _relabelled(self) -> set[Ref]:
-        """The pods to be resolved again: all of them, if the node's labels are other ones. Its status changes often."""
+        """Return all pods if the node's labels have changed, else none. The Node object itself changes often."""
         labels = self._read_labels()
         if labels == self._labels:
             return set()
@@ -164,7 +166,7 @@ class Wanted:
             found = self._objects.get(ref)
         except OSError as error:
             return self._keep(ref, old, str(error))
-        if found is None or node_of(found) not in {self._node, ""}:  # one that does not say is malformed, not gone
+        if found is None or node_of(found) not in {self._node, ""}:  # a pod without nodeName is malformed, not gone
             return None
         return resolve(
             found,
@@ -177,7 +179,7 @@ class Wanted:
         )
 
     def _keep(self, ref: Ref, old: PodWants | None, why: str) -> PodWants:
-        """A pod that the disk does not give."""
+        """Return the last known volumes of a pod that cannot be read from the disk."""
         if old is None or not old.unread:
             self._complain(f"{ref} cannot be read, and its earlier state counts: {why}")
         if old is not None:
@@ -192,7 +194,7 @@ class Wanted:
             self._twins.setdefault(wants.pod.uid, {})[other] = None
         self._by_uid[wants.pod.uid] = ref
         for one in wants.refs:
-            if one != ref:  # a pod is concerned by itself, and ten thousand sets would fill the memory
+            if one != ref:  # a set for each pod itself would fill the memory with ten thousand sets
                 self._by_ref[one].add(ref)
         if wants.ends_at is not None:
             self._ends[ref] = wants.ends_at
@@ -205,7 +207,7 @@ class Wanted:
         twins.pop(ref, None)
         if self._by_uid.get(wants.pod.uid) == ref:
             del self._by_uid[wants.pod.uid]
-            if twins:  # a copied manifest: the pod that stays keeps what it has
+            if twins:  # a copied manifest: the remaining pod keeps its volumes
                 self._by_uid[wants.pod.uid], _ = twins.popitem()
         if not twins:
             self._twins.pop(wants.pod.uid, None)

@@ -1,15 +1,16 @@
-"""The driver registry: the drivers of this node, those that an operator named and those that registered or were found.
+"""The drivers of this node: those that an operator named, those that registered, and those that were found.
 
 Rules:
 
-* A driver is known by its name once it registered (`edge.registry.registration_handler`), for as long as the store says
-  (`edge.registry.drivers_store`).
-* A socket that an operator named has the name, too, unless the driver has a node plugin elsewhere. That is the socket
-  that registered last, here or with a kubelet. Where a kubelet is told of the relay instead, it is the one that
-  was found last, if no other one serves Node. What the controller mounted might be seen in its container only, so pods
-  and a kubelet rather wait for a node plugin that is away.
-* A topology of its own that a driver was known to have stays one until its node plugin and all sockets that an operator
-  named were heard again, in all that is told: to Kubernetes, to a kubelet and to the hub.
+* A driver is known by its name once it has registered (`edge.registry.registration_handler`), for as long as the store
+  keeps it (`edge.registry.drivers_store`).
+* A socket that an operator named also mounts volumes for its driver, unless the driver has a node plugin elsewhere.
+* The node plugin is the socket that registered last, here or with a kubelet. If the kubelet has the relay's socket as
+  the driver's, the node plugin is the one found socket that serves Node.
+* Pods and a kubelet wait for a node plugin that is away. The controller's socket does not stand in for it: its mounts
+  might be visible only in its own container.
+* A driver that had a topology of its own is reported with one until its node plugin and all sockets named by an
+  operator have answered again. This holds for Kubernetes, for a kubelet and for the hub.
 """
 
 import asyncio
@@ -55,10 +56,10 @@ from edge.registry.registration_handler import RegistrationHandler
 log = logging.getLogger("csi_bridge.edge.registrar")
 
 GRACE_S = 120.0
-"""How long a driver that left is still known: longer than a driver's pod takes to be replaced."""
+"""A driver that left stays known for this time. It is longer than replacing a driver's pod takes."""
 
 _FILE, _OBSERVED_FILE = "drivers.json", "observed.json"
-"""What is kept of drivers that register here, and of those that register with a kubelet."""
+"""The files for drivers that register here, and for those that register with a kubelet."""
 
 
 class DriverRegistry:
@@ -77,18 +78,18 @@ class DriverRegistry:
         grace_s: float = GRACE_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """A registry that knows what its last life knew. Reads a small file.
+        """Read the state of the last run from a small file.
 
         Args:
             node: this node's name.
-            state_dir: where what it knows is kept.
-            max_message_bytes: the largest answer taken of a driver.
+            state_dir: the directory of that file.
+            max_message_bytes: the largest accepted answer of a driver.
             sockets: the drivers' sockets that an operator named.
-            changed: called when a driver says something new of itself, and when `drivers` changed.
-            labels: the Node's labels, as far as they are known here.
-            own: whether drivers register here; else a kubelet takes registrations, and there are no facts to tell.
-            grace_s: how long a driver that left is still known.
-            clock: seconds that only grow.
+            changed: called when a driver's answers about itself, or `drivers`, have changed.
+            labels: returns the Node's labels, as far as they are known here.
+            own: drivers register here; False: a kubelet takes registrations, and there are no facts for the hub.
+            grace_s: seconds for which a driver that left stays known.
+            clock: a monotonic clock in seconds.
         """
         self._node = node
         self._changed = changed
@@ -104,28 +105,28 @@ class DriverRegistry:
             self._store, self._sockets, check_labels=self._check_labels, has_topology=self._has_topology
         )
         self._registered: set[str] = set()
-        """Names that registered with a kubelet, each with the driver's own socket."""
+        """Names that registered with a kubelet with the driver's own socket."""
         self._subscribers: list[Callable[[], None]] = []
         self._news = asyncio.Event()
         self._tasks: Tasks | None = None
 
-    # ---- what there is -----------------------------------------------------------------------------------------------
+    # ---- state -------------------------------------------------------------------------------------------------------
 
     @property
     def drivers(self) -> list[Driver]:
-        """All that may be called, those that an operator named first."""
+        """All drivers that may be called; those that an operator named come first."""
         return self._sockets.drivers
 
     def find(self, name: str) -> NodeDriver | None:
-        """The driver of a name, also while it is away; None if no driver of it has said what mounting needs."""
+        """Return the driver of a name, even while away; None if none has answered the calls that mounting needs."""
         return self._store.find(name)
 
     def subscribe(self, callback: Callable[[], None]) -> None:
-        """Have a callback called at each change of what `find` and the facts say."""
+        """Call `callback` at each change of the results of `find`, or of the facts for Kubernetes."""
         self._subscribers.append(callback)
 
     def ask_every(self, name: str, seconds: float | None) -> None:
-        """Ask the driver of a name so often what it says of itself; None: as often as any other."""
+        """Set how often the driver of a name is asked again, in seconds; None: the default."""
         self._store.ask_every(name, seconds)
 
     def csi_node(self) -> list[dict[str, Any]]:
@@ -133,7 +134,7 @@ class DriverRegistry:
         return csi_node_drivers(self._facts())
 
     def node_annotations(self) -> dict[str, str]:
-        """The Node's annotation that holds the drivers' ids for it; empty without drivers."""
+        """The Node's annotation with the drivers' ids for it; empty without drivers."""
         return node_annotations(self._facts())
 
     def node_labels(self) -> dict[str, str]:
@@ -147,7 +148,7 @@ class DriverRegistry:
 
     @property
     def problems(self) -> list[str]:
-        """What people must mend, or at least know."""
+        """Problems that people must solve, or should know."""
         return ambiguities(self.drivers, self._node) + self._without_segment() + self._without_node_plugin()
 
     def _without_segment(self) -> list[str]:
@@ -176,13 +177,13 @@ class DriverRegistry:
         known = self._store.find(name)
         return known is not None and known.registered and known.registration.socket == socket
 
-    # ---- who comes and goes ------------------------------------------------------------------------------------------
+    # ---- registration ------------------------------------------------------------------------------------------------
 
     async def register(self, offer: Offer) -> None:
-        """Register a driver. When this returns it is on disk, as far as the disk takes it.
+        """Register a driver. On return the registration is on disk, unless the disk fails.
 
         Raises:
-            RegistrationRefused: why not.
+            RegistrationRefused: the driver may not register, or did not answer.
         """
         await self._handler.register(offer)
         self._mark()
@@ -190,17 +191,19 @@ class DriverRegistry:
         await self._store.write()
 
     def deregister(self, socket: str) -> None:
-        """A registration socket is gone, or another file. What it registered is known for a while yet."""
+        """Note that a registration socket is gone or another file. Its driver stays known for a while."""
         if self._store.leave(socket):
             self._tell()
 
     def found(self, finder: str, endpoint: str, *, name: str = "") -> None:
-        """A driver's socket was seen that registers elsewhere: it can be called, and nothing is told of it.
+        """Note a driver's socket that registers elsewhere.
+
+        The driver can be called, and Kubernetes is told nothing of it.
 
         Args:
-            finder: who saw it; `lost` says it again.
+            finder: the finder's name, for `lost`.
             endpoint: the driver's socket.
-            name: with which it registers with a kubelet, if that is known.
+            name: the name under which it registers with a kubelet, if known.
         """
         if not fits(endpoint):
             log.warning("%s names a driver at %r, which cannot be a socket's path", finder, shorten(endpoint))
@@ -214,14 +217,14 @@ class DriverRegistry:
             self._tell()
 
     def lost(self, finder: str) -> None:
-        """What `found` told of is gone. Like a driver that registered, it can be called for a while longer."""
+        """Note that the sockets of a finder are gone. As after a deregistration, they can be called for a while."""
         if self._sockets.lost(finder, self._clock()):
             self._tell()
 
-    # ---- what drivers say of themselves ------------------------------------------------------------------------------
+    # ---- drivers' answers --------------------------------------------------------------------------------------------
 
     def _heard(self, seat: Seat) -> None:
-        """A driver answers something else of itself than before."""
+        """Take changed answers of a driver about itself."""
         self._replace_deserted(seat)
         self._mark()
         self._note(seat)
@@ -231,9 +234,10 @@ class DriverRegistry:
             self._judge_topology(known)
 
     def _replace_deserted(self, seat: Seat) -> None:
-        """A vendor's upgrade may have moved its socket, and a killed driver leaves the file of its own.
+        """Stop calling the socket that a driver has left behind.
 
-        One that an operator named stands in for no other one, which may be its node plugin.
+        A vendor's upgrade may move the socket, and a killed driver leaves its file. A socket that an operator named
+        replaces no other: the other may be the node plugin.
         """
         if seat.driver.named:
             return
@@ -244,7 +248,7 @@ class DriverRegistry:
                 other.mark_if_deserted()
 
     def _note(self, seat: Seat) -> None:
-        """What is known for good."""
+        """Store where the node plugins are and which drivers have a topology, which are kept for good."""
         name = seat.driver.name
         found = None if self._own or name in self._registered else sole_node_plugin(self.drivers, name)
         if found is not None:
@@ -255,7 +259,7 @@ class DriverRegistry:
         self._news.set()
 
     def _mark(self) -> None:
-        """Have each driver know what is known for good."""
+        """Set on each driver whether its node plugin is elsewhere, and whether it had a topology."""
         for seat in self._sockets:
             driver = seat.driver
             node_plugin = self._store.node_plugins.get(driver.name)
@@ -264,7 +268,10 @@ class DriverRegistry:
             driver.had_topology = driver.name in self._store.with_topology
 
     def _learn(self, seat: Seat) -> None:
-        """What a driver says of this node counts if it has registered, or if an operator named it and no other has."""
+        """Take a driver's answers about this node, if it is the known driver of its name.
+
+        If no driver of the name is known, a named socket that serves Node becomes that driver.
+        """
         if not self._own or (report := seat.driver.report) is None:
             return
         self._forget_former_names(seat, report.driver)
@@ -287,14 +294,14 @@ class DriverRegistry:
             self._tell()
 
     def _forget_former_names(self, seat: Seat, name: str) -> None:
-        """The driver at a socket that an operator named has another name now."""
+        """Forget the earlier names of a driver at a socket that an operator named."""
         for known in self._store:
             if known.driver is seat.driver and known.name != name and not known.registration.socket:
                 self._store.forget(known.name)
                 self._tell()
 
     def _judge_topology(self, known: NodeDriver) -> None:
-        """Another socket of a driver may have said that it has a topology, or that it has none any more."""
+        """Set or remove the node's own segment: another socket of the driver may have changed its topology."""
         if known.driver.report is None or why_no_segment(self._node):
             return
         topology = {key: value for key, value in known.topology.items() if key != NODE_SEGMENT}
@@ -315,7 +322,7 @@ class DriverRegistry:
         self._tell()
 
     def _check_labels(self, name: str, info: NodeInfo) -> None:
-        """See that what a driver says of its topology contradicts nothing that is known here.
+        """Check that a driver's topology contradicts no label that is known here.
 
         Raises:
             ValueError: it does, in words.
@@ -325,10 +332,10 @@ class DriverRegistry:
             if known.name != name:
                 check_labels(info.topology, known.topology, whose=f"driver {known.name}")
 
-    # ---- its life ----------------------------------------------------------------------------------------------------
+    # ---- run and close -----------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Ask the drivers now and then, forget those that left, and keep the file. Never ends."""
+        """Ask the drivers from time to time, forget those that left, and write the file. Never ends."""
         async with supervised() as tasks:
             self._tasks = tasks
             self._sockets.watch(tasks)
@@ -353,7 +360,7 @@ class DriverRegistry:
             self._tell()
 
     def _tell(self) -> None:
-        """Something changed: tell everybody."""
+        """Tell all subscribers of a change."""
         self._sockets.tidy()
         if self._tasks is not None:
             self._sockets.watch(self._tasks)
@@ -364,10 +371,10 @@ class DriverRegistry:
 
 
 def _info_in(report: DriverReport, *, own_topology: bool) -> NodeInfo:
-    """What a driver's report says of its node, as Kubernetes is to hear it.
+    """Return a driver's answers about this node, as Kubernetes will get them.
 
     Raises:
-        ValueError: not enough.
+        ValueError: an answer is missing or unusable.
     """
     bodies = []
     for method in (NODE_GET_INFO, NODE_GET_CAPABILITIES):

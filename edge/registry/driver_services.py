@@ -1,22 +1,24 @@
-"""A driver's services: which of the sockets that give its name serves each, and what the driver is as a whole.
+"""The services of a driver's sockets: which socket serves a call, and which answers the hub gets about the driver.
 
-Most vendors have two plugins, the controller's and the node's: two processes, two sockets, one name.
+Most vendors have two plugins, one for the controller and one for the node: two processes, two sockets, one name.
 
 Rules:
 
-* A socket serves Controller or Node unless it answers UNIMPLEMENTED to the question for its capabilities, which every
-  plugin with that service answers (CSI spec). What it announces counts only beside that: a node plugin often announces
-  what the controller's alone serves.
-* Of several that serve the same, the one that an operator named is the controller's, and the other one is the node's.
-  Where there is a node plugin (`edge.registry.driver_registry`), it alone serves Node, also while it is away.
-* What no socket announces goes where Controller goes: Identity, and what nobody knows.
-* A socket that has refused Node gets no call of Node, and one that has refused Controller none but those of Identity
-  and Node: the one that serves it is away, or not known yet, and a caller takes UNIMPLEMENTED for final. What else a
-  controller lacks it refuses itself.
-* While a socket that an operator named was not asked yet, it may be any driver's controller: nothing begins elsewhere
-  that it may be doing. One that did not answer holds up only the drivers that lack a controller.
-* A driver has a topology of its own if any of its sockets that was heard says so; or if it had one, as long as its node
-  plugin was not heard, or a socket that an operator named, which may be its controller's.
+* A socket serves Controller or Node unless it answers UNIMPLEMENTED to ControllerGetCapabilities or
+  NodeGetCapabilities, which every plugin with that service answers (CSI spec). Announced services
+  (GetPluginCapabilities) only decide among such sockets: a node plugin often announces services that only the
+  controller has.
+* If several sockets serve the same, the one that an operator named is the controller's, and the other is the node's. If
+  the driver has a node plugin (`edge.registry.driver_registry`), only that serves Node, even while it is away.
+* Identity, and services that no socket announces, go to the socket that serves Controller.
+* A socket that has refused Node gets no Node call. A socket that has refused Controller gets only Identity and Node
+  calls. For other calls the agent answers that the driver is missing: its other plugin is away or not known yet, and a
+  caller would take UNIMPLEMENTED for final. A controller itself refuses the methods that it lacks.
+* A socket that an operator named may be any driver's controller until it was asked. Until then no controller call goes
+  to another socket, because the named one may be running the same operation. If it does not answer, it delays only
+  drivers without a controller.
+* A driver has a topology of its own if any of its sockets says so. If it had one before, it keeps it until its node
+  plugin and all sockets named by an operator have answered: one of those may be its controller's.
 """
 
 from collections.abc import Iterable, Sequence
@@ -48,25 +50,26 @@ _ASKED = {
     _GROUP: GROUP_GET_CAPABILITIES,
     NODE: NODE_GET_CAPABILITIES,
 }
-"""What is UNIMPLEMENTED at a socket that does not serve it. SnapshotMetadata has nothing of the kind."""
+"""The method that a socket answers with UNIMPLEMENTED if it does not serve the service. SnapshotMetadata has none."""
 
 _ANNOUNCED = {
     _CONTROLLER: PluginCapability.Service.CONTROLLER_SERVICE,
     _GROUP: PluginCapability.Service.GROUP_CONTROLLER_SERVICE,
     _METADATA: PluginCapability.Service.SNAPSHOT_METADATA_SERVICE,
 }
-"""How GetPluginCapabilities names it. Node is not announced."""
+"""The services' names in GetPluginCapabilities. Node has none."""
 
 _PARTS = (_CONTROLLER, NODE)
-"""A vendor's plugins, by the service that each has, whatever goes with it."""
+"""A vendor's two plugins, each named by its main service."""
 
 
 def find_driver(drivers: Sequence[Driver], name: str, node: str, method: str) -> Driver:
-    """The socket of a driver that a call of a method goes to.
+    """Return the socket of a driver that a call of a method goes to.
 
     Raises:
-        DriverMissing: no driver has the name, or none of that name serves this, or its controller may come yet.
-        DriverAmbiguous: several do. That one of them is away makes the other no more the one that is meant.
+        DriverMissing: no driver has the name, none of that name serves the method, or its controller has perhaps not
+            answered yet.
+        DriverAmbiguous: several sockets serve the method, even if one of them is away now.
     """
     service = _service_of(method)
     sockets = _by_name(drivers).get(name)
@@ -83,7 +86,7 @@ def find_driver(drivers: Sequence[Driver], name: str, node: str, method: str) ->
 
 
 def services(driver: Driver) -> list[str]:
-    """What a socket serves, by what it says, in the words of CSI."""
+    """Return the services of a socket, by CSI's names, according to its own answers."""
     if driver.report is None:
         return []
     known = (service for service in (_CONTROLLER, _GROUP, _METADATA, NODE) if not _refuses(driver, _part_of(service)))
@@ -92,16 +95,16 @@ def services(driver: Driver) -> list[str]:
 
 
 def ambiguities(drivers: Sequence[Driver], node: str) -> list[str]:
-    """The drivers that get no call because several sockets serve the same, in words."""
+    """Return a text for each driver that gets no calls because several sockets serve the same."""
     foremost = ((name, _foremost(them, part)) for name, them in _by_name(drivers).items() for part in _PARTS)
     return list(dict.fromkeys(str(_ambiguous(name, node, found)) for name, found in foremost if len(found) > 1))
 
 
 def told_reports(drivers: Sequence[Driver]) -> list[DriverReport]:
-    """What the hub is told: each driver once, of every service what the socket says that serves it.
+    """Return the reports for the hub, one per driver; each answer comes from the socket that serves its service.
 
-    A driver whose controller may come yet is not told of, and of Node nothing while the node plugin may: sidecars ask
-    only once what a driver can do.
+    A driver is left out while its controller has perhaps not answered, and Node answers while its node plugin has not:
+    sidecars ask for capabilities only once (docs/csi-contract.md#sidecars-read-capabilities-once).
     """
     named = _by_name(drivers).items()
     return [
@@ -112,7 +115,7 @@ def told_reports(drivers: Sequence[Driver]) -> list[DriverReport]:
 
 
 def awaits_controller(drivers: Sequence[Driver], name: str) -> bool:
-    """Whether a socket that an operator named, and that was not heard yet, may be the controller of a driver."""
+    """Whether the controller of a driver may be at a named socket that has not answered yet."""
     sockets = _by_name(drivers).get(name, [])
     unheard = [driver for driver in drivers if driver.named and driver.report is None]
     if all(_refuses(driver, _CONTROLLER) for driver in sockets):
@@ -121,24 +124,24 @@ def awaits_controller(drivers: Sequence[Driver], name: str) -> bool:
 
 
 def awaits_node_plugin(drivers: Sequence[Driver], name: str) -> bool:
-    """Whether a driver was heard, but not its node plugin, which there is."""
+    """Whether a driver has a node plugin that has not answered, while another of its sockets has."""
     sockets = _by_name(drivers).get(name, [])
     return any(driver.has_node_plugin for driver in sockets) and _refuses(_foremost(sockets, NODE)[0], NODE)
 
 
 def sole_node_plugin(drivers: Sequence[Driver], name: str) -> Driver | None:
-    """The one socket of a driver that serves Node and is not named; None if there is none, or more than one."""
+    """Return the one unnamed socket of a driver that serves Node; None if there is none or more than one."""
     found = _foremost(_by_name(drivers).get(name, []), NODE)
     return found[0] if len(found) == 1 and not found[0].named and not _refuses(found[0], NODE) else None
 
 
 def has_topology(drivers: Sequence[Driver], name: str, *, had: bool = False) -> bool:
-    """Whether a driver has a topology of its own, as far as that is known.
+    """Whether a driver has a topology of its own, as far as is known.
 
     Args:
-        drivers: all of this node.
-        name: of the driver.
-        had: whether it had one, if it was not heard yet.
+        drivers: all drivers of this node.
+        name: the driver's name.
+        had: it had one before.
     """
     sockets = _by_name(drivers).get(name, [])
     had = had or any(driver.had_topology for driver in sockets)
@@ -147,7 +150,7 @@ def has_topology(drivers: Sequence[Driver], name: str, *, had: bool = False) -> 
 
 
 def lacks_topology(drivers: Sequence[Driver], name: str) -> bool:
-    """Whether a driver was heard, and has no topology of its own."""
+    """Whether a driver has answered, and has no topology of its own."""
     return name in _by_name(drivers) and not has_topology(drivers, name)
 
 
@@ -167,7 +170,7 @@ def _told(sockets: Sequence[Driver], method: str) -> Answer | None:
 
 
 def _by_name(drivers: Iterable[Driver]) -> dict[str, list[Driver]]:
-    """The sockets that have given a name."""
+    """Group the sockets that have given a name by that name."""
     found: dict[str, list[Driver]] = {}
     for driver in drivers:
         if driver.report is not None:
@@ -176,7 +179,7 @@ def _by_name(drivers: Iterable[Driver]) -> dict[str, list[Driver]]:
 
 
 def _foremost(sockets: Sequence[Driver], service: str) -> Sequence[Driver]:
-    """Those of a driver's sockets that a call of a service may go to: several if nothing tells them apart."""
+    """Return the sockets of a driver that a call of a service may go to: several if none ranks above the others."""
     if len(sockets) == 1:
         return sockets
     ranks = [_rank(driver, service) for driver in sockets]
@@ -184,7 +187,7 @@ def _foremost(sockets: Sequence[Driver], service: str) -> Sequence[Driver]:
 
 
 def _rank(driver: Driver, service: str) -> tuple[bool, ...]:
-    """What speaks for a socket; what comes first counts most."""
+    """Return the rank of a socket for a service; earlier items count more."""
     if service == NODE:
         return (not _refuses(driver, NODE), not driver.named)
     accepted = (not _refuses(driver, it) for it in (_CONTROLLER, service))
@@ -193,7 +196,7 @@ def _rank(driver: Driver, service: str) -> tuple[bool, ...]:
 
 
 def _part_of(service: str) -> str:
-    """Which of a vendor's plugins a service belongs to. Identity belongs to both, and is the controller's first."""
+    """Return the plugin that a service belongs to. Identity belongs to both, and goes to the controller's first."""
     return NODE if service == NODE else _CONTROLLER
 
 

@@ -1,4 +1,4 @@
-"""A driver's socket: one `Driver` for each, whoever found it and by whichever path, while somebody wants it."""
+"""The sockets of drivers: one `Driver` object for each socket in use, under whichever path it was found."""
 
 import asyncio
 import contextlib
@@ -18,13 +18,13 @@ from edge.drivers import Driver
 
 @dataclass(eq=False)
 class Seat:
-    """One driver socket, and who wants it.
+    """One driver socket and its users. Without users it is given up.
 
     Attributes:
-        driver: what calls go through.
-        names: the drivers that are known to be there.
-        finders: who found it in passing, each with the time since when it is gone for him, or None.
-        asking: registrations that are just asking the driver.
+        driver: makes the calls.
+        names: the names of the drivers that are known to be there.
+        finders: for each registration socket or path that led an observer here, the time at which it was lost, or None.
+        asking: the number of registrations that are calling the driver now.
     """
 
     driver: Driver
@@ -36,33 +36,33 @@ class Seat:
 
     @property
     def wanted(self) -> bool:
-        """Whether anybody wants it."""
+        """Whether the socket has a user."""
         return self.driver.named or bool(self.names) or bool(self.finders)
 
     @property
     def was_only_found(self) -> bool:
-        """Whether it is wanted for no other reason than that its socket was seen."""
+        """Whether an observer found it, and it has no other user."""
         return bool(self.finders) and not self.driver.named and not self.names
 
     @property
     def is_deserted(self) -> bool:
-        """Whether the driver has left its socket to another one; a new file there is a driver again."""
+        """Whether the driver has moved to another socket and left this file. A new file here is a driver again."""
         return bool(self._deserted) and file_id(str(self.driver.socket)) in self._deserted
 
     def mark_if_deserted(self) -> None:
-        """The driver serves the same elsewhere now: if nobody listens here, it is called here no more."""
+        """Stop calling this socket if nothing listens on it: the driver now serves the same services on another one."""
         file = file_id(str(self.driver.socket))
         if nobody_listens(self.driver.socket):
             self._deserted = frozenset({file, None})
 
     def watch(self, tasks: Tasks) -> None:
-        """Have the driver asked what it is, now and then, until `leave`."""
+        """Ask the driver for its name and capabilities from time to time, until `leave`."""
         if self._left is None:
             self._left = asyncio.Event()
             tasks.start(_watch(self.driver, self._left), name=f"driver at {self.driver.socket}")
 
     def leave(self) -> None:
-        """Nobody wants it any more."""
+        """Stop asking, because the socket has no user left."""
         if self._left is not None:
             self._left.set()
 
@@ -74,15 +74,15 @@ async def _watch(driver: Driver, left: asyncio.Event) -> None:
 
 
 class DriverSockets:
-    """All of them on this node."""
+    """All driver sockets of this node."""
 
     def __init__(self, node: str, *, max_message_bytes: int, heard: Callable[[Seat], None]) -> None:
-        """None yet.
+        """Begin without any.
 
         Args:
             node: this node's name.
-            max_message_bytes: the largest answer taken of a driver.
-            heard: called when a driver answers something else than before of itself.
+            max_message_bytes: the largest accepted answer of a driver.
+            heard: called when a driver's answers about itself change.
         """
         self._node = node
         self._max_message_bytes = max_message_bytes
@@ -99,7 +99,7 @@ class DriverSockets:
         return [seat.driver for seat in self if seat.wanted and not seat.is_deserted]
 
     def seat(self, socket: Path) -> Seat:
-        """The seat of a socket, a new one if it has none."""
+        """Return the seat of a socket; makes one if needed."""
         identity = _identity(socket)
         if identity not in self._seats:
             driver = Driver(
@@ -112,21 +112,21 @@ class DriverSockets:
         return self._seats[identity]
 
     def is_at(self, socket: Path, seat: Seat) -> bool:
-        """Whether a seat is that of a socket."""
+        """Whether `seat` is the seat of this socket."""
         return self._seats.get(_identity(socket)) is seat
 
     def is_unasked(self, socket: Path) -> bool:
-        """Whether a driver may be at a socket, and nobody knows yet if it answers."""
+        """Whether a driver may be at a socket that has not been asked yet."""
         seat = self._seats.get(_identity(socket))
         return seat is not None and not seat.driver.asked
 
     def seat_of(self, driver: Driver) -> Seat | None:
-        """The seat of a driver."""
+        """Return the seat of a driver, or None."""
         return next((seat for seat in self if seat.driver is driver), None)
 
     @contextlib.contextmanager
     def asking(self, socket: Path) -> Iterator[Seat]:
-        """A seat that stays while a registration asks its driver."""
+        """Yield the seat of a socket, which stays while a registration calls its driver."""
         seat = self.seat(socket)
         seat.asking += 1
         try:
@@ -136,7 +136,7 @@ class DriverSockets:
             self.tidy()
 
     def tidy(self) -> None:
-        """Give up the seats that nobody wants."""
+        """Give up unwanted seats."""
         for identity, seat in list(self._seats.items()):
             if not seat.wanted and not seat.asking:
                 del self._seats[identity]
@@ -144,25 +144,25 @@ class DriverSockets:
                 self._left.append(seat.driver)
 
     def watch(self, tasks: Tasks) -> None:
-        """Have the wanted ones asked what they are."""
+        """Start asking the wanted drivers from time to time."""
         for seat in self:
             if seat.wanted:
                 seat.watch(tasks)
 
     async def close_left(self) -> None:
-        """Close the connections to those that were given up."""
+        """Close the connections of seats that were given up."""
         while self._left:
             await self._left.pop().close()
 
     async def close(self) -> None:
-        """Close the connections to all."""
+        """Close all connections."""
         self._left += [seat.driver for seat in self]
         await self.close_left()
 
-    # ---- found in passing --------------------------------------------------------------------------------------------
+    # ---- seen without registering ------------------------------------------------------------------------------------
 
     def found(self, finder: str, socket: Path) -> bool:
-        """Somebody saw a socket that he does not register. Whether that is news."""
+        """Note that a finder saw a socket that it does not register. Return whether that is new."""
         seat = self.seat(socket)
         if seat.finders.get(finder, 0.0) is None:
             return False
@@ -170,25 +170,25 @@ class DriverSockets:
         return True
 
     def lost(self, finder: str, now: float) -> bool:
-        """What somebody saw is gone. Whether that is news."""
+        """Note that the sockets of a finder are gone. Return whether that is new."""
         seen = [seat for seat in self if seat.finders.get(finder, 0.0) is None]
         for seat in seen:
             seat.finders[finder] = now
         return bool(seen)
 
     def forget(self, before: float) -> bool:
-        """Forget what was lost before a time. Whether there was anything."""
+        """Forget the sockets lost before a time. Return whether there were any."""
         over = [(seat, finder) for seat, finder, since in self._lost() if since <= before]
         for seat, finder in over:
             del seat.finders[finder]
         return bool(over)
 
     def lost_at(self) -> Iterator[float]:
-        """When each was lost that is yet to be forgotten."""
+        """Yield the time of each loss that is not forgotten yet."""
         return (since for _, _, since in self._lost())
 
     def _lost(self) -> Iterator[tuple[Seat, str, float]]:
-        """What is to be forgotten, by whom it was lost, and when."""
+        """Yield each lost socket's seat, its finder and the time of the loss."""
         for seat in self:
             yield from ((seat, finder, since) for finder, since in seat.finders.items() if since is not None)
 
@@ -198,12 +198,12 @@ class DriverSockets:
 
 
 def _identity(socket: Path) -> str:
-    """The same for each path of a socket: a kubelet's directory often has two names."""
+    """Return one identity for all paths of a socket: a kubelet's directory often has two names."""
     return os.path.realpath(socket)
 
 
 def nobody_listens(socket: Path) -> bool:
-    """Whether a connection is refused there. One that has to wait, or that is not allowed, is not."""
+    """Whether the kernel refuses connections at a socket; not if a connection must wait or is not allowed."""
     with sockets.socket(sockets.AF_UNIX) as probe:
         probe.setblocking(False)  # noqa: FBT003  # the standard library's own signature
         return probe.connect_ex(str(socket)) in {errno.ECONNREFUSED, errno.ENOENT}

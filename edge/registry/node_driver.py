@@ -1,4 +1,4 @@
-"""A node driver: one driver of this node, for who mounts its volumes and for who tells the cloud of it."""
+"""One driver of this node, for the parts that mount its volumes or report it to the cloud."""
 
 import asyncio
 from collections.abc import Mapping
@@ -11,13 +11,13 @@ from edge.registry.registration import Registration
 
 
 class NodeDriver:
-    """It stays the same object for as long as the driver is known; what it says of the driver is what holds now.
+    """One driver; the same object as long as the driver is known. Its properties are the latest answers.
 
     Attributes:
-        registration: what is known of it.
-        driver: what calls to it go through.
-        file: which file its registration socket was; None if it has not registered since the agent started.
-        gone_at_s: since when its registration socket is gone, or None.
+        registration: the latest registration.
+        driver: the object that makes the calls.
+        file: the identity of its registration socket's file; None if it has not registered since the agent started.
+        gone_at_s: the monotonic time at which its registration socket vanished, or None.
     """
 
     def __init__(self, registration: Registration, driver: Driver, node: str) -> None:
@@ -29,12 +29,12 @@ class NodeDriver:
 
     @property
     def name(self) -> str:
-        """What it calls itself."""
+        """The driver's name."""
         return self.registration.name
 
     @property
     def node_id(self) -> str:
-        """What it calls this node."""
+        """The driver's id for this node."""
         return self.registration.info.node_id
 
     @property
@@ -44,24 +44,24 @@ class NodeDriver:
 
     @property
     def max_volumes(self) -> int:
-        """How many volumes it can have here; 0 if it does not say."""
+        """The most volumes that it can have here; 0 if it does not say."""
         return self.registration.info.max_volumes
 
     @property
     def topology(self) -> Mapping[str, str]:
-        """Its accessible topology here: segments by key."""
+        """Its accessible topology here, segments by key."""
         return self.registration.info.topology
 
     @property
     def registered(self) -> bool:
-        """Whether it is here now: it registered since the agent started and did not leave, or an operator named it."""
+        """Whether it registered since the agent started and has not left, or an operator named it."""
         return self.gone_at_s is None and (self.file is not None or not self.registration.socket)
 
     async def call(self, method: str, request: bytes, *, timeout_s: float) -> tuple[Status, bytes | None]:
-        """A call to it, given up after `timeout_s`. Cancelling it cancels the call at the driver.
+        """Call the driver for at most `timeout_s` seconds. Cancelling cancels the call at the driver.
 
         Raises:
-            CallError: there is no answer of the driver's own.
+            CallError: there is no answer from the driver itself.
         """
         if self.gone_at_s is not None and file_id(self.registration.endpoint) is None:
             raise DriverMissing(self.name, self._node)

@@ -1,10 +1,10 @@
-"""A plugin client: the two calls of the kubelet's plugin registration, to one registration socket.
+"""Calls one registration socket: the two methods of the kubelet's plugin registration.
 
 Rules (kubernetes pkg/kubelet/pluginmanager/operationexecutor):
 
-* One connection for one registration: who was asked GetInfo is who hears what became of it. If that connection ends,
+* One registration uses one connection, so the same process answers GetInfo and gets the result. If the connection ends,
   the registration has failed.
-* Whatever the other side is or does, each call ends in time, with an answer or with `PluginSilent` and the reason.
+* Each call ends in time, with an answer or with `PluginSilent` and the reason.
 """
 
 import asyncio
@@ -24,29 +24,29 @@ _SERVICE = "/pluginregistration.Registration"
 _DIAL_LIMIT_S = 10.0
 _GET_INFO_LIMIT_S = 1.0
 _NOTIFY_LIMIT_S = 5.0
-"""The kubelet's own, all three."""
+"""All three are the kubelet's."""
 
 _MAX_ANSWER_BYTES = 65_536
-"""A plugin's name, endpoint and versions."""
+"""Room for a plugin's name, endpoint and versions."""
 
 
 class PluginSilent(BridgeError):
-    """A registration socket gave no answer that can be used; `str()` says what happened instead."""
+    """A registration socket gave no usable answer; `str()` is the reason."""
 
 
 class PluginClient:
-    """What lies behind one registration socket. Close it in any case.
+    """The client of one registration socket. Always close it.
 
     Attributes:
-        socket: its path.
+        socket: the path of the socket.
     """
 
     def __init__(self, socket: str, file: FileId) -> None:
-        """Nothing is dialled yet.
+        """Dial nothing yet.
 
         Args:
-            socket: the registration socket.
-            file: which file that is.
+            socket: the path of the registration socket.
+            file: the identity of that socket's file.
         """
         self.socket = socket
         self._file = file
@@ -57,13 +57,13 @@ class PluginClient:
         )
 
     async def get_info(self) -> tuple[str, Offer]:
-        """Ask the plugin what it is.
+        """Call GetInfo.
 
         Returns:
-            Its type, and what it offers if it is a CSI driver.
+            The plugin's type, and its offer, which means something only for a CSI driver.
 
         Raises:
-            PluginSilent: it does not say.
+            PluginSilent: there is no usable answer.
         """
         body = await self._call("GetInfo", InfoRequest(), _DIAL_LIMIT_S)
         try:
@@ -73,7 +73,7 @@ class PluginClient:
         return info.type, Offer(self.socket, self._file, info.name, info.endpoint, tuple(info.supported_versions))
 
     async def notify(self, *, registered: bool, error: str = "") -> None:
-        """Tell the plugin what became of its registration.
+        """Call NotifyRegistrationStatus with the result of the registration.
 
         Raises:
             PluginSilent: it did not confirm.
@@ -99,10 +99,14 @@ class PluginClient:
         return body or b""
 
     async def _connected(self, _ask: Ask) -> str:
-        """A connection is up: from here on the answer has the time of its own."""
+        """Give the call its own time limit after the connection is made.
+
+        Raises:
+            ValueError: it is a second connection, or another file is at the path.
+        """
         if self._dialled or file_id(self.socket) != self._file:
             raise ValueError("another plugin took its place")
         self._dialled = True
         if self._limit is not None and not self._limit.expired():
             self._limit.reschedule(asyncio.get_running_loop().time() + _GET_INFO_LIMIT_S)
-        return ""  # nobody in particular: the name is what is asked next
+        return ""  # no name to check: GetInfo asks for it

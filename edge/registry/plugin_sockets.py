@@ -1,13 +1,13 @@
-"""A plugin's sockets: which sockets lie in a kubelet's plugin registry, and when that changes.
+"""The sockets in a kubelet's plugin registry, and their changes.
 
 Rules (kubernetes pkg/kubelet/pluginmanager/pluginwatcher):
 
-* A socket counts wherever it lies below the directory, unless its name, or that of a directory on the way, starts with
-  a dot. Nothing is opened to find out: what is no socket is named and left alone.
-* The truth is a look at the whole directory. A file watcher says when to look; a slow look without reason catches what
-  a watcher can miss, and a directory that was removed and made again.
-* What cannot be looked at now has not gone: a process out of descriptors, or a disk with an error, would otherwise
-  deregister every driver of the node. What was seen there last counts until a look succeeds, and that is tried soon.
+* A socket counts anywhere below the directory, unless its name or a directory on the way starts with a dot. No file is
+  opened; a file that is no socket is reported and left alone.
+* Each result comes from reading the whole directory. A file watcher tells when to read. A slow regular reading catches
+  changes that a watcher misses, and a directory that was removed and made again.
+* A file that cannot be read now still exists. Otherwise a process out of descriptors, or a disk error, would deregister
+  every driver of the node. The last known state counts until a reading succeeds, and that is retried soon.
 """
 
 import asyncio
@@ -27,28 +27,28 @@ from common.sockets import FileId, file_id
 log = logging.getLogger("csi_bridge.edge.registrar")
 
 _SETTLE_MS = 100
-"""How long changes are collected. The watcher's thread wakes as often: at 100 ms that is a thousandth of a core."""
+"""Changes are collected for this time. The watcher's thread wakes as often; at 100 ms it uses 0.1 % of a core."""
 
 _LOOK_ANYWAY_MS = 30_000
-"""The look without reason."""
+"""The interval of the regular reading."""
 
 _BROKEN_S = 1.0
-"""How often it is looked while nothing can be watched, or a look fails: the kubelet's own pace (its reconciler's)."""
+"""The interval while watching or a reading fails: that of the kubelet's reconciler."""
 
 _GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
-"""Errors that tell what is there: nothing that could be a socket, or a directory."""
+"""Errors that prove that there is no socket and no directory."""
 
 _DIRECTORY_MODE = 0o755
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What lies in the directory.
+    """The entries of the directory.
 
     Attributes:
-        sockets: which file each socket is; another file at a path is another socket.
-        others: what else is there, in words, by path.
-        unread: what could not be looked at, in words, by path; `sockets` has those that were seen there before.
+        sockets: the identity of each socket's file; another file at a path is another socket.
+        others: entries that are no sockets, in words, by path.
+        unread: entries that could not be read, in words, by path; `sockets` has the sockets last seen there.
     """
 
     sockets: dict[Path, FileId] = field(default_factory=dict)
@@ -56,7 +56,7 @@ class Look:
     unread: dict[Path, str] = field(default_factory=dict)
 
     def keep(self, before: "Look", place: Path, error: OSError) -> None:
-        """Take what an earlier look saw at a place and below it, because this one cannot see it."""
+        """Take over an earlier result for a place and everything below it, because it cannot be read now."""
         for path, file in before.sockets.items():
             if path.is_relative_to(place):
                 self.sockets.setdefault(path, file)
@@ -68,11 +68,11 @@ _NOTHING_SEEN = Look()
 
 
 def look(directory: Path, before: Look = _NOTHING_SEEN) -> Look:
-    """Look through a directory and those below it. Symbolic links to directories are not followed.
+    """Read a directory and those below it. Symbolic links to directories are not followed.
 
     Args:
-        directory: where.
-        before: the last look there.
+        directory: the directory.
+        before: the last result.
     """
     found = Look()
     waiting = [directory]
@@ -121,7 +121,7 @@ _KINDS = {
 
 
 async def looks(directory: Path) -> AsyncGenerator[Look, None]:
-    """A look now, and after each change, for ever. The directory is made (0755) whenever it is missing.
+    """Yield the directory's entries now and after each change, for ever. Makes the directory (0755) when it is missing.
 
     Cancelling ends the watch.
     """
@@ -133,7 +133,7 @@ async def looks(directory: Path) -> AsyncGenerator[Look, None]:
                 async for found in watched:
                     trouble = ""
                     yield found
-        except (OSError, RuntimeError) as error:  # the watcher's own errors, such as too many watches, are the latter
+        except (OSError, RuntimeError) as error:  # watchfiles raises RuntimeError for errors such as too many watches
             if str(error) != trouble:
                 trouble = str(error)
                 log.warning("%s cannot be watched: %s; it is looked at each second instead", directory, trouble)
@@ -143,7 +143,7 @@ async def looks(directory: Path) -> AsyncGenerator[Look, None]:
 
 
 async def _watched(directory: Path, found: Look) -> AsyncGenerator[Look, None]:
-    """Looks after the last one, until the directory is another one than that which is watched."""
+    """Yield results after the last one, until another directory has taken the watched one's path."""
     with _held(directory) as held:
         changes = awatch(
             directory,
@@ -158,7 +158,7 @@ async def _watched(directory: Path, found: Look) -> AsyncGenerator[Look, None]:
             while True:
                 if news is None or news.done():
                     news = asyncio.ensure_future(anext(changes))
-                    await asyncio.sleep(0)  # runs it to its first wait: from here the watch stands, nothing is missed
+                    await asyncio.sleep(0)  # runs it to its first wait: the watch is set now, so no change is missed
                 if not _is_still(directory, held):
                     return
                 found = await asyncio.to_thread(look, directory, found)
@@ -174,13 +174,13 @@ async def _watched(directory: Path, found: Look) -> AsyncGenerator[Look, None]:
 
 
 def _matters(_change: Change, _path: str) -> bool:
-    """Every change does: watchfiles' own filter would leave out names that mean something to programmers."""
+    """Accept every change: watchfiles' default filter skips names such as `__pycache__`."""
     return True
 
 
 @contextlib.contextmanager
 def _held(directory: Path) -> Iterator[int]:
-    """A descriptor of the directory: as long as it is open, no other one gets the same number."""
+    """Open the directory: while it is open, no other one gets its inode number."""
     held = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield held

@@ -1,12 +1,15 @@
-"""A registration: what a driver told this node when it registered, and what that makes of the CSINode and the Node.
+"""The data that a driver gives at its registration, and the CSINode and Node fields made from it.
 
 Rules:
 
-* Nothing here asks anybody: bytes and words in, values out. What breaks a rule is a `ValueError` in words.
-* Ids are never rewritten (RULE C5): what a driver says is taken as it is, or refused. That another node has the same
-  one no node can see: the hub tells people of it (`cloud.sync.fact_files`), and nobody decides whose it is.
+* Pure functions: bytes and words in, values out. A broken rule is a `ValueError` in words.
+* A driver's ids are taken as they are or refused, never rewritten (docs/csi-contract.md#node-ids-are-never-rewritten).
+  A node cannot see that another node has the same id. The hub sees it and tells people; neither decides which node
+  keeps the id.
 
-Sources: kubernetes pkg/volume/csi (csi_plugin.go, nodeinfomanager), CSI spec "NodeGetInfo"; contract.md C.1 and C.2.
+Sources: kubernetes pkg/volume/csi (csi_plugin.go, nodeinfomanager), CSI spec "NodeGetInfo";
+docs/csi-contract.md#how-a-driver-registers-with-a-node and
+docs/csi-contract.md#what-a-node-writes-into-csinode-and-node.
 """
 
 import json
@@ -24,7 +27,7 @@ from common.sockets import FileId
 from common.topology import is_label_key, is_label_value
 
 PLUGIN_TYPE = "CSIPlugin"
-"""The one type of plugin that is taken."""
+"""The only type of plugin that the agent registers."""
 
 NODE_ID_ANNOTATION = "csi.volume.kubernetes.io/nodeid"
 
@@ -37,19 +40,19 @@ Version = tuple[int, ...]
 
 
 class RegistrationRefused(BridgeError):
-    """A driver cannot register; `str()` is the reason that its registrar is told."""
+    """A driver cannot register; `str()` is the reason that its registrar gets."""
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What a plugin's registration socket says of itself.
+    """A plugin's answer to GetInfo.
 
     Attributes:
-        socket: the registration socket.
-        file: which file that is.
+        socket: the path of the registration socket.
+        file: the identity of that socket's file.
         name: the driver's name.
-        endpoint: where the driver listens; empty for the registration socket itself.
-        versions: of the plugin contract.
+        endpoint: the driver's CSI socket; empty for the registration socket itself.
+        versions: the supported versions of the plugin contract.
     """
 
     socket: str
@@ -61,12 +64,13 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class NodeInfo:
-    """What a driver says of itself on this node.
+    """A driver's answers about this node.
 
     Attributes:
-        node_id: its id for this node.
-        max_volumes: how many volumes it can have here; 0 if it does not say.
-        topology: its accessible topology: segments by key, with the node's own where it is due (`common.topology`).
+        node_id: the driver's id for this node.
+        max_volumes: the most volumes that it can have here; 0 if it does not say.
+        topology: its accessible topology, segments by key, with the node's own segment where needed
+            (`common.topology`).
         capabilities: numbers of NodeServiceCapability.RPC.
     """
 
@@ -78,15 +82,16 @@ class NodeInfo:
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """A driver as this node knows it, also while it is away and after a restart.
+    """A driver as this node knows it, also while the driver is away and after a restart.
 
     Attributes:
         name: the driver's name.
         endpoint: its CSI socket.
         socket: the registration socket; empty for a driver that an operator named.
-        version: of the plugin contract.
-        info: what it said of itself last.
-        gone: its registration socket was removed; what is known of it is kept for a while (RULE C4).
+        version: the version of the plugin contract.
+        info: its last answers.
+        gone: its registration socket was removed; this entry stays for a while
+            (docs/csi-contract.md#a-restarting-driver-keeps-its-csinode-entry).
     """
 
     name: str
@@ -97,11 +102,12 @@ class Registration:
     gone: bool = False
 
 
-# ---- what a driver says --------------------------------------------------------------------------------------------
+# ---- a driver's answers
+# -----------------------------------------------------------------------------------------------
 
 
 def highest_version(versions: Iterable[str]) -> Version:
-    """The highest v1.x of those that a plugin supports; other majors do not count.
+    """Return the highest supported v1.x of a plugin; other major versions do not count.
 
     Raises:
         ValueError: there is none.
@@ -116,9 +122,9 @@ def highest_version(versions: Iterable[str]) -> Version:
 
 
 def check_name(name: str) -> None:
-    """See that a name can be a CSI driver's in Kubernetes, which takes a whole CSINode or nothing of it.
+    """Check that a name can be a CSI driver's in Kubernetes, which refuses a CSINode with one bad name as a whole.
 
-    It becomes part of paths, too.
+    The name also becomes part of paths.
 
     Raises:
         ValueError: it cannot.
@@ -135,7 +141,7 @@ def check_name(name: str) -> None:
 
 
 def read_node_info(info: bytes, capabilities: bytes) -> NodeInfo:
-    """What a driver answered to NodeGetInfo and NodeGetCapabilities, the former as Kubernetes is to hear it.
+    """Read a driver's answers to NodeGetInfo and NodeGetCapabilities; the former as Kubernetes will get it.
 
     Raises:
         ValueError: it breaks the CSI specification, or Kubernetes could not take it.
@@ -174,15 +180,15 @@ def _check_topology(topology: Mapping[str, str]) -> None:
 
 
 def check_labels(topology: Mapping[str, str], labels: Mapping[str, str], *, whose: str) -> None:
-    """See that topology segments do not contradict labels that are there.
+    """Check that a driver's topology segments do not contradict existing labels.
 
     Args:
-        topology: what a driver says.
-        labels: what the node has already.
-        whose: of whom the labels are, for the error.
+        topology: the driver's segments.
+        labels: the labels that the node has already.
+        whose: the owner of the labels, for the error.
 
     Raises:
-        ValueError: one does.
+        ValueError: a segment contradicts a label.
     """
     for key, value in topology.items():
         if labels.get(key, value) != value:
@@ -190,18 +196,18 @@ def check_labels(topology: Mapping[str, str], labels: Mapping[str, str], *, whos
 
 
 def shorten(text: str) -> str:
-    """A text of somebody else's, fit for one line of a log or of an error."""
+    """Return another program's text, fit for one line of a log or of an error."""
     line = "".join(char if char.isprintable() else " " for char in text[: _SHOWN_CHARS + 1])
     return line if len(text) <= _SHOWN_CHARS else f"{line[:_SHOWN_CHARS]}… ({len(text)} characters)"
 
 
 def _padded(version: Version) -> Version:
-    """1.0 and 1.0.0 are equal."""
+    """Return a version with zeros appended: 1.0 equals 1.0.0."""
     return (*version, *(0,) * (8 - len(version)))
 
 
 def is_newer(version: Version, than: Version) -> bool:
-    """Whether a version is above another one."""
+    """Whether a version is higher than another."""
     return _padded(version) > _padded(than)
 
 
@@ -211,7 +217,7 @@ _VERSION = re.compile(r"\s*v?((?:0|[1-9][0-9]{0,8})(?:\.[0-9]{1,9}){1,7})(?:[^0-
 
 
 def csi_node_drivers(registrations: Iterable[Registration]) -> list[dict[str, Any]]:
-    """The CSINode's `spec.drivers`, sorted by name."""
+    """Return the CSINode's `spec.drivers`, sorted by name."""
     return [_csi_node_driver(found) for found in sorted(registrations, key=lambda found: found.name)]
 
 
@@ -228,7 +234,7 @@ def _csi_node_driver(registration: Registration) -> dict[str, Any]:
 
 
 def node_annotations(registrations: Iterable[Registration]) -> dict[str, str]:
-    """The Node's annotation with each driver's id for it; empty without drivers."""
+    """Return the Node's annotation with each driver's id for the node; empty without drivers."""
     ids = {found.name: found.info.node_id for found in registrations}
     if not ids:
         return {}
@@ -236,5 +242,5 @@ def node_annotations(registrations: Iterable[Registration]) -> dict[str, str]:
 
 
 def node_labels(registrations: Iterable[Registration]) -> dict[str, str]:
-    """The Node's labels that are topology segments of its drivers."""
+    """Return the Node's labels that are topology segments of its drivers."""
     return {key: value for found in registrations for key, value in sorted(found.info.topology.items())}

@@ -1,12 +1,14 @@
-"""A registration handler: whether a driver that offers itself can be this node's driver of its name.
+"""Decides whether a driver may register under its name, and registers it.
 
 Rules:
 
-* A registration succeeds by what this node alone can see (RULE C1): the driver answers NodeGetInfo and
-  NodeGetCapabilities, and nothing that is known here contradicts it. Both are asked at every registration (RULE C3).
-* A second socket that registers a name takes it over if the first one's registration socket is gone or another file, if
-  nothing answers there, or if it offers a higher version (RULE C2); else it is refused.
-* Whatever one driver does, waiting for it stops no other one.
+* A registration needs this node alone (docs/csi-contract.md#registration-needs-this-node-alone): the driver answers
+  NodeGetInfo and NodeGetCapabilities, and nothing known here contradicts the answers. Both are called at each
+  registration.
+* A second socket takes over a name in three cases: the first one's registration socket is gone or another file, nothing
+  answers there, or the second offers a higher version (docs/csi-contract.md#when-a-second-socket-takes-over-a-name).
+  Otherwise it is refused.
+* Waiting for one driver delays no other.
 """
 
 import asyncio
@@ -37,14 +39,14 @@ from edge.registry.registration import (
 )
 
 _ASK_LIMIT_S = 120.0
-"""For NodeGetInfo and NodeGetCapabilities at a registration: the kubelet's csiTimeout."""
+"""The limit for NodeGetInfo and NodeGetCapabilities at a registration: the kubelet's csiTimeout."""
 
 _ANSWERS_LIMIT_S = 2.0
-"""Within which the driver that has a name must answer to keep it."""
+"""The driver that holds a name must answer within this time to keep it."""
 
 
 class RegistrationHandler:
-    """Takes registrations into a store."""
+    """Registers drivers in a store."""
 
     def __init__(
         self,
@@ -54,13 +56,13 @@ class RegistrationHandler:
         check_labels: Callable[[str, NodeInfo], None],
         has_topology: Callable[[str], bool],
     ) -> None:
-        """Nothing is registering yet.
+        """Begin without a registration.
 
         Args:
-            store: where a driver is known.
-            sockets: of the drivers.
-            check_labels: raises ValueError if what a driver of a name says of its topology contradicts other labels.
-            has_topology: whether the driver of a name has a topology of its own, as far as that is known.
+            store: the known drivers.
+            sockets: the drivers' sockets.
+            check_labels: raises ValueError if the topology of the driver of a name contradicts other labels.
+            has_topology: whether the driver of a name has a topology of its own, as far as is known.
         """
         self._store, self._sockets = store, sockets
         self._check_labels, self._has_topology = check_labels, has_topology
@@ -70,7 +72,7 @@ class RegistrationHandler:
         """Register a driver.
 
         Raises:
-            RegistrationRefused: why not.
+            RegistrationRefused: it may not register, or did not answer.
         """
         try:
             check_name(offer.name)
@@ -88,7 +90,7 @@ class RegistrationHandler:
 
     @contextlib.contextmanager
     def _alone(self, offer: Offer) -> Iterator[None]:
-        """Keep others from registering the same name meanwhile."""
+        """Refuse a second registration of the same name during this one."""
         if (other := self._registering.get(offer.name)) is not None:
             raise ValueError(f"{other} is just registering a driver {offer.name}")
         self._registering[offer.name] = offer.socket
@@ -98,10 +100,10 @@ class RegistrationHandler:
             del self._registering[offer.name]
 
     async def _see_that_name_is_free(self, offer: Offer, seat: Seat, version: Version) -> None:
-        """See that a driver of a name may register (RULE C2).
+        """Check that the driver of a name may register.
 
         Raises:
-            ValueError: another one has the name.
+            ValueError: another driver holds the name.
         """
         name = offer.name
         known = self._store.find(name)
@@ -120,7 +122,7 @@ class RegistrationHandler:
         try:
             async with asyncio.timeout(_ASK_LIMIT_S):
                 capabilities = await driver.unary(NODE_GET_CAPABILITIES, b"", timeout_s=_ASK_LIMIT_S, to=name)
-                announced = functools.partial(self._has_topology, name)  # last: a controller may be heard meanwhile
+                announced = functools.partial(self._has_topology, name)  # last: the controller may answer meanwhile
                 info = await driver.node_info(b"", timeout_s=_ASK_LIMIT_S, to=name, announced=announced)
         except TimeoutError:
             raise ValueError(f"it did not answer NodeGetInfo and NodeGetCapabilities in {_ASK_LIMIT_S:g} s") from None
@@ -128,10 +130,10 @@ class RegistrationHandler:
 
 
 def _endpoint(offer: Offer) -> Path:
-    """Where a driver that registers listens.
+    """Return the path of the driver's CSI socket.
 
     Raises:
-        ValueError: nobody can listen there.
+        ValueError: it cannot be a socket's path.
     """
     endpoint = offer.endpoint.removeprefix("unix://") or offer.socket
     if not fits(endpoint):
@@ -143,10 +145,10 @@ def _endpoint(offer: Offer) -> Path:
 
 
 def _answer(method: str, status: Status, body: bytes | None) -> bytes:
-    """A driver's answer.
+    """Return the body of a driver's answer.
 
     Raises:
-        ValueError: it is not OK.
+        ValueError: the answer is not OK.
     """
     if not status.ok:
         what = method.rpartition("/")[2]
@@ -155,7 +157,7 @@ def _answer(method: str, status: Status, body: bytes | None) -> bytes:
 
 
 async def _answers(driver: Driver, name: str) -> bool:
-    """Whether the driver of a name answers at all."""
+    """Whether the driver of a name answers GetPluginInfo."""
     try:
         async with asyncio.timeout(_ANSWERS_LIMIT_S):
             await driver.unary(GET_PLUGIN_INFO, b"", timeout_s=_ANSWERS_LIMIT_S, to=name)
@@ -165,7 +167,7 @@ async def _answers(driver: Driver, name: str) -> bool:
 
 
 async def _listens(socket: str) -> bool:
-    """Whether somebody takes connections at a socket."""
+    """Whether a process accepts connections at a socket."""
     try:
         async with asyncio.timeout(_ANSWERS_LIMIT_S):
             _, writer = await asyncio.open_unix_connection(socket)

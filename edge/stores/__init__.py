@@ -2,7 +2,6 @@
 
 Read in this order:
 
-* `writer`: the one thread that writes.
 * `sealing`: encryption of Secrets and tokens.
 * `object_store`: the objects from the hub.
 * `fact_store`: the facts for the hub, until the hub has them.

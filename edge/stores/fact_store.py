@@ -17,9 +17,9 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
+from common.database_writer import DatabaseWriter, Statement
 from common.objects import Object, Ref, Stamp, encode_body
 from common.sync import PASSING_KINDS, Compared, Confirmed, Event, Untold
-from edge.stores.writer import Statement, StoreWriter
 
 log = logging.getLogger("csi_bridge.edge.facts")
 
@@ -60,7 +60,7 @@ class FactStore:
         self._is_full = False
         self._unreadable: dict[Ref, str] = {}  # what the disk does not give, and why
         self._read_again: asyncio.TimerHandle | None = None
-        self._writer: StoreWriter
+        self._writer: DatabaseWriter
         self._reader: sqlite3.Connection
         self._path: Path
 
@@ -82,7 +82,7 @@ class FactStore:
             if kind in PASSING_KINDS:
                 self._events[ref] = None
 
-    def start(self, path: Path, writer: StoreWriter, reader: sqlite3.Connection) -> None:
+    def start(self, path: Path, writer: DatabaseWriter, reader: sqlite3.Connection) -> None:
         """Begin to serve what was loaded."""
         self._path, self._writer, self._reader = path, writer, reader
 
@@ -244,7 +244,7 @@ class FactStore:
         try:
             while self._unwritten:
                 self._batch, self._unwritten = self._unwritten, {}
-                if not await self._writer.write(list(self._batch.values())):
+                if not await self._writer.persist(list(self._batch.values())):
                     return
                 batch, self._batch = self._batch, {}
                 self._show(batch)

@@ -17,11 +17,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from common.database import transaction
+from common.database_writer import DatabaseWriter, Statement
 from common.digest import Digest
 from common.objects import Object, Ref, Stamp
 from common.sync_messages import Change, Drop, InStep, Put
 from edge.stores.sealing import SEALED_KINDS, Sealer
-from edge.stores.writer import Statement, StoreWriter
 
 log = logging.getLogger("csi_bridge.edge.store")
 
@@ -68,7 +69,7 @@ class ObjectStore:
         self._order = asyncio.Lock()
         self._tasks: set[asyncio.Task[bool]] = set()
         self._ends = 0  # how many streams that filled it are gone
-        self._writer: StoreWriter
+        self._writer: DatabaseWriter
         self._reader: sqlite3.Connection
         self._path: Path
         self.in_step_since: float | None = None
@@ -90,9 +91,9 @@ class ObjectStore:
                 self._note(ref, stamp)
             else:
                 lost.append((kind, namespace, name, uid))
-        database.executemany(_DROP, lost)
-        database.commit()
         if lost:
+            with transaction(database):
+                database.executemany(_DROP, lost)
             log.error(
                 "%d objects with credentials cannot be unsealed: their key was lost, or they are damaged. They are "
                 "dropped, and the hub sends them again: %s",
@@ -102,7 +103,7 @@ class ObjectStore:
         row = database.execute("SELECT heard_at FROM knowledge").fetchone()
         self.heard_at = row[0] if row is not None else None
 
-    def start(self, path: Path, writer: StoreWriter, reader: sqlite3.Connection) -> None:
+    def start(self, path: Path, writer: DatabaseWriter, reader: sqlite3.Connection) -> None:
         """Begin to serve what was loaded.
 
         Args:
@@ -187,13 +188,13 @@ class ObjectStore:
         if self.in_step_since is not None:
             now = self._clock()
             async with self._order:
-                if await self._writer.write([(_HEARD, (now,))]):
+                if await self._writer.persist([(_HEARD, (now,))]):
                     self.heard_at = now
 
     async def _store(self, changes: Sequence[Change], ends: int) -> bool:
         async with self._order:
             now = self._clock()
-            if not await self._writer.write([self._statement(change, now) for change in changes]):
+            if not await self._writer.persist([self._statement(change, now) for change in changes]):
                 return False
             self._show(changes, now, is_current=ends == self._ends)
         return True

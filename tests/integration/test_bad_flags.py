@@ -3,46 +3,54 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import click
 import pytest
 from click.testing import CliRunner
 
 from cli import main, process
-from cli.call_settings import CallSettings
-from cli.order_settings import ForgetSettings, TrustSettings
-from cli.status_settings import StatusSettings
-from cloud.driver_settings import DriverSettings
-from cloud.hub_settings import HubSettings
-from common.settings import Settings, Spec, specs
-from edge.settings import AgentSettings
+from cli.command import Command
+from cli.options import Option
 
 if TYPE_CHECKING:
     from click.testing import Result
 
 
 @dataclass(frozen=True)
-class Command:
-    """A command, its settings, and what must be given for it to start."""
+class Case:
+    """A command, and what must be given for it to start."""
 
     words: tuple[str, ...]
-    settings: type[Settings]
-    needed: dict[str, str]
+    needed: dict[str, str] = field(default_factory=dict)
     arguments: tuple[str, ...] = ()
+
+    @property
+    def options(self) -> list[Option]:
+        found: click.Command = main.cli
+        for word in self.words:
+            assert isinstance(found, click.Group)
+            found = found.commands[word]
+        assert isinstance(found, Command)
+        return found.options
 
     def __str__(self) -> str:
         return "-".join(self.words)
 
 
 COMMANDS = (
-    Command(("hub",), HubSettings, {}),
-    Command(("driver",), DriverSettings, {"--drivername": "d.example"}),
-    Command(("edge", "run"), AgentSettings, {"--node": "n1", "--hub": "unix:///run/hub.sock"}),
-    Command(("call",), CallSettings, {"--driver": "d.example"}, ("CreateVolume",)),
-    Command(("status",), StatusSettings, {}),
-    Command(("forget",), ForgetSettings, {}, ("n1",)),
-    Command(("trust",), TrustSettings, {}),
+    Case(("hub",)),
+    Case(("driver",), {"--drivername": "d.example"}),
+    Case(("edge", "run"), {"--node": "n1", "--hub": "unix:///run/hub.sock"}),
+    Case(("call",), {"--driver": "d.example"}, ("CreateVolume",)),
+    Case(("status",)),
+    Case(("doctor",)),
+    Case(("edge", "volumes")),
+    Case(("nodes",)),
+    Case(("volumes",)),
+    Case(("forget",), {}, ("n1",)),
+    Case(("trust",)),
 )
 
 WRONG = {
@@ -77,67 +85,74 @@ OUT_OF_BOUNDS = {
 """What the parser reads and the bounds refuse."""
 
 
-def run(command: Command, *argv: str, **env: str) -> Result:
+def run(command: Case, *argv: str, **env: str) -> Result:
     """Run a command with what it needs, unless `argv` has it."""
     given = {flag: value for flag, value in command.needed.items() if not any(arg.startswith(flag) for arg in argv)}
     words = [*command.words, *(f"{flag}={value}" for flag, value in given.items()), *argv, *command.arguments]
     return CliRunner().invoke(main.cli, words, env=env, prog_name="csi-bridge")
 
 
-def values(spec: Spec) -> tuple[str, ...]:
-    if "|" in spec.metavar:
-        return ("purple", "", spec.metavar)
-    return WRONG[spec.metavar] + OUT_OF_BOUNDS.get(spec.name, ())
+def values(option: Option) -> tuple[str, ...]:
+    metavar = option.metavar or ""
+    if "|" in metavar:
+        return ("purple", "", metavar)
+    return WRONG[metavar] + OUT_OF_BOUNDS.get(option.name or "", ())
 
 
-CASES = [(command, spec, value) for command in COMMANDS for spec in specs(command.settings) for value in values(spec)]
+CASES = [
+    (command, option, value)
+    for command in COMMANDS
+    for option in command.options
+    if not option.hidden
+    for value in values(option)
+]
 
 
 def name_of(case: object) -> str:
     """A part of a test's id."""
-    return case.flag if isinstance(case, Spec) else str(case) if isinstance(case, Command) else repr(case)[:20]
+    return case.opts[0] if isinstance(case, Option) else str(case) if isinstance(case, Case) else repr(case)[:20]
 
 
-def is_named(spec: Spec, result: Result) -> bool:
+def is_named(option: Option, result: Result) -> bool:
     """Whether the message names variable and flag, and ends with what is allowed."""
-    return f"Error: {spec.variable} or {spec.flag}" in result.output
+    return f"Error: {option.envvar} or {option.opts[0]}" in result.output
 
 
-@pytest.mark.parametrize(("command", "spec", "value"), [case for case in CASES if case[1].metavar], ids=name_of)
-def test_a_flag_with_a_wrong_value_is_named_with_its_variable(command: Command, spec: Spec, value: str) -> None:
-    result = run(command, f"{spec.flag}={value}")
+@pytest.mark.parametrize(("command", "option", "value"), CASES, ids=name_of)
+def test_a_flag_with_a_wrong_value_is_named_with_its_variable(command: Case, option: Option, value: str) -> None:
+    result = run(command, f"{option.opts[0]}={value}")
     assert result.exit_code == 2
-    assert is_named(spec, result)
+    assert is_named(option, result)
 
 
 @pytest.mark.parametrize(
-    ("command", "spec", "value"),
+    ("command", "option", "value"),
     # No variable holds a zero byte; in that of a flag that may be repeated, a blank stands between two values.
-    [it for it in CASES if it[2] and "\0" not in it[2] and not (it[1].repeatable and " " in it[2])],
+    [it for it in CASES if it[2] and "\0" not in it[2] and not (it[1].multiple and " " in it[2])],
     ids=name_of,
 )
-def test_a_variable_with_a_wrong_value_is_named_with_its_flag(command: Command, spec: Spec, value: str) -> None:
-    flag = f"{spec.flag}="
-    bare = Command(command.words, command.settings, {k: v for k, v in command.needed.items() if f"{k}=" != flag},
+def test_a_variable_with_a_wrong_value_is_named_with_its_flag(command: Case, option: Option, value: str) -> None:
+    flag = f"{option.opts[0]}="
+    bare = Case(command.words, {k: v for k, v in command.needed.items() if f"{k}=" != flag},
                    command.arguments)  # fmt: skip
-    result = run(bare, **{spec.variable: value})
+    result = run(bare, **{option.envvar: value})
     assert result.exit_code == 2
-    assert is_named(spec, result)
+    assert is_named(option, result)
 
 
 @pytest.mark.parametrize(
-    ("command", "spec"), [(command, spec) for command in COMMANDS for spec in specs(command.settings) if spec.required]
+    ("command", "option"), [(command, option) for command in COMMANDS for option in command.options if option.required]
 )
-def test_a_required_setting_that_is_missing_is_named(command: Command, spec: Spec) -> None:
-    others = {flag: value for flag, value in command.needed.items() if flag != spec.flag}
-    result = run(Command(command.words, command.settings, others, command.arguments))
+def test_a_required_setting_that_is_missing_is_named(command: Case, option: Option) -> None:
+    others = {flag: value for flag, value in command.needed.items() if flag != option.opts[0]}
+    result = run(Case(command.words, others, command.arguments))
     assert result.exit_code == 2
-    assert f"{spec.variable} or {spec.flag}: required" in result.output
+    assert f"{option.envvar} or {option.opts[0]}: required" in result.output
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=str)
 @pytest.mark.parametrize("argv", [("--no-such-flag",), ("--drivrname=x",), ("extra", "words", "here")])
-def test_what_is_no_flag_ends_with_code_2(command: Command, argv: tuple[str, ...]) -> None:
+def test_what_is_no_flag_ends_with_code_2(command: Case, argv: tuple[str, ...]) -> None:
     assert run(command, *argv).exit_code == 2
 
 
@@ -167,14 +182,11 @@ def test_what_is_no_command_ends_with_code_2(argv: list[str]) -> None:
             ["--hub=ws://127.0.0.1:1"],
             "CSI_BRIDGE_CALL_HUB or --hub=ws://127.0.0.1:1: must be the hub's UNIX socket",
         ),
-        (
-            COMMANDS[4],
-            ["--hub=ws://127.0.0.1:1"],
-            "CSI_BRIDGE_STATUS_HUB or --hub=ws://127.0.0.1:1: must be the hub's UNIX socket",
-        ),
+        (COMMANDS[4], ["--hub=localhost:1"], "CSI_BRIDGE_STATUS_HUB or --hub=localhost:1: must be the hub's UNIX sock"),
+        (COMMANDS[5], ["--hub=wss://hub:1"], "CSI_BRIDGE_DOCTOR_HUB or --hub=wss://hub:1: must be the hub's UNIX sock"),
     ],
 )
-def test_settings_that_do_not_fit_each_other_are_named(command: Command, argv: list[str], said: str) -> None:
+def test_settings_that_do_not_fit_each_other_are_named(command: Case, argv: list[str], said: str) -> None:
     result = run(command, *argv)
     assert result.exit_code == 2
     assert said in " ".join(result.output.split())
@@ -202,7 +214,7 @@ def test_a_call_that_cannot_be_made_ends_with_code_2(argv: list[str], said: str)
 def started(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The settings that `csi-bridge` would have started a process with."""
     found: list[Any] = []
-    monkeypatch.setattr(process, "run", lambda settings, _main, *, name: found.append(settings))
+    monkeypatch.setattr(process, "run", lambda settings, _main, **_: found.append(settings))
     return found
 
 
@@ -243,7 +255,7 @@ def test_the_flags_of_kubeedges_csidriver_start_the_proxy_driver(
         (["-v=many"], "CSI_BRIDGE_DRIVER_V or --v=many"),
         (["-v", "-1"], "CSI_BRIDGE_DRIVER_V or --v=-1"),
         (["-nodeid="], "CSI_BRIDGE_DRIVER_NODEID or --nodeid"),
-        (["-drivername"], "'--drivername' requires an argument"),
+        (["-drivername"], "'-drivername' requires an argument"),
         (["-alsologtostderr"], "No such option"),
     ],
 )
@@ -264,18 +276,18 @@ def test_a_wrong_value_in_gos_spelling_is_named_as_well(
 
 @pytest.mark.parametrize("command", COMMANDS, ids=str)
 @pytest.mark.parametrize("flag", ["--help", "-h"])
-def test_help_lists_every_flag_with_its_default_and_its_variable(command: Command, flag: str) -> None:
+def test_help_lists_every_flag_with_its_default_and_its_variable(command: Case, flag: str) -> None:
     result = CliRunner().invoke(main.cli, [*command.words, flag])
     assert result.exit_code == 0
     text = squeezed(result.output)
-    for spec in (spec for spec in specs(command.settings) if not spec.hidden):
-        for name in (spec.flag, *spec.aliases):
+    for option in (option for option in command.options if not option.hidden):
+        for name in option.opts:
             assert name in text
-        assert squeezed(spec.help) in text
-        default = "required" if spec.required else f"default: {spec.default or 'unset'}"
-        unit = f"; unit: {spec.unit}" if spec.unit else ""
-        repeatable = "; repeatable" if spec.repeatable else ""
-        assert squeezed(f"[{default}{unit}{repeatable}; env: {spec.variable}]") in text
+        assert squeezed(option.help or "") in text
+        default = "required" if option.required else f"default: {option.default_text or 'unset'}"
+        unit = f"; unit: {option.unit}" if option.unit else ""
+        repeatable = "; repeatable" if option.multiple else ""
+        assert squeezed(f"[{default}{unit}{repeatable}; env: {option.envvar}]") in text
 
 
 def squeezed(text: str) -> str:

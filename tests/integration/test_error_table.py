@@ -1,6 +1,7 @@
-"""The error table (design, section 5), row by row: the situation for real, and code and message at the sidecar's end.
+"""The error table (docs/architecture.md#what-the-caller-is-told), row by row, with code and message at the sidecar's
+end.
 
-Each message is asked for twice: it must not change from one retry to the next (contract RULE A14).
+Each call is made twice: its message must be the same (docs/csi-contract.md#an-error-message-stays-the-same).
 """
 
 import re
@@ -475,7 +476,7 @@ def test_an_answer_above_the_limit_is_refused_with_the_limit_and_its_flag(shared
     [
         ("cloud.csi_proxy_driver.ProxyDriver._open", "proxy driver"),
         ("cloud.identity_cache.IdentityCache.answer", "proxy driver"),
-        ("cloud.nodes.Nodes.call", "hub"),
+        ("cloud.edge_nodes.Nodes.call", "hub"),
         ("cloud.placement.placement.route", "hub"),
         ("edge.drivers.Driver.unary", "edge agent"),
         ("edge.drivers.Driver.stream", "edge agent"),

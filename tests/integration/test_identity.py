@@ -1,7 +1,7 @@
 """Identity and capabilities: from a cache, within milliseconds, whatever the link does; and what they say never flaps.
 
-Sidecars ask once at their start, exit if they get no answer, and decide by it for as long as they run (contract A.1,
-RULE A2, A7, A8, D1).
+Sidecars ask once at their start, exit if they get no answer, and decide by it for as long as they run:
+docs/csi-contract.md#sidecars-read-capabilities-once.
 """
 
 from functools import partial

@@ -1,6 +1,7 @@
 """An operation at the edge runs once: retries join it, callers that leave do not stop it, and a lost answer is kept.
 
-(Contract RULE A10 and A11.) What is no operation is passed through, and so is its cancel.
+docs/csi-contract.md#a-timeout-is-not-a-cancel and docs/csi-contract.md#when-two-calls-are-one-operation have the rules.
+Any other call is passed through, and so is its cancel.
 """
 
 import tempfile

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cloud.sync.binding import Binder
+from cloud.sources.manifests.binding import Binder
+from cloud.sources.manifests.good_manifests import GoodManifests
+from cloud.sources.manifests.manifests import Manifests
 from cloud.sync.closures import Closures
 from cloud.sync.fact_files import FactFiles
 from cloud.sync.facts import FactSink
-from cloud.sync.good_manifests import GoodManifests
-from cloud.sync.manifests import Manifests
 from common.objects import Object, Ref, Stamp, encode_body
 from tests.support.cluster_objects import as_yaml, claim, driver, node, pod, volume
 

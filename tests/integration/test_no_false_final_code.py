@@ -1,7 +1,7 @@
 """A final code reaches the sidecar only if the vendor sent it; all else is UNAVAILABLE and names the driver.
 
-Sidecars take all but a few codes as proof that nothing exists at the driver (contract A, NF4 and NF5): an invented one
-leaks a volume.
+Sidecars take all but a few codes as proof that nothing exists at the driver: an invented one leaks a volume
+(docs/csi-contract.md#a-final-code-makes-a-sidecar-forget).
 """
 
 import random

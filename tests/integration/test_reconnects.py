@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from common.backoff import Backoff
 from common.dial import dial
 from common.endpoint import Endpoint
 from common.limits import Limits
@@ -71,6 +72,7 @@ async def test_reconnects_of_agent_and_proxy_leave_tasks_and_descriptors_as_they
     short_dir: Path, vendor: Vendor, times: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("common.uplink.FIRST_REDIAL_S", 0.001)
+    monkeypatch.setattr("common.uplink.REDIAL", Backoff(first_s=0.002, most_s=30.0))
     async with LocalBridge(short_dir, vendor.socket) as bridge:
 
         async def reconnect(number: int) -> None:

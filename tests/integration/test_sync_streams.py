@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cloud.kube import KubeError
+from cloud.sources.cluster.cluster import Cluster
 from cloud.sync.closures import Closures
-from cloud.sync.cluster import Cluster
 from cloud.sync.streams import SyncServer
+from common.backoff import Backoff
 from common.link import Link, Stream
 from common.messages import Kind, Priority
 from common.objects import Object, Ref, Stamp
@@ -647,7 +648,7 @@ async def test_a_hub_that_breaks_the_rules_is_left_until_the_next_try(
 async def test_a_failure_in_here_ends_the_stream_and_not_the_agent(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("common.standing._FIRST_WAIT_S", 0.0)
+    monkeypatch.setattr("common.standing.REOPEN", Backoff(first_s=0.0, most_s=0.0))
     show = world.metastore.objects._show
     failures = iter([RuntimeError("a bug")])
 

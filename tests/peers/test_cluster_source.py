@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cloud.kube import RESOURCES, KubeError, connect
-from cloud.sync.cluster import Cluster
+from cloud.sources.cluster.cluster import Cluster
 from common.errors import SettingsError
 from common.objects import Ref
 

@@ -93,7 +93,7 @@ def test_after_a_killed_proxy_driver_the_sidecars_are_started_again_and_every_cl
 ) -> None:
     tunnel.proxy.kill()
 
-    # Its own rule: a second connection may be to another driver, whose capabilities it has not read (contract A.1).
+    # docs/csi-contract.md#a-sidecar-exits-when-its-connection-ends
     assert under_way.wait_exit() == 1
     assert "Lost connection to CSI driver" in under_way.output()
     assert tunnel.socket.exists(), "a killed process leaves its socket: the next one must get over it"

@@ -1,4 +1,7 @@
-"""Go's gRPC, with more calls at once than all sidecars together can hold (contract A.10: about 265), on the bridge."""
+"""Go's gRPC on the bridge, with more calls at once than all sidecars make together.
+
+They make about 265: docs/csi-contract.md#calls-and-sizes-that-a-sidecar-may-send.
+"""
 
 from __future__ import annotations
 

@@ -23,7 +23,8 @@ def test_a_volume_that_takes_25_s_to_make_is_made_once_under_a_time_out_of_10_s(
     claims: Claims,
     sidecars: Sidecars,
 ) -> None:
-    # Contract A.10: attempts at 0 to 10, 11 to 21 and 23 to 33 s; the third one gets the answer.
+    # Attempts at 0 to 10, 11 to 21 and 23 to 33 s; the third one gets the answer.
+    # docs/csi-contract.md#a-timeout-is-not-a-cancel
     vendor = testdriver(claims.storage_class, flags=("--no-topology", "--fault=CreateVolume=delay:25s"))
     sidecars.start("csi-provisioner", tunnel_to(vendor.socket, vendor.name).socket, "--timeout=10s")
     claims.ask("data")

@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from cloud.kube import connect
-from cloud.upsync.claims import ClaimWriter
-from cloud.upsync.events import EventWriter
+from cloud.upsync.claim_writer import ClaimWriter
+from cloud.upsync.event_writer import EventWriter
 from common.objects import Ref
 
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cloud.kube import RESOURCES, Kube, KubeError, connect
-from cloud.upsync.csinodes import CSINodeWriter
+from cloud.upsync.csinode_writer import CSINodeWriter
 from cloud.upsync.heartbeats import Heartbeats
 from cloud.upsync.in_use import InUse
-from cloud.upsync.nodes import NodeWriter
+from cloud.upsync.node_writer import NodeWriter
 from common.objects import Ref
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cloud.kube import connect
-from cloud.upsync.pods import PodWriter
+from cloud.upsync.pod_writer import PodWriter
 from common.objects import Ref
 
 if TYPE_CHECKING:

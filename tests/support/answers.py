@@ -1,4 +1,4 @@
-"""An answer: what a working CSI driver would say to a request. Knows no gRPC and keeps no state."""
+"""The answers of a working CSI driver. Knows no gRPC and keeps no state."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,18 +19,18 @@ METHODS_OF_A_DRIVER = ("CREATE_DELETE_VOLUME", "LIST_VOLUMES", "CREATE_DELETE_SN
 
 
 def path_of(method: str) -> str:
-    """The path of a method by its name; a path, of a known method or not, is taken as it is."""
+    """Return the path of a method by its name; a path is returned unchanged."""
     return method if method.startswith("/") else PATHS[method]
 
 
 def methods_of(service: str) -> set[str]:
-    """The paths of a service's methods."""
+    """Return the paths of a service's methods."""
     return {path for path in METHODS if path.startswith(f"/csi.v1.{service}/")}
 
 
 @dataclass
 class Identity:
-    """Who a driver says it is.
+    """A driver's answers about itself.
 
     Attributes:
         name: its GetPluginInfo name.
@@ -46,7 +46,7 @@ class Identity:
 
 
 def answer_of(identity: Identity, method: str, request: bytes) -> Message:
-    """The response to a request: filled in where a caller looks, empty otherwise."""
+    """Return the response to a request, with the fields that callers read."""
     known = METHODS[method]
     make = _ANSWERS.get(method.rpartition("/")[2])
     if make is None:
@@ -56,7 +56,7 @@ def answer_of(identity: Identity, method: str, request: bytes) -> Message:
 
 
 def volume(name: str) -> csi_pb2.CreateVolumeResponse:
-    """What the driver answers to a CreateVolume of this name."""
+    """Return the response to a CreateVolume of this name."""
     return csi_pb2.CreateVolumeResponse(volume=csi_pb2.Volume(volume_id=f"id-of-{name}", capacity_bytes=_GIB))
 
 

@@ -6,10 +6,10 @@
         sidecar = bridge.start_proxy("vendor.test")
         bridge.wait_routed(sidecar)
 
-Times are short, ports are free ones, state and sockets live in a directory whose path fits a UNIX socket. Every member
-can be killed, stopped and started again; its state and its addresses stay.
+Times are short and ports are free ones. State and sockets are in a directory whose path fits a UNIX socket. Every
+member can be killed, stopped and started again; its state and its addresses stay.
 
-The test fails if a member logged a traceback or a complaint of asyncio's that `bridge.foresee(text)` did not declare.
+The test fails if a member logged a traceback, or a complaint of asyncio, that `bridge.foresee(text)` did not declare.
 """
 
 import contextlib
@@ -31,21 +31,21 @@ from tests.support.waiting import wait_for
 _PROGRAM = Path(sys.executable).with_name("csi-bridge")
 
 _TIMES = ("--keepalive=3s", "--hello-timeout=5s", "--drain-timeout=20s", "--log-format=json")
-"""A dead link is known within 6 s unless a test says otherwise: on a busy machine a process may not run for a while."""
+"""A dead link is noticed within 6 s. It could be less, but on a busy machine a process may not run for a while."""
 
 _REDIAL_LIMIT_S = 60.0
-"""A dial comes at least every 30 s (`common.uplink`), and the machine may be busy."""
+"""An uplink dials at least every 30 s (`common.uplink`), and the machine may be busy."""
 
 
 class UnforeseenError(AssertionError):
-    """Members logged what no test declared; the message has the lines."""
+    """Members logged undeclared complaints; the message has the lines."""
 
 
 class Member:
     """One process of the bridge.
 
     Attributes:
-        process: it, in all its lives.
+        process: the process, in all its lives.
     """
 
     def __init__(self, name: str, command: Sequence[object], logs: Path, *, ready: Callable[[], bool]) -> None:
@@ -71,23 +71,23 @@ class Member:
         self.process.signal(signal.SIGTERM)
 
     def stop(self) -> None:
-        """Ask it to stop and wait; it is killed if it does not."""
+        """Ask it to stop and wait; kill it if it does not end."""
         self.process.stop()
 
     def logged(self, message: str) -> list[dict[str, Any]]:
-        """The log lines whose message, or status of a call, contains a text; of all its lives."""
+        """Return its log lines, of all its lives, whose message or call status contains a text."""
         return [line for line in self.lines() if message in line["msg"] or message in line.get("status", "")]
 
     def lines(self) -> list[dict[str, Any]]:
-        """Its log lines. A line that is no JSON is a mistake of the process's."""
+        """Return its log lines. A line that is no JSON is a fault of the process."""
         return [json.loads(line) for line in self.process.lines()]
 
     def complaints(self) -> list[str]:
-        """Its lines with a traceback, those of asyncio's, and what is no log line: bugs, whatever the test is about."""
+        """Return its lines with a traceback, of asyncio, or in no log format: each is a bug in any test."""
         return [line for line in self.process.output().splitlines() if _complains(line)]
 
     def wait_logged(self, message: str, *, times: int = 1, timeout_s: float = _REDIAL_LIMIT_S) -> None:
-        """Wait until a message was logged so often."""
+        """Wait until a message was logged `times` times."""
         wait_for(
             lambda: len(self.logged(message)) >= times,
             what=f"log line {message!r} of {self.process.name}",
@@ -101,7 +101,7 @@ class Hub(Member):
 
     Attributes:
         uds: its UNIX socket.
-        address: where agents dial, `host:port`.
+        address: the address for agents, `host:port`.
     """
 
     def __init__(self, directory: Path, logs: Path, flags: Sequence[str]) -> None:
@@ -126,7 +126,7 @@ class Agent(Member):
 
     Attributes:
         node: its node's name.
-        socket: where it tells its state.
+        socket: its status socket.
     """
 
     def __init__(
@@ -151,7 +151,7 @@ class Agent(Member):
         super().__init__(f"agent-{node}-{directory.name}", command, logs, ready=lambda: listens_on(self.socket))
 
     def status(self) -> dict[str, Any]:
-        """What it says of itself on its status socket."""
+        """Return its state from its status socket."""
         with contextlib.closing(_UnixConnection(self.socket)) as connection:
             connection.request("GET", "/status")
             state: dict[str, Any] = json.loads(connection.getresponse().read())
@@ -172,7 +172,7 @@ class Proxy(Member):
 
     Attributes:
         socket: its CSI socket.
-        cache: the file that it keeps the driver's Identity in.
+        cache: the file with the driver's Identity.
     """
 
     def __init__(
@@ -197,12 +197,12 @@ class Proxy(Member):
 
     @property
     def linked(self) -> bool:
-        """Whether the last it logged of its link to the hub is that it is up."""
+        """Whether its latest log line about its link to the hub says that the link is up."""
         said = self.logged("link to the hub at")
         return bool(said) and " is up " in said[-1]["msg"]
 
     def sidecar(self) -> Sidecar:
-        """A new connection to its CSI socket; the bridge closes it."""
+        """Return a new connection to its CSI socket; the bridge closes it."""
         sidecar = Sidecar(self.socket)
         self._sidecars.append(sidecar)
         return sidecar
@@ -224,7 +224,7 @@ class Bridge:
     hub: Hub
 
     def __init__(self, directory: Path, logs: Path) -> None:
-        """A bridge without members.
+        """Make a bridge without members.
 
         Args:
             directory: for sockets and state, with a short path.
@@ -249,17 +249,17 @@ class Bridge:
 
         Args:
             node: its node's name.
-            sockets: what its `--driver` flags name.
+            sockets: the sockets for its `--driver` flags.
             flags: further flags.
             through: the address of a lab link to the hub.
-            wait: whether to wait until it serves; without, something else can start meanwhile.
+            wait: wait until it serves; False: something else can start meanwhile.
         """
         agent = Agent(node, through or self.hub.address, sockets, self._directory, self._logs, flags)
         self._start(agent, wait=wait)
         return agent
 
     def start_rival(self, node: str, *sockets: Path) -> Agent:
-        """Start another machine's agent under a name that is taken: it has a state directory of its own."""
+        """Start another machine's agent under a name in use, with a state directory of its own."""
         directory = self._directory / "rival"
         directory.mkdir(exist_ok=True)
         agent = Agent(node, self.hub.address, sockets, directory, self._logs, ())
@@ -267,7 +267,7 @@ class Bridge:
         return agent
 
     def start_proxy(self, driver: str, *flags: str, node: str | None = None, cache: bytes | None = None) -> Proxy:
-        """Start a proxy driver; `cache` is what its last life left in its state directory."""
+        """Start a proxy driver; `cache` is the content of its cache file from an earlier life."""
         directory = self._directory / f"p{len(self._proxies)}"
         proxy = Proxy(driver, f"unix://{self.hub.uds}", node, directory, self._logs, flags)
         self._proxies.append(proxy)
@@ -295,7 +295,7 @@ class Bridge:
         return link
 
     def wait_routed(self, sidecar: Sidecar) -> None:
-        """Wait until a call of this sidecar's is answered by the vendor."""
+        """Wait until the vendor answers a call of this sidecar."""
         said: list[object] = []
 
         def look() -> bool:
@@ -311,7 +311,7 @@ class Bridge:
         )
 
     def wait_linked(self, proxy: Proxy, *, linked: bool = True) -> None:
-        """Wait until a proxy driver has a link to the hub, or none."""
+        """Wait until a proxy driver has a link to the hub, or has none."""
         wait_for(
             lambda: proxy.linked is linked,
             what=f"link of {proxy.process.name}" if linked else f"end of the link of {proxy.process.name}",
@@ -320,15 +320,15 @@ class Bridge:
         )
 
     def log_tails(self) -> str:
-        """The ends of all logs."""
+        """Return the ends of all logs."""
         return "\n".join(member.process.log_tail() for member in self.members)
 
     def foresee(self, text: str) -> None:
-        """Declare that lines with this text may carry a traceback: the test provokes them."""
+        """Declare that lines with this text may carry a traceback, because the test provokes them."""
         self._foreseen.append(text)
 
     def complaints(self) -> list[str]:
-        """What members complained of and the test did not declare, with their names."""
+        """Return the undeclared complaints of all members, with their names."""
         return [
             f"{member.process.name}: {line}"
             for member in self.members

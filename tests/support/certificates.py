@@ -1,4 +1,4 @@
-"""A certificate authority of a test's own, and certificates for every role of the bridge."""
+"""A certificate authority for tests, and certificates for every role of the bridge."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _CA_USAGE = x509.KeyUsage(
 
 @dataclass(frozen=True, slots=True)
 class Pem:
-    """Three PEM files, as `--tls-ca`, `--tls-cert` and `--tls-key` take them."""
+    """Three PEM files, for `--tls-ca`, `--tls-cert` and `--tls-key`."""
 
     ca: Path
     cert: Path
@@ -46,10 +46,10 @@ class Authority:
     """Signs certificates into a directory.
 
     Args:
-        directory: where the files go.
-        name: of the CA.
-        strict: whether all certificates have the extensions that RFC 5280 demands and many clusters' lack: key
-            identifiers, and the key usage of a CA.
+        directory: for the files.
+        name: the CA's name.
+        strict: all certificates have the extensions that RFC 5280 demands and many clusters' lack: key identifiers, and
+            the key usage of a CA.
         parent: the authority that signs this one's certificate; None: it signs its own.
     """
 
@@ -76,19 +76,19 @@ class Authority:
         self.path.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
 
     def hub(self) -> Pem:
-        """A hub on this machine."""
+        """Issue a certificate for a hub on this machine."""
         return self.issue("csi-bridge:hub", "csi-bridge:hubs", file="hub")
 
     def edge(self, node: str) -> Pem:
-        """The agent of a node."""
+        """Issue a certificate for the agent of a node."""
         return self.issue(f"system:node:{node}", "system:nodes", file=f"edge-{node}")
 
     def driver(self, name: str) -> Pem:
-        """A proxy driver on another host."""
+        """Issue a certificate for a proxy driver on another host."""
         return self.issue(f"csi-bridge:driver:{name}", "csi-bridge:drivers", file=f"driver-{name}")
 
     def issue(self, common_name: str, organization: str, *, file: str, expired: bool = False) -> Pem:
-        """Any certificate, valid for 127.0.0.1 and localhost, for an hour, or until a minute ago."""
+        """Issue any certificate for 127.0.0.1 and localhost, valid for an hour, or until a minute ago."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name(
             [

@@ -1,4 +1,4 @@
-"""The objects of a small cluster, as people write them: each with what it must have, and what a test adds."""
+"""The objects of a small cluster as users write them: the required fields, and those that a test adds."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from cloud.sync.manifest_objects import Entry, read_objects
+from cloud.sources.manifests.manifest_objects import Entry, read_objects
 
 if TYPE_CHECKING:
     from common.objects import Ref
@@ -16,7 +16,7 @@ DRIVER = "d.example"
 
 
 def pod(name: str, *, node: str = "n1", namespace: str = "default", claims: tuple[str, ...] = (), **spec: Any) -> Any:
-    """A pod that mounts these claims; a volume is called as its claim."""
+    """Return a pod that mounts these claims; each volume is named after its claim."""
     volumes = [{"name": claim, "persistentVolumeClaim": {"claimName": claim}} for claim in claims]
     mounts = [{"name": claim, "mountPath": f"/{claim}"} for claim in claims]
     given = {"nodeName": node, "containers": [{"name": "c", "volumeMounts": mounts}], "volumes": volumes}
@@ -37,7 +37,7 @@ def claim(name: str, *, namespace: str = "default", volume: str | None = None, *
 def volume(
     name: str, *, claim: str | None = None, driver: str = DRIVER, size: str = "1Gi", secrets: Any = None, **spec: Any
 ) -> Any:
-    """A volume of a CSI driver; `claim` is `namespace/name`, `secrets` maps fields of `csi` to `namespace/name`."""
+    """Return a CSI volume; `claim` is `namespace/name`, `secrets` maps fields of `csi` to `namespace/name`."""
     csi: dict[str, Any] = {"driver": driver, "volumeHandle": f"h-{name}"}
     for field, secret in (secrets or {}).items():
         csi[field] = dict(zip(("namespace", "name"), secret.split("/"), strict=True))
@@ -81,6 +81,6 @@ def as_yaml(*objects: Any) -> str:
 
 
 def entries(*objects: Any) -> dict[Ref, Entry]:
-    """What a manifest with these objects holds."""
+    """Return the entries of a manifest with these objects."""
     listed = {"apiVersion": "v1", "kind": "List", "items": objects}
     return {entry.ref: entry for entry in read_objects("m.json", json.dumps(listed).encode())}

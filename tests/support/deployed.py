@@ -1,4 +1,4 @@
-"""What deploy/ holds: its objects, their containers, and the arguments that Kubernetes would give each."""
+"""The content of deploy/: its objects, their containers, and the arguments that Kubernetes would give each."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 
 OURS = "registry.example/csi-bridge/"
-"""Where the manifests say that the project's own images are."""
+"""The registry of the project's own images in the manifests."""
 
 
 def manifests() -> list[Path]:
-    """Every file of objects, or of patches of objects; no kustomization."""
+    """Return every file of objects or of patches; no kustomization."""
     return sorted(path for path in DEPLOY.rglob("*.yaml") if path.name != "kustomization.yaml")
 
 
 def kustomizations() -> list[Path]:
-    """Every folder that can be applied."""
+    """Return every folder that can be applied."""
     return sorted(path.parent for path in DEPLOY.rglob("kustomization.yaml"))
 
 
 def objects(path: Path) -> list[Object]:
-    """The objects of one file."""
+    """Return the objects of one file."""
     return [found for found in yaml.safe_load_all(path.read_text()) if found]
 
 
 def pod_spec(manifest: Object) -> Object | None:
-    """What its pods are; None where it makes none."""
+    """Return the spec of its pods; None if it makes none."""
     if manifest["kind"] == "Pod":
         spec: Object = manifest["spec"]
         return spec
@@ -45,7 +45,7 @@ def pod_spec(manifest: Object) -> Object | None:
 
 
 def containers() -> Iterator[tuple[Path, Object]]:
-    """Every container of deploy/, with its file."""
+    """Yield every container of deploy/, with its file."""
     for path in manifests():
         for manifest in objects(path):
             for container in (pod_spec(manifest) or {}).get("containers", []):
@@ -53,23 +53,23 @@ def containers() -> Iterator[tuple[Path, Object]]:
 
 
 def container(path: str, name: str) -> Object:
-    """A container by its name and its file below deploy/."""
+    """Return a container by its name and its file below deploy/."""
     (found,) = (it for file, it in containers() if file == DEPLOY / path and it["name"] == name)
     return found
 
 
 def arguments(container: Object, **values: str) -> list[str]:
-    """What its process is started with: each `$(NAME)` from `values`, else from its `env`.
+    """Return its process's arguments, with each `$(NAME)` from `values`, or from its `env`.
 
     Raises:
-        LookupError: nothing says what a name stands for.
+        LookupError: a name has no value.
     """
     known = {it["name"]: it["value"] for it in container.get("env", ()) if "value" in it} | values
     return [re.sub(r"\$\((\w+)\)", lambda found: known[found[1]], text) for text in container["args"]]
 
 
 def added_arguments(overlay: str) -> list[str]:
-    """What an overlay below deploy/ adds at the end of its only container's arguments."""
+    """Return the arguments that an overlay below deploy/ appends to its only container's."""
     patches = yaml.safe_load((DEPLOY / overlay / "kustomization.yaml").read_text())["patches"]
     changes = [change for patch in patches for change in yaml.safe_load(patch["patch"])]
     return [
@@ -78,7 +78,7 @@ def added_arguments(overlay: str) -> list[str]:
 
 
 def with_flags(args: list[str], **flags: object) -> list[str]:
-    """Arguments with other values of flags that are among them: `with_flags(args, csi_address="/x")`.
+    """Return arguments with new values of their flags: `with_flags(args, csi_address="/x")`.
 
     Raises:
         LookupError: a flag is not among them.

@@ -1,4 +1,4 @@
-"""An edge node without a kubelet: hub with manifests, agent with a root directory, test driver as the vendor's driver.
+"""An edge node without a kubelet: hub with manifests, agent with a root directory, and a vendor's driver.
 
     with EdgeNode(short_dir, tmp_path) as node:
         node.start()
@@ -6,7 +6,7 @@
         node.write(*volume("data", handle), pod("web", "data"), file="web")
         node.wait_published("web")
 
-Everything is a process of its own; nothing stays mounted afterwards, whatever happened.
+Everything is a process of its own. Nothing stays mounted afterwards, even if the test fails.
 """
 
 from __future__ import annotations
@@ -46,26 +46,26 @@ _MIB = 1 << 20
 
 
 class EdgeNode:
-    """See the module.
+    """The node; a context manager.
 
     Attributes:
         root: the kubelet's directory.
-        manifests: where the hub reads the objects.
+        manifests: the directory from which the hub reads the objects.
         driver: the vendor's driver.
         bridge: hub and agent.
-        machine: what agent and driver run in, if that can be switched off.
+        machine: runs agent and driver, if it can be switched off.
     """
 
     driver: RunningDriver
     agent: Agent
 
     def __init__(self, directory: Path, logs: Path, *, reboots: bool = False) -> None:
-        """A node of which nothing runs yet.
+        """Make a node with nothing running.
 
         Args:
-            directory: for everything, with a path short enough for sockets.
+            directory: for all files, with a path short enough for sockets.
             logs: for the processes' logs.
-            reboots: it is to have a mount namespace of its own, and can be switched off.
+            reboots: it gets a mount namespace of its own, and can be switched off.
         """
         self.machine = Machine(directory, logs) if reboots else None
         self.directory = directory
@@ -77,10 +77,10 @@ class EdgeNode:
         self._supervisor = _VendorSupervisor(logs / "vendor", self.machine)
         self._flags: tuple[str, ...] = ()
         self._commands: dict[Process, list[str]] = {}
-        """What each is started with, wherever it runs."""
+        """The command of each process, without the machine's."""
 
     def start(self, *flags: str, driver_flags: Iterable[str] = ("--no-attach",), hub_flags: Iterable[str] = ()) -> None:
-        """Start vendor, hub and agent, and wait until the driver is registered and the hub has told its objects."""
+        """Start vendor, hub and agent. Wait until the driver is registered and the agent has the hub's objects."""
         if self.machine is not None:
             self.machine.boot()
         self.start_vendor(driver_flags)
@@ -120,7 +120,7 @@ class EdgeNode:
         self.driver.process.wait_until(lambda: listens_on(self.driver.socket), what="being ready")
 
     def power_off(self) -> None:
-        """End agent and driver at once, and take away all that is mounted or attached: the machine has no power."""
+        """Kill agent and driver, and remove all mounts and loop devices, as a power cut does."""
         assert self.machine is not None
         self.agent.kill()
         self.driver.process.kill()
@@ -130,8 +130,8 @@ class EdgeNode:
         """Start the machine, the driver and the agent.
 
         Args:
-            driver: else it is left to the test.
-            wait: whether to wait until the agent serves.
+            driver: start the driver too; False: the test starts it.
+            wait: wait until the agent serves.
         """
         assert self.machine is not None
         self.machine.boot()
@@ -140,7 +140,7 @@ class EdgeNode:
         self.restart_agent(wait=wait)
 
     def seen(self, path: Path) -> Path:
-        """Where the test finds what the node's pods see at a path."""
+        """Return the path at which the test sees a path of the node's pods."""
         return self.machine.seen(path) if self.machine is not None else path
 
     def _start(self, process: Process) -> None:
@@ -151,7 +151,7 @@ class EdgeNode:
     # ---- objects -----------------------------------------------------------------------------------------------------
 
     def make_volume(self, name: str, *, size_bytes: int = 16 * _MIB, block: bool = False, shared: bool = False) -> str:
-        """Let the vendor make a volume; its id."""
+        """Create a volume at the vendor, and return its id."""
         mode = "MULTI_NODE_MULTI_WRITER" if shared else "SINGLE_NODE_WRITER"
         capability = csi.VolumeCapability(access_mode={"mode": mode}, **({"block": {}} if block else {"mount": {}}))
         request = csi.CreateVolumeRequest(
@@ -163,7 +163,7 @@ class EdgeNode:
         return str(outcome.answer.volume.volume_id)
 
     def write(self, *objects: Object, file: str) -> None:
-        """Write objects to a file of the manifests, in place of what it held."""
+        """Write objects to a file of the manifests; replaces its content."""
         new = self.manifests / f".{file}.new"
         new.write_text(yaml.safe_dump_all(objects) or "# nothing\n")  # an empty file is broken
         new.replace(self.manifests / f"{file}.yaml")
@@ -172,28 +172,28 @@ class EdgeNode:
         """Remove a file of the manifests."""
         (self.manifests / f"{file}.yaml").unlink()
 
-    # ---- what is there -----------------------------------------------------------------------------------------------
+    # ---- state -------------------------------------------------------------------------------------------------------
 
     def state(self) -> Object:
-        """What the agent says of its volumes."""
+        """Return the agent's report of its volumes."""
         return ask(self.agent.socket)
 
     def volumes(self, pod: str) -> list[Object]:
-        """What the agent says of one pod's volumes; none while it does not answer."""
+        """Return the agent's report of one pod's volumes; none while the agent does not answer."""
         with contextlib.suppress(BridgeError):
             return [volume for volume in self.state()["volumes"] if volume["pod"] == pod]
         return []
 
     def problems(self) -> list[str]:
-        """What the hub says is wrong."""
+        """Return the problems that the hub reports."""
         return list(hub_state(self.bridge.hub.uds)["problems"])
 
     def wait_told(self) -> None:
-        """Wait until the hub has told the agent all it knows."""
+        """Wait until the agent has all of the hub's objects."""
         self._wait(lambda: self.state()["as_of"] is not None, "word of the hub's")
 
     def wait_published(self, pod: str, *, count: int = 1, timeout_s: float = _LIMIT_S) -> list[Path]:
-        """Wait until a pod's volumes are published; where they are, sorted by name."""
+        """Wait until a pod's volumes are published; return their paths, sorted by name."""
 
         def look() -> list[Object]:
             found = self.volumes(pod)
@@ -207,7 +207,7 @@ class EdgeNode:
         wait_for(lambda: not self.left_over(), what="clean node", timeout_s=timeout_s, instead=self.tell)
 
     def left_over(self) -> list[str]:
-        """What is left of volumes on this node."""
+        """Return everything that is left of volumes on this node."""
         found = [f"mount {path}" for path in self.mounts()]
         own = self.root / "plugins/kubernetes.io/csi"
         places = [*self.root.glob("pods/*"), *own.glob("*/*"), *own.glob("volumeDevices/*/*")]
@@ -216,12 +216,12 @@ class EdgeNode:
         found += [f"loop device of {line}" for line in self._loops()]
         try:
             found += [f"row {volume['volume']} is {volume['state']}" for volume in self.state()["volumes"]]
-        except BridgeError as error:  # whether there are rows is not known
+        except BridgeError as error:  # whether there are rows is unknown
             found.append(str(error))
         return found
 
     def mounts(self) -> list[str]:
-        """The mount points below the root directory, in the order in which they were mounted."""
+        """Return the mount points below the root directory, in the order in which they were mounted."""
         if self.machine is not None:
             return self.machine.mounts(self.root)
         lines = Path("/proc/self/mountinfo").read_text().splitlines()
@@ -230,11 +230,11 @@ class EdgeNode:
     def wipe_mounts(self) -> None:
         """Unmount everything, as a reboot does."""
         if mounts := self.mounts():
-            # An umount of the driver's that outlives it may be first.
+            # An umount that outlives the driver may be first.
             subprocess.run(["umount", "--lazy", *reversed(mounts)], check=False)
 
     def calls(self) -> list[Call]:
-        """The calls to the vendor's Node service that change something, in the order in which they began."""
+        """Return the calls to the vendor's Node service that change something, in the order in which they began."""
         methods = (
             "NodeStageVolume",
             "NodePublishVolume",
@@ -248,12 +248,12 @@ class EdgeNode:
         return [file for _, file in self._attached() if file.startswith(str(self.root))]
 
     def _loop_devices(self) -> list[str]:
-        """The loop devices on files of this node and on its other loop devices, those that hold another one first."""
+        """Return the loop devices on files of this node and on its other loop devices; holders come first."""
         found = [(device, file) for device, file in self._attached() if file.startswith(str(self.directory))]
         return [device for device, _ in sorted(found, key=lambda one: not one[1].startswith(str(self.root)))]
 
     def _attached(self) -> list[tuple[str, str]]:
-        """All loop devices, and the file of each."""
+        """Return all loop devices, each with its file."""
         listed = subprocess.run(["losetup", "--list", "--noheadings", "--output=NAME,BACK-FILE"], check=True,
                                 capture_output=True, text=True)  # fmt: skip
         return [(name, file.strip()) for line in listed.stdout.splitlines() for name, _, file in [line.partition(" ")]]
@@ -267,7 +267,7 @@ class EdgeNode:
         wait_for(quietly, what=what, timeout_s=_LIMIT_S, instead=self.tell)
 
     def tell(self) -> str:
-        """How it stands: calls, what is left, what the agent says."""
+        """Return calls, leftovers and the agent's report, for a failure's message."""
         calls = [f"{call.method} {call.code} {call.fields}" for call in self.calls()]
         state = ""
         with contextlib.suppress(BridgeError):
@@ -282,14 +282,14 @@ class EdgeNode:
             self.bridge.__exit__(*failure)
         finally:
             if self.machine is None:
-                self._supervisor.stop()  # first: a call that the agent left behind may still mount
+                self._supervisor.stop()  # first: a call that the agent has left behind may still mount
                 self.wipe_mounts()
             elif self.machine.is_on:
                 self.power_off()
 
 
 class _VendorSupervisor(Supervisor):
-    """Starts what belongs to the vendor, where the node is."""
+    """Starts the vendor's processes on the node's machine."""
 
     def __init__(self, directory: Path, machine: Machine | None) -> None:
         super().__init__(directory)
@@ -302,7 +302,7 @@ class _VendorSupervisor(Supervisor):
 
 
 def csi_driver(*, attach: bool = False, **spec: Any) -> Object:
-    """The CSIDriver object of the vendor's driver."""
+    """Return the CSIDriver object of the vendor's driver."""
     return {
         "apiVersion": "storage.k8s.io/v1",
         "kind": "CSIDriver",
@@ -321,7 +321,7 @@ def volume(
     source: Object | None = None,
     **spec: Any,
 ) -> list[Object]:
-    """A PersistentVolume `pv-NAME` and its claim NAME, bound to each other."""
+    """Return a PersistentVolume `pv-NAME` and its claim NAME, bound to each other."""
     both = {"accessModes": [mode], "storageClassName": "", "volumeMode": "Block" if block else "Filesystem"}
     return [
         {
@@ -346,7 +346,7 @@ def volume(
 
 
 def pod(name: str, *claims: str, block: Iterable[str] = (), read_only: bool = False, **spec: Any) -> Object:
-    """A pod of this node with volumes `v-CLAIM`; those in `block` are used as devices."""
+    """Return a pod of this node with volumes `v-CLAIM`; those in `block` are used as devices."""
     devices = set(block)
     return {
         "apiVersion": "v1",

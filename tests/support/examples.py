@@ -1,7 +1,7 @@
-"""How many examples hypothesis tries: few, and the same ones on every run, unless more are asked for.
+"""The number of examples that hypothesis tries: few, and the same on every run, unless more are requested.
 
-`CSI_BRIDGE_EXAMPLES=10 pytest -m hypothesis` tries ten times as many, and other ones on each run. `make test-slow` asks
-for four times as many.
+`CSI_BRIDGE_EXAMPLES=10 pytest -m hypothesis` tries ten times as many, different ones on each run. `make test-slow`
+requests four times as many.
 """
 
 import os
@@ -12,9 +12,9 @@ _FACTOR = int(os.environ.get("CSI_BRIDGE_EXAMPLES", "1"))
 
 
 def examples(number: int, *, steps: int = 50, shrink: bool = True) -> settings:
-    """Settings for so many examples, each of at most so many steps. No deadline: the machine may be busy.
+    """Return settings for `number` examples of at most `steps` steps. No deadline: the machine may be busy.
 
-    `shrink`: whether a smaller example would tell more than the one that failed; of a random seed it would not.
+    `shrink`: whether to search for a smaller failing example. For a random seed a smaller one tells no more.
     """
     return settings(
         max_examples=number * _FACTOR,

@@ -17,12 +17,12 @@ _WITH_STATUS = {"Pod", "PersistentVolumeClaim", "PersistentVolume", "Node"}
 
 
 class FakeApi:
-    """What `cloud.kube.Kube` is to those who ask.
+    """Stands in for `cloud.kube.Kube`.
 
     Attributes:
-        failures: by verb, what the next calls raise instead.
+        failures: by verb, the errors of the next calls.
         asked: each call as verb and object.
-        horizon: versions before this one are forgotten: to go on from there is Gone.
+        horizon: versions before this one are forgotten: a watch from there gets Gone.
     """
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class FakeApi:
         self._happened = asyncio.Event()
         self._watches_to_end = 0
 
-    # ---- what a test does --------------------------------------------------------------------------------------------
+    # ---- called by a test --------------------------------------------------------------------------------------------
 
     def put(self, body: Body) -> Body:
         """Create or change an object."""
@@ -55,18 +55,18 @@ class FakeApi:
         self.tell("DELETED", kind, {**gone, "metadata": metadata})
 
     def bookmark(self, kind: str) -> None:
-        """Tell the watches of a kind where they are."""
+        """Send the watches of a kind a bookmark."""
         self._version += 1
         self.tell("BOOKMARK", kind, {"metadata": {"resourceVersion": str(self._version)}})
 
     def tell(self, what: str, kind: str, body: Body) -> None:
-        """Something happens to an object."""
+        """Send an event about an object."""
         assert kind in RESOURCES
         self._events[kind].append((self._version, what, body))
         self._wake()
 
     def forget(self) -> None:
-        """Forget everything that happened up to now."""
+        """Forget all events so far."""
         self.horizon = self._version
 
     def cut(self) -> None:
@@ -74,7 +74,7 @@ class FakeApi:
         self._watches_to_end += 1
         self._wake()
 
-    # ---- what is asked of it -----------------------------------------------------------------------------------------
+    # ---- Kube's methods ----------------------------------------------------------------------------------------------
 
     async def list(self, resource: Resource, *, limit: int, more: str = "") -> Page:
         self.asked.append(f"list {resource.plural} {limit}")
@@ -119,7 +119,7 @@ class FakeApi:
         return self.put(placed)
 
     async def create_of(self, resource: Resource, name: str, subresource: str, body: Body, namespace: str = "") -> Body:
-        """A token of a ServiceAccount that is there, each another one."""
+        """Create a token of an existing ServiceAccount, each time another one."""
         self.asked.append(f"create {resource.plural} {name} {subresource}")
         await self._fail("create")
         self._find("create", resource, name, namespace)
@@ -136,7 +136,7 @@ class FakeApi:
             if change.get("metadata", {}).get(field, found["metadata"][field]) != found["metadata"][field]:
                 raise KubeError("patch", 409, "Conflict", f"its {field} is another one")
         merged = _merged(found, change)
-        if resource.kind in _WITH_STATUS:  # each half is changed by its own path alone
+        if resource.kind in _WITH_STATUS:  # each half has a path of its own
             status = (merged if subresource else found).get("status")
             half = found if subresource else merged
             merged = {**{name: part for name, part in half.items() if name != "status"}}

@@ -1,7 +1,7 @@
-"""A death at a fault point: one pod's whole life on an edge node whose agent is killed at a named point of it.
+"""A death at a fault point: the whole life of one pod on an edge node whose agent is killed at a named point of it.
 
-Whatever the point, the agent's next life brings the node to where it should be, the vendor was never asked twice at a
-time, nor otherwise than before, nor again for what had been written down as done, and the data is unharmed.
+At every point, the agent's next life must reach the wanted state. The vendor must never get two calls at a time, calls
+in another order, or a call for a step recorded as done. The data must be unharmed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ FILESYSTEM = [
         "before-intent", "after-intent", "before-call", "after-call", "before-clean", "after-target",
         "after-data-removed", "after-clean", "before-result", "after-result")),
 ]  # fmt: skip
-"""The points that a filesystem volume comes by, with an fsGroup."""
+"""The points of a filesystem volume with an fsGroup."""
 
 BLOCK = [
     *(f"stage.{point}" for point in ("before-dir", "before-data", "after-data", "after-dir", "after-call")),
@@ -49,26 +49,26 @@ BLOCK = [
     *(f"unstage.{point}" for point in (
         "before-call", "after-call", "before-clean", "after-target", "after-data-removed", "after-clean")),
 ]  # fmt: skip
-"""The points where a block volume is something else than a filesystem volume."""
+"""The points at which a block volume differs from a filesystem volume."""
 
 GROWING = [
     "expand.before-intent", "expand.after-intent", "expand.before-call", "expand.after-call", "expand.before-result",
     "expand.after-result", "facts.before-claim", "facts.after-claim",
 ]  # fmt: skip
-"""The points that a volume comes by whose claim is smaller."""
+"""The points of a volume whose claim is smaller."""
 
 REFUSED_STAGE = ["stage.before-clean", "stage.after-target", "stage.after-data-removed"]
 REFUSED_PUBLISH = ["publish.before-clean", "publish.after-target", "publish.after-data-removed"]
 """The points after a driver's refusal."""
 
 LOOKS = ["stats.before-call", "stats.after-call", "health.before-call", "health.after-call"]
-"""The points that a published volume comes by each minute."""
+"""The points that a published volume passes each minute."""
 
 LEFTOVERS = ["leftovers.before-clean", "leftovers.after-target", "leftovers.after-data-removed"]
-"""The points where directories are removed that no volume accounts for."""
+"""The points at which directories are removed that belong to no volume."""
 
 ALL = {*FILESYSTEM, *BLOCK, *GROWING, *REFUSED_STAGE, *REFUSED_PUBLISH, *LOOKS, *LEFTOVERS}
-"""Each of these is a test's."""
+"""Each of these has a test."""
 
 _TEXT = "written by the pod\n"
 
@@ -77,20 +77,20 @@ _CALLS = {
     "publish": {"NodePublishVolume"},
     "unpublish": {"NodeUnpublishVolume"},
     "unstage": {"NodeUnstageVolume"},
-    # A volume that has to grow is published only when it has grown: until then it is uncertain, and published again.
+    # A volume that must grow is published only when it has grown: until then it is uncertain, and published again.
     "expand": {"NodeExpandVolume", "NodePublishVolume"},
     "facts": {"NodeExpandVolume", "NodePublishVolume"},
 }
-"""What a death in a step may have made twice."""
+"""The calls that a death in a step may have repeated."""
 
 _OWN = {step: {f"Node{step.capitalize()}Volume"} for step in _CALLS}
 
 _RECORDED = ("before-intent", "after-result")
-"""Here the step was written down as done, or had not begun: its own call is made once."""
+"""At these points the step was recorded as done, or had not begun: its own call is made once."""
 
 
 def some_always(points: Sequence[str]) -> list[Any]:
-    """The points as parameters: one in ten for every run, the others for those of slow tests, as CI's is."""
+    """Return the points as parameters: one in ten for every run, the others for slow runs, such as CI's."""
     return [
         point if number % 10 == 0 else pytest.param(point, marks=pytest.mark.slow)
         for number, point in enumerate(points)
@@ -100,13 +100,13 @@ def some_always(points: Sequence[str]) -> list[Any]:
 def live_through(
     node: EdgeNode, point: str, *, block: bool = False, grow: bool = False, refuses: str = "", **spec: Any
 ) -> None:
-    """Let a pod come and go with an agent that dies at the point, and check what that left.
+    """Run a pod's life with an agent that dies at the point, and check the result.
 
     Args:
         node: its agent runs.
-        point: where the agent dies.
-        block: whether the volume is used as a device.
-        grow: whether the claim is smaller than its volume, so that the node has to expand it.
+        point: the agent's fault point.
+        block: the volume is used as a device.
+        grow: the claim is smaller than its volume, so that the node has to expand it.
         refuses: a method that the driver answers with INTERNAL until the agent has died.
         spec: further fields of the pod.
     """
@@ -145,13 +145,13 @@ def live_through(
 
 
 def dies_before(node: EdgeNode, look: Callable[[], object]) -> bool:
-    """Whether the agent died before something came about. If so it lives again, without the fault point.
+    """Return whether the agent died before `look` was true. If so, it is started again without the fault point.
 
-    From then on the driver does as it is asked.
+    From then on the driver works.
 
     Args:
         node: its agent runs.
-        look: is true only while the agent answers: a dying process looks like a running one for a moment.
+        look: true only while the agent answers: a dying process looks like a running one for a moment.
     """
     wait_for(
         lambda: not node.agent.process.running or look(),

@@ -1,4 +1,4 @@
-"""Leftovers: mounts and loop devices below a directory of the tests' own, which outlive every process."""
+"""Leftovers: mounts and loop devices below a directory of the tests, which outlive every process."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def clear(directory: Path) -> None:
-    """Unmount what is mounted below a directory, the last one first, and detach the loop devices of files below it."""
+    """Unmount everything below a directory, the last mount first, and detach the loop devices of files below it."""
     for point in reversed(mounts_below(directory)):
         subprocess.run(["umount", "--no-canonicalize", "--lazy", point], check=False, capture_output=True)
     for device in loops_below(directory):
@@ -15,14 +15,14 @@ def clear(directory: Path) -> None:
 
 
 def mounts_below(directory: Path) -> list[str]:
-    """The mount points below a directory, or it, the one mounted last at the end."""
+    """Return the mount points at and below a directory, the last mount at the end."""
     lines = Path("/proc/self/mountinfo").read_text().splitlines()
     points = [line.split()[4].encode().decode("unicode_escape") for line in lines]
     return [point for point in points if Path(point).is_relative_to(directory)]
 
 
 def loops_below(directory: Path) -> list[Path]:
-    """The loop devices of files below a directory."""
+    """Return the loop devices of files below a directory."""
     found = []
     for file in Path("/sys/block").glob("loop*/loop/backing_file"):
         try:

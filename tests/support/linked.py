@@ -1,4 +1,4 @@
-"""Two links in memory: a hub's and a peer's, with no socket between them. Needs a running loop and no network."""
+"""Two links in memory, a hub's and a peer's, without a socket. Needs a running loop and no network."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -13,11 +13,11 @@ from common.version import introduce
 
 
 class Peer:
-    """A `LinkHandler` that lets everybody in, serves streams as it is told, and remembers its links' ends.
+    """A `LinkHandler` that accepts every peer, serves streams as a test says, and records the ends of links.
 
     Attributes:
         ends: reason and message of each link that ended.
-        drains: what peers said when they began to drain.
+        drains: the messages of peers that began to drain.
     """
 
     origin = Origin.EDGE
@@ -29,32 +29,32 @@ class Peer:
         self._accepts = accepts
 
     def greeted(self, link: Link) -> None:
-        """Let it in, if this end was dialled."""
+        """Accept the peer, if this end was dialled."""
         if self._accepts:
             link.accept()
 
     async def serve(self, stream: Stream) -> None:
-        """As told; else OK at once."""
+        """Run the test's `serve`; else answer OK at once."""
         if self._serve is None:
             stream.end(Status(Code.OK))
         else:
             await self._serve(stream)
 
     def draining(self, link: Link, message: str) -> None:
-        """Remember."""
+        """Record it."""
         self.drains.append(message)
 
     def refused(self, link: Link, reason: str, message: str) -> None:
-        """Remember."""
+        """Record it."""
         self.ends.append((reason, message))
 
     def closed(self, link: Link, reason: str, message: str) -> None:
-        """Remember."""
+        """Record it."""
         self.ends.append((reason, message))
 
 
 class _Wire:
-    """One end's `Writer`: moves what its link has to the other link, in a later turn of the loop."""
+    """One end's `Writer`: moves its link's bytes to the other link, in a later turn of the loop."""
 
     def __init__(self) -> None:
         self.link: Link
@@ -63,7 +63,7 @@ class _Wire:
         self._cut = False
 
     def flush(self) -> None:
-        """Move it soon."""
+        """Move the bytes soon."""
         if not self._scheduled:
             self._scheduled = True
             self.link.loop.call_soon(self._move)
@@ -71,7 +71,7 @@ class _Wire:
     flush_soon = flush_later = flush
 
     def cut(self) -> None:
-        """Both ends notice that the other one is gone."""
+        """Tell both ends that the other one is gone."""
         self._cut = True
         self.link.lost("the cable was cut")
 
@@ -92,7 +92,7 @@ def link_pair(
     limits: Limits | None = None,
     identity: Any = None,
 ) -> tuple[Link, Link]:
-    """The hub's link and the peer's, about to greet each other; `settle()` lets them."""
+    """Return the hub's link and the peer's, before their greeting."""
     loop = asyncio.get_running_loop()
     limits = limits or Limits()
     wires = (_Wire(), _Wire())
@@ -107,7 +107,7 @@ def link_pair(
 
 
 def cut(*links: Link) -> None:
-    """Cut the cable."""
+    """Cut the connection."""
     for link in links:
         assert isinstance(link.writer, _Wire)
         link.writer.cut()

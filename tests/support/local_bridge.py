@@ -1,9 +1,9 @@
-"""A local bridge: hub, agent and proxy driver in this process, on real sockets, for tests that look or reach inside.
+"""A local bridge: hub, agent and proxy driver in this process, on real sockets, for tests that look inside.
 
     async with LocalBridge(short_dir, vendor.socket) as bridge:
         assert (await bridge.call("GetCapacity")).ok
 
-Both hops go through a lab link each, so that they can be cut.
+Each of the two hops has a lab link, so that a test can cut it.
 """
 
 import asyncio
@@ -12,14 +12,12 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Self
 
+from cli.process_options import DRIVER_OPTIONS, EDGE_OPTIONS, HUB_OPTIONS
 from cloud import csi_proxy_driver, uds_hub
-from cloud.driver_settings import DriverSettings
-from cloud.hub_settings import HubSettings
 from common.relay.client import Channel
 from common.relay.errors import VendorConnectionError
 from common.status import Status
 from edge import agent
-from edge.settings import AgentSettings
 from tests.lab.link import Link
 from tests.support.answers import path_of
 from tests.support.ports import free_ports
@@ -28,7 +26,7 @@ _WAIT_S = 0.005
 
 
 class LocalBridge:
-    """All three processes' `run` as tasks of this loop.
+    """Runs all three processes' `run` as tasks of this loop.
 
     Attributes:
         links: between agent and hub, and between proxy driver and hub.
@@ -44,7 +42,7 @@ class LocalBridge:
         self.links: list[Link] = []
 
     async def call(self, method: str, request: bytes = b"", *, timeout_s: float | None = None) -> Status:
-        """How a call of a sidecar's ends.
+        """Return the status of a sidecar's call.
 
         Raises:
             VendorConnectionError: the proxy driver could not be reached.
@@ -53,7 +51,7 @@ class LocalBridge:
         return status
 
     async def wait_routed(self) -> None:
-        """Wait until a call is answered by the vendor."""
+        """Wait until the vendor answers a call."""
         while True:
             with contextlib.suppress(VendorConnectionError):
                 if (await self.call("GetCapacity")).ok:
@@ -61,7 +59,7 @@ class LocalBridge:
             await asyncio.sleep(_WAIT_S)
 
     async def cut(self) -> None:
-        """Cut both links and heal them."""
+        """Cut both links and repair them."""
         for link in self.links:
             await link.cut()
             link.heal()
@@ -69,7 +67,7 @@ class LocalBridge:
     async def __aenter__(self) -> Self:
         (port,) = free_ports(1)
         uds, states = self._directory / "hub.sock", self._directory / "state"
-        hub = HubSettings.from_texts(
+        hub = HUB_OPTIONS.read(
             {
                 "uds": f"unix://{uds}",
                 "listen": f"127.0.0.1:{port}",
@@ -82,7 +80,7 @@ class LocalBridge:
             await asyncio.sleep(_WAIT_S)
         for to, listen in ((f"127.0.0.1:{port}", "127.0.0.1:0"), (f"unix://{uds}", f"unix://{self._directory}/l.sock")):
             self.links.append(await self._stack.enter_async_context(Link(to=to, listen=listen)))
-        edge = AgentSettings.from_texts(
+        edge = EDGE_OPTIONS.read(
             {
                 "node": "n1",
                 "hub": f"ws://{self.links[0].address}",
@@ -93,7 +91,7 @@ class LocalBridge:
                 "status": f"unix://{self._directory / 'edge.sock'}",
             }
         )
-        proxy = DriverSettings.from_texts(
+        proxy = DRIVER_OPTIONS.read(
             {
                 "drivername": self._driver,
                 "endpoint": f"unix://{self._socket}",

@@ -1,12 +1,14 @@
-"""A machine that can be switched off: a mount namespace of its own, and with each boot another one.
+"""A machine that can be switched off: a mount namespace of its own, and a new one with each boot.
+
+A test uses it so:
 
     machine = Machine(directory, logs)
     machine.boot()
-    machine.inside(["mount", ...])      # the command that runs there
-    machine.seen(path).read_text()      # what lies there, as its processes see it
-    machine.power_off()                 # every mount made in it is gone, and so are the loop devices given
+    machine.inside(["mount", ...])      # a command that runs there
+    machine.seen(path).read_text()      # its file
+    machine.power_off()                 # unmounts all
 
-Processes that run in it have to be killed before it is switched off: the kernel unmounts everything with the last one.
+Kill the processes in it before switching it off: the kernel unmounts everything when the last one ends.
 """
 
 from __future__ import annotations
@@ -27,15 +29,15 @@ _HOLD = 'mount --bind "$0" "$1" && exec sleep infinity'
 
 
 class Machine:
-    """See the module."""
+    """The machine."""
 
     def __init__(self, directory: Path, logs: Path, *, shares: bool = False) -> None:
-        """A machine that is off.
+        """Make a machine that is off.
 
         Args:
-            directory: for what it needs itself.
+            directory: for its own files.
             logs: for its log.
-            shares: whether mounts made in it come to mount namespaces that begin in it.
+            shares: mounts made in it appear in mount namespaces that begin in it.
         """
         self._directory = directory
         self._propagation = "shared" if shares else "private"
@@ -47,7 +49,7 @@ class Machine:
         return self._holder.running
 
     def boot(self) -> None:
-        """Begin a new life: the mounts are the test's own, the boot's id is a new one."""
+        """Start a new boot: the mounts are the test's own, the boot id is new."""
         boot_id = self._directory / "boot_id"
         boot_id.write_text(f"{uuid.uuid4()}\n")
         words = ["unshare", "--mount", "--propagation", self._propagation, "--", "sh", "-c", _HOLD]
@@ -56,20 +58,20 @@ class Machine:
         self._holder.wait_until(lambda: f" {_BOOT_ID} " in self._mountinfo(), what="own mount namespace")
 
     def inside(self, command: Sequence[object]) -> list[str]:
-        """A command as it has to be started to run in it, in this life."""
+        """Return the command that runs `command` in it, in this boot."""
         return ["nsenter", f"--mount=/proc/{self._holder.pid}/ns/mnt", "--", *(str(word) for word in command)]
 
     def seen(self, path: Path) -> Path:
-        """Where the test finds what is at a path there."""
+        """Return the path at which the test sees one of its paths."""
         return Path(f"/proc/{self._holder.pid}/root{path}")
 
     def mounts(self, below: Path) -> list[str]:
-        """The mount points below a directory."""
+        """Return the mount points below a directory."""
         lines = self._mountinfo().splitlines()
         return [path for line in lines if (path := line.split(" ")[4]).startswith(f"{below}/")]
 
     def power_off(self, loops: Sequence[str | Path] = ()) -> None:
-        """End it, and detach the loop devices that no reboot would leave."""
+        """Switch it off, which removes its mounts, and detach the loop devices that a reboot would not leave."""
         self._holder.kill()
         for device in loops:
             subprocess.run(["losetup", "--detach", str(device)], check=True)

@@ -1,6 +1,6 @@
-"""What a test needs of its machine: a reason to skip it reads "needs X: how to get it", and the run's end counts them.
+"""The needs of tests: a reason to skip reads "needs X: how to get it", and the end of the run counts the reasons.
 
-`tests/conftest.py` fails a skipped test of a required run (`CSI_BRIDGE_REQUIRE_PEERS=1`) if its need can be installed.
+In a required run (`CSI_BRIDGE_REQUIRE_PEERS=1`) `tests/conftest.py` fails a skipped test whose need can be installed.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ _ONE_PEER = re.compile(r"^needs \S+, a peer that is not built: .*")
 
 
 def program(name: str) -> str:
-    """The reason of a test that misses a program; empty if it is here."""
+    """Return the reason of a test that lacks a program; empty if it is here."""
     return "" if shutil.which(name) else f"needs {name}: apt-get install {PACKAGES[name]}"
 
 
 def root() -> str:
-    """The reason of a test that misses root's rights; empty if this is root."""
+    """Return the reason of a test that lacks root's rights; empty if this is root."""
     return "" if os.geteuid() == 0 else ROOT
 
 
 def capability(number: int, name: str) -> str:
-    """The reason of a test that misses a Linux capability (capabilities(7)); empty if this process has it."""
+    """Return the reason of a test that lacks a Linux capability (capabilities(7)); empty if this process has it."""
     if has_capability(number):
         return ""
     return ROOT if os.geteuid() else f"needs {name}, which this root has not"
@@ -59,27 +59,27 @@ def has_capability(number: int) -> bool:
 
 
 def loop_devices() -> str:
-    """The reason of a test that misses loop devices; empty if they are here."""
+    """Return the reason of a test that lacks loop devices; empty if they are here."""
     return "" if Path("/dev/loop-control").exists() else "needs loop devices"
 
 
 def kernel_xfs() -> str:
-    """The reason of a test that misses xfs in the kernel; empty if it is here."""
+    """Return the reason of a test that lacks xfs in the kernel; empty if it is here."""
     return "" if "xfs" in Path("/proc/filesystems").read_text() else XFS
 
 
 def peer(name: str) -> str:
-    """The reason of a test that misses a peer."""
+    """Return the reason of a test that lacks a peer."""
     return f"needs {name}, a peer that is not built: make peers"
 
 
 def on_path(name: str) -> str:
-    """The reason of a test that misses a peer that no module proxy serves."""
+    """Return the reason of a test that lacks a peer that no module proxy serves."""
     return f"needs {name} on PATH: install it by hand, no Go module proxy serves it"
 
 
 def skip_without(*reasons: str) -> pytest.MarkDecorator:
-    """Skips a test for the first of these reasons that is not empty."""
+    """Return a mark that skips a test for the first of these reasons that is not empty."""
     reason = next(filter(None, reasons), "")
     return pytest.mark.skipif(bool(reason), reason=reason)
 
@@ -90,7 +90,7 @@ def is_installable(reason: str) -> bool:
 
 
 def summary(reasons: Sequence[str]) -> list[str]:
-    """Lines that count the reasons of all skipped tests, the most frequent first."""
+    """Return lines that count the reasons of all skipped tests, the most frequent first."""
     counts: dict[str, int] = {}
     for each in reasons:
         group = _ONE_PEER.sub(PEER, each)

@@ -1,4 +1,4 @@
-"""A driver's node service in this process: it notes its calls, and does or refuses what a test wants."""
+"""A driver's node service in this process. It records its calls, and works or fails as a test says."""
 
 import errno
 from collections.abc import Callable
@@ -16,8 +16,8 @@ class ScriptedDriver:
     """A node driver whose targets are plain directories and files.
 
     Attributes:
-        answers: what a method answers instead of doing its work: a code with its text, or an error to raise.
-        meanwhile: called during a method, with its request: what lies on disk then can be looked at.
+        answers: answers of methods that shall not work: a code with its text, or an error to raise.
+        meanwhile: called during a method with its request, to look at the disk at that moment.
         calls: the methods and requests, in order.
         broken: methods that answer OK and do nothing.
     """
@@ -32,7 +32,7 @@ class ScriptedDriver:
     broken: set[str] = field(default_factory=set)
 
     async def call(self, method: str, request: bytes, *, timeout_s: float) -> tuple[Status, bytes | None]:
-        """Note the call, and answer as told."""
+        """Record the call, and answer it."""
         assert timeout_s > 0
         name = method.rpartition("/")[2]
         message: Any = METHODS[method].request.FromString(request)
@@ -65,13 +65,13 @@ class ScriptedDriver:
 
     @property
     def methods(self) -> list[str]:
-        """The names of the methods called, without `Node` and `Volume`."""
+        """The names of the called methods, without `Node` and `Volume`."""
         return [name.removeprefix("Node").removesuffix("Volume") for name, _ in self.calls]
 
     def last(self, method: str) -> Any:
-        """The last request of a method."""
+        """Return the last request of a method."""
         return next(request for name, request in reversed(self.calls) if name == method)
 
 
 NO_ANSWER = CallTimeout("driver d.csi")
-"""What a call ends with when its time is up."""
+"""The error of a call whose time is up."""

@@ -1,11 +1,11 @@
-"""A nursery: brings up a vendor's driver as a process of its own within milliseconds, to be killed, again and again.
+"""A nursery: starts a vendor's driver as a process of its own within milliseconds, again and again.
 
     with Nursery(directory / "vendor.sock") as nursery:
         nursery.start()
         nursery.kill()
 
-A process that has everything imported forks one child per life, before it has made anything of gRPC's. A child's
-driver answers CreateVolume after a moment that differs from call to call, with success or with a word of its own.
+A process that has imported everything, but has not used gRPC yet, forks one child per life. A child's driver answers
+CreateVolume after a delay that differs from call to call, with success or with an error of its own.
 """
 
 import ctypes
@@ -23,7 +23,7 @@ from tests.support.answers import Identity, answer_of
 from tests.support.vendor import Refusal, Vendor, VendorCall
 
 ITS_WORDS = "the driver's own words"
-"""What a child's refusals say: whatever says something else was not sent by the driver."""
+"""The text of a child's errors. Any other text was not sent by the driver."""
 
 ITS_CODES = (Code.ALREADY_EXISTS, Code.INTERNAL, Code.RESOURCE_EXHAUSTED, Code.OUT_OF_RANGE)
 
@@ -33,7 +33,7 @@ _ROOT = Path(__file__).parents[2]
 
 
 class Nursery:
-    """A driver's lives, one after the other, on one socket path."""
+    """Successive lives of a driver on one socket path."""
 
     def __init__(self, socket: Path) -> None:
         self.socket = socket
@@ -41,7 +41,7 @@ class Nursery:
         self._mother: subprocess.Popen[str] | None = None
 
     def start(self) -> None:
-        """Bring up the next life; it listens when this returns."""
+        """Start the next life; it listens when this returns."""
         assert self._mother is not None
         assert self._mother.stdin is not None
         assert self._mother.stdout is not None
@@ -92,7 +92,7 @@ def _main() -> None:
         if os.fork() == 0:
             random.seed()
             _live(Path(line.strip()))
-    # The end of the test: what it forgot to kill dies with this process.
+    # When the test ends, children that it did not kill die with this process.
 
 
 if __name__ == "__main__":

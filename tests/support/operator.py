@@ -1,4 +1,4 @@
-"""An operator: asks a hub for its state over its UNIX socket, as `csi-bridge status` does, or runs a command."""
+"""An operator: reads a hub's state over its UNIX socket, as `csi-bridge status` does, or runs a command."""
 
 import asyncio
 import subprocess
@@ -13,7 +13,7 @@ from tests.support.transports import transports_closed
 
 
 def hub_state(uds: Path) -> dict[str, Any]:
-    """The hub's state: its nodes and the proxy drivers that are connected."""
+    """Return the hub's state: its nodes and the connected proxy drivers."""
 
     async def asked() -> dict[str, Any]:
         state = await ask(Endpoint(f"unix://{uds}", path=uds), limits=Limits())
@@ -24,7 +24,7 @@ def hub_state(uds: Path) -> dict[str, Any]:
 
 
 def node_state(uds: Path, node: str) -> dict[str, Any]:
-    """What the hub says of one node."""
+    """Return the hub's state of one node."""
     (found,) = (state for state in hub_state(uds)["nodes"] if state["node"] == node)
     return dict(found)
 

@@ -1,11 +1,11 @@
-"""Another user: runs the real command under a user id of its own. Only root can."""
+"""Another user: runs the real command under another user id. Only root can."""
 
 import sys
 
 NOBODY_ELSE = 12345
-"""A user id that no account has."""
+"""A user id without an account."""
 
-# The modules come before the change: where they are installed another user may not be able to read them.
+# Imported before the change: another user may not be able to read the installed modules.
 _PROGRAM = """
 import os, sys
 from cli import main, process, status
@@ -17,5 +17,5 @@ main.main()
 
 
 def as_user(uid: int) -> list[str]:
-    """What to write instead of `csi-bridge`, for `driver` and `status`."""
+    """Return the command that replaces `csi-bridge`, for `driver` and `status`."""
     return [sys.executable, "-c", _PROGRAM, str(uid)]

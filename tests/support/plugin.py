@@ -1,5 +1,6 @@
-"""A plugin of a kubelet, in this process, on a real gRPC server: it says what a test wants it to say, and keeps what it
-is told.
+"""A kubelet's plugin, in this process, on a real gRPC server, with the answers that a test sets.
+
+It records the notifications that it gets.
 
     with Plugin(directory / "d-reg.sock", name="d.test", endpoint=vendor.socket) as plugin:
         assert plugin.wait_told().plugin_registered
@@ -22,12 +23,12 @@ class Plugin(grpc.GenericRpcHandler):
     """A registration socket.
 
     Attributes:
-        socket: where it listens.
-        info: its answer to GetInfo; None: it lets the question hang.
-        refusal: a text that it answers GetInfo with, with INTERNAL; empty: it answers `info`.
-        confirms: whether it takes what it is told; else it answers UNAVAILABLE.
-        told: what it was told of its registration.
-        asked: how often it was asked for its info.
+        socket: the path of the socket.
+        info: its answer to GetInfo; None: the call hangs.
+        refusal: the text of an INTERNAL error for GetInfo; empty: it answers `info`.
+        confirms: it accepts notifications; False: it answers UNAVAILABLE.
+        told: the notifications about its registration.
+        asked: the number of GetInfo calls.
     """
 
     def __init__(
@@ -51,12 +52,12 @@ class Plugin(grpc.GenericRpcHandler):
         self._server: grpc.Server | None = None
 
     def wait_told(self, number: int = 1) -> RegistrationStatus:
-        """The `number`th word on its registration, as soon as it is there."""
+        """Wait for the `number`th notification about its registration, and return it."""
         wait_for(lambda: len(self.told) >= number, what=f"word {number} on the registration of {self.socket}")
         return self.told[number - 1]
 
     def start(self) -> None:
-        """Listen, in the place of whatever is there."""
+        """Listen; replaces a file at the path."""
         self.socket.unlink(missing_ok=True)
         self._server = grpc.server(ThreadPoolExecutor(8))
         self._server.add_generic_rpc_handlers((self,))
@@ -86,7 +87,7 @@ class Plugin(grpc.GenericRpcHandler):
         self.stop()
 
     def service(self, details: grpc.HandlerCallDetails) -> "grpc.RpcMethodHandler[bytes, bytes] | None":
-        """Find who answers a method."""
+        """Return the handler of a method."""
         methods = {f"{SERVICE}/GetInfo": self._get_info, f"{SERVICE}/NotifyRegistrationStatus": self._notify}
         method = methods.get(details.method)
         return grpc.unary_unary_rpc_method_handler(method) if method is not None else None

@@ -1,4 +1,4 @@
-"""A process that takes one volume up or down with the real plugin, so that it can be killed on its way."""
+"""A process that publishes or unpublishes one volume with the real plugin, so that a test can kill it on its way."""
 
 import asyncio
 import json
@@ -12,7 +12,7 @@ from tests.support.socket_driver import SocketDriver
 
 
 async def take(order: dict[str, str]) -> None:
-    """Do what the order says: `up` or `down`, of a volume `block` or not, with the driver at `socket`."""
+    """Do the order: `up` or `down`, for a volume `block` or not, with the driver at `socket`."""
     driver = SocketDriver(order["driver"], Path(order["socket"]), 1)
     plugin = VolumePlugin(Path(order["root"]), "n1", {order["driver"]: driver}.get)
     block = order["mode"] == "block"

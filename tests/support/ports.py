@@ -1,4 +1,4 @@
-"""Free TCP ports on loopback, for processes that are told where to listen."""
+"""Free TCP ports on loopback, for processes that get their port from a test."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# Below Linux' range for outgoing connections, which could take a port between our look and the peer's bind.
+# Below Linux' range for outgoing connections, which could take a port between the check and the peer's bind.
 _FIRST, _WORKERS, _EACH = 20_000, 8, 1_500
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on at this moment, and that were given to nobody before."""
+    """Return ports that no process listens on now, and that were not returned before."""
     return list(itertools.islice(filter(_is_free, _ports), count))
 
 
 def _own_ports() -> Iterator[int]:
-    """The ports of this worker of xdist's, again and again, from anywhere: there may be another run beside this one."""
+    """Yield this xdist worker's ports for ever, from a random start: another run may use the same ones."""
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % _WORKERS
     own = range(_FIRST + worker * _EACH, _FIRST + (worker + 1) * _EACH)
     start = random.randrange(_EACH)

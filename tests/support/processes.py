@@ -26,14 +26,14 @@ _STOP_LIMIT_S = 10.0
 
 
 class ProcessDiedError(AssertionError):
-    """A process ended while it was waited for; the message has its exit status and the end of its log."""
+    """A process ended while a test waited for it; the message has its exit status and the end of its log."""
 
 
 class Process:
     """One process and the log file of all its lives.
 
     Args:
-        name: what errors call it.
+        name: its name in errors.
         command: program and arguments, paths among them.
         log: the file that standard output and standard error are appended to.
         environment: the whole environment; None: the test run's own.
@@ -46,7 +46,7 @@ class Process:
         self.command = [str(word) for word in command]
         self.log = log
         self.environment = environment
-        """Of its next life."""
+        """The environment of its next life."""
         self._popen: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -66,7 +66,7 @@ class Process:
 
     @property
     def pid(self) -> int:
-        """The process id of the life that was started last."""
+        """The process id of its latest life."""
         return self._started.pid
 
     @property
@@ -80,24 +80,24 @@ class Process:
         return self._started.poll()
 
     def output(self) -> str:
-        """All it has written, in all its lives."""
+        """Return all its output, of all its lives."""
         return self.log.read_text(errors="replace") if self.log.exists() else ""
 
     def lines(self) -> list[str]:
-        """The lines of that which are whole: the last one may just be written."""
+        """Return the complete lines of its output; the last one may be incomplete."""
         return self.output().rpartition("\n")[0].splitlines()
 
     def log_tail(self) -> str:
-        """The last lines it has written, under a heading."""
+        """Return the last lines of its output, under a heading."""
         lines = self.output().splitlines()[-_TAIL_LINES:]
         return "\n".join([f"--- the end of {self.name}'s log ({self.log}) ---", *lines])
 
     def wait_until(self, ready: Callable[[], bool], *, what: str = "answer", timeout_s: float = 30.0) -> None:
-        """Wait for a sign of life.
+        """Wait until `ready` is true.
 
         Raises:
-            ProcessDiedError: it ended instead.
-            NeverCameError: it runs, but the sign did not come.
+            ProcessDiedError: it ended first.
+            NeverCameError: it runs, but did not become ready.
         """
 
         def look() -> bool:
@@ -109,7 +109,7 @@ class Process:
         wait_for(look, what=f"{what} of {self.name}", timeout_s=timeout_s, instead=self.log_tail)
 
     def wait_exit(self, *, timeout_s: float = 30.0) -> int:
-        """The exit status of a process that ends by itself."""
+        """Return the exit status of a process that ends by itself."""
         try:
             return self._started.wait(timeout_s)
         except subprocess.TimeoutExpired:
@@ -121,13 +121,13 @@ class Process:
             self._started.send_signal(number)
 
     def kill(self) -> None:
-        """End it at once (SIGKILL), with no chance to clean up."""
+        """End it at once (SIGKILL), without a clean-up."""
         self.signal(signal.SIGKILL)
         if self._popen is not None:
             self._popen.wait()
 
     def stop(self) -> None:
-        """Ask it to end (SIGTERM), and end it after 10 s if it does not."""
+        """Ask it to end (SIGTERM), and kill it after 10 s."""
         if self._popen is None:
             return
         self.signal(signal.SIGTERM)
@@ -179,7 +179,7 @@ class Supervisor:
             self._processes.pop().stop()
 
     def __enter__(self) -> Self:
-        """Nothing to do: processes are started one by one."""
+        """Start nothing; `start` starts the processes one by one."""
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -188,7 +188,7 @@ class Supervisor:
 
 
 def listens_on(address: Path | int) -> bool:
-    """Whether somebody accepts connections on this UNIX socket, or this TCP port of 127.0.0.1."""
+    """Whether a process accepts connections on this UNIX socket, or this TCP port of 127.0.0.1."""
     family = socket.AF_INET if isinstance(address, int) else socket.AF_UNIX
     with socket.socket(family) as probe:
         probe.settimeout(1.0)

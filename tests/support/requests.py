@@ -1,15 +1,15 @@
-"""A request: the CSI requests that the tests make over and over, with what the spec requires and no more."""
+"""The CSI requests that many tests make, with the fields that the spec requires and no more."""
 
 from common.csi import csi_pb2
 
 
 def create(name: str, **fields: object) -> csi_pb2.CreateVolumeRequest:
-    """A CreateVolume."""
+    """Return a CreateVolumeRequest."""
     return csi_pb2.CreateVolumeRequest(name=name, **fields)  # type: ignore[arg-type]  # passed on
 
 
 def create_of_bytes(name: str, size: int) -> csi_pb2.CreateVolumeRequest:
-    """A CreateVolume that is exactly so many bytes long on the wire."""
+    """Return a CreateVolumeRequest of exactly `size` bytes on the wire."""
     request = create(name)
     filler = size - request.ByteSize()
     while request.ByteSize() != size:
@@ -19,5 +19,5 @@ def create_of_bytes(name: str, size: int) -> csi_pb2.CreateVolumeRequest:
 
 
 def delete(name: str) -> csi_pb2.DeleteVolumeRequest:
-    """A DeleteVolume of the volume that the test vendor makes under a name."""
+    """Return a DeleteVolumeRequest for the volume that the test vendor creates under a name."""
     return csi_pb2.DeleteVolumeRequest(volume_id=f"id-of-{name}")

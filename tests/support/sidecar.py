@@ -1,6 +1,7 @@
-"""A sidecar: a client of csi.sock as the stock ones are, on a real gRPC library with its default limits.
+"""A sidecar: a client of csi.sock like the stock ones, on a real gRPC library with its default limits.
 
-Of a call it tells what a sidecar decides by: the code, the message, the answer. `Outcome.refusal` is the first two.
+An `Outcome` has the data on which a sidecar decides: the code, the message, the answer. `Outcome.refusal` is code and
+message.
 """
 
 import asyncio
@@ -18,18 +19,18 @@ from common.status import Code, Status
 from tests.support.answers import path_of
 
 PATIENCE_S = 30.0
-"""The deadline of a call that a test expects to be answered; only a failing test waits so long."""
+"""The deadline of a call that must be answered; only a failing test waits so long."""
 
 _OPTIONS = [
     ("grpc.default_authority", "localhost"),
-    # Without its own subchannel pool grpcio would hand out a connection that an earlier channel made.
+    # Without its own subchannel pool grpcio would reuse a connection of an earlier channel.
     ("grpc.use_local_subchannel_pool", 1),
 ]
 
 _QUICK = [
-    # csi-lib-utils waits a second between its dials (contract A.1); tests have less time.
+    # csi-lib-utils waits a second between its dials; tests have less time.
     ("grpc.initial_reconnect_backoff_ms", 100),
-    # How long a connection may take to be one: a busy machine needs more than a moment for a server's first frame.
+    # The limit of a connection attempt: a busy machine needs a while for a server's first frame.
     ("grpc.min_reconnect_backoff_ms", 5_000),
     ("grpc.max_reconnect_backoff_ms", 200),
 ]
@@ -37,13 +38,13 @@ _QUICK = [
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a call ended.
+    """The end of a call.
 
     Attributes:
         code: the status code.
         message: the status message.
-        answer: the response, or the last one of a stream; bytes for a method that csi.proto does not know.
-        count: how many responses there were.
+        answer: the response, or the last one of a stream; bytes for a method that csi.proto does not have.
+        count: the number of responses.
     """
 
     code: Code
@@ -58,22 +59,22 @@ class Outcome:
 
     @property
     def refusal(self) -> tuple[Code, str]:
-        """What a sidecar shows to the user."""
+        """The code and message that a sidecar shows to the user."""
         return self.code, self.message
 
 
 def refused(code: Code, message: str) -> tuple[Code, str]:
-    """An `Outcome.refusal` to compare with."""
+    """Return an `Outcome.refusal` to compare with."""
     return code, message
 
 
 def unavailable(message: str) -> tuple[Code, str]:
-    """The `Outcome.refusal` of a call that UNAVAILABLE ended, in these words."""
+    """Return the `Outcome.refusal` of a call that ended with UNAVAILABLE and this message."""
     return refused(Code.UNAVAILABLE, message)
 
 
 def link_lost(to: str) -> tuple[Code, str]:
-    """The `Outcome.refusal` of a call that was under way when the link to somebody was lost."""
+    """Return the `Outcome.refusal` of a call that was running when the link to `to` was lost."""
     return unavailable(
         f"the link to {to} was lost with the call under way; an operation that the call started may still be running, "
         f"and a retry joins it"
@@ -81,7 +82,7 @@ def link_lost(to: str) -> tuple[Code, str]:
 
 
 class Pending:
-    """A call under way."""
+    """A running call."""
 
     def __init__(self, call: Any) -> None:
         self._call = call
@@ -92,14 +93,14 @@ class Pending:
         return bool(self._call.done())
 
     def cancel(self) -> None:
-        """Give it up, as a sidecar that exits."""
+        """Cancel it, like a sidecar that exits."""
         self._call.cancel()
 
     def outcome(self, *, patience_s: float = PATIENCE_S) -> Outcome:
         """Wait for its end.
 
         Raises:
-            grpc.FutureTimeoutError: it did not come within `patience_s`.
+            grpc.FutureTimeoutError: it did not end within `patience_s`.
         """
         with contextlib.suppress(grpc.FutureCancelledError):
             self._call.exception(patience_s)
@@ -125,7 +126,7 @@ class Stream:
         return self._last
 
     def cancel(self) -> None:
-        """Give it up."""
+        """Cancel it."""
         self._call.cancel()
 
     def outcome(self) -> Outcome:
@@ -137,20 +138,21 @@ class Stream:
 
 
 class Sidecar:
-    """One connection to a csi.sock, kept as the stock sidecars keep theirs."""
+    """One connection to a csi.sock, kept open as by the stock sidecars."""
 
     def __init__(self, socket: Path, *, patient: bool = False) -> None:
-        """A connection that the first call makes.
+        """Prepare a connection; the first call makes it.
 
         Args:
-            socket: where.
-            patient: it has csi-lib-utils' patience (contract A.1), and the first call waits for it. The other one's
-                short back-off is also grpcio's limit for a connection attempt, which a busy machine can exceed.
+            socket: the path of csi.sock.
+            patient: it redials as csi-lib-utils does, every second, and the first call waits for the connection.
+                Otherwise the back-off is short. That is also grpcio's limit for a connection attempt, which a busy
+                machine can exceed.
         """
         self.socket = socket
         self._channel = grpc.insecure_channel(f"unix://{socket}", _OPTIONS if patient else [*_OPTIONS, *_QUICK])
         self._calls: set[Any] = set()
-        """Those under way: grpcio cancels a call that nobody holds."""
+        """Running calls: grpcio cancels a call without a reference."""
 
     def call(self, method: str, request: Message | bytes | None = None, *, timeout_s: float | None = None) -> Outcome:
         """Make a unary call and wait for its end."""
@@ -173,7 +175,7 @@ class Sidecar:
         return Stream(call(_request(path, request), timeout=2 * PATIENCE_S))
 
     def close(self) -> None:
-        """Close the connection; calls under way are cancelled."""
+        """Close the connection; running calls are cancelled."""
         self._channel.close()
 
     def __enter__(self) -> Self:
@@ -184,7 +186,7 @@ class Sidecar:
 
 
 def told_at_the_deadline(socket: Path, method: str, request: Message, *, timeout_s: float) -> Status:
-    """What the server says when a call's time is up. A gRPC library's client would not wait to hear it."""
+    """Return the server's status at a call's deadline. A gRPC library's client would not wait for it."""
 
     async def ask() -> Status:
         channel = Channel(socket, max_message_bytes=4 << 20)

@@ -1,4 +1,4 @@
-"""A driver's node service behind a socket, called by gRPC's own client."""
+"""A driver's node service behind a socket; gRPC's own client calls it."""
 
 import asyncio
 from pathlib import Path
@@ -19,7 +19,7 @@ class SocketDriver:
         self._socket = socket
 
     async def call(self, method: str, request: bytes, *, timeout_s: float) -> tuple[Status, bytes | None]:
-        """One call."""
+        """Make one call."""
 
         def ask() -> tuple[Status, bytes | None]:
             options = [("grpc.default_authority", "localhost"), ("grpc.use_local_subchannel_pool", 1)]

@@ -1,9 +1,11 @@
-"""A stranger: a client of the hub on a bare socket, which can break every rule: of TLS, HTTP, WebSocket and session.
+"""A stranger: a client of the hub on a bare socket, which can break every rule of TLS, HTTP, WebSocket and session.
 
-with Stranger(hub.address) as stranger:
-    stranger.upgrade()
-    stranger.frames(hello("edge", "n1"))
-    assert stranger.receive() == [...]
+A test uses it so:
+
+    with Stranger(hub.address) as stranger:
+        stranger.upgrade()
+        stranger.frames(hello("edge", "n1"))
+        assert stranger.receive() == [...]
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ class HungUp(Exception):
 
 
 def hello(role: str, name: str, **changes: object) -> Hello:
-    """A hello with limits as a peer would have them, but for `changes`."""
+    """Return a hello with a peer's usual limits; `changes` replaces fields."""
     usual = dataclasses.replace(
         introduce(role, name, instance="i-1", boot=1),
         max_message_bytes=4 << 20,
@@ -62,7 +64,7 @@ class Stranger:
     """One connection.
 
     Attributes:
-        address: who we are in the hub's log.
+        address: its address in the hub's log.
     """
 
     def __init__(self, to: str | Path, *, tls: ssl.SSLContext | None = None) -> None:
@@ -82,12 +84,12 @@ class Stranger:
     # -------------------- bytes --------------------
 
     def send(self, data: bytes) -> None:
-        """Send bytes as they are. A hub that has hung up is for `read_to_end()` to notice."""
+        """Send bytes. An error of a closed connection is left to `read_to_end()`."""
         with contextlib.suppress(ConnectionError):
             self._socket.sendall(data)
 
     def flood(self, data: bytes, *, most: int) -> int:
-        """Send until the hub hangs up, takes no more for a second, or has `most` bytes; returns how many it took."""
+        """Send until the hub hangs up, accepts no more for a second, or has `most` bytes; return the number sent."""
         sent = 0
         self._socket.settimeout(1.0)
         with contextlib.suppress(OSError):
@@ -97,7 +99,7 @@ class Stranger:
         return sent
 
     def read_to_end(self) -> bytes:
-        """All that comes before the hub hangs up."""
+        """Return all bytes until the hub hangs up."""
         found, self._buffer = self._buffer, b""
         with contextlib.suppress(ConnectionError):
             while data := self._socket.recv(65_536):
@@ -105,7 +107,7 @@ class Stranger:
         return found
 
     def peer_certificate(self) -> bytes:
-        """The hub's certificate (DER)."""
+        """Return the hub's certificate (DER)."""
         certificate: bytes | None = self._socket.getpeercert(binary_form=True)  # type: ignore[attr-defined]  # with TLS
         assert certificate is not None
         return certificate
@@ -113,7 +115,7 @@ class Stranger:
     # -------------------- WebSocket --------------------
 
     def upgrade(self, subprotocol: str = "csi-bridge") -> None:
-        """Become a WebSocket."""
+        """Make the WebSocket handshake."""
         self.send(upgrade_request(subprotocol))
         while b"\r\n\r\n" not in self._buffer:
             self._more()
@@ -131,7 +133,7 @@ class Stranger:
         self.websocket(b"".join(map(encode, frames)))
 
     def receive(self) -> list[Frame | UnknownFrame] | Closed:
-        """The session's frames in the next WebSocket message, or the WebSocket's close.
+        """Return the session's frames in the next WebSocket message, or the WebSocket's close.
 
         Raises:
             HungUp: the connection ended instead.
@@ -144,7 +146,7 @@ class Stranger:
                 return Closed(struct.unpack("!H", payload[:2])[0], payload[2:].decode())
 
     def all_frames(self) -> list[Frame | UnknownFrame]:
-        """All frames until the hub closes."""
+        """Return all frames until the hub closes."""
         found: list[Frame | UnknownFrame] = []
         with contextlib.suppress(HungUp):
             while isinstance(some := self.receive(), list):
@@ -152,13 +154,13 @@ class Stranger:
         return found
 
     def last_word(self) -> tuple[str, str]:
-        """Reason and message of the goodbye that comes last."""
+        """Return reason and message of the goodbye at the end."""
         goodbye = self.all_frames()[-1]
         assert isinstance(goodbye, Goodbye), goodbye
         return goodbye.reason, goodbye.message
 
     def greet(self, said: Hello) -> Hello:
-        """Upgrade, say hello, and be let in."""
+        """Upgrade, send a hello, and return the hub's hello."""
         self.upgrade()
         self.frames(said)
         answer = self.receive()
@@ -167,7 +169,7 @@ class Stranger:
         return answer[0]
 
     def report(self, node: str, driver: str, *, padding: int = 0) -> None:
-        """Tell of a driver that answers all that is asked of it, as an agent that has just been let in."""
+        """Report a driver that has answered every question, as a newly accepted agent does."""
         info = GetPluginInfoResponse(name=driver, vendor_version="1", manifest={"padding": "x" * padding})
         answers = {method: Answer(0) for method in REPORTED_METHODS}
         answers[GET_PLUGIN_INFO] = Answer(0, body=info.SerializeToString())
@@ -175,7 +177,7 @@ class Stranger:
         self.frames(Open(1, Kind.REPORT, Priority.CONTROL, "", "", "", "", 0), Chunk(1, 0, message))
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._socket.close()
 
     def __enter__(self) -> Self:
@@ -213,7 +215,7 @@ class Stranger:
 
 
 def websocket_frame(payload: bytes, *, opcode: int = BINARY, fin: bool = True, size: int | None = None) -> bytes:
-    """A client's WebSocket frame, masked with zeros; `size`: what it says of its length, where that is a lie."""
+    """Return a client's WebSocket frame, masked with zeros; `size` replaces its true length."""
     said = len(payload) if size is None else size
     head = bytes([opcode | (_FIN if fin else 0)])
     if said < 126:
@@ -226,7 +228,10 @@ def websocket_frame(payload: bytes, *, opcode: int = BINARY, fin: bool = True, s
 
 
 def upgrade_request(subprotocol: str = "csi-bridge", **changes: str) -> bytes:
-    """A WebSocket handshake; `changes`: other values of header fields, with underscores for dashes; empty: left out."""
+    """Return a WebSocket handshake.
+
+    `changes` replaces header fields, with underscores for dashes; an empty value removes the field.
+    """
     fields = {
         "Host": "hub",
         "Upgrade": "websocket",

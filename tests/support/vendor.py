@@ -1,12 +1,12 @@
-"""A vendor's CSI driver, in this process, on a real gRPC server, that does what a test tells it.
+"""A vendor's CSI driver, in this process, on a real gRPC server, that a test controls.
 
     with Vendor(directory / "vendor.sock") as vendor:
         gate = vendor.hold("CreateVolume")
-        ...  # start calls, wait for them with vendor.wait_for_call("CreateVolume")
+        ...  # start calls, and vendor.wait_for_call("CreateVolume")
         gate.set()
 
-A script gets the `VendorCall` and returns the response (a message, or bytes as they shall be sent), yields responses
-for a streaming method, or raises `Refusal`. What no script covers is answered as a working driver would.
+A script gets the `VendorCall`. It returns the response (a message, or raw bytes), yields responses for a streaming
+method, or raises `Refusal`. Methods without a script get the answers of a working driver.
 """
 
 import threading
@@ -25,7 +25,7 @@ from tests.support.answers import Identity, answer_of, path_of
 from tests.support.waiting import wait_for
 
 _THREADS = 400
-"""Above what the sidecars together hold in flight (contract A: 265); a thread is made when one is needed."""
+"""More than the calls that all sidecars together keep running (265); a thread is made when it is needed."""
 
 _UNLIMITED = -1
 
@@ -39,14 +39,14 @@ class Refusal(Exception):
 
 
 class VendorCall:
-    """A call as the driver sees it.
+    """A call at the driver.
 
     Attributes:
         method: its path.
         data: the request's bytes.
-        over: set when the caller cancelled, or its connection ended, or the call was answered.
-        answered: whether the script came to its end.
-        timeout_s: what the caller gave it, or None.
+        over: set when the caller has cancelled, its connection has ended, or the call was answered.
+        answered: whether the script has ended.
+        timeout_s: the caller's timeout in seconds, or None.
     """
 
     def __init__(self, method: str, data: bytes, context: grpc.ServicerContext) -> None:
@@ -64,11 +64,11 @@ class VendorCall:
 
     @property
     def cancelled(self) -> bool:
-        """Whether the caller was gone before the script had come to its end."""
+        """Whether the caller was gone before the script ended."""
         return self.over.is_set() and not self.answered
 
     def wait(self, event: threading.Event) -> None:
-        """Go on when a test says so (`Vendor.gate`)."""
+        """Wait until a test sets the event (`Vendor.gate`)."""
         event.wait()
 
 
@@ -80,9 +80,9 @@ class Vendor(grpc.GenericRpcHandler):
     """A driver on a UNIX socket.
 
     Attributes:
-        socket: where it listens.
-        identity: who it says it is; change it and restart the driver to have it asked again.
-        lacks: methods that it does not have: the gRPC library says UNIMPLEMENTED.
+        socket: the path of the socket.
+        identity: its answers about itself; after a change, restart the driver so that it is asked again.
+        lacks: missing methods, which the gRPC library answers with UNIMPLEMENTED.
     """
 
     def __init__(self, socket: Path, *, name: str = "vendor.test") -> None:
@@ -94,7 +94,7 @@ class Vendor(grpc.GenericRpcHandler):
         self._gates: list[threading.Event] = []
         self._server: grpc.Server | None = None
 
-    # -------------------- what a test tells it --------------------
+    # -------------------- set by a test --------------------
 
     def on(self, method: str, script: Script) -> None:
         """From now on, answer a method (by name, or any path) with a script."""
@@ -113,7 +113,10 @@ class Vendor(grpc.GenericRpcHandler):
         self.on(method, script)
 
     def hold(self, method: str) -> threading.Event:
-        """From now on, answer a method as usual, but not before the event is set. The driver's end sets it."""
+        """From now on, hold each call of a method until the event is set, then answer as usual.
+
+        Stopping the driver sets the event.
+        """
         gate = self.gate()
 
         def script(call: VendorCall) -> Answer:
@@ -124,27 +127,27 @@ class Vendor(grpc.GenericRpcHandler):
         return gate
 
     def gate(self) -> threading.Event:
-        """An event that the driver's end sets, so that no thread waits for it for ever."""
+        """Return an event that the driver's end sets, so that no thread waits for it for ever."""
         gate = threading.Event()
         self._gates.append(gate)
         return gate
 
-    # -------------------- what a test asks it --------------------
+    # -------------------- read by a test --------------------
 
     def calls(self, method: str) -> list[VendorCall]:
-        """The calls of a method so far, oldest first."""
+        """Return the calls of a method so far, oldest first."""
         return list(self._calls[path_of(method)])
 
     def wait_for_call(self, method: str, number: int = 1) -> VendorCall:
-        """The `number`th call of a method, as soon as it is there."""
+        """Wait for the `number`th call of a method, and return it."""
         found = self._calls[path_of(method)]
         wait_for(lambda: len(found) >= number, what=f"call {number} of {method} at the vendor")
         return found[number - 1]
 
-    # -------------------- its life --------------------
+    # -------------------- start and stop --------------------
 
     def start(self) -> None:
-        """Listen. A socket file that is there is replaced: the agent sees a new inode, as after a real restart."""
+        """Listen. A socket file at the path is replaced: the agent sees a new inode, as after a real restart."""
         self.socket.unlink(missing_ok=True)
         options = [
             ("grpc.max_receive_message_length", _UNLIMITED),
@@ -156,7 +159,7 @@ class Vendor(grpc.GenericRpcHandler):
         self._server.start()
 
     def stop(self) -> None:
-        """Stop at once; calls under way are cut."""
+        """Stop at once; running calls are cut off."""
         if self._server is not None:
             stopped = self._server.stop(grace=None)
             for gate in self._gates:
@@ -179,7 +182,7 @@ class Vendor(grpc.GenericRpcHandler):
     # -------------------- gRPC's side --------------------
 
     def service(self, details: grpc.HandlerCallDetails) -> "grpc.RpcMethodHandler[bytes, bytes] | None":
-        """Find who answers a method."""
+        """Return the handler of a method."""
         method = details.method
         known = METHODS.get(method)
         scripted = method in self._scripts

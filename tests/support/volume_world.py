@@ -1,11 +1,11 @@
-"""A node's surroundings as its volume manager sees them, in memory: a store, a plugin, drivers, rows and a clock.
+"""The surroundings of a node's volume manager, in memory: a store, a plugin, drivers, rows and a clock.
 
     world = World()
     world.add_pod("web", claims=("data",))
     await world.start()
     assert world.plugin.calls == ["stage h-data", "publish h-data web-uid"]
 
-Nothing waits: the clock stands still until a test turns it.
+Nothing waits: the clock stands still until a test advances it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ GI = 1 << 30
 
 
 class FakeClock:
-    """A clock that a test turns."""
+    """A clock that a test advances."""
 
     def __init__(self) -> None:
         self.now = 1_000.0
@@ -57,7 +57,7 @@ class FakeClock:
         return bell
 
     async def turn(self, seconds: float) -> None:
-        """Let time pass, and everything happen that happens meanwhile."""
+        """Advance the clock, and run everything that is due meanwhile."""
         end = self.now + seconds
         while self._bells and self._bells[0][0] <= end:
             at, _, bell = heapq.heappop(self._bells)
@@ -70,7 +70,7 @@ class FakeClock:
 
     @property
     def waiting(self) -> int:
-        """Bells that are to ring."""
+        """The number of timers that are set."""
         return sum(not bell.cancelled for _, _, bell in self._bells)
 
 
@@ -111,7 +111,7 @@ class FakeStore:
         self._subscribers.append(callback)
 
     def put(self, body: Mapping[str, Any]) -> Ref:
-        """An object came, or is another one now."""
+        """Create or replace an object."""
         metadata = body["metadata"]
         ref = Ref(body["kind"], metadata.get("namespace", ""), metadata["name"])
         stamp = Stamp(metadata.get("uid", f"{metadata['name']}-uid"), str(next(self._versions)))
@@ -120,7 +120,7 @@ class FakeStore:
         return ref
 
     def drop(self, *refs: Ref) -> None:
-        """Objects are gone."""
+        """Delete objects."""
         for ref in refs:
             del self.objects[ref]
         self.tell(*refs)
@@ -143,12 +143,12 @@ class FakeStore:
         return [ref for ref in self.facts if ref.kind == kind]
 
     def events(self) -> list[tuple[str, str]]:
-        """Reason and message of every event told."""
+        """Return reason and message of every reported event."""
         return [(body["reason"], body["message"]) for ref, body in self.told if ref.kind == "Event"]
 
 
 class FakeStates:
-    """Rows in memory; `trouble` is why writing fails."""
+    """Rows in memory; `trouble` is the reason why writing fails."""
 
     def __init__(self, *rows: Row) -> None:
         self.kept: dict[object, Row] = {(row.key, target_of(row)): row for row in rows}
@@ -216,14 +216,14 @@ Outcome = Exception | asyncio.Event | None
 
 
 class FakePlugin:
-    """Notes each step, and lets it end as a test has said.
+    """Records each step, and ends it as a test has set.
 
     Attributes:
         calls: the steps, with the volume's handle and the pod's uid.
-        given: what each step was given beside that.
-        outcomes: by step: how the next ones end: an error, an event to wait for, or None.
-        mounted: what is mounted.
-        at_once: how many steps were under way at the same time, at most, by volume.
+        given: each step's further arguments.
+        outcomes: by step, the ends of the next ones: an error, an event to wait for, or None.
+        mounted: the present mounts.
+        at_once: by volume, the most steps that ran at the same time.
     """
 
     def __init__(self) -> None:
@@ -311,7 +311,7 @@ class FakePlugin:
 
 @dataclass
 class World:
-    """A node with one driver that stages and needs no attachment, unless a test says otherwise."""
+    """A node with one driver that stages and needs no attachment, unless a test changes that."""
 
     clock: FakeClock = field(default_factory=FakeClock)
     store: FakeStore = field(default_factory=FakeStore)
@@ -330,12 +330,12 @@ class World:
         self.manager = self._manager()
 
     async def start(self) -> None:
-        """Start the manager, and let it do what it can do now."""
+        """Start the manager, and let it do everything that is possible now."""
         await self.manager.start()
         await settle()
 
     async def restart(self, *, boot: str = "boot-1") -> None:
-        """The agent ends in the middle of whatever it does, and another one starts."""
+        """End the agent in the middle of its work, and start another one."""
         await self.manager.close(0.0)
         self.plugin.calls.clear()
         self.plugin.given.clear()
@@ -369,33 +369,33 @@ class World:
         return self.store.put({"kind": "CSIDriver", "metadata": {"name": name}, "spec": spec})
 
     def add_volume(self, name: str = "data", *, pv: Any = None, claim: Any = None, **csi: Any) -> Ref:
-        """A PV, and a claim bound to it; both may be given more of their spec, or a status."""
+        """Add a PV and a claim bound to it; both may get more fields of their spec, or a status."""
         self.store.put(persistent_volume(name, csi=csi, **(pv or {})))
         return self.store.put(persistent_claim(name, **(claim or {})))
 
     def add_pod(self, name: str = "web", *, claims: tuple[str, ...] = ("data",), **more: Any) -> Ref:
-        """A pod with claims, and these if they are not there yet."""
+        """Add a pod with claims, and the claims if they are missing."""
         for claim in claims:
             if Ref("PersistentVolumeClaim", "default", claim) not in self.store.objects:
                 self.add_volume(claim)
         return self.store.put(pod(name, claims=claims, **more))
 
     def attach(self, name: str = "data", *, driver: str = DRIVER, **change: Any) -> Ref:
-        """The attachment of a volume to this node."""
+        """Add the attachment of a volume to this node."""
         return self.store.put(attachment(name, driver=driver, **change))
 
     def change(self, ref: Ref, **parts: Any) -> None:
-        """Parts of an object are other ones now."""
+        """Replace parts of an object."""
         self.store.put({**self.store.body(ref), **parts})
 
-    # ---- what there is to see
+    # ---- results
 
     def entry(self, pod_name: str = "web", volume: str = "data") -> dict[str, Any]:
         (found,) = [one for one in self.manager.describe() if (one["pod"], one["volume"]) == (pod_name, volume)]
         return found
 
     def take_calls(self) -> list[str]:
-        """The steps since the last time."""
+        """Return the steps since the last call."""
         calls, self.plugin.calls = self.plugin.calls, []
         return calls
 
@@ -419,7 +419,7 @@ def pod(
     spec: Mapping[str, Any] | None = None,
     status: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """A pod that mounts all its volumes, or maps those in `devices`."""
+    """Return a pod that mounts all its volumes, or maps those in `devices`."""
     given = [{"name": c, "persistentVolumeClaim": {"claimName": c, "readOnly": read_only}} for c in claims]
     given += volumes or []
     names = [one["name"] for one in given]

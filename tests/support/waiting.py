@@ -1,4 +1,4 @@
-"""Waiting for a condition, by looking again and again: `wait_for` in plain functions, `until` and `settle` in coroutines."""
+"""Waits for conditions, by looking again and again: `wait_for` in functions, `until` and `settle` in coroutines."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _MOST_TURNS = 10_000
 
 
 class NeverCameError(AssertionError):
-    """What was waited for did not come in time; the message says what, and what there was instead."""
+    """The effect did not come in time; the message names it, and shows the state instead."""
 
 
 def let_pass(seconds: float) -> None:
-    """Let some time pass, where a test wants to strike at a moment that nothing announces."""
+    """Let some time pass, where a test acts at a moment that no event announces."""
     time.sleep(seconds)
 
 
@@ -37,16 +37,11 @@ def wait_for(
     timeout_s: float = 30.0,
     instead: Callable[[], object] = lambda: "",
 ) -> T:
-    """What `look` returns as soon as it is true.
-
-    Args:
-        look: asked every 50 ms; must not raise for "not yet".
-        what: ends the sentence "there was no … within 30 s".
-        timeout_s: how long to wait.
-        instead: asked once, on failure: what the reader of the failure should see.
+    """Return the first true result of `look`, which is called every 50 ms. It must not raise for "not yet".
 
     Raises:
-        NeverCameError: `look` was never true.
+        NeverCameError: `timeout_s` is over. Its message is "there was no <name> within 30 s" with the name from the
+            call, and the result of `instead`.
     """
     deadline = time.monotonic() + timeout_s
     while True:

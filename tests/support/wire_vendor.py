@@ -1,10 +1,10 @@
-"""A vendor's driver that breaks gRPC's rules: a bare HTTP/2 server that sends what a test says, frame by frame.
+"""A vendor's driver that breaks gRPC's rules: a bare HTTP/2 server that sends a test's frames one by one.
 
     with WireVendor(directory / "vendor.sock") as vendor:
         vendor.on("CreateVolume", lambda wire: wire.reset(ErrorCodes.INTERNAL_ERROR))
 
-What no script covers is answered as a working driver would, so that the bridge takes it for one. It speaks HTTP/2 by
-`jh2`, in a thread for each connection.
+Methods without a script get the answers of a working driver, so that the bridge accepts it. It speaks HTTP/2 by `jh2`,
+in a thread for each connection.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ _HEADERS = [(":status", "200"), ("content-type", "application/grpc")]
 
 
 class Wire:
-    """One call, as frames to send.
+    """One call; its methods send frames.
 
     Attributes:
         request: the request's bytes.
@@ -39,7 +39,7 @@ class Wire:
         self.request = request
 
     def headers(self, *, end: bool = False, **changed: str) -> None:
-        """Response headers; `content_type="text/html"` or `status="500"` changes one of them."""
+        """Send response headers; `content_type="text/html"` or `status="500"` changes one of them."""
         fields = dict(_HEADERS)
         fields |= {":status" if name == "status" else name.replace("_", "-"): value for name, value in changed.items()}
         self._http2.send_headers(self._stream, list(fields.items()), end_stream=end)
@@ -48,32 +48,32 @@ class Wire:
     def message(
         self, payload: bytes, *, compressed: bool = False, claims: int | None = None, end: bool = False
     ) -> None:
-        """A length-prefixed message; `claims` is a length that is not its own."""
+        """Send a length-prefixed message; `claims` is a false length."""
         length = len(payload) if claims is None else claims
         self.data(struct.pack(">BI", compressed, length) + payload, end=end)
 
     def data(self, data: bytes, *, end: bool = False) -> None:
-        """Bytes of the answer's body."""
+        """Send bytes of the answer's body."""
         self._http2.send_data(self._stream, data, end_stream=end)
         self._flush()
 
     def trailers(self, *fields: tuple[str, str]) -> None:
-        """The end of the answer."""
+        """Send the end of the answer."""
         self._http2.send_headers(self._stream, list(fields), end_stream=True)
         self._flush()
 
     def reset(self, code: int) -> None:
-        """RST_STREAM."""
+        """Send RST_STREAM."""
         self._http2.reset_stream(self._stream, code)
         self._flush()
 
     def goaway(self, code: int, last_stream: int) -> None:
-        """GOAWAY for the connection."""
+        """Send GOAWAY for the connection."""
         self._http2.close_connection(code, last_stream_id=last_stream)
         self._flush()
 
     def raw(self, data: bytes) -> None:
-        """Bytes that HTTP/2 knows nothing of."""
+        """Send bytes outside HTTP/2."""
         self._socket.sendall(data)
 
     def hang_up(self) -> None:
@@ -81,7 +81,7 @@ class Wire:
         self._socket.shutdown(socket.SHUT_RDWR)
 
     def answer(self, payload: bytes) -> None:
-        """What a driver that works would send."""
+        """Send a working driver's answer."""
         self.headers()
         self.message(payload)
         self.trailers(("grpc-status", "0"))
@@ -97,8 +97,8 @@ class WireVendor:
     """A driver on a UNIX socket.
 
     Attributes:
-        socket: where it listens.
-        identity: who it says it is.
+        socket: the path of the socket.
+        identity: the driver's answers about itself.
     """
 
     def __init__(self, path: Path, *, name: str = "vendor.test") -> None:
@@ -118,7 +118,7 @@ class WireVendor:
         del self._scripts[path_of(method)]
 
     def calls(self, method: str) -> int:
-        """How often a method was called."""
+        """Return how often a method was called."""
         return self._calls[path_of(method)]
 
     def __enter__(self) -> Self:

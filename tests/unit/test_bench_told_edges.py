@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from bench import told_edges
 from bench.cluster_objects import MARK, NAMESPACE, PODS, csi_driver, node_name, nodes, objects_of_nodes
 from bench.told_edges import Tally, Told
+from cloud.sources.cluster.cluster import Cluster
 from cloud.sync.closures import Closures
-from cloud.sync.cluster import Cluster
 from cloud.sync.fact_kinds import check_ref, read_fact
 from common.objects import Object, Ref, Stamp
 from common.reports import decode_reports, encode_reports

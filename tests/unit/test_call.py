@@ -10,10 +10,8 @@ import click
 import pytest
 
 from cli.call import encode_request, find_method, show
-from cli.call_settings import CallSettings
 from common.csi import csi_pb2
 from common.csi.methods import METHODS
-from common.errors import SettingsError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -114,17 +112,3 @@ def test_each_message_of_a_stream_is_one_line() -> None:
 
 def test_an_answer_that_nobody_can_read_is_shown_in_base64() -> None:
     assert json.loads(show(None, b"\xff\x00")) == {"base64": "/wA="}
-
-
-# -------------------- its settings --------------------
-
-
-def test_the_driver_is_required() -> None:
-    with pytest.raises(SettingsError, match="CSI_BRIDGE_CALL_DRIVER or --driver: required"):
-        CallSettings.from_texts({})
-
-
-@pytest.mark.parametrize("hub", ["wss://hub:1", "ws://127.0.0.1:1"])
-def test_an_operator_comes_by_the_unix_socket_alone(hub: str) -> None:
-    with pytest.raises(SettingsError, match=r"CSI_BRIDGE_CALL_HUB or --hub=.*: must be the hub's UNIX socket"):
-        CallSettings.from_texts({"driver": "d", "hub": hub})

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cloud.kube import RESOURCES, KubeError
-from cloud.upsync.claims import ClaimWriter
+from cloud.upsync.claim_writer import ClaimWriter
 from common.objects import Ref
 from tests.support.fake_api import FakeApi
 

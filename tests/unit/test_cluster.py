@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from cloud.kinds.tokens import TokenRequest
 from cloud.kube import KubeError, Page, Resource
-from cloud.sync.cluster import WATCHED, Cluster
-from cloud.sync.tokens import TokenRequest
+from cloud.sources.cluster.cluster import WATCHED, Cluster
 from common.objects import Ref
 from tests.support.fake_api import FakeApi
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cloud.kube import RESOURCES, KubeError, Resource
-from cloud.upsync.csinodes import CSINodeWriter
+from cloud.upsync.csinode_writer import CSINodeWriter
 from common.objects import Ref
 from tests.support.fake_api import FakeApi
 

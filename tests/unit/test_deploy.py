@@ -17,7 +17,7 @@ import yaml
 from cryptography.x509 import DNSName, IPAddress, SubjectAlternativeName, load_pem_x509_certificate
 
 from cli import main, process
-from common.settings import Settings, specs
+from cli.process_options import EDGE_OPTIONS
 from edge.settings import AgentSettings
 from examples.dirdriver import main as dirdriver
 from tests.support import needs
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from common.settings import ProcessSettings
+
 Object = dict[str, Any]
 
 VALUES = {"DRIVER_NAME": "dirdriver.csi", "NODE_NAME": "n1", "HUB": "wss://hub.example:10350"}
@@ -49,9 +51,9 @@ GO_MODULES = (ROOT / "tests/peers/go/sidecars/go.mod").read_text()
 
 
 @pytest.fixture
-def started(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
+def started(monkeypatch: pytest.MonkeyPatch) -> list[ProcessSettings]:
     """The settings with which a process would have run."""
-    found: list[Settings] = []
+    found: list[ProcessSettings] = []
     monkeypatch.setattr(process, "run", lambda settings, _main, **_: found.append(settings))
     return found
 
@@ -70,14 +72,14 @@ def named(it: tuple[Path, Object]) -> str:
 
 @pytest.mark.parametrize("of", [it for it in OWN if "dirdriver" not in it[1]["image"]], ids=named)
 def test_the_command_line_takes_every_containers_arguments(
-    monkeypatch: pytest.MonkeyPatch, started: list[Settings], of: tuple[Path, Object]
+    monkeypatch: pytest.MonkeyPatch, started: list[ProcessSettings], of: tuple[Path, Object]
 ) -> None:
     run(monkeypatch, *arguments(of[1], **VALUES))
     assert len(started) == 1
 
 
 def test_the_agent_takes_what_the_relay_adds_and_kubelet_and_agent_have_it_at_one_path(
-    monkeypatch: pytest.MonkeyPatch, started: list[Settings]
+    monkeypatch: pytest.MonkeyPatch, started: list[ProcessSettings]
 ) -> None:
     agent = container("edge/base/agent.yaml", "agent")
     run(monkeypatch, *arguments(agent, **VALUES), *added_arguments("edge/overlays/relay"))
@@ -355,10 +357,11 @@ def environment() -> dict[str, str]:
     return dict(line.removeprefix("#").split("=", 1) for line in lines if re.match(r"#?[A-Z_]+=", line))
 
 
-def test_the_units_settings_are_those_of_the_agent(monkeypatch: pytest.MonkeyPatch, started: list[Settings]) -> None:
+def test_the_units_settings_are_those_of_the_agent(
+    monkeypatch: pytest.MonkeyPatch, started: list[ProcessSettings]
+) -> None:
     told = environment()
-    known = {spec.variable: spec for spec in specs(AgentSettings)}
-    assert set(told) <= set(known)
+    assert set(told) <= {option.envvar for option in EDGE_OPTIONS.all}
     for name, value in told.items():
         monkeypatch.setenv(name, value)
     unit = (DEPLOY / "edge/csi-bridge-edge.service").read_text()
@@ -378,7 +381,7 @@ def test_the_unit_has_time_to_drain() -> None:
     (limit,) = re.findall(
         r"^TimeoutStopSec=(\d+)s$", (DEPLOY / "edge/csi-bridge-edge.service").read_text(), re.MULTILINE
     )
-    assert int(limit) > AgentSettings.drain_timeout_s
+    assert int(limit) > EDGE_OPTIONS.default("drain_timeout_s")
 
 
 # ---- images ----------------------------------------------------------------------------------------------------------

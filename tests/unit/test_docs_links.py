@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("examples/*/*.md")]
-SOURCES = ("cli", "cloud", "common", "edge", "deploy", "tests")
+SOURCES = (".ci", "bench", "cli", "cloud", "common", "deploy", "docs", "edge", "examples", "tests")
 
 _CODE = re.compile(r"```.*?```|`[^`\n]*`", re.DOTALL)
 _LINK = re.compile(r"(?<!!)\[[^]]*\]\((?P<target>[^)\s]+)\)")
 _HEADING = re.compile(r"^#{1,6} +(.*?)(?: +#+)?$", re.MULTILINE)
-_NAMED = re.compile(r"\bdocs/[\w-]+\.md(?:#[\w-]+)?")
+_NAMED = re.compile(r"\bdocs/[\w-]+\.md(?:#[\w-]+)?|\bcsi-contract\.md#[\w-]+")
 """A page as a program's message or comment names it."""
 
 
@@ -74,13 +74,24 @@ def test_every_link_of_a_page_leads_to_a_file_and_a_heading(page: Path) -> None:
     assert [why for target in links(page.read_text()) if (why := fault(target, page=page))] == []
 
 
+def texts() -> Iterator[tuple[str, str]]:
+    """Each text file of the repository except this one: its path and its content."""
+    for file in [
+        ROOT / "Makefile",
+        ROOT / "pyproject.toml",
+        *PAGES,
+        *(f for top in SOURCES for f in (ROOT / top).rglob("*")),
+    ]:
+        is_text = file.suffix in {"", ".Dockerfile", ".env", ".go", ".md", ".py", ".service", ".sh", ".toml", ".yaml"}
+        if is_text and file.is_file() and file != Path(__file__):
+            yield str(file.relative_to(ROOT)), file.read_text(errors="replace")
+
+
 def test_every_page_that_the_sources_name_is_there() -> None:
-    files = [ROOT / "Makefile", *(file for top in SOURCES for file in (ROOT / top).rglob("*") if file.is_file())]
     wrong = {
-        f"{file.relative_to(ROOT)}: {why}"
-        for file in files
-        if file.suffix in {"", ".py", ".yaml", ".sh", ".md", ".env", ".service"} and file != Path(__file__)
-        for named in _NAMED.findall(file.read_text(errors="replace"))
-        if (why := fault(named, page=ROOT / "README.md"))
+        f"{path}: {why}"
+        for path, text in texts()
+        for named in _NAMED.findall(text)
+        if (why := fault(named if named.startswith("docs/") else f"docs/{named}", page=ROOT / "README.md"))
     }
     assert sorted(wrong) == []

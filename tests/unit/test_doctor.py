@@ -48,12 +48,11 @@ from cli.doctor.permissions import examine as examine_permissions
 from cli.doctor.proxy import check_call, check_sidecars, check_unknown
 from cli.doctor.sockets import answers, check_socket, connections
 from cli.doctor.storage_classes import check_classes
-from cli.doctor_settings import DoctorSettings
+from cli.process_options import HUB_OPTIONS
 from cloud.admission import SUBJECTS, Role
-from cloud.hub_settings import HubSettings
 from cloud.kube import KubeError, Page
 from cloud.node_marks import EDGE as EDGE_LABEL
-from common.errors import DialError, NotWhole, SettingsError
+from common.errors import DialError, NotWhole
 from common.status import Code, Status
 from common.tls import TlsFiles
 from common.version import SOFTWARE
@@ -128,11 +127,6 @@ def test_a_report_for_programs_is_flat() -> None:
     assert told["findings"][2] == {
         "at": "edge agent at /e", "check": "link", "level": "wrong", "what": "none", "do": "mend it",
     }  # fmt: skip
-
-
-def test_a_hub_is_asked_by_its_unix_socket_alone() -> None:
-    with pytest.raises(SettingsError, match=r"--hub=.*: must be the hub's UNIX socket"):
-        DoctorSettings.from_texts({"hub": "wss://hub:1"})
 
 
 def test_where_nothing_runs_the_units_log_is_named_if_the_unit_is_installed(tmp_path: Path) -> None:
@@ -556,10 +550,10 @@ async def test_around_a_hub_that_does_not_tell_its_settings_nothing_is_looked_at
 
 async def test_a_hub_without_a_listener_and_one_on_which_nobody_answers_are_told(tmp_path: Path) -> None:
     texts = {"state_dir": str(tmp_path)}
-    *_, without = await perform(_surroundings(HubSettings.from_texts(texts)), limit_s=5.0)
+    *_, without = await perform(_surroundings(HUB_OPTIONS.read(texts)), limit_s=5.0)
     assert without.finding.what == "without --listen no edge agent can connect"
     texts |= {"listen": "127.0.0.1:1", "insecure": "true"}
-    *_, dead = await perform(_surroundings(HubSettings.from_texts(texts)), limit_s=5.0)
+    *_, dead = await perform(_surroundings(HUB_OPTIONS.read(texts)), limit_s=5.0)
     assert dead.finding.what.startswith("nobody answers at --listen=127.0.0.1:1: ")
 
 

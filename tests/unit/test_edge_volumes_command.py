@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
-from cli.edge_volumes import missing, select, show
-from cli.edge_volumes_settings import EdgeVolumesSettings
+from cli.edge_volumes import Question, missing, select, show
 
 SINCE = 1_795_252_323.9
 
@@ -99,9 +99,10 @@ def test_who_waits_on_a_node_with_a_kubelet_is_told_so() -> None:
 
 
 def test_a_pod_is_named_with_or_without_its_namespace() -> None:
-    assert EdgeVolumesSettings.from_texts({"pod": "shop/web"}).wanted_pod == ("shop", "web")
-    assert EdgeVolumesSettings.from_texts({"pod": "web"}).wanted_pod == ("default", "web")
-    assert EdgeVolumesSettings.from_texts({}).wanted_pod is None
+    rest: dict[str, Any] = {"wait": False, "output": "table", "timeout_s": 1.0, "status": Path("/s")}
+    assert Question(pod="shop/web", **rest).wanted_pod == ("shop", "web")
+    assert Question(pod="web", **rest).wanted_pod == ("default", "web")
+    assert Question(pod=None, **rest).wanted_pod is None
 
 
 def test_a_disk_that_takes_nothing_is_told_and_waited_for() -> None:

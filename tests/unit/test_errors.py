@@ -279,7 +279,7 @@ def test_a_call_errors_text_is_the_same_on_a_retry(make: Callable[[], CallError]
 
 
 def test_a_final_code_says_that_nothing_can_have_run() -> None:
-    """A final code lets a sidecar forget a volume that exists (contract.md, A): these were sent to nobody."""
+    """docs/csi-contract.md#a-final-code-makes-a-sidecar-forget: these calls were sent to no driver."""
     not_final = {Code.UNAVAILABLE, Code.DEADLINE_EXCEEDED, Code.ABORTED}
     assert {error: code for error, code in CODES.items() if code not in not_final} == {
         NotCarried: Code.UNIMPLEMENTED,

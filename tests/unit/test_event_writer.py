@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cloud.kube import RESOURCES, KubeError
-from cloud.upsync.events import EventWriter
+from cloud.upsync.event_writer import EventWriter
 from common.objects import Ref
 from tests.support.fake_api import FakeApi
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cloud.kube import RESOURCES, KubeError, Resource
-from cloud.sync.cluster import Cluster
+from cloud.sources.cluster.cluster import Cluster
 from cloud.upsync.heartbeats import Heartbeats
 from tests.support.fake_api import FakeApi
 

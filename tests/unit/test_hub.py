@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cloud.placement.ledger import Ledger
+from cloud.sources.source import Objects
 from cloud.store import Store
 from cloud.sync.closures import Closures
 from cloud.sync.fact_files import FactFiles
 from cloud.sync.facts import FactSink
-from cloud.sync.source import Objects
 from cloud.sync.streams import SyncServer
 from cloud.uds_hub import Hub
 from common.csi.csi_pb2 import CreateVolumeRequest
 from common.errors import Draining, status_of
 from common.limits import Limits
-from common.messages import Hello, Kind
+from common.messages import Hello, Kind, Ping, encode
 from common.metrics import Metrics
 from common.objects import Object, Ref, Stamp, encode_body
 from common.reports import GET_PLUGIN_INFO, MAX_REPORT_BYTES, Answer, DriverReport, decode_reports, encode_reports
@@ -115,6 +115,29 @@ async def called(link: Link, method: str, *, driver: str = DRIVER) -> Status:
 
 def messages(caplog: pytest.LogCaptureFixture) -> str:
     return "\n".join(caplog.messages)
+
+
+# -------------------- links --------------------
+
+
+async def test_a_node_that_sends_more_than_its_hello_at_once_is_not_connected(world: World) -> None:
+    hello = introduce("edge", "n1", instance="i-1", boot=1)
+    at_hub, at_peer = link_pair(world.hub, Peer(accepts=False), hello, identity=NETWORK)
+    at_hub.received(at_peer.pull() + encode(Ping(1)))
+    assert at_hub.over
+    assert not world.hub.nodes.is_connected("n1")
+    reinstalled = await world.come(introduce("edge", "n1", instance="i-2", boot=1))
+    assert not reinstalled.over
+    assert world.hub.nodes.is_connected("n1")
+
+
+async def test_a_hub_that_such_a_node_has_visited_drains(world: World) -> None:
+    at_hub, at_peer = link_pair(
+        world.hub, Peer(accepts=False), introduce("edge", "n1", instance="i-1"), identity=NETWORK
+    )
+    at_hub.received(at_peer.pull() + encode(Ping(1)))
+    async with asyncio.timeout(5):
+        await world.hub.drain()
 
 
 # -------------------- who may call what --------------------

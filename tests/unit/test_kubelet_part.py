@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from cli.process_options import EDGE_OPTIONS
 from common.errors import SettingsError
 from common.objects import Object, Ref, Stamp, encode_body
 from common.sync_messages import InStep, put
@@ -21,7 +22,6 @@ from edge.csi_volume_plugin import VolumePlugin
 from edge.disk import mounts
 from edge.kubelet_part import KubeletPart
 from edge.manager.states import Device
-from edge.settings import AgentSettings
 from edge.volume_errors import NotReady
 from tests.support.volume_world import attachment, persistent_claim, persistent_volume, pod, settle
 
@@ -40,7 +40,7 @@ def part(
     registration: str = "own",
     relay: str = "",
 ) -> KubeletPart:
-    settings = AgentSettings.from_texts(
+    settings = EDGE_OPTIONS.read(
         {
             "node": node,
             "hub": "ws://127.0.0.1:1",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from common.errors import TunnelClosed
-from common.messages import Kind
+from common.messages import Kind, Ping, encode
 from common.status import Code, Status
 from tests.support.linked import Peer, cut, link_pair, settle
 
@@ -129,3 +129,76 @@ async def test_a_handler_whose_own_link_fails_is_a_fault_with_a_traceback_in_the
     assert stream.status is not None
     assert "its log has the details" in stream.status.message
     assert any(record.exc_info for record in caplog.records)
+
+
+class Faulty(Peer):
+    """A handler with a bug in one of its methods. Its streams have no end."""
+
+    def __init__(self, fails_in: str) -> None:
+        super().__init__(lambda _stream: asyncio.Event().wait())
+        self._fails_in = fails_in
+
+    def greeted(self, link: Link) -> None:
+        """Fail, or let it in."""
+        self._fail("greeted")
+        super().greeted(link)
+
+    def draining(self, link: Link, message: str) -> None:
+        """Fail, or remember."""
+        self._fail("draining")
+        super().draining(link, message)
+
+    def closed(self, link: Link, reason: str, message: str) -> None:
+        """Remember, and fail perhaps."""
+        super().closed(link, reason, message)
+        self._fail("closed")
+
+    def _fail(self, where: str) -> None:
+        if where == self._fails_in:
+            raise RuntimeError(f"a bug in {where}")
+
+
+@pytest.mark.parametrize("where", ["greeted", "draining"])
+async def test_a_link_whose_handler_fails_ends_at_both_ends(where: str, caplog: pytest.LogCaptureFixture) -> None:
+    handler, peer = Faulty(where), Peer(accepts=False)
+    serving, opening = link_pair(handler, peer)
+    await settle()
+    if where == "draining":
+        opening.open(Kind.CALL)  # which keeps the link up
+        opening.drain("the peer stops")
+    await settle()
+    assert serving.over
+    assert opening.over
+    assert handler.ends == peer.ends == [("failed", "this end of the link failed; its log has the details")]
+    assert [record.message for record in caplog.records if record.exc_info] != []
+
+
+async def test_events_after_one_whose_handler_failed_are_delivered() -> None:
+    handler = Faulty("draining")
+    serving, opening = link_pair(handler, Peer(accepts=False))
+    await settle()
+    opening.drain("the peer stops")  # without a stream that is the end as well, in the same message
+    await settle()
+    assert handler.ends == [("drained", "the peer stops, and every call is finished")]
+    assert await serving.wait_closed() == handler.ends[0]
+
+
+async def test_a_link_whose_handler_fails_at_its_end_has_ended(caplog: pytest.LogCaptureFixture) -> None:
+    serving, opening = link_pair(Faulty("closed"), Peer(accepts=False))
+    await settle()
+    opening.goodbye("stopped", "at once")
+    await settle()
+    assert await serving.wait_closed() == ("stopped", "at once")
+    assert "a bug in closed" in caplog.text
+
+
+async def test_a_peer_that_broke_the_rules_in_the_message_of_its_hello_is_greeted_and_gone(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    handler = Peer()
+    serving, opening = link_pair(handler, Peer(accepts=False))
+    serving.received(opening.pull() + encode(Ping(1)))
+    ((reason, _),) = handler.ends
+    assert reason == "protocol-error"
+    assert serving.over
+    assert caplog.records == []

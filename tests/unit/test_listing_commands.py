@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
-from cli import nodes, volumes
-from cli.listing_settings import NodesSettings, VolumesSettings
+from cli import node_list, volumes
+from cli.main import cli
 
 SINCE = 1_795_252_323.9
 
@@ -52,7 +53,7 @@ def test_nodes_are_a_table_and_what_went_wrong_stands_below() -> None:
         "edge-2", connected=False, address="", drivers=[], calls=0, conflict="two machines use the node name edge-2"
     )
     refused = {"role": "edge", "name": "edge-2", "address": "10.0.0.9:7", "at": SINCE, "why": "it is another one"}
-    assert list(nodes.show({"nodes": [node("n1", last_error=error), away], "refused": [refused]})) == [
+    assert list(node_list.show({"nodes": [node("n1", last_error=error), away], "refused": [refused]})) == [
         "NODE    STATE      SINCE                 CALLS  ADDRESS        DRIVERS",
         "n1      connected  2026-11-21T09:12:03Z  3      10.0.0.7:5123  a.example, b.example",
         "edge-2  offline    2026-11-21T09:12:03Z  0      -              -",
@@ -72,7 +73,7 @@ LONG = node(
 
 @pytest.mark.parametrize("width", [80, 100, 200])
 def test_on_a_terminal_a_table_fits_and_nothing_of_it_is_cut(width: int) -> None:
-    lines = list(nodes.show({"nodes": [LONG], "refused": []}, width))
+    lines = list(node_list.show({"nodes": [LONG], "refused": []}, width))
     assert max(map(len, lines)) <= width
     for column in (0, 1):
         assert lines[column].startswith(("NODE", "edge-node-"))
@@ -82,11 +83,11 @@ def test_on_a_terminal_a_table_fits_and_nothing_of_it_is_cut(width: int) -> None
 
 
 def test_in_a_pipe_each_row_is_one_line() -> None:
-    assert len(list(nodes.show({"nodes": [LONG], "refused": []}))) == 2
+    assert len(list(node_list.show({"nodes": [LONG], "refused": []}))) == 2
 
 
 def test_a_hub_that_knows_no_node_says_so_and_whom_it_refused() -> None:
-    assert list(nodes.show({"nodes": [], "refused": []})) == ["the hub knows no edge node"]
+    assert list(node_list.show({"nodes": [], "refused": []})) == ["the hub knows no edge node"]
 
 
 def test_volumes_are_a_table_and_errors_stand_below() -> None:
@@ -108,6 +109,13 @@ def test_a_hub_without_volumes_says_whether_it_could_know_any() -> None:
     assert "without --kubeconfig and without --manifests" in line
 
 
-def test_both_are_tables_unless_json_is_asked_for() -> None:
-    assert NodesSettings.from_texts({}).output == "table"
-    assert VolumesSettings.from_texts({"output": "json"}).output == "json"
+@pytest.mark.parametrize(("flags", "wanted"), [((), False), (("--output=json",), True)])
+def test_both_are_tables_unless_json_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...], wanted: bool
+) -> None:
+    ran: list[bool] = []
+    for module in (node_list, volumes):
+        monkeypatch.setattr(module, "run", lambda _settings, *, as_json: ran.append(as_json))
+    for name in ("nodes", "volumes"):
+        assert CliRunner().invoke(cli, [name, *flags]).exit_code == 0
+    assert ran == [wanted, wanted]

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from cloud.hub_settings import HubSettings
+from cli.process_options import HUB_OPTIONS
 from cloud.node_marks import labels, taints
 from common.errors import SettingsError
 from common.settings import as_texts
 
 
 def test_a_node_without_a_kubelet_is_marked_unless_the_operator_says_otherwise() -> None:
-    settings = HubSettings.from_texts({})
+    settings = HUB_OPTIONS.read({})
     assert settings.node_labels.to_map() == {"csi-bridge.io/edge": "agent"}
     assert settings.register_with_taints.to_list() == [
         {"key": "csi-bridge.io/edge", "value": "agent", "effect": "NoSchedule"}
@@ -19,10 +19,10 @@ def test_a_node_without_a_kubelet_is_marked_unless_the_operator_says_otherwise()
 
 
 def test_an_empty_flag_turns_the_marks_off() -> None:
-    settings = HubSettings.from_texts({"node_labels": "", "register_with_taints": ""})
+    settings = HUB_OPTIONS.read({"node_labels": "", "register_with_taints": ""})
     assert settings.node_labels.to_map() == {}
     assert settings.register_with_taints.to_list() == []
-    assert HubSettings.from_texts(as_texts(settings)) == settings
+    assert HUB_OPTIONS.read(as_texts(settings)) == settings
 
 
 def test_several_labels_and_taints_are_read_and_written_alike() -> None:
@@ -45,13 +45,13 @@ def test_several_labels_and_taints_are_read_and_written_alike() -> None:
 )
 def test_a_label_that_kubernetes_would_refuse_is_refused_at_the_start(text: str) -> None:
     with pytest.raises(SettingsError, match=r"--node-labels.*must be labels of Kubernetes like"):
-        HubSettings.from_texts({"node_labels": text})
+        HUB_OPTIONS.read({"node_labels": text})
 
 
 @pytest.mark.parametrize("text", ["a", "a=b", "a=b:Never", "a=b:noschedule", ":NoSchedule", "a=b=c:NoSchedule", "a-"])
 def test_a_taint_that_kubernetes_would_refuse_is_refused_at_the_start(text: str) -> None:
     with pytest.raises(SettingsError, match=r"--register-with-taints.*must be taints of Kubernetes like"):
-        HubSettings.from_texts({"register_with_taints": text})
+        HUB_OPTIONS.read({"register_with_taints": text})
 
 
 def test_what_contradicts_itself_is_refused() -> None:

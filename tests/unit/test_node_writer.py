@@ -10,7 +10,7 @@ import pytest
 
 from cloud.kube import RESOURCES, KubeError
 from cloud.upsync.in_use import InUse
-from cloud.upsync.nodes import NodeWriter
+from cloud.upsync.node_writer import NodeWriter
 from common.objects import Ref
 from tests.support.fake_api import FakeApi
 

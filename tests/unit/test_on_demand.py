@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cloud.kube import KubeError, Resource
-from cloud.sync.on_demand import OnDemand
-from cloud.sync.secret_reader import REFRESH_S, SecretReader
+from cloud.sources.cluster.on_demand import OnDemand
+from cloud.sources.cluster.secret_reader import REFRESH_S, SecretReader
 from common.objects import Ref
 from tests.support.fake_api import FakeApi
 

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cloud.sync import fact_kinds
-from common.objects import Ref
-from edge import pod_facts
+from common.objects import Ref, encode_body
+from common.pod_fact import MOST_BYTES, ToldVolume, VolumeState, read_volumes
 from edge.manager.states import Publication
 from edge.pod_facts import PodFacts, PodState
 from edge.volume_errors import Refused
@@ -47,41 +46,72 @@ class Told:
         while self.waiting:
             self.waiting.pop()()
 
+    def volumes(self) -> dict[str, ToldVolume] | None:
+        return read_volumes(self.store.facts[WEB]["status"])
+
     def conditions(self, ref: Ref = WEB) -> list[dict[str, Any]]:
         conditions: list[dict[str, Any]] = self.store.facts[ref]["status"]["conditions"]
         return conditions
+
+
+def volumes(*names: str, state: VolumeState = VolumeState.WAITING, why: str = "") -> tuple[ToldVolume, ...]:
+    return tuple(ToldVolume(name, state, why) for name in names)
+
+
+HAS_ALL = volumes("data", state=VolumeState.MOUNTED)
+WAITING = {**MOUNTED, "status": "False", "reason": "Waiting"}
 
 
 def state(*, uid: str = "u", gone: bool = False, **more: Any) -> PodState:
     return PodState(pod=Pod(uid=uid, namespace="ns", name="web", gone=gone), **more)
 
 
-def test_the_hub_knows_the_conditions_that_are_told() -> None:
-    assert (pod_facts.MOUNTED, pod_facts.RELEASED) == (fact_kinds.MOUNTED, fact_kinds.RELEASED)
-
-
 def test_what_is_told_of_a_pod_names_it_and_its_uid() -> None:
     told = Told()
-    told.be(state(has_volumes=True))
+    told.be(state(volumes=HAS_ALL))
     assert told.store.facts[WEB]["metadata"] == {"namespace": "ns", "name": "web", "uid": "u"}
     assert told.conditions() == [MOUNTED]
 
 
-def test_what_a_pod_still_misses_is_named_with_its_cause() -> None:
+def test_each_volume_is_told_with_its_state_and_its_reason() -> None:
     told = Told()
-    told.be(state(has_volumes=True, missing={"b": "no driver", "a": ""}))
-    waiting = {**MOUNTED, "status": "False", "reason": "Waiting", "message": "a; b: no driver"}
-    assert told.conditions() == [waiting]
-    told.be(state(has_volumes=True, missing={"": "its body cannot be read"}))
-    assert told.conditions()[0]["message"] == "its body cannot be read"
-    told.be(state(has_volumes=True, missing={"a": "x" * 5000}))
-    assert len(told.conditions()[0]["message"]) == 1024
+    told.be(state(volumes=(*volumes("b", why="no driver"), *volumes("a"), *HAS_ALL)))
+    assert told.conditions() == [WAITING]
+    assert told.store.facts[WEB]["status"]["volumes"] == [
+        {"name": "a", "state": "waiting"},
+        {"name": "b", "state": "waiting", "reason": "no driver"},
+        {"name": "data", "state": "mounted"},
+    ]
+
+
+def test_a_volume_that_may_be_mounted_does_not_make_the_pod_have_its_volumes() -> None:
+    told = Told()
+    told.be(state(volumes=(*HAS_ALL, *volumes("logs", state=VolumeState.UNKNOWN))))
+    assert told.conditions() == [WAITING]
+
+
+@pytest.mark.parametrize("character", ["x", "\N{MOUSE FACE}", "\0"])
+def test_reasons_are_cut_until_the_fact_has_room_for_all_volumes_and_say_so(character: str) -> None:
+    told, names = Told(), [f"{'v' * 57}-{number}" for number in range(100)]
+    told.be(state(volumes=volumes(*names, why=character * 5_000)))
+    assert len(encode_body(told.store.facts[WEB])) <= MOST_BYTES
+    found = told.volumes()
+    assert found is not None
+    assert list(found) == sorted(names)
+    assert all(one.reason.endswith(" … (cut)") for one in found.values())
+
+
+def test_a_fact_without_room_for_the_bare_names_has_no_list_rather_than_a_part_of_it() -> None:
+    told, names = Told(), [f"{'v' * 57}-{number}" for number in range(500)]
+    told.be(state(volumes=volumes(*names)))
+    assert told.volumes() is None
+    assert told.conditions() == [WAITING]
 
 
 def test_a_pods_whole_life_is_told_and_then_no_more() -> None:
     told = Told()
-    told.be(state(has_volumes=True))
-    told.be(state(has_volumes=True, deleted=True))
+    told.be(state(volumes=HAS_ALL))
+    told.be(state(volumes=HAS_ALL, deleted=True))
     assert told.conditions() == [MOUNTED]
     told.be(state(gone=True, deleted=True, left=True))
     assert told.conditions() == [UNMOUNTING]
@@ -93,7 +123,7 @@ def test_a_pods_whole_life_is_told_and_then_no_more() -> None:
 
 def test_a_pod_that_has_ended_is_released_only_when_it_is_deleted_as_well() -> None:
     told = Told()
-    told.be(state(has_volumes=True))
+    told.be(state(volumes=HAS_ALL))
     told.be(state(gone=True))
     assert told.conditions() == [UNMOUNTED]
     told.be(state(gone=True, deleted=True))
@@ -112,8 +142,8 @@ def test_a_pod_without_volumes_is_told_of_only_at_its_end() -> None:
 
 def test_the_same_is_told_once() -> None:
     told = Told()
-    told.be(state(has_volumes=True))
-    told.be(state(has_volumes=True))
+    told.be(state(volumes=HAS_ALL))
+    told.be(state(volumes=HAS_ALL))
     assert len(told.store.told) == 1
 
 
@@ -126,7 +156,7 @@ def test_changes_that_come_together_are_told_together() -> None:
 
 def test_a_pod_that_went_while_the_agent_was_away_is_told_of_no_more() -> None:
     store = FakeStore()
-    Told(store).be(state(has_volumes=True))
+    Told(store).be(state(volumes=HAS_ALL))
     assert list(store.facts) == [WEB]
     Told(store).be()
     assert store.facts == {}
@@ -134,15 +164,15 @@ def test_a_pod_that_went_while_the_agent_was_away_is_told_of_no_more() -> None:
 
 def test_another_pod_of_the_name_is_another_fact() -> None:
     told = Told()
-    told.be(state(has_volumes=True, gone=True, deleted=True))
-    told.be(state(uid="another", has_volumes=True, missing={"a": ""}))
+    told.be(state(gone=True, deleted=True))
+    told.be(state(uid="another", volumes=volumes("a")))
     assert told.store.facts[WEB]["metadata"]["uid"] == "another"
-    assert told.conditions() == [{**MOUNTED, "status": "False", "reason": "Waiting", "message": "a"}]
+    assert told.conditions() == [WAITING]
 
 
 def test_after_the_close_nothing_is_told() -> None:
     told = Told()
-    told.states = [state(has_volumes=True)]
+    told.states = [state(volumes=HAS_ALL)]
     told.facts.changed()
     told.facts.close()
     told.waiting.pop()()
@@ -163,9 +193,32 @@ async def test_a_pod_has_its_volumes_when_all_are_published() -> None:
     world.plugin.fails("publish", Refused("no room"))
     world.add_pod()
     await world.start()
-    assert pod_state(world).missing == {"data": "no room"}
+    assert pod_state(world).volumes == volumes("data", why="no room")
     await world.clock.turn(5)
-    assert (pod_state(world).has_volumes, pod_state(world).missing) == (True, {})
+    assert pod_state(world).volumes == HAS_ALL
+
+
+async def test_a_mount_that_is_uncertain_and_cannot_be_resolved_any_more_is_not_told_as_mounted() -> None:
+    world = World()
+    hang = asyncio.Event()
+    world.plugin.fails("publish", hang)
+    world.add_pod()
+    await world.start()
+    world.store.drop(Ref("PersistentVolumeClaim", "default", "data"))
+    await settle()
+    (found,) = pod_state(world).volumes
+    assert (found.name, found.state) == ("data", VolumeState.UNKNOWN)
+    assert "data" in found.reason
+
+
+async def test_a_mount_stays_told_when_its_claim_cannot_be_resolved_any_more() -> None:
+    world = World()
+    world.add_pod()
+    await world.start()
+    world.store.drop(Ref("PersistentVolumeClaim", "default", "data"))
+    await settle()
+    (found,) = pod_state(world).volumes
+    assert (found.name, found.state) == ("data", VolumeState.MOUNTED)
 
 
 async def test_a_pod_is_released_when_it_is_deleted_over_and_unpublished() -> None:

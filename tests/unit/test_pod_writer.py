@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cloud.kube import RESOURCES, KubeError
-from cloud.upsync.pods import PodWriter
+from cloud.upsync.pod_writer import PodWriter
 from common.objects import Ref
 from tests.support.fake_api import FakeApi
 
@@ -55,6 +55,34 @@ async def test_conditions_are_written_beside_those_of_others() -> None:
     world = World(READY)
     assert await world.write(told(WAITING)) == ["patch pods web status"]
     assert await world.conditions() == [READY, {**WAITING, "lastTransitionTime": "1970-01-01T00:00:00Z"}]
+
+
+def listed(*volumes: tuple[str, ...], status: str = "False") -> Body:
+    """A fact with a list of volumes."""
+    fact = told({**MOUNTED, "status": status, "reason": "Waiting"})
+    fact["status"]["volumes"] = [dict(zip(("name", "state", "reason"), it, strict=False)) for it in volumes]
+    return fact
+
+
+async def test_the_condition_says_in_words_which_volumes_the_pod_waits_for() -> None:
+    world = World()
+    waits = ("data", "waiting", "no driver"), ("logs", "mounted"), ("tmp", "unknown"), ("", "waiting", "no such pod")
+    await world.write(listed(*waits))
+    assert (await world.conditions())[0]["message"] == "data: no driver; tmp; no such pod"
+
+
+async def test_a_long_reason_in_the_condition_leaves_room_for_those_of_other_volumes() -> None:
+    world = World()
+    await world.write(listed(("data", "waiting", "x" * 900), ("logs", "waiting", "no driver")))
+    message = (await world.conditions())[0]["message"]
+    assert message == f"data: {'x' * 512} … (cut); logs: no driver"
+
+
+async def test_a_condition_for_very_many_volumes_is_cut_and_says_so() -> None:
+    world = World()
+    await world.write(listed(*((f"data-{number}", "waiting", "no driver") for number in range(200))))
+    message = (await world.conditions())[0]["message"]
+    assert (len(message), message[-8:]) == (1_024 + 8, " … (cut)")
 
 
 async def test_a_condition_has_the_time_at_which_its_status_changed() -> None:

@@ -7,15 +7,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from cli.process_options import DRIVER_OPTIONS
 from cloud.csi_proxy_driver import ProxyDriver
-from cloud.driver_settings import DriverSettings
 from cloud.identity_cache import CACHED_METHODS, IdentityCache
+from common.backoff import Backoff
 from common.errors import CallError, timestamp
 from common.limits import Limits
 from common.messages import Kind
 from common.metrics import Metrics
+from common.relay.errors import PeerGone
 from common.relay.server_call import ServerCall
-from common.reports import Answer, DriverReport, encode_reports
+from common.reports import PROBE, Answer, DriverReport, encode_reports
 from common.status import Code, Origin, Status
 from common.uplink import Uplink
 from common.version import introduce
@@ -52,7 +54,7 @@ class World:
     """A proxy driver and its link to a hub."""
 
     def __init__(self, directory: Path) -> None:
-        settings = DriverSettings.from_texts({"drivername": DRIVER, "state_dir": str(directory)})
+        settings = DRIVER_OPTIONS.read({"drivername": DRIVER, "state_dir": str(directory)})
         self.cache = IdentityCache(directory, DRIVER)
         self.proxy = ProxyDriver(settings, self.cache, Metrics())
         self.uplink = Uplink(settings.hub_endpoint, lambda: HELLO, self.proxy, limits=Limits())
@@ -79,7 +81,7 @@ class World:
 
 @pytest.fixture
 async def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
-    monkeypatch.setattr("common.standing._FIRST_WAIT_S", 0.0)
+    monkeypatch.setattr("common.standing.REOPEN", Backoff(first_s=0.0, most_s=0.0))
     world = World(tmp_path)
     yield world
     cut(*(link for link in world.links if not link.over))
@@ -116,6 +118,39 @@ async def test_a_call_that_was_sent_lost_its_link(world: World) -> None:
     (told,) = await call
     assert told.code == Code.UNAVAILABLE
     assert told.message.startswith("the link to the hub was lost with the call under way; ")
+
+
+# -------------------- callers that leave --------------------
+
+
+class Gone(Sidecar):
+    """A sidecar that leaves before the answer is written."""
+
+    async def send_message(self, call: ServerCall, message: bytes) -> None:
+        """Fail, as a connection does that the caller has closed."""
+        raise PeerGone
+
+
+@pytest.mark.parametrize("method", [CREATE, PROBE])
+async def test_a_caller_that_leaves_while_its_answer_is_written_is_no_error_in_the_log(
+    world: World, caplog: pytest.LogCaptureFixture, method: str
+) -> None:
+    caplog.set_level("INFO")
+
+    async def serve(stream: Stream) -> None:
+        assert stream.opened is not None
+        if stream.opened.kind == Kind.WATCH:
+            await never_ends(stream)
+        stream.end(Status(Code.OK), b"the answer")
+
+    await world.link(serve)
+    with pytest.raises(PeerGone) as raised:
+        await world.proxy.handle(ServerCall(Gone(), 1, method=method, request=b"", timeout_s=None))
+    world.proxy.on_error(raised.value)
+    await settle()
+    assert [record.message for record in caplog.records if record.levelname in {"WARNING", "ERROR"}] == []
+    codes = [record.fields["code"] for record in caplog.records if hasattr(record, "fields")]
+    assert codes == (["CANCELLED"] if method == CREATE else [])
 
 
 # -------------------- the watch --------------------
@@ -175,7 +210,7 @@ async def test_an_unreadable_report_ends_no_watch(world: World, caplog: pytest.L
 async def test_a_watch_ends_with_its_link_and_the_next_link_has_its_own(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("common.standing._FIRST_WAIT_S", 3_600.0)
+    monkeypatch.setattr("common.standing.REOPEN", Backoff(first_s=3_600.0, most_s=3_600.0))
     waiting, watching = Hub(REFUSED), Hub()
     for hub in (waiting, watching):
         cut(await world.link(hub.serve))

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cloud.kube import RESOURCES, KubeError
-from cloud.sync import reflector
-from cloud.sync.reflector import Reflector
+from cloud.sources.cluster import reflector
+from cloud.sources.cluster.reflector import Reflector
 from tests.support.fake_api import FakeApi
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cloud.sync.fields import FieldError, Fields
+from cloud.kinds.fields import FieldError, Fields
 from common.csi import csi_pb2
 from edge.registry.registration import (
     NodeInfo,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from common import standing as module
+from common.backoff import Backoff
 from common.errors import Overloaded, TunnelClosed
 from common.messages import Kind, Priority
 from common.standing import Standing
@@ -57,7 +58,7 @@ async def settle() -> None:
 
 @pytest.fixture(autouse=True)
 def no_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_FIRST_WAIT_S", 0.0)
+    monkeypatch.setattr(module, "REOPEN", Backoff(first_s=0.0, most_s=30.0))
 
 
 @pytest.fixture

@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from cli.call_settings import CallSettings
+from cli import status
 from cli.json_text import json_text
 from cli.main import cli
+from cli.operator_options import asking
 from cli.status import show
-from cli.status_settings import StatusSettings
-from common.errors import SettingsError
 
 SINCE = 1_795_252_323.9
 
@@ -91,9 +90,14 @@ def test_who_was_refused_is_counted_and_the_command_that_names_them_is_told() ->
     assert list(show(told))[-1] == "REFUSED: 1 peer; csi-bridge nodes says which and why"
 
 
-def test_the_state_is_json_by_output_and_still_by_the_old_flag() -> None:
-    assert StatusSettings.from_texts({"output": "json"}).output == "json"
-    assert StatusSettings.from_texts({"json": "true"}).json
+@pytest.mark.parametrize(("flags", "wanted"), [((), False), (("-o=json",), True), (("--json",), True)])
+def test_the_state_is_json_by_output_and_still_by_the_old_flag(
+    monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...], wanted: bool
+) -> None:
+    ran: list[bool] = []
+    monkeypatch.setattr(status, "run", lambda _settings, *, as_json: ran.append(as_json))
+    assert CliRunner().invoke(cli, ["status", *flags]).exit_code == 0
+    assert ran == [wanted]
     assert "--json" not in CliRunner().invoke(cli, ["status", "--help"]).output
 
 
@@ -109,15 +113,8 @@ def test_a_vendors_name_cannot_reach_the_terminal() -> None:
     assert "\x1b" not in "\n".join(show(state(node("n1", drivers=["\x1b[2J"]))))
 
 
-@pytest.mark.parametrize("settings", [StatusSettings, CallSettings])
-def test_the_largest_message_is_a_setting_and_fits_the_window(settings: type[StatusSettings | CallSettings]) -> None:
-    needed = {"driver": "d"} if settings is CallSettings else {}
-    assert settings.from_texts(needed).limits().max_message_bytes == 4 << 20
-    limits = settings.from_texts({**needed, "max_message_bytes": "64MiB"}).limits()
+def test_the_largest_message_is_a_setting_and_fits_the_window() -> None:
+    options = asking("STATUS")
+    assert options.read({}).limits().max_message_bytes == 4 << 20
+    limits = options.read({"max_message_bytes": "64MiB"}).limits()
     assert (limits.max_message_bytes, limits.session_window_bytes) == (64 << 20, 128 << 20)
-
-
-def test_whoever_asks_for_the_state_comes_by_the_unix_socket_alone() -> None:
-    for hub in ("wss://hub:1", "localhost:10350"):
-        with pytest.raises(SettingsError, match=r"CSI_BRIDGE_STATUS_HUB or --hub=.*: must be the hub's UNIX socket"):
-            StatusSettings.from_texts({"hub": hub})

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-import threading
 from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
-from cloud.store import SCHEMA_VERSION, Store, StoredNode
+from cloud.store import SCHEMA, Store, StoredNode
 from common.errors import SettingsError
 from common.reports import GET_PLUGIN_INFO, Answer, DriverReport
 from tests.support.linked import until
@@ -130,7 +129,7 @@ async def test_pages_damaged_in_the_middle_are_found_at_the_start(
 async def test_a_newer_hubs_store_is_left_alone(tmp_path: Path) -> None:
     await keep(tmp_path, N1)
     with database(tmp_path) as newer:
-        newer.execute(f"PRAGMA user_version={SCHEMA_VERSION + 1}")
+        newer.execute(f"PRAGMA user_version={SCHEMA.version + 1}")
     with pytest.raises(SettingsError, match=r"--state-dir=.*hub.db: was written by a newer hub \(schema 2"):
         Store(tmp_path)
     with database(tmp_path) as newer:
@@ -179,17 +178,11 @@ def empty(directory: Path) -> None:
         other.execute("DROP TRIGGER full")
 
 
-@pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What fails is tried again at once."""
-    monkeypatch.setattr("cloud.store._RETRY_S", 0.0)
-
-
 async def test_a_write_that_fails_is_tried_again_and_the_newest_state_wins(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, impatient: None
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
-    store = Store(tmp_path)
+    store = Store(tmp_path, retry_s=0.0)
     fill_up(tmp_path)
     store.save(N1)
     await until(lambda: store.trouble == "disk is full")
@@ -206,8 +199,8 @@ async def test_a_write_that_fails_is_tried_again_and_the_newest_state_wins(
     assert await losses(tmp_path) == []
 
 
-async def test_what_could_not_be_written_to_the_end_is_a_loss_for_the_next_hub(tmp_path: Path, impatient: None) -> None:
-    store = Store(tmp_path)
+async def test_what_could_not_be_written_to_the_end_is_a_loss_for_the_next_hub(tmp_path: Path) -> None:
+    store = Store(tmp_path, retry_s=0.0)
     fill_up(tmp_path)
     store.save(N1)
     await until(lambda: store.trouble)
@@ -218,46 +211,13 @@ async def test_what_could_not_be_written_to_the_end_is_a_loss_for_the_next_hub(t
     assert await losses(tmp_path) == [f"{tmp_path / 'hub.db'} could not be written to the end"]
 
 
-async def test_a_write_that_fails_as_nobody_foresaw_has_its_traceback_in_the_log_once(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, impatient: None
-) -> None:
-    class Broken:
-        def __len__(self) -> int:
-            raise RuntimeError("a bug")
-
-        def __getitem__(self, _: int) -> None: ...
-
-    store = Store(tmp_path)
-    store._submit("n1", Broken())  # type: ignore[arg-type]  # a bug
-    await until(lambda: store.trouble)
-    store.save(N1)
-    await until(lambda: not store.trouble)
-    await store.close()
-    assert [str(record.exc_info[1]) for record in caplog.records if record.exc_info] == ["a bug"]
-    assert await stored(tmp_path) == [N1]
-
-
 async def test_the_end_closes_the_file_also_when_the_last_write_fails(tmp_path: Path) -> None:
     store = Store(tmp_path)
     fill_up(tmp_path)
     store.save(N1)
     await store.close()
     assert store.trouble == "disk is full"
-    with pytest.raises(sqlite3.ProgrammingError):
-        store._database.execute("SELECT 1")
-
-
-async def test_writes_that_wait_together_are_one_transaction(tmp_path: Path) -> None:
-    store = Store(tmp_path)
-    gate = threading.Event()
-    store._thread.submit(gate.wait)
-    store.save(N1)
-    store.save(N2)
-    begun: list[str] = []
-    store._database.set_trace_callback(lambda sql: begun.append(sql.split()[0]))
-    gate.set()
-    await store.close()
-    assert begun == ["BEGIN", "INSERT", "INSERT", "COMMIT"]
+    assert not (tmp_path / "hub.db-wal").exists()
 
 
 # -------------------- what is lost --------------------

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cloud.sync.binding import Binder, Told
+from cloud.sources.manifests.binding import Binder, Told
+from cloud.sources.manifests.manifest_objects import BrokenFile, Entry, read_objects
+from cloud.sources.source import Objects
 from cloud.sync.closures import Closures
 from cloud.sync.fact_kinds import read_fact
-from cloud.sync.manifest_objects import BrokenFile, Entry, read_objects
-from cloud.sync.source import Objects
 from common.objects import Object, Ref, Stamp, encode_body
 from tests.support.cluster_objects import attachment, claim, driver, node, pod, secret, volume
 

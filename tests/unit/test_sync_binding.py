@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cloud.sync.binding import Binder, Bound, ClaimStatus, Told
+from cloud.sources.manifests.binding import Binder, Bound, ClaimStatus, Told
 from common.objects import Ref
 from tests.support.cluster_objects import attachment, claim, driver, entries, node, pod, volume
 

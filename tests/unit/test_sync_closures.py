@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cloud.sources.source import Item, Objects
 from cloud.sync import closures as closures_module
 from cloud.sync.closures import Closures
-from cloud.sync.source import Item, Objects
 from common.objects import Ref
 from tests.support.cluster_objects import DRIVER, attachment, claim, driver, entries, node, pod, secret, volume
 
 if TYPE_CHECKING:
-    from cloud.sync.tokens import TokenRequest
+    from cloud.kinds.tokens import TokenRequest
 
 
 def source(*objects: Any) -> Objects:

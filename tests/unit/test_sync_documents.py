@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from cloud.sync.documents import DocumentError, read_json, read_yaml, write_yaml
+from cloud.sources.manifests.documents import DocumentError, read_json, read_yaml, write_yaml
 
 
 def values(text: str) -> list[object]:

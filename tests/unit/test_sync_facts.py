@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from cloud.sources.manifests.binding import ClaimStatus
+from cloud.sources.manifests.documents import read_yaml
 from cloud.sync import fact_files
-from cloud.sync.binding import ClaimStatus
-from cloud.sync.documents import read_yaml
 from cloud.sync.fact_files import FactFiles
 from cloud.sync.fact_kinds import MOST_FACT_BYTES
 from cloud.sync.facts import FactSink
@@ -600,9 +600,28 @@ async def test_what_is_told_of_a_pod_is_kept_and_changes_no_other_object(tmp_pat
     assert written(tmp_path) == []
 
 
+def listed(*volumes: Any) -> Object:
+    """The fact of a pod with these volumes."""
+    return obj(POD, {"metadata": {"uid": "u-1"}, "status": {"conditions": [MOUNTED], "volumes": list(volumes)}})
+
+
+async def test_the_states_of_a_pods_volumes_are_kept_also_those_that_only_a_newer_agent_knows(tmp_path: Path) -> None:
+    files = FactFiles(tmp_path)
+    data, logs = {"name": "data", "state": "waiting", "reason": "no driver"}, {"name": "logs", "state": "new"}
+    await sink(files).store("n1", listed({**data, "more": 1}, logs, {"state": "waiting"}))
+    kept = [data, logs, {"name": "", "state": "waiting"}]
+    assert files.of("n1")[POD].body["status"] == {"conditions": [MOUNTED], "volumes": kept}
+    assert FactFiles(tmp_path).of("n1") == files.of("n1")
+
+
 @pytest.mark.parametrize(
     "told",
     [
+        listed({"name": "data"}),
+        listed({"name": 7, "state": "waiting"}),
+        listed({"name": "data", "state": "waiting", "reason": {}}),
+        listed("data"),
+        listed(*[{"name": "data", "state": "waiting"}] * 2),
         pod_fact(MOUNTED, uid=""),
         pod_fact(),
         pod_fact({**MOUNTED, "type": "Ready"}),

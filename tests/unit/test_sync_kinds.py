@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from cloud.sync.kinds import KINDS
-from cloud.sync.manifest_objects import BrokenFile, read_objects
+from cloud.kinds.table import KINDS
+from cloud.sources.manifests.manifest_objects import BrokenFile, read_objects
 from common.objects import Ref
 from tests.support.cluster_objects import as_yaml, attachment, claim, driver, entries, node, pod, secret, volume
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cloud.sync import manifest_files
-from cloud.sync.good_manifests import GoodManifests
-from cloud.sync.manifest_files import MAX_FILE_BYTES, ManifestFiles, Now
+from cloud.sources.manifests import manifest_files
+from cloud.sources.manifests.good_manifests import GoodManifests
+from cloud.sources.manifests.manifest_files import MAX_FILE_BYTES, ManifestFiles, Now
 from common.errors import SettingsError
 from common.objects import Ref
 from tests.support.cluster_objects import as_yaml, claim, driver, node, pod, secret, volume
@@ -534,7 +534,7 @@ def test_what_cannot_be_kept_is_a_problem_until_it_is(world: World, monkeypatch:
 
     world.write("a.yaml", node("a"))
     with monkeypatch.context() as broken:
-        broken.setattr("cloud.sync.good_manifests.Path.replace", full)
+        broken.setattr("cloud.sources.manifests.good_manifests.Path.replace", full)
         assert world.scan() == ["Node a"]
     assert world.is_complete()
     assert world.problems() == [
@@ -585,7 +585,7 @@ def test_unless_all_that_was_told_is_kept_a_broken_file_may_have_been_told(
     world.scan()
     world.write("b.yaml", node("b"))
     with monkeypatch.context() as broken:
-        broken.setattr("cloud.sync.good_manifests.Path.replace", full)
+        broken.setattr("cloud.sources.manifests.good_manifests.Path.replace", full)
         assert world.scan() == ["Node a", "Node b"]
     world.write("b.yaml", text="b: [")
     world.restart()

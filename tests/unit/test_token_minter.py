@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from cloud.kinds.kind_rules import trimmed
+from cloud.kinds.table import KINDS
+from cloud.kinds.tokens import TokenRequest
 from cloud.kube import KubeError, Resource
-from cloud.sync.kind_rules import trimmed
-from cloud.sync.kinds import KINDS
-from cloud.sync.token_minter import TokenMinter
-from cloud.sync.tokens import TokenRequest
+from cloud.sources.cluster.token_minter import TokenMinter
 from common.objects import Ref
 
 REQUEST = TokenRequest(Ref("Pod", "default", "web"), "uid-web", "robot", (("", 3600), ("vault", 600)))

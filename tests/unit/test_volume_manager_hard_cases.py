@@ -546,7 +546,7 @@ async def test_a_volume_is_in_use_until_it_is_unstaged_also_if_attaching_became_
 
 
 async def test_what_the_hub_confirmed_for_one_pod_is_void_for_the_next_one(world: World) -> None:
-    """RULE C12: in between the hub was told that the volume is not in use."""
+    """docs/csi-contract.md#volumesinuse-comes-before-staging: in between, the volume was not in use."""
     world.add_driver(attachRequired=True)
     world.attach()
     refused = asyncio.Event()
@@ -597,7 +597,7 @@ async def test_a_pod_that_goes_while_the_hub_is_asked_is_no_bug(
 
 
 async def test_a_pod_that_goes_while_the_intent_is_written_gets_no_volume_staged(world: World) -> None:
-    """RULE C12: what the hub is told then does not name the volume."""
+    """docs/csi-contract.md#volumesinuse-comes-before-staging: the agent no longer reports the volume."""
     world.add_driver(attachRequired=True)
     world.attach()
     ref = world.add_pod()
@@ -659,14 +659,14 @@ async def test_a_shared_volume_that_is_larger_than_was_asked_for_is_not_expanded
 async def test_pods_that_never_got_a_volume_leave_nothing_of_themselves_in_memory(world: World) -> None:
     await mounted(world)
     (task,) = world.manager._volumes.values()  # what is held, not what is told, is the question
-    before = len(task._backoffs)
+    before = len(task._tries)
     for number in range(10):
         world.plugin.fails("publish", Refused("no", code=Code.INTERNAL))
         ref = world.add_pod(f"pod-{number}")
         await settle()
         world.store.drop(ref)
         await settle()
-    assert len(task._backoffs) == before
+    assert len(task._tries) == before
 
 
 async def test_an_unpublish_that_took_several_tries_is_followed_by_the_next_pod_at_once(world: World) -> None:

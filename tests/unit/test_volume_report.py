@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cloud.sync.fact_kinds import MOUNTED, RELEASED, Fact
-from cloud.sync.source import Objects
+from cloud.sources.source import Objects
+from cloud.sync.fact_kinds import Fact
 from cloud.volume_report import report, report_placed
 from common.objects import Ref, Stamp
+from common.pod_fact import MOUNTED, RELEASED
 from tests.support.cluster_objects import DRIVER, attachment, claim, entries, node, pod, volume
 
 if TYPE_CHECKING:
@@ -34,17 +35,19 @@ class Facts:
         return self._told.get(node, {})
 
 
-def told(objects: Objects, name: str, status: str, message: str = "", *, uid: str = "") -> dict[Ref, Fact]:
-    """What a node tells of the volumes of the pod of this name."""
+def told(objects: Objects, name: str, status: str, *volumes: Any, uid: str = "", **more: str) -> dict[Ref, Fact]:
+    """What a node tells of the volumes of the pod of this name; an older one gives no list of volumes."""
     ref = Ref("Pod", "default", name)
     body = objects.body(ref)
     assert body is not None
     conditions = [
         {"type": RELEASED, "status": "True"},
-        {"type": MOUNTED, "status": status, "message": message},
+        {"type": MOUNTED, "status": status, **more},
     ]
+    listed = [dict(zip(("name", "state", "reason"), it, strict=False)) for it in volumes]
     metadata = {"uid": uid or body["metadata"]["uid"]}
-    return {ref: Fact(Stamp("", "1"), {"metadata": metadata, "status": {"conditions": conditions}})}
+    status_told = {"conditions": conditions, **({"volumes": listed} if listed else {})}
+    return {ref: Fact(Stamp("", "1"), {"metadata": metadata, "status": status_told})}
 
 
 def lines(objects: Objects, facts: Facts | None = None, **more: Any) -> list[tuple[Any, ...]]:
@@ -154,23 +157,48 @@ def test_a_pod_that_is_over_uses_no_volume() -> None:
     assert lines(source(over, *CLAIMED)) == [("v", "", "known", "")]
 
 
+MOUNTED_DATA = ("data", "mounted")
+
+
 @pytest.mark.parametrize(
-    ("message", "first", "second"),
+    ("volumes", "first", "second"),
     [
-        ("data: disk on fire", ("error", "disk on fire"), ("mounted", "")),
-        ("data: a; b; logs: c", ("error", "a; b"), ("error", "c")),
-        ("data; logs: c", ("waiting", ""), ("error", "c")),
-        ("of no volume", ("error", "of no volume"), ("error", "of no volume")),
-        ("", ("waiting", ""), ("waiting", "")),
+        ([("data", "waiting", "disk on fire"), ("logs", "mounted")], ("error", "disk on fire"), ("mounted", "")),
+        ([("data", "waiting", "a; logs: b"), ("logs", "waiting", "c")], ("error", "a; logs: b"), ("error", "c")),
+        ([("data", "waiting"), ("logs", "unknown", "c")], ("waiting", ""), ("unknown", "c")),
+        ([MOUNTED_DATA, ("logs", "of a later version", "c")], ("mounted", ""), ("unknown", "c")),
+        ([MOUNTED_DATA, ("", "waiting", "no such pod")], ("mounted", ""), ("error", "no such pod")),
+        ([MOUNTED_DATA], ("mounted", ""), ("waiting", "")),
     ],
 )
-def test_of_a_pods_volumes_each_has_its_own_reason(
-    message: str, first: tuple[str, str], second: tuple[str, str]
+def test_of_a_pods_volumes_each_has_its_own_state_and_reason(
+    volumes: list[tuple[str, ...]], first: tuple[str, str], second: tuple[str, str]
 ) -> None:
     more = (claim("logs", volume="w"), volume("w", claim="default/logs"))
     objects = source(pod("web", claims=("data", "logs")), *CLAIMED, *more)
-    found = lines(objects, Facts(n1=told(objects, "web", "False", message)))
+    found = lines(objects, Facts(n1=told(objects, "web", "False", *volumes)))
     assert found == [("v", "n1", *first), ("w", "n1", *second)]
+
+
+@pytest.mark.parametrize(
+    ("condition", "expected"),
+    [
+        ({"reason": "Waiting", "message": "data: a; logs: b"}, ("unknown", "data: a; logs: b")),
+        ({"reason": "Waiting"}, ("unknown", "")),
+        ({"reason": "Unmounting"}, ("unknown", "")),
+        ({"reason": "Unmounted"}, ("waiting", "")),
+    ],
+)
+def test_a_sentence_for_people_tells_no_volumes_state(condition: dict[str, str], expected: tuple[str, str]) -> None:
+    """An older agent sends it, and no list of volumes."""
+    objects = source(pod("web", claims=("data",)), *CLAIMED)
+    assert lines(objects, Facts(n1=told(objects, "web", "False", **condition))) == [("v", "n1", *expected)]
+
+
+def test_a_volume_that_one_pod_has_and_another_on_its_node_waits_for_is_mounted() -> None:
+    objects = source(pod("a", claims=("data",)), pod("b", claims=("data",)), *CLAIMED)
+    facts = told(objects, "a", "True", ("data", "mounted")) | told(objects, "b", "False", ("data", "unknown", "why"))
+    assert lines(objects, Facts(n1=facts)) == [("v", "n1", "mounted", "why")]
 
 
 def test_an_attachment_is_a_node_and_its_error_is_the_volumes() -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from common.errors import SettingsError
-from edge.manager.states import SCHEMA_VERSION, Device, Publication, State, VolumeStates
+from edge.manager.states import SCHEMA, Device, Publication, State, VolumeStates
 from edge.volume_errors import NotReady
 
 if TYPE_CHECKING:
@@ -137,12 +137,13 @@ async def test_a_row_that_no_database_can_hold_fails_alone(
 ) -> None:
     states = VolumeStates(tmp_path)
     all_wait = threading.Event()
-    states._thread.submit(all_wait.wait)  # so that they are written in one transaction
+    holding = asyncio.ensure_future(states._writer.transact(lambda _: all_wait.wait()))  # they become one transaction
     rows = [replace(row, handle=handle) for handle in ("first", "\ud800", "third")]
     puts = [asyncio.ensure_future(states.put(row)) for row in rows]
     await asyncio.sleep(0)
     all_wait.set()
     told = await asyncio.gather(*puts, return_exceptions=True)
+    assert await holding
     await states.close()
     assert [type(each) for each in told] == [type(None), NotReady, type(None)]
     assert await kept(tmp_path) == [rows[0], rows[2]]
@@ -163,7 +164,7 @@ async def test_a_damaged_file_is_moved_aside(damaged: Path) -> None:
 async def test_a_newer_agents_file_is_refused_and_left_alone(tmp_path: Path) -> None:
     await keep(tmp_path, DEVICE)
     with closing(sqlite3.connect(tmp_path / "volumes.db")) as database:
-        database.execute(f"PRAGMA user_version={SCHEMA_VERSION + 1}")
+        database.execute(f"PRAGMA user_version={SCHEMA.version + 1}")
     with pytest.raises(SettingsError, match="newer edge agent"):
         VolumeStates(tmp_path)
 

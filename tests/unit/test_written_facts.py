@@ -11,11 +11,11 @@ import pytest
 
 from cloud.kube import KubeError
 from cloud.sync.fact_files import FactFiles
-from cloud.sync.fact_kinds import RELEASED
 from cloud.sync.facts import FactSink
 from cloud.upsync.in_use import InUse
 from cloud.upsync.written_facts import WrittenFacts
 from common.objects import Object, Ref, Stamp
+from common.pod_fact import RELEASED
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

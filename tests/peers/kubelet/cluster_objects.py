@@ -262,7 +262,7 @@ def storage_class(driver: str) -> Object:
 
 
 def attachment_name(*, handle: str, driver: str, node: str) -> str:
-    """The name of the VolumeAttachment of a volume on a node, as everybody computes it (contract C.4)."""
+    """The name of a volume's VolumeAttachment on a node (docs/csi-contract.md#fields-of-node-calls)."""
     return f"csi-{hashlib.sha256(f'{handle}{driver}{node}'.encode()).hexdigest()}"
 
 

@@ -1,4 +1,7 @@
-"""A stand-in of node-driver-registrar: registers a driver's socket, and keeps what it was told (contract A.9, C.1)."""
+"""A stand-in of node-driver-registrar: registers a driver's socket and keeps the kubelet's answer.
+
+docs/csi-contract.md#how-a-driver-registers-with-a-node has the protocol.
+"""
 
 from __future__ import annotations
 

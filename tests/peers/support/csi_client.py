@@ -1,7 +1,7 @@
 """A small CSI client of the tests' own: what livenessprobe and health-monitor ask, and what a test asks by hand.
 
-These two sidecars are not on the module proxy; what they ask of a driver is written down in the contract (A.7, A.8) and
-done here with the same limits.
+These two sidecars are not on the module proxy. This client makes their calls with their limits; see
+docs/csi-contract.md#probe-speaks-for-the-proxy-driver-alone and docs/csi-contract.md#sidecars-read-capabilities-once.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 PROBE_TIMEOUT_S = 3.0
-"""livenessprobe's ``--probe-timeout``: for the connection and the call together (contract A.7)."""
+"""livenessprobe's ``--probe-timeout``: for the connection and the call together."""
 
 _DIAL_TIMEOUT_S = 15.0
-"""external-health-monitor's patience with its connection and its first Probe (contract A.8)."""
+"""external-health-monitor's patience with its connection and its first Probe."""
 
 SEQUENCE_TIMEOUT_S = 1.0
-"""external-health-monitor's context for all of its Identity and capability calls together (contract A.8)."""
+"""external-health-monitor's context for all of its Identity and capability calls together."""
 
 _ROUNDS = 3
 """Of a check: a busy machine can stall for longer than a limit. The kubelet, too, acts on the third failure only."""

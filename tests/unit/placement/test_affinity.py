@@ -8,7 +8,7 @@ import pytest
 
 from cloud.placement.affinity import Affinity
 from cloud.placement.fleet import Fleet, Fleets
-from cloud.sync.source import Item, Objects
+from cloud.sources.source import Item, Objects
 from common.objects import Ref, Stamp
 from common.topology import NODE_SEGMENT
 from tests.unit.placement.world import DRIVER, World, report

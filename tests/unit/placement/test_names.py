@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cloud.nodes import Call
+from cloud.edge_nodes import Call
 from cloud.placement.placement import Mode
 from common.csi import csi_pb2 as csi
 from common.errors import LinkLost, NameElsewhere, NodeOffline, NoPlace, PlacementNotKept
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from cloud.nodes import Reply
+    from cloud.edge_nodes import Reply
 
 GROUPS = "/csi.v1.GroupController/"
 

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cloud.nodes import Call
+from cloud.edge_nodes import Call
 from cloud.placement.affinity import Affinity
 from cloud.placement.placement import Mode
 from cloud.placement.requests import SNAPSHOT, Thing
-from cloud.sync.source import Item
+from cloud.sources.source import Item
 from common.csi import csi_pb2 as csi
 from common.errors import (
     FieldMissing,

@@ -37,7 +37,7 @@ from tests.support.examples import examples
 from tests.unit.placement.world import DRIVER, OK, Asked, World, affinity, create, delete, on, report
 
 if TYPE_CHECKING:
-    from cloud.nodes import Call
+    from cloud.edge_nodes import Call
     from cloud.placement.ledger import Ledger
     from common.reports import DriverReport
 

@@ -8,12 +8,12 @@ import sqlite3
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from cloud.nodes import Call
+from cloud.edge_nodes import Call
 from cloud.placement.affinity import Affinity
 from cloud.placement.ledger import Ledger
 from cloud.placement.placement import Mode, Placement
 from cloud.placement.requests import VOLUME, Thing
-from cloud.sync.source import Item, Objects
+from cloud.sources.source import Item, Objects
 from common.csi import csi_pb2 as csi
 from common.errors import DriverMissing, NodeOffline, NodeUnknown
 from common.objects import Ref, Stamp
@@ -143,7 +143,7 @@ class World:
         await self.placement.close()
         self.placement = self._start()
 
-    # what is asked of `cloud.nodes.Nodes`
+    # what is asked of `cloud.edge_nodes.Nodes`
 
     def with_driver(self, driver: str) -> list[str]:
         return list(self.reports) if driver == DRIVER else []

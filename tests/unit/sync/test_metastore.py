@@ -17,7 +17,7 @@ from common.errors import SettingsError
 from common.objects import Object, Ref, Stamp, encode_body
 from common.sync import Compared, Confirmed, Untold
 from common.sync_messages import Change, InStep, drop, put
-from edge.metastore import SCHEMA_VERSION, Metastore
+from edge.metastore import SCHEMA, Metastore
 from edge.stores.fact_store import MOST_EVENTS
 from edge.stores.sealing import load_sealer
 from tests.support.linked import until
@@ -62,7 +62,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 async def store(tmp_path: Path, clock: Clock) -> AsyncIterator[Metastore]:
-    store = Metastore(tmp_path, clock=clock)
+    store = Metastore(tmp_path, clock=clock, retry_s=0.0)
     yield store
     await store.close()
 
@@ -339,7 +339,7 @@ async def test_a_newer_agents_store_is_left_alone(store: Metastore, tmp_path: Pa
     await store.objects.store(changes(item("a")))
     await store.close()
     with database(tmp_path) as newer:
-        newer.execute(f"PRAGMA user_version={SCHEMA_VERSION + 1}")
+        newer.execute(f"PRAGMA user_version={SCHEMA.version + 1}")
     with pytest.raises(SettingsError, match=r"--state-dir=.*edge.db: was written by a newer edge agent \(schema 2"):
         Metastore(tmp_path)
     with database(tmp_path) as newer:
@@ -386,14 +386,8 @@ def empty(directory: Path) -> None:
             other.execute(f"DROP TRIGGER full_{table}")
 
 
-@pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What fails is tried again at once."""
-    monkeypatch.setattr("edge.stores.writer._RETRY_S", 0.0)
-
-
 async def test_on_a_full_disk_it_works_on_from_what_it_has_and_stores_when_there_is_room(
-    store: Metastore, tmp_path: Path, impatient: None, caplog: pytest.LogCaptureFixture
+    store: Metastore, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
     await store.objects.store(changes(item("a")))
@@ -425,7 +419,7 @@ async def test_the_end_gives_up_what_cannot_be_written(store: Metastore, tmp_pat
 
 @pytest.mark.parametrize("ended", [True, False], ids=["after an end", "after a kill"])
 async def test_a_store_that_cannot_be_written_at_the_start_is_worked_from_until_it_can(
-    tmp_path: Path, impatient: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, ended: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, ended: bool
 ) -> None:
     before = Metastore(tmp_path / "before")
     await before.objects.store(changes(item("a"), SECRET, None))
@@ -444,7 +438,7 @@ async def test_a_store_that_cannot_be_written_at_the_start_is_worked_from_until_
 
     monkeypatch.setattr("edge.metastore.open_database", connect)
     monkeypatch.setattr("edge.metastore.connect", connect)
-    store = Metastore(tmp_path / "edge")
+    store = Metastore(tmp_path / "edge", retry_s=0.0)
     assert (store.trouble, store.ever_in_step) == ("database or disk is full", True)
     assert (store.get(item("a").ref), store.get(SECRET.ref)) == (item("a"), SECRET)
     assert store.facts.read(NODE) is not None
@@ -618,7 +612,7 @@ async def test_a_fact_that_is_again_what_the_hub_just_stored_is_still_told_last(
     """The hub's word of the first state comes while the disk is about to show, and to tell, the one in between."""
     first = await stored_fact(store, NODE, {"a": 1})
     busy = threading.Event()
-    store._writer._thread.submit(busy.wait)
+    holding = asyncio.ensure_future(store._writer.transact(lambda _: busy.wait()))
     if between is not None:
         store.put_fact(NODE, between)
     else:
@@ -628,6 +622,7 @@ async def test_a_fact_that_is_again_what_the_hub_just_stored_is_still_told_last(
     store.facts.hear(Confirmed(NODE, first))
     busy.set()
     assert not store.fact_acked(NODE)
+    await holding
     await store.facts.flush()
     assert told(store) == {NODE: first}
     store.facts.hear(Confirmed(NODE, first))
@@ -696,10 +691,11 @@ async def test_an_event_is_forgotten_when_the_hub_has_it_unless_it_happened_agai
 async def test_an_event_that_the_hub_has_is_not_told_again_while_it_is_being_removed(store: Metastore) -> None:
     stamp = await stored_fact(store, event(1), {"count": 1})
     busy = threading.Event()
-    store._writer._thread.submit(busy.wait)
+    holding = asyncio.ensure_future(store._writer.transact(lambda _: busy.wait()))
     store.facts.hear(Confirmed(event(1), stamp))
     still_told = told(store)
     busy.set()
+    await holding
     assert still_told == {}
     await store.facts.flush()
     assert store.facts.read(event(1)) is None
@@ -750,9 +746,7 @@ async def test_events_are_told_after_other_facts_and_the_oldest_of_too_many_are_
     await store.close()
 
 
-async def test_facts_that_come_and_go_while_the_disk_is_full_do_not_pile_up(
-    store: Metastore, tmp_path: Path, impatient: None
-) -> None:
+async def test_facts_that_come_and_go_while_the_disk_is_full_do_not_pile_up(store: Metastore, tmp_path: Path) -> None:
     await stored_fact(store, NODE, {"a": 0})
     fill_up(tmp_path)
     for number in range(3 * MOST_EVENTS):

@@ -1,0 +1,304 @@
+"""The options of the long-running commands: the hub, a proxy driver and an edge agent."""
+
+from functools import partial
+from pathlib import Path
+
+import click
+
+from cli.options import FilePath, Options, Text, duration_type, option, size_type
+from cloud.driver_settings import DriverSettings
+from cloud.hub_settings import LARGEST_ID, HubSettings
+from cloud.node_marks import AGENT, EDGE, labels, taints
+from common.endpoint import hub_endpoint
+from common.parsers import driver_name, host_port, node_name, octal_mode, unix_path, words
+from edge.settings import AgentSettings
+
+PATH = FilePath(readable=False, path_type=Path)
+SOCKET = Text(unix_path, "unix:///PATH")
+TEXT = Text(words, "TEXT")
+NODE = Text(node_name, "NAME")
+ADDRESS = Text(host_port, "HOST:PORT")
+ENDPOINT = Text(hub_endpoint, "ENDPOINT")
+_logs, _tls, _tuning = (partial(option, group=group) for group in ("logs", "tls", "tuning"))
+_LINK_TIME = duration_type("100ms", "10m")
+_TIME = duration_type("1s", "24h")
+
+PROCESS_OPTIONS = (
+    _logs(
+        "--log-format",
+        type=click.Choice(["auto", "text", "json"]),
+        default="auto",
+        help="Format of log lines. auto is text on a terminal and JSON otherwise.",
+    ),
+    _logs(
+        "--log-level",
+        type=click.Choice(["debug", "info", "warning", "error"]),
+        default="info",
+        help="Least severe level that is logged.",
+    ),
+    _logs(
+        "--v",
+        "-v",
+        "verbosity",
+        type=click.IntRange(0, 2**31 - 1),
+        default="0",
+        help="Verbosity as in klog. 4 or more is the same as --log-level=debug.",
+    ),
+    _logs("--http", type=ADDRESS, help="Address for /metrics, /healthz and /readyz. Unset: not served."),
+    _tuning(
+        "--max-message",
+        type=size_type("64KiB", "64MiB"),
+        default="4MiB",
+        help="Largest CSI message that is carried. The stock sidecars take no answer above 4 MiB.",
+    ),
+    _tuning(
+        "--chunk",
+        type=size_type("1KiB", "256KiB"),
+        default="16KiB",
+        help="Size of the pieces that messages travel in. Small pieces keep a large message from delaying the others.",
+    ),
+    _tuning(
+        "--session-window",
+        type=size_type("1MiB", "1GiB"),
+        default="64MiB",
+        help="Bytes that a peer may send on a link before they are passed on. Limits the memory of a link.",
+    ),
+    _tuning(
+        "--stream-window",
+        type=size_type("16KiB", "64MiB"),
+        default="256KiB",
+        help="The same limit for one call on a link.",
+    ),
+    _tuning(
+        "--max-calls",
+        type=click.IntRange(1, 100_000),
+        default="1024",
+        unit="calls",
+        help="Calls that a peer may have under way on a link at one time.",
+    ),
+    _tuning(
+        "--keepalive",
+        type=_LINK_TIME,
+        default="10s",
+        help="A link that is silent for this time is probed. After twice this time it is closed.",
+    ),
+    _tuning(
+        "--hello-timeout",
+        type=_LINK_TIME,
+        default="10s",
+        help="Time limit for connecting, TLS and the first hello together.",
+    ),
+    _tuning(
+        "--drain-timeout",
+        type=duration_type(),
+        default="25s",
+        help="Time for calls under way to finish after SIGTERM. Kubernetes kills a pod after 30 s by default.",
+    ),
+    _tls("--tls-ca", type=PATH, help="PEM file of the CA that signs the peers' certificates."),
+    _tls("--tls-cert", type=PATH, help="PEM file of this process's certificate."),
+    _tls("--tls-key", type=PATH, help="PEM file of that certificate's private key."),
+    _tls("--insecure", type=click.BOOL, help="Allow plain ws:// on a loopback address, for tests and the demo."),
+)
+"""The options of each of them. The defaults of limits and times, and the reasons for them, are those of `Limits`."""
+
+HUB_OPTIONS = Options(
+    HubSettings,
+    "HUB",
+    *PROCESS_OPTIONS,
+    option("--name", type=TEXT, default="hub", help="Name that the hub tells its peers."),
+    option(
+        "--uds",
+        type=SOCKET,
+        default="unix:///var/lib/kubeedge/kubeedge.sock",
+        help="UNIX socket for proxy drivers and operators on this host. The default is KubeEdge's path.",
+    ),
+    option("--uds-group", type=TEXT, help="Group of the UNIX socket, whose mode is then 0660 instead of 0600."),
+    option(
+        "--uds-allow-uid",
+        type=click.IntRange(0, LARGEST_ID),
+        multiple=True,
+        unit="uid",
+        help="User id that may connect to the UNIX socket. Needs --uds-group.",
+    ),
+    option("--listen", type=ADDRESS, help="Address for edge agents, and for proxy drivers on other hosts (wss)."),
+    option(
+        "--state-dir",
+        type=PATH,
+        default="/var/lib/csi-bridge/hub",
+        help="Directory for the hub's records of nodes and volumes. Its disk must outlive the hub. One hub uses it.",
+    ),
+    option(
+        "--manifests",
+        type=PATH,
+        help="Directory of YAML with the pods, claims and volumes of the edge nodes, for sites without Kubernetes.",
+    ),
+    option(
+        "--kubeconfig",
+        type=TEXT,
+        help="Kubernetes cluster that has the pods, claims and volumes of the edge nodes: a kubeconfig file, or "
+        "in-cluster for the ServiceAccount of the hub's pod.",
+    ),
+    option(
+        "--node-labels",
+        type=Text(labels, "KEY=VALUE,..."),
+        default=f"{EDGE}={AGENT}",
+        help="With --kubeconfig: the labels of each Node that the hub makes for a node without a kubelet. They replace "
+        "the default; an empty flag sets none. The hub sets them once and keeps your later changes.",
+    ),
+    option(
+        "--register-with-taints",
+        type=Text(taints, "KEY=VALUE:EFFECT,..."),
+        default=f"{EDGE}={AGENT}:NoSchedule",
+        help="With --kubeconfig: the taints of each such Node, as for --node-labels: only pods that tolerate them go "
+        "there.",
+    ),
+    _tuning(
+        "--max-connections",
+        type=click.IntRange(1, 1_000_000),
+        default="20000",
+        unit="connections",
+        help="Connections to --listen at one time; more are refused.",
+    ),
+    _tuning(
+        "--max-nodes",
+        type=click.IntRange(1, 1_000_000),
+        default="20000",
+        unit="nodes",
+        help="Edge nodes that the hub knows, connected or not. Above this limit a new node is refused; a known one "
+        "never is.",
+    ),
+)
+
+DRIVER_OPTIONS = Options(
+    DriverSettings,
+    "DRIVER",
+    *PROCESS_OPTIONS,
+    option(
+        "--drivername",
+        type=Text(driver_name, "NAME"),
+        required=True,
+        help="Name of the vendor's driver, as its GetPluginInfo returns it.",
+    ),
+    option(
+        "--endpoint",
+        type=SOCKET,
+        default="unix:///csi/csi.sock",
+        help="UNIX socket for the sidecars (their --csi-address).",
+    ),
+    option(
+        "--endpoint-mode",
+        type=Text(octal_mode, "MODE"),
+        default="0660",
+        help="File mode of --endpoint. Sidecars may run as other users.",
+    ),
+    option(
+        "--hub-endpoint",
+        "--kubeedge-endpoint",
+        type=ENDPOINT,
+        default="unix:///var/lib/kubeedge/kubeedge.sock",
+        help="Address of the hub: its UNIX socket, or wss://HOST:PORT on another host.",
+    ),
+    option("--nodeid", type=NODE, help="Edge node that every call goes to. Excludes --placement=local."),
+    option(
+        "--placement",
+        type=click.Choice(["auto", "pinned", "local"]),
+        default="auto",
+        help="How the node of a call is chosen. pinned: --nodeid, else the only node that runs the driver. local: each "
+        "node has its own storage; a volume is made where its topology says, and later calls for it go there. auto: "
+        "local if the driver has a topology of its own, else pinned.",
+    ),
+    _tuning(
+        "--max-connections",
+        type=click.IntRange(1, 100_000),
+        default="1024",
+        unit="connections",
+        help="Connections of sidecars at one time; more are closed. A sidecar keeps one, and livenessprobe opens one "
+        "for each check.",
+    ),
+    option(
+        "--state-dir",
+        type=PATH,
+        default="/var/lib/csi-bridge/driver",
+        help="Directory for the driver's Identity and capabilities, so that sidecars can start while the link is down.",
+    ),
+)
+"""`--drivername`, `--endpoint`, `--kubeedge-endpoint`, `--nodeid` and `--v` are the flags of KubeEdge's csidriver."""
+
+EDGE_OPTIONS = Options(
+    AgentSettings,
+    "EDGE",
+    *PROCESS_OPTIONS,
+    option("--node", type=NODE, required=True, help="Name of this node in Kubernetes."),
+    option("--hub", type=ENDPOINT, required=True, help="Address of the hub: wss://HOST:PORT."),
+    option(
+        "--driver",
+        type=SOCKET,
+        multiple=True,
+        help="Socket of a vendor's CSI driver on this node. If the vendor's controller and node plugin are two "
+        "processes of one name, give the controller's socket; the node plugin registers by itself.",
+    ),
+    option(
+        "--state-dir",
+        type=PATH,
+        default="/var/lib/csi-bridge/edge",
+        help="Directory for everything that the agent keeps over a restart.",
+    ),
+    option(
+        "--root-dir",
+        type=PATH,
+        default="/var/lib/kubelet",
+        help="Kubelet's directory, where drivers register and pods' volumes are mounted. KubeEdge's is /var/lib/edged.",
+    ),
+    option(
+        "--registration",
+        type=click.Choice(["own", "observe"]),
+        default="own",
+        help="own: the agent takes registrations and mounts pods' volumes, as a kubelet does. observe: a kubelet does "
+        "that on this node; the agent finds its drivers and mounts nothing.",
+    ),
+    option(
+        "--relay-dir",
+        type=PATH,
+        help="Needs --registration=observe. Directory for one relay socket per driver, PATH/<driver>.sock, which the "
+        "kubelet calls in place of the driver (node-driver-registrar's --kubelet-registration-path). The relay adds "
+        "this node to the answers of a driver without a topology. Without it such volumes are not tied to a node.",
+    ),
+    option(
+        "--durability",
+        type=click.Choice(["normal", "full"]),
+        default="normal",
+        help="full: every write is on the disk before the next step (fsync), for nodes that lose power.",
+    ),
+    _tuning(
+        "--volume-stats-interval",
+        type=_TIME,
+        default="1m",
+        help="Time between two questions to a driver for the usage and health of a volume.",
+    ),
+    _tuning(
+        "--volume-republish-interval",
+        type=_TIME,
+        default="1m",
+        help="Time between two publications of a volume whose driver wants them (requiresRepublish). The agent adds up "
+        "to half of it.",
+    ),
+    option(
+        "--status",
+        type=SOCKET,
+        default="unix:///run/csi-bridge/edge.sock",
+        help="UNIX socket where the agent tells its state as JSON over HTTP: curl --unix-socket PATH http://edge/status.",
+    ),
+    _tuning(
+        "--max-operations",
+        type=click.IntRange(1, 100_000),
+        default="1024",
+        unit="operations",
+        help="Calls that change something and are under way at the drivers at one time, also without a caller.",
+    ),
+    _tuning(
+        "--operation-limit",
+        type=_TIME,
+        default="10m",
+        help="Time limit for one call to a driver. After it the agent cancels the call, and a retry can start anew.",
+    ),
+)

@@ -1,0 +1,63 @@
+"""PersistentVolumeClaims, as the hub tells them to the nodes whose pods use them."""
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+from cloud.kinds.fields import Body, Fields
+from cloud.kinds.kind_rules import KindRules, pick, quantities, without_empty
+from cloud.kinds.persistentvolumes import ACCESS_MODES, VOLUME_MODES
+from common.objects import Ref
+
+_SPEC: Final = ("accessModes", "resources", "storageClassName", "volumeMode", "volumeName")
+_STATUS: Final = (
+    "phase", "accessModes", "capacity", "allocatedResources", "allocatedResourceStatuses", "conditions",
+)  # fmt: skip
+CONDITION: Final = ("type", "status", "reason", "message", "lastTransitionTime", "lastProbeTime")
+
+
+def check_status(status: Fields) -> None:
+    """The status of a claim, whoever tells it.
+
+    Raises:
+        FieldError: a field is wrong.
+    """
+    for name in ("capacity", "allocatedResources"):
+        status.part(name).quantity("storage")
+    status.part("allocatedResourceStatuses").text("storage")
+    for condition in status.parts("conditions"):
+        for name in CONDITION:
+            condition.text(name, required=name in ("type", "status"))
+
+
+def check_spec(spec: Fields) -> None:
+    """The specification of a claim, or of the template of one.
+
+    Raises:
+        FieldError: a field is wrong.
+    """
+    spec.texts("accessModes", allowed=ACCESS_MODES)
+    spec.text("volumeMode", allowed=VOLUME_MODES)
+    spec.name("volumeName")
+    spec.part("resources").part("requests").quantity("storage")
+
+
+def _check(fields: Fields) -> None:
+    check_spec(fields.part("spec", required=True))
+    status = fields.part("status")
+    status.text("phase")
+    check_status(status)
+
+
+def _trim(body: Body) -> dict[str, Any]:
+    status = quantities(pick(body.get("status"), *_STATUS), "capacity", "allocatedResources")
+    return {"spec": pick(body["spec"], *_SPEC), **without_empty({"status": status})}
+
+
+def _needs(body: Body) -> Iterable[Ref]:
+    if volume := body["spec"].get("volumeName"):
+        yield Ref("PersistentVolume", "", volume)
+
+
+RULES: Final = KindRules(
+    kind="PersistentVolumeClaim", api_version="v1", namespaced=True, check=_check, trim=_trim, needs=_needs
+)

@@ -1,0 +1,8 @@
+"""The source that follows a Kubernetes API server.
+
+Read in this order:
+
+* `reflector`: lists and watches the objects of one kind.
+* `on_demand`, `secret_reader`, `token_minter`: gets Secrets and tokens one by one, when a node needs them.
+* `cluster`: puts them together.
+"""

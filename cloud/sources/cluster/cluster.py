@@ -1,0 +1,188 @@
+"""A cluster: the objects of a Kubernetes API server, followed as they change.
+
+Rules:
+
+* One list and one watch for each kind, for all nodes; Secrets are read, and tokens made, one by one for those who need
+  them (`on_demand`).
+* Ready means that every kind was listed once.
+* What cannot be used keeps its last good state, and is named among the problems.
+* What does not say which object it is breaks its answer off: of a list with it nobody knows what is missing in it.
+* An object whose trimmed state is the same has not changed: pods and nodes change their status all the time.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final, Protocol
+
+from cloud.kinds import nodes, tokens
+from cloud.kinds.fields import FieldError, Fields
+from cloud.kinds.kind_rules import check_metadata, trimmed
+from cloud.kinds.table import KINDS
+from cloud.kinds.tokens import TokenRequest
+from cloud.kube import RESOURCES, KubeError
+from cloud.sources.cluster.on_demand import OnDemand
+from cloud.sources.cluster.reflector import ListWatchApi, Reflector
+from cloud.sources.cluster.secret_reader import SecretApi, SecretReader
+from cloud.sources.cluster.token_minter import TokenApi, TokenMinter
+from cloud.sources.manifests.manifest_objects import item_of
+from cloud.sources.source import Item, Objects
+from common.objects import Ref
+
+log = logging.getLogger("csi_bridge.hub.cluster")
+
+WATCHED: Final = ("CSIDriver", "Node", "PersistentVolume", "PersistentVolumeClaim", "VolumeAttachment", "Pod")
+"""The kinds that are listed and watched."""
+
+
+class ClusterApi(ListWatchApi, SecretApi, TokenApi, Protocol):
+    """What is asked of `cloud.kube.Kube`."""
+
+
+class Cluster(Objects):
+    """The source (`source.Source`) that follows an API server. `run()` does the work."""
+
+    def __init__(
+        self,
+        api: ClusterApi,
+        *,
+        unready: Callable[[str], None] = lambda _node: None,
+        pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Nothing is asked yet.
+
+        Args:
+            api: the API server.
+            unready: called with the name of each Node that is not Ready, whenever the API server tells of it.
+            pause: waits for so many seconds.
+            now: the monotonic clock.
+        """
+        super().__init__()
+        self._problems: dict[Ref, str] = {}
+        self._unlisted = set(WATCHED)
+        self._unready = unready
+        self._minter = TokenMinter(api)
+        self._on_demand = {
+            "Secret": OnDemand(SecretReader(api), self._found, now=now),
+            tokens.KIND: OnDemand(self._minter, self._found, now=now),
+        }
+        self._reflectors = [Reflector(api, RESOURCES[kind], _Copy(kind, self), pause=pause) for kind in WATCHED]
+
+    def problems(self) -> list[str]:
+        """What is wrong with the connection and with the objects, in sentences."""
+        troubles = [it.trouble for it in self._reflectors if it.trouble]
+        unread = [text for it in self._on_demand.values() for text in it.problems()]
+        return [*troubles, *self._problems.values(), *unread]
+
+    def knows(self, ref: Ref) -> bool:
+        """Whether what `stamp` says of an object is so."""
+        on_demand = self._on_demand.get(ref.kind)
+        return on_demand.knows(ref) if on_demand is not None else self.is_ready
+
+    def use(self, ref: Ref, request: TokenRequest | None = None) -> None:
+        """An object is needed from now on; of tokens: these, also in place of those of before."""
+        if request is not None:
+            self._minter.want(request)
+        if (on_demand := self._on_demand.get(ref.kind)) is not None:
+            on_demand.use(ref)
+
+    def release(self, ref: Ref) -> None:
+        """It is needed no more."""
+        if (on_demand := self._on_demand.get(ref.kind)) is not None:
+            on_demand.release(ref)
+            self._minter.release(ref)
+            self.gone(ref)
+
+    async def run(self) -> None:
+        """Follow the API server until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            for reflector in self._reflectors:
+                tasks.create_task(reflector.run())
+            for on_demand in self._on_demand.values():
+                tasks.create_task(on_demand.run())
+
+    def read(self, kind: str, body: Mapping[str, Any]) -> tuple[Ref, Item | None]:
+        """An object that the API server told of; its last good state if it cannot be used, None if it never could.
+
+        Raises:
+            KubeError: it does not say which object it is.
+        """
+        ref, fields, rules = _identify(kind, body), Fields(body), KINDS[kind]
+        metadata = fields.part("metadata")
+        try:
+            check_metadata(fields, rules=rules)
+            metadata.text("uid", required=kind != tokens.KIND)  # what stands in for tokens has none
+            rules.check(fields)
+            if kind == "Node" and not nodes.is_ready(fields):
+                self._unready(ref.name)
+            item = item_of(trimmed(body, rules=rules))
+        except ValueError as error:  # a FieldError, or text that UTF-8 does not have
+            self._refuse(ref, str(error))
+            known, uid = self.item(ref), metadata.body.get("uid")
+            is_another = known is not None and isinstance(uid, str) and uid not in {"", known.stamp.uid}
+            return ref, None if is_another else known
+        self._problems.pop(ref, None)
+        return ref, item
+
+    def listed(self, kind: str, items: Mapping[Ref, Item | None]) -> None:
+        """These are all objects of a kind."""
+        self._unlisted.discard(kind)
+        for ref in [ref for ref in self._problems if ref.kind == kind and ref not in items]:
+            del self._problems[ref]
+        gone: dict[Ref, Item | None] = dict.fromkeys(set(self.refs(kind)) - items.keys())
+        self.update({**items, **gone}, ready=self.is_ready or not self._unlisted)
+
+    def gone(self, ref: Ref) -> None:
+        """There is no such object any more."""
+        self._problems.pop(ref, None)
+        self.update({ref: None})
+
+    def _found(self, ref: Ref, body: Mapping[str, Any] | None) -> None:
+        before = self.stamp(ref)
+        self.update({ref: self.read(ref.kind, body)[1] if body is not None else None})
+        if self.stamp(ref) == before:
+            self.tell(frozenset({ref}))  # also that there is none is news, to those who wait for it
+
+    def _refuse(self, ref: Ref, why: str) -> None:
+        text = f"{ref} cannot be used, and its last good state counts: {why}"
+        if self._problems.get(ref) != text:
+            log.warning("%s", text)
+            self._problems[ref] = text
+
+
+def _identify(kind: str, body: Mapping[str, Any]) -> Ref:
+    try:
+        metadata = Fields(body if isinstance(body, dict) else {}).part("metadata", required=True)
+        namespace = metadata.text("namespace", required=KINDS[kind].namespaced)
+        return Ref(kind, namespace, metadata.text("name", required=True))
+    except FieldError as error:
+        raise KubeError(f"read {kind}", 0, "", f"the API server's answer is not one: {error}") from None
+
+
+class _Copy:
+    """One kind of a cluster's objects (`reflector.Copy`)."""
+
+    def __init__(self, kind: str, cluster: Cluster) -> None:
+        self._kind, self._cluster = kind, cluster
+        self._listed: dict[Ref, Item | None] = {}
+
+    def begin(self) -> None:
+        self._listed = {}
+
+    def add(self, body: Mapping[str, Any]) -> None:
+        ref, item = self._cluster.read(self._kind, body)
+        self._listed[ref] = item
+
+    def end(self) -> None:
+        listed, self._listed = self._listed, {}
+        self._cluster.listed(self._kind, listed)
+
+    def put(self, body: Mapping[str, Any]) -> None:
+        ref, item = self._cluster.read(self._kind, body)
+        self._cluster.update({ref: item})
+
+    def remove(self, body: Mapping[str, Any]) -> None:
+        ref, _ = self._cluster.read(self._kind, body)
+        self._cluster.gone(ref)

@@ -1,0 +1,92 @@
+"""The good manifests: what each manifest file said when it was last good, on the hub's disk, for a hub that restarts.
+
+Rules:
+
+* Nothing is read of them but what the directory itself does not say: of a file that is broken now, or is not there.
+* They hold what nodes are told, Secrets included, so only the hub's user may read them.
+* One that cannot be read counts as none: without them a hub knows less, and never something else.
+* `.complete` is there as long as they are all that nodes were told: then a file that is not among them never was good.
+"""
+
+import contextlib
+import logging
+import os
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from cloud.sources.manifests.manifest_objects import BrokenFile, Entry, read_objects
+from common.errors import SettingsError
+from common.objects import encode_body
+
+log = logging.getLogger("csi_bridge.hub.manifests")
+
+_NEW, _COMPLETE = ".new", ".complete"
+"""No manifest has a hidden name."""
+
+
+class GoodManifests:
+    """A directory with a file for each manifest file, of the same name. Used by one thread at a time."""
+
+    def __init__(self, directory: Path) -> None:
+        """Make the directory, unless it is there.
+
+        Raises:
+            SettingsError: it cannot be used.
+        """
+        self._directory = directory
+        try:
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            found = {path.name for path in directory.iterdir()}
+        except OSError as error:
+            raise SettingsError("--state-dir", str(directory), f"cannot be used: {error}") from error
+        self.is_complete = _COMPLETE in found
+        """Whether these are all that nodes were told."""
+        self._names = found - {_NEW, _COMPLETE}
+
+    @property
+    def names(self) -> Collection[str]:
+        """The manifest files that were good once and were not taken away."""
+        return self._names
+
+    def recall(self, name: str) -> tuple[Entry, ...] | None:
+        """What a file said when it was last good; None if that is not known."""
+        if name not in self._names:
+            return None
+        path = self._directory / name
+        try:
+            found = read_objects("kept.json", path.read_bytes())
+        except (OSError, BrokenFile) as error:
+            log.warning("%s is unreadable, so the last good version of %s is not known: %s", path, name, error)
+            return None
+        return tuple(replace(entry, place=f"{name}, as it was last good") for entry in found)
+
+    def keep(self, changed: Mapping[str, Iterable[Entry]], names: Collection[str]) -> None:
+        """Some files say this now, and there are no others than `names`.
+
+        Raises:
+            OSError: they cannot be written; to be called with them again.
+        """
+        gone = self._names - set(names)
+        if self.is_complete and not changed and not gone:
+            return
+        self.is_complete = False
+        (self._directory / _COMPLETE).unlink(missing_ok=True)
+        for name, entries in changed.items():
+            self._write(name, encode_body({"kind": "List", "items": [entry.item.body for entry in entries]}))
+            self._names.add(name)
+        for name in gone:
+            (self._directory / name).unlink(missing_ok=True)
+            self._names.discard(name)
+        (self._directory / _COMPLETE).touch(mode=0o600)
+        self.is_complete = True
+
+    def _write(self, name: str, data: bytes) -> None:
+        path, new = self._directory / name, self._directory / _NEW
+        with contextlib.suppress(OSError):
+            if path.read_bytes() == data:  # as after most restarts
+                return
+        new.unlink(missing_ok=True)
+        with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:  # noqa: PTH123  # Path.open sets no mode
+            file.write(data)
+        new.replace(path)

@@ -1,0 +1,230 @@
+"""The manifests: the objects of a hub without Kubernetes, from a directory of YAML that is read again when it changes.
+
+Rules:
+
+* Files are read and objects are bound in a thread; what came of it goes into the objects on the loop, all at once.
+* What nobody foresaw ends a look and not the hub, which carries calls as well.
+* Ready means that every file was good at one time, in this life of the hub or an earlier one (`good_manifests`). With
+  one that never was nothing is told to any node, for what stands in it may be what a node still uses.
+* The system tells of changes; a look every few seconds finds what it does not tell of (network file systems, what a
+  link leads to, a directory that was replaced).
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from watchfiles import awatch
+
+from cloud.sources.manifests.binding import Binder, Told
+from cloud.sources.manifests.good_manifests import GoodManifests
+from cloud.sources.manifests.manifest_files import ManifestFiles, Now
+from cloud.sources.source import Item, Objects
+from common.objects import Ref
+
+log = logging.getLogger("csi_bridge.hub.manifests")
+
+logging.getLogger("watchfiles").setLevel(logging.WARNING)  # it tells of every change, and of its time-outs
+"""The library's own log."""
+
+RESCAN_S = 5.0
+"""Between two looks without a cause: a hundredth of a second's work for a thousand files."""
+
+_TICK_S = 0.01
+"""A timer may ring a little early, and a file that has not settled by then would wait once more."""
+
+_FAILED = "failed"
+"""The problem of that name: reading broke off."""
+
+_DEBOUNCE_MS, _STEP_MS = 100, 20
+"""Changes that come within a step of each other are one, for no longer than the debounce."""
+
+
+class Facts(Protocol):
+    """What is asked of `fact_files.FactFiles`."""
+
+    def told(self) -> Told:
+        """What the nodes tell."""
+
+    def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:
+        """Be told when it changes."""
+
+    def sizes(self) -> dict[str, str]:
+        """The sizes that claims had."""
+
+    def keep_sizes(self, sizes: Mapping[str, str]) -> None:
+        """Keep them."""
+
+
+class Manifests(Objects):
+    """The source (`source.Source`) that reads a directory. `run()` does the work."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        facts: Facts | None = None,
+        kept: GoodManifests | None = None,
+        rescan_s: float = RESCAN_S,
+    ) -> None:
+        """Nothing is read yet.
+
+        Args:
+            directory: it need not be there yet.
+            facts: what the nodes tell, which goes into the objects.
+            kept: what the files said when they were last good.
+            rescan_s: how long a change may go unseen that the system does not tell of.
+        """
+        super().__init__()
+        self._directory, self._rescan_s = directory, rescan_s
+        self._facts = facts
+        self._files = ManifestFiles(directory, kept=kept)
+        self._loader = _Loader(self._files, facts)
+        self._problems: Mapping[str, str] = {}
+        self._wake = asyncio.Event()
+
+    def problems(self) -> list[str]:
+        """What is wrong with the files and with what is in them, in sentences."""
+        silent = bool(self._problems) and not self.is_ready
+        return [*self._problems.values(), *(["no node is told anything until every manifest is good"] * silent)]
+
+    async def run(self) -> None:
+        """Read the directory, and again whenever it changes, until cancelled."""
+        unsubscribe = self._facts.subscribe(self._wake.set) if self._facts is not None else None
+        watch: asyncio.Task[None] | None = None
+        watched = None
+        try:
+            while True:
+                self._wake.clear()
+                await self._load()
+                if self._files.identity != watched:
+                    await _end(watch)
+                    watched = self._files.identity
+                    watch = asyncio.create_task(self._watch(), name="manifests-watch") if watched else None
+                    await asyncio.sleep(0)  # it begins to watch, and only then the next look misses nothing
+                    self._wake.set()
+                await self._sleep()
+        finally:
+            if unsubscribe is not None:
+                unsubscribe()
+            await _end(watch)
+
+    async def _load(self) -> None:
+        told = self._facts.told() if self._facts is not None else Told()
+        try:
+            loaded = await asyncio.to_thread(self._loader.load, told, _now())
+        except Exception:  # the hub carries calls as well
+            if _FAILED not in self._problems:
+                log.exception("reading %s failed", self._directory)
+            why = "reading it failed because of a bug in CSI Bridge; its objects stay as they were"
+            self._problems = {**self._problems, _FAILED: f"{self._directory}: {why}"}
+            return
+        self.update(loaded.changes, ready=self.is_ready or loaded.complete)
+        for key, text in loaded.problems.items():
+            if self._problems.get(key) != text:
+                log.error("%s", text)
+        for key in self._problems.keys() - loaded.problems.keys():
+            log.info("settled: %s", self._problems[key])
+        self._problems = loaded.problems
+
+    async def _sleep(self) -> None:
+        """Until somebody tells of a change, or it is time to look again."""
+        pause_s = self._files.settle_s + _TICK_S if self._files.unsettled else self._rescan_s
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(pause_s):
+                await self._wake.wait()
+
+    async def _watch(self) -> None:
+        changes = awatch(
+            self._directory, watch_filter=None, recursive=False, debounce=_DEBOUNCE_MS, step=_STEP_MS, rust_timeout=0
+        )
+        try:
+            async for _ in changes:
+                self._wake.set()
+        except (OSError, RuntimeError) as error:  # too many watches, a file system without them, …
+            log.warning(
+                "%s is read every %g s, because it cannot be watched: %s", self._directory, self._rescan_s, error
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    """What came of a look: the objects that differ from before, None for those that are no more."""
+
+    changes: Mapping[Ref, Item | None]
+    problems: Mapping[str, str]
+    complete: bool
+
+
+class _Loader:
+    """What the thread does, and what it remembers. One look at a time."""
+
+    def __init__(self, files: ManifestFiles, facts: Facts | None) -> None:
+        self._files, self._facts = files, facts
+        self._binder = Binder()
+        self._sizes: Mapping[str, str] | None = None
+        self._seen: tuple[int, Told] | None = None
+        self._items: Mapping[Ref, Item] = {}
+        self._inner: Mapping[str, str] = {}
+        """Problems that are not of one file."""
+        self._kept = True
+
+    def load(self, told: Told, now: Now) -> _Loaded:
+        """Scan, and bind again if there is anything new."""
+        self._files.scan(now)
+        items = self._items
+        if self._seen is None or self._seen[0] != self._files.revision or self._seen[1] is not told:
+            entries, self._inner = self._files.objects()
+            bound = self._binder.bind(entries, told, self._known_sizes())
+            self._inner = {**self._inner, **bound.problems}
+            # A claim that is missing now may stand in a file that is not read yet.
+            sizes = bound.sizes if self._files.was_complete else {**self._known_sizes(), **bound.sizes}
+            self._kept = self._kept and sizes == self._sizes
+            self._sizes = sizes
+            self._seen, items = (self._files.revision, told), bound.items
+        problems = {**self._files.problems(), **self._inner, **self._keep_sizes()}
+        changes, self._items = _changes(self._items, items), items
+        return _Loaded(changes, problems, self._files.was_complete)
+
+    def _known_sizes(self) -> Mapping[str, str]:
+        if self._sizes is None:
+            self._sizes = self._facts.sizes() if self._facts is not None else {}
+        return self._sizes
+
+    def _keep_sizes(self) -> dict[str, str]:
+        """Write the sizes if they are not written yet. A problem if that fails; it is tried again at the next look."""
+        if self._kept or self._facts is None or self._sizes is None or not self._files.was_complete:
+            return {}
+        try:
+            self._facts.keep_sizes(self._sizes)
+        except OSError as error:
+            return {"sizes": f"the sizes of claims cannot be written, and a restart forgets them: {error.strerror}"}
+        self._kept = True
+        return {}
+
+
+def _changes(old: Mapping[Ref, Item], new: Mapping[Ref, Item]) -> dict[Ref, Item | None]:
+    """What turns the old objects into the new ones. Found in the thread: of many, few change."""
+    if old is new:
+        return {}
+    changes: dict[Ref, Item | None] = dict.fromkeys(old.keys() - new.keys())
+    for ref, item in new.items():
+        known = old.get(ref)
+        if known is None or known.stamp != item.stamp:
+            changes[ref] = item
+    return changes
+
+
+async def _end(task: asyncio.Task[None] | None) -> None:
+    if task is not None:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def _now() -> Now:
+    return Now(steady=time.monotonic(), wall=time.time())

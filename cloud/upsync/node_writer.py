@@ -1,0 +1,263 @@
+"""A node writer: the Nodes of nodes without a kubelet, made if there are none, with what their agents tell of them.
+
+Rules:
+
+* What is in use is written first, and whatever is wrong with the rest does not hold it up: until it is there nothing
+  is staged (docs/csi-contract.md#volumesinuse-comes-before-staging).
+* Of a Node that the hub made it also writes what the machine has, as a kubelet does, so that the scheduler puts pods
+  there. What somebody made of `allocatable` stays as long as the machine has what it had.
+* The labels and taints of `cloud.node_marks` stand in the request that makes the Node, and nowhere else: an operator's
+  later changes hold.
+* A label that is there with another value stays. The hub sets no label on the word of one machine that a kubelet may
+  not set either (the NodeRestriction admission), and not `csi-bridge.io/edge`.
+* `csi-bridge.io/node` of a node is its own name: with another one it would be given the pods and Secrets of that one.
+* Of the annotations only the drivers' node ids come from the node. Those of drivers that it does not tell of stay,
+  unless the hub wrote them.
+* When the node tells nothing any more, its labels and what is in use stay: nobody has said that it is not so.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from cloud.kube import RESOURCES, Body
+from cloud.node_marks import EDGE
+from cloud.upsync.in_use import InUse
+from cloud.upsync.ownership import HUB, MADE_BY, annotation, find, is_made, remember_drivers, written_drivers
+from cloud.upsync.write_api import WriteApi
+from common.objects import Ref
+from common.quantity import parse_bytes
+from common.topology import NODE_SEGMENT
+
+_NODES: Final = RESOURCES["Node"]
+
+_NODE_IDS: Final = "csi.volume.kubernetes.io/nodeid"
+_ATTACHED: Final = "volumes.kubernetes.io/controller-managed-attach-detach"
+"""Without this annotation with the value "true" the controller-manager attaches nothing to a node."""
+
+_LONGEST_LABEL_CHARS: Final = 63
+"""A node whose name is longer has no hostname label."""
+
+_KUBERNETES: Final = ("kubernetes.io", "k8s.io")
+_KUBELETS: Final = ("kubelet.kubernetes.io", "node.kubernetes.io")
+"""Domains in which a kubelet sets labels of its Node."""
+
+_KUBELET_LABELS: Final = frozenset({
+    "kubernetes.io/hostname", "kubernetes.io/os", "kubernetes.io/arch",
+    "topology.kubernetes.io/zone", "topology.kubernetes.io/region",
+    "failure-domain.beta.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/region",
+    "beta.kubernetes.io/instance-type", "beta.kubernetes.io/os", "beta.kubernetes.io/arch",
+})  # fmt: skip
+"""Further labels that a kubelet sets (kubernetes k8s.io/kubelet/pkg/apis/well_known_labels.go)."""
+
+
+class NodeWriter:
+    """Writes what nodes tell of themselves."""
+
+    def __init__(
+        self, api: WriteApi, in_use: InUse, *, labels: Mapping[str, str] | None = None, taints: Sequence[Body] = ()
+    ) -> None:
+        """Nothing is written yet.
+
+        Args:
+            api: where the Nodes are.
+            in_use: is told which volumes stand in each.
+            labels: of each Node that it makes, beside those that a kubelet would know itself.
+            taints: of each Node that it makes.
+        """
+        self._api, self._in_use = api, in_use
+        self._labels, self._taints = labels or {}, taints
+        self._problems: dict[str, list[str]] = {}
+
+    async def write(self, node: str, ref: Ref, fact: Mapping[str, Any] | None) -> None:
+        """Bring a Node into line with what its node tells. None: it tells nothing any more.
+
+        Raises:
+            KubeError: to be tried again.
+        """
+        self._problems.pop(node, None)
+        if fact is not None:
+            self._in_use.begin(node, _in_use(fact))
+        found = await find(self._api, _NODES, ref.name)
+        if found is None:
+            if fact is None:
+                return
+            found = await self._api.create(_NODES, self._new_node(node))
+        if fact is not None:
+            found = await self._write_in_use(node, found, fact)
+        change = _Change(node, found, fact)
+        if metadata := change.metadata():
+            # Another one may be at the same labels and annotations: this is for the state that was read.
+            version = {"resourceVersion": found["metadata"]["resourceVersion"]}
+            found = await self._api.patch(_NODES, node, {"metadata": {**version, **metadata}})
+        if fact is not None:
+            if change.problems:
+                self._problems[node] = change.problems
+            await self._write_machine(node, found, fact)
+
+    def forget(self, node: str, _ref: Ref) -> None:
+        """Nothing is written of the node any more."""
+        self._problems.pop(node, None)
+
+    def problems(self) -> list[str]:
+        """What people must mend, in sentences."""
+        return [text for node in sorted(self._problems) for text in self._problems[node]]
+
+    def _new_node(self, node: str) -> Body:
+        metadata = {
+            "name": node,
+            "labels": {**self._labels, **_base_labels(node, None)},
+            "annotations": {MADE_BY: HUB, _ATTACHED: "true"},
+        }
+        spec = {"spec": {"taints": list(self._taints)}} if self._taints else {}
+        return {"apiVersion": "v1", "kind": "Node", "metadata": metadata, **spec}
+
+    async def _write_in_use(self, node: str, found: Body, fact: Mapping[str, Any]) -> Body:
+        told, there = _in_use(fact), _in_use(found)
+        self._in_use.note(node, set(told).intersection(there))  # stands there whatever becomes of the request
+        if told != there:
+            found = await self._write_status(node, found, {"volumesInUse": told})
+            self._in_use.note(node, told)
+        return found
+
+    async def _write_machine(self, node: str, found: Body, fact: Mapping[str, Any]) -> None:
+        if is_made(found) and (change := _machine(node, found.get("status") or {}, fact.get("status") or {})):
+            await self._write_status(node, found, change)
+
+    async def _write_status(self, node: str, found: Body, change: Body) -> Body:
+        body = {"metadata": {"uid": found["metadata"]["uid"]}, "status": change}
+        return await self._api.patch(_NODES, node, body, subresource="status")
+
+
+class _Change:
+    """What is to change in a Node's metadata, and what people must mend."""
+
+    def __init__(self, node: str, found: Body, fact: Mapping[str, Any] | None) -> None:
+        self.problems: list[str] = []
+        self._node, self._found, self._fact = node, found, fact
+
+    def metadata(self) -> Body:
+        """A merge patch; empty if nothing is to change."""
+        parts = {"labels": self._labels(), "annotations": self._annotations()}
+        return {name: part for name, part in parts.items() if part}
+
+    def _labels(self) -> Body:
+        there = self._found["metadata"].get("labels") or {}
+        added: dict[str, str] = {}
+        for name, value in self._wanted_labels():
+            has = there.get(name, added.get(name))
+            if name == NODE_SEGMENT and value != self._node:
+                self._problem(f"says that it is {name}={value}, which only the node of that name may be")
+            elif has is None and _is_reserved(name):
+                self._problem(f"says that it is {name}={value}: only administrators may set this label")
+            elif has is None:
+                added[name] = value
+            elif has != value:
+                self._problem(
+                    f"says that it is {name}={value}, but its Node has the label {name}={has}, which stays: "
+                    f"remove that label, or correct the topology of the driver"
+                )
+        return added
+
+    def _wanted_labels(self) -> Iterator[tuple[str, str]]:
+        if is_made(self._found):
+            yield from _base_labels(self._node, self._fact).items()
+        if self._fact is not None:
+            yield from sorted(((self._fact.get("metadata") or {}).get("labels") or {}).items())
+
+    def _annotations(self) -> Body:
+        change: Body = {}
+        if is_made(self._found):
+            if not annotation(self._found, _ATTACHED):
+                change[_ATTACHED] = "true"
+        elif self._fact is not None and annotation(self._found, _ATTACHED) != "true":
+            self._problem(
+                f"has a Node that the hub did not make, without the annotation {_ATTACHED}=true: nothing is attached "
+                f"to it. Set the annotation, or delete the Node, and the hub makes it"
+            )
+        return {**change, **self._node_ids()}
+
+    def _node_ids(self) -> Body:
+        there = _read_ids(annotation(self._found, _NODE_IDS))
+        told = _read_ids(annotation(self._fact or {}, _NODE_IDS))
+        if there is None or told is None:
+            whose = "of its Node" if there is None else "that it tells"
+            self._problem(f"has no node ids in Kubernetes: the annotation {_NODE_IDS} {whose} cannot be read")
+            return {}
+        before = written_drivers(self._found)
+        ids = {**{name: text for name, text in there.items() if name not in before}, **told}
+        ours = {name for name, text in told.items() if name in before or there.get(name) != text}
+        change: Body = {}
+        if ids != there:
+            text = json.dumps(ids, separators=(",", ":"), sort_keys=True, ensure_ascii=False)
+            change[_NODE_IDS] = text if ids else None
+        if ours != before:
+            change |= remember_drivers(ours)
+        return change
+
+    def _problem(self, why: str) -> None:
+        self.problems.append(f"node {self._node} {why}")
+
+
+def _in_use(body: Mapping[str, Any]) -> list[str]:
+    """What stands in a Node, or is to stand there."""
+    return list((body.get("status") or {}).get("volumesInUse") or ())
+
+
+def _base_labels(node: str, fact: Mapping[str, Any] | None) -> Mapping[str, str]:
+    """What a kubelet would know without its drivers. The agent runs on Linux alone."""
+    labels = {"kubernetes.io/os": "linux"}
+    if len(node) <= _LONGEST_LABEL_CHARS:
+        labels["kubernetes.io/hostname"] = node
+    if architecture := (((fact or {}).get("status") or {}).get("nodeInfo") or {}).get("architecture"):
+        labels["kubernetes.io/arch"] = architecture
+    return labels
+
+
+def _machine(node: str, status: Body, told: Mapping[str, Any]) -> Body:
+    """What of a Node's status is to become another one, as far as it is about the machine."""
+    change: Body = {}
+    capacity = told.get("capacity") or {}
+    there = status.get("capacity") or {}
+    if any(_amount(there.get(name)) != _amount(amount) for name, amount in capacity.items()):
+        change |= {"capacity": capacity, "allocatable": capacity}
+    info = told.get("nodeInfo") or {}
+    if any((status.get("nodeInfo") or {}).get(name) != text for name, text in info.items()):
+        change["nodeInfo"] = info
+    if not status.get("addresses"):
+        change["addresses"] = [{"type": "Hostname", "address": node}]
+    return change
+
+
+def _amount(text: object) -> int | None:
+    """A quantity, which the API server writes in another way than it was told; None if there is none."""
+    try:
+        return parse_bytes(text)
+    except ValueError:
+        return None
+
+
+def _is_reserved(label: str) -> bool:
+    """Whether a node may not set a label of its own Node: `EDGE`, and those that a kubelet may not set either.
+
+    Source: kubernetes plugin/pkg/admission/noderestriction.
+    """
+    if label == EDGE:
+        return True
+    domain, slash, _ = label.partition("/")
+    if not slash or not _is_within(domain, _KUBERNETES):
+        return False
+    return label not in _KUBELET_LABELS and not _is_within(domain, _KUBELETS)
+
+
+def _is_within(domain: str, domains: tuple[str, ...]) -> bool:
+    return any(domain == it or domain.endswith(f".{it}") for it in domains)
+
+
+def _read_ids(text: str) -> dict[str, str] | None:
+    """The node ids of an annotation, by driver; None if it has another form."""
+    try:
+        ids = json.loads(text or "{}")
+    except (ValueError, RecursionError):
+        return None
+    return ids if isinstance(ids, dict) and all(isinstance(it, str) for it in ids.values()) else None

@@ -1,0 +1,181 @@
+"""A pod writer: what nodes without a kubelet tell of their pods' volumes, and the end of pods that are being deleted.
+
+Rules:
+
+* Only where the hub made the Node, so that no kubelet answers for the pod: a pod that vanishes from Kubernetes while a
+  kubelet still runs it may be started a second time.
+* A pod that is being deleted ends when its node has told that nothing of its volumes is left there, and not before:
+  with grace 0, which a kubelet says last as well, and for its UID alone.
+* When all volumes of a pod are mounted an Event says so, and that no kubelet starts the containers: nothing else tells
+  why the pod stays Pending. It is written before the condition that it is about, so that each change is told once.
+* Other conditions stay. The time of a condition is that at which it changed here: a node's clock may be wrong.
+"""
+
+import hashlib
+import logging
+import time
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from cloud.kube import RESOURCES, Body, KubeError
+from cloud.upsync.event_writer import EventWriter
+from cloud.upsync.ownership import find, is_made
+from cloud.upsync.write_api import WriteApi
+from common.errors import timestamp
+from common.objects import Ref
+from common.pod_fact import MOUNTED, RELEASED, VolumeState, read_volumes, shorten
+
+log = logging.getLogger("csi_bridge.hub.upsync")
+
+_PODS: Final = RESOURCES["Pod"]
+_NODES: Final = RESOURCES["Node"]
+
+_FORBIDDEN: Final = 403
+"""By a cluster's policy, perhaps for good: the condition is written all the same."""
+
+_LONGEST_NAME_CHARS: Final = 236
+"""Of a pod's name in the name of its event: a name has 253 characters, and 17 of them are of the pod's uid."""
+
+
+_LONGEST_MESSAGE_CHARS: Final = 1_024
+"""Of the sentence in a condition, as of an Event's (kubernetes pkg/apis/core/validation/events.go, NoteLengthLimit)."""
+
+_LEAST_REASON_CHARS: Final = 60
+"""Of one volume's reason in this sentence, so that the reason of one volume leaves room for those of others."""
+
+
+class PodWriter:
+    """Writes what nodes tell of their pods."""
+
+    def __init__(self, api: WriteApi, *, now: Callable[[], float] = time.time) -> None:
+        """Nothing is written yet.
+
+        Args:
+            api: where the pods are.
+            now: the time, in seconds since the epoch.
+        """
+        self._api, self._now = api, now
+        self._events = EventWriter(api)
+        self._problems: dict[tuple[str, Ref], str] = {}
+
+    async def write(self, node: str, ref: Ref, fact: Body | None) -> None:
+        """Bring a pod into line with what its node tells. None: the node tells no more, and all stays.
+
+        Raises:
+            KubeError: to be tried again.
+        """
+        self._problems.pop((node, ref), None)
+        pod = await find(self._api, _PODS, ref.name, ref.namespace) if fact is not None else None
+        if fact is None or pod is None or not _is_about(node, fact, pod):
+            return
+        told = _in_words(fact["status"])
+        ends = _is_released(told) and _is_waited_for(pod)
+        conditions = _merged(pod, told, timestamp(self._now()))
+        if not ends and conditions is None:
+            return
+        if not is_made(await self._api.get(_NODES, node)):
+            if ends:
+                self._problems[node, ref] = _unended(node, ref)
+        elif ends:
+            await self._end(ref, pod)
+        else:
+            if _is_mounted(told) and not _is_mounted((pod.get("status") or {}).get("conditions") or ()):
+                await self._tell_mounted(node, ref, fact)
+            change = {
+                "metadata": {"resourceVersion": pod["metadata"]["resourceVersion"]},
+                "status": {"conditions": conditions},
+            }
+            await self._api.patch(_PODS, ref.name, change, ref.namespace, subresource="status")
+
+    def forget(self, node: str, ref: Ref) -> None:
+        """Nothing is written of the pod any more."""
+        self._problems.pop((node, ref), None)
+
+    def problems(self) -> list[str]:
+        """What people must mend, in sentences."""
+        return [self._problems[key] for key in sorted(self._problems)]
+
+    async def _tell_mounted(self, node: str, ref: Ref, fact: Body) -> None:
+        uid, now = fact["metadata"]["uid"], timestamp(self._now())
+        name = f"{ref.name[:_LONGEST_NAME_CHARS].rstrip('.-')}.{hashlib.sha256(uid.encode()).hexdigest()[:16]}"
+        about = {"apiVersion": "v1", "kind": "Pod", "namespace": ref.namespace, "name": ref.name, "uid": uid}
+        event = {
+            "involvedObject": about,
+            "reason": "VolumesMounted",
+            "message": (
+                f"All volumes are mounted on node {node}. No kubelet runs there, so Kubernetes does not start the "
+                f"pod's containers. On the node, csi-bridge edge volumes shows where each volume is mounted"
+            ),
+            "type": "Normal",
+            "count": 1,
+            "firstTimestamp": now,
+            "lastTimestamp": now,
+        }
+        try:
+            await self._events.write(node, Ref("Event", ref.namespace, name), event)
+        except KubeError as error:
+            if error.code != _FORBIDDEN:
+                raise
+            log.info("%s gets no event that its volumes are mounted: %s", ref, error)
+
+    async def _end(self, ref: Ref, pod: Body) -> None:
+        try:
+            await self._api.delete(_PODS, ref.name, ref.namespace, uid=pod["metadata"]["uid"], grace_s=0)
+        except KubeError as error:
+            if not error.is_missing:
+                raise
+
+
+def _is_about(node: str, fact: Body, pod: Body) -> bool:
+    same = fact["metadata"]["uid"] == pod["metadata"]["uid"]
+    return bool(same and pod["spec"].get("nodeName") == node)
+
+
+def _is_mounted(conditions: Iterable[Body]) -> bool:
+    return any(it.get("type") == MOUNTED and it.get("status") == "True" for it in conditions)
+
+
+def _is_released(told: list[Body]) -> bool:
+    return any(it["type"] == RELEASED and it["status"] == "True" for it in told)
+
+
+def _is_waited_for(pod: Body) -> bool:
+    """Whether it is being deleted, and the word of its node is what is missing, not that of a finalizer's owner."""
+    metadata = pod["metadata"]
+    return bool(metadata.get("deletionTimestamp")) and metadata.get("deletionGracePeriodSeconds") != 0
+
+
+def _in_words(status: Body) -> list[Body]:
+    """The conditions that are told, with a sentence for people that names the volumes which are not mounted."""
+    waiting = [one for one in (read_volumes(status) or {}).values() if one.state is not VolumeState.MOUNTED]
+    most_chars = max(_LEAST_REASON_CHARS, _LONGEST_MESSAGE_CHARS // (len(waiting) or 1))
+    whys = ((one.name, shorten(one.reason, most_chars)) for one in waiting)
+    sentence = "; ".join(f"{name}: {why}" if name and why else name or why for name, why in whys)
+    told = {"message": shorten(sentence, _LONGEST_MESSAGE_CHARS)} if sentence else {}
+    return [{**it, **told} if it["type"] == MOUNTED else it for it in status["conditions"]]
+
+
+def _merged(pod: Body, told: list[Body], now: str) -> list[Body] | None:
+    """All conditions of a pod, with those that are told in their places; None if they are there."""
+    there = list((pod.get("status") or {}).get("conditions") or ())
+    known = {it.get("type"): it for it in there}
+    new = [it for it in told if not _says(known.get(it["type"], {}), it)]
+    types = {it["type"] for it in new}
+    timed = [{**it, "lastTransitionTime": _since(known.get(it["type"], {}), it) or now} for it in new]
+    return [*(it for it in there if it.get("type") not in types), *timed] if new else None
+
+
+def _says(known: Body, told: Body) -> bool:
+    return all((known.get(name) or "") == told.get(name, "") for name in ("status", "reason", "message"))
+
+
+def _since(known: Body, told: Body) -> str:
+    """Since when it has this status; empty if it has not."""
+    return str(known.get("lastTransitionTime") or "") if known.get("status") == told["status"] else ""
+
+
+def _unended(node: str, ref: Ref) -> str:
+    return (
+        f"{ref} is being deleted and has no volume on node {node} any more, but the hub did not make that Node, and a "
+        f"kubelet may still run the pod: if there is none, delete the pod with --grace-period=0 --force"
+    )

@@ -1,0 +1,35 @@
+"""A back-off: the seconds to wait between tries, which grow with each failure up to a limit.
+
+It reads no clock, waits for nothing and counts nothing: the caller counts the failures in a row.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+_MOST_DOUBLINGS = 64
+"""Enough for any limit; a larger power may be no float."""
+
+
+def _exact(wait_s: float) -> float:
+    return wait_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backoff:
+    """The waits between the tries of one thing.
+
+    Attributes:
+        first_s: the wait after the first failure.
+        most_s: no wait is longer, before jitter.
+        factor: each wait is so many times the one before.
+        jitter: makes the actual wait of the computed one, so that many clients do not try in step; by default the same.
+    """
+
+    first_s: float
+    most_s: float
+    factor: float = 2.0
+    jitter: Callable[[float], float] = _exact
+
+    def wait_s(self, failures: int) -> float:
+        """The seconds to wait after so many failures in a row; at least one."""
+        return self.jitter(min(self.first_s * self.factor ** min(failures - 1, _MOST_DOUBLINGS), self.most_s))

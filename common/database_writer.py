@@ -1,0 +1,328 @@
+"""A database writer: the one thread that writes to a database, so that no write blocks the event loop.
+
+    commit, transact    make one attempt; return once the write is committed, raise if it fails
+    persist             retries; returns once the write is committed, or False when the writer is closed
+    put                 returns at once, and retries; of one key the newest state wins
+
+Rules:
+
+* Writes that wait together share one transaction (`BEGIN IMMEDIATE`), in the order in which they came. Each has a
+  savepoint of its own: a write that fails alone leaves the others whole.
+* `put` and `persist` are retried every `retry_s`, before newer writes; a `commit` retries them at once.
+* The writer logs a failure once, and once more when writing works again.
+* When a `put` fails, the writer calls `at_risk` with a sentence, and with an empty text when all is written. The hub
+  keeps the sentence as a loss, in case it ends before the retry works.
+* Cancelling a caller does not undo its write.
+"""
+
+import asyncio
+import contextlib
+import logging
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from common.database import transaction
+from common.errors import BridgeError
+
+log = logging.getLogger("csi_bridge.database")
+
+RETRY_S = 5.0
+"""Between a write that failed and its retry: people make room on a full disk."""
+
+T = TypeVar("T")
+
+Statement = tuple[str, tuple[object, ...]]
+"""SQL, and the values of its question marks."""
+
+Work = Callable[[sqlite3.Connection], T]
+
+
+class WriteFailed(OSError):
+    """A write failed, and nothing of it is in the database."""
+
+    def __init__(self, path: Path, why: str) -> None:
+        self.path, self.why = path, why
+        super().__init__(f"{path} cannot be written: {why}")
+
+
+@dataclass(slots=True, eq=False)
+class _Write:
+    """A write that waits.
+
+    Attributes:
+        work: its statements, or the caller's function.
+        done: gets the result; None if nobody waits.
+        retried: whether a failure is no result.
+        raises: whether an error of `work` itself is the caller's own, and no trouble of the database.
+    """
+
+    work: Work[Any]
+    done: asyncio.Future[Any] | None = None
+    retried: bool = False
+    raises: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Failed:
+    """The database did not take a write."""
+
+    error: Exception
+
+
+@dataclass(frozen=True, slots=True)
+class _Raised:
+    """The caller's function raised its own error."""
+
+    error: Exception
+
+
+class DatabaseWriter:
+    """Writes to one database.
+
+    Attributes:
+        trouble: why writing fails; empty while it works.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        connection: sqlite3.Connection | None,
+        *,
+        meanwhile: str = "it is tried again",
+        at_risk: Callable[[str], None] = lambda _: None,
+        connect: Callable[[], sqlite3.Connection] | None = None,
+        connected: Callable[[], None] = lambda: None,
+        trouble: str = "",
+        retry_s: float = RETRY_S,
+    ) -> None:
+        """A writer that has written nothing.
+
+        Args:
+            path: the database's file, for messages.
+            connection: its own, which it closes; None: the file could not be written when the process started.
+            meanwhile: for the log: how the process copes with a failure.
+            at_risk: called in the thread with a sentence when a `put` fails, with an empty text when all are written.
+            connect: makes the connection, in the thread, where there is none.
+            connected: called on the loop after the first write of a connection that `connect` made.
+            trouble: why the file could not be written.
+            retry_s: between a write that failed and its retry.
+        """
+        self._path, self._connection, self._meanwhile = path, connection, meanwhile
+        self._at_risk, self._connect, self._retry_s = at_risk, connect, retry_s
+        self._connected = connected if connection is None else None
+        self._woken = threading.Condition()
+        self._once: list[_Write] = []
+        self._retried: dict[Hashable, _Write] = {}
+        self._retry_at = 0.0
+        """When the retried writes are due, on the monotonic clock; 0: at once."""
+        self._gives_up = self._closing = False
+        self._is_at_risk = False
+        self.trouble = trouble
+        self._thread = threading.Thread(target=self._run, name=f"write-{path.name}", daemon=True)
+        self._thread.start()
+
+    # ---- for callers -------------------------------------------------------------------------------------------------
+
+    async def commit(self, statements: Iterable[Statement]) -> None:
+        """Execute statements in one transaction; return once it is committed.
+
+        Raises:
+            WriteFailed: none of them was executed.
+        """
+        await self._submit(_Write(_executes(statements)))
+
+    async def transact(self, work: Work[T]) -> T:
+        """Read and write in one transaction, in the database's thread; return what `work` returns, once committed.
+
+        Args:
+            work: gets the connection, which is in a transaction that holds the write lock.
+
+        Raises:
+            WriteFailed: nothing of it was written.
+            Exception: `work` raised it, and nothing of it was written.
+        """
+        result: T = await self._submit(_Write(work, raises=True))
+        return result
+
+    async def persist(self, statements: Iterable[Statement]) -> bool:
+        """Execute statements in one transaction, and retry until they are committed.
+
+        Returns:
+            Whether they are committed. False: the writer was closed first.
+        """
+        try:
+            await self._submit(_Write(_executes(statements), retried=True))
+        except WriteFailed:
+            return False
+        return True
+
+    def put(self, key: Hashable, *statements: Statement) -> None:
+        """Execute statements soon, and retry until they are committed. Any thread may call this.
+
+        Args:
+            key: they take the place of the statements that wait under the same key.
+            statements: what to execute.
+        """
+        with self._woken:
+            self._retried.pop(key, None)  # so that it comes last
+            self._retried[key] = _Write(_executes(statements), retried=True)
+            self._woken.notify()
+
+    def end_retries(self) -> None:
+        """From now on each write gets one more attempt."""
+        with self._woken:
+            self._gives_up = True
+            self._woken.notify()
+
+    async def close(self) -> None:
+        """Make one more attempt at everything that waits, and close the connection."""
+        with self._woken:
+            self._gives_up = self._closing = True
+            self._woken.notify()
+        await asyncio.to_thread(self._thread.join)
+        if self._connection is not None:
+            self._connection.close()
+
+    # ---- inside ------------------------------------------------------------------------------------------------------
+
+    async def _submit(self, write: _Write) -> Any:
+        write.done = asyncio.get_running_loop().create_future()
+        with self._woken:
+            if self._closing:
+                raise WriteFailed(self._path, "the process is stopping")
+            if write.retried:
+                self._retried[write] = write
+            else:
+                self._once.append(write)
+            self._woken.notify()
+        return await write.done
+
+    def _run(self) -> None:
+        """In the thread: write until the writer is closed."""
+        while True:
+            with self._woken:
+                while not (self._once or self._is_due() or self._closing):
+                    self._woken.wait(self._wait_s())
+                is_last = self._closing
+                retried, self._retried = self._retried, {}
+                once, self._once = self._once, []
+            if retried or once:
+                self._write(retried, once)
+            if is_last:
+                return
+
+    def _is_due(self) -> bool:
+        return bool(self._retried) and (self._gives_up or self._retry_at <= time.monotonic())
+
+    def _wait_s(self) -> float | None:
+        return max(self._retry_at - time.monotonic(), 0.0) if self._retried else None
+
+    def _write(self, retried: dict[Hashable, _Write], once: list[_Write]) -> None:
+        """Make one attempt at all of these, and tell their callers."""
+        writes = [*retried.values(), *once]
+        results = dict(zip(writes, self._transact(writes), strict=True))
+        errors = [result.error for result in results.values() if isinstance(result, _Failed)]
+        again = {key: write for key, write in retried.items() if isinstance(results[write], _Failed)}
+        with self._woken:
+            self._retry_at = time.monotonic() + self._retry_s if again else 0.0
+            if not self._gives_up:
+                for write in again.values():
+                    del results[write]
+                self._retried = again | self._retried  # of one key the newest state wins
+        self._note_trouble(errors[0] if errors else None)
+        self._note_risk(any(write.done is None for write in again.values()))
+        self._tell(results)
+
+    def _transact(self, writes: list[_Write]) -> list[Any]:
+        """The results of some writes in one transaction; of those that failed a `_Failed` or `_Raised`."""
+        try:
+            if self._connection is None:
+                assert self._connect is not None
+                self._connection = self._connect()
+            with transaction(self._connection):
+                return [_attempt(self._connection, write) for write in writes]
+        except Exception as error:  # noqa: BLE001  # the callers get it
+            return [_Failed(error)] * len(writes)
+
+    def _note_trouble(self, error: Exception | None) -> None:
+        if error is None:
+            if self.trouble:
+                log.info("%s is written again, and nothing is missing in it", self._path)
+            self.trouble = ""
+            return
+        trouble = _text(error)
+        if trouble != self.trouble:
+            bug = None if isinstance(error, sqlite3.Error | OSError | BridgeError) else error
+            log.error("cannot write %s; %s: %s", self._path, self._meanwhile, trouble, exc_info=bug)
+        self.trouble = trouble
+
+    def _note_risk(self, is_at_risk: bool) -> None:  # noqa: FBT001  # the only argument
+        if is_at_risk is not self._is_at_risk:
+            self._is_at_risk = is_at_risk
+            self._at_risk(f"{self._path} could not be written to the end" if is_at_risk else "")
+
+    def _tell(self, results: dict[_Write, Any]) -> None:
+        """Give the waiting callers their results, on their loops."""
+        told: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Any], Any]]] = {}
+        for write, result in results.items():
+            if write.done is not None:
+                told.setdefault(write.done.get_loop(), []).append((write.done, result))
+        for loop, outcomes in told.items():
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(self._settle, outcomes)
+
+    def _settle(self, outcomes: list[tuple[asyncio.Future[Any], Any]]) -> None:
+        """On the loop: end the waiting."""
+        if self._connected is not None and not self.trouble:
+            self._connected()
+            self._connected = None
+        for done, result in outcomes:
+            if done.done():  # the caller was cancelled
+                continue
+            match result:
+                case _Failed(error):
+                    failed = WriteFailed(self._path, _text(error))
+                    failed.__cause__ = error
+                    done.set_exception(failed)
+                case _Raised(error):
+                    done.set_exception(error)
+                case _:
+                    done.set_result(result)
+
+
+def _executes(statements: Iterable[Statement]) -> Work[None]:
+    found = list(statements)
+
+    def execute(connection: sqlite3.Connection) -> None:
+        for sql, values in found:
+            connection.execute(sql, values)
+
+    return execute
+
+
+def _attempt(connection: sqlite3.Connection, write: _Write) -> Any:
+    """The result of one write in an open transaction. After an error nothing of it is left there.
+
+    Raises:
+        Exception: the whole transaction is gone.
+    """
+    connection.execute("SAVEPOINT one")
+    try:
+        result = write.work(connection)
+    except Exception as error:
+        if not connection.in_transaction:
+            raise
+        connection.execute("ROLLBACK TO one")
+        connection.execute("RELEASE one")
+        return _Raised(error) if write.raises and not isinstance(error, sqlite3.Error) else _Failed(error)
+    connection.execute("RELEASE one")
+    return result
+
+
+def _text(error: Exception) -> str:
+    return str(error) or type(error).__name__

@@ -1,0 +1,71 @@
+"""An atomic file: readers, and the process after a crash, find the old content or the new one, never a part of it."""
+
+import contextlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+NEW = ".new"
+"""Ends the name of a file while it is being written. A fixed name: a crash leaves one at most, and the next write
+removes it."""
+
+
+def replace_file(
+    path: Path,
+    content: bytes,
+    *,
+    durable: bool,
+    mode: int | None = None,
+    folder: int | None = None,
+    reached: Callable[[], None] = lambda: None,
+) -> None:
+    """Make or replace a file as a whole.
+
+    Args:
+        path: the file. Its directory exists.
+        content: all of it.
+        durable: whether the new content also survives a power cut (fsync of the file and its directory). Without it, a
+            power cut may leave an empty file.
+        mode: the file's mode, whatever the umask is; None: the mode that the umask gives a new file.
+        folder: a descriptor of the file's directory; of `path` only the name is used then.
+        reached: called when the new content is written, and not yet in place.
+
+    Raises:
+        OSError: the file cannot be written; the old content stays.
+    """
+    with contextlib.ExitStack() as opened:
+        if folder is None:
+            folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+            opened.callback(os.close, folder)
+        new = path.name + NEW
+        try:
+            _write(folder, new, content, durable=durable, mode=mode)
+            reached()
+            os.rename(new, path.name, src_dir_fd=folder, dst_dir_fd=folder)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.unlink(new, dir_fd=folder)
+            raise
+        if durable:
+            _sync(folder)
+
+
+def _write(folder: int, name: str, content: bytes, *, durable: bool, mode: int | None) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(name, dir_fd=folder)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    with os.fdopen(os.open(name, flags, 0o666 if mode is None else mode, dir_fd=folder), "wb") as file:
+        if mode is not None:
+            os.fchmod(file.fileno(), mode)
+        file.write(content)
+        file.flush()
+        if durable:
+            os.fsync(file.fileno())
+
+
+def _sync(folder: int) -> None:
+    opened = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)

@@ -1,0 +1,83 @@
+"""A state file: a small JSON object in a state directory, with the version of its form.
+
+Rules:
+
+* `version` says which form the object has. A file without one has the first form: programs that wrote no version wrote
+  that.
+* A process that finds a newer form refuses to start and leaves the file as it is. It brings an older form up to date
+  when it reads it, and writes the newest form when it writes next.
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from common.errors import NewerState
+from common.files import replace_file
+
+FIRST_VERSION = 1
+"""The version of a file that names none."""
+
+_VERSION = "version"
+
+Step = Callable[[dict[str, Any]], dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """The form of a state file, and how to reach it from every earlier one.
+
+    Attributes:
+        owner: the program that writes the file, for messages: `edge agent`.
+        steps: each one turns the object of a version into the next version's; the first one begins with version 1. A
+            step that was released never changes. For an unknown object it may raise ValueError, KeyError,
+            TypeError or AttributeError.
+    """
+
+    owner: str
+    steps: tuple[Step, ...] = ()
+
+    @property
+    def version(self) -> int:
+        """The version that this program reads and writes."""
+        return FIRST_VERSION + len(self.steps)
+
+
+def read_state(path: Path, form: Form) -> dict[str, Any]:
+    """Read a state file's object, in the newest form.
+
+    Raises:
+        SettingsError: a newer program wrote it.
+        OSError: it cannot be read.
+        ValueError: it is no JSON object, or not what a step expects.
+    """
+    return parse_state(path.read_bytes(), path, form)
+
+
+def parse_state(content: bytes, path: Path, form: Form) -> dict[str, Any]:
+    """The object of a state file's content; `path` is for messages. Raises as `read_state` does."""
+    try:
+        body = json.loads(content)
+        version = body.get(_VERSION, FIRST_VERSION)
+        if type(version) is not int or version < FIRST_VERSION:
+            raise ValueError(f"its version is {version!r}")
+        if version > form.version:
+            raise NewerState(path, form.owner, version, form.version)
+        for step in form.steps[version - FIRST_VERSION :]:
+            body = step(body)
+    except (TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise ValueError(type(error).__name__) from error
+    found: dict[str, Any] = body
+    return found
+
+
+def write_state(path: Path, form: Form, body: dict[str, Any], *, mode: int | None = None) -> None:
+    """Replace a state file. Its content then survives a power cut.
+
+    Raises:
+        OSError: it cannot be written; the old content stays.
+    """
+    content = json.dumps({_VERSION: form.version, **body}, indent=1, sort_keys=True)
+    replace_file(path, content.encode(), durable=True, mode=mode)

@@ -1,0 +1,71 @@
+"""A hub or a proxy driver that cannot start closes all that it has opened: another may start at once in its place."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cli.process_options import DRIVER_OPTIONS, HUB_OPTIONS
+from cloud import csi_proxy_driver, uds_hub
+from cloud.store import Store
+from common.errors import SettingsError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture
+def taken() -> Iterator[str]:
+    """An address where somebody else listens."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        host, port = server.getsockname()
+        yield f"{host}:{port}"
+
+
+def opened(directory: Path) -> set[str]:
+    """What this process has open: files in a directory, threads, and how many sockets."""
+    targets = [link.readlink() for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
+    files = {str(target) for target in targets if target.is_relative_to(directory)}
+    sockets = sum(str(target).startswith("socket:") for target in targets)
+    return files | {thread.name for thread in threading.enumerate()} | {f"{sockets} sockets"}
+
+
+@pytest.mark.parametrize("what", ["listen", "uds", "http", "manifests"])
+async def test_a_hub_that_cannot_start_leaves_nothing_open(short_dir: Path, taken: str, what: str) -> None:
+    await asyncio.to_thread(str)  # the loop's own threads and sockets are there
+    before = opened(short_dir)
+    flags = {
+        "state_dir": str(short_dir / "state"),
+        "uds": f"unix://{short_dir}/hub.sock",
+        "listen": "127.0.0.1:0",
+        "insecure": "true",
+        "http": "127.0.0.1:0",
+    }
+    wrong = {"uds": f"unix://{short_dir}/none/hub.sock", "manifests": "kubeconfig"}
+    flags |= {"kubeconfig": "/nowhere"} if what == "manifests" else {what: wrong.get(what, taken)}
+    with pytest.raises(SettingsError):
+        await uds_hub.run(HUB_OPTIONS.read(flags), asyncio.Event())
+    assert opened(short_dir) - before == set()
+    store = Store(short_dir / "state")  # whose lock is free
+    await store.close()
+
+
+@pytest.mark.parametrize("what", ["endpoint", "http"])
+async def test_a_proxy_driver_that_cannot_start_leaves_nothing_open(short_dir: Path, taken: str, what: str) -> None:
+    await asyncio.to_thread(str)
+    before = opened(short_dir)
+    flags = {
+        "drivername": "d.example",
+        "state_dir": str(short_dir / "state"),
+        "endpoint": f"unix://{short_dir}/csi.sock",
+        "http": "127.0.0.1:0",
+    }
+    flags |= {what: f"unix://{short_dir}/none/csi.sock" if what == "endpoint" else taken}
+    with pytest.raises(SettingsError):
+        await csi_proxy_driver.run(DRIVER_OPTIONS.read(flags), asyncio.Event())
+    assert opened(short_dir) - before == set()

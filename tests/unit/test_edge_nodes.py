@@ -1,0 +1,723 @@
+"""The nodes that a hub knows: coming, going, two of one name, and the calls to them."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cloud.edge_nodes import Call, Nodes
+from cloud.store import Store
+from common.errors import (
+    CallTimeout,
+    Draining,
+    DriverMissing,
+    HandshakeRefused,
+    LinkLost,
+    NodeOffline,
+    NodeUnknown,
+    OperatorRefused,
+    Overloaded,
+    timestamp,
+)
+from common.limits import Limits
+from common.messages import Hello, Reason
+from common.reports import GET_PLUGIN_INFO, MAX_REPORT_BYTES, NODE_GET_INFO, Answer, DriverReport
+from common.status import Code, Status
+from common.transport import Peer as Address
+from common.version import introduce
+from tests.support.linked import Peer, cut, link_pair, settle
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+    from pathlib import Path
+
+    from common.link import Link, Stream
+
+DRIVER = "d.example"
+CREATE = "/csi.v1.Controller/CreateVolume"
+
+
+MOST_REPLACEMENTS = 4
+"""One machine replaces its young link so often in a row; at the next one the hub sees two machines."""
+
+NEVER_SOON_S = 0.0
+"""As `cloud.edge_nodes._SOON_S`: no link is replaced soon."""
+
+
+LONG_AGO_S = 0.0
+"""As `cloud.edge_nodes._CONFLICT_S`: no refusal was just now."""
+
+
+AT_ONCE_S = 0.0
+"""As `cloud.edge_nodes._ASKED_S`: an agent that has connected has asked its drivers."""
+
+
+def hello(name: str = "n1", *, instance: str = "i-1", boot: int = 1) -> Hello:
+    return introduce("edge", name, instance=instance, boot=boot)
+
+
+def report(driver: str = DRIVER, node: str = "n1", *, version: bytes = b"1") -> DriverReport:
+    return DriverReport(driver, node, {GET_PLUGIN_INFO: Answer(0, body=version)})
+
+
+def call(*, timeout_s: float | None = None, driver: str = DRIVER) -> Call:
+    return Call(driver, CREATE, b"request", "c-1", timeout_s)
+
+
+class World:
+    """A hub's nodes, its store, and what was told of changes."""
+
+    def __init__(self, directory: Path, *, max_nodes: int = 100) -> None:
+        self.directory = directory
+        self.store = Store(directory)
+        self.changes: list[str] = []
+        self.nodes = Nodes(self.store, changed=self.changes.append, max_nodes=max_nodes)
+        self._ends: list[Link] = []
+        self._closed = False
+
+    async def links(self, serve: Callable[[Stream], Awaitable[None]] | None = None, **limits: int) -> tuple[Link, Link]:
+        """A hub's link and the agent's, up; the first agent's address is 10.0.0.1:7, the next one's 10.0.0.2:7."""
+        identity = Address(f"10.0.0.{len(self._ends) // 2 + 1}:7", local=False)
+        at_hub, at_agent = link_pair(Peer(), Peer(serve, accepts=False), limits=Limits(**limits), identity=identity)
+        await settle()
+        self._ends += [at_hub, at_agent]
+        return at_hub, at_agent
+
+    async def connected(
+        self, serve: Callable[[Stream], Awaitable[None]] | None = None, **limits: int
+    ) -> tuple[Link, Link]:
+        """Node n1, connected, with the driver."""
+        links = await self.links(serve, **limits)
+        self.nodes.connect(hello(), links[0])
+        self.nodes.report("n1", [report()])
+        return links
+
+    async def come(self, said: Hello) -> Link:
+        """An agent comes over a new link."""
+        link, _ = await self.links()
+        self.nodes.connect(said, link)
+        return link
+
+    async def refused(self, said: Hello) -> HandshakeRefused:
+        """How an agent is refused that comes over a new link."""
+        with pytest.raises(HandshakeRefused) as refusal:
+            await self.come(said)
+        return refusal.value
+
+    async def restart(self, *, killed: bool = False, max_nodes: int = 100) -> World:
+        """The hub that starts after this one; `killed`: this one had no time to say goodbye to its nodes."""
+        if not killed:
+            for name, node in self.nodes._nodes.items():
+                if node.visit is not None:
+                    self.nodes.disconnect(name, node.visit.link)
+        await self.close()
+        return World(self.directory, max_nodes=max_nodes)
+
+    async def close(self) -> None:
+        """End the links, and the store. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        cut(*(link for link in self._ends if not link.over))
+        await settle()
+        await self.store.close()
+
+    def described(self, name: str = "n1") -> dict[str, object]:
+        return next(node for node in self.nodes.describe() if node["node"] == name)
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    world = World(tmp_path)
+    yield world
+    await world.close()
+
+
+# -------------------- coming and going --------------------
+
+
+async def test_a_node_that_connects_is_known(world: World) -> None:
+    await world.connected()
+    assert world.described()["address"] == "10.0.0.1:7"
+    described = world.described()
+    assert described["connected"] is True
+    assert (described["instance"], described["boot"], described["conflict"]) == ("i-1", 1, "")
+    assert described["drivers"] == [DRIVER]
+    assert world.nodes.connected == 1
+
+
+async def test_a_node_that_leaves_stays_known_with_the_time_it_left(world: World) -> None:
+    at_hub, _ = await world.connected()
+    assert world.nodes.disconnect("n1", at_hub)
+    assert world.described()["connected"] is False
+    assert world.nodes.connected == 0
+    since = world.described()["since"]
+    assert isinstance(since, float)
+    with pytest.raises(NodeOffline, match=f"edge node n1 is offline since {timestamp(since)}"):
+        world.nodes.call("n1", call())
+
+
+async def test_what_is_told_of_a_node_away_is_the_same_from_retry_to_retry(world: World) -> None:
+    at_hub, _ = await world.connected()
+    world.nodes.disconnect("n1", at_hub)
+    said = set()
+    for _ in range(2):
+        with pytest.raises(NodeOffline) as error:
+            world.nodes.call("n1", call())
+        said.add(str(error.value))
+    assert len(said) == 1
+
+
+async def test_the_end_of_a_link_that_was_never_a_nodes_changes_nothing(world: World) -> None:
+    await world.connected()
+    other, _ = await world.links()
+    assert not world.nodes.disconnect("n1", other)
+    assert not world.nodes.disconnect("nobody", other)
+    assert world.nodes.connected == 1
+
+
+# -------------------- one name, one machine --------------------
+
+
+@pytest.mark.parametrize("boot", [1, 2])
+async def test_the_same_machine_replaces_its_half_dead_link(world: World, boot: int) -> None:
+    old, old_at_agent = await world.connected()
+    new, _ = await world.links()
+    world.nodes.connect(hello(boot=boot), new)
+    await settle()
+    assert await old_at_agent.wait_closed() == (Reason.REPLACED, "n1 has connected again")
+    assert not world.nodes.disconnect("n1", old)
+    assert world.nodes.connected == 1
+    assert world.described()["boot"] == boot
+
+
+async def test_after_a_replacement_calls_go_over_the_new_link(world: World) -> None:
+    async def old_one(stream: Stream) -> None:
+        raise AssertionError("a call over the old link")
+
+    await world.connected(old_one)
+    new, _ = await world.links()
+    world.nodes.connect(hello(), new)
+    reply = world.nodes.call("n1", call())
+    assert await read(reply) == []
+    assert reply.status == Status(Code.OK)
+
+
+async def test_an_earlier_start_of_the_same_machine_is_refused(world: World) -> None:
+    first = await world.come(hello(boot=5))
+    refusal = await world.refused(hello(boot=4))
+    assert (refusal.reason, str(refusal)) == (Reason.STALE, "a later start of n1 is connected (boot 5)")
+    assert not first.over
+    assert world.described()["boot"] == 5
+
+
+async def test_another_machine_of_the_name_is_refused_while_the_first_lives_and_the_conflict_is_shown(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, _ = await world.connected()
+    refusal = await world.refused(hello(instance="i-2", boot=9))
+    assert (refusal.reason, str(refusal)) == (
+        Reason.CONFLICT,
+        "another machine is connected as n1 (instance i-1, this one i-2); give each --node a name of its own",
+    )
+    conflict = (
+        "two machines use the node name n1: instance i-1 at 10.0.0.1:7 stays, instance i-2 at 10.0.0.2:7 is refused"
+    )
+    assert world.described()["conflict"] == conflict
+    assert conflict in caplog.messages
+    assert not first.over
+    assert world.nodes.connected == 1
+
+
+async def test_another_machine_is_taken_once_the_first_is_gone_and_the_conflict_is_over(world: World) -> None:
+    first, _ = await world.connected()
+    await world.refused(hello(instance="i-2"))
+    world.nodes.disconnect("n1", first)
+    await world.come(hello(instance="i-2"))
+    assert (world.described()["instance"], world.described()["conflict"]) == ("i-2", "")
+
+
+async def test_a_conflict_is_over_when_the_other_machine_comes_no_more_though_the_first_one_stays(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await world.connected()
+    await world.refused(hello(instance="i-2"))
+    assert world.described()["conflict"]
+    monkeypatch.setattr("cloud.edge_nodes._CONFLICT_S", LONG_AGO_S)
+    assert world.described()["conflict"] == ""
+
+
+async def test_a_machine_set_back_to_an_earlier_start_is_taken_once_it_is_gone(world: World) -> None:
+    world.nodes.disconnect("n1", await world.come(hello(boot=5)))
+    await world.come(hello(boot=1))
+    assert world.described()["boot"] == 1
+
+
+# -------------------- one identity, two machines --------------------
+
+
+async def fight(world: World) -> tuple[Link, HandshakeRefused]:
+    """Two machines with a copied state directory replace each other until one of them is refused; who stays, and how
+    the other one is told."""
+    last = await world.come(hello())
+    for _ in range(MOST_REPLACEMENTS):
+        last = await world.come(hello())
+    return last, await world.refused(hello())
+
+
+async def test_two_machines_with_one_identity_do_not_replace_each_other_for_ever(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    stays, refusal = await fight(world)
+    assert (refusal.reason, str(refusal)) == (
+        Reason.CONFLICT,
+        (
+            "another machine is connected as n1 with this one's identity (instance i-1); give each --node a name and a "
+            "--state-dir of its own, and never copy instance.json"
+        ),
+    )
+    conflict = (
+        "two machines use the node name n1: instance i-1 at 10.0.0.5:7 stays, instance i-1 at 10.0.0.6:7 is refused"
+    )
+    assert world.described()["conflict"] == conflict
+    assert conflict in caplog.messages
+    assert not stays.over
+
+
+async def test_the_copy_stays_refused_for_as_long_as_the_other_one_lives_however_late_it_comes(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stays, _ = await fight(world)
+    monkeypatch.setattr("cloud.edge_nodes._SOON_S", NEVER_SOON_S)
+    assert (await world.refused(hello())).reason == Reason.CONFLICT
+    world.nodes.disconnect("n1", stays)
+    await world.come(hello())
+    assert (world.described()["connected"], world.described()["conflict"]) == (True, "")
+
+
+async def test_a_later_start_ends_the_suspicion(world: World) -> None:
+    await fight(world)
+    await world.come(hello(boot=2))
+    await world.come(hello(boot=2))
+    assert (world.described()["boot"], world.described()["conflict"]) == (2, "")
+
+
+async def test_a_machine_whose_links_die_after_some_time_replaces_them_as_often_as_it_must(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cloud.edge_nodes._SOON_S", NEVER_SOON_S)
+    for _ in range(3 * MOST_REPLACEMENTS):
+        await world.come(hello())
+    assert world.described()["conflict"] == ""
+
+
+async def test_a_machine_whose_links_end_in_the_hubs_sight_comes_back_as_often_as_it_must(world: World) -> None:
+    for _ in range(3 * MOST_REPLACEMENTS):
+        world.nodes.disconnect("n1", await world.come(hello()))
+    await world.come(hello())
+    assert world.described()["conflict"] == ""
+
+
+# -------------------- too many --------------------
+
+
+async def test_beyond_the_limit_a_new_node_is_refused_and_those_that_are_known_are_not(tmp_path: Path) -> None:
+    world = World(tmp_path, max_nodes=2)
+    await world.come(hello("n1"))
+    world.nodes.disconnect("n2", await world.come(hello("n2")))
+    refusal = await world.refused(hello("n3"))
+    assert (refusal.reason, str(refusal)) == (
+        Reason.FULL,
+        (
+            "the hub knows 2 nodes, which is its limit (--max-nodes), and n3 is a new one; raise it, or run csi-bridge "
+            "forget NODE for nodes that will not come back"
+        ),
+    )
+    await world.come(hello("n2"))
+    assert {node["node"] for node in world.nodes.describe()} == {"n1", "n2"}
+    await world.close()
+
+
+async def test_a_node_that_is_forgotten_while_all_are_being_told_is_left_out(world: World) -> None:
+    await world.come(hello("n1"))
+    world.nodes.disconnect("n2", await world.come(hello("n2")))
+    told = world.nodes.describe()
+    assert next(told)["node"] == "n1"
+    world.nodes.forget("n2")
+    assert list(told) == []
+
+
+async def test_a_lower_limit_forgets_no_node_that_is_known(world: World) -> None:
+    for name in ("n1", "n2"):
+        await world.come(hello(name))
+    again = await world.restart(max_nodes=1)
+    for name in ("n1", "n2"):
+        await again.come(hello(name))
+    assert again.nodes.connected == 2
+    await again.close()
+
+
+# -------------------- reports --------------------
+
+
+async def test_a_report_makes_the_node_a_candidate_and_is_told(world: World) -> None:
+    await world.connected()
+    assert set(world.nodes.with_driver(DRIVER)) == {"n1"}
+    assert world.nodes.find_report(DRIVER, "n1") == report()
+    assert world.changes == [DRIVER]
+
+
+async def test_the_same_report_again_is_no_change(world: World) -> None:
+    await world.connected()
+    world.nodes.report("n1", [report()])
+    assert world.changes == [DRIVER]
+
+
+async def test_what_a_driver_has_answered_before_stays_known_while_it_does_not_answer(world: World) -> None:
+    await world.connected()
+    whole = replace(report(), answers={**report().answers, NODE_GET_INFO: Answer(0, body=b"where it is")})
+    world.nodes.report("n1", [whole])
+    world.changes.clear()
+    world.nodes.report("n1", [report()])
+    assert (world.nodes.find_report(DRIVER, "n1"), world.changes) == (whole, [])
+    world.nodes.report("n1", [report(version=b"2")])
+    assert world.nodes.find_report(DRIVER, "n1") == replace(
+        whole, answers={**whole.answers, **report(version=b"2").answers}
+    )
+
+
+async def test_of_several_drivers_only_those_that_changed_are_told(world: World) -> None:
+    await world.connected()
+    world.changes.clear()
+    world.nodes.report("n1", [report(), report("e.example")])
+    assert world.changes == ["e.example"]
+    world.nodes.report("n1", [report(version=b"2"), report("e.example")])
+    assert world.changes == ["e.example", DRIVER]
+
+
+async def test_a_driver_that_a_restarted_agent_does_not_mention_yet_stays_a_candidate(world: World) -> None:
+    await world.connected()
+    world.nodes.report("n1", [])
+    assert set(world.nodes.with_driver(DRIVER)) == {"n1"}
+    assert world.nodes.find_report(DRIVER, "n1") is not None
+    assert world.changes == [DRIVER]
+
+
+async def test_what_a_node_says_of_other_nodes_is_dropped(world: World) -> None:
+    await world.connected()
+    world.nodes.report("n1", [report(), report("e.example", node="n2")])
+    assert world.described()["drivers"] == [DRIVER]
+    assert not world.nodes.with_driver("e.example")
+
+
+async def test_what_a_node_says_more_and_more_of_is_bounded_and_what_was_known_stays(world: World) -> None:
+    """A driver stays known that is not mentioned any more, so new names could pile up for ever."""
+    await world.connected()
+    large = b"x" * (MAX_REPORT_BYTES // 2)
+    world.nodes.report("n1", [report("e.example", version=large)])
+    with pytest.raises(ValueError, match=r"3 drivers .* and 262144 is the limit; .*csi-bridge forget n1 DRIVER"):
+        world.nodes.report("n1", [report("f.example", version=large)])
+    assert world.described()["drivers"] == [DRIVER, "e.example"]
+    assert world.changes == [DRIVER, "e.example"]
+
+
+async def test_nobody_has_reported_a_driver_that_nobody_knows(world: World) -> None:
+    assert not world.nodes.with_driver(DRIVER)
+    assert world.nodes.find_report(DRIVER, "n1") is None
+
+
+async def test_a_driver_that_a_connected_agent_does_not_report_is_named_once_the_agent_has_asked_its_drivers(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link = await world.come(hello())
+    world.nodes.report("n1", [report(), report("e.example")])
+    world.nodes.report("n1", [report()])
+    assert world.described()["unreported"] == []
+    monkeypatch.setattr("cloud.edge_nodes._ASKED_S", AT_ONCE_S)
+    assert world.described()["unreported"] == ["e.example"]
+    world.nodes.disconnect("n1", link)
+    assert world.described()["unreported"] == []
+
+
+# -------------------- forgetting --------------------
+
+
+async def test_a_forgotten_node_is_no_candidate_any_more_also_after_a_restart(world: World) -> None:
+    at_hub, _ = await world.connected()
+    world.nodes.disconnect("n1", at_hub)
+    world.changes.clear()
+    world.nodes.forget("n1")
+    assert world.changes == [DRIVER]  # a watch that had two candidates may have one now
+    for again in (world, restarted := await world.restart()):
+        assert (again.nodes.known, list(again.nodes.with_driver(DRIVER))) == (0, [])
+        with pytest.raises(NodeUnknown):
+            again.nodes.call("n1", call())
+    await restarted.close()
+
+
+async def test_a_forgotten_node_that_comes_again_is_a_new_one(world: World) -> None:
+    at_hub, _ = await world.connected()
+    world.nodes.disconnect("n1", at_hub)
+    world.nodes.forget("n1")
+    await world.connected()
+    assert set(world.nodes.with_driver(DRIVER)) == {"n1"}
+
+
+async def test_a_driver_that_the_agent_no_longer_reports_can_be_forgotten_also_after_a_restart(world: World) -> None:
+    await world.connected()
+    world.nodes.report("n1", [report("e.example")])
+    world.nodes.forget("n1", DRIVER)
+    for again in (world, restarted := await world.restart()):
+        assert again.described()["drivers"] == ["e.example"]
+        assert not again.nodes.with_driver(DRIVER)
+    await restarted.close()
+
+
+async def test_a_driver_of_a_node_away_can_be_forgotten(world: World) -> None:
+    at_hub, _ = await world.connected()
+    world.nodes.disconnect("n1", at_hub)
+    world.nodes.forget("n1", DRIVER)
+    assert world.described()["drivers"] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "driver", "why"),
+    [
+        ("n9", "", "edge node n9 is not forgotten: the hub knows no such node"),
+        ("n1", "", "edge node n1 is not forgotten: it is connected; stop its agent first"),
+        ("n9", DRIVER, "driver d.example of edge node n9 is not forgotten: the hub knows no such node"),
+        ("n1", "x", "driver x of edge node n1 is not forgotten: it has never reported such a driver"),
+        (
+            "n1",
+            DRIVER,
+            (
+                "driver d.example of edge node n1 is not forgotten: its agent still reports it; first stop the "
+                "vendor's node plugin with its node-driver-registrar on that node, and take its socket from the "
+                "agent's --driver if it is named there"
+            ),
+        ),
+    ],
+)
+async def test_what_is_still_there_or_was_never_known_is_not_forgotten(
+    world: World, name: str, driver: str, why: str
+) -> None:
+    await world.connected()
+    world.changes.clear()
+    with pytest.raises(OperatorRefused) as refusal:
+        world.nodes.forget(name, driver)
+    assert str(refusal.value) == why
+    assert world.described()["drivers"] == [DRIVER]
+    assert world.changes == []
+
+
+# -------------------- a restart of the hub --------------------
+
+
+async def test_a_restarted_hub_knows_its_nodes_and_their_drivers(world: World) -> None:
+    await world.connected()
+    before = world.described()
+    again = await world.restart()
+    assert again.described()["since"] >= before["since"]  # type: ignore[operator]  # both are times
+    assert set(again.nodes.with_driver(DRIVER)) == {"n1"}
+    assert again.nodes.find_report(DRIVER, "n1") == report()
+    assert again.nodes.connected == 0
+    await again.close()
+
+
+async def test_a_node_that_was_away_before_the_restart_keeps_the_time_it_left(world: World) -> None:
+    at_hub, _ = await world.connected()
+    world.nodes.disconnect("n1", at_hub)
+    since = world.described()["since"]
+    again = await world.restart()
+    assert again.described()["since"] == since
+    await again.close()
+
+
+async def test_after_a_killed_hub_a_node_is_away_since_the_first_start_and_stays_so(world: World) -> None:
+    await world.connected()
+    again = await world.restart(killed=True)
+    since = again.described()["since"]
+    assert again.described()["connected"] is False
+    third = await again.restart(killed=True)
+    assert third.described()["since"] == since
+    await third.close()
+
+
+# -------------------- calls --------------------
+
+
+async def test_a_call_reaches_the_agent_with_all_that_it_needs(world: World) -> None:
+    seen = []
+
+    async def serve(stream: Stream) -> None:
+        seen.append((stream.opened, await stream.receive()))
+        await stream.send(b"one")
+        stream.end(Status(Code.NOT_FOUND, "no"), b"two")
+
+    await world.connected(serve)
+    reply = world.nodes.call("n1", call(timeout_s=9.0))
+    assert await read(reply) == [b"one", b"two"]
+    assert reply.status == Status(Code.NOT_FOUND, "no")
+    ((opened, request),) = seen
+    assert opened is not None
+    assert (opened.subject, opened.method, opened.node, opened.call) == (DRIVER, CREATE, "n1", "c-1")
+    assert opened.timeout_ms == 9_000
+    assert request == b"request"
+
+
+async def test_a_call_to_a_node_that_was_never_here_says_what_to_compare(world: World) -> None:
+    with pytest.raises(NodeUnknown, match="edge node n9 has never connected to this hub; compare --nodeid"):
+        world.nodes.call("n9", call())
+
+
+async def test_a_call_to_a_driver_that_the_node_lacks_names_both(world: World) -> None:
+    await world.connected()
+    with pytest.raises(DriverMissing, match=r"edge node n1 is connected but has no driver e.example"):
+        world.nodes.call("n1", call(driver="e.example"))
+
+
+async def test_a_call_to_a_draining_agent_is_refused(world: World) -> None:
+    _, at_agent = await world.connected(lambda stream: asyncio.Event().wait())  # type: ignore[arg-type,return-value]  # never ends
+    world.nodes.call("n1", call())
+    await settle()
+    at_agent.drain("bye")
+    await settle()
+    with pytest.raises(Draining, match="the agent of edge node n1 is shutting down"):
+        world.nodes.call("n1", call())
+
+
+async def test_a_call_that_comes_while_the_hub_itself_drains_is_told_so(world: World) -> None:
+    at_hub, _ = await world.connected(lambda stream: asyncio.Event().wait())  # type: ignore[arg-type,return-value]  # never ends
+    world.nodes.call("n1", call())
+    await settle()
+    at_hub.drain("the hub is shutting down")
+    with pytest.raises(Draining, match="the hub is shutting down"):
+        world.nodes.call("n1", call())
+
+
+async def test_a_call_to_a_link_that_just_ended_is_a_call_to_a_node_away(world: World) -> None:
+    at_hub, _ = await world.connected()
+    cut(at_hub)
+    with pytest.raises(NodeOffline, match="edge node n1 is offline since"):
+        world.nodes.call("n1", call())
+
+
+async def test_too_many_calls_to_one_node_are_refused_with_the_flag(world: World) -> None:
+    await world.connected(lambda stream: asyncio.Event().wait(), max_streams=2)  # type: ignore[arg-type,return-value]  # never ends
+    for _ in range(2):
+        world.nodes.call("n1", call())
+    with pytest.raises(Overloaded, match=r"the agent of edge node n1 has 2 calls under way.*\(--max-calls\)"):
+        world.nodes.call("n1", call())
+
+
+async def read(reply: object) -> list[bytes]:
+    found: list[bytes] = []
+    while (message := await reply.receive()) is not None:  # type: ignore[attr-defined]  # a cloud.edge_nodes.Reply
+        found.append(message)
+    return found
+
+
+async def test_a_link_lost_with_the_call_under_way_names_the_node(world: World) -> None:
+    begun = asyncio.Event()
+
+    async def serve(stream: Stream) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    at_hub, _ = await world.connected(serve)
+    reading = asyncio.ensure_future(read(world.nodes.call("n1", call())))
+    await begun.wait()
+    cut(at_hub)
+    with pytest.raises(LinkLost, match="the link to edge node n1 was lost with the call under way"):
+        await reading
+
+
+async def test_a_link_lost_before_anything_was_sent_is_a_node_away(world: World) -> None:
+    at_hub, _ = await world.connected()
+    reply = world.nodes.call("n1", call())
+    cut(at_hub)  # before the loop's next turn, in which the call would have left
+    with pytest.raises(NodeOffline, match="edge node n1 is offline since"):
+        await read(reply)
+
+
+async def test_a_call_not_sent_names_the_end_of_its_own_link_also_when_the_node_is_back(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [1_000.0]
+    monkeypatch.setattr("cloud.edge_nodes.time.time", lambda: now[0])
+    at_hub, _ = await world.connected()
+    reply = world.nodes.call("n1", call())
+    cut(at_hub)  # before the loop's next turn, in which the call would have left
+    now[0] = 2_000.0
+    world.nodes.disconnect("n1", at_hub)
+    now[0] = 3_000.0
+    await world.come(hello())
+    with pytest.raises(NodeOffline, match=f"edge node n1 is offline since {timestamp(2_000.0)}"):
+        await read(reply)
+
+
+async def test_a_call_not_sent_because_its_link_was_replaced_names_the_time_of_that(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [1_000.0]
+    monkeypatch.setattr("cloud.edge_nodes.time.time", lambda: now[0])
+    await world.connected()
+    newer, _ = await world.links()
+    reply = world.nodes.call("n1", call())
+    now[0] = 2_000.0
+    world.nodes.connect(hello(), newer)
+    now[0] = 3_000.0
+    world.nodes.disconnect("n1", newer)
+    with pytest.raises(NodeOffline, match=f"edge node n1 is offline since {timestamp(2_000.0)}"):
+        await read(reply)
+
+
+async def test_a_callers_time_that_is_up_names_the_node(world: World) -> None:
+    at_hub, _ = await world.connected(lambda stream: asyncio.Event().wait())  # type: ignore[arg-type,return-value]  # never ends
+    reply = world.nodes.call("n1", call(timeout_s=60.0))
+    reading = asyncio.ensure_future(read(reply))
+    await settle()
+    at_hub.session.tick(at_hub.loop.time() + 61.0)
+    at_hub.pump()
+    with pytest.raises(CallTimeout, match="edge node n1 did not answer before the caller's deadline"):
+        await reading
+
+
+@pytest.mark.parametrize("delivered", [True, False])
+async def test_the_agent_hears_whether_its_answer_was_delivered(world: World, delivered: bool) -> None:
+    heard: list[bool] = []
+
+    async def serve(stream: Stream) -> None:
+        stream.on_released = heard.append
+        stream.end(Status(Code.OK))
+
+    await world.connected(serve)
+    reply = world.nodes.call("n1", call())
+    await read(reply)
+    assert heard == []
+    reply.acknowledge(delivered=delivered)
+    await settle()
+    assert heard == [delivered]
+
+
+async def test_a_cancel_reaches_the_agent(world: World) -> None:
+    begun, ended = asyncio.Event(), asyncio.Event()
+
+    async def serve(stream: Stream) -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    await world.connected(serve)
+    reply = world.nodes.call("n1", call())
+    await begun.wait()
+    assert world.described()["streams"] == 1
+    reply.cancel()
+    await ended.wait()
+    await settle()
+    assert world.described()["streams"] == 0

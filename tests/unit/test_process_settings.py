@@ -1,0 +1,239 @@
+"""The settings of hub, proxy driver and agent: their limits, and values that do not fit each other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from cli.process_options import DRIVER_OPTIONS, EDGE_OPTIONS, HUB_OPTIONS
+from common.errors import SettingsError
+from common.limits import Limits
+from common.settings import as_texts, describe
+from tests.support.certificates import Authority
+
+if TYPE_CHECKING:
+    from cli.options import Options
+
+TLS = {"tls_ca": "/ca.pem", "tls_cert": "/cert.pem", "tls_key": "/key.pem"}
+EDGE = {"node": "n1", "hub": "wss://hub:1", **TLS}
+DRIVER = {"drivername": "d.example"}
+
+
+def why(options: Options[Any], **given: str | list[str]) -> str:
+    """The error of settings that are refused."""
+    with pytest.raises(SettingsError) as error:
+        options.read(given)
+    return str(error.value)
+
+
+# -------------------- limits --------------------
+
+
+def test_the_defaults_are_those_of_the_session() -> None:
+    assert HUB_OPTIONS.read({}).limits() == Limits()
+
+
+def test_every_limit_reaches_the_session() -> None:
+    given = {
+        "chunk_bytes": "1KiB",
+        "max_message_bytes": "64KiB",
+        "stream_window_bytes": "16KiB",
+        "session_window_bytes": "1MiB",
+        "max_calls": "2",
+        "keepalive_s": "300ms",
+        "hello_timeout_s": "400ms",
+    }
+    assert HUB_OPTIONS.read(given).limits() == Limits(
+        chunk_bytes=1024,
+        max_message_bytes=65_536,
+        stream_window_bytes=16_384,
+        session_window_bytes=1_048_576,
+        max_streams=2,
+        keepalive_s=0.3,
+        hello_timeout_s=0.4,
+    )
+
+
+@pytest.mark.parametrize(("window", "message"), [("1MiB", "4MiB"), ("64MiB", "64MiB"), ("5MiB", "4MiB")])
+def test_a_window_that_does_not_hold_its_largest_message_is_refused(window: str, message: str) -> None:
+    said = why(HUB_OPTIONS, session_window_bytes=window, max_message_bytes=message)
+    assert "SESSION_WINDOW or --session-window=" in said
+    assert "must be at least one and a half times --max-message" in said
+
+
+def test_one_and_a_half_times_the_largest_message_is_enough() -> None:
+    HUB_OPTIONS.read({"session_window_bytes": "6MiB", "max_message_bytes": "4MiB"})
+
+
+@pytest.mark.parametrize("node", ["node", "n1"])
+def test_the_smallest_and_the_largest_of_everything_fit_together(node: str) -> None:
+    HUB_OPTIONS.read({"max_message_bytes": "64MiB", "session_window_bytes": "1GiB", "chunk_bytes": "256KiB"})
+    HUB_OPTIONS.read({"max_message_bytes": "64KiB", "session_window_bytes": "1MiB", "chunk_bytes": "1KiB"})
+
+
+# -------------------- TLS --------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "missing"),
+    [
+        (("tls_ca",), "TLS_CERT or --tls-cert"),
+        (("tls_cert",), "TLS_CA or --tls-ca"),
+        (("tls_ca", "tls_cert"), "TLS_KEY or --tls-key"),
+        (("tls_ca", "tls_key"), "TLS_CERT or --tls-cert"),
+        (("tls_cert", "tls_key"), "TLS_CA or --tls-ca"),
+    ],
+)
+def test_one_tls_file_without_the_others_names_the_first_that_is_missing(given: tuple[str, ...], missing: str) -> None:
+    said = why(HUB_OPTIONS, **{name: TLS[name] for name in given})
+    assert missing in said
+    assert "CA, certificate and key are needed together" in said
+
+
+def test_without_tls_files_there_is_no_identity() -> None:
+    assert HUB_OPTIONS.read({}).tls(server=True) is None
+
+
+def test_tls_files_that_are_not_there_are_named(tmp_path: Path) -> None:
+    settings = HUB_OPTIONS.read({name: str(tmp_path / name) for name in TLS})
+    with pytest.raises(SettingsError, match=f"^--tls-ca=.*cannot be used.*{tmp_path / 'tls_ca'}"):
+        settings.tls(server=True)
+
+
+# -------------------- listening and dialling --------------------
+
+
+@pytest.mark.parametrize("listen", ["127.0.0.1:1", "[::1]:1", "localhost:1"])
+def test_a_hub_without_tls_needs_insecure_and_a_loopback_address(listen: str) -> None:
+    assert "--listen=" in why(HUB_OPTIONS, listen=listen)
+    assert "needs --tls-ca, --tls-cert and --tls-key" in why(HUB_OPTIONS, listen=listen)
+    HUB_OPTIONS.read({"listen": listen, "insecure": "true"})
+
+
+@pytest.mark.parametrize("listen", ["0.0.0.0:1", "[::]:1", "10.0.0.7:1", "hub.example:1"])
+def test_insecure_on_another_address_is_refused_by_its_name(listen: str) -> None:
+    said = why(HUB_OPTIONS, listen=listen, insecure="true")
+    assert "CSI_BRIDGE_HUB_INSECURE or --insecure=true: is for loopback addresses" in said
+    HUB_OPTIONS.read({"listen": listen, **TLS})
+
+
+def test_a_hub_for_this_host_alone_needs_no_tls() -> None:
+    assert HUB_OPTIONS.read({}).listen is None
+
+
+@pytest.mark.parametrize("hub", ["ws://10.0.0.7:1", "ws://hub.example:1", "ws://0.0.0.0:1"])
+@pytest.mark.parametrize("insecure", ["true", "false"])
+def test_plain_ws_to_another_host_is_refused_with_and_without_insecure(hub: str, insecure: str) -> None:
+    said = why(EDGE_OPTIONS, node="n1", hub=hub, insecure=insecure)
+    assert f"CSI_BRIDGE_EDGE_HUB or --hub={hub}: plain ws:// is for loopback addresses with --insecure" in said
+
+
+def test_plain_ws_on_this_host_needs_insecure() -> None:
+    assert "plain ws://" in why(EDGE_OPTIONS, node="n1", hub="ws://127.0.0.1:1")
+    EDGE_OPTIONS.read({"node": "n1", "hub": "ws://127.0.0.1:1", "insecure": "true"})
+
+
+@pytest.mark.parametrize("insecure", ["true", "false"])
+def test_wss_without_tls_files_is_refused(insecure: str) -> None:
+    said = why(DRIVER_OPTIONS, **DRIVER, hub_endpoint="wss://hub:1", insecure=insecure)
+    assert "HUB_ENDPOINT or --hub-endpoint=wss://hub:1: wss:// needs --tls-ca" in said
+    DRIVER_OPTIONS.read({**DRIVER, "hub_endpoint": "wss://hub:1", **TLS})
+
+
+def test_a_proxy_driver_beside_the_hub_needs_no_tls() -> None:
+    DRIVER_OPTIONS.read(DRIVER)
+
+
+@pytest.mark.parametrize("which", ["ca", "cert", "key"])
+def test_a_tls_file_that_cannot_be_used_is_named_by_its_own_flag(short_dir: Path, which: str) -> None:
+    pem = Authority(short_dir).hub()
+    texts = {f"tls_{name}": str(getattr(pem, name)) for name in ("ca", "cert", "key")}
+    getattr(pem, which).unlink()
+    with pytest.raises(SettingsError, match=f"^--tls-{which}={texts[f'tls_{which}']}"):
+        HUB_OPTIONS.read(texts).tls(server=True)
+
+
+# -------------------- the hub's UNIX socket --------------------
+
+
+def test_a_group_needs_a_list_of_users() -> None:
+    said = why(HUB_OPTIONS, uds_group="0")
+    assert "CSI_BRIDGE_HUB_UDS_GROUP or --uds-group=0: needs at least one --uds-allow-uid" in said
+
+
+def test_a_list_of_users_needs_a_group() -> None:
+    said = why(HUB_OPTIONS, uds_allow_uid=["1000"])
+    assert "CSI_BRIDGE_HUB_UDS_ALLOW_UID or --uds-allow-uid=1000: needs --uds-group" in said
+
+
+@pytest.mark.parametrize(("group", "gid"), [("0", 0), ("4294967294", 4294967294), ("root", 0)])
+def test_a_group_is_a_number_or_a_name(group: str, gid: int) -> None:
+    assert HUB_OPTIONS.read({"uds_group": group, "uds_allow_uid": ["0"]}).uds_gid() == gid
+
+
+@pytest.mark.parametrize("group", ["no-such-group-here", "4294967295", "99999999999999999999", "²"])
+def test_a_group_that_is_none_is_refused_by_its_flag(group: str) -> None:
+    settings = HUB_OPTIONS.read({"uds_group": group, "uds_allow_uid": ["0"]})
+    with pytest.raises(SettingsError, match=r"^--uds-group="):
+        settings.uds_gid()
+
+
+def test_without_a_group_the_socket_is_its_users_alone() -> None:
+    assert HUB_OPTIONS.read({}).uds_gid() is None
+
+
+def test_an_agent_needs_its_name_and_its_hub() -> None:
+    assert "CSI_BRIDGE_EDGE_NODE or --node: required" in why(EDGE_OPTIONS, hub="wss://hub:1", **TLS)
+    assert "CSI_BRIDGE_EDGE_HUB or --hub: required" in why(EDGE_OPTIONS, node="n1")
+    assert EDGE_OPTIONS.read(EDGE).driver == ()
+
+
+def test_several_drivers_are_several_flags() -> None:
+    settings = EDGE_OPTIONS.read({**EDGE, "driver": ["/a.sock", "unix:///b.sock"]})
+    assert settings.driver == (Path("/a.sock"), Path("/b.sock"))
+
+
+# -------------------- as texts --------------------
+
+
+def test_settings_are_made_again_of_their_texts() -> None:
+    hub = HUB_OPTIONS.read(
+        {
+            "http": "[::1]:80",
+            "keepalive_s": "1m30s",
+            "max_message_bytes": "1MiB",
+            "uds_group": "a group",
+            "uds_allow_uid": ["0", "1000"],
+            "insecure": "true",
+        }
+    )
+    texts = as_texts(hub)
+    assert (texts["keepalive_s"], texts["uds_allow_uid"], texts["insecure"]) == (["90"], ["0", "1000"], ["true"])
+    assert "kubeconfig" not in texts
+    assert HUB_OPTIONS.read(texts) == hub
+    driver = DRIVER_OPTIONS.read({**DRIVER, "endpoint_mode": "600"})
+    assert as_texts(driver)["endpoint_mode"] == ["0600"]
+    assert DRIVER_OPTIONS.read(as_texts(driver)) == driver
+    agent = EDGE_OPTIONS.read({**EDGE, "driver": ["/a.sock", "unix:///b c.sock"]})
+    assert EDGE_OPTIONS.read(as_texts(agent)) == agent
+
+
+def test_the_effective_settings_are_one_line_of_words() -> None:
+    said = describe(EDGE_OPTIONS.read({**EDGE, "node": "n 1", "driver": ["/a", "/b"], "keepalive_s": "1.5s"}))
+    assert said.startswith("log_format=auto log_level=info verbosity=0 http=unset max_message_bytes=4194304 ")
+    for part in (" keepalive_s=1.5 ", ' insecure=false node="n 1" hub=wss://hub:1 driver=/a,/b ', " relay_dir=unset "):
+        assert part in said
+
+
+def test_an_unknown_text_of_a_newer_process_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CSI_BRIDGE_HUB_NAME", "of this process")
+    assert HUB_OPTIONS.read({"a_setting_to_come": ["1"]}).name == "hub"
+
+
+def test_an_error_of_a_part_of_the_process_gets_the_variable_of_its_flag() -> None:
+    named = HUB_OPTIONS.named(SettingsError("--state-dir", "/x", "another hub is using it"))
+    assert str(named) == "CSI_BRIDGE_HUB_STATE_DIR or --state-dir=/x: another hub is using it"
+    other = SettingsError("--no-flag-of-a-hub", "x", "no")
+    assert HUB_OPTIONS.named(other) is other

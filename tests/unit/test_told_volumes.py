@@ -1,0 +1,60 @@
+"""The hub reports each volume of a pod as the node's volume manager knows it, whatever a driver writes in an error."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from cloud.sources.source import Objects
+from cloud.sync.fact_kinds import Fact, read_fact
+from cloud.volume_report import report
+from common.objects import Object, Ref, Stamp, encode_body
+from edge.pod_facts import PodFacts
+from edge.volume_errors import Refused
+from tests.support.cluster_objects import claim, entries, pod, volume
+from tests.support.volume_world import World
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+WEB = Ref("Pod", "default", "web")
+
+
+class Told:
+    """The facts of node n1 that a hub holds."""
+
+    def __init__(self, facts: Mapping[Ref, Fact]) -> None:
+        self._facts = facts
+
+    def of(self, node: str) -> Mapping[Ref, Fact]:
+        return self._facts if node == "n1" else {}
+
+
+async def reported(*errors: str) -> dict[Any, tuple[Any, Any]]:
+    """By volume: its state and error in the hub's report, after a driver refused to publish some of a pod's two."""
+    world = World()
+    world.plugin.fails("publish", *(Refused(error) for error in errors))
+    world.add_pod(claims=("data", "logs"))
+    await world.start()
+    waiting: list[Callable[[], None]] = []
+    PodFacts(world.store, world.manager.pod_states, later=lambda _s, tell: waiting.append(tell)).changed()
+    waiting.pop()()
+    sent = Object(WEB, Stamp("", "1"), encode_body(world.store.facts[WEB]))
+    facts = Told({WEB: Fact(sent.stamp, read_fact(sent))})
+    web = pod("web", claims=("data", "logs"))
+    web["metadata"]["uid"] = "web-uid"
+    bound = [(claim(name, volume=name), volume(name, claim=f"default/{name}")) for name in ("data", "logs")]
+    objects = Objects()
+    objects.update({ref: it.item for ref, it in entries(web, *sum(bound, ())).items()}, ready=True)
+    return {it["pv"]: (it["state"], it["error"]) for it in report(objects, facts, {})}
+
+
+async def test_a_volume_that_is_not_mounted_is_never_reported_mounted_however_long_anothers_error_is() -> None:
+    found = await reported("x" * 2_000, "y" * 2_000)
+    assert {name: state for name, (state, _) in found.items()} == {"data": "error", "logs": "error"}
+
+
+async def test_an_error_that_names_another_volume_gives_that_one_no_reason() -> None:
+    found = await reported("disk full; logs: rotated")
+    (wrong,) = [name for name, (state, _) in found.items() if state == "error"]
+    (right,) = {"data", "logs"} - {wrong}
+    assert (found[wrong], found[right]) == (("error", "disk full; logs: rotated"), ("mounted", ""))
