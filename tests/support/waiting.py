@@ -17,7 +17,7 @@ _INTERVAL_S = 0.05
 _TURNS_AT_ONCE = 100
 """The turns of the loop that `until` takes before it sleeps: enough for conditions without threads and processes."""
 
-_MOST_TURNS = 10_000
+_MOST_TURNS = 5_000
 """The turns after which `settle` gives up: some task never rests."""
 
 
@@ -54,7 +54,7 @@ def wait_for(
 
 
 async def until(
-    look: Callable[[], object], *, what: str = "such state", within_s: float = 30.0, instead: Callable[[], object] = str
+    look: Callable[[], object], what: str = "such state", *, within_s: float = 30.0, instead: Callable[[], object] = str
 ) -> None:
     """Let the loop go on until `look` returns something true, or an awaitable of something true.
 
