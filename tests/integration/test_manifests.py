@@ -19,25 +19,16 @@ from cloud.sync.fact_table import FactTable
 from cloud.sync.facts import FactSink
 from common.objects import Object, Ref, Stamp, encode_body
 from tests.support.cluster_objects import as_yaml, claim, driver, node, pod, volume
+from tests.support.waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator
     from pathlib import Path
 
 NEVER_S = 3600.0
 """No look without a cause: what the test waits for was told by the file system."""
 
 DATA = Ref("PersistentVolumeClaim", "default", "data")
-
-
-async def until(true: Callable[[], object], *, what: str, within_s: float = 30.0) -> None:
-    """Wait for a condition, bounded."""
-    try:
-        async with asyncio.timeout(within_s):
-            while not true():  # noqa: ASYNC110  # what is looked at has no event
-                await asyncio.sleep(0.01)
-    except TimeoutError:
-        raise AssertionError(f"there was no {what} within {within_s:g} s") from None
 
 
 @asynccontextmanager

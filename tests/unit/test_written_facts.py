@@ -16,6 +16,7 @@ from cloud.upsync.in_use import InUse
 from cloud.upsync.written_facts import WrittenFacts
 from common.objects import Object, Ref, Stamp
 from common.pod_fact import RELEASED
+from tests.support.waiting import settle, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -139,8 +140,7 @@ class World:
 
     async def settle(self) -> list[tuple[Ref, bool]]:
         """What was written since the last time."""
-        for _ in range(20):
-            await asyncio.sleep(0)
+        await settle()
         written = list(self.writer.written)
         self.writer.written.clear()
         return written
@@ -473,21 +473,17 @@ async def test_a_node_that_is_deleted_while_the_hub_writes_it_is_no_problem(
 
 async def test_what_is_still_missing_when_the_hub_looks_again_is_a_problem(world: World) -> None:
     world.nodes.missing = 2
-    problems = []
     await world.facts.forget("n1")
-    for _ in range(20):
-        await asyncio.sleep(0)
-        problems += world.facts.problems()
-    assert set(problems) == {"Kubernetes: patch Node n1: Node n1 not found"}
-    assert world.facts.problems() == []
+    await until(world.facts.problems)
+    assert set(world.facts.problems()) == {"Kubernetes: patch Node n1: Node n1 not found"}
+    await until(lambda: not world.facts.problems())
 
 
 async def test_the_node_of_who_came_back_before_it_was_deleted_stays(world: World) -> None:
     await world.tell(NODE)
     world.down = True
     await world.facts.forget("n1")
-    await world.settle()
-    assert FAREWELL in world.writer.begun
+    await until(lambda: FAREWELL in world.writer.begun)
     world.facts.up("n1")
     world.down = False
     assert FAREWELL not in dict(await world.settle())
@@ -500,8 +496,7 @@ async def test_a_node_that_no_kubelet_serves_any_more_keeps_the_marks_that_were_
     await world.tell(NODE)
     world.down = True
     world.facts.observed("n1")
-    await world.settle()
-    assert KUBELET in world.writer.begun
+    await until(lambda: KUBELET in world.writer.begun)
     world.facts.up("n1")
     world.down = False
     assert KUBELET not in dict(await world.settle())
