@@ -14,7 +14,7 @@ from cloud.placement.decisions import Mode
 from common.csi import csi_pb2 as csi
 from common.errors import LinkLost, NameElsewhere, NodeOffline, NoPlace, PlacementNotKept
 from common.status import Code, Origin, Status
-from tests.support.linked import settle
+from tests.support.waiting import settle
 from tests.unit.placement.world import CONTROLLER, DRIVER, OK, World, create, delete, on, report
 
 if TYPE_CHECKING:
