@@ -9,7 +9,7 @@ Rules:
 * Entries of drivers that the node does not tell of go if the hub wrote them, and if it stays so for a while: an agent
   that lost its disk does not know its drivers before they register again, and the attacher and the provisioner do
   without them until then (docs/csi-contract.md#a-restarting-driver-keeps-its-csinode-entry). Others' entries stay.
-* Two nodes with one node id are the business of `cloud.sync.fact_files`, which tells people so (RULE C5).
+* If two nodes have one node id, `cloud.sync.node_ids` tells people so.
 """
 
 import time
