@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cloud.placement.ledger import Ledger
+from cloud.placement.sqlite_claims import SqliteClaims
 from cloud.sources.source import Objects
 from cloud.store import Store
 from cloud.sync.closures import Closures
-from cloud.sync.fact_files import FactFiles
+from cloud.sync.fact_table import FactTable
 from cloud.sync.facts import FactSink
 from cloud.sync.streams import SyncServer
 from cloud.uds_hub import Hub
@@ -27,7 +27,8 @@ from common.reports import GET_PLUGIN_INFO, MAX_REPORT_BYTES, Answer, DriverRepo
 from common.status import Code, Origin, Status
 from common.transport import Peer as Address
 from common.version import SOFTWARE, introduce
-from tests.support.linked import Peer, cut, link_pair, settle, until
+from tests.support.linked import Peer, cut, link_pair
+from tests.support.waiting import settle, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -52,7 +53,7 @@ class World:
 
     def __init__(self, directory: Path) -> None:
         self.store = Store(directory)
-        self.hub = Hub(self.store, Ledger(directory), Metrics(), insecure=True, max_nodes=3)
+        self.hub = Hub(self.store, SqliteClaims(directory), Metrics(), insecure=True, max_nodes=3)
         self.links: list[Link] = []
 
     async def come(
@@ -214,12 +215,13 @@ async def test_a_proxy_driver_that_says_nothing_of_placement_is_no_operator(worl
     """What an operator makes by hand is written down, and not what is pinned to a node."""
     await with_driver(world)
     request = CreateVolumeRequest(name="pvc-1").SerializeToString()
-    for link, holder in ((await world.driver(), ""), (await world.operator(), "n1")):
+    for link, holder in ((await world.driver(), []), (await world.operator(), ["n1"])):
         stream = link.open(Kind.CALL, request, subject=DRIVER, method=CREATE, node="n1", call="c-1")
         assert await stream.receive() is None
         stream.acknowledge(delivered=True)
         await settle()
-        assert world.hub.placement.ledger.holder(DRIVER, "CreateVolume pvc-1") == holder
+        claims = await world.hub.placement.claims.look(DRIVER, "CreateVolume pvc-1", ())
+        assert claims.name.nodes == holder
 
 
 # -------------------- watches --------------------
@@ -366,13 +368,14 @@ async def test_a_node_that_an_operator_gives_up_leaves_the_other_one_with_the_dr
 
 
 @pytest.fixture
-async def facts(world: World, tmp_path: Path) -> FactSink:
+async def facts(world: World, tmp_path: Path) -> AsyncIterator[FactSink]:
     """What the nodes told the hub: n1 has told of itself."""
     closures = Closures(Objects())
-    facts = FactSink(closures, FactFiles(tmp_path))
-    world.hub.sync = SyncServer(closures, facts)
-    await facts.store("n1", Object(Ref("Node", "", "n1"), Stamp("", "1"), encode_body({"metadata": {}})))
-    return facts
+    async with FactTable(tmp_path) as table:
+        facts = FactSink(closures, table)
+        world.hub.sync = SyncServer(closures, facts)
+        await facts.store("n1", Object(Ref("Node", "", "n1"), Stamp("", "1"), encode_body({"metadata": {}})))
+        yield facts
 
 
 async def test_a_node_of_which_no_more_is_known_than_what_it_told_can_be_given_up(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cloud.placement.ledger import Ledger
+from cloud.placement.sqlite_claims import SqliteClaims
 from cloud.store import Store
 from cloud.uds_hub import Hub
 from common.digest import Digest
@@ -17,7 +17,8 @@ from common.sync_messages import Digest as DigestSaid
 from common.sync_messages import encode
 from common.transport import Peer as Address
 from common.version import introduce
-from tests.support.linked import Peer, link_pair, settle, until
+from tests.support.linked import Peer, link_pair
+from tests.support.waiting import settle, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -57,7 +58,7 @@ class Server:
 @pytest.fixture
 async def hub(tmp_path: Path) -> AsyncIterator[Hub]:
     store = Store(tmp_path)
-    hub = Hub(store, Ledger(tmp_path), Metrics(), insecure=True, max_nodes=3)
+    hub = Hub(store, SqliteClaims(tmp_path), Metrics(), insecure=True, max_nodes=3)
     yield hub
     await hub.placement.close()
     await store.close()
