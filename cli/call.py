@@ -1,4 +1,7 @@
-"""A call by hand: any CSI method, through the hub's UNIX socket, JSON in and JSON out. For debugging and for tests."""
+"""The command `call`: makes one CSI call through the hub's UNIX socket, with JSON in and JSON out.
+
+It is for debugging and for tests.
+"""
 
 import asyncio
 import base64
@@ -20,7 +23,7 @@ from common.status import Status, code_name
 
 
 def find_method(name: str) -> str:
-    """The path of a method as a person writes it: `CreateVolume`, `Controller/CreateVolume` or the whole path.
+    """The path of a method from `CreateVolume`, `Controller/CreateVolume` or the whole path.
 
     Raises:
         click.BadParameter: there is no such method.
@@ -34,7 +37,7 @@ def find_method(name: str) -> str:
 
 
 def encode_request(path: str, text: str) -> bytes:
-    """The request's bytes from JSON; `@FILE` reads a file, `-` standard input.
+    """The bytes of the request from JSON. `@FILE` reads the JSON from a file, `-` from standard input.
 
     Raises:
         click.BadParameter: it cannot be read, or is not JSON of the method's request.
@@ -44,7 +47,7 @@ def encode_request(path: str, text: str) -> bytes:
             text = sys.stdin.read()
         elif text.startswith("@"):
             text = Path(text[1:]).read_text()
-    except (OSError, ValueError) as error:  # not there, or not UTF-8
+    except (OSError, ValueError) as error:  # there is no such file, or it is not UTF-8
         raise click.BadParameter(f"cannot read the request: {error}") from error
     method = METHODS.get(path)
     if method is None:
@@ -58,7 +61,7 @@ def encode_request(path: str, text: str) -> bytes:
 
 
 def show(method: Method | None, message: bytes) -> str:
-    """One message of the answer as JSON without secrets; base64 if the method is not in csi.proto."""
+    """One message of the answer as JSON without secrets, or in base64 if the method is not in csi.proto."""
     if method is None:
         return json.dumps({"base64": base64.b64encode(message).decode()})
     return json.dumps(redacted(method.response.FromString(message)), indent=None if method.streaming else 2)
@@ -88,7 +91,7 @@ async def call(settings: OperatorSettings, path: str, request: bytes, *, driver:
 
 
 def run(settings: OperatorSettings, *, driver: str, node: str, name: str, text: str) -> int:
-    """The command: 0 on OK, 1 on any other status, with the status on standard error."""
+    """Make the call. Returns the exit code: 0 on OK, or 1 with the status or error on standard error."""
     path = find_method(name)
     request = encode_request(path, text)
     try:

@@ -1,4 +1,4 @@
-"""The volumes of this node: what its pods want, where each is mounted, and waiting until it is."""
+"""The command `edge volumes`: shows the volumes of this node's pods, and waits until they are published."""
 
 import http.client
 import json
@@ -18,13 +18,13 @@ from common.errors import BridgeError, timestamp
 State = dict[str, Any]
 
 _ASK_AGAIN_S = 0.2
-"""Between two looks while waiting: a tenth of what a mount takes, and nothing to the agent."""
+"""Time between two questions while waiting: a tenth of the time of a mount, and hardly any work for the agent."""
 
 _SETTLED = {"published", "unpublishing", "unstaging", "left over"}
-"""States that nobody waits for: what leaves, or was left by an earlier time, is no pod's to have."""
+"""States without a wait: the volume is published, on its way out, or a leftover that no pod wants."""
 
 _ANSWER_S = 10.0
-"""The agent answers from memory."""
+"""Time limit for one answer. The agent answers from memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,10 +47,10 @@ class Question:
 
 
 def ask(status: Path, *, page: str = "/volumes", timeout_s: float = _ANSWER_S) -> State:
-    """What the agent knows of its pods' volumes; on the page `/status` of itself.
+    """A page of the agent: `/volumes` has the volumes of its pods, `/status` its own state.
 
     Raises:
-        BridgeError: nobody answers there, or not with that.
+        BridgeError: no agent answers there, or it has no such page.
     """
     connection = _UnixConnection(status, timeout_s)
     try:
@@ -72,7 +72,7 @@ def ask(status: Path, *, page: str = "/volumes", timeout_s: float = _ANSWER_S) -
 
 
 def select(state: State, pod: tuple[str, str] | None) -> State:
-    """The state with the pods and volumes of one pod alone; all of it without one."""
+    """The state reduced to one pod and its volumes; the whole state if `pod` is None."""
     if pod is None:
         return state
     return {
@@ -83,7 +83,7 @@ def select(state: State, pod: tuple[str, str] | None) -> State:
 
 
 def missing(state: State, pod: tuple[str, str] | None) -> list[str]:
-    """What is still to be waited for, a sentence each; nothing if all that is wanted is published."""
+    """The reasons to wait on, a sentence each. The list is empty if every wanted volume is published."""
     if state.get("observing"):
         return [f"a kubelet mounts the volumes of node {state['node']} (--registration=observe)"]
     found = []
@@ -135,7 +135,11 @@ def show(state: State, width: int | None = None) -> Iterator[str]:
 
 
 def run(question: Question) -> int:
-    """The command: 0 if it could be told and, with --wait, all is published; else 1, with the reason on stderr."""
+    """Print the volumes. Returns the exit code.
+
+    It is 1, with the reason on standard error, if the agent does not answer, or if a volume is not published at the end
+    of --wait. Otherwise it is 0.
+    """
     try:
         state, still = _wait(question) if question.wait else (_look(question), [])
     except BridgeError as error:
@@ -156,7 +160,9 @@ def _look(question: Question) -> State:
 
 
 def _wait(question: Question) -> tuple[State, list[str]]:
-    """Look until nothing is missing or the time is up. An agent that does not answer yet is waited for, too.
+    """Ask the agent again and again until every volume is published or the time is up.
+
+    An agent that does not answer yet gets the same time. Returns the last state and the reasons to wait on.
 
     Raises:
         BridgeError: it did not answer in all that time.
@@ -183,7 +189,7 @@ def _wait(question: Question) -> tuple[State, list[str]]:
 
 
 def _how_old(state: State) -> str:
-    """How far the node's knowledge of its pods may be trusted, where that is not plain."""
+    """The age of the node's knowledge of its pods, as the end of a sentence; empty if it is current."""
     as_of = state["as_of"]
     if as_of is None:
         return "; the hub has not told this node its pods yet"

@@ -1,4 +1,4 @@
-"""A JSON text: what a command tells programs, with its times in RFC 3339."""
+"""JSON output of commands, for programs. Times are in RFC 3339."""
 
 import json
 from typing import Any
@@ -6,11 +6,11 @@ from typing import Any
 from common.errors import timestamp
 
 _TIMES = {"since", "at"}
-"""The fields that the hub and the agent tell in seconds since the epoch; 0: never."""
+"""Fields that the hub and the agent send in seconds since the epoch. 0 means never."""
 
 
 def json_text(state: Any) -> str:
-    """A state as JSON, indented; times as `2026-11-21T09:12:03Z`, null for never."""
+    """The state as indented JSON, with times as `2026-11-21T09:12:03Z` and null for never."""
     return json.dumps(_with_times(state), indent=2)
 
 

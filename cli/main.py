@@ -1,4 +1,4 @@
-"""The command line: `csi-bridge` and its sub-commands. Each imports what it runs only when it runs."""
+"""The command line: `csi-bridge` and its commands. Each imports its code only when it runs."""
 
 import sys
 from typing import Any

@@ -1,4 +1,7 @@
-"""An operator: a person's end of a link to the hub on this host. It opens streams and serves none."""
+"""An operator: the end of a link to the hub on this host that a command for people holds.
+
+It opens streams, and serves none.
+"""
 
 import contextlib
 import secrets
@@ -16,7 +19,7 @@ from common.version import introduce
 
 
 class _Operator:
-    """An operator's handler (`common.link.LinkHandler`)."""
+    """Handles an operator's end of a link (`common.link.LinkHandler`)."""
 
     origin = Origin.PROXY
 
@@ -28,13 +31,13 @@ class _Operator:
         raise NotCarried("a stream", "an operator serves none")
 
     def draining(self, link: Link, message: str) -> None:
-        """The hub is shutting down: the stream under way is finished first."""
+        """The hub is shutting down. It first finishes the stream under way."""
 
     def refused(self, link: Link, reason: str, message: str) -> None:
-        """`dial()` raises it."""
+        """The hub refused the link: `dial()` raises the reason."""
 
     def closed(self, link: Link, reason: str, message: str) -> None:
-        """The stream that waits raises it."""
+        """The link ended: the stream under way raises the reason."""
 
 
 _WHERE = (
@@ -44,7 +47,7 @@ _WHERE = (
 
 
 def _in_words(error: DialError) -> str:
-    """Why no link was made, and what to do."""
+    """The reason for the error, and the next step."""
     match error.__cause__:
         case FileNotFoundError() | NotADirectoryError():
             return f"there is no such socket here; {_WHERE}"
@@ -57,7 +60,7 @@ def _in_words(error: DialError) -> str:
 
 @contextlib.asynccontextmanager
 async def connected(hub: Endpoint, *, limits: Limits) -> AsyncIterator[Link]:
-    """A link to the hub for as long as the block lasts.
+    """A link to the hub, which the end of the block closes.
 
     Raises:
         LinkError: there is no hub, or it refused us.

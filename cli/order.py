@@ -1,4 +1,4 @@
-"""An order: what an operator tells the hub on this host to do, `forget` and `trust`."""
+"""The commands `forget` and `trust`: orders of an operator to the hub on this host."""
 
 import asyncio
 import json
@@ -13,7 +13,7 @@ from common.messages import Kind
 
 
 async def forget(settings: OperatorSettings, *, node: str, driver: str) -> str:
-    """Let the hub forget a node, or one driver of it; gives what to say.
+    """Let the hub forget a node, or one driver of it. Returns the success message.
 
     Raises:
         BridgeError: there is no hub, the link to it was lost, or it refused.
@@ -23,7 +23,7 @@ async def forget(settings: OperatorSettings, *, node: str, driver: str) -> str:
 
 
 async def trust(settings: OperatorSettings) -> str:
-    """Tell the hub that nothing is missing any more; gives what to say.
+    """Tell the hub that its records are complete again. Returns the success message.
 
     Raises:
         BridgeError: there is no hub, the link to it was lost, or it refused.
@@ -33,7 +33,7 @@ async def trust(settings: OperatorSettings) -> str:
 
 
 def run(settings: OperatorSettings, order: Awaitable[str]) -> int:
-    """The command: 0 if the hub did it, 1 with the reason on standard error if not."""
+    """Give the order. Returns the exit code: 0, or 1 with the reason on standard error."""
     try:
         said = asyncio.run(_in_time(order, settings.timeout_s))
     except BridgeError as error:

@@ -1,6 +1,7 @@
 """A process: how each long-running command starts, drains and stops.
 
-The first SIGTERM or SIGINT drains, the second stops at once. Exit code 2 is a setting that cannot be used, 1 a failure.
+The first SIGTERM or SIGINT drains the process, and the second stops it at once. The exit code is 2 if a setting cannot
+be used, and 1 after any other failure.
 """
 
 import asyncio
@@ -20,7 +21,7 @@ from common.transport import overlook_lost_handshakes
 from common.version import SOFTWARE
 
 _GC_OBJECTS = 20_000
-"""New objects between two collections; measured, Python's default of 700 costs 5 % of a busy process."""
+"""New objects between two garbage collections. Python's default of 700 costs a busy process 5 % (measured)."""
 
 S = TypeVar("S", bound=ProcessSettings)
 
@@ -56,7 +57,7 @@ def run(
 
 
 async def _until_stopped(settings: S, main: Callable[[S, asyncio.Event], Awaitable[None]]) -> None:
-    # What is loaded stays: the collector need not look at it again, nor come after every 700 objects of a call.
+    # Loaded modules stay for the life of the process: the garbage collector need not look at them again.
     gc.freeze()
     gc.set_threshold(_GC_OBJECTS)
     loop = asyncio.get_running_loop()

@@ -1,4 +1,4 @@
-"""The reference: every command, flag, metric and error as Markdown, written from the code itself (`make reference`)."""
+"""The reference page: every command, flag, metric and error as Markdown, made from the code (`make reference`)."""
 
 import sys
 from collections.abc import Collection, Iterable, Iterator
@@ -139,7 +139,7 @@ def _meaning(option: Option) -> str:
 
 def _metrics() -> str:
     metrics = Metrics()
-    metrics.observe_call("d.example", next(iter(METHODS)), 0, 0.1)  # so that it has a series, whose labels are seen
+    metrics.observe_call("d.example", next(iter(METHODS)), 0, 0.1)  # a histogram has labels only once it has a series
     rows = []
     for family in sorted(metrics.registry.collect(), key=lambda family: family.name):
         if family.name.startswith("process_"):

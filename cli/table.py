@@ -2,8 +2,8 @@
 
 Rules:
 
-* Nothing is cut. Where a terminal is too narrow, the widest columns get narrower and their cells continue below.
-* Without a terminal (a pipe, a file) each row is one line, however long.
+* Every cell is shown whole. On a narrow terminal the widest columns get narrower, and their cells continue below.
+* Without a terminal (a pipe, a file) each row is one line of any length.
 """
 
 import shutil
@@ -14,22 +14,22 @@ from itertools import zip_longest
 _GAP = "  "
 
 _NARROWEST = 12
-"""No column gets narrower than this by wrapping: names would fall to pieces."""
+"""Wrapping makes no column narrower than this: names would be unreadable."""
 
 _SHORT = 20
-"""A column that is no wider keeps its width as long as others can give way: a time has 20 characters."""
+"""A column up to this width is narrowed only after all wider ones: a time has 20 characters."""
 
 _BREAK_AFTER = (" ", "/-.:,")
-"""A cell is broken behind one of these if it can be; of the first ones sooner."""
+"""A cell is broken behind one of these characters if possible. The first string has priority."""
 
 
 def terminal_width() -> int | None:
-    """The columns of the terminal that standard output is; None if it is none."""
+    """The width of the terminal in characters; None if standard output is no terminal."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, width: int | None = None) -> Iterator[str]:
-    """The lines of a table with a head; each column is as wide as its widest cell, if `width` allows."""
+    """The lines of a table with a head. Each column is as wide as its widest cell if `width` allows."""
     cells = [list(head), *([printable(cell) for cell in row] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     if width is not None:
@@ -41,12 +41,12 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, width: int | No
 
 
 def printable(text: str) -> str:
-    """A text without characters that control a terminal: a vendor may put them into a driver's name."""
+    """The text without characters that control a terminal: the name of a vendor's driver may contain them."""
     return "".join(char if char.isprintable() else "?" for char in text)
 
 
 def _fitted(widths: Sequence[int], room: int) -> list[int]:
-    """The widths with the widest ones lowered until all fit, or none can be lowered any more."""
+    """The widths, of which the widest are lowered until all fit or all have reached the limit."""
     fitted = list(widths)
     long = [column for column, width in enumerate(widths) if width > _SHORT]
     for columns in (long, range(len(widths))):

@@ -1,4 +1,4 @@
-"""The volumes: every volume of the edge nodes that the hub on this host knows of, where it is and how it stands."""
+"""The command `volumes`: shows every volume that the hub on this host knows, with its node and state."""
 
 from collections.abc import Iterator
 
@@ -8,7 +8,7 @@ from cli.table import printable, table
 
 
 def show(state: State, width: int | None = None) -> Iterator[str]:
-    """The volumes as lines for people: a table, and what is wrong."""
+    """The volumes as lines for people: a table, and the errors below it."""
     volumes = state["volumes"]
     if not volumes:
         yield (
@@ -26,7 +26,7 @@ def show(state: State, width: int | None = None) -> Iterator[str]:
 
 
 def run(settings: OperatorSettings, *, as_json: bool) -> int:
-    """The command: 0 if the hub told it, 1 with the reason on standard error if not."""
+    """Print the volumes. Returns the exit code: 0, or 1 with the reason on standard error if the hub did not answer."""
     return tell(settings, show, as_json=as_json, only=(VOLUMES,), about=VOLUMES)
 
 

@@ -8,8 +8,8 @@ Rules:
   snapshotter exits otherwise), and any other call gets `NothingKnown`.
 """
 
+import json
 import logging
-import os
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -26,8 +26,12 @@ from common.reports import (
     decode_reports,
     encode_reports,
 )
+from common.state_file import Form, read_state, write_state
 
 log = logging.getLogger("csi_bridge.driver.cache")
+
+FORM = Form("proxy driver", (lambda reports: {"reports": reports},))
+"""Of `identity-<driver>.json`. Version 1 was the list of reports alone."""
 
 CACHED_METHODS = frozenset(REPORTED_METHODS) - {NODE_GET_INFO}
 """What is answered from here. NodeGetInfo is the node's own business."""
@@ -40,7 +44,7 @@ class IdentityCache:
         """Read the file, if there is one that can be read.
 
         Raises:
-            SettingsError: the directory cannot be used.
+            SettingsError: the directory cannot be used, or a newer proxy driver wrote the file.
         """
         self._driver = driver
         self._updating = threading.Lock()
@@ -120,10 +124,10 @@ class IdentityCache:
 
     def _read(self) -> DriverReport | None:
         try:
-            report = decode_reports(self._path.read_bytes())[0]
+            (report,) = decode_reports(json.dumps(read_state(self._path, FORM)["reports"]).encode())
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, IndexError) as error:
+        except (OSError, ValueError, KeyError) as error:
             log.warning("%s is unreadable; it is ignored until the hub reports the driver again: %s", self._path, error)
             return None
         if not self._is_usable(report):
@@ -132,13 +136,8 @@ class IdentityCache:
         return report
 
     def _write(self, report: DriverReport) -> bool:
-        new = self._path.with_suffix(".new")
         try:
-            with new.open("wb") as file:
-                file.write(encode_reports([report]))
-                file.flush()
-                os.fsync(file.fileno())
-            new.replace(self._path)
+            write_state(self._path, FORM, {"reports": json.loads(encode_reports([report]))})
         except OSError as error:
             log.error(  # noqa: TRY400  # the sentence says it all
                 "cannot write %s; at the next start, sidecars wait until the link to the hub is up: %s",

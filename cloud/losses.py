@@ -1,20 +1,23 @@
-"""The losses: what the hub knew of its nodes and knows no more, until an operator says that all of it is back.
+"""The losses: what the hub lost of its knowledge of the nodes, until an operator says that all of it is back.
 
 Rules:
 
-* While there is one, "the only node that runs the driver" may be one of several: a call that names no node is refused.
-* They outlive the hub, in a file beside the database: one line each, when and what.
-* The file is always there, always of one size, and overwritten in place: that needs no room, so it works on the full
-  disk that made the database's writes fail. What is not blank in it is a loss, also where the file itself is damaged.
+* While a loss stands, "the only node that runs the driver" may be one of several: the hub refuses a call that names no
+  node.
+* The losses outlive the hub, in a file beside the database: one line each, with time and subject.
+* The file always exists, always has the same size, and is overwritten in place. That needs no room, so it works on the
+  full disk that made the database's writes fail. Each line that is not blank is a loss, also in a damaged file.
+* A later form of the file begins with the line `version N`. The first form has no such line.
 """
 
 import logging
 import os
+import re
 import threading
 import time
 from pathlib import Path
 
-from common.errors import timestamp
+from common.errors import NewerState, timestamp
 
 log = logging.getLogger("csi_bridge.hub.losses")
 
@@ -22,20 +25,23 @@ _FILE_BYTES = 4_096
 """One block of a disk."""
 
 _LISTED_BYTES = 3_000
-"""Losses are listed up to here. The rest of the file is room for one more line of each kind."""
+"""New losses are listed up to this size. The rest of the file is room for one more line of each kind."""
 
 _AND_MORE = "more was lost than is listed here"
 
 _WHAT_BYTES = 400
-"""What was lost is cut here: the first one stands in the message of every call that is refused for it."""
+"""The length of one loss. The first loss stands in the message of every call that the hub refuses for it."""
+
+_VERSION = 1
+_VERSION_LINE = re.compile(r"version (\d{1,9})")
 
 
 class Losses:
-    """The losses of one state directory. Any thread may use them.
+    """The losses of one database. Any thread may use them.
 
     Attributes:
-        standing: those for which calls are refused, the oldest first.
-        file_found: whether a hub has run here before.
+        standing: those for which the hub refuses calls, the oldest first.
+        file_found: whether the file existed: a hub has run here before.
     """
 
     def __init__(self, path: Path) -> None:
@@ -43,6 +49,7 @@ class Losses:
 
         Raises:
             OSError: it cannot be read.
+            SettingsError: a newer hub wrote it.
         """
         self._path = path
         self._lock = threading.Lock()
@@ -51,7 +58,7 @@ class Losses:
         self.standing = self._read() if self.file_found else ()
 
     def add(self, what: str) -> bool:
-        """Something was lost just now. False if that is known."""
+        """Add a loss. Returns False if it is listed already."""
         with self._lock:
             if self._is_listed(what):
                 return False
@@ -66,23 +73,23 @@ class Losses:
             return True
 
     def remove(self, what: str) -> None:
-        """What was lost came back by itself."""
+        """Remove a loss that came back by itself."""
         with self._lock:
             self.standing = tuple(line for line in self.standing if not _tells(line, what))
             self._try_to_save()
 
     def put_at_risk(self, what: str) -> None:
-        """What is still known will be lost if the hub ends now; empty: it is safe again."""
+        """Note what will be lost if the hub ends now; an empty text: nothing is at risk any more."""
         with self._lock:
             if bool(what) is not bool(self._at_risk):
                 self._at_risk = _line(what) if what else ""
                 self._try_to_save()
 
     def clear(self) -> tuple[str, ...]:
-        """Nothing is missing any more, an operator says; gives what was.
+        """Remove all losses, because an operator says that nothing is missing. Returns them.
 
         Raises:
-            OSError: that cannot be written down. The losses stand.
+            OSError: the file cannot be written. The losses stand.
         """
         with self._lock:
             cleared = self.standing
@@ -91,7 +98,7 @@ class Losses:
             return cleared
 
     def create(self) -> None:
-        """Write the file, which takes the room that it will need.
+        """Write the file, which reserves the room that it will need.
 
         Raises:
             OSError: it cannot be written.
@@ -103,6 +110,8 @@ class Losses:
             lines = tuple(filter(None, self._path.read_bytes().decode().split("\n")))
         except UnicodeDecodeError:
             lines = ("\0",)
+        if lines and (found := _VERSION_LINE.fullmatch(lines[0])) and int(found[1]) > _VERSION:
+            raise NewerState(self._path, "hub", int(found[1]), _VERSION)
         return lines if all(map(str.isprintable, lines)) else (_line(f"{self._path} was damaged"),)
 
     def _is_listed(self, what: str) -> bool:
@@ -131,7 +140,7 @@ def _line(what: str) -> str:
 
 
 def _tells(line: str, what: str) -> bool:
-    """Whether a line is of that, at any time."""
+    """Whether a line tells of this loss, at any time."""
     return line.partition(" ")[2] == _short(what)
 
 

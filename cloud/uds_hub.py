@@ -25,9 +25,11 @@ from cloud.edge_nodes import Call, Nodes, Reply
 from cloud.hub_settings import HubSettings
 from cloud.node_calls import NodeCalls
 from cloud.placement.affinity import Affinity
-from cloud.placement.ledger import Ledger
-from cloud.placement.placement import Mode, Placement
+from cloud.placement.claim_store import ClaimStore
+from cloud.placement.decisions import Mode
+from cloud.placement.placement import Placement
 from cloud.placement.requests import VOLUME
+from cloud.placement.sqlite_claims import SqliteClaims
 from cloud.refusals import Refusals
 from cloud.sources.manifests.good_manifests import GoodManifests
 from cloud.sources.manifests.manifests import Manifests
@@ -83,7 +85,7 @@ class Hub:
 
     origin = Origin.HUB
 
-    def __init__(self, store: Store, ledger: Ledger, metrics: Metrics, *, insecure: bool, max_nodes: int) -> None:
+    def __init__(self, store: Store, claims: ClaimStore, metrics: Metrics, *, insecure: bool, max_nodes: int) -> None:
         """A hub without listeners: see `run`."""
         self.sync: SyncServer | None = None
         """What agents are told and tell; None: this hub has no source of objects."""
@@ -96,8 +98,8 @@ class Hub:
         self.nodes = Nodes(store, changed=self._report_changed, max_nodes=max_nodes)
         self._calls = NodeCalls(knows=self.nodes.knows)
         self._refusals = Refusals()
-        self.placement = Placement(self.nodes, ledger, losses=lambda: store.losses.standing)
-        self._store, self._ledger = store, ledger
+        self.placement = Placement(self.nodes, claims, losses=lambda: store.losses.standing)
+        self._store = store
         self._metrics = metrics
         self._insecure = insecure
         self._links: dict[Link, float] = {}  # since when they are up, in seconds since the epoch
@@ -308,7 +310,7 @@ class Hub:
         parts = {"": self._describe, "volumes": self._describe_volumes}.get(stream.opened.subject)
         if parts is None:
             raise NotCarried(f"the question for {stream.opened.subject}", "this hub does not know what that is")
-        for part in parts():
+        async for part in parts():
             await stream.send(json.dumps(part).encode())
         stream.end(Status(Code.OK, origin=self.origin))
 
@@ -317,7 +319,7 @@ class Hub:
         assert stream.opened is not None
         node, driver = stream.opened.node, stream.opened.subject
         sync = self.sync if not driver else None
-        left = self._ledger.knows(node, driver) or (sync is not None and sync.knows(node))
+        left = await self.placement.knows(node, driver) or (sync is not None and sync.knows(node))
         if self.nodes.knows(node, driver) or not left:  # where it failed halfway: go on
             self.nodes.forget(node, driver)
         await self.placement.forget(node, driver)
@@ -343,7 +345,7 @@ class Hub:
         try:
             cleared = [
                 *await asyncio.to_thread(self._store.losses.clear),
-                *await asyncio.to_thread(self._ledger.losses.clear),
+                *await self.placement.claims.trust(),
             ]
         except OSError as error:
             raise OperatorRefused(
@@ -377,7 +379,7 @@ class Hub:
         else:
             await self.sync.serve_observe(stream, stream.link.peer.name)
 
-    def _describe(self) -> Iterator[dict[str, object]]:
+    async def _describe(self) -> AsyncIterator[dict[str, object]]:
         for node in self.nodes.describe():
             yield {"nodes": [node | self._calls.describe(str(node["node"]))]}
         drivers = [(link, since) for link, since in self._links.items() if link.context is Role.DRIVER]
@@ -402,14 +404,14 @@ class Hub:
             "known": self.nodes.known,
             "connected": self.nodes.connected,
             "max_nodes": self.nodes.max_nodes,
-            "lost": [*self._store.losses.standing, *self._ledger.losses.standing],
+            "lost": [*self._store.losses.standing, *self.placement.claims.lost()],
             "trouble": self._store.trouble,
             "problems": problems[-1],
         }
 
-    def _describe_volumes(self) -> Iterator[dict[str, object]]:
+    async def _describe_volumes(self) -> AsyncIterator[dict[str, object]]:
         placed: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
-        for driver, thing, node in self._ledger.volumes():
+        for driver, thing, node in await self.placement.existing():
             if thing.kind == VOLUME:
                 placed[driver, thing.id].append(node)
         yield {"has_source": self.sync is not None, "volumes": []}
@@ -484,8 +486,8 @@ async def _run(settings: HubSettings, stopping: asyncio.Event, opened: contextli
     metrics = Metrics()
     store = Store(settings.state_dir)
     opened.push_async_callback(store.close)
-    ledger = Ledger(settings.state_dir)
-    hub = Hub(store, ledger, metrics, insecure=settings.tls_cert is None, max_nodes=settings.max_nodes)
+    claims = SqliteClaims(settings.state_dir)
+    hub = Hub(store, claims, metrics, insecure=settings.tls_cert is None, max_nodes=settings.max_nodes)
     opened.push_async_callback(hub.placement.close)
     hub.settings = as_texts(settings)
     hello = introduce("hub", settings.name, instance="hub")
@@ -496,7 +498,7 @@ async def _run(settings: HubSettings, stopping: asyncio.Event, opened: contextli
     for listener in _listeners(settings, hub, hello):
         opened.push_async_callback(listener.close)
         listeners.append(listener)
-    for loss in [*store.losses.standing, *ledger.losses.standing]:
+    for loss in [*store.losses.standing, *claims.lost()]:
         log.warning("calls that name no node are refused, until csi-bridge trust: %s", loss)
     if settings.listen is None:
         log.warning("without --listen no edge agent can connect")

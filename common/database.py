@@ -106,8 +106,7 @@ def connect(path: Path, schema: Schema, *, check: Callable[[sqlite3.Connection],
         SettingsError: a newer program wrote the file.
         sqlite3.DatabaseError: the file is damaged, or cannot be used.
     """
-    if (version := _peek_version(path)) > schema.version:
-        raise NewerState(path, schema.owner, version, schema.version)
+    refuse_newer(path, schema)
     if not path.exists():
         path.touch(mode=0o600)
     connection = sqlite3.connect(path, check_same_thread=False, timeout=_BUSY_S, isolation_level=None)
@@ -121,6 +120,12 @@ def connect(path: Path, schema: Schema, *, check: Callable[[sqlite3.Connection],
         connection.close()
         raise
     return Opened(connection, was_new)
+
+
+def refuse_newer(path: Path, schema: Schema) -> None:
+    """Raise NewerState if a newer program wrote the file. Changes neither the file nor its journal."""
+    if (version := _peek_version(path)) > schema.version:
+        raise NewerState(path, schema.owner, version, schema.version)
 
 
 def connect_to_read(path: Path) -> sqlite3.Connection:

@@ -2,8 +2,7 @@
 
 Rules:
 
-* `version` says which form the object has. A file without one has the first form: programs that wrote no version wrote
-  that.
+* `version` says which form the object has. A file without one has the first form.
 * A process that finds a newer form refuses to start and leaves the file as it is. It brings an older form up to date
   when it reads it, and writes the newest form when it writes next.
 """
@@ -22,7 +21,7 @@ FIRST_VERSION = 1
 
 _VERSION = "version"
 
-Step = Callable[[dict[str, Any]], dict[str, Any]]
+Step = Callable[[Any], dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,18 +48,13 @@ def read_state(path: Path, form: Form) -> dict[str, Any]:
     """Read a state file's object, in the newest form.
 
     Raises:
-        SettingsError: a newer program wrote it.
+        NewerState: a newer program wrote it.
         OSError: it cannot be read.
-        ValueError: it is no JSON object, or not what a step expects.
+        ValueError: it is no JSON object, or not the content that a step expects.
     """
-    return parse_state(path.read_bytes(), path, form)
-
-
-def parse_state(content: bytes, path: Path, form: Form) -> dict[str, Any]:
-    """The object of a state file's content; `path` is for messages. Raises as `read_state` does."""
     try:
-        body = json.loads(content)
-        version = body.get(_VERSION, FIRST_VERSION)
+        body = json.loads(path.read_bytes())
+        version = body.get(_VERSION, FIRST_VERSION) if isinstance(body, dict) else FIRST_VERSION
         if type(version) is not int or version < FIRST_VERSION:
             raise ValueError(f"its version is {version!r}")
         if version > form.version:
@@ -69,8 +63,9 @@ def parse_state(content: bytes, path: Path, form: Form) -> dict[str, Any]:
             body = step(body)
     except (TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ValueError(type(error).__name__) from error
-    found: dict[str, Any] = body
-    return found
+    if not isinstance(body, dict):
+        raise ValueError("it is no object")  # noqa: TRY004  # what a file holds is a value
+    return body
 
 
 def write_state(path: Path, form: Form, body: dict[str, Any], *, mode: int | None = None) -> None:
@@ -79,5 +74,5 @@ def write_state(path: Path, form: Form, body: dict[str, Any], *, mode: int | Non
     Raises:
         OSError: it cannot be written; the old content stays.
     """
-    content = json.dumps({_VERSION: form.version, **body}, indent=1, sort_keys=True)
+    content = json.dumps({**body, _VERSION: form.version}, indent=1, sort_keys=True)
     replace_file(path, content.encode(), durable=True, mode=mode)

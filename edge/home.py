@@ -12,19 +12,24 @@ Rules:
 """
 
 import contextlib
-import json
 import logging
-import os
 import sqlite3
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from common.database import Schema, refuse_newer
 from common.errors import SettingsError
+from common.state_file import Form, read_state, write_state
+from edge import metastore
 from edge.disk.found_volumes import Found, scan
 from edge.disk.root_dir import RootDir
+from edge.manager import states
 
 log = logging.getLogger("csi_bridge.edge.home")
+
+FORM = Form("edge agent")
+"""Of `home.json`."""
 
 
 class Home:
@@ -44,7 +49,7 @@ class Home:
             root_dir: `--root-dir`; compared as it is written, because drivers know it so.
 
         Raises:
-            SettingsError: it is another one's.
+            SettingsError: it is another node's, or a newer agent wrote it.
         """
         self._path = state_dir / "home.json"
         self._home = {"node": node, "rootDir": str(root_dir.absolute())}
@@ -75,7 +80,7 @@ class Home:
             return
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            _write(self._path, json.dumps(self._home))
+            write_state(self._path, FORM, self._home)
         except OSError as error:
             log.error("%s cannot be written: %s", self._path, error.strerror or error)  # noqa: TRY400  # not a bug
             return
@@ -83,14 +88,18 @@ class Home:
 
 
 def _is_unused(state_dir: Path, root_dir: Path) -> bool:
-    """Whether neither the state nor the disk knows of a pod or a volume; False if that cannot be read."""
+    """Whether neither the state nor the disk knows of a pod or a volume; False if that cannot be read.
+
+    Raises:
+        SettingsError: a newer agent wrote one of the databases.
+    """
     try:
         known = any(
-            _has_row(state_dir / file, table, where)
-            for file, table, where in (
-                ("edge.db", "objects", "kind = 'Pod'"),
-                ("volumes.db", "devices", "TRUE"),
-                ("volumes.db", "publications", "TRUE"),
+            _has_row(state_dir / file, schema, table, where)
+            for file, schema, table, where in (
+                ("edge.db", metastore.SCHEMA, "objects", "kind = 'Pod'"),
+                ("volumes.db", states.SCHEMA, "devices", "TRUE"),
+                ("volumes.db", states.SCHEMA, "publications", "TRUE"),
             )
         )
         return not known and scan(RootDir(root_dir)) == Found()
@@ -98,9 +107,10 @@ def _is_unused(state_dir: Path, root_dir: Path) -> bool:
         return False
 
 
-def _has_row(file: Path, table: str, where: str) -> bool:
+def _has_row(file: Path, schema: Schema, table: str, where: str) -> bool:
     if not file.exists():
         return False
+    refuse_newer(file, schema)
     with contextlib.closing(sqlite3.connect(f"file:{quote(str(file))}?mode=rw", uri=True)) as database:
         if database.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (table,)).fetchone() is None:
             return False
@@ -115,29 +125,23 @@ def _why(state_dir: Path, kept: str) -> str:
 
 
 def _read(path: Path) -> dict[str, str]:
-    """What is kept; nothing if nothing is, or it cannot be read."""
+    """The stored home; an empty one if there is none, or it cannot be read.
+
+    Raises:
+        SettingsError: a newer agent wrote it.
+    """
     try:
-        return _home(json.loads(path.read_bytes()))
+        return _home(read_state(path, FORM))
     except (FileNotFoundError, NotADirectoryError):
         return {}
-    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+    except (OSError, ValueError, TypeError, KeyError) as error:
         why = (error.strerror if isinstance(error, OSError) else None) or type(error).__name__
         log.warning("%s is unreadable (%s): whether --node and --root-dir are as before is not known", path, why)
         return {}
 
 
-def _home(found: Any) -> dict[str, str]:
+def _home(found: dict[str, Any]) -> dict[str, str]:
     home = {key: found[key] for key in ("node", "rootDir")}
     if not all(isinstance(value, str) for value in home.values()):
         raise TypeError(home)
     return home
-
-
-def _write(path: Path, text: str) -> None:
-    """The old file or the new one, never half of it, also after a power cut."""
-    new = path.with_suffix(".new")
-    with new.open("w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    new.replace(path)

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from common.database import Schema, connect, connect_to_read, lock, open_database
+from common.database import Schema, connect, connect_to_read, lock, open_database, refuse_newer
 from common.database_writer import RETRY_S, DatabaseWriter
 from common.errors import SettingsError
 from common.objects import Object, Ref
@@ -70,6 +70,7 @@ class Metastore:
             state_dir.mkdir(parents=True, exist_ok=True)
             self._lock_file = lock(state_dir / "edge.lock")
             try:
+                refuse_newer(path, SCHEMA)  # first: it covers the key, which has no version of its own
                 self.objects = ObjectStore(load_sealer(state_dir / "edge.key"), clock=clock)
                 self.facts = FactStore()
                 self._open(path, full=full, retry_s=retry_s)

@@ -20,6 +20,7 @@ from cli.edge_volumes import ask
 from common.csi import csi_pb2 as csi
 from common.csi.csi_pb2_grpc import ControllerStub, IdentityStub
 from common.errors import BridgeError
+from common.files import replace_file
 
 Answer = TypeVar("Answer")
 
@@ -270,9 +271,8 @@ def _words(error: grpc.aio.AioRpcError) -> str:
 
 def _write(path: Path, objects: list[dict[str, Any]]) -> None:
     """Write a manifest file in one step. JSON is YAML, too."""
-    new = path.with_name(f".{path.name}")
-    new.write_text("\n---\n".join(json.dumps(each, indent=2) for each in objects))
-    new.replace(path)
+    content = "\n---\n".join(json.dumps(each, indent=2) for each in objects)
+    replace_file(path, content.encode(), durable=False)
 
 
 def _content(path: Path) -> str:

@@ -1,13 +1,16 @@
-"""Placement: finds the node for each call, where each node has storage of its own.
+"""Placement: finds the node for each call. Decides purely, claims names by compare-and-set, and carries the call.
 
 Read in this order:
 
-* `placement`: decides, and records the outcome of each call. The others are its parts.
-* `fleet`: the nodes that run a driver, and their own descriptions of it.
-* `requests`: names, ids and topologies in a CSI request.
-* `ledger`, `claims`: names, ids and their nodes, on disk; how long a node holds a name.
-* `affinity`: the nodes that PersistentVolumes allow.
-* `inventory`: the volumes and snapshots that a node's driver lists.
+* `placement`: the three steps of a call.
+* `decisions`, `decide`, `find`: decide; the node of a call, and the node of an id, as tables of rules.
+* `requests`, `fleet`, `affinity`: names, ids and topologies in a request; the nodes of a driver and their reports; the
+  nodes that PersistentVolumes allow.
+* `claim_store`, `claim_rules`, `claim_book`: claim; the Protocol, its rules, and its rows in memory.
+* `sqlite_claims`, `sqlite_rows`: the claim store in an SQLite file.
+* `pending`, `attempts`: this hub's creates that run, and the exemption of pinned creates.
+* `carry`, `outcome`: carry; the call on its way, and the meaning of its end.
+* `lists`, `inventory`: asks nodes for the volumes and snapshots that their drivers list.
 * `capabilities`: the capabilities of several nodes' drivers, merged.
 * `segment`: the bridge's topology segment, added to answers and removed from requests.
 """

@@ -8,14 +8,7 @@ from google.protobuf.message import DecodeError, Message
 
 from cloud.edge_nodes import Call, Reply
 from cloud.placement.requests import SNAPSHOT, VOLUME, Thing
-from common.csi.csi_pb2 import ControllerServiceCapability
 from common.csi.methods import METHODS
-
-LISTED_BY: Final = {
-    VOLUME: ControllerServiceCapability.RPC.LIST_VOLUMES,
-    SNAPSHOT: ControllerServiceCapability.RPC.LIST_SNAPSHOTS,
-}
-"""The capability of each kind that can be listed."""
 
 _METHODS: Final = {VOLUME: "/csi.v1.Controller/ListVolumes", SNAPSHOT: "/csi.v1.Controller/ListSnapshots"}
 

@@ -14,12 +14,20 @@ from typing import Any, Final
 
 from google.protobuf.message import DecodeError, Message
 
-from common.csi.csi_pb2 import TopologyRequirement
+from common.csi.csi_pb2 import ControllerServiceCapability, TopologyRequirement
 from common.csi.methods import METHODS
 
 _CONTROLLER, _GROUP, _METADATA = "/csi.v1.Controller/", "/csi.v1.GroupController/", "/csi.v1.SnapshotMetadata/"
 
 VOLUME, SNAPSHOT, GROUP = "volume", "snapshot", "group snapshot"
+
+GET_CAPACITY: Final = _CONTROLLER + "GetCapacity"
+
+LISTED_BY: Final = {
+    VOLUME: ControllerServiceCapability.RPC.LIST_VOLUMES,
+    SNAPSHOT: ControllerServiceCapability.RPC.LIST_SNAPSHOTS,
+}
+"""The capability to list things, by kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +106,7 @@ RULES: Final[Mapping[str, Rule]] = {
     ),
     _CONTROLLER + "ListVolumes": Rule(placed=("entries.volume",)),
     _CONTROLLER + "ControllerListVolumeHealth": Rule(),
-    _CONTROLLER + "GetCapacity": Rule(wants="accessible_topology"),
+    GET_CAPACITY: Rule(wants="accessible_topology"),
     _GROUP + "CreateVolumeGroupSnapshot": Rule(
         about=((VOLUME, "source_volume_ids"),),
         name="name",

@@ -17,14 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from common.files import NEW, replace_file
+
 DIR_MODE = 0o750
 FILE_MODE = 0o644
 """The kubelet's modes (its umask is 022). They are set explicitly, so the agent's umask has no effect."""
-
-_TEMPORARY = ".new"
-"""Suffix of a file while it is written. It is fixed: a crash leaves at most one such file, and the next write replaces
-it.
-"""
 
 _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -135,29 +132,8 @@ class RootDir:
         Raises:
             RootDirError: it cannot be written; the old content stays.
         """
-        temporary = path.name + _TEMPORARY
         with _told("write", path), self._parent(path) as folder:
-            try:
-                self._write(folder, temporary, content)
-                reached()
-                os.rename(temporary, path.name, src_dir_fd=folder, dst_dir_fd=folder)
-            except OSError:
-                with suppress(OSError):
-                    os.unlink(temporary, dir_fd=folder)
-                raise
-            if self.durable:
-                _sync(folder)
-
-    def _write(self, folder: int, name: str, content: bytes) -> None:
-        with suppress(FileNotFoundError):
-            os.unlink(name, dir_fd=folder)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        with os.fdopen(os.open(name, flags, FILE_MODE, dir_fd=folder), "wb") as file:
-            os.fchmod(file.fileno(), FILE_MODE)
-            file.write(content)
-            file.flush()
-            if self.durable:
-                os.fsync(file.fileno())
+            replace_file(path, content, durable=self.durable, mode=FILE_MODE, folder=folder, reached=reached)
 
     def touch(self, path: Path, mode: int) -> None:
         """Make an empty file, if there is no entry of that name."""
@@ -189,7 +165,7 @@ class RootDir:
     def remove_file(self, path: Path) -> None:
         """Remove a file or a link, if it exists, and the temporary file of an interrupted write."""
         with _told("remove the file", path), suppress(FileNotFoundError), self._parent(path) as folder:
-            for name in (path.name + _TEMPORARY, path.name):
+            for name in (path.name + NEW, path.name):
                 with suppress(FileNotFoundError):
                     os.unlink(name, dir_fd=folder)
 
@@ -265,14 +241,6 @@ def _make(folder: int, name: str) -> None:
     except FileExistsError:
         return
     os.chmod(name, DIR_MODE, dir_fd=folder)
-
-
-def _sync(folder: int) -> None:
-    opened = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)
 
 
 def _read_link(folder: int, name: str) -> str | None:

@@ -7,9 +7,7 @@ Rules:
 """
 
 import contextlib
-import json
 import logging
-import os
 import threading
 import time
 from collections.abc import Mapping
@@ -17,14 +15,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from common.state_file import Form, read_state, write_state
 from edge.registry.registration import NodeInfo, Registration
 
 T = TypeVar("T")
 
 log = logging.getLogger("csi_bridge.edge.registrar")
 
-_VERSION = 2
-"""Of the file's form. A reader takes its own alone: what it would lose of a newer one is moved aside instead."""
+
+def _begin_anew(_body: dict[str, Any]) -> dict[str, Any]:
+    """Version 1 does not tell where node plugins are, nor which drivers have a topology."""
+    raise ValueError("its version is 1")
+
+
+FORM = Form("edge agent", (_begin_anew,))
+"""Of `drivers.json` and `observed.json`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,52 +56,41 @@ class DriverFile:
         self._writing = threading.Lock()
 
     def read(self) -> Kept:
-        """What was written last; nothing if there is no file that can be used."""
+        """Read the last written state; an empty one if there is no file that can be used.
+
+        Raises:
+            SettingsError: a newer agent wrote the file.
+        """
         try:
-            return _from_json(json.loads(self.path.read_bytes()))
+            return _from_json(read_state(self.path, FORM))
         except FileNotFoundError:
             return Kept()
         except OSError as error:
             log.warning("%s cannot be read (%s): drivers are known once they register", self.path, error.strerror)
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            self._move_aside(str(error) if isinstance(error, _FormError) else type(error).__name__)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            self._move_aside(str(error) if type(error) is ValueError else type(error).__name__)
         return Kept()
 
     def write(self, kept: Kept) -> None:
-        """Put this in the place of what was there, after what a thread still writes for which nobody waits any more.
+        """Replace the stored state. Waits for a write that an earlier caller left running in its thread.
 
         Raises:
-            OSError: the disk does not take it; the old file is there still.
+            OSError: the disk does not take it; the old file stays.
         """
-        with self._writing:
-            self._write(kept)
-
-    def _write(self, kept: Kept) -> None:
         body = {
-            "version": _VERSION,
             "drivers": [_driver_to_json(found) for found in kept.drivers],
             "nodePlugins": dict(kept.node_plugins),
             "withTopology": sorted(kept.with_topology),
         }
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        new = self.path.with_suffix(".new")
-        with contextlib.suppress(FileNotFoundError):
-            new.unlink()
-        with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "w") as file:  # noqa: PTH123  # Path.open sets no mode
-            json.dump(body, file, indent=1, sort_keys=True)
-            file.flush()
-            os.fsync(file.fileno())
-        new.replace(self.path)
+        with self._writing:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            write_state(self.path, FORM, body, mode=0o600)
 
     def _move_aside(self, why: str) -> None:
         aside = self.path.with_name(f"{self.path.stem}-{int(time.time())}.corrupt")
         with contextlib.suppress(OSError):
             self.path.replace(aside)
         log.warning("%s cannot be used (%s) and is now %s: drivers are known once they register", self.path, why, aside)
-
-
-class _FormError(ValueError):
-    """The file has another form than ours."""
 
 
 def _driver_to_json(found: Registration) -> dict[str, Any]:
@@ -113,9 +107,7 @@ def _driver_to_json(found: Registration) -> dict[str, Any]:
     }
 
 
-def _from_json(body: Any) -> Kept:
-    if body["version"] != _VERSION:
-        raise _FormError(f"its version is {body['version']!r}, and this agent's is {_VERSION}")
+def _from_json(body: dict[str, Any]) -> Kept:
     drivers = tuple(_driver_from_json(item) for item in body["drivers"])
     node_plugins = {_checked(name, str): _checked(socket, str) for name, socket in body["nodePlugins"].items()}
     return Kept(drivers, node_plugins, frozenset(_checked(name, str) for name in _checked(body["withTopology"], list)))

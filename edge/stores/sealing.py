@@ -8,13 +8,13 @@ Rules:
 """
 
 import logging
-import os
 import secrets
 from pathlib import Path
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
+from common.files import replace_file
 from common.objects import Ref, Stamp
 
 log = logging.getLogger("csi_bridge.edge.stores.sealing")
@@ -71,22 +71,9 @@ def load_sealer(path: Path) -> Sealer:
 
 
 def _make(path: Path) -> bytes:
-    """A new key, on the disk before anything is sealed with it."""
+    """Make a new key, on the disk before anything is sealed with it."""
     key = secrets.token_bytes(_KEY_BYTES)
-    new = path.with_suffix(".new")
-    new.unlink(missing_ok=True)
-    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    try:
-        os.write(descriptor, key)
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-    new.replace(path)
-    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+    replace_file(path, key, durable=True, mode=0o600)
     return key
 
 

@@ -477,7 +477,7 @@ def test_an_answer_above_the_limit_is_refused_with_the_limit_and_its_flag(shared
         ("cloud.csi_proxy_driver.ProxyDriver._open", "proxy driver"),
         ("cloud.identity_cache.IdentityCache.answer", "proxy driver"),
         ("cloud.edge_nodes.Nodes.call", "hub"),
-        ("cloud.placement.placement.route", "hub"),
+        ("cloud.placement.decide.route", "hub"),
         ("edge.drivers.Driver.unary", "edge agent"),
         ("edge.drivers.Driver.stream", "edge agent"),
         ("edge.agent.identify", "edge agent"),

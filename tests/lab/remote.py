@@ -150,11 +150,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="A relay that delays, limits, stalls, cuts and rebinds.")
     parser.add_argument("--to", required=True, help="host:port or unix:///path")
     parser.add_argument("--listen", default="127.0.0.1:0", help="host:port or unix:///path (default: %(default)s)")
-    parser.add_argument("--delay", type=duration.read, default="0s", help="each way (default: %(default)s)")
+    parser.add_argument("--delay", type=duration, default="0s", help="each way (default: %(default)s)")
     parser.add_argument("--rate", type=rate, default="none", help="each way, like 64kbit (default: %(default)s)")
-    parser.add_argument(
-        "--buffer", type=size.read, default="16KiB", help="what may wait, each way (default: %(default)s)"
-    )
+    parser.add_argument("--buffer", type=size, default="16KiB", help="what may wait, each way (default: %(default)s)")
     parser.add_argument("--control", default="", help="unix:///path to take commands on, instead of standard input")
     with suppress(KeyboardInterrupt):
         uvloop.run(_run(parser.parse_args()))

@@ -6,11 +6,12 @@ import json
 import sqlite3
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from common.errors import SettingsError
-from edge.home import Home
+from edge.home import FORM, Home
 
 ROOT = Path("/var/lib/kubelet")
 
@@ -30,7 +31,8 @@ def use(state_dir: Path) -> None:
 
 
 def kept(state_dir: Path) -> dict[str, str]:
-    content: dict[str, str] = json.loads((state_dir / "home.json").read_text())
+    content: dict[str, Any] = json.loads((state_dir / "home.json").read_text())
+    assert content.pop("version") == FORM.version
     return content
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cloud.placement.ledger import Ledger
+from cloud.placement.sqlite_claims import SqliteClaims
 from cloud.sources.source import Objects
 from cloud.store import Store
 from cloud.sync.closures import Closures
@@ -52,7 +52,7 @@ class World:
 
     def __init__(self, directory: Path) -> None:
         self.store = Store(directory)
-        self.hub = Hub(self.store, Ledger(directory), Metrics(), insecure=True, max_nodes=3)
+        self.hub = Hub(self.store, SqliteClaims(directory), Metrics(), insecure=True, max_nodes=3)
         self.links: list[Link] = []
 
     async def come(
@@ -214,12 +214,13 @@ async def test_a_proxy_driver_that_says_nothing_of_placement_is_no_operator(worl
     """What an operator makes by hand is written down, and not what is pinned to a node."""
     await with_driver(world)
     request = CreateVolumeRequest(name="pvc-1").SerializeToString()
-    for link, holder in ((await world.driver(), ""), (await world.operator(), "n1")):
+    for link, holder in ((await world.driver(), []), (await world.operator(), ["n1"])):
         stream = link.open(Kind.CALL, request, subject=DRIVER, method=CREATE, node="n1", call="c-1")
         assert await stream.receive() is None
         stream.acknowledge(delivered=True)
         await settle()
-        assert world.hub.placement.ledger.holder(DRIVER, "CreateVolume pvc-1") == holder
+        claims = await world.hub.placement.claims.look(DRIVER, "CreateVolume pvc-1", ())
+        assert claims.name.nodes == holder
 
 
 # -------------------- watches --------------------

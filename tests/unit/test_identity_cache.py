@@ -177,7 +177,7 @@ def test_a_corrupt_cache_is_ignored_and_named_until_the_hub_tells_again(
 
 def test_a_write_that_fails_is_logged_and_the_answers_stay(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     cache = IdentityCache(tmp_path, DRIVER)
-    (tmp_path / "identity-d.example.new").mkdir()
+    (tmp_path / "identity-d.example.json.new").mkdir()
     cache.update(report())
     assert cache.known
     (said,) = messages(caplog, logging.ERROR)

@@ -19,7 +19,7 @@ def test_the_first_start_makes_an_identity_and_its_directory(tmp_path: Path) -> 
     found = next_boot(tmp_path / "a" / "b")
     assert found.boot == 1
     assert len(found.id) == 16
-    assert json.loads((tmp_path / "a" / "b" / "instance.json").read_text()) == {"id": found.id, "boot": 1}
+    assert json.loads((tmp_path / "a" / "b" / "instance.json").read_text()) == {"id": found.id, "boot": 1, "version": 1}
 
 
 def test_each_start_counts_one_more_and_keeps_the_identity(tmp_path: Path) -> None:
@@ -39,7 +39,7 @@ def test_a_start_leaves_no_other_file_behind(tmp_path: Path) -> None:
 
 def test_a_file_half_written_by_an_earlier_start_does_no_harm(tmp_path: Path) -> None:
     first = next_boot(tmp_path)
-    (tmp_path / "instance.new").write_text('{"id": "')
+    (tmp_path / "instance.json.new").write_text('{"id": "')
     assert next_boot(tmp_path) == Instance(first.id, 2)
 
 
@@ -81,7 +81,7 @@ def test_a_file_that_cannot_be_right_becomes_a_new_identity_and_is_logged(
     assert "new identity" in record.getMessage()
 
 
-@pytest.mark.parametrize("broken", ["os.fsync", "pathlib.Path.replace", "pathlib.Path.mkdir"])
+@pytest.mark.parametrize("broken", ["os.fsync", "os.rename", "pathlib.Path.mkdir"])
 def test_a_known_machine_starts_also_where_its_start_cannot_be_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, broken: str
 ) -> None:
@@ -108,7 +108,7 @@ def test_a_machine_without_an_identity_does_not_start_where_it_cannot_keep_one(
     def fail(*_given: object, **_named: object) -> None:
         raise OSError(30, "Read-only file system")
 
-    monkeypatch.setattr("pathlib.Path.replace", fail)
+    monkeypatch.setattr("os.rename", fail)
     with pytest.raises(SettingsError, match=r"--state-dir=.*: cannot be written: Read-only file system"):
         next_boot(tmp_path)
 

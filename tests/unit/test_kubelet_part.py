@@ -194,11 +194,11 @@ async def test_a_right_name_that_cannot_be_written_down_is_not_refused_for_the_w
         await wrong.start(tasks)
     await wrong.close()
 
-    def fail(path: Path, _text: str) -> None:
+    def fail(path: Path, *_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device", str(path))
 
     with monkeypatch.context() as full_disk:
-        full_disk.setattr(home, "_write", fail)
+        full_disk.setattr(home, "write_state", fail)
         right = part(tmp_path)
         async with supervised() as tasks:
             await right.start(tasks)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from common.errors import NewerState
 from edge.registry.driver_file import DriverFile, Kept
 from edge.registry.registration import NodeInfo, Registration
 
@@ -45,7 +46,7 @@ def test_what_was_written_is_read(file: DriverFile) -> None:
 
 def test_the_file_is_its_owners_alone_and_nothing_else_is_left_behind(file: DriverFile) -> None:
     file.path.parent.mkdir()
-    file.path.with_suffix(".new").write_text("of a write that a power cut ended")
+    file.path.with_name("drivers.json.new").write_text("of a write that a power cut ended")
     file.write(KEPT)
     assert stat.S_IMODE(file.path.stat().st_mode) == 0o600
     assert list(file.path.parent.iterdir()) == [file.path]
@@ -127,11 +128,21 @@ def test_a_file_that_cannot_be_used_is_moved_aside_and_named(
     assert file.read() == KEPT
 
 
-def test_a_file_of_another_version_says_so(file: DriverFile, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_newer_agents_file_is_refused_and_left_as_it_is(file: DriverFile) -> None:
     file.path.parent.mkdir()
-    file.path.write_text('{"version": 3, "drivers": []}')
-    file.read()
-    assert "its version is 3, and this agent's is 2" in caplog.text
+    content = '{"version": 3, "drivers": []}'
+    file.path.write_text(content)
+    with pytest.raises(NewerState, match=r"drivers\.json: was written by a newer edge agent \(schema 3"):
+        file.read()
+    assert file.path.read_text() == content
+    assert list(file.path.parent.iterdir()) == [file.path]
+
+
+def test_the_first_form_says_too_little_and_is_moved_aside(file: DriverFile, caplog: pytest.LogCaptureFixture) -> None:
+    file.path.parent.mkdir()
+    file.path.write_text('{"version": 1, "drivers": []}')
+    assert file.read() == NOTHING
+    assert "its version is 1" in caplog.text
 
 
 def test_a_path_that_is_no_file_is_nothing_known(file: DriverFile, caplog: pytest.LogCaptureFixture) -> None:

@@ -14,7 +14,7 @@ import pytest
 from cloud.sources.manifests import manifest_files
 from cloud.sources.manifests.good_manifests import GoodManifests
 from cloud.sources.manifests.manifest_files import MAX_FILE_BYTES, ManifestFiles, Now
-from common.errors import SettingsError
+from common.errors import NewerState, SettingsError
 from common.objects import Ref
 from tests.support.cluster_objects import as_yaml, claim, driver, node, pod, secret, volume
 
@@ -500,13 +500,23 @@ def test_what_is_kept_is_the_owners_alone_and_written_once(world: World) -> None
     world.write("a.yaml", secret("s", password="hunter2"))
     world.scan()
     kept = world.state_dir / "a.yaml"
-    assert sorted(path.name for path in world.state_dir.iterdir()) == [".complete", "a.yaml"]
+    assert sorted(path.name for path in world.state_dir.iterdir()) == [".complete", ".version", "a.yaml"]
     assert kept.stat().st_mode & 0o777 == 0o600
     assert world.state_dir.stat().st_mode & 0o777 == 0o700
     inode = kept.stat().st_ino
     world.restart()
     world.scan()
     assert kept.stat().st_ino == inode
+
+
+def test_the_good_manifests_of_a_newer_hub_are_refused_and_left_as_they_are(world: World) -> None:
+    world.write("a.yaml", node("a"))
+    world.scan()
+    (world.state_dir / ".version").write_text('{"version": 2}')
+    before = {path: path.read_bytes() for path in world.state_dir.iterdir()}
+    with pytest.raises(NewerState, match=r"was written by a newer hub \(schema 2"):
+        world.restart()
+    assert {path: path.read_bytes() for path in world.state_dir.iterdir()} == before
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"kind": "List", "items": [{"kind": "Pod"}]}', None])
@@ -529,12 +539,12 @@ def test_a_kept_file_that_cannot_be_read_is_none(
 
 
 def test_what_cannot_be_kept_is_a_problem_until_it_is(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> None:
+    def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
     world.write("a.yaml", node("a"))
     with monkeypatch.context() as broken:
-        broken.setattr("cloud.sources.manifests.good_manifests.Path.replace", full)
+        broken.setattr("os.rename", full)
         assert world.scan() == ["Node a"]
     assert world.is_complete()
     assert world.problems() == [
@@ -545,7 +555,7 @@ def test_what_cannot_be_kept_is_a_problem_until_it_is(world: World, monkeypatch:
     ]
     world.scan()
     assert world.problems() == []
-    assert sorted(path.name for path in world.state_dir.iterdir()) == [".complete", "a.yaml"]
+    assert sorted(path.name for path in world.state_dir.iterdir()) == [".complete", ".version", "a.yaml"]
 
 
 def test_a_file_that_was_added_broken_says_nothing_after_a_restart_too(world: World) -> None:
@@ -578,14 +588,14 @@ def test_a_file_that_comes_with_a_restart_is_waited_for_while_it_may_be_half_wri
 def test_unless_all_that_was_told_is_kept_a_broken_file_may_have_been_told(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: object) -> None:
+    def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
     world.write("a.yaml", node("a"))
     world.scan()
     world.write("b.yaml", node("b"))
     with monkeypatch.context() as broken:
-        broken.setattr("cloud.sources.manifests.good_manifests.Path.replace", full)
+        broken.setattr("os.rename", full)
         assert world.scan() == ["Node a", "Node b"]
     world.write("b.yaml", text="b: [")
     world.restart()

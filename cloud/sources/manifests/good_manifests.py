@@ -10,19 +10,23 @@ Rules:
 
 import contextlib
 import logging
-import os
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from cloud.sources.manifests.manifest_objects import BrokenFile, Entry, read_objects
 from common.errors import SettingsError
+from common.files import NEW, replace_file
 from common.objects import encode_body
+from common.state_file import Form, read_state, write_state
 
 log = logging.getLogger("csi_bridge.hub.manifests")
 
-_NEW, _COMPLETE = ".new", ".complete"
+_COMPLETE, _VERSION = ".complete", ".version"
 """Hidden names, which no manifest has."""
+
+FORM = Form("hub")
+"""The form of the directory, in its file `.version`."""
 
 
 class GoodManifests:
@@ -32,17 +36,19 @@ class GoodManifests:
         """Make the directory if it is missing.
 
         Raises:
-            SettingsError: the directory cannot be used.
+            SettingsError: the directory cannot be used, or a newer hub wrote it.
         """
         self._directory = directory
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with contextlib.suppress(FileNotFoundError):
+                read_state(directory / _VERSION, FORM)
             found = {path.name for path in directory.iterdir()}
-        except OSError as error:
+        except (OSError, ValueError) as error:
             raise SettingsError("--state-dir", str(directory), f"cannot be used: {error}") from error
         self.is_complete = _COMPLETE in found
         """Whether these are all that nodes have got."""
-        self._names = found - {_NEW, _COMPLETE}
+        self._names = {name for name in found if not name.startswith(".") and not name.endswith(NEW)}
 
     @property
     def names(self) -> Collection[str]:
@@ -78,15 +84,14 @@ class GoodManifests:
         for name in gone:
             (self._directory / name).unlink(missing_ok=True)
             self._names.discard(name)
+        if not (self._directory / _VERSION).exists():
+            write_state(self._directory / _VERSION, FORM, {}, mode=0o600)
         (self._directory / _COMPLETE).touch(mode=0o600)
         self.is_complete = True
 
     def _write(self, name: str, data: bytes) -> None:
-        path, new = self._directory / name, self._directory / _NEW
+        path = self._directory / name
         with contextlib.suppress(OSError):
             if path.read_bytes() == data:  # as after most restarts
                 return
-        new.unlink(missing_ok=True)
-        with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:  # noqa: PTH123  # Path.open sets no mode
-            file.write(data)
-        new.replace(path)
+        replace_file(path, data, durable=False, mode=0o600)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sqlite3
 from typing import TYPE_CHECKING
 
 import pytest
 
-from cloud.placement.ledger import Ledger
 from cloud.placement.requests import VOLUME, Thing
+from cloud.placement.sqlite_claims import SqliteClaims
 from cloud.store import Store
 from cloud.uds_hub import Hub
 from common.messages import Kind
@@ -18,7 +17,7 @@ from common.status import Code
 from common.transport import Peer as Address
 from common.version import introduce
 from tests.support.linked import Peer, cut, link_pair, settle
-from tests.unit.placement.world import DRIVER, report
+from tests.unit.placement.world import DRIVER, Disk, report
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
 @pytest.fixture
 async def hub(tmp_path: Path) -> AsyncIterator[Hub]:
     store = Store(tmp_path)
-    hub = Hub(store, Ledger(tmp_path), Metrics(), insecure=True, max_nodes=3)
+    hub = Hub(store, SqliteClaims(tmp_path), Metrics(), insecure=True, max_nodes=3)
     yield hub
     await hub.placement.close()
     await store.close()
@@ -54,26 +53,22 @@ async def forgotten(operator: Link, node: str) -> Status:
     return stream.status
 
 
-async def test_a_node_whose_things_could_not_be_forgotten_can_be_forgotten_again(hub: Hub) -> None:
+async def test_a_node_whose_things_could_not_be_forgotten_can_be_forgotten_again(hub: Hub, tmp_path: Path) -> None:
     at_hub, agent = await come(hub, introduce("edge", "n1", instance="i", boot=1), local=False)
     agent.open(Kind.REPORT, encode_reports([report("n1")]))
     await settle()
-    ledger = hub.placement.ledger
-    await ledger.made(DRIVER, "n1", "CreateVolume pvc-1", [Thing(VOLUME, "vol-1")])
+    placement, disk = hub.placement, Disk(tmp_path)
+    placement.claims.record_later(DRIVER, "n1", Thing(VOLUME, "vol-1"), "CreateVolume pvc-1")
     cut(at_hub)
     await settle()
     at_hub, operator = await come(hub, introduce("operator", "", instance="o"), local=True)
-    commit, ledger._commit = ledger._commit, full_disk  # type: ignore[method-assign]  # a disk that fills up
+    disk.fill()
     status = await forgotten(operator, "n1")
     assert (status.code, "disk is full" in status.message) == (Code.UNAVAILABLE, True)
-    assert ledger.knows("n1")
-    ledger._commit = commit  # type: ignore[method-assign]  # and is emptied
+    assert await placement.knows("n1")
+    disk.empty()
     assert (await forgotten(operator, "n1")).ok
-    assert not ledger.knows("n1")
+    assert not await placement.knows("n1")
     assert "the hub knows no such node" in (await forgotten(operator, "n1")).message
     cut(at_hub)
     await settle()
-
-
-def full_disk(statements: list[tuple[str, tuple[object, ...]]]) -> None:
-    raise sqlite3.OperationalError("database or disk is full")

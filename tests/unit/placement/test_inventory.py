@@ -10,7 +10,7 @@ import pytest
 from common.csi import csi_pb2 as csi
 from common.errors import IdConflict, NoPlace
 from common.status import Code, Status
-from tests.unit.placement.world import DRIVER, OK, RPC, Vendor, World, affinity, create, delete, on, report
+from tests.unit.placement.world import OK, RPC, Vendor, World, affinity, create, delete, on, report
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -44,8 +44,8 @@ async def asked_for(world: World, volume: str) -> None:
     """Somebody asks for a volume that nothing tells of, and the nodes have listed theirs."""
     with pytest.raises(NoPlace):
         await world.ask("DeleteVolume", delete(volume))
-    await world.until_listed()
-    world.placement._listing.clear()  # a minute later
+    await world.placement.lists.settled()
+    world.monotonic += 61.0
 
 
 async def test_what_every_node_has_listed_is_found_again(world: World) -> None:
@@ -66,7 +66,7 @@ async def test_a_node_is_asked_for_its_list_once_a_minute(world: World) -> None:
     for _ in range(2):
         with pytest.raises(NoPlace):
             await world.ask("DeleteVolume", delete("unknown"))
-        await world.until_listed()
+        await world.placement.lists.settled()
     assert [node for node, _, _ in world.calls] == ["n1", "n2"]
 
 
@@ -100,7 +100,7 @@ async def test_a_list_that_has_no_end_or_no_sense_is_none(world: World, kind: st
 
     world.vendors["n1"] = page
     await asked_for(world, "b")
-    assert not world.placement.ledger.is_listed(DRIVER, "n1", "volume")
+    assert ("n1", "volume") not in world.standing().lists
     assert not world.places("b")
     assert next(count) <= 1_001
 
@@ -117,7 +117,7 @@ async def test_what_was_deleted_while_a_list_was_read_stays_deleted(world: World
     world.now += 1.0
     await world.ask("DeleteVolume", delete("v"))
     answer.set_result((listing("v"), OK))
-    await world.until_listed()
+    await world.placement.lists.settled()
     assert not world.places("v")
     assert (await world.ask("DeleteVolume", delete("v"))).node == "n1"
 
@@ -154,9 +154,9 @@ async def test_a_node_that_is_forgotten_while_it_lists_has_listed_nothing(world:
         await asyncio.sleep(0)
     answer.set_result((listing("a"), OK))
     await world.placement.forget("n1")
-    await asyncio.gather(*world.placement._listers.values(), return_exceptions=True)
+    await world.placement.lists.settled()
     assert not world.places("a")
-    assert not world.placement.ledger.is_listed(DRIVER, "n1", "volume")
+    assert ("n1", "volume") not in world.standing().lists
 
 
 async def test_not_all_nodes_list_at_once(tmp_path: Path) -> None:
@@ -245,7 +245,7 @@ async def test_what_an_operator_deletes_where_no_list_tells_of_is_not_deleted_on
     await asked_for(world, "lv")
     with pytest.raises(NoPlace, match="n1 sent no list"):
         await world.ask("DeleteVolume", delete("lv"))
-    await world.until_listed()
+    await world.placement.lists.settled()
     world.vendors["n1"] = lists()
     await world.ask("DeleteVolume", delete("lv"), mode="", wanted="n1")
     assert (await world.ask("DeleteVolume", delete("lv"))).node == "n1"

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import queue
-import sqlite3
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import pytest
 
 from cloud.edge_nodes import Call
-from cloud.placement.placement import Mode
+from cloud.placement.decisions import Mode
 from common.csi import csi_pb2 as csi
 from common.errors import LinkLost, NameElsewhere, NodeOffline, NoPlace, PlacementNotKept
 from common.status import Code, Origin, Status
+from tests.support.linked import settle
 from tests.unit.placement.world import CONTROLLER, DRIVER, OK, World, create, delete, on, report
 
 if TYPE_CHECKING:
@@ -248,10 +247,10 @@ async def test_of_what_was_made_under_one_name_the_last_one_frees_it(world: Worl
     await world.ask(GROUPS + "CreateVolumeGroupSnapshot", asked)
     world.vendors["n1"] = lambda _: (b"", OK)
     await world.ask("DeleteSnapshot", csi.DeleteSnapshotRequest(snapshot_id="s-1"))
-    assert world.placement.ledger.holder(DRIVER, "CreateVolumeGroupSnapshot group") == "n1"
+    assert world.holder("CreateVolumeGroupSnapshot group") == "n1"
     gone = csi.DeleteVolumeGroupSnapshotRequest(group_snapshot_id="g", snapshot_ids=["s-1", "s-2"])
     assert (await world.ask(GROUPS + "DeleteVolumeGroupSnapshot", gone)).node == "n1"
-    assert not world.placement.ledger.holder(DRIVER, "CreateVolumeGroupSnapshot group")
+    assert not world.holder("CreateVolumeGroupSnapshot group")
 
 
 async def test_a_caller_who_leaves_before_anything_was_sent_frees_the_name(world: World) -> None:
@@ -267,24 +266,16 @@ async def test_a_caller_who_leaves_before_anything_was_sent_frees_the_name(world
 
 
 async def test_a_caller_who_leaves_while_a_success_is_written_down_leaves_it_written(world: World) -> None:
-    world.make("n1")
-    commits: queue.Queue[None] = queue.Queue()
-    real = world.placement.ledger._commit
-
-    def commit(statements: list[tuple[str, tuple[object, ...]]]) -> None:
-        commits.get()
-        real(statements)
-
-    world.placement.ledger._commit = commit  # type: ignore[method-assign]  # a slow disk
+    answer = asyncio.get_running_loop().create_future()
+    world.vendors["n1"] = lambda _: answer
     asking = asyncio.create_task(world.ask("CreateVolume", create("pvc-1", on("n1"))))
-    commits.put(None)
     await until_sent(world, 1)
-    while not world.places():  # noqa: ASYNC110  # nobody tells
-        await asyncio.sleep(0)
-    asking.cancel()
-    await asyncio.wait([asking])
-    for _ in range(2):
-        commits.put(None)
+    with world.disk.slow():
+        answer.set_result((csi.CreateVolumeResponse(volume=csi.Volume(volume_id="vol-1")).SerializeToString(), OK))
+        await settle()
+        asking.cancel()
+        await asyncio.wait([asking])
+        assert not world.places()
     await world.restart()
     assert world.places() == ["n1"]
 
@@ -603,27 +594,15 @@ async def test_a_name_that_may_have_reached_a_node_stays_with_it_while_the_disk_
 
 
 async def test_a_claim_that_cannot_be_written_takes_away_nobody_elses(world: World) -> None:
-    works: queue.Queue[bool] = queue.Queue()
-    begun = []
-    real = world.placement.ledger._commit
-
-    def commit(statements: list[tuple[str, tuple[object, ...]]]) -> None:
-        begun.append(statements)
-        if not works.get():
-            raise sqlite3.OperationalError("disk is full")
-        real(statements)
-
-    world.placement.ledger._commit = commit  # type: ignore[method-assign]  # a disk that fills up, and is emptied
-    first, second = (asyncio.create_task(world.ask("CreateVolume", create("pvc-1", on("n1")))) for _ in range(2))
-    while not begun:  # noqa: ASYNC110  # nobody tells
-        await asyncio.sleep(0)
-    third = asyncio.create_task(world.ask("CreateVolume", create("pvc-1", on("n1"))))
-    works.put(False)
-    await asyncio.wait([first])
-    fourth = asyncio.create_task(world.ask("CreateVolume", create("pvc-1", on("n2"))))
-    for _ in range(10):
-        works.put(True)
-    await asyncio.gather(first, second, third, fourth, return_exceptions=True)
+    with world.full_disk():
+        with world.disk.slow():
+            asking = [asyncio.create_task(world.ask("CreateVolume", create("pvc-1", on("n1")))) for _ in range(2)]
+            await settle()
+            asking.append(asyncio.create_task(world.ask("CreateVolume", create("pvc-1", on("n1")))))
+            await settle()
+        await asyncio.wait(asking[:1])
+    asking.append(asyncio.create_task(world.ask("CreateVolume", create("pvc-1", on("n2")))))
+    await asyncio.gather(*asking, return_exceptions=True)
     assert len({node for node, _, _ in world.calls}) == 1
 
 
@@ -695,8 +674,8 @@ async def test_a_node_that_could_not_be_forgotten_can_be_forgotten_again(world: 
     await world.ask("CreateVolume", create("pvc-1", on("n1")))
     with world.full_disk(), pytest.raises(PlacementNotKept):
         await world.placement.forget("n1")
-    assert world.placement.ledger.knows("n1", DRIVER)
-    assert not world.placement.ledger.knows("n1", "other.example")
+    assert await world.placement.knows("n1", DRIVER)
+    assert not await world.placement.knows("n1", "other.example")
     await world.placement.forget("n1", DRIVER)
     await world.restart()
-    assert not world.placement.ledger.knows("n1")
+    assert not await world.placement.knows("n1")

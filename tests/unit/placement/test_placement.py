@@ -8,8 +8,9 @@ import pytest
 
 from cloud.edge_nodes import Call
 from cloud.placement.affinity import Affinity
-from cloud.placement.placement import Mode
+from cloud.placement.decisions import Mode
 from cloud.placement.requests import SNAPSHOT, Thing
+from cloud.placement.sqlite_claims import SqliteClaims
 from cloud.sources.source import Item
 from common.csi import csi_pb2 as csi
 from common.errors import (
@@ -130,9 +131,8 @@ async def test_a_snapshot_is_found_where_it_was_taken(world: World) -> None:
 @pytest.mark.parametrize("method", ["DeleteVolumeGroupSnapshot", "GetVolumeGroupSnapshot"])
 async def test_a_group_that_nothing_tells_of_is_where_its_snapshots_are(world: World, method: str) -> None:
     """The sidecar always names them (contract B.6), and groups cannot be listed."""
-    await world.placement.ledger.made(
-        DRIVER, "n2", "CreateSnapshot s", [Thing(SNAPSHOT, "s-1"), Thing(SNAPSHOT, "s-2")]
-    )
+    for snapshot in ("s-1", "s-2"):
+        world.store.record_later(DRIVER, "n2", Thing(SNAPSHOT, snapshot), f"CreateSnapshot {snapshot}")
     kind = getattr(csi, f"{method}Request")
     path = f"/csi.v1.GroupController/{method}"
     assert (await world.ask(path, kind(group_snapshot_id="g", snapshot_ids=["s-1", "s-2"]))).node == "n2"
@@ -304,7 +304,7 @@ async def test_a_persistent_volume_bound_by_labels_that_the_hub_knows_nothing_of
     await world.placement.close()
 
 
-async def test_a_node_is_not_the_only_one_while_the_ledger_knows_things_of_another(world: World) -> None:
+async def test_a_node_is_not_the_only_one_while_the_hub_knows_things_of_another(world: World) -> None:
     world.make("n2")
     await world.ask("CreateVolume", create("pvc-1", on("n2")))
     for gone in ("n2", "n3"):
@@ -511,8 +511,13 @@ async def test_the_only_nodes_own_topology_is_the_vendors_to_judge_where_nothing
 # -------------------- losses --------------------
 
 
-async def test_a_lost_ledger_makes_a_create_wait_unless_one_node_alone_is_allowed(world: World) -> None:
-    world.placement.ledger.losses.add("placement.db was damaged")
+def sqlite(world: World) -> SqliteClaims:
+    assert isinstance(world.store, SqliteClaims)
+    return world.store
+
+
+async def test_a_lost_claim_store_makes_a_create_wait_unless_one_node_alone_is_allowed(world: World) -> None:
+    sqlite(world).losses.add("placement.db was damaged")
     with pytest.raises(KnowledgeLost, match=r"placement\.db was damaged"):
         await world.ask("CreateVolume", create("pvc-1", on("n1"), on("n2")))
     assert (await world.ask("CreateVolume", create("pvc-1", on("n2")))).node == "n2"
@@ -522,15 +527,15 @@ async def test_after_both_databases_were_lost_a_create_with_a_choice_waits_thoug
     tmp_path: Path,
 ) -> None:
     world = World(tmp_path, report("n1"), lost=("hub.db was damaged",))
-    world.placement.ledger.losses.add("placement.db was damaged")
+    sqlite(world).losses.add("placement.db was damaged")
     with pytest.raises(KnowledgeLost, match=r"placement\.db was damaged"):
         await world.ask("CreateVolume", create("pvc-1", on("n1"), on("n2")))
     await world.placement.close()
 
 
-async def test_a_ledger_that_is_gone_is_a_loss_and_a_damaged_one_is_moved_aside(world: World, tmp_path: Path) -> None:
+async def test_a_database_that_is_gone_is_a_loss_and_a_damaged_one_is_moved_aside(world: World, tmp_path: Path) -> None:
     await world.placement.close()
     (tmp_path / "placement.db").write_bytes(b"no database" * 500)
     await world.restart()
-    assert "was damaged" in world.placement.ledger.losses.standing[0]
+    assert "was damaged" in world.store.lost()[0]
     assert list(tmp_path.glob("placement-*.corrupt"))  # noqa: ASYNC240  # a test

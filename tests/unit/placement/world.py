@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import sqlite3
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from cloud.edge_nodes import Call
 from cloud.placement.affinity import Affinity
-from cloud.placement.ledger import Ledger
-from cloud.placement.placement import Mode, Placement
+from cloud.placement.decisions import Mode
+from cloud.placement.placement import Placement
 from cloud.placement.requests import VOLUME, Thing
+from cloud.placement.sqlite_claims import SqliteClaims
 from cloud.sources.source import Item, Objects
 from common.csi import csi_pb2 as csi
 from common.errors import DriverMissing, NodeOffline, NodeUnknown
@@ -29,13 +29,17 @@ from common.status import Code, Origin, Status
 from common.topology import NODE_SEGMENT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Coroutine, Iterator
     from pathlib import Path
+
+    from cloud.placement.claim_store import ClaimStore, Standing
 
 DRIVER = "d.example"
 CONTROLLER = "/csi.v1.Controller/"
 OK = Status(Code.OK)
 RPC = csi.ControllerServiceCapability.RPC
+
+T = TypeVar("T")
 
 Vendor = Callable[[Call], "Awaitable[tuple[bytes | None, Status]] | tuple[bytes | None, Status]"]
 
@@ -103,6 +107,53 @@ class _Reply:
         self.cancelled = True
 
 
+class Disk:
+    """The disk of `placement.db`, which a test fills up or slows down from outside."""
+
+    def __init__(self, directory: Path) -> None:
+        self._path = directory / "placement.db"
+        self.is_full = False
+
+    def fill(self) -> None:
+        """From now on nothing can be written."""
+        if not self.is_full:
+            self._change("CREATE TRIGGER {0} BEFORE {1} BEGIN SELECT RAISE(ABORT, 'database or disk is full'); END")
+        self.is_full = True
+
+    def empty(self) -> None:
+        """From now on everything can be written."""
+        if self.is_full:
+            self._change("DROP TRIGGER {0}")
+        self.is_full = False
+
+    @contextlib.contextmanager
+    def slow(self) -> Iterator[None]:
+        """Inside the block every write waits."""
+        with contextlib.closing(sqlite3.connect(self._path, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            yield
+            other.execute("ROLLBACK")
+
+    def _change(self, sql: str) -> None:
+        with contextlib.closing(sqlite3.connect(self._path, isolation_level=None)) as other:
+            other.execute("PRAGMA synchronous=OFF")
+            other.execute("BEGIN IMMEDIATE")
+            for table in ("holds", "things", "inventories"):
+                for event in ("INSERT", "UPDATE", "DELETE"):
+                    other.execute(sql.format(f"full_{table}_{event}", f"{event} ON {table}"))
+            other.execute("COMMIT")
+
+
+def at_once(work: Coroutine[Any, Any, T]) -> T:
+    """The result of work that does not wait."""
+    try:
+        work.send(None)
+    except StopIteration as done:
+        result: T = done.value
+        return result
+    raise AssertionError("it waited")
+
+
 class World:
     """Nodes, and placement over them.
 
@@ -111,32 +162,35 @@ class World:
         calls: node, method and request of each call that was sent.
         away: the nodes that are not connected.
         now: seconds since the epoch.
-        disk_is_full: whether nothing can be written.
+        monotonic: seconds of the monotonic clock.
+        store: names and ids.
+        disk: the store's disk.
     """
 
-    def __init__(self, directory: Path, *reports: DriverReport, lost: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *reports: DriverReport,
+        lost: tuple[str, ...] = (),
+        store: Callable[[], ClaimStore] | None = None,
+    ) -> None:
         self.reports = {each.node: each for each in reports}
         self.vendors: dict[str, Vendor] = {}
         self.calls: list[tuple[str, str, bytes]] = []
         self.away: set[str] = set()
         self.lost = lost
         self.now = 1_000_000.0
-        self.disk_is_full = False
+        self.monotonic = 0.0
         self.directory = directory
+        self.disk = Disk(directory)
+        self._open = store or (lambda: SqliteClaims(directory, retry_s=60.0))
         self.placement = self._start()
 
     def _start(self) -> Placement:
-        ledger = Ledger(self.directory, now=lambda: self.now)
-        ledger._database.execute("PRAGMA synchronous=OFF")  # no power fails in a test
-        commit = ledger._commit
-
-        def try_to_commit(statements: list[tuple[str, tuple[object, ...]]]) -> None:
-            if self.disk_is_full:
-                raise sqlite3.OperationalError("database or disk is full")
-            commit(statements)
-
-        ledger._commit = try_to_commit  # type: ignore[method-assign]  # one thing of the real ledger fails
-        return Placement(self, ledger, losses=lambda: self.lost)
+        self.store = self._open()
+        return Placement(
+            self, self.store, losses=lambda: self.lost, now=lambda: self.now, monotonic=lambda: self.monotonic
+        )
 
     async def restart(self) -> None:
         """The hub ends and starts again."""
@@ -186,26 +240,30 @@ class World:
         reply.acknowledge(delivered=delivered)
         return Asked(nodes[-1], reply.status, message or b"")
 
-    def holder(self, name: str = "pvc-1") -> str:
-        """The node that has the name of a CreateVolume."""
-        return self.placement.ledger.holder(DRIVER, f"CreateVolume {name}")
+    def standing(self, name: str = "", *volumes: str) -> Standing:
+        """What the hub knows of a name and of volumes."""
+        known = at_once(self.store.look(DRIVER, name, [Thing(VOLUME, volume) for volume in volumes]))
+        return self.placement._pending.over(known, DRIVER, name)
+
+    def holder(self, name: str = "CreateVolume pvc-1") -> str:
+        """The node that has a name; empty: none."""
+        name = name if " " in name else f"CreateVolume {name}"
+        nodes = self.standing(name).name.nodes
+        assert len(nodes) <= 1
+        return nodes[0] if nodes else ""
 
     def places(self, volume: str = "vol-1") -> list[str]:
-        """The nodes that have a volume, as far as is known."""
-        return [node for _, thing, node in self.placement.ledger.volumes() if thing == Thing(VOLUME, volume)]
-
-    async def until_listed(self) -> None:
-        """No node is being asked for its list any more."""
-        await asyncio.gather(*self.placement._listers.values())
+        """The nodes that have a volume, as far as the hub knows."""
+        return [node for _, thing, node in at_once(self.placement.existing()) if thing == Thing(VOLUME, volume)]
 
     @contextlib.contextmanager
     def full_disk(self) -> Iterator[None]:
         """Nothing can be written inside the block."""
-        self.disk_is_full = True
+        self.disk.fill()
         try:
             yield
         finally:
-            self.disk_is_full = False
+            self.disk.empty()
 
     def make(self, node: str, volume: str = "vol-1") -> None:
         """The vendor of a node makes volumes of this id."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cloud.placement.ledger import Ledger
+from cloud.placement.sqlite_claims import SqliteClaims
 from cloud.store import Store
 from cloud.uds_hub import Hub
 from common.digest import Digest
@@ -57,7 +57,7 @@ class Server:
 @pytest.fixture
 async def hub(tmp_path: Path) -> AsyncIterator[Hub]:
     store = Store(tmp_path)
-    hub = Hub(store, Ledger(tmp_path), Metrics(), insecure=True, max_nodes=3)
+    hub = Hub(store, SqliteClaims(tmp_path), Metrics(), insecure=True, max_nodes=3)
     yield hub
     await hub.placement.close()
     await store.close()

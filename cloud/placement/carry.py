@@ -1,0 +1,245 @@
+"""Carry: sends a call to its node, watches how it ends, and tells the claim store. It decides nothing.
+
+Rules:
+
+* The claim store has a create's things before the caller gets the success (`Keeping.FIRST`).
+* The exemption of `pending` (`Keeping.LATE`): the caller gets a success at once, and the things are pending until the
+  caller has taken it. If nobody takes it, the store records them.
+* Cancelling a caller does not stop a write that has begun.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from cloud.edge_nodes import Call, Reply
+from cloud.placement import outcome
+from cloud.placement.attempts import Attempt
+from cloud.placement.claim_store import ClaimStore, HeldBy
+from cloud.placement.decisions import Ask, Keeping, Segment, Send
+from cloud.placement.pending import Held, Pending
+from cloud.placement.requests import Thing, made
+from cloud.placement.segment import with_missing_topology, with_topology, without_topology
+from common.errors import CallError, NameElsewhere, NodeOffline
+from common.status import Code, Status
+
+
+@dataclass(frozen=True, slots=True)
+class Books:
+    """Where outcomes are kept.
+
+    Attributes:
+        store: for all hubs.
+        pending: of this hub.
+        now: seconds since the epoch.
+    """
+
+    store: ClaimStore
+    pending: Pending
+    now: Callable[[], float]
+
+
+@dataclass(frozen=True, slots=True)
+class Errand:
+    """One call on its way.
+
+    Attributes:
+        ask: the facts of the call.
+        send: where it goes.
+        books: where its outcome is kept.
+        attempt: its attempt at its name; None if it makes nothing.
+    """
+
+    ask: Ask
+    send: Send
+    books: Books
+    attempt: Attempt | None = None
+
+    def end(self, *, in_doubt: bool | None) -> None:
+        """The call has ended (`Attempt.end`)."""
+        if self.attempt is not None:
+            self.books.pending.end(self.attempt, in_doubt=in_doubt)
+
+    def made(self, message: bytes | None) -> tuple[Thing, ...]:
+        """The things that an answer names; none if it does not parse."""
+        if self.attempt is None:
+            return ()
+        try:
+            return made(self.ask.method, message or b"")
+        except ValueError:
+            return ()
+
+    def hold(self, message: bytes | None) -> Held:
+        """Hold the things of a success until the caller has taken it."""
+        return self.books.pending.hold(self.ask.driver, self.send.node, self.ask.asked.name, self.made(message))
+
+    def answer(self, message: bytes) -> bytes:
+        """The answer as the caller gets it. An answer that does not parse is the caller's to judge."""
+        send = self.send
+        if send.segment is Segment.AS_IS or send.member is None or not send.member.segments:
+            return message
+        edit = with_topology if send.segment is Segment.ADDED else with_missing_topology
+        try:
+            return edit(self.ask.method, message, send.member.segments)
+        except ValueError:
+            return message
+
+    async def ended(self, status: Status, message: bytes | None) -> None:
+        """Record the end that the node has told.
+
+        Raises:
+            PlacementNotKept: it succeeded, and the store cannot record that: the caller must not get it.
+            NameElsewhere: it failed, and the caller must not get that (`outcome.must_wait`).
+        """
+        if not status.ok:
+            await self._failed(status)
+        elif self.attempt is not None:
+            await self._succeeded(self.made(message))
+        elif self.send.ends:
+            await self._deleted()
+
+    async def _failed(self, status: Status) -> None:
+        if self.attempt is None:
+            return
+        is_known = status.code == Code.ALREADY_EXISTS and await self._is_known()
+        in_doubt = outcome.leaves_doubt(status, self.ask.asked, self.send, is_known=is_known)
+        self.end(in_doubt=in_doubt)
+        if outcome.must_wait(self.attempt.name, self.send, in_doubt=in_doubt):
+            place = "a topology that this node does not have"
+            raise NameElsewhere(self.ask.driver, self.ask.asked.name, self.send.node, place)
+
+    async def _is_known(self) -> bool:
+        """Whether the hub knows a thing that was made under the name."""
+        driver, name = self.ask.driver, self.ask.asked.name
+        try:
+            standing = await self.books.store.look(driver, name, ())
+        except CallError:
+            return False
+        return bool(self.books.pending.over(standing, driver, name).name.made)
+
+    async def _succeeded(self, things: tuple[Thing, ...]) -> None:
+        in_doubt = True
+        try:
+            driver, node = self.ask.driver, self.send.node
+            new = outcome.after_creation(self.ask.asked.name, things)
+            expected = (await self.books.store.look(driver, "", things)).ids
+            while isinstance(result := await self.books.store.record(driver, node, new, expected), HeldBy):
+                expected = result.entry
+            in_doubt = not things
+        finally:
+            self.end(in_doubt=in_doubt)
+
+    async def _deleted(self) -> None:
+        driver, node, ends, store = self.ask.driver, self.send.node, self.send.ends, self.books.store
+        self.books.pending.gone(driver, node, ends)
+        while True:
+            claims = await store.look(driver, "", ends)
+            new = outcome.after_deletion(self.send, claims, now=self.books.now())
+            if not isinstance(await store.record(driver, node, new, claims.ids), HeldBy):
+                return
+
+
+def carry(call: Call, errand: Errand, send: Callable[[str, Call], Reply]) -> Reply:
+    """Send a call whose name is claimed, if it has to be.
+
+    Args:
+        call: the call, as the caller sent it.
+        errand: where it goes, and where its outcome is kept.
+        send: sends it to a node (`Nodes.call`).
+
+    Raises:
+        CallError: it was not sent.
+    """
+    node, attempt = errand.send.node, errand.attempt
+    if errand.send.segment is Segment.ADDED:
+        call = replace(call, request=without_topology(call.method, call.request))
+    if errand.send.keeping is Keeping.NEVER and errand.send.segment is Segment.AS_IS:
+        return send(node, call)
+    try:
+        if attempt is not None:
+            attempt.send()
+        return CarriedReply(send(node, call), errand)
+    except CallError:
+        errand.end(in_doubt=None)
+        raise
+    except BaseException:  # a bug, perhaps after the call was sent
+        errand.end(in_doubt=True)
+        raise
+
+
+class CarriedReply:
+    """A node's reply (`cloud.edge_nodes.Reply`), which records its outcome before the caller gets its status."""
+
+    def __init__(self, reply: Reply, errand: Errand) -> None:
+        self._reply, self._errand = reply, errand
+        self._message: bytes | None = None
+        self._held: Held = {}
+        """The things of a success that the caller has not taken yet."""
+        self._is_over = False
+
+    @property
+    def status(self) -> Status | None:
+        """The node's status, after the last message."""
+        return self._reply.status
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether the last message was received, and the status is known."""
+        return self._reply.exhausted
+
+    async def receive(self) -> bytes | None:
+        """The answer's next message, or None after the last one.
+
+        Raises:
+            CallError: as the node's reply, or as `Errand.ended`.
+        """
+        try:
+            message = await self._reply.receive()
+        except CallError as error:
+            self._end(in_doubt=None if isinstance(error, NodeOffline) else True)  # NodeOffline: it was not sent
+            raise
+        if message is not None:
+            message = self._message = self._errand.answer(message)
+        if self._reply.status is not None and (message is None or self._reply.exhausted):
+            await self._ended(self._reply.status)
+        return message
+
+    def acknowledge(self, *, delivered: bool) -> None:
+        """The answer reached the caller, or nobody took it."""
+        self._reply.acknowledge(delivered=delivered)
+        if delivered:
+            self._errand.books.pending.drop(self._held)
+            self._end(in_doubt=False)
+        else:
+            self._give_up()
+
+    def cancel(self) -> None:
+        """Nobody waits for the answer any more."""
+        self._reply.cancel()
+        self._give_up()
+
+    async def _ended(self, status: Status) -> None:
+        if self._is_over:
+            return
+        if status.ok and self._errand.attempt is not None and self._errand.send.keeping is Keeping.LATE:
+            self._hold()  # until `acknowledge` or `cancel`
+            return
+        self._is_over = True
+        await asyncio.shield(self._errand.ended(status, self._message))
+
+    def _hold(self) -> None:
+        self._held = self._held or self._errand.hold(self._message)
+
+    def _give_up(self) -> None:
+        """Nobody takes the answer, as far as it came."""
+        if not self._is_over:
+            if self._reply.status is not None and self._reply.status.ok:
+                self._hold()
+            self._errand.books.pending.record(self._held)
+            self._end(in_doubt=not self._held)
+
+    def _end(self, *, in_doubt: bool | None) -> None:
+        """No further word of the node comes."""
+        if not self._is_over:
+            self._is_over = True
+            self._errand.end(in_doubt=in_doubt)

@@ -1,0 +1,139 @@
+"""A claim book: the rows of a claim store, in memory. Pure."""
+
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping
+
+from cloud.placement.claim_store import (
+    NO_ID,
+    NO_NAME,
+    Hold,
+    Holding,
+    IdEntry,
+    NameEntry,
+    Place,
+    Standing,
+)
+from cloud.placement.requests import Thing
+
+
+class ClaimBook:
+    """All names, ids and lists (`claim_rules.Rows`)."""
+
+    def __init__(self) -> None:
+        self._holds: dict[tuple[str, str], dict[str, Hold]] = {}
+        self._made: dict[tuple[str, str], dict[tuple[str, Thing], None]] = {}
+        """By driver and name: node and id of each thing that was made under it and exists."""
+        self._ids: dict[tuple[str, Thing], dict[str, Holding]] = {}
+        self._nodes: dict[str, dict[str, dict[Thing, Holding]]] = {}
+        """The same holdings by driver and node."""
+        self._lists: dict[str, set[tuple[str, str]]] = {}
+        self._gone: OrderedDict[Place, float] = OrderedDict()
+        """When each deleted id was deleted, in the order of the deletions."""
+
+    # ---- reading -----------------------------------------------------------------------------------------------------
+
+    def name(self, driver: str, name: str) -> NameEntry:
+        """A name's entry."""
+        holds, made = self._holds.get((driver, name)), self._made.get((driver, name))
+        if not (holds or made):
+            return NO_NAME
+        return NameEntry(dict(holds or ()), frozenset(node for node, _ in made or ()))
+
+    def id(self, driver: str, thing: Thing) -> IdEntry:
+        """An id's entry."""
+        holders = self._ids.get((driver, thing))
+        return IdEntry(dict(holders)) if holders else NO_ID
+
+    def at(self, driver: str, node: str, kind: str) -> Mapping[Thing, Holding]:
+        """All holdings of one node, of one kind."""
+        things = self._nodes.get(driver, {}).get(node, {})
+        return {thing: holding for thing, holding in things.items() if thing.kind == kind}
+
+    def standing(self, driver: str, name: str, things: Iterable[Thing]) -> Standing:
+        """A name and ids. The nodes and lists in it are live views: read them before the next await."""
+        return Standing(
+            self.name(driver, name) if name else NO_NAME,
+            {thing: self.id(driver, thing) for thing in things},
+            self._nodes.get(driver, {}).keys(),
+            self._lists.get(driver, frozenset()),
+        )
+
+    def knows(self, node: str, driver: str) -> bool:
+        """Whether anything of a node is here, or of one driver there."""
+        return any(_concerns(node, driver, *each) for each in self._places())
+
+    def existing(self) -> list[Place]:
+        """Every thing that exists, and its nodes."""
+        return [
+            (driver, thing, node)
+            for (driver, thing), holders in self._ids.items()
+            for node, holding in holders.items()
+            if not holding.gone
+        ]
+
+    def _places(self) -> Iterator[tuple[str, str]]:
+        """Driver and node of each entry."""
+        yield from ((driver, hold.node) for (driver, _), holds in self._holds.items() for hold in holds.values())
+        yield from ((driver, node) for driver, nodes in self._nodes.items() for node in nodes)
+        yield from ((driver, node) for driver, lists in self._lists.items() for node, _ in lists)
+
+    # ---- writing -----------------------------------------------------------------------------------------------------
+
+    def set_hold(self, driver: str, name: str, owner: str, hold: Hold | None) -> None:
+        """Set or remove an owner's hold on a name."""
+        holds = self._holds.setdefault((driver, name), {})
+        holds.pop(owner, None)
+        if hold is not None:
+            holds[owner] = hold
+        elif not holds:
+            del self._holds[driver, name]
+
+    def set_holding(self, driver: str, thing: Thing, node: str, holding: Holding | None) -> None:
+        """Set or remove a node's holding of an id."""
+        nodes = self._nodes.setdefault(driver, {})
+        holders, things = self._ids.setdefault((driver, thing), {}), nodes.setdefault(node, {})
+        old = holders.pop(node, None)
+        self._gone.pop((driver, thing, node), None)
+        if old is not None and old.is_made:
+            made = self._made[driver, old.name]
+            del made[node, thing]
+            if not made:
+                del self._made[driver, old.name]
+        if holding is not None:
+            holders[node] = things[thing] = holding
+            if holding.is_made:
+                self._made.setdefault((driver, holding.name), {})[node, thing] = None
+            if holding.gone:
+                self._gone[driver, thing, node] = holding.gone
+            return
+        things.pop(thing, None)
+        if not holders:
+            del self._ids[driver, thing]
+        if not things:
+            del nodes[node]
+
+    def set_listed(self, driver: str, node: str, kind: str) -> None:
+        """Note that a node has listed all of a kind."""
+        self._lists.setdefault(driver, set()).add((node, kind))
+
+    def forget(self, node: str, driver: str) -> None:
+        """Remove everything of a node, or of one driver there."""
+        for (its, name), holds in list(self._holds.items()):
+            for owner, hold in list(holds.items()):
+                if _concerns(node, driver, its, hold.node):
+                    self.set_hold(its, name, owner, None)
+        for its in [driver] if driver else list(self._nodes):
+            for thing in list(self._nodes.get(its, {}).get(node, ())):
+                self.set_holding(its, thing, node, None)
+        for its, lists in self._lists.items():
+            lists -= {(its_node, kind) for its_node, kind in lists if _concerns(node, driver, its, its_node)}
+
+    def purge(self, before: float) -> None:
+        """Remove the ids that were deleted before a moment."""
+        while self._gone and self._gone[place := next(iter(self._gone))] < before:
+            self.set_holding(*place, None)
+
+
+def _concerns(node: str, driver: str, its_driver: str, its_node: str) -> bool:
+    """Whether an entry is of a node, and of a driver if one is given."""
+    return its_node == node and driver in ("", its_driver)

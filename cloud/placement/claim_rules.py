@@ -1,0 +1,107 @@
+"""The rules of a claim store, as changes of its rows: every store runs these, each within one transaction. Pure."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from cloud.placement.claim_store import GONE_S, Claimed, HeldBy, Hold, Holding, IdEntry, NameEntry, Standing
+from cloud.placement.requests import Thing
+
+
+class Rows(Protocol):
+    """A store's rows, read and written within one transaction."""
+
+    def name(self, driver: str, name: str) -> NameEntry:
+        """A name's entry."""
+
+    def id(self, driver: str, thing: Thing) -> IdEntry:
+        """An id's entry."""
+
+    def at(self, driver: str, node: str, kind: str) -> Mapping[Thing, Holding]:
+        """All holdings of one node, of one kind."""
+
+    def standing(self, driver: str, name: str, things: Iterable[Thing]) -> Standing:
+        """A name and ids, and what the driver's nodes have and have listed."""
+
+    def set_hold(self, driver: str, name: str, owner: str, hold: Hold | None) -> None:
+        """Set or remove an owner's hold on a name."""
+
+    def set_holding(self, driver: str, thing: Thing, node: str, holding: Holding | None) -> None:
+        """Set or remove a node's holding of an id."""
+
+    def set_listed(self, driver: str, node: str, kind: str) -> None:
+        """Note that a node has listed all of a kind."""
+
+    def forget(self, node: str, driver: str) -> None:
+        """Remove everything of a node, or of one driver there."""
+
+    def purge(self, before: float) -> None:
+        """Remove the ids that were deleted before a moment."""
+
+
+@dataclass(frozen=True, slots=True)
+class Writer:
+    """One write of one hub, on the rows of one transaction.
+
+    Attributes:
+        rows: the rows.
+        owner: the hub.
+        epoch: the number of this write among the hub's.
+    """
+
+    rows: Rows
+    owner: str
+    epoch: int
+
+    def claim(self, driver: str, name: str, node: str, expected: NameEntry) -> Claimed[NameEntry] | HeldBy[NameEntry]:
+        """See `ClaimStore.claim`."""
+        entry = self.rows.name(driver, name)
+        if entry != expected or (entry.nodes and node not in entry.nodes):
+            return HeldBy(entry)
+        self.rows.set_hold(driver, name, self.owner, Hold(node, self.epoch))
+        return Claimed(self.rows.name(driver, name))
+
+    def free(self, driver: str, name: str) -> None:
+        """End the hub's hold on a name, unless the hub has claimed the name again since."""
+        hold = self.rows.name(driver, name).holds.get(self.owner)
+        if hold is not None and hold.epoch <= self.epoch:
+            self.rows.set_hold(driver, name, self.owner, None)
+
+    def record(
+        self, driver: str, node: str, new: Mapping[Thing, Holding | None], expected: Mapping[Thing, IdEntry]
+    ) -> Claimed[Mapping[Thing, IdEntry]] | HeldBy[Mapping[Thing, IdEntry]]:
+        """See `ClaimStore.record`."""
+        now = {thing: self.rows.id(driver, thing) for thing in new}
+        if any(now[thing].holders.get(node) != expected[thing].holders.get(node) for thing in new):
+            return HeldBy(now)
+        self.write(driver, node, new)
+        return Claimed({thing: self.rows.id(driver, thing) for thing in new})
+
+    def write(self, driver: str, node: str, new: Mapping[Thing, Holding | None]) -> None:
+        """Set a node's holdings, and forget ids that were deleted more than `GONE_S` before."""
+        for thing, holding in new.items():
+            self.rows.set_holding(driver, thing, node, self._stamp(holding) if holding is not None else None)
+        gone = max((holding.gone for holding in new.values() if holding is not None), default=0.0)
+        if gone:
+            self.rows.purge(gone - GONE_S)
+
+    def record_made(self, driver: str, node: str, thing: Thing, name: str) -> None:
+        """See `ClaimStore.record_later`."""
+        holding = self.rows.id(driver, thing).holders.get(node)
+        if holding is None or not holding.is_made:
+            self.rows.set_holding(driver, thing, node, self._stamp(Holding(name)))
+
+    def listed(self, driver: str, node: str, kind: str, things: Iterable[Thing], *, began: float) -> None:
+        """See `ClaimStore.listed`."""
+        known, told = self.rows.at(driver, node, kind), set(things)
+        for thing in [thing for thing, holding in known.items() if holding.is_listed_only and thing not in told]:
+            self.rows.set_holding(driver, thing, node, None)
+        for thing in told:
+            holding = known.get(thing)
+            if holding is None or 0 < holding.gone < began:
+                name = holding.name if holding is not None else ""
+                self.rows.set_holding(driver, thing, node, self._stamp(Holding(name)))
+        self.rows.set_listed(driver, node, kind)
+
+    def _stamp(self, holding: Holding) -> Holding:
+        return replace(holding, owner=self.owner, epoch=self.epoch)

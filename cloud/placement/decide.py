@@ -1,0 +1,195 @@
+"""Decide: which node a call goes to. Pure: `decide` maps a call and a snapshot to a decision.
+
+The mode of a call: pinned if the caller names a node, or the proxy driver runs with `--placement=pinned`; local if it
+runs with `local`; else (auto, or an operator's call) local if the vendor has a topology on any node, else pinned.
+
+    call                   the first rule that applies decides
+    pinned                 1. the node that the caller names
+                           2. the only node that runs the driver
+                           3. refuse: `NoRoute`; `KnowledgeLost` if the hub has lost reports of nodes
+    pinned create          another node holds the name: refuse (`NameElsewhere`); else as above
+    local, unreadable      refuse: `NoPlace`
+    local, lacks a field   several nodes run the driver: refuse (`FieldMissing`); else the vendor judges
+    local create           1. a node that holds the name
+                           2. the node of the source; not in the requested topology: refuse (`SourceElsewhere`)
+                           3. the only node in the requested topology
+                           4. names were lost, so another node may hold this one: refuse (`KnowledgeLost`)
+                           5. the first connected node in the topology, preferred terms first; if none is connected,
+                              the first node
+                           6. the only node, if no topology is requested
+                           7. refuse: `NoNodeFits`
+    local, about ids       the node of all ids (`find`); several nodes: refuse (`SeveralNodes`)
+    local GetCapacity      the only node in the topology
+    local, about no id     the only node; several nodes: refuse (`NotWhole`), as one node's answer would look complete
+
+A create that the hub places, or that an operator sends by hand, is claimed first; a pinned one late (`Keeping`).
+"""
+
+from dataclasses import replace
+from typing import Final
+
+from cloud.placement.decisions import (
+    Ask,
+    AskForLists,
+    Decision,
+    Keeping,
+    Mode,
+    Refuse,
+    Segment,
+    Send,
+    Snapshot,
+)
+from cloud.placement.find import ListsNeeded, find
+from cloud.placement.fleet import Fleet, Member
+from cloud.placement.requests import GET_CAPACITY, LISTED_BY, changes, read
+from cloud.routing import route
+from common.errors import (
+    CallError,
+    FieldMissing,
+    KnowledgeLost,
+    NameElsewhere,
+    NoNodeFits,
+    NoPlace,
+    NotWhole,
+    SourceElsewhere,
+)
+
+_SHOWN: Final = 10
+"""A message names at most this many nodes."""
+
+
+def is_local(fleet: Fleet, wanted: str, mode: str) -> bool:
+    """Whether each node has volumes of its own, for a call in this mode to this node (empty: none named)."""
+    if wanted or mode == Mode.PINNED:
+        return False
+    return mode == Mode.LOCAL or fleet.has_topology
+
+
+def ask_for(driver: str, method: str, request: bytes, *, wanted: str, mode: str, fleet: Fleet) -> Ask:
+    """Read a call's request, as far as the decision needs it."""
+    ask = Ask(driver, method, wanted=wanted, mode=mode)
+    if not (is_local(fleet, wanted, mode) or changes(method)):
+        return ask
+    try:
+        return replace(ask, asked=read(method, request))
+    except ValueError as error:
+        return replace(ask, unreadable=str(error))
+
+
+def decide(ask: Ask, now: Snapshot) -> Decision:
+    """Decide where a call goes."""
+    try:
+        return _decide_local(ask, now) if is_local(now.fleet, ask.wanted, ask.mode) else _decide_pinned(ask, now)
+    except ListsNeeded as needed:
+        can = LISTED_BY.get(needed.kind)
+        nodes = (member.node for member in now.fleet if can in member.lists and member.node in now.connected)
+        return AskForLists(needed.kind, tuple(nodes), needed.error)
+    except CallError as error:
+        return Refuse(error)
+
+
+def only_node(driver: str, wanted: str, now: Snapshot) -> str:
+    """The node that the caller names, else the only one that runs the driver.
+
+    Raises:
+        NoRoute, KnowledgeLost: see `cloud.routing`.
+    """
+    return route(driver, wanted, now.fleet.members, is_connected=now.connected.__contains__, losses=now.lost_reports)
+
+
+def _decide_pinned(ask: Ask, now: Snapshot) -> Decision:
+    asked, node = ask.asked, only_node(ask.driver, ask.wanted, now)
+    member = now.fleet.members.get(node)
+    if not ask.needs_claims:
+        return Send(node, member)
+    holders = now.claims.name.nodes
+    if holders and node not in holders:
+        return Refuse(NameElsewhere(ask.driver, asked.name, holders[0], node), node)
+    ends = tuple(thing for thing in asked.ends if ask.is_by_hand or now.claims.ids[thing].has(node))
+    if not (asked.name or ends):
+        return Send(node, member)
+    keeping = Keeping.FIRST if ask.is_by_hand else Keeping.LATE
+    return Send(node, member, keeping=keeping, ends=ends)
+
+
+def _decide_local(ask: Ask, now: Snapshot) -> Send:
+    asked = ask.asked
+    if ask.unreadable:
+        raise NoPlace(ask.driver, "what the call is about", ask.unreadable)
+    if asked.missing and len(now.fleet) > 1:
+        raise FieldMissing(ask.method, asked.missing)
+    node = _node_for_create(ask, now) if asked.name else _node_for_call(ask, now)
+    member = now.fleet.members.get(node)
+    keeping = Keeping.FIRST if asked.name or asked.ends else Keeping.NEVER
+    segment = _segment(member, ask.mode)
+    return Send(node, member, is_placed=True, keeping=keeping, ends=asked.ends, segment=segment)
+
+
+def _node_for_create(ask: Ask, now: Snapshot) -> str:
+    asked, fleet = ask.asked, now.fleet
+    if holders := now.claims.name.nodes:
+        return next((node for node in holders if node in now.connected), holders[0])
+    if asked.things:
+        return _beside_source(ask, now)
+    if asked.terms and (len(fleet) != 1 or any(member.segments for member in fleet)):
+        node = _in_topology(ask, now)
+    elif len(fleet) > 1:
+        why = (
+            "the call asks for no topology, and the driver runs on several nodes; run external-provisioner with "
+            "--feature-gates=Topology=true and --strict-topology, and use a StorageClass with volumeBindingMode "
+            "WaitForFirstConsumer, or name the node with --node"
+        )
+        raise NoNodeFits(ask.driver, asked.name, why)
+    else:
+        node = only_node(ask.driver, "", now)
+    if fleet.members[node].lacks_topology and not fleet.members[node].segments:
+        why = f"the name of node {node} cannot be the value of a label, so no volume could be bound to it"
+        raise NoNodeFits(ask.driver, asked.name, why)
+    return node
+
+
+def _beside_source(ask: Ask, now: Snapshot) -> str:
+    asked, node = ask.asked, find(ask, now)
+    member = now.fleet.members.get(node)
+    if asked.terms and member is not None and member.tells_segments and not any(map(member.matches, asked.terms)):
+        raise SourceElsewhere(ask.driver, str(asked.things[0]), node)
+    return node
+
+
+def _in_topology(ask: Ask, now: Snapshot) -> str:
+    asked, fleet = ask.asked, now.fleet
+    fitting = list(dict.fromkeys(node for term in asked.terms for node in fleet.at(term)))
+    if not fitting:
+        known = ", ".join(member.node for member in list(fleet)[:_SHOWN])
+        why = f"none of the nodes that run it ({known or 'none does'}) is in the topology of the call"
+        raise NoNodeFits(ask.driver, asked.name, why)
+    is_choice = len(asked.terms) > 1 or len(fitting) > 1  # a lost node may be in the other terms as well
+    if is_choice and now.lost_claims:
+        raise KnowledgeLost(ask.driver, now.lost_claims[0])
+    return next((node for node in fitting if node in now.connected), fitting[0])
+
+
+def _node_for_call(ask: Ask, now: Snapshot) -> str:
+    """The node for a call that makes nothing."""
+    asked, fleet = ask.asked, now.fleet
+    if asked.things:
+        return find(ask, now)
+    if ask.method == GET_CAPACITY and asked.terms:
+        fitting = fleet.at(asked.terms[0])
+        if len(fitting) == 1:
+            return fitting[0]
+    if len(fleet) > 1:
+        raise NotWhole(ask.driver, ask.method, len(fleet))
+    node = only_node(ask.driver, "", now)
+    if asked.terms and fleet.members[node].lacks_topology:  # without the topology its vendor would answer for itself
+        why = f"only {node} runs it, and {node} is not in the topology of the call"
+        raise NoNodeFits(ask.driver, "GetCapacity", why)
+    return node
+
+
+def _segment(member: Member | None, mode: str) -> Segment:
+    if member is not None and member.lacks_topology:
+        return Segment.ADDED
+    if member is not None and member.segments and mode == Mode.LOCAL:
+        return Segment.MISSING
+    return Segment.AS_IS

@@ -1,0 +1,175 @@
+"""A decision: what placement decides by, and what it decides, as data. Pure."""
+
+from collections.abc import Container, Iterable
+from dataclasses import dataclass, field
+from enum import Enum, StrEnum
+from typing import Protocol
+
+from cloud.placement.claim_store import NOTHING, Standing
+from cloud.placement.fleet import Fleet, Member
+from cloud.placement.requests import Thing, Whereabouts
+from common.errors import CallError
+
+
+class Mode(StrEnum):
+    """How a driver's volumes are placed; `--placement` of its proxy driver."""
+
+    AUTO = "auto"
+    PINNED = "pinned"
+    LOCAL = "local"
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A call that needs a node.
+
+    Attributes:
+        driver: the driver.
+        method: the gRPC path.
+        asked: the facts of the request.
+        wanted: the node that the caller names, or empty.
+        mode: a `Mode` of the proxy driver's; empty: an operator sends the call by hand, and it counts as auto.
+        unreadable: why the request does not parse; empty if it does.
+    """
+
+    driver: str
+    method: str
+    asked: Whereabouts = field(default_factory=Whereabouts)
+    wanted: str = ""
+    mode: str = Mode.AUTO
+    unreadable: str = ""
+
+    @property
+    def is_by_hand(self) -> bool:
+        """Whether an operator sends it."""
+        return not self.mode
+
+    @property
+    def things(self) -> Iterable[Thing]:
+        """Every thing whose node the decision depends on."""
+        return dict.fromkeys((*self.asked.things, *self.asked.parts, *self.asked.ends))
+
+    @property
+    def needs_claims(self) -> bool:
+        """Whether the decision depends on the claim store."""
+        asked = self.asked
+        return bool(asked.name or asked.things or asked.parts or asked.ends)
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """The nodes of a fleet that a volume is for, each in the order of their names.
+
+    Attributes:
+        named: those that PersistentVolumes name. One that may be used anywhere names none.
+        possible: those that no PersistentVolume rules out.
+    """
+
+    named: list[str]
+    possible: list[str]
+
+
+class Volumes(Protocol):
+    """The PersistentVolumes, for questions about their nodeAffinity (`affinity.Affinity`)."""
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the hub has read every PersistentVolume."""
+
+    def fit(self, handle: str, driver: str, fleet: Fleet) -> Fit:
+        """The nodes that PersistentVolumes of a handle are for."""
+
+    def allows(self, handle: str, driver: str, member: Member, fleet: Fleet) -> bool:
+        """Whether no PersistentVolume of a handle rules a node out."""
+
+    def unknown_labels(self, handle: str, driver: str, fleet: Fleet, nodes: Iterable[str]) -> dict[str, list[str]]:
+        """By node: the requested labels that the node may have or not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The state that a decision is made by. Its views are valid until the next await.
+
+    Attributes:
+        fleet: the nodes that run the driver, and their reports.
+        connected: the nodes that are connected.
+        claims: the names and ids of the call.
+        volumes: the PersistentVolumes; None if the hub follows none.
+        lost_reports: what the hub has lost of the nodes' reports, in sentences.
+        lost_claims: what the claim store has lost, in sentences.
+    """
+
+    fleet: Fleet
+    connected: Container[str]
+    claims: Standing = NOTHING
+    volumes: Volumes | None = None
+    lost_reports: tuple[str, ...] = ()
+    lost_claims: tuple[str, ...] = ()
+
+
+class Keeping(Enum):
+    """When the claim store learns of a call's outcome."""
+
+    NEVER = "the call makes and ends nothing that the store knows"
+    FIRST = "the name is claimed before the call is sent, and its success is recorded before the caller gets it"
+    LATE = "see the exemption in `pending`"
+
+
+class Segment(Enum):
+    """How the hub changes the topology in a call (`segment`)."""
+
+    AS_IS = "request and answer pass unchanged"
+    ADDED = "the vendor has no topology: it is removed from the request and added to the answer"
+    MISSING = "the answer gets the node's topology where the vendor gives a volume none"
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send the call to a node.
+
+    Attributes:
+        node: the node.
+        member: its reports; None if it has not reported the driver.
+        is_placed: whether the hub chose the node, because each node has volumes of its own.
+        keeping: when the claim store learns of the outcome.
+        ends: the ids that the store records as deleted after a success.
+        segment: how the topology in it changes.
+    """
+
+    node: str
+    member: Member | None
+    is_placed: bool = False
+    keeping: Keeping = Keeping.NEVER
+    ends: tuple[Thing, ...] = ()
+    segment: Segment = Segment.AS_IS
+
+
+@dataclass(frozen=True, slots=True)
+class AskForLists:
+    """Ask nodes for their lists in the background, and refuse the call now; a retry finds the thing.
+
+    Attributes:
+        kind: the kind of things.
+        nodes: connected nodes whose driver can list them.
+        error: the refusal.
+    """
+
+    kind: str
+    nodes: tuple[str, ...]
+    error: CallError
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """Send the call to no node.
+
+    Attributes:
+        error: the reason.
+        node: the node that the call is for, if that is decided.
+    """
+
+    error: CallError
+    node: str = ""
+
+
+Decision = Send | AskForLists | Refuse

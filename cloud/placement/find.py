@@ -1,0 +1,156 @@
+"""Find: which node has the things of a call. Pure.
+
+The first rule that leaves one node decides; the claim store's entries of an id are *made*, *deleted* or *listed*.
+
+    1. the claim store: one node made it, or else one node deleted it, and no PersistentVolume says otherwise
+    2. PersistentVolumes with this handle, then the call's node id: these leave some nodes
+    3. the claim store, for these nodes and for nodes with things of the driver that have not reported it: the node that
+       made it, else the only one that lists it once all have listed
+    4. the fleet: one node runs the driver, and the claim store knows no other
+    5. several nodes are left, or a PersistentVolume contradicts the claim store: refuse (`IdConflict`)
+    6. ask for lists, and refuse (`NoPlace`): never a guess, and never "not found"
+
+Rule 1 reads no list: a node that only lists an id (shared storage, or another thing of this id) takes nothing from the
+node that made or deleted it. A PersistentVolume that the hub has not read yet may contradict rules 2 to 4: until every
+one is read, they refuse (`NoPlace`). See docs/csi-contract.md#not-found-needs-proof.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from cloud.placement.claim_store import NO_ID
+from cloud.placement.decisions import Ask, Fit, Snapshot, Volumes
+from cloud.placement.requests import VOLUME, Thing
+from cloud.routing import route
+from common.errors import CallError, IdConflict, NoPlace, SeveralNodes
+
+_SHOWN: Final = 10
+"""A message names at most this many nodes."""
+
+_NOT_READ: Final = "the hub has not read every PersistentVolume yet; csi-bridge status says why"
+
+_NOT_HERE: Final = (
+    "its PersistentVolume is for none of the nodes that have reported the driver; look at the agent's log on the node "
+    "that it is for"
+)
+
+
+class ListsNeeded(Exception):
+    """No rule decides; the nodes' lists may.
+
+    Attributes:
+        kind: the kind of things to list.
+        error: the refusal until then.
+    """
+
+    def __init__(self, kind: str, error: CallError) -> None:
+        self.kind, self.error = kind, error
+        super().__init__(str(error))
+
+
+def find(ask: Ask, now: Snapshot) -> str:
+    """The one node that has all things of a call.
+
+    Raises:
+        CallError: see the table.
+        ListsNeeded: see the table.
+    """
+    asked, ids = ask.asked, now.claims.ids
+    is_known = not asked.parts or any(ids[thing].holders for thing in asked.things)
+    things = asked.things if is_known else asked.parts
+    places = {str(thing): find_thing(ask.driver, thing, asked.node_id, now) for thing in things}
+    if len(set(places.values())) > 1:
+        raise SeveralNodes(ask.driver, places)
+    return next(iter(places.values()))
+
+
+def find_thing(driver: str, thing: Thing, node_id: str, now: Snapshot) -> str:
+    """The node that has a thing.
+
+    Args:
+        driver: the driver.
+        thing: the thing.
+        node_id: the vendor's id of the node that the call names, or empty.
+        now: the snapshot, with the thing's id.
+
+    Raises:
+        CallError: see the table.
+        ListsNeeded: see the table.
+    """
+    fleet, entry = now.fleet, now.claims.ids.get(thing, NO_ID)
+    made, listed = entry.made, entry.listed
+    witnesses = made or entry.deleted
+    if len(witnesses) == 1 and not _is_ruled_out(driver, thing, witnesses[0], now):
+        return witnesses[0]
+    if not fleet.members:
+        return _only_node(driver, (), now)
+    fit = _by_affinity(driver, thing, now)
+    called = fleet.with_node_id(node_id)
+    nodes = [node for node in called if node in fit.possible] or fit.possible
+    strangers = sorted(now.claims.nodes - fleet.members.keys())
+    found = [node for node in (*nodes, *strangers) if node in made or node in listed]
+    if len(nodes) == 1 and nodes[0] in (*called, *fit.named) and (nodes[0] in found or not made):
+        return nodes[0]
+    if len(found) == 1 and found[0] in made:
+        return found[0]
+    if made or len(found) > 1:
+        raise IdConflict(driver, str(thing), found if len(found) > 1 else sorted({*made, *fit.named}))
+    if not nodes:
+        raise NoPlace(driver, str(thing), _NOT_HERE)
+    if len(fleet) == 1 and not strangers:
+        return _only_node(driver, nodes, now)
+    unlisted = [node for node in (*nodes, *strangers) if (node, thing.kind) not in now.claims.lists]
+    if found and not unlisted:
+        return found[0]
+    why = _why_unknown(_told_by_volumes(driver, thing, now, fit), unlisted, node_id, called)
+    raise ListsNeeded(thing.kind, NoPlace(driver, str(thing), why))
+
+
+def _only_node(driver: str, nodes: Sequence[str], now: Snapshot) -> str:
+    return route(driver, "", nodes, is_connected=now.connected.__contains__, losses=now.lost_reports)
+
+
+def _is_ruled_out(driver: str, thing: Thing, node: str, now: Snapshot) -> bool:
+    """Whether a PersistentVolume says that a thing is on other nodes of the fleet."""
+    fleet, volumes = now.fleet, _volumes_of(thing, now)
+    member = fleet.members.get(node)
+    if volumes is None or member is None or volumes.allows(thing.id, driver, member, fleet):
+        return False
+    return bool(volumes.fit(thing.id, driver, fleet).named)
+
+
+def _by_affinity(driver: str, thing: Thing, now: Snapshot) -> Fit:
+    """The nodes that PersistentVolumes name, and all that they do not rule out.
+
+    Raises:
+        NoPlace: the hub has not read every PersistentVolume yet.
+    """
+    volumes = _volumes_of(thing, now)
+    if volumes is None:
+        return Fit([], list(now.fleet.members))
+    if not volumes.is_ready:
+        raise NoPlace(driver, str(thing), _NOT_READ)
+    return volumes.fit(thing.id, driver, now.fleet)
+
+
+def _volumes_of(thing: Thing, now: Snapshot) -> Volumes | None:
+    """The PersistentVolumes, for a kind of thing that they can name."""
+    return now.volumes if thing.kind == VOLUME else None
+
+
+def _told_by_volumes(driver: str, thing: Thing, now: Snapshot, fit: Fit) -> str:
+    """A sentence about the nodes that PersistentVolumes name for a thing."""
+    volumes, named = _volumes_of(thing, now), fit.named[:_SHOWN]
+    others = sorted(set(fit.possible) - set(fit.named))[:_SHOWN]
+    unknown = volumes.unknown_labels(thing.id, driver, now.fleet, others) if volumes is not None else {}
+    labels = " or ".join(sorted({key for keys in unknown.values() for key in keys}))
+    told = [f"for {', '.join(named)}"] if named else []
+    told += [f"perhaps for {', '.join(unknown)}, whose label {labels} the hub does not know"] if unknown else []
+    return f"its PersistentVolume is {' and '.join(told)}" if told else "no PersistentVolume names a node for it"
+
+
+def _why_unknown(told: str, unlisted: Sequence[str], node_id: str, called: Sequence[str]) -> str:
+    """The reason of a refusal. It stays the same from one retry to the next, because users read it in events."""
+    lists = f"{', '.join(unlisted[:_SHOWN])} sent no list" if unlisted else "no node lists it"
+    same = f", {', '.join(called[:_SHOWN])} all have the node id {node_id}" if len(called) > 1 else ""
+    return f"the hub has no record of it, {told}{same}, and {lists}; csi-bridge call --node NODE asks a node"

@@ -1,0 +1,82 @@
+"""The outcome of a call: what its end says about names and ids. Pure.
+
+end of a create                                          the name
+the hub did not send it                                  as before it
+success that names a thing                               stays with the node until the thing is deleted
+success that names nothing                               in doubt
+the vendor's CANCELLED, DEADLINE_EXCEEDED, UNAVAILABLE
+or ABORTED; an error of another hop; no answer           in doubt
+ALREADY_EXISTS, and the hub knows nothing of this name   in doubt
+another error, for a topology that the node is not in    as before it: the vendor refuses it in any case
+any other error                                          free, if the rules of `attempts` allow that
+"""
+
+from typing import Final
+
+from cloud.placement.attempts import OpenName
+from cloud.placement.claim_store import Holding, Standing
+from cloud.placement.decisions import Keeping, Send
+from cloud.placement.requests import Thing, Whereabouts
+from common.status import Code, Origin, Status
+
+_NOT_FINAL: Final = frozenset({Code.CANCELLED, Code.DEADLINE_EXCEEDED, Code.UNAVAILABLE, Code.ABORTED})
+"""After these the sidecars retry a create, because something may exist
+(docs/csi-contract.md#a-final-code-makes-a-sidecar-forget)."""
+
+
+def leaves_doubt(status: Status, asked: Whereabouts, send: Send, *, is_known: bool) -> bool | None:
+    """Whether a create may have made something in spite of an error (`Attempt.end`).
+
+    Args:
+        status: the error.
+        asked: the facts of the request.
+        send: where it went.
+        is_known: whether the hub knows a thing that was made under the name.
+    """
+    if status.origin != Origin.VENDOR or status.code in _NOT_FINAL:
+        return True
+    if status.code == Code.ALREADY_EXISTS and not is_known:
+        return True
+    return None if _is_for_others(asked, send) else False
+
+
+def must_wait(name: OpenName, send: Send, *, in_doubt: bool | None) -> bool:
+    """Whether the caller must not get a create's error, because a sidecar would forget an earlier create's volume.
+
+    That is so if the vendor refused a topology that its node is not in, and an earlier create of the name is open. The
+    caller gets the error all the same if it chose the node itself, or if the hub does not know the node's topology. In
+    these cases the vendor may have answered the earlier request.
+    """
+    if in_doubt is not None or not send.is_placed or send.member is None or not send.member.tells_segments:
+        return False
+    return name.is_shared or not name.is_settled
+
+
+def after_creation(name: str, things: tuple[Thing, ...]) -> dict[Thing, Holding | None]:
+    """A node's holdings of things that it has made under a name."""
+    return {thing: Holding(name) for thing in things}
+
+
+def after_deletion(send: Send, claims: Standing, *, now: float) -> dict[Thing, Holding | None]:
+    """A node's holdings of the things that it has deleted.
+
+    An operator's deletion settles a conflict: an id that other nodes have as well, and this node according to its list
+    only, or not even to its list, is theirs alone from now on.
+    """
+    new: dict[Thing, Holding | None] = {}
+    for thing in send.ends:
+        entry = claims.ids[thing]
+        old = entry.holders.get(send.node)
+        is_by_hand = send.keeping is Keeping.FIRST and not send.is_placed
+        is_by_lists = old.is_listed_only if old is not None else (send.node, thing.kind) in claims.lists
+        is_elsewhere = any(node != send.node and not holding.gone for node, holding in entry.holders.items())
+        is_settled = is_by_hand and is_by_lists and is_elsewhere
+        new[thing] = None if is_settled else Holding(old.name if old is not None else "", now)
+    return new
+
+
+def _is_for_others(asked: Whereabouts, send: Send) -> bool:
+    """Whether the vendor was asked for a topology that its node is not in."""
+    if not asked.terms or send.member is None or send.member.lacks_topology:
+        return False
+    return not any(map(send.member.matches, asked.terms))

@@ -1,0 +1,152 @@
+"""The pending state: what this hub knows of names and ids before the claim store does, or instead of it.
+
+The exemption, which is stated here alone: a create that the caller pins to a node (`Keeping.LATE`) waits for no write.
+The hub writes its name down only when its outcome is in doubt, and its things only when nobody took its success. Until
+then both are here alone: other hubs do not see them, and a killed hub forgets them. In return the pinned path is as
+fast as the vendor's own socket. A caller that pins creates sends all creates of a name to one node.
+
+Rules:
+
+* `over` adds the pending state to the store's answer, so that every decision of this hub sees both.
+* One name has creates under way at one node. `begin` compares and sets without an await.
+* A success that the caller has not taken yet is held here. Taken: the caller knows the node, and the hub drops it. Not
+  taken: the hub records it (`ClaimStore.record_later`).
+"""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Final
+
+from cloud.placement.attempts import Attempt, OpenName
+from cloud.placement.claim_store import NO_ID, ClaimStore, Hold, Holding, IdEntry, NameEntry, Place, Standing
+from cloud.placement.requests import Thing
+
+Held = dict[Place, object]
+"""Things that `Pending.hold` holds, each with a token of its own."""
+
+_ELSEWHERE: Final = object()
+"""In the place of a token: another success holds the thing already."""
+
+
+class Pending:
+    """The names and ids that this hub holds in memory, for all drivers."""
+
+    def __init__(self, store: ClaimStore) -> None:
+        self._store = store
+        self._names: dict[tuple[str, str], OpenName] = {}
+        self._held: dict[Place, tuple[str, object]] = {}
+        """Name of the create, and token, of each thing that was made and not taken yet."""
+
+    def over(self, standing: Standing, driver: str, name: str) -> Standing:
+        """The store's answer with the pending state over it."""
+        ours = self._names.get((driver, name))
+        entry = standing.name
+        if ours is not None:
+            entry = replace(entry, holds={**entry.holds, self._store.owner: Hold(ours.node)})
+        if not self._held:
+            return standing if entry is standing.name else replace(standing, name=entry)
+        ids, nodes = dict(standing.ids), set(standing.nodes)
+        for (its_driver, thing, node), (made_as, _) in self._held.items():
+            if its_driver != driver:
+                continue
+            nodes.add(node)
+            if made_as == name:
+                entry = replace(entry, made=entry.made | {node})
+            if thing in ids and not _is_made(ids[thing], node):
+                ids[thing] = IdEntry({**ids[thing].holders, node: Holding(made_as)})
+        return replace(standing, name=entry, ids=ids, nodes=nodes)
+
+    # ---- names -------------------------------------------------------------------------------------------------------
+
+    def begin(self, driver: str, name: str, node: str, entry: NameEntry) -> Attempt | None:
+        """Begin a create at a node; None if this hub has one of the same name at another node.
+
+        Args:
+            driver: the driver.
+            name: method and name of the create.
+            node: the node.
+            entry: the store's entry. This hub's hold in it is a doubt if no create of this hub runs.
+        """
+        ours = self._names.get((driver, name))
+        if ours is None:
+            hold = entry.holds.get(self._store.owner)
+            if hold is not None and hold.node != node:
+                return None
+            doubts = int(hold is not None)
+            ours = OpenName(driver, name, node, sent=doubts, doubtful=doubts, is_held=hold is not None)
+            ours.is_shared = bool(entry.holds.keys() - {self._store.owner})
+            self._names[ours.key] = ours
+        return Attempt(ours) if ours.node == node else None
+
+    def end(self, attempt: Attempt, *, in_doubt: bool | None) -> None:
+        """End a create (`Attempt.end`). The store learns of a doubt that it lacks, and of a name that is free."""
+        attempt.end(in_doubt=in_doubt)
+        ours = attempt.name
+        if self._names.get(ours.key) is not ours:  # the node was forgotten
+            return
+        if ours.in_doubt and not ours.is_held:
+            ours.is_held = True
+            self._store.hold_later(ours.driver, ours.name, ours.node)
+        if ours.is_settled and (ours.is_held or ours.claims):
+            ours.is_held, ours.claims = False, 0
+            self._store.free_later(ours.driver, ours.name)
+        if not ours.attempts:
+            del self._names[ours.key]
+
+    # ---- things that were made, and that the caller has not taken ----------------------------------------------------
+
+    def hold(self, driver: str, node: str, name: str, things: Iterable[Thing]) -> Held:
+        """Hold things that were made at a node under a name, until `record` or `drop`."""
+        held: Held = {}
+        for place in ((driver, thing, node) for thing in things):
+            token = held[place] = object() if place not in self._held else _ELSEWHERE
+            if token is not _ELSEWHERE:
+                self._held[place] = name, token
+        return held
+
+    def record(self, held: Held) -> None:
+        """Nobody took them: let the store record them, unless they were deleted or forgotten meanwhile."""
+        for (driver, thing, node), name in self._pop(held):
+            self._store.record_later(driver, node, thing, name)
+
+    def drop(self, held: Held) -> None:
+        """The caller took them, and knows their node."""
+        self._pop(held)
+
+    def gone(self, driver: str, node: str, things: Iterable[Thing]) -> None:
+        """Drop things that the vendor has deleted."""
+        for thing in things:
+            self._held.pop((driver, thing, node), None)
+
+    def forget(self, node: str, driver: str = "") -> None:
+        """Drop everything of a node, or of one driver there. The ends of its creates change nothing."""
+        names = [key for key, ours in self._names.items() if ours.node == node and driver in ("", ours.driver)]
+        places = [place for place in self._held if place[2] == node and driver in ("", place[0])]
+        for key in names:
+            del self._names[key]
+        for place in places:
+            del self._held[place]
+
+    def existing(self) -> list[Place]:
+        """The things that it holds."""
+        return list(self._held)
+
+    def knows(self, node: str, driver: str) -> bool:
+        """Whether it holds anything of a node, or of one driver there."""
+        places = [(ours.driver, ours.node) for ours in self._names.values()]
+        places += [(its_driver, its_node) for its_driver, _, its_node in self._held]
+        return any(its_node == node and driver in ("", its_driver) for its_driver, its_node in places)
+
+    def _pop(self, held: Held) -> list[tuple[Place, str]]:
+        """Take out the things that are still held by these tokens."""
+        found = [(place, self._held[place][0]) for place, token in held.items() if self._has(place, token)]
+        for place, _ in found:
+            del self._held[place]
+        return found
+
+    def _has(self, place: Place, token: object) -> bool:
+        return place in self._held and self._held[place][1] is token
+
+
+def _is_made(entry: IdEntry, node: str) -> bool:
+    return entry is not NO_ID and node in entry.made

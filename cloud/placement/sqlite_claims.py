@@ -1,0 +1,200 @@
+"""The claim store of one hub: names and ids in an SQLite file, `placement.db` of the state directory.
+
+    holds       driver, name and owner of each open create → node
+    things      driver, kind, id and node of each thing → name of the create that made it, time of its deletion
+    inventories driver, node and kind of each list that the hub has
+
+Rules:
+
+* Each change compares and sets the database's rows within one `BEGIN IMMEDIATE` transaction, so several stores on one
+  file are correct. Each commit waits until the disk has it (`synchronous=FULL`).
+* A store that is alone on its file, under the state directory's lock, answers `look` from its memory. A store that
+  shares the file reads the rows.
+* Memory gets a change after its commit; a change of the group `…_later` at once, and the disk when that works.
+* A database that was lost is one of the losses (`cloud.losses`), and so is a `…_later` change that fails until the hub
+  ends.
+"""
+
+import asyncio
+import itertools
+import sqlite3
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from cloud.losses import Losses
+from cloud.placement.claim_book import ClaimBook
+from cloud.placement.claim_rules import Rows, Writer
+from cloud.placement.claim_store import Claimed, HeldBy, Hold, Holding, IdEntry, NameEntry, Place, Standing
+from cloud.placement.requests import Thing
+from cloud.placement.sqlite_rows import SCHEMA, SqliteRows
+from common.database import open_database
+from common.database_writer import RETRY_S, DatabaseWriter, WriteFailed
+from common.errors import PlacementNotKept, SettingsError
+
+_HOLD: Final = (
+    "INSERT INTO holds VALUES (?, ?, ?, ?, ?) "
+    "ON CONFLICT DO UPDATE SET node = excluded.node, epoch = excluded.epoch WHERE epoch < excluded.epoch"
+)
+_FREE: Final = "DELETE FROM holds WHERE driver = ? AND name = ? AND owner = ? AND epoch <= ?"
+_RECORD: Final = (
+    "INSERT INTO things VALUES (?, ?, ?, ?, ?, 0, ?, ?) ON CONFLICT DO UPDATE "
+    "SET name = excluded.name, gone = 0, owner = excluded.owner, epoch = excluded.epoch WHERE name = '' OR gone > 0"
+)
+
+T = TypeVar("T")
+
+
+class SqliteClaims:
+    """A claim store (`claim_store.ClaimStore`) in a file.
+
+    Attributes:
+        owner: this hub, in the entries that it writes.
+        losses: the losses of the file.
+    """
+
+    def __init__(self, state_dir: Path, *, owner: str = "", alone: bool = True, retry_s: float = RETRY_S) -> None:
+        """Open or create the file, and migrate it if an older hub wrote it.
+
+        Args:
+            state_dir: a directory that exists.
+            owner: this hub; empty: the only one.
+            alone: whether the caller holds the directory's lock, so that no other store changes the file.
+            retry_s: between a `…_later` write that failed and its retry.
+
+        Raises:
+            SettingsError: the file cannot be used, or a newer hub wrote it.
+        """
+        self.owner = owner
+        self._path = state_dir / "placement.db"
+        self._is_alone = alone
+        self._book = ClaimBook()
+        self._epochs = itertools.count(1)
+        try:
+            self.losses = Losses(state_dir / "placement.losses")
+            opened = open_database(self._path, SCHEMA, check=self._read, full=True)
+            if opened.damaged is not None:
+                self.losses.add(f"{self._path} was damaged, and is {opened.damaged} now")
+            elif opened.was_new and self.losses.file_found and not self.losses.standing:
+                self.losses.add(f"{self._path} was gone or empty")
+            self.losses.create()
+        except (OSError, sqlite3.Error) as error:
+            raise SettingsError("--state-dir", str(state_dir), f"cannot be written: {error}") from error
+        self._writer = DatabaseWriter(self._path, opened.connection, at_risk=self.losses.put_at_risk, retry_s=retry_s)
+
+    def lost(self) -> tuple[str, ...]:
+        """The losses that no operator has settled."""
+        return self.losses.standing
+
+    async def trust(self) -> tuple[str, ...]:
+        """See `ClaimStore`."""
+        return await asyncio.to_thread(self.losses.clear)
+
+    async def look(self, driver: str, name: str, things: Iterable[Thing]) -> Standing:
+        """See `ClaimStore`. A store that is alone answers without a wait."""
+        if self._is_alone:
+            return self._book.standing(driver, name, things)
+        return await self._transact(lambda rows: rows.standing(driver, name, things))
+
+    async def claim(
+        self, driver: str, name: str, node: str, expected: NameEntry
+    ) -> Claimed[NameEntry] | HeldBy[NameEntry]:
+        """See `ClaimStore`. A claim whose caller was cancelled before its transaction is not written."""
+        epoch, is_wanted = next(self._epochs), [True]
+
+        def claim(rows: Rows) -> Claimed[NameEntry] | HeldBy[NameEntry]:
+            if not is_wanted:
+                return HeldBy(expected)
+            return Writer(rows, self.owner, epoch).claim(driver, name, node, expected)
+
+        try:
+            result = await self._transact(claim)
+        except asyncio.CancelledError:
+            is_wanted.clear()
+            raise
+        self._book.set_hold(driver, name, self.owner, result.entry.holds.get(self.owner))
+        return result
+
+    async def record(
+        self, driver: str, node: str, new: Mapping[Thing, Holding | None], expected: Mapping[Thing, IdEntry]
+    ) -> Claimed[Mapping[Thing, IdEntry]] | HeldBy[Mapping[Thing, IdEntry]]:
+        """See `ClaimStore`."""
+        epoch = next(self._epochs)
+
+        async def record() -> Claimed[Mapping[Thing, IdEntry]] | HeldBy[Mapping[Thing, IdEntry]]:
+            result = await self._transact(
+                lambda rows: Writer(rows, self.owner, epoch).record(driver, node, new, expected)
+            )
+            if isinstance(result, Claimed):
+                Writer(self._book, self.owner, epoch).write(driver, node, new)
+            return result
+
+        return await _to_the_end(record()) if new else Claimed({})
+
+    async def listed(self, driver: str, node: str, kind: str, things: Iterable[Thing], *, began: float) -> None:
+        """See `ClaimStore`."""
+        epoch, told = next(self._epochs), list(things)
+
+        def change(rows: Rows) -> None:
+            Writer(rows, self.owner, epoch).listed(driver, node, kind, told, began=began)
+
+        await _to_the_end(self._change(change))
+
+    async def forget(self, node: str, driver: str = "") -> None:
+        """See `ClaimStore`."""
+        await _to_the_end(self._change(lambda rows: rows.forget(node, driver)))
+
+    async def knows(self, node: str, driver: str = "") -> bool:
+        """See `ClaimStore`."""
+        return await self._read_book(lambda book: book.knows(node, driver))
+
+    async def existing(self) -> list[Place]:
+        """See `ClaimStore`."""
+        return await self._read_book(lambda book: book.existing())
+
+    def hold_later(self, driver: str, name: str, node: str) -> None:
+        """See `ClaimStore`."""
+        hold = Hold(node, next(self._epochs))
+        self._book.set_hold(driver, name, self.owner, hold)
+        self._writer.put((driver, name), (_HOLD, (driver, name, self.owner, *hold)))
+
+    def free_later(self, driver: str, name: str) -> None:
+        """See `ClaimStore`."""
+        epoch = next(self._epochs)
+        Writer(self._book, self.owner, epoch).free(driver, name)
+        self._writer.put((driver, name), (_FREE, (driver, name, self.owner, epoch)))
+
+    def record_later(self, driver: str, node: str, thing: Thing, name: str) -> None:
+        """See `ClaimStore`."""
+        epoch, place = next(self._epochs), (driver, thing.kind, thing.id, node)
+        Writer(self._book, self.owner, epoch).record_made(driver, node, thing, name)
+        self._writer.put(place, (_RECORD, (*place, name, self.owner, epoch)))
+
+    async def close(self) -> None:
+        """See `ClaimStore`."""
+        await self._writer.close()
+
+    async def _transact(self, work: Callable[[SqliteRows], T]) -> T:
+        try:
+            return await self._writer.transact(lambda connection: work(SqliteRows(connection)))
+        except WriteFailed as error:
+            raise PlacementNotKept(str(self._path), error.why) from error
+
+    async def _change(self, change: Callable[[Rows], None]) -> None:
+        await self._transact(change)
+        change(self._book)
+
+    async def _read_book(self, read: Callable[[ClaimBook], T]) -> T:
+        if self._is_alone:
+            return read(self._book)
+        return read(await self._transact(lambda rows: rows.book()))
+
+    def _read(self, database: sqlite3.Connection) -> None:
+        self._book = SqliteRows(database).book()
+        highest = "SELECT max(epoch) FROM (SELECT epoch FROM holds UNION ALL SELECT epoch FROM things)"
+        self._epochs = itertools.count((database.execute(highest).fetchone()[0] or 0) + 1)
+
+
+async def _to_the_end(work: Coroutine[Any, Any, T]) -> T:
+    """Let work end even if its caller is cancelled: memory must get what the disk gets."""
+    return await asyncio.shield(asyncio.ensure_future(work))

@@ -1,0 +1,122 @@
+"""The rows of the SQLite claim store: its schema, and reading and writing rows within a transaction."""
+
+import sqlite3
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from cloud.placement.claim_book import ClaimBook
+from cloud.placement.claim_store import NO_NAME, Hold, Holding, IdEntry, NameEntry, Standing
+from cloud.placement.requests import Thing
+from common.database import Schema
+
+SCHEMA: Final = Schema(
+    owner="hub",
+    migrations=(
+        (
+            """CREATE TABLE IF NOT EXISTS claims (
+                driver TEXT NOT NULL, name TEXT NOT NULL, node TEXT NOT NULL, PRIMARY KEY (driver, name)
+            ) STRICT, WITHOUT ROWID""",
+            """CREATE TABLE IF NOT EXISTS things (
+                driver TEXT NOT NULL, kind TEXT NOT NULL, id TEXT NOT NULL, node TEXT NOT NULL, name TEXT NOT NULL,
+                gone REAL NOT NULL, PRIMARY KEY (driver, kind, id, node)
+            ) STRICT, WITHOUT ROWID""",
+            """CREATE TABLE IF NOT EXISTS inventories (
+                driver TEXT NOT NULL, node TEXT NOT NULL, kind TEXT NOT NULL, PRIMARY KEY (driver, node, kind)
+            ) STRICT, WITHOUT ROWID""",
+        ),
+        (  # several hubs: each entry names its owner and an epoch
+            """CREATE TABLE holds (
+                driver TEXT NOT NULL, name TEXT NOT NULL, owner TEXT NOT NULL, node TEXT NOT NULL,
+                epoch INTEGER NOT NULL, PRIMARY KEY (driver, name, owner)
+            ) STRICT, WITHOUT ROWID""",
+            "INSERT INTO holds SELECT driver, name, '', node, 0 FROM claims",
+            "DROP TABLE claims",
+            "ALTER TABLE things ADD COLUMN owner TEXT NOT NULL DEFAULT ''",
+            "ALTER TABLE things ADD COLUMN epoch INTEGER NOT NULL DEFAULT 0",
+            "CREATE INDEX things_by_name ON things (driver, name, node) WHERE gone = 0 AND name <> ''",
+            "CREATE INDEX things_by_node ON things (node, driver, kind)",
+            "CREATE INDEX things_by_gone ON things (gone) WHERE gone > 0",
+        ),
+    ),
+)
+
+_THING: Final = "driver = ? AND kind = ? AND id = ?"
+
+
+class SqliteRows:
+    """The rows of an open transaction (`claim_rules.Rows`)."""
+
+    def __init__(self, database: sqlite3.Connection) -> None:
+        self._database = database
+
+    def name(self, driver: str, name: str) -> NameEntry:
+        """A name's entry."""
+        held = "SELECT owner, node, epoch FROM holds WHERE driver = ? AND name = ?"
+        holds = {owner: Hold(node, epoch) for owner, node, epoch in self._database.execute(held, (driver, name))}
+        made = "SELECT DISTINCT node FROM things WHERE driver = ? AND name = ? AND name <> '' AND gone = 0"
+        return NameEntry(holds, frozenset(node for (node,) in self._database.execute(made, (driver, name))))
+
+    def id(self, driver: str, thing: Thing) -> IdEntry:
+        """An id's entry."""
+        sql = f"SELECT node, name, gone, owner, epoch FROM things WHERE {_THING}"  # noqa: S608  # our own words
+        rows = self._database.execute(sql, (driver, thing.kind, thing.id))
+        return IdEntry({node: Holding(*rest) for node, *rest in rows})
+
+    def at(self, driver: str, node: str, kind: str) -> Mapping[Thing, Holding]:
+        """All holdings of one node, of one kind."""
+        sql = "SELECT id, name, gone, owner, epoch FROM things WHERE node = ? AND driver = ? AND kind = ?"
+        return {Thing(kind, id_): Holding(*rest) for id_, *rest in self._database.execute(sql, (node, driver, kind))}
+
+    def standing(self, driver: str, name: str, things: Iterable[Thing]) -> Standing:
+        """A name and ids, and what the driver's nodes have and have listed."""
+        nodes = self._database.execute("SELECT DISTINCT node FROM things WHERE driver = ?", (driver,))
+        lists = self._database.execute("SELECT node, kind FROM inventories WHERE driver = ?", (driver,))
+        return Standing(
+            self.name(driver, name) if name else NO_NAME,
+            {thing: self.id(driver, thing) for thing in things},
+            {node for (node,) in nodes},
+            {(node, kind) for node, kind in lists},
+        )
+
+    def set_hold(self, driver: str, name: str, owner: str, hold: Hold | None) -> None:
+        """Set or remove an owner's hold on a name."""
+        if hold is not None:
+            self._database.execute("INSERT OR REPLACE INTO holds VALUES (?, ?, ?, ?, ?)", (driver, name, owner, *hold))
+        else:
+            sql = "DELETE FROM holds WHERE driver = ? AND name = ? AND owner = ?"
+            self._database.execute(sql, (driver, name, owner))
+
+    def set_holding(self, driver: str, thing: Thing, node: str, holding: Holding | None) -> None:
+        """Set or remove a node's holding of an id."""
+        key = (driver, thing.kind, thing.id, node)
+        if holding is not None:
+            values = (*key, holding.name, holding.gone, holding.owner, holding.epoch)
+            self._database.execute("INSERT OR REPLACE INTO things VALUES (?, ?, ?, ?, ?, ?, ?, ?)", values)
+        else:
+            self._database.execute(f"DELETE FROM things WHERE {_THING} AND node = ?", key)  # noqa: S608  # our own words
+
+    def set_listed(self, driver: str, node: str, kind: str) -> None:
+        """Note that a node has listed all of a kind."""
+        self._database.execute("INSERT OR REPLACE INTO inventories VALUES (?, ?, ?)", (driver, node, kind))
+
+    def forget(self, node: str, driver: str) -> None:
+        """Remove everything of a node, or of one driver there."""
+        where, values = ("node = ? AND driver = ?", (node, driver)) if driver else ("node = ?", (node,))
+        for table in ("holds", "things", "inventories"):
+            self._database.execute(f"DELETE FROM {table} WHERE {where}", values)  # noqa: S608  # our own words
+
+    def purge(self, before: float) -> None:
+        """Remove the ids that were deleted before a moment."""
+        self._database.execute("DELETE FROM things WHERE gone > 0 AND gone < ?", (before,))
+
+    def book(self) -> ClaimBook:
+        """All rows in memory."""
+        book, read = ClaimBook(), self._database.execute
+        for driver, name, owner, node, epoch in read("SELECT driver, name, owner, node, epoch FROM holds"):
+            book.set_hold(driver, name, owner, Hold(node, epoch))
+        for driver, node, kind in read("SELECT driver, node, kind FROM inventories"):
+            book.set_listed(driver, node, kind)
+        sql = "SELECT driver, kind, id, node, name, gone, owner, epoch FROM things ORDER BY gone"
+        for driver, kind, id_, node, *rest in read(sql):
+            book.set_holding(driver, Thing(kind, id_), node, Holding(*rest))
+        return book

@@ -1,0 +1,284 @@
+"""The conformance suite of claim stores: two hubs write to one store at once, and neither overwrites the other.
+
+Each implementation of `cloud.placement.claim_store.ClaimStore` has to pass it: add a `Pair` for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cloud.placement.claim_store import NO_ID, NO_NAME, Claimed, HeldBy, Holding
+from cloud.placement.requests import SNAPSHOT, VOLUME, Thing
+from cloud.placement.sqlite_claims import SqliteClaims
+from tests.unit.placement.memory_claims import MemoryClaims, Shelf
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from cloud.placement.claim_store import ClaimStore, IdEntry, NameEntry
+
+D = "d.example"
+NAME = "CreateVolume pvc-1"
+VOL, OTHER = Thing(VOLUME, "vol-1"), Thing(VOLUME, "vol-2")
+
+
+@pytest.fixture(params=["sqlite", "memory", "memory, with other turns"])
+async def pair(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[tuple[ClaimStore, ClaimStore]]:
+    """The stores of two hubs."""
+    first: ClaimStore
+    second: ClaimStore
+    if request.param == "sqlite":
+        first, second = (SqliteClaims(tmp_path, owner=owner, alone=False) for owner in "ab")
+    else:
+        shelf = Shelf((0, 1, 2) if request.param == "memory" else (3, 0, 1, 0, 2))
+        first, second = MemoryClaims(shelf, "a"), MemoryClaims(shelf, "b")
+    yield first, second
+    await first.close()
+    await second.close()
+
+
+@pytest.fixture(params=["sqlite", "sqlite, alone", "memory"])
+async def one(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[ClaimStore]:
+    """The store of one hub."""
+    store: ClaimStore = MemoryClaims(Shelf(), "a")
+    if request.param != "memory":
+        store = SqliteClaims(tmp_path, owner="a", alone=request.param.endswith("alone"))
+    yield store
+    await store.close()
+
+
+async def entry(store: ClaimStore, name: str = NAME) -> NameEntry:
+    return (await store.look(D, name, ())).name
+
+
+async def id_entry(store: ClaimStore, thing: Thing = VOL) -> IdEntry:
+    return (await store.look(D, "", [thing])).ids[thing]
+
+
+async def make(store: ClaimStore, node: str, *things: Thing, name: str = NAME) -> None:
+    """A create has made things."""
+    expected = (await store.look(D, "", things)).ids
+    done = await store.record(D, node, {thing: Holding(name) for thing in things}, expected)
+    assert isinstance(done, Claimed)
+
+
+async def delete(store: ClaimStore, node: str, thing: Thing = VOL, *, at: float = 1_000.0) -> None:
+    expected = (await store.look(D, "", [thing])).ids
+    done = await store.record(D, node, {thing: Holding(NAME, at)}, expected)
+    assert isinstance(done, Claimed)
+
+
+# -------------------- names --------------------
+
+
+async def test_of_two_hubs_that_claim_a_name_for_two_nodes_one_gets_it(pair: tuple[ClaimStore, ClaimStore]) -> None:
+    results = await asyncio.gather(pair[0].claim(D, NAME, "n1", NO_NAME), pair[1].claim(D, NAME, "n2", NO_NAME))
+    assert sorted(type(result).__name__ for result in results) == ["Claimed", "HeldBy"]
+    assert results[0].entry.nodes == results[1].entry.nodes == (await entry(pair[0])).nodes
+    assert len(results[0].entry.nodes) == 1
+
+
+async def test_of_many_claims_of_two_hubs_all_that_succeed_are_for_one_node(
+    pair: tuple[ClaimStore, ClaimStore],
+) -> None:
+    async def claim(number: int) -> str:
+        """The node that has the name in the end, as one caller finds out."""
+        store, node = pair[number % 2], f"n{number % 3}"
+        while True:
+            expected = await entry(store)
+            held = expected.nodes[0] if expected.nodes else node
+            if isinstance(await store.claim(D, NAME, held, expected), Claimed):
+                return held
+
+    assert len(set(await asyncio.gather(*map(claim, range(12))))) == 1
+
+
+async def test_a_claim_by_an_old_entry_changes_nothing_and_shows_the_present_one(
+    pair: tuple[ClaimStore, ClaimStore],
+) -> None:
+    first = await pair[0].claim(D, NAME, "n1", NO_NAME)
+    again = await pair[1].claim(D, NAME, "n1", NO_NAME)
+    assert again == HeldBy(first.entry) == HeldBy(await entry(pair[1]))
+    assert isinstance(await pair[1].claim(D, NAME, "n1", again.entry), Claimed)
+
+
+async def test_a_name_is_free_only_when_each_hub_has_ended_its_own_hold(pair: tuple[ClaimStore, ClaimStore]) -> None:
+    first = await pair[0].claim(D, NAME, "n1", NO_NAME)
+    await pair[1].claim(D, NAME, "n1", first.entry)
+    assert (await entry(pair[0])).holds.keys() == {"a", "b"}
+    pair[1].free_later(D, NAME)
+    assert isinstance(await pair[1].claim(D, NAME, "n2", await entry(pair[1])), HeldBy)
+    pair[0].free_later(D, NAME)
+    assert await entry(pair[0]) == NO_NAME
+    assert isinstance(await pair[1].claim(D, NAME, "n2", NO_NAME), Claimed)
+
+
+async def test_no_node_claims_a_name_that_another_one_has_made_something_under(
+    pair: tuple[ClaimStore, ClaimStore],
+) -> None:
+    await make(pair[0], "n1", VOL)
+    held = await entry(pair[1])
+    assert (held.nodes, held.holds) == (["n1"], {})
+    assert isinstance(await pair[1].claim(D, NAME, "n2", held), HeldBy)
+    await delete(pair[1], "n1")
+    assert isinstance(await pair[1].claim(D, NAME, "n2", NO_NAME), Claimed)
+
+
+async def test_a_doubt_is_kept_whoever_else_holds_the_name_and_both_show(pair: tuple[ClaimStore, ClaimStore]) -> None:
+    await pair[0].claim(D, NAME, "n1", NO_NAME)
+    pair[1].hold_later(D, NAME, "n2")
+    assert (await entry(pair[1])).nodes == ["n1", "n2"]
+    await pair[1].close()
+    assert (await entry(pair[0])).nodes == ["n1", "n2"]
+
+
+async def test_a_hold_that_is_made_again_is_not_ended_by_the_end_of_the_one_before(one: ClaimStore) -> None:
+    await one.claim(D, NAME, "n1", NO_NAME)
+    one.free_later(D, NAME)
+    claimed = await one.claim(D, NAME, "n2", NO_NAME)
+    assert (claimed.entry.nodes, (await entry(one)).nodes) == (["n2"], ["n2"])
+
+
+async def test_a_hubs_own_later_writes_are_seen_by_it_at_once(one: ClaimStore) -> None:
+    one.hold_later(D, NAME, "n1")
+    assert (await entry(one)).nodes == ["n1"]
+    one.free_later(D, NAME)
+    assert await entry(one) == NO_NAME
+    one.record_later(D, "n1", VOL, NAME)
+    assert ((await entry(one)).nodes, (await id_entry(one)).made) == (["n1"], ["n1"])
+
+
+async def test_each_entry_names_its_owner_and_an_epoch_that_grows(one: ClaimStore) -> None:
+    held = (await one.claim(D, NAME, "n1", NO_NAME)).entry.holds["a"]
+    await make(one, "n1", VOL)
+    made = (await id_entry(one)).holders["n1"]
+    assert (made.owner, held.epoch < made.epoch) == ("a", True)
+
+
+# -------------------- ids --------------------
+
+
+async def test_two_nodes_that_two_hubs_record_for_one_id_both_show(pair: tuple[ClaimStore, ClaimStore]) -> None:
+    results = await asyncio.gather(
+        pair[0].record(D, "n1", {VOL: Holding("a")}, {VOL: NO_ID}),
+        pair[1].record(D, "n2", {VOL: Holding("b")}, {VOL: NO_ID}),
+    )
+    assert all(isinstance(result, Claimed) for result in results)
+    assert max(len(result.entry[VOL].holders) for result in results) == 2
+    assert (await id_entry(pair[0])).made == ["n1", "n2"]
+
+
+async def test_a_holding_that_has_changed_since_is_not_overwritten(pair: tuple[ClaimStore, ClaimStore]) -> None:
+    await make(pair[0], "n1", VOL)
+    old = {VOL: await id_entry(pair[1])}
+    await delete(pair[0], "n1")
+    result = await pair[1].record(D, "n1", {VOL: Holding(NAME)}, old)
+    assert isinstance(result, HeldBy)
+    assert result.entry[VOL].deleted == (await id_entry(pair[1])).deleted == ["n1"]
+
+
+async def test_things_are_recorded_together_or_not_at_all(pair: tuple[ClaimStore, ClaimStore]) -> None:
+    await make(pair[0], "n1", OTHER)
+    result = await pair[1].record(D, "n1", {VOL: Holding("x"), OTHER: Holding("x")}, {VOL: NO_ID, OTHER: NO_ID})
+    assert isinstance(result, HeldBy)
+    assert await id_entry(pair[0]) == NO_ID
+
+
+async def test_of_many_records_of_two_hubs_none_is_lost(pair: tuple[ClaimStore, ClaimStore]) -> None:
+    async def record(number: int) -> None:
+        store, node = pair[number % 2], f"n{number % 4}"
+        while True:
+            old = await id_entry(store)
+            names = old.holders[node].name if node in old.holders else ""
+            result = await store.record(D, node, {VOL: Holding(f"{names}{number:x}")}, {VOL: old})
+            if isinstance(result, Claimed):
+                return
+
+    await asyncio.gather(*map(record, range(12)))
+    found = (await id_entry(pair[0])).holders
+    assert {node: "".join(sorted(holding.name)) for node, holding in found.items()} == {
+        "n0": "048",
+        "n1": "159",
+        "n2": "26a",
+        "n3": "37b",
+    }
+
+
+async def test_a_success_that_nobody_took_replaces_no_creation_that_is_recorded(one: ClaimStore) -> None:
+    await make(one, "n1", VOL, name="CreateVolume first")
+    one.record_later(D, "n1", VOL, "CreateVolume second")
+    assert (await id_entry(one)).holders["n1"].name == "CreateVolume first"
+
+
+async def test_a_deleted_id_is_remembered_for_an_hour(one: ClaimStore) -> None:
+    await make(one, "n1", VOL, OTHER)
+    await delete(one, "n1", VOL, at=1_000.0)
+    assert (await id_entry(one)).deleted == ["n1"]
+    await delete(one, "n1", OTHER, at=4_601.0)
+    assert ((await id_entry(one)).holders, (await id_entry(one, OTHER)).deleted) == ({}, ["n1"])
+
+
+# -------------------- lists --------------------
+
+
+async def test_a_list_replaces_the_nodes_list_before_and_nothing_that_a_hub_saw(
+    pair: tuple[ClaimStore, ClaimStore],
+) -> None:
+    made, listed, gone, snapshot = VOL, OTHER, Thing(VOLUME, "gone"), Thing(SNAPSHOT, "vol-2")
+    await make(pair[0], "n1", made)
+    await make(pair[0], "n1", gone)
+    await pair[0].listed(D, "n1", VOLUME, [made, listed], began=500.0)
+    await pair[0].listed(D, "n1", SNAPSHOT, [snapshot], began=500.0)
+    await delete(pair[1], "n1", gone, at=1_000.0)
+    assert (await id_entry(pair[1], listed)).listed == ["n1"]
+    await pair[1].listed(D, "n1", VOLUME, [gone], began=900.0)
+    found = (await pair[0].look(D, "", [made, listed, gone, snapshot])).ids
+    assert [found[made].made, found[listed].listed, found[gone].deleted, found[snapshot].listed] == [
+        ["n1"],
+        [],
+        ["n1"],
+        ["n1"],
+    ]
+    await pair[1].listed(D, "n1", VOLUME, [gone], began=1_001.0)
+    assert (await id_entry(pair[0], gone)).has("n1")
+
+
+async def test_it_tells_the_nodes_that_have_things_and_those_that_have_listed(one: ClaimStore) -> None:
+    await make(one, "n1", VOL)
+    await one.listed(D, "n2", VOLUME, [], began=0.0)
+    found = await one.look(D, "", ())
+    assert (set(found.nodes), set(found.lists)) == ({"n1"}, {("n2", VOLUME)})
+    assert (await one.look("other.example", "", ())).nodes == set()
+
+
+# -------------------- everything of a node --------------------
+
+
+@pytest.mark.parametrize("driver", ["", D])
+async def test_what_is_forgotten_is_all_of_a_node_and_nothing_of_another(
+    pair: tuple[ClaimStore, ClaimStore], driver: str
+) -> None:
+    await make(pair[0], "n1", VOL, name="CreateVolume made")
+    await make(pair[0], "n2", VOL, name="CreateVolume kept")
+    await pair[0].claim(D, NAME, "n1", NO_NAME)
+    await pair[0].listed(D, "n1", VOLUME, [OTHER], began=0.0)
+    assert await pair[1].knows("n1", D)
+    assert not await pair[1].knows("n1", "other.example")
+    await pair[1].forget("n1", "other.example")
+    assert await pair[0].knows("n1")
+    await pair[1].forget("n1", driver)
+    assert [await pair[0].knows(node, driver) for node in ("n1", "n2")] == [False, True]
+    assert await entry(pair[0]) == await entry(pair[0], "CreateVolume made") == NO_NAME
+    assert await pair[0].existing() == [(D, VOL, "n2")]
+
+
+async def test_what_exists_is_what_is_made_or_listed_and_not_deleted(one: ClaimStore) -> None:
+    await make(one, "n1", VOL)
+    await one.listed(D, "n2", VOLUME, [OTHER], began=0.0)
+    assert set(await one.existing()) == {(D, VOL, "n1"), (D, OTHER, "n2")}
+    await delete(one, "n1")
+    assert await one.existing() == [(D, OTHER, "n2")]
