@@ -9,7 +9,7 @@ Rules:
 * If a node no longer reports a driver, the hub removes the entry that it wrote, but only after a while: an agent
   without its disk knows its drivers only when they register again
   (docs/csi-contract.md#a-restarting-driver-keeps-its-csinode-entry). Entries of other writers stay.
-* Two nodes with one node id are the business of `cloud.sync.fact_files`, which tells people so (RULE C5).
+* If two nodes have one node id, `cloud.sync.node_ids` tells people so.
 """
 
 import time

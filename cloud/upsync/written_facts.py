@@ -56,7 +56,7 @@ class Sink(Protocol):
 
 
 class Files(Protocol):
-    """Where they are read again (`cloud.sync.fact_files.FactFiles`)."""
+    """Where they are read again (`cloud.sync.fact_table.FactTable`)."""
 
     def of(self, node: str) -> Mapping[Ref, Fact]:
         """A node's facts, without its events."""

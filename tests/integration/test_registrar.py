@@ -26,6 +26,7 @@ from edge.registry.driver_services import find_driver
 from tests.support.answers import methods_of
 from tests.support.plugin import SERVICE, Plugin
 from tests.support.vendor import Vendor
+from tests.support.waiting import until
 from tests.support.wire_vendor import WireVendor
 
 if TYPE_CHECKING:
@@ -35,16 +36,6 @@ if TYPE_CHECKING:
 CREATE = "/csi.v1.Controller/CreateVolume"
 PUBLISH = "/csi.v1.Node/NodePublishVolume"
 LIMIT_S = 20.0
-
-
-async def until(look: Callable[[], object], what: str) -> None:
-    """Wait until something is so."""
-    try:
-        async with asyncio.timeout(LIMIT_S):
-            while not look():  # noqa: ASYNC110  # what is waited for has no event
-                await asyncio.sleep(0.02)
-    except TimeoutError:
-        pytest.fail(f"never: {what}")
 
 
 class Node:

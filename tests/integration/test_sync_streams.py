@@ -24,7 +24,8 @@ from common.sync_messages import Put, Stored, encode
 from edge.metastore import Metastore
 from edge.sync_streams import SyncStreams, observe_stream
 from tests.support.fake_api import FakeApi
-from tests.support.linked import Peer, cut, link_pair, settle, until
+from tests.support.linked import Peer, cut, link_pair
+from tests.support.waiting import settle, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping

@@ -15,9 +15,10 @@ from cloud.kube import RESOURCES, KubeError, connect
 from cloud.sources.cluster.cluster import Cluster
 from common.errors import SettingsError
 from common.objects import Ref
+from tests.support.waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator
     from pathlib import Path
 
     from tests.peers.support.control_plane import ControlPlane
@@ -47,21 +48,11 @@ async def following(kubeconfig: Path) -> AsyncIterator[Cluster]:
             await asyncio.gather(task, return_exceptions=True)
 
 
-async def until(condition: Callable[[], bool], what: str) -> None:
-    """Wait for a condition."""
-    try:
-        async with asyncio.timeout(_LIMIT_S):
-            while not condition():  # noqa: ASYNC110  # a source tells of changes, not of all that is asked for here
-                await asyncio.sleep(0.02)
-    except TimeoutError:
-        pytest.fail(f"never came: {what}")
-
-
 async def test_objects_are_followed_from_the_first_list_on(control_plane: ControlPlane, namespace: str) -> None:
     api, one, two = control_plane.api, Ref("Pod", namespace, "one"), Ref("Pod", namespace, "two")
     await asyncio.to_thread(api.create, pod(namespace, "one"))
     async with following(control_plane.admin_kubeconfig()) as cluster:
-        await until(lambda: cluster.is_ready, "the first lists")
+        await until(lambda: cluster.is_ready, "the first lists", within_s=_LIMIT_S)
         assert cluster.problems() == []
         body = cluster.body(one)
         assert body is not None
@@ -70,12 +61,14 @@ async def test_objects_are_followed_from_the_first_list_on(control_plane: Contro
         assert first is not None
         await asyncio.to_thread(api.create, pod(namespace, "two"))
         await asyncio.to_thread(api.create, pod(namespace, "unscheduled", node=""))
-        await until(lambda: cluster.body(two) is not None, "a new pod")
+        await until(lambda: cluster.body(two) is not None, "a new pod", within_s=_LIMIT_S)
         status = {"status": {"phase": "Failed"}}
         await asyncio.to_thread(api.patch_status, "Pod", "one", status, namespace=namespace)
-        await until(lambda: cluster.stamp(one) not in (None, first), "its new status")
+        await until(lambda: cluster.stamp(one) not in (None, first), "its new status", within_s=_LIMIT_S)
         await asyncio.to_thread(api.delete, "Pod", "two", namespace=namespace)
-        await until(lambda: "deletionTimestamp" in (cluster.body(two) or {}).get("metadata", {}), "its end")
+        await until(
+            lambda: "deletionTimestamp" in (cluster.body(two) or {}).get("metadata", {}), "its end", within_s=_LIMIT_S
+        )
         assert Ref("Pod", namespace, "unscheduled") not in set(cluster.refs("Pod"))
 
 
@@ -93,18 +86,18 @@ async def test_an_object_made_anew_under_its_name_has_its_own_uid(control_plane:
         },
     }
     async with following(control_plane.admin_kubeconfig()) as cluster:
-        await until(lambda: cluster.is_ready, "the first lists")
+        await until(lambda: cluster.is_ready, "the first lists", within_s=_LIMIT_S)
         uids = []
         for _ in range(2):
             made = await asyncio.to_thread(api.create, volume)
-            await until(lambda: cluster.stamp(ref) is not None, "the volume")
+            await until(lambda: cluster.stamp(ref) is not None, "the volume", within_s=_LIMIT_S)
             stamp = cluster.stamp(ref)
             assert stamp is not None
             assert stamp.uid == made["metadata"]["uid"]
             uids.append(stamp.uid)
             await asyncio.to_thread(api.patch, "PersistentVolume", ref.name, {"metadata": {"finalizers": None}})
             await asyncio.to_thread(api.delete, "PersistentVolume", ref.name)
-            await until(lambda: cluster.stamp(ref) is None, "its end")
+            await until(lambda: cluster.stamp(ref) is None, "its end", within_s=_LIMIT_S)
         assert uids[0] != uids[1]
 
 
@@ -115,9 +108,9 @@ async def test_what_happened_while_the_api_server_was_away_is_known_afterwards(
     for ref in (kept, gone):
         await asyncio.to_thread(api.create, pod(namespace, ref.name))
     async with following(control_plane.admin_kubeconfig()) as cluster:
-        await until(lambda: cluster.is_ready and cluster.body(gone) is not None, "the first lists")
+        await until(lambda: cluster.is_ready and cluster.body(gone) is not None, "the first lists", within_s=_LIMIT_S)
         control_plane.api_server.kill()
-        await until(lambda: bool(cluster.problems()), "a word about it")
+        await until(lambda: bool(cluster.problems()), "a word about it", within_s=_LIMIT_S)
         assert cluster.is_ready
         assert cluster.body(kept) is not None
         control_plane.api_server.start()  # in this thread: it dies with the thread that started it
@@ -131,8 +124,12 @@ async def test_what_happened_while_the_api_server_was_away_is_known_afterwards(
         _compact(control_plane)
         new = Ref("Pod", namespace, "new")
         await asyncio.to_thread(api.create, pod(namespace, "new"))
-        await until(lambda: cluster.body(new) is not None and cluster.body(gone) is None, "what happened meanwhile")
-        await until(lambda: cluster.problems() == [], "the end of the trouble")
+        await until(
+            lambda: cluster.body(new) is not None and cluster.body(gone) is None,
+            "what happened meanwhile",
+            within_s=_LIMIT_S,
+        )
+        await until(lambda: cluster.problems() == [], "the end of the trouble", within_s=_LIMIT_S)
         assert cluster.body(kept) is not None
 
 
@@ -166,7 +163,7 @@ async def test_a_user_without_permission_is_told_which_one_is_missing(
     await asyncio.to_thread(control_plane.api.create, account)
     kubeconfig = await asyncio.to_thread(control_plane.service_account_kubeconfig, namespace, "poor")
     async with following(kubeconfig) as cluster:
-        await until(lambda: len(cluster.problems()) == 6, "a word about each kind")
+        await until(lambda: len(cluster.problems()) == 6, "a word about each kind", within_s=_LIMIT_S)
         assert not cluster.is_ready
         assert any("cannot list resource" in it and "persistentvolumeclaims" in it for it in cluster.problems())
 

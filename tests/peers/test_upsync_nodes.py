@@ -15,9 +15,10 @@ from cloud.upsync.heartbeats import Heartbeats
 from cloud.upsync.in_use import InUse
 from cloud.upsync.node_writer import NodeWriter
 from common.objects import Ref
+from tests.support.waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+    from collections.abc import AsyncIterator, Iterator
 
     from tests.peers.support.control_plane import ControlPlane
 
@@ -53,15 +54,6 @@ async def write(writer: NodeWriter | CSINodeWriter, node: str, kind: str, fact: 
         else:
             return
     pytest.fail("it is never written")
-
-
-async def until(look: Callable[[], Awaitable[bool]], what: str) -> None:
-    try:
-        async with asyncio.timeout(_LIMIT_S):
-            while not await look():  # noqa: ASYNC110  # what is looked at is in another process
-                await asyncio.sleep(0.1)
-    except TimeoutError:
-        pytest.fail(f"never came: {what}")
 
 
 @asynccontextmanager
@@ -118,7 +110,7 @@ async def test_a_node_is_made_with_what_it_tells_and_written_only_when_it_change
             (await kube.get(NODES, node))["metadata"]["resourceVersion"] == before["metadata"]["resourceVersion"]
         )
 
-    await until(rests, "a state in which nothing is written")
+    await until(rests, "a state in which nothing is written", within_s=_LIMIT_S)
     await write(writer, node, "Node", node_fact(ids={}))
     found = await kube.get(NODES, node)
     assert "volumesInUse" not in found["status"]
@@ -196,7 +188,7 @@ async def test_how_many_volumes_a_driver_takes_changes_without_the_entry_going(k
     async def all_seen() -> bool:
         return len(seen) >= 3
 
-    await until(all_seen, "three changes")
+    await until(all_seen, "three changes", within_s=_LIMIT_S)
     watching.cancel()
     await asyncio.gather(watching, return_exceptions=True)
     assert seen == [["id"], [], ["id-2"]]
@@ -221,7 +213,7 @@ async def test_a_heart_makes_a_node_ready_and_its_lease_and_csinode_go_with_it(k
             taints = (await kube.get(NODES, node)).get("spec", {}).get("taints") or []
             return await ready_of(kube, node) == "True" and not taints
 
-        await until(is_welcome, "a Node that is ready and has no taint")
+        await until(is_welcome, "a Node that is ready and has no taint", within_s=_LIMIT_S)
         lease = await kube.get(LEASES, node, "kube-node-lease")
         assert lease["spec"]["holderIdentity"] == node
 
@@ -229,12 +221,12 @@ async def test_a_heart_makes_a_node_ready_and_its_lease_and_csinode_go_with_it(k
             now = await kube.get(LEASES, node, "kube-node-lease")
             return bool(now["spec"]["renewTime"] > lease["spec"]["renewTime"])
 
-        await until(is_renewed, "a renewal")
+        await until(is_renewed, "a renewal", within_s=_LIMIT_S)
         assert heartbeats.problems() == []
     uid = (await kube.get(NODES, node))["metadata"]["uid"]
     await kube.delete(NODES, node, uid=uid)
-    await until(lambda: is_missing(kube, LEASES, node, "kube-node-lease"), "the end of the Lease")
-    await until(lambda: is_missing(kube, CSI_NODES, node), "the end of the CSINode")
+    await until(lambda: is_missing(kube, LEASES, node, "kube-node-lease"), "the end of the Lease", within_s=_LIMIT_S)
+    await until(lambda: is_missing(kube, CSI_NODES, node), "the end of the CSINode", within_s=_LIMIT_S)
 
 
 async def test_what_a_pod_uses_is_attached_to_a_node_that_the_hub_made(
@@ -280,7 +272,7 @@ async def test_what_a_pod_uses_is_attached_to_a_node_that_the_hub_made(
         return bool(await asyncio.to_thread(attachments))
 
     try:
-        await until(is_attached, "a VolumeAttachment")
+        await until(is_attached, "a VolumeAttachment", within_s=_LIMIT_S)
     finally:
         for kind, which in (("CSIDriver", name), ("PersistentVolume", namespace)):
             await asyncio.to_thread(api.delete, kind, which)
@@ -296,12 +288,12 @@ async def test_a_node_is_lost_some_time_after_its_end_and_ready_when_it_is_back(
         return await ready_of(kube, node) == status
 
     async with heart_of(kube, node) as heartbeats:
-        await until(lambda: is_("True"), "a node that is ready")
+        await until(lambda: is_("True"), "a node that is ready", within_s=_LIMIT_S)
         await asyncio.sleep(58)  # the controller-manager's grace is 50 s
         assert await is_("True")
         heartbeats.down(node)
         await asyncio.sleep(15)
         assert await is_("True")
-        await until(lambda: is_("Unknown"), "what Kubernetes says of a node that is lost")
+        await until(lambda: is_("Unknown"), "what Kubernetes says of a node that is lost", within_s=_LIMIT_S)
         heartbeats.up(node)
-        await until(lambda: is_("True"), "a node that is back")
+        await until(lambda: is_("True"), "a node that is back", within_s=_LIMIT_S)

@@ -111,15 +111,3 @@ def cut(*links: Link) -> None:
     for link in links:
         assert isinstance(link.writer, _Wire)
         link.writer.cut()
-
-
-async def settle() -> None:
-    """Let everything happen that needs no time to pass."""
-    for _ in range(50):
-        await asyncio.sleep(0)
-
-
-async def until(true: Callable[[], object]) -> None:
-    """Let the loop and its threads go on until something is true; the test's time limit ends it."""
-    while not true():  # noqa: ASYNC110  # what a test looks at has no event
-        await asyncio.sleep(0)

@@ -26,6 +26,7 @@ from edge.manager.states import Device, Publication, Row
 from edge.volume_errors import NotReady
 from edge.volume_manager import VolumeManager
 from edge.volumes import PodVolume, Volume, VolumeKey, attachment_name
+from tests.support.waiting import settle
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -398,12 +399,6 @@ class World:
         """Return the steps since the last call."""
         calls, self.plugin.calls = self.plugin.calls, []
         return calls
-
-
-async def settle() -> None:
-    """Let everything happen that needs no time."""
-    for _ in range(60):
-        await asyncio.sleep(0)
 
 
 def pod(

@@ -1,7 +1,9 @@
-"""Waits for an effect of another process, by looking again and again."""
+"""Waits for conditions, by looking again and again: `wait_for` in functions, `until` and `settle` in coroutines."""
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import time
 from typing import TYPE_CHECKING, TypeVar
 
@@ -11,6 +13,12 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _INTERVAL_S = 0.05
+
+_TURNS_AT_ONCE = 100
+"""The turns of the loop that `until` takes before it sleeps: enough for conditions without threads and processes."""
+
+_MOST_TURNS = 5_000
+"""The turns after which `settle` gives up: some task never rests."""
 
 
 class NeverCameError(AssertionError):
@@ -43,3 +51,42 @@ def wait_for(
         if time.monotonic() > deadline:
             raise NeverCameError(f"there was no {what} within {timeout_s:g} s\n{instead()}".rstrip())
         time.sleep(_INTERVAL_S)
+
+
+async def until(
+    look: Callable[[], object], what: str = "such state", *, within_s: float = 30.0, instead: Callable[[], object] = str
+) -> None:
+    """Let the loop go on until `look` returns something true, or an awaitable of something true.
+
+    Args:
+        look: called again and again; must not raise for "not yet".
+        what: ends the sentence "there was no … within 30 s".
+        within_s: how long to wait.
+        instead: called once, on failure: a text for the reader of the failure.
+
+    Raises:
+        NeverCameError: `look` was never true.
+    """
+    deadline, turns = time.monotonic() + within_s, 0
+    while True:
+        found = look()
+        if await found if inspect.isawaitable(found) else found:
+            return
+        if time.monotonic() > deadline:
+            raise NeverCameError(f"there was no {what} within {within_s:g} s\n{instead()}".rstrip())
+        turns += 1
+        await asyncio.sleep(0 if turns < _TURNS_AT_ONCE else 0.005)
+
+
+async def settle() -> None:
+    """Let the loop go on until no task can run without time passing, a thread, or another process.
+
+    Raises:
+        NeverCameError: some task never rests.
+    """
+    ready = asyncio.get_running_loop()._ready  # type: ignore[attr-defined]  # asyncio tells it to nobody
+    for _ in range(_MOST_TURNS):
+        await asyncio.sleep(0)
+        if not ready:
+            return
+    raise NeverCameError(f"the loop never came to rest: {ready}")

@@ -13,6 +13,7 @@ from cloud.kube import KubeError, Page, Resource
 from cloud.sources.cluster.cluster import WATCHED, Cluster
 from common.objects import Ref
 from tests.support.fake_api import FakeApi
+from tests.support.waiting import settle, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -26,11 +27,17 @@ def pod(name: str = "web", **more: Any) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def following(api: FakeApi, unready: Callable[[str], None] = lambda _node: None) -> AsyncIterator[Cluster]:
+async def following(
+    api: FakeApi,
+    unready: Callable[[str], None] = lambda _node: None,
+    *,
+    begun: Callable[[Cluster], object] | None = None,
+) -> AsyncIterator[Cluster]:
+    """A cluster that is followed, after it has come to rest, or has `begun` where a failure lets it never rest."""
     cluster = Cluster(api, unready=unready, pause=_no_pause)
     task = asyncio.create_task(cluster.run())
     try:
-        await settle()
+        await (settle() if begun is None else until(lambda: begun(cluster)))
         yield cluster
     finally:
         task.cancel()
@@ -39,11 +46,6 @@ async def following(api: FakeApi, unready: Callable[[str], None] = lambda _node:
 
 async def _no_pause(_seconds: float) -> None:
     await asyncio.sleep(0)
-
-
-async def settle() -> None:
-    for _ in range(100):
-        await asyncio.sleep(0)
 
 
 async def test_it_is_ready_when_every_kind_was_listed() -> None:
@@ -57,7 +59,7 @@ async def test_it_is_ready_when_every_kind_was_listed() -> None:
 async def test_as_long_as_a_kind_was_not_listed_it_is_not_ready_and_says_why() -> None:
     api = FakeApi()
     api.failures["list"] = [KubeError("list", 0, "", "nobody answers")] * 1000
-    async with following(api) as cluster:
+    async with following(api, begun=lambda it: len(it.problems()) == len(WATCHED)) as cluster:
         assert not cluster.is_ready
         assert cluster.problems() == ["Kubernetes: list: nobody answers"] * len(WATCHED)
 
@@ -167,7 +169,7 @@ async def test_a_list_with_something_that_names_no_object_does_not_count_and_end
         monkeypatch.setattr(api, "list", garbled)
         api.failures["watch"] = [KubeError("watch", 410, "Expired", "too old")] * len(WATCHED)
         api.cut()
-        await settle()
+        await until(cluster.problems)
         assert cluster.body(POD) == good
         (problem,) = cluster.problems()
         assert problem.startswith("Kubernetes: read Pod: the API server's answer is not one: ")
@@ -184,8 +186,7 @@ async def test_a_change_of_something_that_names_no_object_is_asked_for_again(cap
         api.put(pod("other"))
         version, what, body = api._events["Pod"][-1]
         api._events["Pod"][-1] = version, what, {**body, "metadata": {"namespace": "default"}}
-        await settle()
-        assert "read Pod: the API server's answer is not one: metadata.name is missing" in caplog.text
+        await until(lambda: "read Pod: the API server's answer is not one: metadata.name is missing" in caplog.text)
         api._events["Pod"][-1] = version, what, body
         await settle()
         assert cluster.body(Ref("Pod", "default", "other")) is not None

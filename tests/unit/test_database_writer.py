@@ -12,7 +12,7 @@ import pytest
 
 from common.database import Schema, open_database
 from common.database_writer import DatabaseWriter, Statement, WriteFailed
-from tests.support.linked import until
+from tests.support.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

@@ -16,6 +16,7 @@ from cloud.kube import RESOURCES, KubeError, Resource
 from cloud.sources.cluster.cluster import Cluster
 from cloud.upsync.heartbeats import Heartbeats
 from tests.support.fake_api import FakeApi
+from tests.support.waiting import settle
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -44,18 +45,14 @@ class Time:
     async def turn(self, seconds: float) -> None:
         """Let time pass, and all happen that does meanwhile."""
         end = self.now + seconds
-        await self.settle()
+        await settle()
         while self._waiting and self._waiting[0][0] <= end:
             due, _, future = heapq.heappop(self._waiting)
             self.now = max(self.now, due)
             if not future.done():
                 future.set_result(None)
-                await self.settle()
+                await settle()
         self.now = end
-
-    async def settle(self) -> None:
-        for _ in range(12):
-            await asyncio.sleep(0)
 
 
 class Server(FakeApi):

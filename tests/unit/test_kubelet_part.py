@@ -23,7 +23,8 @@ from edge.disk import mounts
 from edge.kubelet_part import KubeletPart
 from edge.manager.states import Device
 from edge.volume_errors import NotReady
-from tests.support.volume_world import attachment, persistent_claim, persistent_volume, pod, settle
+from tests.support.volume_world import attachment, persistent_claim, persistent_volume, pod
+from tests.support.waiting import settle
 
 if TYPE_CHECKING:
     from pathlib import Path

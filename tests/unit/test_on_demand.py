@@ -13,6 +13,7 @@ from cloud.sources.cluster.on_demand import OnDemand
 from cloud.sources.cluster.secret_reader import REFRESH_S, SecretReader
 from common.objects import Ref
 from tests.support.fake_api import FakeApi
+from tests.support.waiting import settle
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -57,11 +58,6 @@ async def reading() -> AsyncIterator[World]:
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-
-
-async def settle() -> None:
-    for _ in range(100):
-        await asyncio.sleep(0)
 
 
 async def test_one_in_use_is_read_at_once_and_again_every_minute() -> None:

@@ -17,6 +17,7 @@ from common.errors import OperationConflict, OperationLimit, Overloaded, VendorB
 from common.status import Code, Status
 from edge import operations as module
 from edge.operations import _RULES, Operation, Operations, Result, identify
+from tests.support.waiting import settle
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -114,11 +115,6 @@ async def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock(loop)
     monkeypatch.setattr(loop, "time", clock)
     return clock
-
-
-async def settle() -> None:
-    for _ in range(10):
-        await asyncio.sleep(0)
 
 
 async def begin(operations: Operations, operation: Operation, vendor: Vendor) -> asyncio.Task[Result]:

@@ -12,9 +12,10 @@ from cloud.kube import RESOURCES, KubeError
 from cloud.sources.cluster import reflector
 from cloud.sources.cluster.reflector import Reflector
 from tests.support.fake_api import FakeApi
+from tests.support.waiting import settle, until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import AsyncIterator, Callable, Mapping
 
 NODES = RESOURCES["Node"]
 DOWN = KubeError("list nodes", 0, "", "nobody answers")
@@ -65,21 +66,19 @@ class Waits:
 
 
 @asynccontextmanager
-async def reflected(api: FakeApi) -> AsyncIterator[tuple[Reflector, Copy, Waits]]:
+async def reflected(
+    api: FakeApi, *, begun: Callable[[Copy], object] | None = None
+) -> AsyncIterator[tuple[Reflector, Copy, Waits]]:
+    """A reflector that has come to rest, or has `begun` where a failure lets it never rest."""
     copy, waits = Copy(), Waits()
     made = Reflector(api, NODES, copy, pause=waits)
     task = asyncio.create_task(made.run())
     try:
-        await settle()
+        await (settle() if begun is None else until(lambda: begun(copy)))
         yield made, copy, waits
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-
-
-async def settle() -> None:
-    for _ in range(100):
-        await asyncio.sleep(0)
 
 
 async def test_it_lists_once_and_then_follows_what_happens() -> None:
@@ -136,7 +135,7 @@ async def test_a_token_that_is_too_old_makes_one_list_of_all(monkeypatch: pytest
         return page
 
     monkeypatch.setattr(api, "list", list_and_forget)
-    async with reflected(api) as (_, copy, _waits):
+    async with reflected(api, begun=lambda copy: copy.lists) as (_, copy, _waits):
         assert sorted(copy.has) == ["a", "b"]
         assert api.asked[:3] == ["list nodes 1", "list nodes 1", "list nodes 0"]
 
@@ -286,9 +285,8 @@ async def test_what_nobody_foresaw_is_logged_once_and_tried_again_with_growing_d
     copy, waits = Copy(), Waits()
     copy.add = _fail  # type: ignore[method-assign]  # a bug
     task = asyncio.create_task(Reflector(api, NODES, copy, pause=waits).run())
-    await settle()
+    await until(lambda: waits.seconds and waits.seconds[-1] >= 15.0)
     assert waits.seconds[0] <= 0.5
-    assert waits.seconds[-1] >= 15.0
     assert len([it for it in caplog.records if it.exc_info]) == 1
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)

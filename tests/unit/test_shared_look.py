@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from edge.manager.shared_look import SharedLook
+from tests.support.waiting import settle
 
 
 class Scene:
@@ -28,23 +29,18 @@ class Scene:
 
     async def let(self, number: int, error: Exception | None = None) -> None:
         """Let a look come to its end."""
-        await turn()
+        await settle()
         if error is None:
             self.looks[number].set_result(None)
         else:
             self.looks[number].set_exception(error)
-        await turn()
-
-
-async def turn() -> None:
-    for _ in range(60):
-        await asyncio.sleep(0)
+        await settle()
 
 
 async def test_who_comes_while_somebody_looks_is_served_by_the_next_look_with_all_others() -> None:
     scene = Scene()
     first = scene.ask()
-    await turn()
+    await settle()
     scene.there = "second"
     later = [scene.ask() for _ in range(20)]
 
@@ -68,7 +64,7 @@ async def test_who_comes_when_nobody_looks_gets_a_look_of_their_own() -> None:
 async def test_a_look_that_fails_fails_for_one_and_the_next_looks_again() -> None:
     scene = Scene()
     first = scene.ask()
-    await turn()
+    await settle()
     second, third = scene.ask(), scene.ask()
 
     await scene.let(0)
@@ -83,7 +79,7 @@ async def test_a_look_that_fails_fails_for_one_and_the_next_looks_again() -> Non
 async def test_cancelling_who_looks_leaves_the_others_theirs() -> None:
     scene = Scene()
     first, second = scene.ask(), scene.ask()
-    await turn()
+    await settle()
 
     first.cancel()
     await scene.let(1)

@@ -13,6 +13,7 @@ from common.errors import Overloaded, TunnelClosed
 from common.messages import Kind, Priority
 from common.standing import Standing
 from common.status import Code, Status
+from tests.support.waiting import settle, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -49,11 +50,6 @@ class FakeLink:
 async def use(stream: Any) -> None:
     """Wait for the stream's end."""
     stream.status = await stream.over
-
-
-async def settle() -> None:
-    for _ in range(10):
-        await asyncio.sleep(0)
 
 
 @pytest.fixture(autouse=True)
@@ -110,7 +106,7 @@ async def test_the_same_words_again_and_again_are_logged_once(
 async def test_a_link_that_takes_no_more_streams_is_asked_again(standing: Standing, link: Any) -> None:
     link.refusal = Overloaded("link", 1, "--max-calls")
     standing.up(link)
-    await settle()
+    await until(lambda: len(link.asked) > 1)
     link.refusal = None
     await settle()
     assert len(link.streams) == 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ from cloud.sync import closures as closures_module
 from cloud.sync.closures import Closures
 from common.objects import Ref
 from tests.support.cluster_objects import DRIVER, attachment, claim, driver, entries, node, pod, secret, volume
+from tests.support.waiting import settle
 
 if TYPE_CHECKING:
     from cloud.kinds.tokens import TokenRequest
@@ -215,8 +215,7 @@ async def test_a_change_that_concerns_every_node_is_looked_at_a_few_nodes_in_a_t
     remove(found, shared)
     assert len(heard) == 2
     leaves.pop(next(name for name in nodes if name not in heard))()
-    for _ in range(5):
-        await asyncio.sleep(0)
+    await settle()
     assert set(heard) == set(leaves)
     assert not any(shared in closures.stamps(name) for name in leaves)
 
@@ -442,8 +441,7 @@ async def test_what_nodes_give_back_together_is_heard_of_a_few_nodes_in_a_turn_a
         closures.watch(name, partial(heard.append, name))
     remove(found, *(Ref("Pod", "default", name) for name in nodes))
     assert len(heard) == 2
-    for _ in range(5):
-        await asyncio.sleep(0)
+    await settle()
     assert set(heard) == set(nodes)
     assert not any("Secret" in it for name in nodes for it in held(closures, name))
 
@@ -479,8 +477,7 @@ async def test_a_node_whose_objects_cannot_be_looked_at_keeps_no_other_from_hear
 
     monkeypatch.setattr(found, "release", fail)
     remove(found, *(Ref("Pod", "default", name) for name in nodes))
-    for _ in range(5):
-        await asyncio.sleep(0)
+    await settle()
     assert sorted(heard) == ["n1", "n3"]
     heard.clear()
     put(found, node("n3", zone="a"))

@@ -8,6 +8,7 @@ import logging
 import pytest
 
 from common.tasks import supervised
+from tests.support.waiting import settle
 
 
 async def forever() -> None:
@@ -80,8 +81,7 @@ async def test_a_task_that_ends_by_itself_is_logged_and_ends_nothing_else(caplog
 
     async with supervised() as tasks:
         tasks.start(short(), name="short")
-        for _ in range(5):
-            await asyncio.sleep(0)
+        await settle()
     assert caplog.messages == ["task short ended"]
 
 

@@ -12,7 +12,8 @@ from common.objects import Object, Ref
 from common.status import Code
 from edge.disk.found_volumes import Found, Published, Staged, Unreadable
 from edge.volume_errors import NotReady, Refused, Uncertain
-from tests.support.volume_world import DRIVER, World, persistent_claim, persistent_volume, settle
+from tests.support.volume_world import DRIVER, World, persistent_claim, persistent_volume
+from tests.support.waiting import settle
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -211,8 +212,7 @@ async def test_of_two_block_volumes_of_one_name_only_one_is_asked_for_though_bot
         if row.handle == "h-data":
             world.states.put = put  # type: ignore[method-assign]  # as it was
             world.store.put(persistent_volume("data", csi={"volumeHandle": "h-new"}, volumeMode="Block"))
-            for _ in range(10):
-                await asyncio.sleep(0)
+            await settle()
         await put(row)
 
     world.states.put = rewrite  # type: ignore[method-assign]  # the same signature, and it takes its time
@@ -632,8 +632,7 @@ async def test_when_all_tasks_are_cancelled_at_once_no_other_one_begins(
     await staging.wait()
     (task,) = world.manager._tasks
     task.cancel()
-    for _ in range(5):
-        await asyncio.sleep(0)
+    await settle()
     assert world.manager._tasks == set()
     monkeypatch.undo()
     await world.clock.turn(60.0)

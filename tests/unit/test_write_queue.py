@@ -10,6 +10,7 @@ import pytest
 
 from cloud.kube import KubeError
 from cloud.upsync.write_queue import WriteQueue
+from tests.support.waiting import settle, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -64,11 +65,6 @@ async def world() -> AsyncIterator[World]:
     yield made
     made.gate.set()
     await made.queue.close()
-
-
-async def settle() -> None:
-    for _ in range(50):
-        await asyncio.sleep(0)
 
 
 async def test_what_is_added_is_written_and_then_nothing_is(world: World) -> None:
@@ -141,8 +137,7 @@ async def test_what_is_discarded_is_not_written_and_leaves_its_place_to_others(w
 async def test_what_is_discarded_is_no_problem_any_more(world: World) -> None:
     world.failures = [DOWN] * 1000
     world.put("a", 1)
-    await settle()
-    assert world.queue.problems() != []
+    await until(world.queue.problems)
     world.queue.discard("a")
     world.queue.discard("never added")
     world.failures = []

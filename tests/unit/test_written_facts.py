@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cloud.kube import KubeError
-from cloud.sync.fact_files import FactFiles
+from cloud.sync.fact_table import FactTable
 from cloud.sync.facts import FactSink
 from cloud.upsync.in_use import InUse
 from cloud.upsync.written_facts import WrittenFacts
 from common.objects import Object, Ref, Stamp
 from common.pod_fact import RELEASED
+from tests.support.waiting import settle, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -120,21 +121,26 @@ class World:
         self.hearts, self.in_use = Hearts(), InUse()
         self.writer, self.nodes = Writer(), NodeWriter(self.in_use)
         self.nodes.written, self.nodes.remembered = self.writer.written, self.writer.remembered
+        self.tables: list[FactTable] = []
         self.facts = self.make()
 
+    def table(self) -> FactTable:
+        """What a hub that starts now finds on the disk."""
+        self.tables.append(FactTable(self.directory))
+        return self.tables[-1]
+
     def make(self) -> WrittenFacts:
-        files = FactFiles(self.directory)
+        table = self.table()
         writers = dict.fromkeys((*(ref.kind for ref in BODIES), "Kubelet", "Farewell"), self.writer)
         writers["Node"] = self.nodes
-        return WrittenFacts(FactSink(Closures(), files), files, writers, self.hearts, self.in_use, pause=_soon)
+        return WrittenFacts(FactSink(Closures(), table), table, writers, self.hearts, self.in_use, pause=_soon)
 
     async def tell(self, ref: Ref, version: str = "1") -> None:
         await self.facts.store("n1", Object(ref, Stamp("", version), json.dumps(BODIES[ref]).encode()))
 
     async def settle(self) -> list[tuple[Ref, bool]]:
         """What was written since the last time."""
-        for _ in range(20):
-            await asyncio.sleep(0)
+        await settle()
         written = list(self.writer.written)
         self.writer.written.clear()
         return written
@@ -153,6 +159,8 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
     world = World(tmp_path)
     yield world
     await world.facts.close()
+    for table in world.tables:
+        await table.__aexit__()
 
 
 async def test_a_node_is_acknowledged_when_kubernetes_has_it(world: World) -> None:
@@ -161,7 +169,7 @@ async def test_a_node_is_acknowledged_when_kubernetes_has_it(world: World) -> No
     while not world.facts.problems():  # noqa: ASYNC110  # the disk is another thread's
         await asyncio.sleep(0)
     assert not telling.done()
-    assert NODE in FactFiles(world.directory).of("n1")  # it is kept all the same
+    assert NODE in world.table().of("n1")  # it is kept all the same
     assert NODE not in world.facts.stamps("n1")
     world.down = False
     await telling
@@ -465,21 +473,17 @@ async def test_a_node_that_is_deleted_while_the_hub_writes_it_is_no_problem(
 
 async def test_what_is_still_missing_when_the_hub_looks_again_is_a_problem(world: World) -> None:
     world.nodes.missing = 2
-    problems = []
     await world.facts.forget("n1")
-    for _ in range(20):
-        await asyncio.sleep(0)
-        problems += world.facts.problems()
-    assert set(problems) == {"Kubernetes: patch Node n1: Node n1 not found"}
-    assert world.facts.problems() == []
+    await until(world.facts.problems)
+    assert set(world.facts.problems()) == {"Kubernetes: patch Node n1: Node n1 not found"}
+    await until(lambda: not world.facts.problems())
 
 
 async def test_the_node_of_who_came_back_before_it_was_deleted_stays(world: World) -> None:
     await world.tell(NODE)
     world.down = True
     await world.facts.forget("n1")
-    await world.settle()
-    assert FAREWELL in world.writer.begun
+    await until(lambda: FAREWELL in world.writer.begun)
     world.facts.up("n1")
     world.down = False
     assert FAREWELL not in dict(await world.settle())
@@ -492,8 +496,7 @@ async def test_a_node_that_no_kubelet_serves_any_more_keeps_the_marks_that_were_
     await world.tell(NODE)
     world.down = True
     world.facts.observed("n1")
-    await world.settle()
-    assert KUBELET in world.writer.begun
+    await until(lambda: KUBELET in world.writer.begun)
     world.facts.up("n1")
     world.down = False
     assert KUBELET not in dict(await world.settle())

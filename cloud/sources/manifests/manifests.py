@@ -22,6 +22,7 @@ from typing import Protocol
 from watchfiles import awatch
 
 from cloud.sources.manifests.binding import Binder, Told
+from cloud.sources.manifests.claim_sizes import ClaimSizes
 from cloud.sources.manifests.good_manifests import GoodManifests
 from cloud.sources.manifests.manifest_files import ManifestFiles, Now
 from cloud.sources.source import Item, Objects
@@ -46,19 +47,13 @@ _DEBOUNCE_MS, _STEP_MS = 100, 20
 
 
 class Facts(Protocol):
-    """What is asked of `fact_files.FactFiles`."""
+    """Gives the facts that change other objects (`cloud.sync.fact_table.FactTable`)."""
 
     def told(self) -> Told:
-        """What the nodes tell."""
+        """All of them. It is the same object until one changes."""
 
     def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:
-        """Be told when it changes."""
-
-    def sizes(self) -> dict[str, str]:
-        """The sizes that claims had."""
-
-    def keep_sizes(self, sizes: Mapping[str, str]) -> None:
-        """Keep them."""
+        """Call `changed` whenever one changes. Returns a function that ends this."""
 
 
 class Manifests(Objects):
@@ -69,6 +64,7 @@ class Manifests(Objects):
         directory: Path,
         *,
         facts: Facts | None = None,
+        sizes: ClaimSizes | None = None,
         kept: GoodManifests | None = None,
         rescan_s: float = RESCAN_S,
     ) -> None:
@@ -77,6 +73,7 @@ class Manifests(Objects):
         Args:
             directory: the directory, which need not exist yet.
             facts: the nodes' reports, which go into the objects.
+            sizes: the sizes that bound claims had.
             kept: the last good content of each file.
             rescan_s: the time between two scans without a reported change.
         """
@@ -84,7 +81,7 @@ class Manifests(Objects):
         self._directory, self._rescan_s = directory, rescan_s
         self._facts = facts
         self._files = ManifestFiles(directory, kept=kept)
-        self._loader = _Loader(self._files, facts)
+        self._loader = _Loader(self._files, sizes)
         self._problems: Mapping[str, str] = {}
         self._wake = asyncio.Event()
 
@@ -170,10 +167,10 @@ class _Loaded:
 class _Loader:
     """The thread's work and its memory. One scan runs at a time."""
 
-    def __init__(self, files: ManifestFiles, facts: Facts | None) -> None:
-        self._files, self._facts = files, facts
+    def __init__(self, files: ManifestFiles, sizes: ClaimSizes | None) -> None:
+        self._files, self._store = files, sizes
         self._binder = Binder()
-        self._sizes: Mapping[str, str] | None = None
+        self._sizes: Mapping[str, str] = sizes.sizes if sizes is not None else {}
         self._seen: tuple[int, Told] | None = None
         self._items: Mapping[Ref, Item] = {}
         self._inner: Mapping[str, str] = {}
@@ -186,10 +183,10 @@ class _Loader:
         items = self._items
         if self._seen is None or self._seen[0] != self._files.revision or self._seen[1] is not told:
             entries, self._inner = self._files.objects()
-            bound = self._binder.bind(entries, told, self._known_sizes())
+            bound = self._binder.bind(entries, told, self._sizes)
             self._inner = {**self._inner, **bound.problems}
             # A claim that is missing now may be in a file that is not read yet.
-            sizes = bound.sizes if self._files.was_complete else {**self._known_sizes(), **bound.sizes}
+            sizes = bound.sizes if self._files.was_complete else {**self._sizes, **bound.sizes}
             self._kept = self._kept and sizes == self._sizes
             self._sizes = sizes
             self._seen, items = (self._files.revision, told), bound.items
@@ -197,17 +194,12 @@ class _Loader:
         changes, self._items = _changes(self._items, items), items
         return _Loaded(changes, problems, self._files.was_complete)
 
-    def _known_sizes(self) -> Mapping[str, str]:
-        if self._sizes is None:
-            self._sizes = self._facts.sizes() if self._facts is not None else {}
-        return self._sizes
-
     def _keep_sizes(self) -> dict[str, str]:
         """Write the sizes if they are not written yet. A problem if that fails; it is tried again at the next look."""
-        if self._kept or self._facts is None or self._sizes is None or not self._files.was_complete:
+        if self._kept or self._store is None or not self._files.was_complete:
             return {}
         try:
-            self._facts.keep_sizes(self._sizes)
+            self._store.keep(self._sizes)
         except OSError as error:
             return {"sizes": f"the sizes of claims cannot be written, and a restart forgets them: {error.strerror}"}
         self._kept = True

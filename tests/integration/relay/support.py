@@ -41,13 +41,6 @@ SETTINGS = wire(4, 0, 0)
 SETTINGS_ACK = wire(4, 1, 0)
 
 
-async def until(condition: Callable[[], object]) -> None:
-    """Let everything else run until a condition holds."""
-    async with asyncio.timeout(20):
-        while not condition():  # noqa: ASYNC110 - what is waited for sets no event
-            await asyncio.sleep(0)
-
-
 # grpcio's peers -----------------------------------------------------------------------------------------------------
 
 Behaviour = Callable[[bytes, grpc.ServicerContext], Any]

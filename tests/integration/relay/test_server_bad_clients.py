@@ -20,9 +20,9 @@ from tests.integration.relay.support import (
     raw_sidecar_at,
     serving,
     sidecar_at,
-    until,
     wire,
 )
+from tests.support.waiting import until
 
 REQUEST = (
     (":method", "POST"),

@@ -1,24 +1,16 @@
 """Faults of a running driver, and how calls wait for each other."""
 
-import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from tests.integration.testdriver.support import MIB, Running, mount, refused, size
+from tests.support.waiting import wait_for
 
 
 def wanted(name: str) -> dict[str, Any]:
     return {"name": name, "volume_capabilities": [mount()], "capacity_range": size(MIB)}
-
-
-def until(happened: Callable[[], bool]) -> None:
-    """Wait for something that another process does."""
-    deadline = time.monotonic() + 30
-    while not happened():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_an_injected_error_is_the_answer_and_nothing_is_done(start: Callable[..., Running]) -> None:
@@ -43,7 +35,7 @@ def test_the_fault_file_switches_a_fault_on_and_off_without_a_restart(driver: Ru
 def test_slow_work_goes_on_when_the_caller_is_gone_and_its_retry_gets_the_one_volume(driver: Running) -> None:
     driver.set_faults("CreateVolume=delay:2s")
     left = driver.begin("CreateVolume", **wanted("a"))
-    until(lambda: bool(driver.calls("CreateVolume")))
+    wait_for(lambda: bool(driver.calls("CreateVolume")), what="such calls")
     left.cancel()
     driver.set_faults()
 
@@ -56,14 +48,16 @@ def test_slow_work_goes_on_when_the_caller_is_gone_and_its_retry_gets_the_one_vo
 def test_a_call_that_hangs_ends_with_its_caller_and_leaves_its_name_free(driver: Running) -> None:
     driver.set_faults("CreateVolume=hang")
     hanging = driver.begin("CreateVolume", **wanted("a"))
-    until(lambda: bool(driver.calls("CreateVolume")))
+    wait_for(lambda: bool(driver.calls("CreateVolume")), what="such calls")
     driver.set_faults()
 
     driver.create("a")
 
     assert not hanging.done()
     hanging.cancel()
-    until(lambda: sorted(call.code for call in driver.calls("CreateVolume")) == ["CANCELLED", "OK"])
+    wait_for(
+        lambda: sorted(call.code for call in driver.calls("CreateVolume")) == ["CANCELLED", "OK"], what="such calls"
+    )
 
 
 def test_a_driver_that_forgets_names_makes_a_volume_for_each_call(start: Callable[..., Running]) -> None:
@@ -77,7 +71,7 @@ def test_a_driver_that_forgets_names_makes_a_volume_for_each_call(start: Callabl
 def test_300_calls_wait_together_while_identity_answers(start: Callable[..., Running]) -> None:
     driver = start("--fault=CreateVolume=delay:10s")
     calls = [driver.begin("CreateVolume", **wanted(f"v{number}")) for number in range(300)]
-    until(lambda: len(driver.calls("CreateVolume")) == 300)
+    wait_for(lambda: len(driver.calls("CreateVolume")) == 300, what="such calls")
 
     driver.call("Probe")
     driver.call("GetPluginInfo")

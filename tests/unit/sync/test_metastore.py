@@ -20,7 +20,7 @@ from common.sync_messages import Change, InStep, drop, put
 from edge.metastore import SCHEMA, Metastore
 from edge.stores.fact_store import MOST_EVENTS
 from edge.stores.sealing import load_sealer
-from tests.support.linked import until
+from tests.support.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -4,6 +4,7 @@ import asyncio
 
 from common.csi import csi_pb2 as pb
 from tests.support.testdriver.keys import Keys
+from tests.support.waiting import settle
 
 
 async def hold(keys: Keys, method: str, request: object, story: list[str], mark: str, end: asyncio.Event) -> None:
@@ -12,26 +13,20 @@ async def hold(keys: Keys, method: str, request: object, story: list[str], mark:
         await end.wait()
 
 
-async def until_idle() -> None:
-    """Let every task run as far as it can."""
-    for _ in range(10):
-        await asyncio.sleep(0)
-
-
 async def test_a_second_call_with_the_key_waits_for_the_first_and_another_key_does_not() -> None:
     keys, end, never = Keys(), asyncio.Event(), asyncio.Event()
     story: list[str] = []
     async with asyncio.TaskGroup() as group:
         first = group.create_task(hold(keys, "CreateVolume", pb.CreateVolumeRequest(name="a"), story, "a1", end))
-        await until_idle()
+        await settle()
         group.create_task(hold(keys, "CreateVolume", pb.CreateVolumeRequest(name="a"), story, "a2", end))
         other = group.create_task(hold(keys, "CreateVolume", pb.CreateVolumeRequest(name="b"), story, "b", never))
-        await until_idle()
+        await settle()
         assert story == ["a1", "b"]
 
         end.set()
         await first
-        await until_idle()
+        await settle()
         assert story == ["a1", "b", "a2"]
         other.cancel()
 
@@ -41,9 +36,9 @@ async def test_different_methods_on_one_volume_share_its_key() -> None:
     story: list[str] = []
     async with asyncio.TaskGroup() as group:
         group.create_task(hold(keys, "NodeStageVolume", pb.NodeStageVolumeRequest(volume_id="v"), story, "stage", end))
-        await until_idle()
+        await settle()
         group.create_task(hold(keys, "DeleteVolume", pb.DeleteVolumeRequest(volume_id="v"), story, "delete", end))
-        await until_idle()
+        await settle()
         assert story == ["stage"]
         end.set()
 
@@ -56,10 +51,10 @@ async def test_a_cancelled_wait_passes_the_turn_on() -> None:
     request = pb.DeleteVolumeRequest(volume_id="v")
     async with asyncio.TaskGroup() as group:
         group.create_task(hold(keys, "DeleteVolume", request, story, "first", end))
-        await until_idle()
+        await settle()
         waiting = group.create_task(hold(keys, "DeleteVolume", request, story, "cancelled", end))
         group.create_task(hold(keys, "DeleteVolume", request, story, "last", end))
-        await until_idle()
+        await settle()
         waiting.cancel()
         end.set()
 
@@ -73,7 +68,7 @@ async def test_reads_wait_for_nobody() -> None:
         asyncio.create_task(hold(keys, "ListVolumes", pb.ListVolumesRequest(), story, str(number), never))
         for number in range(3)
     ]
-    await until_idle()
+    await settle()
 
     assert story == ["0", "1", "2"]
     for read in reads:
