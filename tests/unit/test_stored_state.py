@@ -13,6 +13,7 @@ import pytest
 import cloud
 import cloud.placement.sqlite_rows
 import cloud.store
+import cloud.sync.fact_table
 import edge
 import edge.manager.states
 import edge.metastore
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 SCHEMAS = {
     "edge.db": edge.metastore.SCHEMA,
+    "facts.db": cloud.sync.fact_table.SCHEMA,
     "hub.db": cloud.store.SCHEMA,
     "placement.db": cloud.placement.sqlite_rows.SCHEMA,
     "volumes.db": edge.manager.states.SCHEMA,

@@ -7,6 +7,6 @@ Read in this order, each building on the ones before:
 * `good_manifests`: the last good content of each file, on disk.
 * `manifest_files`: the files of the directory.
 * `claim_sizes`: the sizes of bound claims, on disk.
-* `binding`: fills in what Kubernetes' controllers would: binds claims to volumes, makes UIDs.
+* `binding`: does the work of Kubernetes' controllers: binds claims to volumes, makes UIDs.
 * `manifests`: watches the directory and puts all this together.
 """
