@@ -21,6 +21,7 @@ from typing import NoReturn
 from cloud.driver_settings import DriverSettings
 from cloud.identity_cache import CACHED_METHODS, IdentityCache
 from common.accounting import Account, Accounted
+from common.backoff import Backoff
 from common.csi.csi_pb2 import ProbeResponse
 from common.csi.methods import is_controller_side
 from common.errors import (
@@ -41,7 +42,7 @@ from common.metrics import Metrics
 from common.relay.errors import PeerGone, ServerClosing
 from common.relay.server import ServerCall, serve
 from common.reports import PROBE, decode_reports
-from common.standing import Standing
+from common.standing import REOPEN, Standing
 from common.status import Code, Origin, Status
 from common.tasks import supervised
 from common.uplink import Uplink
@@ -58,14 +59,16 @@ class ProxyDriver:
 
     origin = Origin.PROXY
 
-    def __init__(self, settings: DriverSettings, cache: IdentityCache, metrics: Metrics) -> None:
-        """A proxy driver without sockets: see `run`."""
+    def __init__(
+        self, settings: DriverSettings, cache: IdentityCache, metrics: Metrics, *, reopen: Backoff = REOPEN
+    ) -> None:
+        """A proxy driver without sockets: see `run`. `reopen` has the waits between two watches of the hub."""
         self._driver = settings.drivername
         self._node = settings.nodeid or ""
         self._limit = settings.max_message_bytes
         self._cache = cache
         self._metrics = metrics
-        self._watch = Standing(Kind.WATCH, self._listen, subject=self._driver, node=self._node)
+        self._watch = Standing(Kind.WATCH, self._listen, subject=self._driver, node=self._node, reopen=reopen)
         self.uplink: Uplink | None = None
 
     # ---- the sidecars' side ------------------------------------------------------------------------------------------

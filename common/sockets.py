@@ -13,7 +13,7 @@ from pathlib import Path
 
 from common.parsers import LONGEST_SOCKET_PATH_BYTES
 
-_LOCK_WAIT_S = 2.0
+LOCK_WAIT_S = 2.0
 """How long to wait for another process that is about to listen in the same directory."""
 
 
@@ -57,7 +57,13 @@ class UnixListener(socket.socket):
 
 
 def listen_unix(
-    path: Path, *, mode: int, gid: int | None = None, backlog: int = 1024, make_directory: bool = False
+    path: Path,
+    *,
+    mode: int,
+    gid: int | None = None,
+    backlog: int = 1024,
+    make_directory: bool = False,
+    lock_wait_s: float = LOCK_WAIT_S,
 ) -> UnixListener:
     """Listen on a UNIX socket. It replaces the file of a process that has died.
 
@@ -67,6 +73,7 @@ def listen_unix(
         gid: the file's group; the process's own if None.
         backlog: connections that may wait to be accepted.
         make_directory: make the directory, with access for this process's user only, if its parent exists.
+        lock_wait_s: the time in seconds to wait for another process that starts to listen in the same directory.
 
     Raises:
         ValueError: the path is too long.
@@ -82,7 +89,7 @@ def listen_unix(
         )
     listener = UnixListener(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        with _directory_locked(path.parent):
+        with _directory_locked(path.parent, lock_wait_s):
             _remove_stale(path)
             listener.bind_private(path, mode=mode, gid=gid)
             listener.listen(backlog)
@@ -105,18 +112,18 @@ def _make_directory(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def _directory_locked(directory: Path) -> Iterator[None]:
+def _directory_locked(directory: Path, wait_s: float) -> Iterator[None]:
     """Lock the directory: two processes that start at once must not each remove the other's new socket as stale."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        _lock(descriptor, directory)
+        _lock(descriptor, directory, wait_s)
         yield
     finally:
         os.close(descriptor)  # and with it the lock
 
 
-def _lock(descriptor: int, directory: Path) -> None:
-    give_up_s = time.monotonic() + _LOCK_WAIT_S
+def _lock(descriptor: int, directory: Path, wait_s: float) -> None:
+    give_up_s = time.monotonic() + wait_s
     while True:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

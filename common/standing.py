@@ -32,6 +32,7 @@ class Standing:
         subject: str = "",
         node: str = "",
         priority: Priority = Priority.CONTROL,
+        reopen: Backoff = REOPEN,
     ) -> None:
         """A stream that is not open yet.
 
@@ -41,12 +42,14 @@ class Standing:
             subject: the `subject` in the stream's open.
             node: the `node` in the stream's open.
             priority: the stream's share of a busy link.
+            reopen: the waits between an end and the next opening.
         """
         self._kind = kind
         self._use = use
         self._subject = subject
         self._node = node
         self._priority = priority
+        self._reopen = reopen
         self._task: asyncio.Task[None] | None = None
 
     def up(self, link: Link) -> None:
@@ -76,10 +79,10 @@ class Standing:
             if why != last:
                 last = why
                 log.warning("the %s stream has ended, and is opened again: %s", self._kind.name, why)
-            if asyncio.get_running_loop().time() - began > REOPEN.most_s:  # the stream worked
+            if asyncio.get_running_loop().time() - began > self._reopen.most_s:  # the stream worked
                 ends = 0
             ends += 1
-            await asyncio.sleep(REOPEN.wait_s(ends))
+            await asyncio.sleep(self._reopen.wait_s(ends))
 
     async def _open_and_use(self, link: Link) -> str:
         """Use one stream until its end. Returns the reason of its end."""

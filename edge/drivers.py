@@ -64,7 +64,15 @@ PARSE_OFF_LOOP_BYTES = 262_144
 class Driver:
     """The driver at one socket. `watch()` it as a task; `report` has its last answers."""
 
-    def __init__(self, socket: Path, node: str, *, max_message_bytes: int, changed: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        socket: Path,
+        node: str,
+        *,
+        max_message_bytes: int,
+        changed: Callable[[], None],
+        channel: Channel | None = None,
+    ) -> None:
         """Begin without any answer.
 
         Args:
@@ -72,6 +80,7 @@ class Driver:
             node: this node's name.
             max_message_bytes: the largest accepted answer.
             changed: called when `report` has changed, and after the first try to ask the driver.
+            channel: the connection to the socket; a new one if None.
         """
         self.socket = socket
         self.node = node
@@ -89,7 +98,7 @@ class Driver:
         self.ask_every_s = ASK_AGAIN_S
         """The interval in seconds at which it is asked again while it runs."""
         self._changed = changed
-        self._channel = Channel(socket, max_message_bytes=max_message_bytes, who=_name)
+        self._channel = channel or Channel(socket, max_message_bytes=max_message_bytes, who=_name)
 
     @property
     def name(self) -> str:

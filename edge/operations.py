@@ -32,10 +32,10 @@ from common.status import Status
 
 log = logging.getLogger("csi_bridge.edge.operations")
 
-_MOST_KEPT = 1_000
+MOST_KEPT = 1_000
 """Successes kept for a retry: four losses of the link by a provisioner at full speed (265 calls)."""
 
-_MOST_KEPT_BYTES = 16 * 1_048_576
+MOST_KEPT_BYTES = 16 * 1_048_576
 """The same limit in bytes: a CreateVolume answer has 200 bytes, but a driver may send 4 MiB."""
 
 _KEPT_S = 900.0
@@ -154,11 +154,15 @@ class Operations:
         limit_s: the longest time of one operation.
         node: this node's name, for messages.
         most: the most operations that may run at once.
+        most_kept: the most successes that are kept for a retry.
+        most_kept_bytes: the same limit in bytes.
     """
 
     limit_s: float
     node: str
     most: int = 1_024
+    most_kept: int = MOST_KEPT
+    most_kept_bytes: int = MOST_KEPT_BYTES
     _running: dict[tuple[str, ...], _Running] = field(default_factory=dict)
     _kept: OrderedDict[tuple[str, ...], _Kept] = field(default_factory=OrderedDict)
     _kept_bytes: int = 0
@@ -261,7 +265,7 @@ class Operations:
 
     def _is_too_much(self, now: float) -> bool:
         oldest = next(iter(self._kept.values()))
-        return len(self._kept) > _MOST_KEPT or self._kept_bytes > _MOST_KEPT_BYTES or oldest.until < now
+        return len(self._kept) > self.most_kept or self._kept_bytes > self.most_kept_bytes or oldest.until < now
 
     def _forget(self, key: tuple[str, ...]) -> None:
         self._kept_bytes -= len(self._kept.pop(key).result.body or b"")

@@ -31,7 +31,7 @@ log = logging.getLogger("csi_bridge.edge.registrar")
 _REGISTRY = "plugins_registry"
 _PLUGINS = "plugins"
 
-_LOOK_S = 5.0
+LOOK_S = 5.0
 """The interval at which an observer searches `plugins`. That is not watched: volumes are mounted below it."""
 
 
@@ -71,6 +71,7 @@ class Registrar:
         *,
         own: bool = True,
         is_relay: Callable[[str], bool] = lambda _endpoint: False,
+        look_s: float = LOOK_S,
     ) -> None:
         """Begin without plugins.
 
@@ -79,12 +80,14 @@ class Registrar:
             registry: gets the registrations.
             own: it registers plugins; False: it observes those of a kubelet.
             is_relay: whether a socket is one that the agent itself serves for drivers.
+            look_s: the interval in seconds at which an observer looks for drivers.
         """
         self.directory = root / _REGISTRY
         self._plugins = root / _PLUGINS
         self._registry = registry
         self._own = own
         self._is_relay = is_relay
+        self._look_s = look_s
         self._served: dict[Path, _Plugin] = {}
         self._tried: dict[Path, float] = {}
         self._others: Mapping[Path, str] = {}
@@ -161,7 +164,7 @@ class Registrar:
             for path in seen - now:
                 self._registry.lost(str(path))
             seen = now
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(self._look_s)
 
 
 class _Plugin:

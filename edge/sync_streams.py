@@ -6,9 +6,10 @@ kubelet opens one other stream instead, which only tells the hub of this mode.
 
 import asyncio
 
+from common.backoff import Backoff
 from common.link import Link, Stream
 from common.messages import Kind, Priority
-from common.standing import Standing
+from common.standing import REOPEN, Standing
 from common.sync_stream import Telling, learn
 from edge.metastore import Metastore
 
@@ -19,11 +20,17 @@ _REFRESH_S = 60.0
 class SyncStreams:
     """Both streams of one agent. `up()` and `down()` follow the link."""
 
-    def __init__(self, metastore: Metastore) -> None:
+    def __init__(self, metastore: Metastore, *, reopen: Backoff = REOPEN) -> None:
+        """Both streams, not open yet.
+
+        Args:
+            metastore: the agent's local copy of its objects, and its facts.
+            reopen: the waits between a stream's end and its next opening.
+        """
         self._metastore = metastore
         self._streams = (
-            Standing(Kind.SYNC, self._learn, priority=Priority.SYNC),
-            Standing(Kind.FACTS, self._tell, priority=Priority.SYNC),
+            Standing(Kind.SYNC, self._learn, priority=Priority.SYNC, reopen=reopen),
+            Standing(Kind.FACTS, self._tell, priority=Priority.SYNC, reopen=reopen),
         )
 
     def up(self, link: Link) -> None:

@@ -108,6 +108,11 @@ class IdEntry:
         """The nodes where a hub saw its deletion within the last hour, sorted."""
         return sorted(node for node, holding in self.holders.items() if holding.gone)
 
+    def replaced(self, node: str, holding: Holding | None) -> "IdEntry":
+        """The entry with another holding of a node (None: none)."""
+        others = {other: held for other, held in self.holders.items() if other != node}
+        return IdEntry({**others, node: holding} if holding is not None else others)
+
     def has(self, node: str) -> bool:
         """Whether a node has it, according to the store."""
         return node in self.holders and not self.holders[node].gone

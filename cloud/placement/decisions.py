@@ -143,6 +143,11 @@ class Send:
     ends: tuple[Thing, ...] = ()
     segment: Segment = Segment.AS_IS
 
+    @property
+    def passes(self) -> bool:
+        """Whether the call passes unchanged, and the claim store learns nothing of it."""
+        return self.keeping is Keeping.NEVER and self.segment is Segment.AS_IS
+
 
 @dataclass(frozen=True, slots=True)
 class AskForLists:

@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import Final
 
 from cloud.placement.attempts import Attempt, OpenName
-from cloud.placement.claim_store import NO_ID, ClaimStore, Hold, Holding, IdEntry, NameEntry, Place, Standing
+from cloud.placement.claim_store import ClaimStore, Hold, Holding, NameEntry, Place, Standing
 from cloud.placement.requests import Thing
 
 Held = dict[Place, object]
@@ -52,8 +52,8 @@ class Pending:
             nodes.add(node)
             if made_as == name:
                 entry = replace(entry, made=entry.made | {node})
-            if thing in ids and not _is_made(ids[thing], node):
-                ids[thing] = IdEntry({**ids[thing].holders, node: Holding(made_as)})
+            if thing in ids and node not in ids[thing].made:
+                ids[thing] = ids[thing].replaced(node, Holding(made_as))
         return replace(standing, name=entry, ids=ids, nodes=nodes)
 
     # ---- names -------------------------------------------------------------------------------------------------------
@@ -146,7 +146,3 @@ class Pending:
 
     def _has(self, place: Place, token: object) -> bool:
         return place in self._held and self._held[place][1] is token
-
-
-def _is_made(entry: IdEntry, node: str) -> bool:
-    return entry is not NO_ID and node in entry.made

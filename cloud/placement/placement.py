@@ -133,6 +133,8 @@ class Placement:
             match decide(ask, self._snapshot(self._fleets.of(call.driver), claims)):
                 case Send() as send:
                     goes_to(send.node)
+                    if send.passes:
+                        return self._nodes.call(send.node, call)
                     if not ask.asked.name:
                         return carry(call, Errand(ask, send, self._books), self._nodes.call)
                     attempt = await self._claim(ask, send, standing)

@@ -152,6 +152,10 @@ class Whereabouts:
     missing: str = ""
 
 
+NOTHING_ASKED: Final = Whereabouts()
+"""Of a request that names nothing, or that the hub does not read."""
+
+
 def changes(method: str) -> bool:
     """Whether a success makes something or ends it."""
     rule = RULES.get(method)
@@ -166,7 +170,7 @@ def read(method: str, request: bytes) -> Whereabouts:
     """
     rule = RULES.get(method)
     if rule is None:
-        return Whereabouts()
+        return NOTHING_ASKED
     message = _parse(METHODS[method].request, request)
     name = next(_values(message, rule.name), "") if rule.name else ""
     needed = ((rule.name,) if rule.name else ()) + (() if rule.optional else tuple(field for _, field in rule.about))

@@ -126,7 +126,8 @@ class SqliteClaims:
                 lambda rows: Writer(rows, self.owner, epoch).record(driver, node, new, expected)
             )
             if isinstance(result, Claimed):
-                Writer(self._book, self.owner, epoch).write(driver, node, new)
+                stamped = {thing: entry.holders.get(node) for thing, entry in result.entry.items()}
+                Writer(self._book, self.owner, epoch).write(driver, node, stamped)
             return result
 
         return await _to_the_end(record()) if new else Claimed({})

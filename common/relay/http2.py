@@ -60,19 +60,20 @@ class Http2:
         peer_header_list_bytes: the largest header list that the peer accepts, None if it set no limit.
     """
 
-    def __init__(self, listener: Listener, *, client: bool) -> None:
+    def __init__(self, listener: Listener, *, client: bool, first_stream_id: int = 1) -> None:
         """One end of a new connection. Call `start` first.
 
         Args:
             listener: gets the received events.
             client: whether this is the client's end.
+            first_stream_id: the id of a client's first stream, odd.
         """
         self.peer_max_streams = MAX_WINDOW_BYTES
         self.peer_header_list_bytes: int | None = None
         self._listener = listener
         self._client = client
         self._streams: dict[int, _Stream] = {}
-        self._next_id = 1
+        self._next_id = first_stream_id
         self._highest_id = 0
         self._decoder = Decoder(HEADER_LIST_BYTES)
         self._peer_window = frames.DEFAULT_WINDOW_BYTES

@@ -17,9 +17,8 @@ from common.errors import DriverAmbiguous, DriverMissing, VendorBroken
 from common.reports import NODE_GET_INFO
 from common.status import Code, Status
 from common.tasks import supervised
-from edge import registrar
 from edge.drivers import ASK_AGAIN_S, Driver
-from edge.registrar import Registrar
+from edge.registrar import LOOK_S, Registrar
 from edge.registry import plugin_client, registration_handler
 from edge.registry.driver_registry import DriverRegistry
 from edge.registry.driver_services import find_driver
@@ -51,7 +50,7 @@ class Node:
         self.registry: DriverRegistry
         self._running: contextlib.AsyncExitStack | None = None
 
-    async def start(self, *named: Path, own: bool = True, grace_s: float = 60.0) -> None:
+    async def start(self, *named: Path, own: bool = True, grace_s: float = 60.0, look_s: float = LOOK_S) -> None:
         self.registry = DriverRegistry(
             self.name,
             state_dir=self.state,
@@ -66,7 +65,7 @@ class Node:
         self._running.push_async_callback(self.registry.close)
         tasks = await self._running.enter_async_context(supervised())
         tasks.start(self.registry.run(), name="registry")
-        tasks.start(Registrar(self.root, self.registry, own=own).run(), name="registrar")
+        tasks.start(Registrar(self.root, self.registry, own=own, look_s=look_s).run(), name="registrar")
         await until(self.sockets.is_dir, "the registry directory")
 
     async def stop(self) -> None:
@@ -984,9 +983,8 @@ async def test_where_both_serve_all_an_observer_waits_for_a_node_plugin_however_
     node: Node, plugins: Path, end: Callable[[Vendor], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody may see what the controller mounts in a container of its own."""
-    monkeypatch.setattr(registrar, "_LOOK_S", 0.1)
     with Vendor(plugins / "a" / "csi.sock") as controller, Vendor(plugins / "b" / "csi.sock") as vendor:
-        await node.start(controller.socket, own=False, grace_s=0.2)
+        await node.start(controller.socket, own=False, grace_s=0.2, look_s=0.1)
         await until(lambda: node.socket_of(PUBLISH) == vendor.socket, "the node plugin")
         end(vendor)
         if end is not kill:

@@ -178,15 +178,12 @@ def test_of_many_that_start_at_once_one_serves(path: Path) -> None:
     listeners[0].close()
 
 
-def test_a_directory_that_somebody_keeps_locked_is_an_error_in_the_end(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sockets, "_LOCK_WAIT_S", 0.05)
+def test_a_directory_that_somebody_keeps_locked_is_an_error_in_the_end(path: Path) -> None:
     holder = os.open(path.parent, os.O_RDONLY)
     try:
         fcntl.flock(holder, fcntl.LOCK_EX)
         with pytest.raises(OSError, match="holds a lock"):
-            listen_unix(path, mode=0o600)
+            listen_unix(path, mode=0o600, lock_wait_s=0.05)
     finally:
         os.close(holder)
 

@@ -651,7 +651,7 @@ async def test_a_hub_that_breaks_the_rules_is_left_until_the_next_try(
 async def test_a_failure_in_here_ends_the_stream_and_not_the_agent(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("common.standing.REOPEN", Backoff(first_s=0.0, most_s=0.0))
+    world.streams = SyncStreams(world.metastore, reopen=Backoff(first_s=0.0, most_s=0.0))
     show = world.metastore.objects._show
     failures = iter([RuntimeError("a bug")])
 

@@ -86,8 +86,13 @@ class World:
     def __init__(self) -> None:
         self.changes = 0
         self.channel = FakeChannel()
-        self.driver = Driver(SOCKET, "n1", max_message_bytes=1 << 20, changed=self._changed)
-        self.driver._channel = self.channel  # type: ignore[assignment]  # what Driver needs of a Channel
+        self.driver = Driver(
+            SOCKET,
+            "n1",
+            max_message_bytes=1 << 20,
+            changed=self._changed,
+            channel=self.channel,  # type: ignore[arg-type]  # what Driver needs of a Channel
+        )
 
     async def ask(self) -> None:
         await self.driver._ask()

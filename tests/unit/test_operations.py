@@ -527,20 +527,15 @@ async def test_a_success_that_is_kept_anew_is_the_newest(operations: Operations,
     assert [str(kept.operation) for kept in operations._kept.values()] == ["CreateVolume b", "CreateVolume a"]
 
 
-async def test_beyond_the_limit_the_oldest_success_goes(
-    operations: Operations, vendor: Vendor, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "_MOST_KEPT", 3)
+async def test_beyond_the_limit_the_oldest_success_goes(vendor: Vendor) -> None:
+    operations = Operations(600.0, "n1", most_kept=3)
     for number in range(4):
         await finish(operations, create(f"pvc-{number}"), vendor, made(f"v{number}"))
     assert [await is_kept(operations, create(f"pvc-{number}")) for number in (3, 2, 1, 0)] == [True, True, True, False]
 
 
-async def test_beyond_the_limit_of_bytes_the_oldest_success_goes(
-    operations: Operations, vendor: Vendor, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    size = len(made("v0").body or b"")
-    monkeypatch.setattr(module, "_MOST_KEPT_BYTES", 3 * size)
+async def test_beyond_the_limit_of_bytes_the_oldest_success_goes(vendor: Vendor) -> None:
+    operations = Operations(600.0, "n1", most_kept_bytes=3 * len(made("v0").body or b""))
     for number in range(4):
         await finish(operations, create(f"pvc-{number}"), vendor, made(f"v{number}"))
     assert [await is_kept(operations, create(f"pvc-{number}")) for number in (3, 2, 1, 0)] == [True, True, True, False]
@@ -549,10 +544,8 @@ async def test_beyond_the_limit_of_bytes_the_oldest_success_goes(
     assert await is_kept(operations, create("pvc-1"))
 
 
-async def test_a_success_larger_than_all_that_is_kept_is_not_kept(
-    operations: Operations, vendor: Vendor, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "_MOST_KEPT_BYTES", 1)
+async def test_a_success_larger_than_all_that_is_kept_is_not_kept(vendor: Vendor) -> None:
+    operations = Operations(600.0, "n1", most_kept_bytes=1)
     await finish(operations, create(), vendor, made())
     assert not await is_kept(operations, create())
     assert operations._kept_bytes == 0

@@ -54,10 +54,10 @@ class Sidecar:
 class World:
     """A proxy driver and its link to a hub."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, reopen_s: float = 0.0) -> None:
         settings = DRIVER_OPTIONS.read({"drivername": DRIVER, "state_dir": str(directory)})
         self.cache = IdentityCache(directory, DRIVER)
-        self.proxy = ProxyDriver(settings, self.cache, Metrics())
+        self.proxy = ProxyDriver(settings, self.cache, Metrics(), reopen=Backoff(first_s=reopen_s, most_s=reopen_s))
         self.uplink = Uplink(settings.hub_endpoint, lambda: HELLO, self.proxy, limits=Limits())
         self.proxy.uplink = self.uplink
         self.links: list[Link] = []
@@ -81,8 +81,7 @@ class World:
 
 
 @pytest.fixture
-async def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
-    monkeypatch.setattr("common.standing.REOPEN", Backoff(first_s=0.0, most_s=0.0))
+async def world(tmp_path: Path) -> AsyncIterator[World]:
     world = World(tmp_path)
     yield world
     cut(*(link for link in world.links if not link.over))
@@ -208,10 +207,8 @@ async def test_an_unreadable_report_ends_no_watch(world: World, caplog: pytest.L
     assert "the hub sent an unreadable report" in caplog.messages[0]
 
 
-async def test_a_watch_ends_with_its_link_and_the_next_link_has_its_own(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("common.standing.REOPEN", Backoff(first_s=3_600.0, most_s=3_600.0))
+async def test_a_watch_ends_with_its_link_and_the_next_link_has_its_own(tmp_path: Path) -> None:
+    world = World(tmp_path, reopen_s=3_600.0)
     waiting, watching = Hub(REFUSED), Hub()
     for hub in (waiting, watching):
         cut(await world.link(hub.serve))

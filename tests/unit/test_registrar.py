@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from edge import registrar
 from edge.registrar import Registrar
 
 if TYPE_CHECKING:
@@ -60,10 +59,9 @@ async def test_an_observer_that_cannot_look_for_drivers_says_so_once_and_keeps_t
         return answer
 
     monkeypatch.setattr("pathlib.Path.glob", glob)
-    monkeypatch.setattr(registrar, "_LOOK_S", 0.0)
     registry = Registry()
     with pytest.raises(EnoughError):
-        await Registrar(tmp_path, registry, own=False)._look_for_drivers()
+        await Registrar(tmp_path, registry, own=False, look_s=0.0)._look_for_drivers()
     assert registry.heard == [f"found {driver}", f"lost {driver}"]
     assert caplog.messages == [
         f"cannot look for drivers in {tmp_path / 'plugins'}: {trouble}; those that were seen stay"
@@ -83,8 +81,8 @@ async def test_an_observer_takes_no_socket_of_the_agents_own_relay_for_a_driver(
         return answer
 
     monkeypatch.setattr("pathlib.Path.glob", glob)
-    monkeypatch.setattr(registrar, "_LOOK_S", 0.0)
     registry = Registry()
+    is_relay = str(relayed).__eq__
     with pytest.raises(EnoughError):
-        await Registrar(tmp_path, registry, own=False, is_relay=lambda path: path == str(relayed))._look_for_drivers()
+        await Registrar(tmp_path, registry, own=False, is_relay=is_relay, look_s=0.0)._look_for_drivers()
     assert registry.heard == [f"found {driver}"]

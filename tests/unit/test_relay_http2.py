@@ -53,9 +53,10 @@ class Notes:
 class Pair:
     """A client and a server, connected by hand."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, first_stream_id: int = 1) -> None:
         self.at_client, self.at_server = Notes(), Notes()
-        self.client, self.server = Http2(self.at_client, client=True), Http2(self.at_server, client=False)
+        self.client = Http2(self.at_client, client=True, first_stream_id=first_stream_id)
+        self.server = Http2(self.at_server, client=False)
         self.client.start()
         self.server.start()
         self.carry()
@@ -119,11 +120,16 @@ def test_a_stream_that_nobody_reads_leaves_the_window_of_another_alone() -> None
 
 def test_the_connections_window_is_given_back_by_itself() -> None:
     pair = Pair()
-    pair.server._unreturned = CONNECTION_WINDOW_BYTES // 2 - 1
-    before = pair.client._send_window
-    pair.client.send_data(pair.opened(), b"x", end=False)
-    pair.carry()
-    assert pair.client._send_window == before - 1 + CONNECTION_WINDOW_BYTES // 2
+    before, left = pair.client._send_window, CONNECTION_WINDOW_BYTES // 2
+    streams = [pair.opened() for _ in range(left // STREAM_WINDOW_BYTES + 1)]
+    while left:
+        assert pair.client._send_window == before - CONNECTION_WINDOW_BYTES // 2 + left
+        stream_id = next(it for it in streams if pair.client.sendable_bytes(it))
+        size = min(pair.client.sendable_bytes(stream_id), left)
+        pair.client.send_data(stream_id, b"x" * size, end=False)
+        pair.carry()
+        left -= size
+    assert pair.client._send_window == before
 
 
 def test_a_smaller_initial_window_makes_windows_negative_and_later_ones_small() -> None:
@@ -206,8 +212,7 @@ def test_the_peers_limits_are_known() -> None:
 
 
 def test_a_client_knows_when_its_stream_ids_run_out() -> None:
-    pair = Pair()
-    pair.client._next_id = frames.MAX_STREAM_ID
+    pair = Pair(first_stream_id=frames.MAX_STREAM_ID)
     assert not pair.client.exhausted
     pair.client.open_stream(BLOCK)
     assert pair.client.exhausted

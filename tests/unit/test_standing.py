@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from common import standing as module
 from common.backoff import Backoff
 from common.errors import Overloaded, TunnelClosed
 from common.messages import Kind, Priority
@@ -52,11 +51,6 @@ async def use(stream: Any) -> None:
     stream.status = await stream.over
 
 
-@pytest.fixture(autouse=True)
-def no_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "REOPEN", Backoff(first_s=0.0, most_s=30.0))
-
-
 @pytest.fixture
 def link() -> Any:
     return FakeLink()
@@ -64,7 +58,8 @@ def link() -> Any:
 
 @pytest.fixture
 async def standing() -> AsyncIterator[Standing]:
-    standing = Standing(Kind.WATCH, use, subject="d.example", node="n1")
+    at_once = Backoff(first_s=0.0, most_s=30.0)
+    standing = Standing(Kind.WATCH, use, subject="d.example", node="n1", reopen=at_once)
     yield standing
     standing.down()
     await settle()

@@ -13,7 +13,7 @@ from common.status import Code
 from edge.disk.found_volumes import Found, Published, Staged, Unreadable
 from edge.volume_errors import NotReady, Refused, Uncertain
 from tests.support.volume_world import DRIVER, World, persistent_claim, persistent_volume
-from tests.support.waiting import settle
+from tests.support.waiting import settle, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -212,7 +212,7 @@ async def test_of_two_block_volumes_of_one_name_only_one_is_asked_for_though_bot
         if row.handle == "h-data":
             world.states.put = put  # type: ignore[method-assign]  # as it was
             world.store.put(persistent_volume("data", csi={"volumeHandle": "h-new"}, volumeMode="Block"))
-            await settle()
+            await until(world.states.rows, "row of the new volume")
         await put(row)
 
     world.states.put = rewrite  # type: ignore[method-assign]  # the same signature, and it takes its time

@@ -10,6 +10,7 @@ from common.relay.frames import PREFACE
 from common.relay.hpack import Decoder
 from common.relay.pump import WRITE_STUCK_BYTES
 from common.relay.server import Server, ServerCall
+from common.relay.server_connection import ServerConnection
 from common.status import Code, Status
 from tests.integration.relay.support import (
     MIB,
@@ -148,30 +149,35 @@ class raw_sidecar_at_server:  # noqa: N801 - it reads as a function
         await self._serving.__aexit__(None, None, None)
 
 
+class Notes(asyncio.Transport):
+    """A transport that notes each write."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.writes: list[bytes] = []
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.writes.append(bytes(data))
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        pass
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def is_closing(self) -> bool:
+        return False
+
+
 async def test_headers_message_and_trailers_leave_in_one_write(path: Path) -> None:
-    async with raw_sidecar_at_server(path) as (peer, server):
-        await peer.frame(4)
-        (connection,) = server.connections
-        assert connection._transport is not None
-        writes: list[bytes] = []
-        write = connection._transport.write
-
-        class Spy:
-            def __getattr__(self, name: str) -> object:
-                return getattr(transport, name)
-
-            def write(self, data: bytes) -> None:
-                writes.append(data)
-                write(data)
-
-        transport = connection._transport
-        connection._transport = Spy()  # type: ignore[assignment]  # it has what is called
-        await peer.send(request(), wire(0, 1, 1, message(b"x")))
-        await peer.frame(0)
-        answers = [data for data in writes if message(b"x") in data]
-        assert len(answers) == 1
-        assert answers[0].endswith(b"grpc-status\x010")
-        connection._transport = transport
+    async with serving(path, echo) as server:
+        connection, transport = ServerConnection(server), Notes()
+        connection.connection_made(transport)
+        connection.data_received(PREFACE + SETTINGS + request() + wire(0, 1, 1, message(b"x")))
+        await until(lambda: message(b"x") in b"".join(transport.writes))
+        (answer,) = [data for data in transport.writes if message(b"x") in data]
+        assert answer.endswith(b"grpc-status\x010")
+        connection.connection_lost(None)
 
 
 async def test_a_slow_reader_slows_the_handler_to_its_own_pace(path: Path) -> None:

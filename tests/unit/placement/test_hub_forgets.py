@@ -17,7 +17,7 @@ from common.status import Code
 from common.transport import Peer as Address
 from common.version import introduce
 from tests.support.linked import Peer, cut, link_pair
-from tests.support.waiting import settle
+from tests.support.waiting import settle, until
 from tests.unit.placement.world import DRIVER, Disk, report
 
 if TYPE_CHECKING:
@@ -60,6 +60,7 @@ async def test_a_node_whose_things_could_not_be_forgotten_can_be_forgotten_again
     await settle()
     placement, disk = hub.placement, Disk(tmp_path)
     placement.claims.record_later(DRIVER, "n1", Thing(VOLUME, "vol-1"), "CreateVolume pvc-1")
+    await until(lambda: disk.has("vol-1"))
     cut(at_hub)
     await settle()
     at_hub, operator = await come(hub, introduce("operator", "", instance="o"), local=True)

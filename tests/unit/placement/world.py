@@ -134,6 +134,11 @@ class Disk:
             yield
             other.execute("ROLLBACK")
 
+    def has(self, thing: str) -> bool:
+        """Whether a thing of this id is on the disk."""
+        with contextlib.closing(sqlite3.connect(self._path)) as other:
+            return other.execute("SELECT id FROM things WHERE id = ?", (thing,)).fetchone() is not None
+
     def _change(self, sql: str) -> None:
         with contextlib.closing(sqlite3.connect(self._path, isolation_level=None)) as other:
             other.execute("PRAGMA synchronous=OFF")
