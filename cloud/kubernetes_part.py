@@ -9,7 +9,7 @@ from cloud.kube import Body, connect
 from cloud.sources.cluster.cluster import Cluster
 from cloud.sources.source import Source
 from cloud.sync.closures import Closures
-from cloud.sync.fact_files import FactFiles
+from cloud.sync.fact_table import FactTable
 from cloud.sync.facts import FactSink
 from cloud.sync.streams import SyncServer
 from cloud.upsync import farewell, handover
@@ -64,8 +64,11 @@ async def following(
     Raises:
         SettingsError: the kubeconfig or the state directory cannot be used.
     """
-    files = FactFiles(state_dir)
-    async with connect(kubeconfig) as kube, supervised() as tasks:  # stopped first: they ask it
+    async with (
+        FactTable(state_dir) as table,
+        connect(kubeconfig) as kube,
+        supervised() as tasks,  # stopped first: they ask the others
+    ):
         hearts, in_use = Heartbeats(kube), InUse()
         cluster = Cluster(kube, unready=hearts.doubt)
         closures = Closures(cluster)
@@ -78,7 +81,7 @@ async def following(
             handover.KIND: handover.HandOver(kube),
             farewell.KIND: farewell.Farewell(kube),
         }
-        facts = WrittenFacts(FactSink(closures, files), files, writers, hearts, in_use)
+        facts = WrittenFacts(FactSink(closures, table), table, writers, hearts, in_use)
 
         def changed(refs: frozenset[Ref]) -> None:
             for ref in refs:
@@ -88,9 +91,9 @@ async def following(
         tasks.start(cluster.run(), name="cluster")
         facts.begin()
         sync = SyncServer(closures, facts)
-        parts: tuple[Part, ...] = (cluster, files, facts, hearts, sync)
+        parts: tuple[Part, ...] = (cluster, table, facts, hearts, sync)
         try:
-            yield KubernetesPart(cluster, sync, parts, lambda placed: report(cluster, files, placed))
+            yield KubernetesPart(cluster, sync, parts, lambda placed: report(cluster, table, placed))
         finally:
             await hearts.close()
             await facts.close()

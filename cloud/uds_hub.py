@@ -31,11 +31,12 @@ from cloud.placement.placement import Placement
 from cloud.placement.requests import VOLUME
 from cloud.placement.sqlite_claims import SqliteClaims
 from cloud.refusals import Refusals
+from cloud.sources.manifests.claim_sizes import ClaimSizes
 from cloud.sources.manifests.good_manifests import GoodManifests
 from cloud.sources.manifests.manifests import Manifests
 from cloud.store import Store
 from cloud.sync.closures import Closures
-from cloud.sync.fact_files import FactFiles
+from cloud.sync.fact_table import FactTable
 from cloud.sync.facts import FactSink
 from cloud.sync.streams import SyncServer
 from common.accounting import Account, Accounted
@@ -530,19 +531,26 @@ async def _synced(settings: HubSettings, hub: Hub, tasks: Tasks) -> AsyncIterato
             hub.placement.affinity = Affinity(part.source)
             yield
         return
-    if settings.manifests is not None:
-        _read_manifests(settings, settings.manifests, hub, tasks)
-    yield
+    if settings.manifests is None:
+        yield
+        return
+    async with FactTable(settings.state_dir) as table:
+        _read_manifests(settings, settings.manifests, hub, table, tasks)
+        yield
 
 
-def _read_manifests(settings: HubSettings, directory: Path, hub: Hub, tasks: Tasks) -> None:
-    files = FactFiles(settings.state_dir)
-    manifests = Manifests(directory, facts=files, kept=GoodManifests(settings.state_dir / "manifests"))
+def _read_manifests(settings: HubSettings, directory: Path, hub: Hub, table: FactTable, tasks: Tasks) -> None:
+    manifests = Manifests(
+        directory,
+        facts=table,
+        sizes=ClaimSizes(settings.state_dir),
+        kept=GoodManifests(settings.state_dir / "manifests"),
+    )
     closures = Closures(manifests)
-    hub.sync = sync = SyncServer(closures, FactSink(closures, files))
+    hub.sync = sync = SyncServer(closures, FactSink(closures, table))
     hub.placement.affinity = Affinity(manifests)
-    hub.problems = lambda: [*manifests.problems(), *files.problems(), *sync.problems()]
-    hub.volumes = lambda placed: volume_report.report(manifests, files, placed)
+    hub.problems = lambda: [*manifests.problems(), *table.problems(), *sync.problems()]
+    hub.volumes = lambda placed: volume_report.report(manifests, table, placed)
     tasks.start(manifests.run(), name="manifests")
 
 

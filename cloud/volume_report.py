@@ -1,14 +1,15 @@
-"""A volume report: where each volume of the edge nodes is, as far as the hub knows from objects and from its nodes.
+"""The volume report: the edge nodes' volumes with their nodes and states, as far as the hub knows.
 
-One entry for each node that has to do with a volume, or one without a node:
+A volume has one entry for each node that uses it, or one entry without a node:
 
-    mounted     a pod on the node has it
-    attached    the node has it attached, and no pod there has it mounted
-    error       attaching, detaching or mounting it fails; `error` says why
-    unknown     a pod on the node wants it, and the node has not told whether it has it mounted
-    waiting     a pod on the node wants it
-    (the phase) nobody uses it: `available`, `bound`, `released`, `failed`, or `known` if the phase is not
-    no PV       the hub placed it, or a node listed it, and there is no PersistentVolume of it (yet, or any more)
+    mounted     A pod on the node has it.
+    attached    It is attached to the node, and mounted in no pod there.
+    error       Attaching, detaching or mounting it fails; `error` has the reason.
+    unknown     A pod on the node wants it, and the node has not told whether it is mounted.
+    waiting     A pod on the node wants it.
+    (a phase)   Unused, with the phase of its PersistentVolume: `available`, `bound`, `released`, `failed`.
+    known       Unused, and its phase is unknown.
+    no PV       The hub placed it, or a node listed it, and it has no PersistentVolume (yet, or any more).
 """
 
 from collections import defaultdict
@@ -27,7 +28,7 @@ from common.topology import NODE_SEGMENT
 Entry = dict[str, object]
 
 Placed = Mapping[tuple[str, str], Sequence[str]]
-"""By a driver's name and a handle: the nodes that have the volume, as the placement knows."""
+"""The nodes that have a volume according to the placement, by the driver's name and the volume's handle."""
 
 _ERROR_CHARS = 1_000
 _POD = "Pod"
@@ -35,21 +36,21 @@ _VOLUME = "PersistentVolume"
 _ATTACHMENT = "VolumeAttachment"
 _NODE = "Node"
 _HOSTNAME = "kubernetes.io/hostname"
-"""A node's name is taken for it where there is no Node to look at."""
+"""A node without a Node object counts as having its name as this label."""
 
 
 class Objects(Protocol):
     """The objects (`cloud.sources.source.Source`)."""
 
     def refs(self, kind: str) -> Iterable[Ref]:
-        """All objects of a kind, in no order."""
+        """All objects of a kind, in any order."""
 
     def body(self, ref: Ref) -> Body | None:
-        """An object; None if there is none."""
+        """The body of an object; None if there is none."""
 
 
 class Facts(Protocol):
-    """What the nodes told (`cloud.sync.fact_files.FactFiles`)."""
+    """The facts that the nodes told (`cloud.sync.fact_table.FactTable`)."""
 
     def of(self, node: str) -> Mapping[Ref, Fact]:
         """A node's facts."""
@@ -57,7 +58,7 @@ class Facts(Protocol):
 
 @dataclass(slots=True)
 class _Use:
-    """What is known of one volume on one node."""
+    """The use of one volume on one node."""
 
     pods: list[str] = field(default_factory=list)
     mounted: bool = False
@@ -67,19 +68,19 @@ class _Use:
 
 
 def report_placed(placed: Placed, *, state: str = "known") -> Iterator[Entry]:
-    """Every volume that the placement knows, where nothing else is known."""
+    """The entries of all volumes that the placement knows, for a hub that knows no objects."""
     for (driver, handle), nodes in sorted(placed.items()):
         volume: Entry = {"volume": handle, "driver": driver, "pv": "", "claim": ""}
         yield from _unused(volume, nodes, state)
 
 
 def report(source: Objects, facts: Facts, placed: Placed) -> Iterator[Entry]:
-    """Every PersistentVolume of a CSI driver, in the order of their names, then the volumes without one.
+    """The entries of all PersistentVolumes of CSI drivers by name, then of volumes without a PersistentVolume.
 
     Args:
-        source: where the objects are.
-        facts: what the nodes told of their pods.
-        placed: where volumes are that nobody uses.
+        source: gives the objects.
+        facts: gives the states of pods' volumes.
+        placed: gives the nodes of volumes that are unused.
     """
     wanted = _wanted(source, facts)
     attached = _attached(source)
@@ -124,7 +125,7 @@ def _state(use: _Use) -> str:
 
 
 def _joined(*uses: Iterable[tuple[str, _Use]]) -> dict[str, _Use]:
-    """What is known of one volume, by node."""
+    """The uses of one volume by node, those of one node joined."""
     found: dict[str, _Use] = {}
     for node, use in (item for some in uses for item in some):
         known = found.setdefault(node, _Use())
@@ -137,7 +138,7 @@ def _joined(*uses: Iterable[tuple[str, _Use]]) -> dict[str, _Use]:
 
 
 def _attached(source: Objects) -> Mapping[str, list[tuple[str, _Use]]]:
-    """By PersistentVolume: what its attachments say."""
+    """The uses of each PersistentVolume that its VolumeAttachments tell."""
     found = defaultdict(list)
     for ref in source.refs(_ATTACHMENT):
         if (body := source.body(ref)) is None or not (volume := volumeattachments.volume_of(body)):
@@ -154,7 +155,7 @@ def _attached(source: Objects) -> Mapping[str, list[tuple[str, _Use]]]:
 
 
 def _wanted(source: Objects, facts: Facts) -> Mapping[tuple[str, str], list[tuple[str, _Use]]]:
-    """By namespace and name of a claim: how each pod that uses it stands."""
+    """The uses of each claim that pods tell, by the claim's namespace and name."""
     found = defaultdict(list)
     for ref in source.refs(_POD):
         if (body := source.body(ref)) is None or (body.get("status") or {}).get("phase") in {"Succeeded", "Failed"}:
@@ -177,7 +178,7 @@ def _wanted(source: Objects, facts: Facts) -> Mapping[tuple[str, str], list[tupl
 
 
 def _claims(pod: Body) -> dict[str, str]:
-    """By name of a pod's volume: the claim."""
+    """The claims of a pod by its names of the volumes."""
     volumes = [it for it in pod["spec"].get("volumes", ()) if "persistentVolumeClaim" in it or "ephemeral" in it]
     return dict(zip((it["name"] for it in volumes), pods.claim_names(pod), strict=True))
 
@@ -208,16 +209,16 @@ def _all(names: Iterable[str], state: VolumeState, reason: str = "") -> Mapping[
 
 
 class _Nodes:
-    """The nodes, by their names and by the labels of their Nodes. One that has no Node may be known by its name."""
+    """Finds nodes by name and by label. A node without a Node object has only its name."""
 
     def __init__(self, source: Objects) -> None:
         bodies = {ref.name: source.body(ref) or {} for ref in source.refs(_NODE)}
         self._labels = {name: body.get("metadata", {}).get("labels") or {} for name, body in bodies.items()}
         self._by_label: dict[str, dict[str, set[str]]] = {}
-        """By key and value, for each key that was asked for."""
+        """The nodes by key and value of a label, for each key that was needed."""
 
     def named_by(self, volume: Body) -> str:
-        """The one node that a volume's affinity allows, where it names nodes."""
+        """The node that a volume's affinity allows; empty if it allows none or several."""
         required = (volume["spec"].get("nodeAffinity") or {}).get("required") or {}
         terms = required.get("nodeSelectorTerms") or ()
         found = {
@@ -226,7 +227,7 @@ class _Nodes:
         return found.pop() if len(found) == 1 else ""
 
     def _candidates(self, term: Mapping[str, Any]) -> Iterable[str]:
-        """The nodes that a term may select."""
+        """Nodes that a term may select."""
         narrowed = [{name for value in values for name in self._with(key, value)} for key, values in choices(term)]
         return min(narrowed, key=len, default=self._labels.keys())
 

@@ -1,7 +1,7 @@
-"""An uplink: the one link to the hub that an agent or a proxy driver keeps dialling, for ever.
+"""An uplink: keeps one link from an agent or a proxy driver to the hub, and dials again whenever it is down.
 
-Redial waits between 1 and 30 s with jitter and starts over after a success, so that ten thousand agents do not meet a
-restarted hub in step.
+Between two dials it waits 1 to 30 s with jitter, so that ten thousand agents do not dial a restarted hub in step. The
+waits begin anew after a success.
 """
 
 import asyncio
@@ -24,10 +24,10 @@ from common.tls import TlsIdentity
 log = logging.getLogger("csi_bridge.uplink")
 
 FIRST_REDIAL_S = 1.0
-"""After a link that was up, the first dial comes within so long: a hub's restart takes about a second."""
+"""When a link ends, the next dial begins within this time: a hub's restart takes about a second."""
 
 LONGEST_REDIAL_S = 30.0
-"""No wait between dials is longer: an edge that comes back is back within half a minute."""
+"""No wait between dials is longer: a node that is online again has its link within half a minute."""
 
 REDIAL = Backoff(
     first_s=2 * FIRST_REDIAL_S,
@@ -38,7 +38,7 @@ REDIAL = Backoff(
 
 
 class Uplink:
-    """Keeps one link to a hub. `run()` it as a task; `link` is the link, or None while there is none."""
+    """Keeps one link to a hub. `run()` is its task; `link` is the link, or None while there is none."""
 
     def __init__(
         self,
@@ -50,22 +50,22 @@ class Uplink:
         tls: TlsIdentity | None = None,
         on_redial: Callable[[], None] = lambda: None,
     ) -> None:
-        """An uplink, not yet dialled.
+        """An uplink that has not dialled yet.
 
         Args:
-            endpoint: where the hub is.
-            hello: who we are, asked at each dial.
-            handler: what to do with the links.
+            endpoint: the hub's address.
+            hello: gives the hello of each dial.
+            handler: serves the links.
             limits: of each session.
             tls: our certificate, for `wss://`.
-            on_redial: called when a dial has failed and will be tried again.
+            on_redial: called after each dial that failed.
         """
         self.endpoint = endpoint
         self.link: Link | None = None
         self.since = time.time()
-        """When the link came up or went down last, in seconds since the epoch."""
+        """The time at which the link last came up or went down, in seconds since the epoch."""
         self.why = "not dialled yet"
-        """Why there is no link."""
+        """The reason why there is no link; empty while there is one."""
         self._hello = hello
         self._handler = handler
         self._limits = limits
@@ -75,7 +75,7 @@ class Uplink:
         self.origin = handler.origin
 
     async def run(self) -> None:
-        """Dial, stay, dial again, until `drain()`. Being cancelled closes the link with a goodbye."""
+        """Keep a link until `drain()`. Cancelling it closes the link with a goodbye."""
         try:
             while not self._draining:
                 link = await self._dial_until_up()
@@ -86,7 +86,7 @@ class Uplink:
                 self.link.goodbye(Reason.STOPPED, "the process stops")
 
     async def drain(self, message: str) -> None:
-        """Let the calls under way finish, then let the link close. No other link is made."""
+        """Wait until the running calls have finished and the link has closed. The uplink dials no more."""
         self._draining = True
         if self.link is not None:
             link = self.link

@@ -1,4 +1,4 @@
-"""CSIDrivers, as the hub tells them to the nodes whose volumes they serve."""
+"""CSIDrivers, which the hub sends to the nodes with volumes of these drivers."""
 
 from typing import Any, Final
 

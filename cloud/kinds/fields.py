@@ -1,6 +1,6 @@
-"""The fields of an object: read by name, checked for their types, with errors that name the field and never its value.
+"""The fields of an object, read by name with a check of their types. Errors name the field, never its value.
 
-A field that is null counts as missing, as it does for Kubernetes.
+As for Kubernetes, a field that is null counts as missing.
 """
 
 import re
@@ -17,10 +17,10 @@ Body = Mapping[str, Any]
 Path = tuple[str | int, ...]
 
 _LARGEST_NUMBER: Final = 2**63 - 1
-"""What Kubernetes and protobuf hold: a larger one would fail where it is used, on the node."""
+"""The largest number of Kubernetes and protobuf: a larger one would fail on the node."""
 
 _SHOWN_CHARS: Final = 60
-"""A key is shown up to here: whoever writes the object chooses it."""
+"""The longest part of a key that an error shows: the writer of the object chooses the key."""
 
 LONGEST_NAME_CHARS: Final = 253
 LONGEST_LABEL_CHARS: Final = 63
@@ -30,17 +30,17 @@ _UID: Final = re.compile(r"[A-Za-z0-9]([-._A-Za-z0-9]{0,126}[A-Za-z0-9])?")
 
 
 def is_name(text: str) -> bool:
-    """A DNS subdomain, as the names of objects are: safe as the name of a file."""
+    """Whether a text is a DNS subdomain, like the names of objects: safe as the name of a file."""
     return len(text) <= LONGEST_NAME_CHARS and _NAME.fullmatch(text) is not None
 
 
 def is_label(text: str) -> bool:
-    """A DNS label, as the names of namespaces are."""
+    """Whether a text is a DNS label, like the names of namespaces."""
     return "." not in text and len(text) <= LONGEST_LABEL_CHARS and is_name(text)
 
 
 def is_uid(text: str) -> bool:
-    """What Kubernetes and people give as a UID: safe as the name of a directory."""
+    """Whether a text may be a UID, of Kubernetes or of a person: safe as the name of a directory."""
     return _UID.fullmatch(text) is not None
 
 
@@ -62,7 +62,7 @@ def _shown(key: str) -> str:
 
 
 class Fields:
-    """One mapping of an object, and where in the object it stands.
+    """One mapping of an object, with its path in the object.
 
     Every reader raises FieldError if the field has another type, or if it is missing and `required`.
     """
@@ -71,7 +71,7 @@ class Fields:
         self.body, self.path = body, path
 
     def refuse(self, name: str, why: str) -> NoReturn:
-        """The field is wrong for another reason than its type."""
+        """Raise FieldError for a field."""
         raise FieldError((*self.path, name), why)
 
     def has(self, name: str) -> bool:
@@ -79,7 +79,7 @@ class Fields:
         return self.body.get(name) is not None
 
     def text(self, name: str, *, required: bool = False, allowed: Collection[str] = ()) -> str:
-        """A text, which must not be empty if it is required, and one of those allowed if it is there at all."""
+        """A text. If it is required, it must not be empty; if `allowed` is given, it must be one of these."""
         value = self._value(name, str, "a text (in quotes, if it looks like something else)", required=required)
         if required and value == "":
             self.refuse(name, "is empty")
@@ -139,7 +139,7 @@ class Fields:
         return value
 
     def quantity(self, name: str, *, required: bool = False) -> int | None:
-        """An amount such as 1Gi; a plain number will do."""
+        """An amount such as 1Gi, or a plain number."""
         if not self.has(name) and not required:
             return None
         value = self.body.get(name)

@@ -1,4 +1,4 @@
-"""The rules of one kind: how an object of it is checked, what of it is kept, and which others it pulls in."""
+"""The rules of one kind: the check of an object, the fields to keep, and the other objects that it needs."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -13,17 +13,20 @@ _METADATA: Final = (
 )  # fmt: skip
 
 _LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
-"""The whole object once more, secrets included."""
+"""This annotation repeats the whole object, secrets included."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KindRules:
-    """What the hub knows of one kind.
+    """The rules of one kind.
 
     Attributes:
-        check: raises FieldError if a field that somebody relies on is missing or wrong.
-        trim: a new body with what an edge node needs of a checked one.
-        needs: the objects that a node needs as well if it needs this one; of a trimmed body.
+        kind: its name.
+        api_version: its `apiVersion`.
+        namespaced: whether its objects belong to a namespace.
+        check: raises FieldError if a used field is missing or wrong.
+        trim: returns a new body with the parts of a checked body that an edge node needs.
+        needs: returns the other objects that a node needs for an object, from its trimmed body.
     """
 
     kind: str
@@ -35,7 +38,7 @@ class KindRules:
 
 
 def check_metadata(fields: Fields, *, rules: KindRules) -> None:
-    """What all kinds have in common.
+    """Check the metadata of an object of any kind.
 
     Raises:
         FieldError: the name, the namespace, the UID … cannot be used.
@@ -61,7 +64,7 @@ def check_metadata(fields: Fields, *, rules: KindRules) -> None:
 
 
 def trimmed(body: Body, *, rules: KindRules) -> dict[str, Any]:
-    """A checked object without what no edge node needs; a new dictionary."""
+    """A new dictionary with the parts of a checked object that edge nodes need."""
     return {
         "apiVersion": rules.api_version,
         "kind": rules.kind,
@@ -76,7 +79,7 @@ def pick(body: Body | None, *names: str) -> dict[str, Any]:
 
 
 def quantities(body: Body, *names: str) -> dict[str, Any]:
-    """A mapping in which the amounts under these names are texts, as the API server makes them."""
+    """A copy of a mapping in which the amounts under these names are texts, as from the API server."""
     texts = {
         name: {unit: str(amount) for unit, amount in body[name].items() if amount is not None}
         for name in names

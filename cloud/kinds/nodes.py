@@ -1,7 +1,7 @@
-"""Nodes, as the hub tells each its own: the labels that volumes are bound to, and what is attached.
+"""Nodes, which the hub sends to the node itself: the labels that bind volumes, and the attached volumes.
 
-A node's status otherwise changes every few minutes, and none of it is about volumes. Whether it is Ready is
-for the hub alone, which hears it whenever it is told of a Node, and does not keep it.
+The rest of a Node's status changes every few minutes and does not concern volumes. The hub checks at each change
+whether the Node is Ready, and does not keep that.
 """
 
 from typing import Any, Final
@@ -21,10 +21,10 @@ def _trim(body: Body) -> dict[str, Any]:
 
 
 def is_ready(fields: Fields) -> bool:
-    """Whether a Node, untrimmed, has the condition Ready.
+    """Whether an untrimmed Node has the condition Ready.
 
     Raises:
-        FieldError: its conditions have another form.
+        FieldError: its conditions do not have the right form.
     """
     conditions = fields.part("status").parts("conditions")
     return any(it.text("type") == "Ready" and it.text("status") == "True" for it in conditions)

@@ -1,4 +1,4 @@
-"""PersistentVolumeClaims, as the hub tells them to the nodes whose pods use them."""
+"""PersistentVolumeClaims, which the hub sends to the nodes whose pods use them."""
 
 from collections.abc import Iterable
 from typing import Any, Final
@@ -16,7 +16,7 @@ CONDITION: Final = ("type", "status", "reason", "message", "lastTransitionTime",
 
 
 def check_status(status: Fields) -> None:
-    """The status of a claim, whoever tells it.
+    """Check the status of a claim, from any writer.
 
     Raises:
         FieldError: a field is wrong.
@@ -30,7 +30,7 @@ def check_status(status: Fields) -> None:
 
 
 def check_spec(spec: Fields) -> None:
-    """The specification of a claim, or of the template of one.
+    """Check the specification of a claim or of a claim template.
 
     Raises:
         FieldError: a field is wrong.

@@ -1,10 +1,10 @@
-"""PersistentVolumes, as the hub tells them to the nodes whose pods use their claims.
+"""PersistentVolumes, which the hub sends to the nodes whose pods use their claims.
 
 Rules:
 
-* A claim names its volume, and anybody may write a claim: a node gets a volume, and the secrets that it names, only if
-  the volume names the claim as well (the node authorizer of Kubernetes does the same).
-* Of a volume's secrets a node gets those of node calls. Those of controller calls travel with the calls.
+* Users may write claims, and a claim names its volume. So a node gets a volume and its secrets only if the volume names
+  the claim, too, as with Kubernetes' node authorizer.
+* A node gets the volume's secrets for node calls. The secrets for controller calls travel with these calls.
 """
 
 from collections.abc import Iterable
@@ -27,7 +27,7 @@ _CONTROLLER_SECRETS: Final = ("controllerPublishSecretRef", "controllerExpandSec
 
 
 def is_claimed_by(volume: Body, claim: Body) -> bool:
-    """Whether the volume names this very claim as its own."""
+    """Whether the volume names this claim."""
     ref, metadata = volume["spec"].get("claimRef") or {}, claim["metadata"]
     names_agree = (ref.get("namespace"), ref.get("name")) == (metadata["namespace"], metadata["name"])
     return names_agree and ref.get("uid") in (None, "", metadata["uid"])

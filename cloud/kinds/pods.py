@@ -1,6 +1,6 @@
-"""Pods, as the hub tells them to the node that runs them: their volumes, who uses those, and whether they have ended.
+"""Pods, which the hub sends to the node that runs them: their volumes, the uses of these, and the containers' ends.
 
-What a container runs (image, command, environment) is not the business of a volume, may hold secrets, and stays here.
+Images, commands and environments have nothing to do with volumes and may hold secrets, so the hub does not send them.
 """
 
 from collections.abc import Iterable
@@ -27,7 +27,7 @@ def node_of(body: Body) -> str:
 
 
 def claim_names(body: Body) -> list[str]:
-    """The claims that it mounts, in its own namespace; that of a generic ephemeral volume is `<pod>-<volume>`."""
+    """The names of the claims that the pod mounts, those of its generic ephemeral volumes included."""
     names = []
     for volume in body["spec"].get("volumes", ()):
         if claim := volume.get("persistentVolumeClaim"):
@@ -38,7 +38,7 @@ def claim_names(body: Body) -> list[str]:
 
 
 def ephemeral_claim_name(pod: str, volume: str) -> str:
-    """The name of the claim that Kubernetes makes for a generic ephemeral volume."""
+    """The name of the claim that Kubernetes makes for a generic ephemeral volume: `<pod>-<volume>`."""
     return f"{pod}-{volume}"
 
 
@@ -61,7 +61,7 @@ def _check(fields: Fields) -> None:
             volume.refuse("name", "is that of an earlier volume of the pod")
         seen.add(volume.body["name"])
     status = fields.part("status")
-    status.text("phase")  # whatever it is: a pod that cannot be used would count as gone to a hub that starts
+    status.text("phase")  # any phase: a refused pod would count as gone for a hub that starts
     for name in _STATUS_LISTS:
         for container in status.parts(name):
             container.part("state").part("terminated")
@@ -119,7 +119,7 @@ def _trimmed_container(container: Body) -> dict[str, Any]:
 
 
 def _trimmed_status(status: Body | None) -> dict[str, Any]:
-    """The phase, and which containers have ended: a pod that is being deleted is over when all have."""
+    """The phase and the ended containers: a pod that is being deleted is over when all have ended."""
     kept = pick(status, "phase")
     for name in _STATUS_LISTS:
         ended = [

@@ -1,4 +1,4 @@
-"""Secrets, as the hub tells them to the nodes whose volumes name them. No error ever holds a value."""
+"""Secrets, which the hub sends to the nodes whose volumes name them. Errors hold no value."""
 
 import base64
 import binascii
@@ -19,7 +19,7 @@ def _check(fields: Fields) -> None:
 
 
 def _trim(body: Body) -> dict[str, Any]:
-    """All of it as `data`, as the API server merges it: `stringData` wins."""
+    """The body with `stringData` merged into `data`, as in the API server: `stringData` wins."""
     data = {key: "".join(text.split()) for key, text in (body.get("data") or {}).items()}
     for key, text in (body.get("stringData") or {}).items():
         data[key] = base64.b64encode(text.encode()).decode()

@@ -1,4 +1,4 @@
-"""The kinds: every kind that a node's closure is made of, with its rules."""
+"""The table of kinds: the rules of every kind in a node's closure."""
 
 from typing import Final
 

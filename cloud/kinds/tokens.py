@@ -1,6 +1,6 @@
-"""Service account tokens, as the hub tells them to the nodes of pods whose drivers ask for them (`tokenRequests`).
+"""Service account tokens, which the hub sends to nodes for pods whose drivers have `tokenRequests`.
 
-One object holds all tokens of one pod, by audience, and has the pod's UID for its name. No error ever holds a token.
+One object holds all tokens of one pod by audience, and is named by the pod's UID. Errors hold no token.
 """
 
 from collections.abc import Iterable
@@ -14,24 +14,24 @@ from common.objects import Ref
 KIND: Final = "ServiceAccountToken"
 
 API_VERSION: Final = "csi-bridge.io/v1"
-"""The kind is our own: Kubernetes makes tokens, and keeps none."""
+"""The kind is the bridge's own: Kubernetes makes tokens, and stores none."""
 
 _DEFAULT_S: Final = 3_600
-"""How long a token lives whose driver does not say: the API server's default (TokenRequest)."""
+"""The life of a token if the driver sets none: the API server's default (TokenRequest)."""
 
 _OVER: Final = ("Succeeded", "Failed")
-"""Phases of a pod that gets no volume any more."""
+"""The phases of a pod that gets no more volumes."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenRequest:
-    """What tokens a pod's volumes need.
+    """The tokens that a pod's volumes need.
 
     Attributes:
-        pod: whose they are; they end with it.
-        uid: of the pod.
+        pod: the pod; the tokens end with it.
+        uid: the pod's UID.
         account: the service account, in the pod's namespace.
-        audiences: for whom each is, sorted, and how many seconds it is to live.
+        audiences: the sorted audiences, each with the token's life in seconds.
     """
 
     pod: Ref
@@ -41,19 +41,19 @@ class TokenRequest:
 
     @property
     def ref(self) -> Ref:
-        """The object that holds them."""
+        """The key of the object with these tokens."""
         return Ref(KIND, self.pod.namespace, self.uid)
 
     def body(self, **fields: Any) -> dict[str, Any]:
-        """That object."""
+        """The object with these tokens, and with further fields."""
         metadata = {"name": self.uid, "namespace": self.pod.namespace, "uid": self.uid}
         return {"apiVersion": API_VERSION, "kind": KIND, "metadata": metadata, **fields}
 
 
 def request_of(pod: Body, drivers: Iterable[Body]) -> TokenRequest | None:
-    """What tokens the CSIDrivers of a pod's volumes ask for; None if none does, or the pod is over.
+    """The tokens that the CSIDrivers of a pod's volumes request; None if there are none, or the pod is over.
 
-    Where two ask for one audience, the token has the shorter life of the two.
+    If two drivers request the same audience, the token gets the shorter life.
     """
     wanted: dict[str, int] = {}
     for driver in drivers:

@@ -1,4 +1,4 @@
-"""VolumeAttachments, as the hub tells them to the node that they are for."""
+"""VolumeAttachments, which the hub sends to the node that they name."""
 
 from typing import Any, Final
 
@@ -12,7 +12,7 @@ def node_of(body: Body) -> str:
 
 
 def volume_of(body: Body) -> str:
-    """The PersistentVolume's name; empty for a volume that stands in a pod."""
+    """The PersistentVolume's name; empty for an inline volume."""
     return str(body["spec"]["source"].get("persistentVolumeName") or "")
 
 

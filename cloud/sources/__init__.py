@@ -1,8 +1,8 @@
-"""The places that a hub gets Kubernetes objects from: a directory of YAML files, or a Kubernetes API server.
+"""The sources of a hub's Kubernetes objects: a directory of YAML files, or a Kubernetes API server.
 
 Read in this order:
 
-* `source`: what both have in common: the objects in memory, and the listeners that hear of changes.
+* `source`: the common part: the objects in memory, and the listeners for changes.
 * `manifests`: the source that reads a directory of YAML.
 * `cluster`: the source that follows a Kubernetes API server.
 """

@@ -1,10 +1,10 @@
-"""A source: the objects of a cluster, kept in memory, and who is told when they change.
+"""A source: the objects of a cluster in memory, with subscribers for changes.
 
 Rules:
 
-* Nothing is told to a node before the source is ready, which is when it has told every object once: what is missing
-  before that may only not have come yet, and a node would tear down what belongs to it.
-* Some may be unknown all the same: nobody is told that such a one is gone (`knows`).
+* The hub sends nothing to nodes before the source is ready, that is, before it has delivered every object once. An
+  object that is missing earlier may only be late, and a node would take it for deleted.
+* A ready source may still not know some objects (`knows`). Then the hub tells no node that they are gone.
 * Bodies are shared and must not be changed.
 """
 
@@ -17,15 +17,15 @@ from cloud.kinds.tokens import TokenRequest
 from common.objects import Ref, Stamp
 
 Changed = Callable[[frozenset[Ref]], None]
-"""Called on the loop, once for all that changed together; with nothing when the source became ready."""
+"""Called on the loop with all objects that changed together; with an empty set when the source became ready."""
 
 
 class Source(Protocol):
-    """Where the closures get objects from."""
+    """The source of the closures' objects."""
 
     @property
     def is_ready(self) -> bool:
-        """Whether every object was told once."""
+        """Whether the source has delivered every object once."""
 
     def refs(self, kind: str) -> Iterable[Ref]:
         """All objects of a kind, in no order."""
@@ -34,19 +34,19 @@ class Source(Protocol):
         """The state of an object; None if there is none."""
 
     def body(self, ref: Ref) -> Body | None:
-        """An object as `kind_rules.trimmed` leaves it; None if there is none."""
+        """A trimmed object (`kind_rules.trimmed`); None if there is none."""
 
     def knows(self, ref: Ref) -> bool:
-        """Whether what `stamp` says of an object is so: it may not have been asked for yet, or in vain."""
+        """Whether `stamp` is right: a Secret, for example, may not have been read yet."""
 
     def use(self, ref: Ref, request: TokenRequest | None = None) -> None:
-        """An object is needed from now on; of tokens: these, also in place of those of before."""
+        """Provide an object from now on. For tokens, `request` replaces the earlier one."""
 
     def release(self, ref: Ref) -> None:
-        """It is needed no more."""
+        """Provide the object no more."""
 
     def subscribe(self, changed: Changed) -> Callable[[], None]:
-        """Be told of every change from now on, until the function returned is called."""
+        """Call `changed` at every change. Returns a function that ends this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Item:
 
 
 class Objects:
-    """The objects of a source (`Source`), for whoever fills them."""
+    """The objects of a source (`Source`). A subclass fills them."""
 
     def __init__(self) -> None:
         self.is_ready = False
@@ -84,22 +84,22 @@ class Objects:
         return item.body if item is not None else None
 
     def knows(self, ref: Ref) -> bool:  # noqa: ARG002  # the protocol's
-        """Whether what `stamp` says of an object is so. Here all objects come together."""
+        """Whether `stamp` is right. Here all objects come together."""
         return self.is_ready
 
     def use(self, ref: Ref, request: TokenRequest | None = None) -> None:
-        """An object is needed from now on. Nothing to do where all objects are there anyway."""
+        """Nothing to do: all objects are there."""
 
     def release(self, ref: Ref) -> None:
-        """It is needed no more."""
+        """Nothing to do: all objects stay."""
 
     def subscribe(self, changed: Changed) -> Callable[[], None]:
-        """Be told of every change from now on, until the function returned is called."""
+        """Call `changed` at every change. Returns a function that ends this."""
         self._subscribers.append(changed)
         return lambda: self._subscribers.remove(changed)
 
     def update(self, items: Mapping[Ref, Item | None], *, ready: bool | None = None) -> None:
-        """Put these objects into the place of what there was; None: there is none any more."""
+        """Replace these objects, or remove them (None), and tell the subscribers."""
         changed = frozenset(ref for ref, item in items.items() if self._put(ref, item))
         became_ready = bool(ready) and not self.is_ready
         if ready is not None:
@@ -108,12 +108,12 @@ class Objects:
             self.tell(news)
 
     def tell(self, refs: frozenset[Ref]) -> None:
-        """Tell whoever wants to know of it."""
+        """Tell the subscribers."""
         for tell in list(self._subscribers):
             tell(refs)
 
     def _put(self, ref: Ref, item: Item | None) -> bool:
-        """Whether this changed anything."""
+        """Replace or remove an object. Returns whether that changed anything."""
         if self.stamp(ref) == (item.stamp if item is not None else None):
             return False
         if item is None:

@@ -1,23 +1,23 @@
-"""The closures: for each node the objects that concern it, and nothing of anybody else's.
+"""The closures: for each node the set of objects that concern it, and no others.
 
     Node ── the node's own
     Pod with spec.nodeName
-     ├── ServiceAccountToken                     if a CSIDriver of its volumes asks for one
-     ├── CSIDriver, Secret                       of the volumes that stand in it
+     ├── ServiceAccountToken                     if a CSIDriver of its volumes requests one
+     ├── CSIDriver, Secret                       of its inline volumes
      └── PersistentVolumeClaim
           └── PersistentVolume                   if it names the claim as well
-               ├── CSIDriver, Secrets            of node calls
+               ├── CSIDriver, Secrets            for node calls
                └── VolumeAttachments             of this node
 
 Rules:
 
-* What an object needs is looked up whether it exists or not, and remembered: when it comes, goes or changes, exactly
-  the pods that looked it up are walked again.
-* A source may have some objects only on demand: it hears what is looked up first, and what no more.
-* A closure is kept while somebody watches it. Who asks for another one gets it made for that answer alone, and the
-  source is asked for nothing.
-* One change may concern every node: they look again and hear of it a few in each turn of the loop. Who asks meanwhile
-  is told what is so now.
+* A closure remembers every object that it looked up, existing or not. When such an object comes, goes or changes, the
+  closure walks exactly the pods that looked it up again.
+* A source may provide some objects only on demand. It learns when an object is first looked up, and when no longer.
+* A closure is kept while it is watched. For any other node, a closure is made for one answer, and the source is not
+  asked to provide objects.
+* One change may concern every node. Then a few nodes in each turn of the loop look again and are told. Meanwhile,
+  queries return the present state.
 """
 
 import asyncio
@@ -40,16 +40,16 @@ _K = TypeVar("_K")
 _V = TypeVar("_V")
 
 _LEAVES = frozenset({"Node", "Secret", "ServiceAccountToken", "VolumeAttachment"})
-"""They need no other: a change in one changes nothing in a closure but its own stamp."""
+"""Kinds that need no other object: a change changes only the object's own stamp in a closure."""
 
 _NODES_A_TURN = 20
-"""Look again in one turn of the loop: some 5 ms, with a few pods on each."""
+"""The nodes that look again in one turn of the loop: some 5 ms, with a few pods on each."""
 
 log = logging.getLogger("csi_bridge.hub.closures")
 
 
 class Closures:
-    """The closure of every node, from one source."""
+    """The closures of all nodes, from one source."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
@@ -59,31 +59,31 @@ class Closures:
         """The nodes whose closures looked an object up."""
         self._watchers: dict[str, list[Callable[[], None]]] = defaultdict(list)
         self._touched: dict[str, set[Ref]] = defaultdict(set)
-        """By node: what has changed since its closure looked last."""
+        """The objects that have changed since each closure looked last, by node."""
         self._unheard: dict[str, None] = {}
-        """The nodes that have not heard yet that something changed, in order."""
+        """The nodes that were not told of a change yet, in order."""
         self._is_telling = False
-        """Whether they are hearing it, in this turn of the loop or the next one."""
+        """Whether they are being told, in this turn of the loop or the next one."""
         self._changed(frozenset(ref for kind in _Bound.KINDS for ref in source.refs(kind)))
         source.subscribe(self._changed)
 
     @property
     def is_ready(self) -> bool:
-        """Whether the source has told everything once. Before that, no object missing here is known to be gone."""
+        """Whether the source has delivered every object once. Before that, a missing object may only be late."""
         return self._source.is_ready
 
     def is_known(self, node: str) -> bool:
-        """Whether every object that the node's closure looks up is there, or known not to be."""
+        """Whether every object that the node's closure looks up exists or is known not to exist."""
         return self.is_ready and all(map(self._source.knows, self._closure(node).looked_up()))
 
     def is_unknown(self, node: str, ref: Ref) -> bool:
-        """Whether the node's closure looks an object up of which the source cannot say what there is."""
+        """Whether the node's closure looks up an object that the source does not know."""
         return self._closure(node).looks_up(ref) and not self._source.knows(ref)
 
     def stamps(self, node: str) -> Mapping[Ref, Stamp]:
-        """What the node is to hold: its Node, then each pod, in the order of their names, after all that it needs.
+        """The objects for the node: its Node, then the pods by name, each after the objects that it needs.
 
-        The mapping is another one after a change, and the same one as long as nothing changed.
+        After a change it is another mapping; without a change it is the same one.
         """
         return self._closure(node).stamps()
 
@@ -97,10 +97,10 @@ class Closures:
         return Object(ref, stamp, encode_body(body)) if body is not None and stamp is not None else None
 
     def watch(self, node: str, changed: Callable[[], None]) -> Callable[[], None]:
-        """Be told when the node's closure may have changed, once for all that changed together.
+        """Call `changed` when the node's closure may have changed, once for all objects that changed together.
 
         Returns:
-            What ends it.
+            A function that ends this.
         """
         if node not in self._closures:
             self._closures[node] = _Closure(node, self._source, self._bound)
@@ -135,7 +135,7 @@ class Closures:
             self._note(closure)
 
     def _changed(self, refs: frozenset[Ref]) -> None:
-        """The source says that these have changed; or, if it names none, that it is ready."""
+        """Take changed objects from the source. No object means that the source is ready."""
         for ref in refs:
             for node in self._users.get(ref, ()):
                 self._touch(node, ref)
@@ -152,7 +152,7 @@ class Closures:
             self._unheard[node] = None
 
     def _go_on(self) -> None:
-        """Let the next few nodes look again and hear of it. What they give back then is a change, too, and waits."""
+        """Let the next few nodes look again, and tell them. Changes that this causes wait for a later turn."""
         self._is_telling = True
         for _ in range(_NODES_A_TURN):
             node = next(iter(self._unheard), None)
@@ -165,11 +165,11 @@ class Closures:
             asyncio.get_running_loop().call_soon(self._go_on)
 
     def _tell(self, node: str) -> None:
-        """One node must not keep the others from hearing, whatever its objects or its stream are."""
+        """Tell one node. An error there is logged, and does not keep the others from being told."""
         try:
             if node in self._closures:
                 self._closure(node)
-        except Exception:  # it keeps what it has: nobody knows what it needs
+        except Exception:  # the node keeps its objects
             log.exception("finding the objects that node %s needs failed", node)
             return
         for changed in list(self._watchers.get(node, ())):
@@ -179,7 +179,7 @@ class Closures:
                 log.exception("telling node %s of a change failed", node)
 
     def _note(self, closure: "_Closure") -> None:
-        """Keep the index of users in step with what a closure looks up, or no more."""
+        """Update the index of users with the objects that a closure looks up, or no longer looks up."""
         for ref in list(closure.unnoted):
             if closure.looks_up(ref):
                 request = closure.request(ref)
@@ -194,21 +194,21 @@ class Closures:
 
 
 class _Bound:
-    """What names a node by itself: its pods, and its attachments by volume."""
+    """The objects that name a node: pods, and attachments by volume."""
 
     KINDS = ("Pod", "VolumeAttachment")
 
     def __init__(self) -> None:
         self.pods: dict[str, set[Ref]] = {}
         self.attachments: dict[tuple[str, str], set[Ref]] = {}
-        """By node and name of the PersistentVolume."""
+        """Attachments by node and name of the PersistentVolume."""
         self._places: dict[Ref, tuple[str, str]] = {}
 
     def move(self, ref: Ref, body: Body | None) -> Iterator[tuple[str, Ref]]:
-        """Put an object where it belongs now.
+        """Put an object in its present place.
 
         Yields:
-            Each node concerned, the one that lost it included, and the object from which that node is to look again.
+            Each node concerned, also one that lost the object, and the object from which this node has to look again.
         """
         if ref.kind == "Node":
             yield ref.name, ref
@@ -237,7 +237,7 @@ class _Bound:
 
 
 def _place(ref: Ref, body: Body | None) -> tuple[str, str] | None:
-    """The node and, of an attachment, the volume's name."""
+    """The node and, for an attachment, the volume's name."""
     if body is None:
         return None
     if ref.kind == "Pod":
@@ -246,11 +246,12 @@ def _place(ref: Ref, body: Body | None) -> tuple[str, str] | None:
 
 
 class _Closure:
-    """One node's closure: of each pod what it looks up, in order.
+    """One node's closure: the objects that each pod looks up, in order.
 
     Attributes:
-        unnoted: what it looks up now, or no more, and nobody took note of. It is kept here until somebody did: a look
-            that is repeated after a failure finds no difference to what the first one changed.
+        node: the node.
+        unnoted: objects that it newly looks up, or no longer, and that `Closures` has not noted yet. They stay here
+            until then: a walk that is repeated after a failure would find no difference.
     """
 
     def __init__(self, node: str, source: Source, bound: _Bound) -> None:
@@ -259,26 +260,26 @@ class _Closure:
         self._source, self._bound = source, bound
         self._walks: dict[Ref, _Walk] = {}
         self._pods: dict[Ref, set[Ref]] = {}
-        """By object: the pods that look it up."""
+        """The pods that look an object up, by object."""
         self._requests: dict[Ref, TokenRequest] = {}
-        """By object that holds tokens: which ones."""
+        """The requests of the objects that hold tokens."""
         self._stamps: dict[Ref, Stamp] | None = None
         self._walk_again(bound.pods.get(node, ()))
 
     def looks_up(self, ref: Ref) -> bool:
-        """Whether any pod does."""
+        """Whether any pod looks an object up."""
         return ref in self._pods
 
     def request(self, ref: Ref) -> TokenRequest | None:
-        """What tokens an object is to hold; None if it is to hold none."""
+        """The tokens that an object has to hold; None if it holds none."""
         return self._requests.get(ref)
 
     def looked_up(self) -> Collection[Ref]:
-        """All that any pod does."""
+        """The objects that any pod looks up."""
         return self._pods.keys()
 
     def stamps(self) -> Mapping[Ref, Stamp]:
-        """All that is there, in order."""
+        """The existing objects, in order."""
         if self._stamps is None:
             self._stamps = {}
             self._add_stamp(Ref("Node", "", self.node), self._stamps)
@@ -288,7 +289,7 @@ class _Closure:
         return self._stamps
 
     def change(self, refs: set[Ref]) -> None:
-        """These have changed: look up again what depends on them."""
+        """Walk the pods that depend on these changed objects again."""
         before, self._stamps = self._stamps, None
         stale = {pod for ref in refs if ref.kind not in _LEAVES for pod in self._pods.get(ref, ())}
         stale |= {ref for ref in refs if ref.kind == "Pod"}
@@ -298,7 +299,7 @@ class _Closure:
             self._stamps = self._in_place(before, refs)
 
     def clear(self) -> None:
-        """Forget all."""
+        """Look nothing up any more."""
         self.unnoted.update(self._pods)
         self._pods = {}
 
@@ -318,7 +319,7 @@ class _Closure:
                 self.unnoted |= self._ask(old.tokens, new.tokens)
 
     def _ask(self, old: TokenRequest | None, new: TokenRequest | None) -> set[Ref]:
-        """A pod needs other tokens than before. The objects that hold them."""
+        """Take a pod's new request for tokens. Returns the objects that hold the old and the new ones."""
         if old is not None:
             self._requests.pop(old.ref, None)  # manifests may give two pods one UID
         if new is not None:
@@ -329,11 +330,11 @@ class _Closure:
         return {pod: self._walks[pod].held for pod in pods if pod in self._walks}
 
     def _attachments(self, ref: Ref) -> Iterable[Ref]:
-        """An attachment that changes is told by its volume (`_Bound.move`)."""
+        """The attachments of a volume: a changed attachment is reported by its volume (`_Bound.move`)."""
         return self._bound.attachments.get((self.node, ref.name), ()) if ref.kind == "PersistentVolume" else ()
 
     def _in_place(self, before: Mapping[Ref, Stamp], refs: Collection[Ref]) -> dict[Ref, Stamp] | None:
-        """What there is after a change of states alone, without looking at all there is; None if one came or went."""
+        """The stamps after objects changed their states, without a look at all objects; None if one came or went."""
         stamps = dict(before)
         for ref in chain(refs, *map(self._attachments, refs)):
             stamp = self._source.stamp(ref)
@@ -350,12 +351,12 @@ class _Closure:
 
 @dataclass(frozen=True, slots=True)
 class _Walk:
-    """From a pod to all that it needs.
+    """The result of a walk from a pod to the objects that it needs.
 
     Attributes:
-        held: what the node may hold of it, each after what it needs, the pod last; not all of it need exist.
-        looked_up: what the answer depends on.
-        tokens: those that it needs.
+        held: the objects for the node, each after the objects that it needs, the pod last; some may not exist.
+        looked_up: the objects that this result depends on.
+        tokens: the tokens that the pod needs.
     """
 
     held: tuple[Ref, ...] = ()
@@ -371,7 +372,7 @@ def _walk(pod: Ref, node: str, source: Source, bound: _Bound) -> _Walk:
     visited: set[Ref] = set()
     looked_up: set[Ref] = set()
     mounting: set[Ref] = set()
-    """The drivers of its volumes, without those of block volumes, which get no tokens (kubernetes csi_block.go)."""
+    """The drivers of the pod's volumes, without block volumes, which get no tokens (kubernetes csi_block.go)."""
 
     def visit(ref: Ref) -> None:
         looked_up.add(ref)
@@ -394,7 +395,7 @@ def _walk(pod: Ref, node: str, source: Source, bound: _Bound) -> _Walk:
     tokens = _tokens(source.body(pod), map(source.body, mounting))
     if tokens is not None:
         looked_up.add(tokens.ref)
-        del held[pod]  # the last
+        del held[pod]  # the pod comes last
         held |= {tokens.ref: None, pod: None}
     return _Walk(tuple(held), frozenset(looked_up), tokens)
 

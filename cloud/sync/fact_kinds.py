@@ -9,6 +9,7 @@ from cloud.kinds.fields import Body, FieldError, Fields, is_label, is_name, is_u
 from cloud.kinds.kind_rules import pick, quantities, without_empty
 from cloud.kinds.persistentvolumeclaims import CONDITION, check_status
 from common import pod_fact
+from common.errors import timestamp
 from common.objects import Object, Ref, Stamp, encode_body
 
 MOST_FACT_BYTES: Final = {
@@ -22,7 +23,11 @@ MOST_FACT_BYTES: Final = {
 
 VERSION: Final = "csi-bridge.io/fact-version"
 UID: Final = "csi-bridge.io/fact-uid"
-"""The annotations of a fact's file that hold the stamp which the node gave it. No node tells them."""
+"""The annotations in which a fact's document has the stamp that the node gave it. No node tells them."""
+
+_NODE: Final = "csi-bridge.io/fact-node"
+_TOLD_AT: Final = "csi-bridge.io/fact-told-at"
+"""The annotations of a fact's document that name its node, and the time at which the hub got it."""
 
 NODE_KINDS: Final = {"CSINode": "storage.k8s.io/v1", "Node": "v1"}
 NAMESPACED_KINDS: Final = {"PersistentVolumeClaim": "v1", "Pod": "v1", "Event": "v1"}
@@ -96,6 +101,20 @@ def keep(body: Body, ref: Ref) -> Body:
         FieldError: a field is wrong.
     """
     return _KEPT[ref.kind](Fields(body), ref)
+
+
+def document(node: str, ref: Ref, fact: Fact) -> dict[str, Any]:
+    """A fact as an object for people."""
+    metadata = {
+        "name": ref.name,
+        **({"namespace": ref.namespace} if ref.namespace else {}),
+        **fact.body.get("metadata", {}),
+    }
+    about = {_NODE: node, _TOLD_AT: timestamp(fact.told_ns / 1e9), UID: fact.stamp.uid, VERSION: fact.stamp.version}
+    metadata["annotations"] = {**metadata.get("annotations", {}), **about}
+    body = {name: part for name, part in fact.body.items() if name != "metadata"}
+    versions = NODE_KINDS | NAMESPACED_KINDS
+    return {"apiVersion": versions[ref.kind], "kind": ref.kind, "metadata": metadata, **body}
 
 
 def _kept_csi_node(fields: Fields, _ref: Ref) -> dict[str, Any]:

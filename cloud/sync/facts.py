@@ -16,8 +16,8 @@ import logging
 from collections.abc import Mapping
 from typing import Protocol
 
-from cloud.sync.fact_files import FactFiles
 from cloud.sync.fact_kinds import Fact, check_ref, read_fact
+from cloud.sync.fact_table import FactTable
 from common.objects import Object, Ref, Stamp
 
 log = logging.getLogger("csi_bridge.hub.facts")
@@ -37,12 +37,12 @@ class NodeClosures(Protocol):
 class FactSink:
     """Takes what the nodes tell, if it is theirs to tell."""
 
-    def __init__(self, closures: NodeClosures, files: FactFiles) -> None:
-        self._closures, self._files = closures, files
+    def __init__(self, closures: NodeClosures, table: FactTable) -> None:
+        self._closures, self._table = closures, table
 
     def stamps(self, node: str) -> Mapping[Ref, Stamp]:
         """What is held of a node, without its events."""
-        return {ref: fact.stamp for ref, fact in self._files.of(node).items()}
+        return {ref: fact.stamp for ref, fact in self._table.of(node).items()}
 
     def up(self, node: str) -> None:
         """The node tells its facts from now on. Nobody needs to know."""
@@ -64,7 +64,7 @@ class FactSink:
         fact = Fact(obj.stamp, read_fact(obj))
         if obj.ref.kind == "Event":
             return await self._put_event(node, obj.ref, fact)
-        await self._files.put(node, obj.ref, fact)
+        await self._table.put(node, obj.ref, fact)
         return True
 
     async def void(self, node: str) -> None:
@@ -73,7 +73,7 @@ class FactSink:
         Raises:
             OSError: the disk is broken.
         """
-        await self._files.forget(node)
+        await self._table.forget(node)
 
     async def forget(self, node: str) -> None:
         """The node is gone for good, and all that it told. Errors as in `void`."""
@@ -87,9 +87,9 @@ class FactSink:
             OSError: the disk is broken.
         """
         check_ref(node, ref)
-        held = self._files.of(node).get(ref)
+        held = self._table.of(node).get(ref)
         if held is not None and uid in ("", held.stamp.uid):
-            await self._files.remove(node, ref)
+            await self._table.remove(node, ref)
 
     async def _put_event(self, node: str, ref: Ref, fact: Fact) -> bool:
         involved = fact.body["involvedObject"]
@@ -97,7 +97,7 @@ class FactSink:
         if not self._may_concern(node, about):
             log.debug("node %s sent %s, which it does not need any more: dropped", node, about)
             return False
-        await self._files.put_event(node, ref, fact)
+        await self._table.put_event(node, ref, fact)
         return True
 
     def _may_concern(self, node: str, about: Ref) -> bool:

@@ -1,15 +1,15 @@
-"""The hub's ends of the sync streams: each agent is told its node's closure, and tells the facts of its node.
+"""The hub's ends of the sync streams: each agent gets its node's closure and sends its node's facts.
 
 Rules:
 
-* As long as the source has not told everything once, no agent is told anything: what is missing may only be late.
-* A stream that begins waits a little for what its node needs and is not known yet, so that all comes in order. Then it
-  goes on without: of what is unknown a node keeps what it has (`common.sync`).
-* A node's facts are stored one after another, also over its streams: what an old stream gave is stored before a new
-  one is asked what it has.
-* A fact that cannot be taken is refused by name; the others go on. A disk that takes none is tried again.
-* An agent beside a kubelet tells nothing, and what its node told before is void.
-* A peer that breaks the rules of a sync is told so, and its stream ends.
+* Until the source is ready, no agent gets anything, because a missing object may only be late.
+* A new stream waits a little for objects that its node needs and the source does not know yet, so that all come in
+  order. Then it goes on without them: the node keeps its copies (`common.sync`).
+* A node's facts are stored one after another, across its streams, too: a new stream begins when the facts of an old one
+  are stored.
+* A fact that is not acceptable is refused by name; the others go on. If the disk fails, the hub tries again.
+* An agent beside a kubelet sends no facts, and its node's earlier facts are void.
+* If a peer breaks the rules of a sync, its stream ends with the reason.
 """
 
 import asyncio
@@ -32,73 +32,73 @@ from common.sync_stream import Telling, learn
 log = logging.getLogger("csi_bridge.hub.sync")
 
 _RETRY_S = 5.0
-"""Between a fact that could not be stored and the next try: a disk is emptied by people."""
+"""The wait before the next try to store a fact: people have to make room on the disk."""
 
 _PATIENCE_S = 5.0
-"""For what is not known yet, when a stream begins: three tries of what fails (`on_demand`). Longer would keep all else
-from the node."""
+"""How long a new stream waits for unknown objects: three tries of a failing one (`on_demand`). A longer wait would keep
+all other objects from the node."""
 
 _MOST_STREAMS = 4
-"""Of one node at once. An agent has two; those of a link that is just ending may still be there."""
+"""The most streams of one node. An agent has two; those of an ending link may still be open."""
 
 _MOST_REFUSALS = 10
-"""Of one stream are logged: a node could fill the hub's disk with them."""
+"""The refusals of one stream that are logged: a node could fill the hub's disk with them."""
 
 
 class Closures(Protocol):
-    """What concerns each node."""
+    """The closures of all nodes (`cloud.sync.closures.Closures`)."""
 
     @property
     def is_ready(self) -> bool:
-        """Whether the source has told everything once."""
+        """Whether the source has delivered every object once."""
 
     def is_known(self, node: str) -> bool:
-        """Whether all that concerns the node is known: what is missing then is not there."""
+        """Whether all objects for the node are known."""
 
     def is_unknown(self, node: str, ref: Ref) -> bool:
-        """Whether an object concerns the node of which nobody can say now what there is."""
+        """Whether an object concerns the node, and the source does not know it."""
 
     def stamps(self, node: str) -> Mapping[Ref, Stamp]:
-        """The state of each object that concerns the node, in the order in which they are to be told."""
+        """The state of each object for the node, in the order for sending."""
 
     def read(self, ref: Ref) -> Object | None:
-        """An object as it is now."""
+        """An object in its present state."""
 
     def watch(self, node: str, changed: Callable[[], None]) -> Callable[[], None]:
-        """Call `changed` when the node's closure has changed, or has become ready. Gives what ends that."""
+        """Call `changed` when the node's closure has changed or become ready. Returns a function that ends this."""
 
 
 class FactSink(Protocol):
-    """Where facts go."""
+    """Stores the nodes' facts."""
 
     def stamps(self, node: str) -> Mapping[Ref, Stamp]:
-        """The state of each fact that the node told and that is stored, without those of `PASSING_KINDS`."""
+        """The state of each stored fact of the node, without those of `PASSING_KINDS`."""
 
     def up(self, node: str) -> None:
-        """The node tells its facts from now on, on one stream more."""
+        """Note one more stream on which the node sends facts."""
 
     def down(self, node: str) -> None:
-        """One of these streams has ended."""
+        """Note that one of these streams has ended."""
 
     def observed(self, node: str) -> None:
-        """A kubelet serves the node from now on."""
+        """Note that a kubelet serves the node from now on."""
 
     async def void(self, node: str) -> None:
-        """All that the node told is void. OSError as in `store`."""
+        """Drop all facts of the node. OSError as in `store`."""
 
     async def store(self, node: str, obj: Object) -> bool:
-        """Store one, or find that it is of no use any more. Whether it is of use.
+        """Store a fact, unless it no longer counts. Returns whether it counts.
 
         Raises:
-            ValueError: it makes no sense, or is not this node's to tell. It is refused, in these words.
-            OSError: not now. It is tried again.
+            ValueError: the fact makes no sense, or the node may not send it. The node gets this text.
+            OSError: the disk failed. The caller tries again.
         """
 
     async def drop(self, node: str, ref: Ref, uid: str) -> None:
-        """The node says no more of it. Errors as in `store`."""
+        """Drop a fact that the node has withdrawn. Errors as in `store`."""
 
     async def forget(self, node: str) -> None:
-        """The node is gone for good, and all that it told. OSError as in `store`."""
+        """Forget a node that is gone for good, with all its facts. OSError as in `store`."""
 
 
 class SyncServer:
@@ -108,15 +108,15 @@ class SyncServer:
         self._closures = closures
         self._sink = sink
         self._orders: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        """By node: held while a fact is being stored."""
+        """A lock for each node, held while one of its facts is being stored."""
         self._tasks: set[asyncio.Task[str]] = set()
-        """Facts that are being stored, also after their streams."""
+        """Tasks that store facts; they may outlive their streams."""
         self._open: Counter[str] = Counter()
         self._untold: defaultdict[str, dict[Ref, Untold]] = defaultdict(dict)
-        """By node that is connected: what cannot be told to it."""
+        """The objects that connected nodes cannot get, by node."""
 
     def problems(self) -> list[str]:
-        """Objects that nodes lack because they cannot be told."""
+        """The objects that nodes lack because they cannot be sent, in sentences."""
         return [
             f"node {node} does not get {ref}: {one.why}"
             for node, untold in sorted(self._untold.items())
@@ -125,19 +125,19 @@ class SyncServer:
         ]
 
     def knows(self, node: str) -> bool:
-        """Whether anything that a node told is stored."""
+        """Whether any fact of a node is stored."""
         return bool(self._sink.stamps(node))
 
     async def forget(self, node: str) -> None:
-        """A node is gone for good: forget what it told.
+        """Forget the facts of a node that is gone for good.
 
         Raises:
-            OSError: that cannot be removed.
+            OSError: they cannot be removed.
         """
         await self._sink.forget(node)
 
     async def serve_sync(self, stream: Stream, node: str) -> None:
-        """Tell an agent its node's closure, until its link is gone."""
+        """Send an agent its node's closure until its link is gone."""
         with self._counted(node):
             await self._serve_sync(stream, node)
 
@@ -159,7 +159,7 @@ class SyncServer:
             self._untold.pop(node, None)
 
     async def _wait(self, node: str, news: asyncio.Event) -> None:
-        """Until the node can be told: the source is ready, and all is known that will be soon."""
+        """Wait until the source is ready and, for a limited time, until all objects for the node are known."""
         while not self._closures.is_ready:
             await _next(news)
         with suppress(TimeoutError):
@@ -168,7 +168,7 @@ class SyncServer:
                     await _next(news)
 
     async def serve_facts(self, stream: Stream, node: str) -> None:
-        """Let an agent tell the facts of its node, until its link is gone."""
+        """Take an agent's facts until its link is gone."""
         order = self._orders.setdefault(node, asyncio.Lock())
         with self._counted(node):
             self._sink.up(node)
@@ -178,19 +178,19 @@ class SyncServer:
                 self._sink.down(node)
 
     async def serve_observe(self, stream: Stream, node: str) -> None:
-        """Leave a node to its kubelet, until the agent's link is gone."""
+        """Leave a node to its kubelet until the agent's link is gone."""
         order = self._orders.setdefault(node, asyncio.Lock())
         with self._counted(node):
             self._sink.observed(node)
             async with order:
                 await _tried(lambda: self._sink.void(node), f"the facts of node {node} cannot be removed")
             log.info("node %s is served by a kubelet: the hub sends it no objects and writes none of its facts", node)
-            async for _ in stream:  # nothing comes
+            async for _ in stream:  # the agent sends nothing
                 pass
 
     @contextmanager
     def _counted(self, node: str) -> Iterator[None]:
-        """A stream of a node: each holds the keys of its closure, or facts that wait."""
+        """Count a node's stream, and refuse too many: each holds the keys of a closure, or waiting facts."""
         if self._open[node] >= _MOST_STREAMS:
             raise NotCarried("a sync stream", f"the node has {_MOST_STREAMS} already")
         self._open[node] += 1
@@ -244,7 +244,7 @@ class _Facts:
         return self._sink.stamps(self._node)
 
     async def store(self, changes: Sequence[Change]) -> Mapping[int, str]:
-        """Store these one after another. When this is cancelled, the one that is being stored is still stored."""
+        """Store these changes one after another. If this is cancelled, the present one is still stored."""
         refused: dict[int, str] = {}
         for change in changes:
             if isinstance(change, Put | Drop):
@@ -256,12 +256,12 @@ class _Facts:
         return refused
 
     async def settle(self) -> None:
-        """Wait for what an earlier stream of the node has begun."""
+        """Wait until an earlier stream's fact is stored."""
         async with self._order:
             pass
 
     async def _store(self, change: Put | Drop) -> str:
-        """Store one; why it is refused, or an empty text."""
+        """Store one change. Returns the reason of a refusal, or an empty text."""
         async with self._order:
             try:
                 await _tried(lambda: self._store_once(change), f"a fact of node {self._node} cannot be stored")
@@ -289,7 +289,7 @@ async def _next(news: asyncio.Event) -> None:
 
 
 async def _tried(work: Callable[[], Awaitable[None]], trouble: str) -> None:
-    """Do it, again and again while the disk does not allow it; nothing else is caught."""
+    """Run `work`, again and again while it raises OSError."""
     last = ""
     while True:
         try:
@@ -302,7 +302,7 @@ async def _tried(work: Callable[[], Awaitable[None]], trouble: str) -> None:
 
 
 async def _within_rules(stream: Stream, sync: Awaitable[None], node: str) -> None:
-    """Run one end of a sync; a peer that breaks its rules is told so."""
+    """Run one end of a sync. If the peer breaks the rules, end the stream with the reason."""
     try:
         await sync
     except RemoteProtocolError as error:

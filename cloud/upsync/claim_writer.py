@@ -1,14 +1,14 @@
-"""A claim writer: the status of PersistentVolumeClaims, as the nodes that expand their volumes tell it.
+"""A claim writer: writes the status of PersistentVolumeClaims from the reports of nodes that expand their volumes.
 
 It writes as the kubelet does (docs/csi-contract.md#expansion-on-the-node), by rules for reports that come late:
 
 * The size in `status.capacity` only grows (docs/csi-contract.md#a-claims-size-only-grows).
-* A fact is of one claim and one volume. If the claim is another one by now, or bound to another volume, or no pod of
-  the node uses it any more, the fact is void.
-* That an expansion begins or fails is said of one size, `status.allocatedResources`. The resizer may have gone on to
-  another one: then that is void, too, or the new size would fail for the old one's reasons.
-* The node speaks while it is its turn. What the resizer has said of its own half, and conditions that are about
-  anything else, stay as they are.
+* A fact is about one claim and one volume. It is void if the claim was made anew, is bound to another volume, or no pod
+  of the node uses it any more.
+* A report that an expansion begins or fails is about one size, `status.allocatedResources`. If the resizer has gone on
+  to another size, the report is void.
+* A node's report counts only in the node's part of an expansion. The resizer's statuses and conditions of other kinds
+  stay as they are.
 """
 
 from collections.abc import Mapping
@@ -26,46 +26,46 @@ _REPLACED: Final[Mapping[str, frozenset[str]]] = {
     _IN_PROGRESS: frozenset({_PENDING}),
     _INFEASIBLE: frozenset({_PENDING, _IN_PROGRESS}),
 }
-"""By resize status that is told: those that it takes the place of."""
+"""For each reported resize status, the statuses that it replaces."""
 
 _NODES_TURN: Final = frozenset({"", _PENDING, _IN_PROGRESS, _INFEASIBLE})
 """Any other resize status is the resizer's own."""
 
 _ERROR: Final = "NodeResizeError"
 _RESIZE_CONDITIONS: Final = frozenset({"FileSystemResizePending", "Resizing", "ControllerResizeError", _ERROR})
-"""What the kubelet clears once a volume has its size (knownResizeConditions)."""
+"""The conditions that the kubelet removes when a volume has its size (knownResizeConditions)."""
 
 
 class NodeClosures(Protocol):
-    """What is asked of `cloud.sync.closures.Closures`."""
+    """The part of `cloud.sync.closures.Closures` that a claim writer uses."""
 
     @property
     def is_ready(self) -> bool:
-        """Whether what is missing in a closure is known to be gone."""
+        """Whether an object that is missing in a closure is known to be gone."""
 
     def holds(self, node: str, ref: Ref) -> bool:
         """Whether the object is in the node's closure."""
 
 
 class ClaimWriter:
-    """Writes what nodes tell of claims."""
+    """Writes the nodes' facts about claims."""
 
     def __init__(self, api: WriteApi, closures: NodeClosures) -> None:
-        """Nothing is written yet.
+        """A writer that has written nothing yet.
 
         Args:
-            api: where the claims are.
-            closures: whose pods use which claims: no other node may tell of them.
+            api: the API server.
+            closures: the claims of each node's pods: a node may report only about these.
         """
         self._api, self._closures = api, closures
 
     async def write(self, node: str, ref: Ref, fact: Body | None) -> None:
-        """Bring a claim's status into line with what a node tells of it. None: the node tells no more, and all stays.
+        """Write a node's fact into a claim's status. None (the node has withdrawn the fact) changes nothing.
 
-        To be called again when the claim has changed: what was void may count then.
+        Call it again when the claim has changed: a void fact may count then.
 
         Raises:
-            KubeError: to be tried again.
+            KubeError: the write failed; try again.
         """
         if fact is None:
             return
@@ -87,10 +87,10 @@ class ClaimWriter:
             await self._api.patch(_CLAIMS, ref.name, patch, ref.namespace, subresource="status")
 
     def forget(self, _node: str, _ref: Ref) -> None:
-        """Nothing here is remembered."""
+        """Nothing to forget."""
 
     def problems(self) -> list[str]:
-        """Nothing here waits for people."""
+        """No problems."""
         return []
 
 
@@ -102,7 +102,7 @@ def _is_about(fact: Body, claim: Body) -> bool:
 
 
 def _change(status: Body, told: Body) -> Body:
-    """What of a claim's status is to become another one; empty if it is all so."""
+    """The changes to a claim's status; empty if it is right."""
     size, told_size = _storage_bytes(status, "capacity"), _storage_bytes(told, "capacity")
     change: dict[str, Any] = {}
     if told_size > size:
@@ -116,7 +116,7 @@ def _change(status: Body, told: Body) -> Body:
 
 
 def _unfinished(status: Body, told: Body) -> Body:
-    """It is being expanded, or could not be."""
+    """The changes for an expansion that runs or has failed."""
     if _storage_bytes(told, "allocatedResources") != _storage_bytes(status, "allocatedResources"):
         return {}
     change: dict[str, Any] = {}
@@ -130,7 +130,7 @@ def _unfinished(status: Body, told: Body) -> Body:
 
 
 def _finished(status: Body) -> Body:
-    """It is expanded to the size that was asked for."""
+    """The changes for a finished expansion."""
     change: dict[str, Any] = {}
     if _resize_status(status):
         others = len(status["allocatedResourceStatuses"]) > 1
@@ -146,7 +146,7 @@ def _resize_status(status: Body) -> str:
 
 
 def _storage_bytes(status: Body, name: str) -> int:
-    """An amount of storage; 0 if there is none, or none that can be read: the API server's own rules may grow."""
+    """An amount of storage; 0 if it is missing or unreadable, as from a newer API server."""
     try:
         return parse_bytes((status.get(name) or {}).get("storage", 0))
     except ValueError:
@@ -158,5 +158,5 @@ def _error_of(status: Body) -> Body | None:
 
 
 def _says(condition: Body | None, told: Body) -> bool:
-    """Whether a condition says what is told already. Since when is no other word."""
+    """Whether a condition has the told status and message already. Its times do not matter."""
     return condition is not None and all(condition.get(name) == told.get(name) for name in ("status", "message"))

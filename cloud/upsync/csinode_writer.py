@@ -1,15 +1,15 @@
-"""A CSINode writer: the drivers of nodes without a kubelet, with their node ids and topology keys, as agents tell them.
+"""A CSINode writer: writes the drivers of nodes without a kubelet, with their node ids and topology keys.
 
 Rules:
 
 * A CSINode belongs to its Node, and goes with it.
-* One driver at a time is written: one that the API server does not take holds up no other.
-* The node id and the topology keys of an entry cannot change: it is removed, and added anew. How many volumes a driver
-  takes changes in place, where the API server allows that (KEP-4876); elsewhere it is done the same way.
-* Entries of drivers that the node does not tell of go if the hub wrote them, and if it stays so for a while: an agent
-  that lost its disk does not know its drivers before they register again, and the attacher and the provisioner do
-  without them until then (docs/csi-contract.md#a-restarting-driver-keeps-its-csinode-entry). Others' entries stay.
-* Two nodes with one node id are the business of `cloud.sync.fact_files`, which tells people so (RULE C5).
+* Drivers are written one at a time: an entry that the API server refuses does not block the others.
+* The node id and the topology keys of an entry cannot change in place, so the entry is removed and added anew. The
+  number of volumes changes in place if the API server allows it (KEP-4876), otherwise in the same way.
+* If a node no longer reports a driver, the hub removes the entry that it wrote, but only after a while: an agent
+  without its disk knows its drivers only when they register again
+  (docs/csi-contract.md#a-restarting-driver-keeps-its-csinode-entry). Entries of other writers stay.
+* If two nodes have one node id, `cloud.sync.node_ids` tells people so.
 """
 
 import time
@@ -26,31 +26,31 @@ _CSI_NODES: Final = RESOURCES["CSINode"]
 
 
 _GRACE_S: Final = 120.0
-"""For so long a driver that the node does not tell of keeps its entry: as long as an agent remembers one that left."""
+"""How long an unreported driver keeps its entry: as long as an agent remembers a driver that left."""
 
 
 class CSINodeWriter:
-    """Writes what nodes tell of their drivers."""
+    """Writes the nodes' facts about their drivers."""
 
     def __init__(self, api: WriteApi, *, now: Callable[[], float] = time.monotonic) -> None:
-        """Nothing is written yet.
+        """A writer that has written nothing yet.
 
         Args:
-            api: where the CSINodes are.
-            now: seconds of a clock that never goes back.
+            api: the API server.
+            now: the monotonic clock, seconds.
         """
         self._api, self._now = api, now
         self._missed: dict[str, dict[str, float]] = {}
-        """By node: the drivers that it does not tell of, though they have entries, and since when."""
+        """For each node, the unreported drivers that have entries, with the time since when."""
 
     async def write(self, node: str, ref: Ref, fact: Mapping[str, Any] | None) -> float | None:
-        """Bring a CSINode into line with what its node tells. None: it tells of no driver any more.
+        """Write a node's fact into its CSINode. None: the node reports no driver any more.
 
         Returns:
-            In how many seconds an entry goes, if one is to.
+            The seconds until an entry is to be removed, or None.
 
         Raises:
-            KubeError: to be tried again; without its Node, too.
+            KubeError: the write failed, or there is no Node; try again.
         """
         found = await find(self._api, _CSI_NODES, ref.name)
         told = {entry["name"]: entry for entry in fact["spec"]["drivers"]} if fact is not None else {}
@@ -66,15 +66,15 @@ class CSINodeWriter:
         return min(left) + _GRACE_S - self._now() if left else None
 
     def forget(self, node: str, _ref: Ref) -> None:
-        """Nothing is written of the node's drivers any more."""
+        """Forget the node's drivers."""
         self._missed.pop(node, None)
 
     def problems(self) -> list[str]:
-        """What people must mend: nothing that does not stand elsewhere."""
+        """No problems."""
         return []
 
     def _miss(self, node: str, drivers: Collection[str]) -> Mapping[str, float]:
-        """These are missed now, and no others; since when each is."""
+        """Replace the node's unreported drivers. Returns them with the time since when each is unreported."""
         before = self._missed.pop(node, {})
         missed = {name: before.get(name, self._now()) for name in drivers}
         if missed:
@@ -95,7 +95,7 @@ class CSINodeWriter:
             raise refused
 
     async def _owned(self, node: str, found: Body | None) -> Body:
-        """The CSINode, made if there is none, with the Node as it is now for its owner."""
+        """The CSINode, owned by the present Node; it is made if there is none."""
         owner = await self._api.get(_NODES, node)
         uid = owner["metadata"]["uid"]
         reference = {"apiVersion": "v1", "kind": "Node", "name": node, "uid": uid}
@@ -106,7 +106,7 @@ class CSINodeWriter:
         references = found["metadata"].get("ownerReferences") or []
         if any(it["uid"] == uid for it in references):
             return found
-        others = [it for it in references if it["kind"] != "Node"]  # one that is gone would take the CSINode along
+        others = [it for it in references if it["kind"] != "Node"]  # a deleted owner would take the CSINode along
         return await self._patch(found, {"ownerReferences": [*others, reference]}, {})
 
     async def _write_entry(self, found: Body, entry: Body) -> Body:
@@ -120,13 +120,13 @@ class CSINodeWriter:
             try:
                 return await self._write_entries(found, without={name}, added=entry)
             except KubeError as error:
-                if error.reason != "Invalid":  # before Kubernetes 1.35 this cannot change in place, either
+                if error.reason != "Invalid":  # before Kubernetes 1.35 the number cannot change in place
                     raise
         found = await self._write_entries(found, without={name})
         return await self._write_entries(found, without={name}, added=entry)
 
     async def _write_entries(self, found: Body, *, without: Collection[str], added: Body | None = None) -> Body:
-        """The CSINode without the entries of some drivers, and with one; which of them are the hub's goes along."""
+        """Write the CSINode without some drivers' entries, and with a new one, and note the hub's entries."""
         entries = [it for it in _entries(found) if it["name"] not in without]
         ours = set(written_drivers(found)).difference(without)
         if added is not None:
@@ -135,7 +135,7 @@ class CSINodeWriter:
         return await self._patch(found, {"annotations": remember_drivers(ours)}, {"spec": {"drivers": entries}})
 
     async def _patch(self, found: Body, metadata: Body, change: Body) -> Body:
-        """Change the state that was found, and no other."""
+        """Change the CSINode, if it is still the found one."""
         name, version = found["metadata"]["name"], found["metadata"]["resourceVersion"]
         return await self._api.patch(_CSI_NODES, name, {"metadata": {"resourceVersion": version, **metadata}, **change})
 
@@ -145,11 +145,11 @@ def _entries(found: Body) -> list[Body]:
 
 
 def _identity(entry: Body) -> tuple[str, frozenset[str]]:
-    """What cannot change in an entry."""
+    """The parts of an entry that cannot change."""
     return entry["nodeID"], frozenset(entry.get("topologyKeys") or ())
 
 
 def _count(entry: Body) -> int | None:
-    """How many volumes the driver takes on the node; None: it did not say."""
+    """How many volumes the driver takes on the node; None if it sets no limit."""
     count: int | None = (entry.get("allocatable") or {}).get("count")
     return count

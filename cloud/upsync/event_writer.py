@@ -1,13 +1,13 @@
-"""An event writer: the Events that nodes tell, one for each cause.
+"""An event writer: writes the nodes' Events, one for each cause.
 
 Rules:
 
-* The node gives an event its name, the same for the same cause. Told again, its count and its last time are raised,
-  never lowered: a node that was restarted counts anew.
-* An Event of that name that another one made, or about something else, stays as it is.
-* Who says it is the agent of the node that told it, whatever it writes there.
-* What an event is about may be gone, or another object of its name: the event is written all the same. Where its
-  namespace is gone or going, and if the API server does not take it as it is, nobody is left to read it.
+* The node names an event, with the same name for the same cause. A repeated event raises its count and its last time.
+  It never lowers them, because a restarted node counts anew.
+* If another writer made an Event of that name, or the Event is about another object, it stays as it is.
+* The hub sets the reporting component and node itself.
+* An event is written even if its object is gone or was made anew. If its namespace is gone or terminating, or the API
+  server refuses the event as invalid, it is dropped.
 """
 
 import logging
@@ -23,27 +23,27 @@ log = logging.getLogger("csi_bridge.hub.upsync")
 _EVENTS: Final = RESOURCES["Event"]
 
 _TELLER: Final = "csi-bridge-edge"
-"""The component that every event of a node is of."""
+"""The reporting component of all events of nodes."""
 
 _SAME: Final = ("reason", "message", "type", "reportingComponent", "reportingInstance")
-"""Fields in which two events of one cause do not differ; what it is about is one more."""
+"""The fields, besides the involved object, that are equal in two events of one cause."""
 
 _ENDING: Final = "being terminated"
-"""What the API server says of a namespace in which nothing can be created any more (NamespaceLifecycle)."""
+"""The API server's words for a namespace in which nothing can be created any more (NamespaceLifecycle)."""
 
 
 class EventWriter:
-    """Writes the events that nodes tell."""
+    """Writes the nodes' events."""
 
     def __init__(self, api: WriteApi) -> None:
-        """Nothing is written yet."""
+        """A writer that has written nothing yet."""
         self._api = api
 
     async def write(self, node: str, ref: Ref, fact: Body | None) -> None:
-        """Write an event. None: the node tells it no more; it has happened all the same.
+        """Write an event. None (the node has withdrawn the fact) changes nothing.
 
         Raises:
-            KubeError: to be tried again.
+            KubeError: the write failed; try again.
         """
         if fact is None:
             return
@@ -55,10 +55,10 @@ class EventWriter:
             log.info("an event of node %s is dropped: %s", node, error)
 
     def forget(self, _node: str, _ref: Ref) -> None:
-        """Nothing here is remembered."""
+        """Nothing to forget."""
 
     def problems(self) -> list[str]:
-        """Nothing here waits for people."""
+        """No problems."""
         return []
 
     async def _put(self, ref: Ref, told: Body) -> None:
@@ -70,7 +70,7 @@ class EventWriter:
             await self._raise(ref, told)
 
     async def _raise(self, ref: Ref, told: Body) -> None:
-        """Raise the count and the last time of an event that is there."""
+        """Raise the count and the last time of an existing event."""
         found = await self._api.get(_EVENTS, ref.name, ref.namespace)
         if not _is_same(found, told):
             log.warning("%s is not written: there is another one of this name", ref)
@@ -98,7 +98,7 @@ def _event(node: str, ref: Ref, fact: Body) -> Body:
 
 
 def _is_same(found: Body, told: Body) -> bool:
-    """Whether two events are of one cause."""
+    """Whether two events have one cause."""
     abouts = [event.get("involvedObject") or {} for event in (found, told)]
     if any(abouts[0].get(name, "") != abouts[1].get(name, "") for name in ("kind", "name", "uid")):
         return False
@@ -111,7 +111,7 @@ def _is_void(error: KubeError) -> bool:
 
 
 def _time(event: Body) -> datetime:
-    """When it was last; long ago if it does not say so in words that the API server takes."""
+    """An event's last time; long ago if it is missing or unreadable."""
     try:
         last = datetime.fromisoformat(event.get("lastTimestamp") or "")
     except ValueError:

@@ -1,11 +1,11 @@
-"""A farewell: deletes what the hub made for a node that is gone for good, as an operator says.
+"""A farewell: deletes the hub's objects of a node that is gone for good, as an operator has said.
 
 Rules:
 
-* Deleted is the Node, if the hub made it; its CSINode and its Lease belong to it, and go with it. Of any other Node the
-  hub only takes back its own entries, as if the node had told that it has no driver any more.
-* Each try deletes the Node that it finds, by its UID: one that is made between look and deletion stays. That no try
-  finds the Node of a node that is back is the business of `written_facts`.
+* If the hub made the Node, it is deleted, and its CSINode and its Lease go with it. From any other Node the hub only
+  removes its own entries, as if the node reported no driver any more.
+* Each try deletes the found Node by its UID, so a Node that is made meanwhile stays. `written_facts` ends the tries
+  when the node is back.
 """
 
 from typing import Final
@@ -16,23 +16,23 @@ from cloud.upsync.write_api import WriteApi
 from common.objects import Ref
 
 KIND: Final = "Farewell"
-"""The kind under which `written_facts` has it: there is no such object, but a node that is gone."""
+"""Its kind in `written_facts`. There is no such object: it stands for a node that is gone."""
 
 _NODES: Final = RESOURCES["Node"]
 
 
 class Farewell:
-    """Deletes Nodes."""
+    """Deletes the Nodes of nodes that are gone for good."""
 
     def __init__(self, api: WriteApi) -> None:
-        """Nothing is deleted yet."""
+        """A farewell that has deleted nothing yet."""
         self._api = api
 
     async def write(self, node: str, _ref: Ref, _fact: Body | None) -> None:
-        """Delete a node's Node.
+        """Delete a node's Node, if the hub made it.
 
         Raises:
-            KubeError: to be tried again.
+            KubeError: the deletion failed; try again.
         """
         found = await find(self._api, _NODES, node)
         if found is None or not is_made(found):
@@ -44,8 +44,8 @@ class Farewell:
                 raise
 
     def forget(self, _node: str, _ref: Ref) -> None:
-        """Nothing here is remembered."""
+        """Nothing to forget."""
 
     def problems(self) -> list[str]:
-        """Nothing here waits for people."""
+        """No problems."""
         return []

@@ -1,13 +1,12 @@
-"""A hand-over: takes the hub's marks from the Node and the CSINode of a node that a kubelet serves now.
+"""A hand-over: removes the hub's marks from the Node and the CSINode of a node that a kubelet serves now.
 
 Rules:
 
-* The marks say that nobody else is that Node's kubelet, and which entries are the hub's to remove. Without them the hub
-  has no more to say there than about any Node of a cluster.
-* Of a Node that the hub made go also the label and the taints `csi-bridge.io/edge=agent`, which say that no kubelet is
-  there. With another value they are an operator's.
-* Nothing else is touched: what stands there is the kubelet's to keep or to change. A Node that was deleted under a
-  kubelet would come back only with the kubelet's next start.
+* The marks say that the hub stands in for that Node's kubelet, and which entries the hub may remove. Without them the
+  hub treats the Node like any other.
+* From a Node that the hub made it also removes the label and the taints `csi-bridge.io/edge=agent`, which say that no
+  kubelet is there. With another value they are an operator's, and stay.
+* All else stays for the kubelet. The hub does not delete the Node: a kubelet makes a new one only when it starts.
 """
 
 from typing import Final
@@ -19,21 +18,21 @@ from cloud.upsync.write_api import WriteApi
 from common.objects import Ref
 
 KIND: Final = "Kubelet"
-"""The kind under which `written_facts` has it: there is no such object, but a node that is handed over."""
+"""Its kind in `written_facts`. There is no such object: it stands for a node that is handed over."""
 
 
 class HandOver:
-    """Hands nodes over."""
+    """Hands nodes over to their kubelets."""
 
     def __init__(self, api: WriteApi) -> None:
-        """Nothing is handed over yet."""
+        """A hand-over that has changed nothing yet."""
         self._api = api
 
     async def write(self, node: str, _ref: Ref, _fact: Body | None) -> None:
-        """Take the marks from a node's objects.
+        """Remove the marks from a node's objects.
 
         Raises:
-            KubeError: to be tried again.
+            KubeError: the write failed; try again.
         """
         for kind in ("Node", "CSINode"):
             found = await find(self._api, RESOURCES[kind], node)
@@ -45,10 +44,10 @@ class HandOver:
                 await self._api.patch(RESOURCES[kind], node, change)
 
     def forget(self, _node: str, _ref: Ref) -> None:
-        """Nothing here is remembered."""
+        """Nothing to forget."""
 
     def problems(self) -> list[str]:
-        """Nothing here waits for people."""
+        """No problems."""
         return []
 
 

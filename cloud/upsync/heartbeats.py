@@ -1,15 +1,14 @@
-"""The heartbeats: what tells Kubernetes that a node without a kubelet is there, for as long as its session lives.
+"""The heartbeats: keep the Nodes of nodes without a kubelet Ready while their sessions live.
 
 Rules:
 
-* A heartbeat renews the node's Lease; the condition Ready is written when it is another one, and every five minutes.
-* Only Nodes that the hub made have heartbeats of it: any other one has a kubelet, or somebody who stands in for it.
-* A node that is down is not said to be down: Kubernetes finds out by itself, as with any other node.
-* A Lease's time never goes backwards: the controller-manager passes over one that is not newer than the last.
-* After a failure nothing is taken for granted: the Node is looked at again. So it is when the watch of Nodes has it as
-  not Ready, whoever said so. That a renewal came late is no reason: all of them may, and looks would make it worse.
-* A look keeps no other node's renewal waiting: looks have slots of their own, and one that finds none free is made up
-  for after the next renewal.
+* A heartbeat renews the node's Lease. The condition Ready is written when it has changed, and every five minutes.
+* The hub sends heartbeats only for Nodes that it made. Any other Node has a kubelet or another writer.
+* The hub does not report that a node is down: Kubernetes finds out by itself, as with any other node.
+* A Lease's time never goes back: the controller-manager ignores a time that is not newer than the last.
+* After a failure the hub looks at the Node again, and also when the watch of Nodes shows it as not Ready. A late
+  renewal is no reason for a look: all may be late, and looks would make that worse.
+* Looks have slots of their own, so they delay no renewal. A look that finds no free slot comes after the next renewal.
 """
 
 import asyncio
@@ -35,46 +34,46 @@ _LEASES: Final = RESOURCES["Lease"]
 _NAMESPACE: Final = "kube-node-lease"
 
 _EVERY_S: Final = 10.0
-"""Between two renewals, as a kubelet does it (a quarter of the Lease's duration)."""
+"""The time between two renewals, as in a kubelet (a quarter of the Lease's duration)."""
 
 _LEASE_S: Final = 40
-"""A Lease holds so long: the kubelet's `nodeLeaseDurationSeconds`."""
+"""The duration of a Lease: the kubelet's `nodeLeaseDurationSeconds`."""
 
 _STATUS_S: Final = 300.0
-"""Between two writings of the same condition: the kubelet's `nodeStatusReportFrequency`."""
+"""The time between two writes of the same condition: the kubelet's `nodeStatusReportFrequency`."""
 
 
 def _spread(pause_s: float) -> float:
-    """At least nine tenths of a pause, so that nodes that came together drift apart."""
+    """At least nine tenths of a pause, so that nodes that connected together drift apart."""
     return pause_s * random.uniform(0.9, 1.0)  # noqa: S311  # no secret
 
 
 _BACKOFF: Final = Backoff(first_s=1.0, most_s=_EVERY_S, jitter=_spread)
-"""After a failure. A success is followed by `_EVERY_S`, spread in the same way."""
+"""The waits after failures. After a success the wait is `_EVERY_S`, spread in the same way."""
 
 _WRITES_PER_S: Final = 200.0
-"""At most, of all nodes together; beyond 2,000 nodes as many as they are in ten seconds."""
+"""The most writes of all nodes together; with more than 2,000 nodes, one for each node in ten seconds."""
 
 _RENEWALS_AT_ONCE: Final = 50
-"""Enough for 200 in a second if each takes 250 ms. A Lease holds four times as long as a pause: 2,000 nodes keep theirs
-while a renewal takes less than 1 s, 10,000 while it takes less than 200 ms."""
+"""Enough for 200 renewals in a second if each takes 250 ms. A Lease lasts four pauses: 2,000 nodes keep theirs if a
+renewal takes less than 1 s, 10,000 if it takes less than 200 ms."""
 
 _LOOKS_AT_ONCE: Final = 25
-"""Enough for 100 lost nodes in a second if a request takes 125 ms: one looks, one writes. With the renewals they leave
-a quarter of the client's connections to others."""
+"""Enough for 100 lost nodes in a second if a request takes 125 ms: one request reads, one writes. Looks and renewals
+leave a quarter of the client's connections to others."""
 
 _STEP_S: Final = 0.001
-"""A Lease's time grows by so much at least. It has microseconds, but a float of this size does not."""
+"""The least step of a Lease's time. It has microseconds, but a float of this size does not."""
 
 
 @dataclass(slots=True)
 class _Heart:
-    """What is known of one node's Lease.
+    """The state of one node's heartbeat.
 
     Attributes:
-        lease: the UID of the Lease; empty: the Node is to be looked at first.
-        told_s: the time that stands in it, in seconds since the epoch.
-        look_at: from when on the Node is to be looked at again, of the monotonic clock.
+        lease: the UID of the Lease; if it is empty, the hub first looks at the Node.
+        told_s: the time in the Lease, in seconds since the epoch.
+        look_at: the time of the next look at the Node, of the monotonic clock.
     """
 
     lease: str = ""
@@ -97,9 +96,9 @@ class Heartbeats:
 
         Args:
             api: the API server.
-            now: seconds of a clock that never goes back.
-            wall: seconds since the epoch.
-            pause: waits for so many seconds.
+            now: the monotonic clock, seconds.
+            wall: the time, seconds since the epoch.
+            pause: waits for a number of seconds.
         """
         self._api, self._now, self._wall, self._pause = api, now, wall, pause
         self._hearts: dict[str, _Heart] = {}
@@ -110,13 +109,13 @@ class Heartbeats:
         self._next_write = 0.0
 
     def up(self, node: str) -> None:
-        """The node's session lives. Nothing if that was known."""
+        """Begin a node's heartbeats, unless they run: its session lives."""
         if node not in self._tasks:
             heart = self._hearts[node] = _Heart()
             self._tasks[node] = asyncio.get_running_loop().create_task(self._live(node, heart), name=f"heart of {node}")
 
     def down(self, node: str) -> None:
-        """The node's session has ended. What is on its way to the API server may still arrive."""
+        """End a node's heartbeats: its session has ended. A request under way may still arrive."""
         if (task := self._tasks.pop(node, None)) is not None:
             self._ending.add(task)
             task.add_done_callback(self._ending.discard)
@@ -125,7 +124,7 @@ class Heartbeats:
             del self._hearts[node]
 
     def doubt(self, node: str) -> None:
-        """The watch has this Node as not Ready: it is looked at after its next renewal. Nothing if it is not up."""
+        """Look at a node's Node after its next renewal, because the watch shows it as not Ready."""
         if (heart := self._hearts.get(node)) is not None:
             heart.look_at = 0.0
 
@@ -136,7 +135,7 @@ class Heartbeats:
         await asyncio.gather(*self._ending, return_exceptions=True)
 
     def problems(self) -> list[str]:
-        """Nodes that Kubernetes takes for lost, or will, although they are there."""
+        """The failing heartbeats, in a sentence: Kubernetes takes such nodes for lost, or will."""
         if not self._failing:
             return []
         return [f"heartbeats are not written (nodes: {len(self._failing)}): {next(iter(self._failing.values()))}"]
@@ -144,14 +143,14 @@ class Heartbeats:
     # ---- one node ----------------------------------------------------------------------------------------------------
 
     async def _live(self, node: str, heart: _Heart) -> None:
-        """Heartbeats of a node until cancelled."""
+        """Send a node's heartbeats until cancelled."""
         failures = 0
         while True:
             failures = 0 if await self._try(node, heart) else failures + 1
             await self._pause(_BACKOFF.wait_s(failures) if failures else _spread(_EVERY_S))
 
     async def _try(self, node: str, heart: _Heart) -> bool:
-        """One heartbeat. Whether there was one; a Node that is missing, or is not the hub's, has none."""
+        """Send one heartbeat. Returns whether it was sent; a Node that is missing or not the hub's gets none."""
         try:
             beat = await self._beat(node, heart)
         except KubeError as error:
@@ -168,7 +167,7 @@ class Heartbeats:
         return beat
 
     def _note(self, node: str, why: str) -> None:
-        if not self._failing:  # of thousands that fail together one line is enough
+        if not self._failing:  # one line for thousands that fail together
             log.warning("a heartbeat is not written: %s", why)
         self._failing[node] = why
 
@@ -178,22 +177,22 @@ class Heartbeats:
                 await self._renew(node, heart)
             elif not await self._take_lease(node, heart):
                 return False
-        # Before the Lease was renewed the Node could still be found lost just after a look.
+        # Not before the renewal: Kubernetes could still take the Node for lost just after the look.
         if self._now() < heart.look_at or self._looks.locked():
             return True
         async with self._looks:
             return await self._look(node, heart)
 
     async def _look(self, node: str, heart: _Heart) -> bool:
-        """Look at the Node, and tell that it is ready. Whether it is there, and the hub's."""
-        heart.look_at = math.inf  # a doubt from now on, which the answer may be too old for, makes another look
+        """Look at the Node, and write that it is ready. Returns whether it exists and is the hub's."""
+        heart.look_at = math.inf  # a doubt that comes from now on sets another look: the answer may be older
         if (found := await self._find(node, heart)) is None:
             return False
         heart.look_at = min(heart.look_at, self._now() + await self._tell_ready(node, found))
         return True
 
     async def _find(self, node: str, heart: _Heart) -> Body | None:
-        """The Node, if there is one and the hub made it."""
+        """The Node, if it exists and the hub made it."""
         found = await find(self._api, _NODES, node)
         if found is None or not is_made(found):
             heart.lease = ""
@@ -203,7 +202,7 @@ class Heartbeats:
     # ---- the Lease ---------------------------------------------------------------------------------------------------
 
     async def _take_lease(self, node: str, heart: _Heart) -> bool:
-        """Renew the Lease whatever it was; make one if there is none. Whether the Node is there, and the hub's."""
+        """Take over the Lease, or make one. Returns whether the Node exists and is the hub's."""
         if (found := await self._find(node, heart)) is None:
             return False
         heart.look_at = 0.0
@@ -238,7 +237,7 @@ class Heartbeats:
     # ---- the condition -----------------------------------------------------------------------------------------------
 
     async def _tell_ready(self, node: str, found: Body) -> float:
-        """Write the condition, unless it stands there and is young. In how many seconds it is to be written again."""
+        """Write the condition, unless it is there and recent. Returns the seconds until the next write."""
         conditions = (found.get("status") or {}).get("conditions") or []
         old: Body = next((it for it in conditions if it["type"] == "Ready"), {})
         was_ready = old.get("status") == "True"
@@ -255,7 +254,7 @@ class Heartbeats:
             "lastTransitionTime": old.get("lastTransitionTime", now) if was_ready else now,
         }
         others = [it for it in conditions if it["type"] != "Ready"]
-        # A merge patch replaces the whole list: for the state that was read alone, so that no other condition is lost.
+        # A merge patch replaces the whole list: the version keeps conditions of other writers from being lost.
         version = {"resourceVersion": found["metadata"]["resourceVersion"]}
         await self._turn()
         await self._api.patch(
@@ -275,5 +274,5 @@ class Heartbeats:
 
 
 def _seconds(text: str | None) -> float:
-    """A time of Kubernetes', in seconds since the epoch; 0 without one."""
+    """A time from Kubernetes in seconds since the epoch; 0 if there is none."""
     return datetime.fromisoformat(text).timestamp() if text else 0.0

@@ -1,19 +1,20 @@
-"""A node writer: the Nodes of nodes without a kubelet, made if there are none, with what their agents tell of them.
+"""A node writer: makes the missing Nodes of nodes without a kubelet, and writes the agents' facts into them.
 
 Rules:
 
-* What is in use is written first, and whatever is wrong with the rest does not hold it up: until it is there nothing
-  is staged (docs/csi-contract.md#volumesinuse-comes-before-staging).
-* Of a Node that the hub made it also writes what the machine has, as a kubelet does, so that the scheduler puts pods
-  there. What somebody made of `allocatable` stays as long as the machine has what it had.
-* The labels and taints of `cloud.node_marks` stand in the request that makes the Node, and nowhere else: an operator's
-  later changes hold.
-* A label that is there with another value stays. The hub sets no label on the word of one machine that a kubelet may
-  not set either (the NodeRestriction admission), and not `csi-bridge.io/edge`.
-* `csi-bridge.io/node` of a node is its own name: with another one it would be given the pods and Secrets of that one.
-* Of the annotations only the drivers' node ids come from the node. Those of drivers that it does not tell of stay,
-  unless the hub wrote them.
-* When the node tells nothing any more, its labels and what is in use stay: nobody has said that it is not so.
+* `volumesInUse` is written first, and faults in the rest do not delay it: until it is written, agents stage nothing
+  (docs/csi-contract.md#volumesinuse-comes-before-staging).
+* Into a Node that the hub made it also writes the machine's capacity, as a kubelet does, so that the scheduler uses the
+  Node. A changed `allocatable` stays while the capacity is the same.
+* The labels and taints of `cloud.node_marks` are only in the request that makes the Node: an operator's later changes
+  stay.
+* An existing label with another value stays. The hub sets no label from a fact that a kubelet may not set either (the
+  NodeRestriction admission), and not `csi-bridge.io/edge`.
+* The value of `csi-bridge.io/node` is the node's own name: with another name the node would get that node's pods and
+  Secrets.
+* The only annotation that comes from the node has the drivers' node ids. Ids of unreported drivers stay, unless the hub
+  wrote them.
+* If the node has no fact any more, its labels and `volumesInUse` stay: they may still be right.
 """
 
 import json
@@ -33,10 +34,10 @@ _NODES: Final = RESOURCES["Node"]
 
 _NODE_IDS: Final = "csi.volume.kubernetes.io/nodeid"
 _ATTACHED: Final = "volumes.kubernetes.io/controller-managed-attach-detach"
-"""Without this annotation with the value "true" the controller-manager attaches nothing to a node."""
+"""The controller-manager attaches volumes only to nodes that have this annotation with the value "true"."""
 
 _LONGEST_LABEL_CHARS: Final = 63
-"""A node whose name is longer has no hostname label."""
+"""The longest name of a node with a hostname label."""
 
 _KUBERNETES: Final = ("kubernetes.io", "k8s.io")
 _KUBELETS: Final = ("kubelet.kubernetes.io", "node.kubernetes.io")
@@ -52,28 +53,28 @@ _KUBELET_LABELS: Final = frozenset({
 
 
 class NodeWriter:
-    """Writes what nodes tell of themselves."""
+    """Writes the nodes' facts about themselves."""
 
     def __init__(
         self, api: WriteApi, in_use: InUse, *, labels: Mapping[str, str] | None = None, taints: Sequence[Body] = ()
     ) -> None:
-        """Nothing is written yet.
+        """A writer that has written nothing yet.
 
         Args:
-            api: where the Nodes are.
-            in_use: is told which volumes stand in each.
-            labels: of each Node that it makes, beside those that a kubelet would know itself.
-            taints: of each Node that it makes.
+            api: the API server.
+            in_use: gets the volumes that stand in each Node.
+            labels: further labels of each Node that it makes, besides those that a kubelet sets.
+            taints: the taints of each Node that it makes.
         """
         self._api, self._in_use = api, in_use
         self._labels, self._taints = labels or {}, taints
         self._problems: dict[str, list[str]] = {}
 
     async def write(self, node: str, ref: Ref, fact: Mapping[str, Any] | None) -> None:
-        """Bring a Node into line with what its node tells. None: it tells nothing any more.
+        """Write a node's fact into its Node. None: the node has withdrawn the fact.
 
         Raises:
-            KubeError: to be tried again.
+            KubeError: the write failed; try again.
         """
         self._problems.pop(node, None)
         if fact is not None:
@@ -87,7 +88,7 @@ class NodeWriter:
             found = await self._write_in_use(node, found, fact)
         change = _Change(node, found, fact)
         if metadata := change.metadata():
-            # Another one may be at the same labels and annotations: this is for the state that was read.
+            # Other writers may change the same labels and annotations: the version guards the state that was read.
             version = {"resourceVersion": found["metadata"]["resourceVersion"]}
             found = await self._api.patch(_NODES, node, {"metadata": {**version, **metadata}})
         if fact is not None:
@@ -96,11 +97,11 @@ class NodeWriter:
             await self._write_machine(node, found, fact)
 
     def forget(self, node: str, _ref: Ref) -> None:
-        """Nothing is written of the node any more."""
+        """Forget the node's problems."""
         self._problems.pop(node, None)
 
     def problems(self) -> list[str]:
-        """What people must mend, in sentences."""
+        """The problems for people, in sentences."""
         return [text for node in sorted(self._problems) for text in self._problems[node]]
 
     def _new_node(self, node: str) -> Body:
@@ -114,7 +115,7 @@ class NodeWriter:
 
     async def _write_in_use(self, node: str, found: Body, fact: Mapping[str, Any]) -> Body:
         told, there = _in_use(fact), _in_use(found)
-        self._in_use.note(node, set(told).intersection(there))  # stands there whatever becomes of the request
+        self._in_use.note(node, set(told).intersection(there))  # these stand there even if the request fails
         if told != there:
             found = await self._write_status(node, found, {"volumesInUse": told})
             self._in_use.note(node, told)
@@ -130,14 +131,14 @@ class NodeWriter:
 
 
 class _Change:
-    """What is to change in a Node's metadata, and what people must mend."""
+    """The changes to a Node's metadata, and the problems for people."""
 
     def __init__(self, node: str, found: Body, fact: Mapping[str, Any] | None) -> None:
         self.problems: list[str] = []
         self._node, self._found, self._fact = node, found, fact
 
     def metadata(self) -> Body:
-        """A merge patch; empty if nothing is to change."""
+        """A merge patch; empty if nothing changes."""
         parts = {"labels": self._labels(), "annotations": self._annotations()}
         return {name: part for name, part in parts.items() if part}
 
@@ -200,12 +201,12 @@ class _Change:
 
 
 def _in_use(body: Mapping[str, Any]) -> list[str]:
-    """What stands in a Node, or is to stand there."""
+    """The `volumesInUse` of a Node or of a node's fact."""
     return list((body.get("status") or {}).get("volumesInUse") or ())
 
 
 def _base_labels(node: str, fact: Mapping[str, Any] | None) -> Mapping[str, str]:
-    """What a kubelet would know without its drivers. The agent runs on Linux alone."""
+    """The labels that a kubelet sets without its drivers. The agent runs only on Linux."""
     labels = {"kubernetes.io/os": "linux"}
     if len(node) <= _LONGEST_LABEL_CHARS:
         labels["kubernetes.io/hostname"] = node
@@ -215,7 +216,7 @@ def _base_labels(node: str, fact: Mapping[str, Any] | None) -> Mapping[str, str]
 
 
 def _machine(node: str, status: Body, told: Mapping[str, Any]) -> Body:
-    """What of a Node's status is to become another one, as far as it is about the machine."""
+    """The changes to the machine's part of a Node's status."""
     change: Body = {}
     capacity = told.get("capacity") or {}
     there = status.get("capacity") or {}
@@ -230,7 +231,7 @@ def _machine(node: str, status: Body, told: Mapping[str, Any]) -> Body:
 
 
 def _amount(text: object) -> int | None:
-    """A quantity, which the API server writes in another way than it was told; None if there is none."""
+    """A quantity as a number, because the API server may spell it in another way; None if there is none."""
     try:
         return parse_bytes(text)
     except ValueError:
@@ -238,7 +239,7 @@ def _amount(text: object) -> int | None:
 
 
 def _is_reserved(label: str) -> bool:
-    """Whether a node may not set a label of its own Node: `EDGE`, and those that a kubelet may not set either.
+    """Whether a node may not set a label of its own Node: `EDGE`, and labels that a kubelet may not set either.
 
     Source: kubernetes plugin/pkg/admission/noderestriction.
     """

@@ -1,4 +1,4 @@
-"""What is the hub's: how objects of the API remember which of them the hub made, and what it put into others."""
+"""The ownership marks: annotations that say which objects and entries the hub made."""
 
 import json
 from collections.abc import Collection, Mapping
@@ -8,14 +8,14 @@ from cloud.kube import Body, KubeError, Resource
 
 MADE_BY: Final = "csi-bridge.io/made-by"
 HUB: Final = "hub"
-"""The annotation of a Node that the hub made, and its value. Nobody else is that Node's kubelet."""
+"""The annotation of a Node that the hub made, and its value. Such a Node has no kubelet."""
 
 _DRIVERS: Final = "csi-bridge.io/drivers"
 """The annotation with the names of the drivers whose entries the hub wrote: a JSON list."""
 
 
 class Reader(Protocol):
-    """What is asked of `cloud.kube.Kube`."""
+    """The part of `cloud.kube.Kube` that `find` uses."""
 
     async def get(self, resource: Resource, name: str, namespace: str = "") -> Body:
         """One object."""
@@ -25,7 +25,7 @@ async def find(api: Reader, resource: Resource, name: str, namespace: str = "") 
     """An object; None if there is none.
 
     Raises:
-        KubeError: it was refused, or not answered.
+        KubeError: the API server refused, or did not answer.
     """
     try:
         return await api.get(resource, name, namespace)
@@ -41,7 +41,7 @@ def is_made(node: Body) -> bool:
 
 
 def written_drivers(body: Body) -> frozenset[str]:
-    """The drivers whose entries in an object are the hub's; none if somebody made nonsense of the annotation."""
+    """The drivers whose entries in an object are the hub's; none if the annotation is unreadable."""
     try:
         names = json.loads(annotation(body, _DRIVERS) or "[]")
     except (ValueError, RecursionError):
@@ -50,12 +50,12 @@ def written_drivers(body: Body) -> frozenset[str]:
 
 
 def remember_drivers(drivers: Collection[str]) -> Body:
-    """The annotations, for a merge patch, that make these the drivers of `written_drivers`."""
+    """The annotation, for a merge patch, that stores the drivers for `written_drivers`."""
     return {_DRIVERS: json.dumps(sorted(drivers), separators=(",", ":")) if drivers else None}
 
 
 def unmarked(body: Body) -> Body:
-    """The annotations, for a merge patch, that make an object nobody's; empty if it has no mark of the hub's."""
+    """The annotations, for a merge patch, that remove the hub's marks; empty if the object has none."""
     return {name: None for name in (MADE_BY, _DRIVERS) if annotation(body, name)}
 
 

@@ -1,14 +1,14 @@
-"""A pod writer: what nodes without a kubelet tell of their pods' volumes, and the end of pods that are being deleted.
+"""A pod writer: writes the state of pods' volumes on nodes without a kubelet, and ends pods that are being deleted.
 
 Rules:
 
-* Only where the hub made the Node, so that no kubelet answers for the pod: a pod that vanishes from Kubernetes while a
-  kubelet still runs it may be started a second time.
-* A pod that is being deleted ends when its node has told that nothing of its volumes is left there, and not before:
-  with grace 0, which a kubelet says last as well, and for its UID alone.
-* When all volumes of a pod are mounted an Event says so, and that no kubelet starts the containers: nothing else tells
-  why the pod stays Pending. It is written before the condition that it is about, so that each change is told once.
-* Other conditions stay. The time of a condition is that at which it changed here: a node's clock may be wrong.
+* It writes only for Nodes that the hub made, which have no kubelet. If a pod vanished from Kubernetes while a kubelet
+  still ran it, it could be started a second time.
+* A pod that is being deleted ends when its node has reported that nothing of its volumes is left. The hub then deletes
+  it with grace 0, as a kubelet does last, and by its UID.
+* When all volumes of a pod are mounted, an Event says so, and that no kubelet starts the containers. Nothing else
+  explains why the pod stays Pending. The Event is written before its condition, so that each change has one Event.
+* Other conditions stay. A condition's time is the hub's: a node's clock may be wrong.
 """
 
 import hashlib
@@ -31,38 +31,39 @@ _PODS: Final = RESOURCES["Pod"]
 _NODES: Final = RESOURCES["Node"]
 
 _FORBIDDEN: Final = 403
-"""By a cluster's policy, perhaps for good: the condition is written all the same."""
+"""A cluster's policy may forbid the event for good. The condition is still written."""
 
 _LONGEST_NAME_CHARS: Final = 236
-"""Of a pod's name in the name of its event: a name has 253 characters, and 17 of them are of the pod's uid."""
+"""The part of a pod's name in the name of its event: a name has 253 characters, 17 of them for the pod's UID."""
 
 
 _LONGEST_MESSAGE_CHARS: Final = 1_024
-"""Of the sentence in a condition, as of an Event's (kubernetes pkg/apis/core/validation/events.go, NoteLengthLimit)."""
+"""The longest message of a condition, as of an Event (kubernetes pkg/apis/core/validation/events.go,
+NoteLengthLimit)."""
 
 _LEAST_REASON_CHARS: Final = 60
-"""Of one volume's reason in this sentence, so that the reason of one volume leaves room for those of others."""
+"""The least part of a message for one volume's reason: several volumes share the message."""
 
 
 class PodWriter:
-    """Writes what nodes tell of their pods."""
+    """Writes the nodes' facts about their pods."""
 
     def __init__(self, api: WriteApi, *, now: Callable[[], float] = time.time) -> None:
-        """Nothing is written yet.
+        """A writer that has written nothing yet.
 
         Args:
-            api: where the pods are.
-            now: the time, in seconds since the epoch.
+            api: the API server.
+            now: the time, seconds since the epoch.
         """
         self._api, self._now = api, now
         self._events = EventWriter(api)
         self._problems: dict[tuple[str, Ref], str] = {}
 
     async def write(self, node: str, ref: Ref, fact: Body | None) -> None:
-        """Bring a pod into line with what its node tells. None: the node tells no more, and all stays.
+        """Write a node's fact into a pod's status, or end the pod. None (a withdrawn fact) changes nothing.
 
         Raises:
-            KubeError: to be tried again.
+            KubeError: the write failed; try again.
         """
         self._problems.pop((node, ref), None)
         pod = await find(self._api, _PODS, ref.name, ref.namespace) if fact is not None else None
@@ -88,11 +89,11 @@ class PodWriter:
             await self._api.patch(_PODS, ref.name, change, ref.namespace, subresource="status")
 
     def forget(self, node: str, ref: Ref) -> None:
-        """Nothing is written of the pod any more."""
+        """Forget the pod's problem."""
         self._problems.pop((node, ref), None)
 
     def problems(self) -> list[str]:
-        """What people must mend, in sentences."""
+        """The problems for people, in sentences."""
         return [self._problems[key] for key in sorted(self._problems)]
 
     async def _tell_mounted(self, node: str, ref: Ref, fact: Body) -> None:
@@ -140,13 +141,13 @@ def _is_released(told: list[Body]) -> bool:
 
 
 def _is_waited_for(pod: Body) -> bool:
-    """Whether it is being deleted, and the word of its node is what is missing, not that of a finalizer's owner."""
+    """Whether a pod is being deleted and waits for its node, not only for the owner of a finalizer."""
     metadata = pod["metadata"]
     return bool(metadata.get("deletionTimestamp")) and metadata.get("deletionGracePeriodSeconds") != 0
 
 
 def _in_words(status: Body) -> list[Body]:
-    """The conditions that are told, with a sentence for people that names the volumes which are not mounted."""
+    """The told conditions, with a sentence for people that names the volumes that are not mounted."""
     waiting = [one for one in (read_volumes(status) or {}).values() if one.state is not VolumeState.MOUNTED]
     most_chars = max(_LEAST_REASON_CHARS, _LONGEST_MESSAGE_CHARS // (len(waiting) or 1))
     whys = ((one.name, shorten(one.reason, most_chars)) for one in waiting)
@@ -156,7 +157,7 @@ def _in_words(status: Body) -> list[Body]:
 
 
 def _merged(pod: Body, told: list[Body], now: str) -> list[Body] | None:
-    """All conditions of a pod, with those that are told in their places; None if they are there."""
+    """All conditions of a pod with the told ones; None if the pod has them already."""
     there = list((pod.get("status") or {}).get("conditions") or ())
     known = {it.get("type"): it for it in there}
     new = [it for it in told if not _says(known.get(it["type"], {}), it)]
@@ -170,7 +171,7 @@ def _says(known: Body, told: Body) -> bool:
 
 
 def _since(known: Body, told: Body) -> str:
-    """Since when it has this status; empty if it has not."""
+    """The time since when a condition has this status; empty if it has another one."""
     return str(known.get("lastTransitionTime") or "") if known.get("status") == told["status"] else ""
 
 

@@ -1,4 +1,4 @@
-"""What the writers ask of the API server."""
+"""The requests to the API server that the writers make."""
 
 from typing import Protocol
 
@@ -6,13 +6,13 @@ from cloud.kube import Body, Resource
 
 
 class WriteApi(Protocol):
-    """A part of `cloud.kube.Kube`: each method raises KubeError."""
+    """The part of `cloud.kube.Kube` that the writers use. Each method raises KubeError."""
 
     async def get(self, resource: Resource, name: str, namespace: str = "") -> Body:
-        """One object."""
+        """Get an object."""
 
     async def create(self, resource: Resource, body: Body, namespace: str = "") -> Body:
-        """A new object."""
+        """Create an object."""
 
     async def patch(
         self, resource: Resource, name: str, change: Body, namespace: str = "", *, subresource: str = ""
@@ -22,4 +22,4 @@ class WriteApi(Protocol):
     async def delete(
         self, resource: Resource, name: str, namespace: str = "", *, uid: str, grace_s: int | None = None
     ) -> None:
-        """Delete the object of this very UID."""
+        """Delete an object, if it has this UID."""

@@ -1,12 +1,13 @@
-"""A write queue: what is to be brought into line with what was told, each key by itself, until it is.
+"""A write queue: writes keys until each write has succeeded.
 
 Rules:
 
-* A key is worked on by one task at a time; several at a time are worked on in all.
+* One task works on a key; several keys are worked on at the same time.
 * Only the newest state counts: a key that is added ten times while it waits is written once.
-* What fails is tried again with growing distance, for ever: a key is done, discarded, or named among the problems.
-* Of many that fail for one reason, as in an outage, the first and their number are told, and the log has one line.
-* What is done may be due again by itself, after a while.
+* A failed key is tried again at growing intervals, without end. Every key is done, discarded, or among the problems.
+* If many keys fail for one reason, as in an outage, there is one problem with the first and their number, and one log
+  line.
+* A key that is done may become due again after a while.
 """
 
 import asyncio
@@ -23,16 +24,16 @@ log = logging.getLogger("csi_bridge.hub.upsync")
 K = TypeVar("K", bound=Hashable)
 
 _Reason = tuple[object, ...]
-"""What failures that are one trouble have in common: no text, which has the name of its object."""
+"""The common parts of failures with one cause. No text: that has the object's name."""
 
 _OBJECTS_OWN: Final = {400, 422}
-"""Codes of the API server that speak of one object, whatever others have the same."""
+"""Codes of the API server that concern one object only."""
 
 _AT_ONCE: Final = 8
-"""Keys that are worked on at once: the API server is everybody's."""
+"""Keys that are worked on at the same time: the API server has other clients, too."""
 
 _BACKOFF: Final = Backoff(first_s=0.5, most_s=60.0)
-"""Between two tries of one key."""
+"""The waits between the tries of one key."""
 
 
 class WriteQueue(Generic[K]):
@@ -45,26 +46,25 @@ class WriteQueue(Generic[K]):
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
         later: Callable[[float, Callable[[], None]], object] | None = None,
     ) -> None:
-        """Nothing is to be written yet.
+        """An empty queue.
 
         Args:
-            write: brings what a key stands for into line. It reads what is to be there itself, and does nothing if
-                that is so. It gives the seconds after which the key is to be looked at again, if it is, and raises
-                KubeError for another try.
-            pause: waits for so many seconds.
-            later: calls back after so many seconds; the running loop does, if it is not given.
+            write: writes the present state of a key, if it differs. Returns the seconds until the key is due again, or
+                None. Raises KubeError for another try.
+            pause: waits for a number of seconds.
+            later: calls a function after a number of seconds; by default the running loop.
         """
         self._write, self._pause, self._later = write, pause, later
         self._closed = False
         self._added: dict[K, int] = {}
-        """By key that is to be written: how often it was added."""
+        """How often each waiting key was added."""
         self._tasks: dict[K, asyncio.Task[None]] = {}
         self._problems: dict[_Reason, dict[K, str]] = {}
-        """By why they cannot be written: keys, and what to say of each."""
+        """The failing keys and their texts, by reason."""
         self._slots = asyncio.Semaphore(_AT_ONCE)
 
     def add(self, key: K) -> None:
-        """What the key stands for may have changed."""
+        """Write a key: its state may have changed."""
         if self._closed:
             return
         self._added[key] = self._added.get(key, 0) + 1
@@ -72,14 +72,14 @@ class WriteQueue(Generic[K]):
             self._tasks[key] = asyncio.get_running_loop().create_task(self._work(key), name=f"write {key}")
 
     def discard(self, key: K) -> None:
-        """What the key stands for is not to be written any more; a try that is under way is broken off."""
+        """Write a key no more, and cancel a running try."""
         self._added.pop(key, None)
         self._settled(key)
         if (task := self._tasks.pop(key, None)) is not None:
             task.cancel()
 
     def problems(self) -> list[str]:
-        """What cannot be written, in sentences."""
+        """The failing writes, in sentences."""
         return [_in_words(list(failing.values())) for failing in self._problems.values()]
 
     async def close(self) -> None:
@@ -102,7 +102,7 @@ class WriteQueue(Generic[K]):
                 del self._tasks[key]
 
     async def _try(self, key: K) -> bool:
-        """Write it as it is now. Whether that was done."""
+        """Write a key's present state. Returns whether that succeeded."""
         async with self._slots:
             added = self._added[key]
             try:
@@ -126,7 +126,7 @@ class WriteQueue(Generic[K]):
         return True
 
     def _note(self, key: K, reason: _Reason, text: str) -> bool:
-        """It failed. Whether it is the first for this reason."""
+        """Note a failure. Returns whether it is the first for this reason."""
         is_first = reason not in self._problems
         if key not in self._problems.get(reason, ()):
             self._settled(key)
@@ -136,7 +136,7 @@ class WriteQueue(Generic[K]):
         return is_first
 
     def _settled(self, key: K) -> bool:
-        """It fails no more. Whether it was the last for its reason."""
+        """Note that a key no longer fails. Returns whether it was the last one for its reason."""
         for reason, failing in self._problems.items():
             if failing.pop(key, None) is not None:
                 if not failing:

@@ -1,19 +1,18 @@
-"""The written facts: what the nodes tell, kept on the hub's disk as ever, and from there written to Kubernetes.
+"""The written facts: stores the nodes' facts on the hub's disk and writes them to Kubernetes.
 
 Rules:
 
-* A fact is on the hub's disk before it is acknowledged, so nothing is lost while the API server is away: it is written
-  later. What was told before the hub's start is looked at again.
-* A Node is acknowledged when all that is in use stands in Kubernetes: an agent stages a volume for the first time only
-  when the attach-detach controller can see its node's `volumesInUse`
-  (docs/csi-contract.md#volumesinuse-comes-before-staging). What the node tells after that waits there meanwhile, for
-  its facts are stored one after another; so nothing else is waited for.
-* Each kind has a queue of its own: Events that the API server does not take hold up no Node.
-* Events are written from memory: one that is lost with the hub is lost.
-* Of a node that a kubelet serves nothing is written any more; what its agent told before is void.
-* An object that is deleted while it is written is looked for once more at once; only then it is a problem.
-* Of a node that is gone for good, what the hub made in Kubernetes is deleted, unless the node comes back before; until
-  that is done it is named among the problems. A hub that is restarted meanwhile knows nothing of it.
+* The hub acknowledges a fact when it is on the disk, so none is lost while the API server is away. After a start, the
+  hub checks all stored facts again.
+* It acknowledges a Node fact only when all volumes in use stand in Kubernetes. An agent stages a volume for the first
+  time when the attach-detach controller can see it there (docs/csi-contract.md#volumesinuse-comes-before-staging).
+  Later facts of the node wait meanwhile, because they are stored one after another. So the hub waits for nothing else.
+* Each kind has a queue of its own: refused Events do not delay Nodes.
+* Events are written from memory: a hub that stops loses unwritten ones.
+* For a node that a kubelet serves the hub writes nothing, and earlier facts of its agent are void.
+* If an object is deleted during a write, the hub looks for it once more before it reports a problem.
+* If a node is gone for good, the hub deletes the objects that it made for it, unless the node comes back first. Until
+  then they are among the problems. A restarted hub no longer knows of them.
 """
 
 import asyncio
@@ -34,63 +33,63 @@ from common.objects import Object, Ref, Stamp
 log = logging.getLogger("csi_bridge.hub.upsync")
 
 _MOST_EVENTS: Final = 1_000
-"""Events that wait to be written; of more the oldest are given up."""
+"""The most events that wait to be written; the oldest ones above this number are dropped."""
 
 Key = tuple[str, Ref]
-"""A node, and the object that it tells of."""
+"""A node, and the object of one of its facts."""
 
 
 class Sink(Protocol):
-    """Where facts are kept (`cloud.sync.facts.FactSink`)."""
+    """Stores facts (`cloud.sync.facts.FactSink`)."""
 
     def stamps(self, node: str) -> Mapping[Ref, Stamp]:
-        """What is held of a node, without its events."""
+        """The stored facts of a node, without its events."""
 
     async def store(self, node: str, obj: Object) -> bool:
-        """Keep a fact, if it counts; whether it does. ValueError and OSError as in `cloud.sync.streams.FactSink`."""
+        """Store a fact that counts. Returns whether it does. Errors as in `cloud.sync.streams.FactSink`."""
 
     async def drop(self, node: str, ref: Ref, uid: str) -> None:
-        """The node tells this no more."""
+        """Drop a fact that the node has withdrawn."""
 
     async def void(self, node: str) -> None:
-        """All that the node told is void."""
+        """Drop all facts of the node."""
 
 
 class Files(Protocol):
-    """Where they are read again (`cloud.sync.fact_files.FactFiles`)."""
+    """Where they are read again (`cloud.sync.fact_table.FactTable`)."""
 
     def of(self, node: str) -> Mapping[Ref, Fact]:
         """A node's facts, without its events."""
 
     def nodes(self) -> Iterator[str]:
-        """The nodes that have told any."""
+        """The nodes with stored facts."""
 
 
 class Writer(Protocol):
     """Writes facts of one kind."""
 
     async def write(self, node: str, ref: Ref, fact: dict[str, Any] | None) -> float | None:
-        """Bring the object into line; in how many seconds to do so again, if at all. KubeError for another try."""
+        """Write a fact. Returns the seconds until the next write, or None. Raises KubeError for another try."""
 
     def forget(self, node: str, ref: Ref) -> None:
-        """Nothing is written of it any more: nothing is to be remembered of it, either."""
+        """Forget an object that is not written any more."""
 
     def problems(self) -> list[str]:
-        """What people must mend, in sentences."""
+        """The problems for people, in sentences."""
 
 
 class Hearts(Protocol):
-    """What says that nodes are there (`cloud.upsync.heartbeats.Heartbeats`)."""
+    """The heartbeats of nodes (`cloud.upsync.heartbeats.Heartbeats`)."""
 
     def up(self, node: str) -> None:
-        """The node's session lives."""
+        """Begin a node's heartbeats: its session lives."""
 
     def down(self, node: str) -> None:
-        """The node's session has ended."""
+        """End a node's heartbeats: its session has ended."""
 
 
 class WrittenFacts:
-    """Takes what the nodes tell (`cloud.sync.streams.FactSink`)."""
+    """Takes the nodes' facts (`cloud.sync.streams.FactSink`), stores them and has them written."""
 
     def __init__(
         self,
@@ -106,30 +105,30 @@ class WrittenFacts:
         """Nothing is written yet.
 
         Args:
-            sink: keeps what is told.
-            files: gives it back.
-            writers: by kind.
-            hearts: hear which nodes are there.
-            in_use: hears from the writer of Nodes what stands there.
-            pause: waits for so many seconds.
-            later: calls back after so many seconds; the running loop does, if it is not given.
+            sink: stores the facts.
+            files: reads the stored facts.
+            writers: the writers by kind.
+            hearts: the heartbeats of connected nodes.
+            in_use: the volumes in use, which the writer of Nodes fills.
+            pause: waits for a number of seconds.
+            later: calls a function after a number of seconds; by default the running loop.
         """
         self._hearts, self._in_use = hearts, in_use
         self._streams: Counter[str] = Counter()
         self._observed: set[str] = set()
-        """The nodes that a kubelet serves, as their agents said last."""
+        """The nodes that a kubelet serves, by their agents' last report."""
         self._sink, self._files, self._writers = sink, files, writers
         self._events: OrderedDict[Key, Body] = OrderedDict()
         self._uids: dict[str, str] = {}
-        """Of the Nodes that are there, as the cluster told last."""
+        """The UIDs of existing Nodes, by the cluster's last report."""
         self._tellers: defaultdict[Ref, set[str]] = defaultdict(set)
-        """By claim that is there, or may come: the nodes that have told of it."""
+        """The nodes that have reported about a claim, by claim; the claim may not exist yet."""
         self._queues: dict[str, WriteQueue[Key]] = {
             kind: WriteQueue(self._write, pause=pause, later=later) for kind in writers
         }
 
     def begin(self) -> None:
-        """Look at all that was told before."""
+        """Check all stored facts."""
         for node in self._files.nodes():
             for ref in self._files.of(node):
                 self._told((node, ref))
@@ -140,12 +139,12 @@ class WrittenFacts:
             await queue.close()
 
     def problems(self) -> list[str]:
-        """What is not written yet, and what people must mend."""
+        """The failing writes and the writers' problems, in sentences."""
         unwritten = [text for queue in self._queues.values() for text in queue.problems()]
         return unwritten + [text for writer in self._writers.values() for text in writer.problems()]
 
     def stamps(self, node: str) -> Mapping[Ref, Stamp]:
-        """What is held of a node, without its events, and without a Node of which not all stands in Kubernetes."""
+        """The stored facts of a node, without its events, and without its Node until `volumesInUse` is written."""
         stamps = self._sink.stamps(node)
         ref = Ref("Node", "", node)
         fact = self._files.of(node).get(ref)
@@ -154,41 +153,41 @@ class WrittenFacts:
         return {it: stamp for it, stamp in stamps.items() if it != ref}
 
     def up(self, node: str) -> None:
-        """The node tells its facts from now on, on one stream more."""
+        """Note one more stream on which the node sends facts."""
         self._observed.discard(node)
-        for kind in (farewell.KIND, handover.KIND):  # who is back is not gone, and no kubelet's
+        for kind in (farewell.KIND, handover.KIND):  # the node is back, without a kubelet
             self._queues[kind].discard((node, Ref(kind, "", node)))
         self._streams[node] += 1
         self._hearts.up(node)
 
     def down(self, node: str) -> None:
-        """One of these streams has ended."""
+        """Note that one of these streams has ended."""
         self._streams[node] -= 1
         if not self._streams[node]:
             del self._streams[node]
             self._hearts.down(node)
 
     def observed(self, node: str) -> None:
-        """A kubelet serves the node from now on: it is handed over."""
+        """Hand the node over: a kubelet serves it from now on."""
         self._observed.add(node)
         self._end(node)
         for ref in (Ref(handover.KIND, "", node), *self._files.of(node)):
             self._add((node, ref))
 
     def changed(self, ref: Ref, body: Body | None) -> None:
-        """An object of the cluster has changed: what nodes tell of it may count now, or be to write once more.
+        """Write the facts that a changed object of the cluster concerns: they may count now, or be overwritten.
 
         Args:
             ref: the object.
-            body: as it is now; None if it is gone.
+            body: its present body; None if it is gone.
         """
         match ref.kind:
             case "Node" if self._is_gone(ref.name, body):
                 self._in_use.lose(ref.name)
-                for told in self._files.of(ref.name):  # whose Node it is decides about its pods, too
+                for told in self._files.of(ref.name):  # pods are written only if the hub made their Node
                     self._add((ref.name, told))
             case "PersistentVolumeClaim" if body is None:
-                self._tellers.pop(ref, None)  # another one of its name is not what they told of
+                self._tellers.pop(ref, None)  # the facts are not about a new claim of this name
             case "PersistentVolumeClaim":
                 for node in self._tellers.get(ref, ()):
                     self._add_if_told(node, ref)
@@ -197,7 +196,7 @@ class WrittenFacts:
                     self._add_if_told(node_of(body), Ref("PersistentVolumeClaim", ref.namespace, name))
 
     def _is_gone(self, node: str, body: Body | None) -> bool:
-        """Whether a Node that was there is not. A watch that was away tells only of the one in its place."""
+        """Whether a known Node is gone. After an interruption the watch may show only the Node that replaced it."""
         if body is None:
             self._uids.pop(node, None)
             return True
@@ -213,11 +212,11 @@ class WrittenFacts:
             self._add((node, ref))
 
     async def store(self, node: str, obj: Object) -> bool:
-        """Keep a fact that counts, and have it written. When this returns for a Node, all that is in use stands there.
+        """Store a fact that counts, and have it written. For a Node, wait until its `volumesInUse` is written.
 
         Raises:
-            ValueError: it is not this node's to tell, or makes no sense.
-            OSError: the disk is full or broken; the fact is to be told again.
+            ValueError: the fact makes no sense, or the node may not send it.
+            OSError: the disk is full or broken; the node has to send the fact again.
         """
         if not await self._sink.store(node, obj):
             return False
@@ -230,7 +229,7 @@ class WrittenFacts:
         return True
 
     async def drop(self, node: str, ref: Ref, uid: str) -> None:
-        """The node tells this no more. Errors as in `store`."""
+        """Drop a fact that the node has withdrawn. Errors as in `store`."""
         await self._sink.drop(node, ref, uid)
         if ref not in self._files.of(node):
             self._untell(node, ref)
@@ -238,7 +237,7 @@ class WrittenFacts:
             self._add((node, ref))
 
     async def void(self, node: str) -> None:
-        """All that the node told is void; what stands in Kubernetes stays there.
+        """Drop all facts of the node. Written ones stay in Kubernetes.
 
         Raises:
             OSError: the disk is broken.
@@ -248,7 +247,7 @@ class WrittenFacts:
         await self._sink.void(node)
 
     async def forget(self, node: str) -> None:
-        """The node is gone for good, with all that it told, and with what the hub made of that.
+        """Forget a node that is gone for good, and delete the objects that the hub made for it.
 
         Raises:
             OSError: the disk is broken.
@@ -256,7 +255,7 @@ class WrittenFacts:
         self._end(node)
         told = dict.fromkeys((*(Ref(kind, "", node) for kind in NODE_KINDS), *self._files.of(node)))
         await self.void(node)
-        if node not in self._streams:  # it may be back by now
+        if node not in self._streams:  # the node may be back by now
             self._add((node, Ref(farewell.KIND, "", node)))
         for ref in told:
             self._add((node, ref))
@@ -274,7 +273,7 @@ class WrittenFacts:
                 del self._tellers[ref]
 
     def _end(self, node: str) -> None:
-        """Nothing that the node told counts any more."""
+        """Wait for the node no more, and drop its events: its facts no longer count."""
         self._in_use.end(node)
         for key in [key for key in self._events if key[0] == node]:
             del self._events[key]
@@ -304,7 +303,7 @@ class WrittenFacts:
         except KubeError as error:
             if not error.is_missing:
                 raise
-        return await self._write_told(node, ref)  # deleted meanwhile, as by a farewell: it is looked for again
+        return await self._write_told(node, ref)  # the object was deleted meanwhile, as by a farewell
 
     async def _write_told(self, node: str, ref: Ref) -> float | None:
         fact = self._files.of(node).get(ref)
@@ -312,5 +311,5 @@ class WrittenFacts:
 
 
 def _in_use(body: Body) -> Collection[str]:
-    """What a Node's fact says is in use."""
+    """The volumes in use in a Node's fact."""
     return (body.get("status") or {}).get("volumesInUse") or ()

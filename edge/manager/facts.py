@@ -1,13 +1,13 @@
-"""A volume fact: what this node has to tell of its volumes, as events and as the status of claims.
+"""The volume facts: Events about this node's volumes, and the status of their claims, for the hub.
 
 Rules:
 
-* One text per cause, without times or counts in it, so that a cause that lasts is one event. It is told again at most
+* The text of an Event has no time and no count, so a cause that lasts is one Event. The agent sends it again at most
   every five minutes, with its count.
-* What is told of a claim's size is always the whole of it: size, resize status, conditions; what is empty is cleared.
-  It names the volume whose size that is: the claim may be bound to another one before the hub hears it. That an
-  expansion begins or fails names the size that was asked for: the claim may ask for another one by then.
-* Facts wait in the store until the hub has them; nothing here waits.
+* A fact about a claim is complete: size, resize status and conditions. The hub clears a field that is empty in it.
+* A fact about a claim names its volume: the claim may be bound to another volume before the hub gets the fact. If an
+  expansion begins or fails, the fact also names the requested size: the claim may request another size by then.
+* The store keeps the facts until the hub has them. No function here waits.
 """
 
 import hashlib
@@ -27,30 +27,30 @@ from edge.volumes import Claim, Pod
 COMPONENT = "csi-bridge-edge"
 
 _AGAIN_S = 300.0
-"""Between two tellings of one event: client-go's event limiter refills one in five minutes."""
+"""An Event is sent again after this at the earliest: client-go's event limiter also allows one in five minutes."""
 
 _MOST_CAUSES = 1_000
-"""Causes whose counts are remembered; of an older one the count begins anew."""
+"""The counts of so many causes are kept. The count of an older cause starts again at one."""
 
 _LONGEST_MESSAGE = 1_024
 """Characters of an event's message: the API server's limit (core validation, events)."""
 
 
 class Facts(Protocol):
-    """Where facts wait for the hub."""
+    """Keeps facts until the hub has them."""
 
     def put_fact(self, ref: Ref, body: dict[str, Any]) -> None:
-        """Tell this in place of what was told of `ref` before."""
+        """Replace the fact about `ref`."""
 
     def drop_fact(self, ref: Ref) -> None:
-        """Nothing is to be told of `ref` any more."""
+        """Take back the fact about `ref`."""
 
     def fact_refs(self, kind: str) -> list[Ref]:
-        """What is told of objects of a kind."""
+        """The objects of a kind that have a fact."""
 
 
 _LONGEST_NAME = 236
-"""Characters of an object's name in the name of its event: a name has 253, and 17 of them tell the cause."""
+"""Characters of an object's name in the name of its Event: a name has 253, and a hash of the cause takes 17 of them."""
 
 
 @dataclass(slots=True)
@@ -61,10 +61,10 @@ class _Cause:
 
 
 class VolumeFacts:
-    """What is told of volumes."""
+    """The facts about this node's volumes."""
 
     def __init__(self, facts: Facts, *, node: str, clock: Clock) -> None:
-        """Nothing is told yet."""
+        """No facts yet."""
         self._facts, self._node, self._clock = facts, node, clock
         self._causes: OrderedDict[tuple[str, str, str, str], _Cause] = OrderedDict()
         self._conditions: dict[tuple[str, str], tuple[str, str]] = {}
@@ -72,12 +72,12 @@ class VolumeFacts:
     # ---- events ------------------------------------------------------------------------------------------------------
 
     def tell_pod(self, pod: Pod, reason: str, message: str, *, warning: bool = True) -> None:
-        """An event about a pod."""
+        """Send an Event about a pod."""
         about = {"apiVersion": "v1", "kind": "Pod", "namespace": pod.namespace, "name": pod.name, "uid": pod.uid}
         self._tell(about, reason, message, warning=warning)
 
     def tell_claim(self, claim: Claim, reason: str, message: str, *, warning: bool = True) -> None:
-        """An event about a claim."""
+        """Send an Event about a claim."""
         about = {
             "apiVersion": "v1",
             "kind": "PersistentVolumeClaim",
@@ -88,7 +88,7 @@ class VolumeFacts:
         self._tell(about, reason, message, warning=warning)
 
     def tell_node(self, reason: str, message: str) -> None:
-        """An event about this node: where there is no pod any more."""
+        """Send an Event about this node, where there is no pod any more."""
         about = {"apiVersion": "v1", "kind": "Node", "name": self._node, "uid": self._node}
         self._tell(about, reason, message, warning=True)
 
@@ -129,16 +129,16 @@ class VolumeFacts:
     # ---- claims ------------------------------------------------------------------------------------------------------
 
     def expanding(self, claim: Claim, size: ClaimSize) -> None:
-        """This node begins to expand it. Why it failed before stays told until it succeeds."""
+        """This node begins to expand the volume. An earlier failure stays in the fact until an expansion succeeds."""
         self._claim(claim, size.status_bytes, IN_PROGRESS, self._condition(claim), size.allocated_bytes)
 
     def expanded(self, claim: Claim, size_bytes: int) -> None:
-        """It has its new size."""
+        """The claim's volume has its new size."""
         self._conditions.pop((claim.namespace, claim.name), None)
         self._claim(claim, size_bytes, "", None)
 
     def not_expanded(self, claim: Claim, size: ClaimSize, why: str, *, infeasible: bool) -> None:
-        """The driver refused to expand it, or gave no answer that says so."""
+        """The driver refused to expand the claim's volume, or did not answer that it did."""
         message = f"the volume could not be expanded on its node: {why}"[:_LONGEST_MESSAGE]
         known, since = self._conditions.get((claim.namespace, claim.name), ("", ""))
         if known != message:  # the time of the same condition stays: the fact is the same
@@ -154,11 +154,11 @@ class VolumeFacts:
         return {"type": "NodeResizeError", "status": "True", "lastTransitionTime": since, "message": message}
 
     def claims(self) -> list[Ref]:
-        """The claims of which something is told, by earlier lives of the agent, too."""
+        """The claims that have a fact, including those from before the agent's restart."""
         return self._facts.fact_refs("PersistentVolumeClaim")
 
     def forget_claim(self, namespace: str, name: str) -> None:
-        """The claim is gone: what was told of it is void."""
+        """The claim is gone: take back its fact."""
         self._conditions.pop((namespace, name), None)
         self._facts.drop_fact(Ref("PersistentVolumeClaim", namespace, name))
 

@@ -1,8 +1,11 @@
-"""A volume report: every volume of every pod as people and their scripts see it, one flat entry each.
+"""The volume report: one flat entry for each volume of each pod, for people and their scripts.
 
-States: `waiting`, `staging`, `publishing`, `published`; then `unpublishing` and `unstaging`; `uncertain` (a pod's,
-mounted perhaps, and not resolvable now) and `left over` (of an earlier time, and nothing allows yet to take it down).
-`since` is in seconds since the epoch. `error` says why the last try failed, in whatever state.
+    waiting, staging, publishing, published     On its way to the pod.
+    unpublishing, unstaging                     On its way back.
+    uncertain                                   Perhaps mounted for a pod, and the agent cannot resolve it now.
+    left over                                   Of an earlier time, and the agent may not take it down yet.
+
+`since` is in seconds since the epoch. `error` is the reason of the last failure, in any state.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -22,7 +25,7 @@ from edge.volumes import PodVolume
 Entry = dict[str, Any]
 
 PathOf = Callable[[Published], str]
-"""Where a pod finds a volume; empty if its name cannot be a path."""
+"""Gives the path of a volume in a pod's directory; empty if its name cannot be a path."""
 
 _EMPTY: Entry = {
     "namespace": "",
@@ -52,7 +55,7 @@ _DOING = {
 
 
 def report_pod(wants: PodWants, volumes: list[Entry]) -> Entry:
-    """A pod, and how many of its volumes it has."""
+    """The entry of a pod, with the number of its volumes and of those that are published."""
     pod = wants.pod
     published = sum(one["state"] == "published" for one in volumes)
     return {
@@ -65,7 +68,7 @@ def report_pod(wants: PodWants, volumes: list[Entry]) -> Entry:
 
 
 def report_wanted(want: PodVolume, task: VolumeTask | None, path_of: PathOf) -> Entry:
-    """A volume that a pod wants."""
+    """The entry of a volume that a pod wants."""
     volume, pod = want.volume, want.pod
     target = target_for(want)
     row = task.rows.publications.get(target) if task is not None else None
@@ -98,7 +101,7 @@ def report_wanted(want: PodVolume, task: VolumeTask | None, path_of: PathOf) -> 
 
 
 def report_unresolved(wants: PodWants, name: str, since: float) -> Entry:
-    """A volume of a pod that cannot be resolved."""
+    """The entry of a pod's volume that the agent cannot resolve."""
     pod = wants.pod
     return {
         **_EMPTY,
@@ -120,7 +123,7 @@ def report_leaving(
     may_unstage: Callable[[Device], bool],
     wants_of: Callable[[str], PodWants | None],
 ) -> Iterator[Entry]:
-    """What nobody wants, or nobody can be resolved to want, and is mounted all the same."""
+    """The entries of one volume's mounts that no resolved volume of a pod accounts for."""
     for target, row in task.rows.publications.items():
         if target in task.wants:
             continue
@@ -160,7 +163,7 @@ def report_leaving(
 
 
 def report_unreadable(one: Unreadable, since: float) -> Entry:
-    """A directory that tells nothing of its volume, as was seen then."""
+    """The entry of a directory whose volume is unknown, seen at that time."""
     return {
         **_EMPTY,
         "uid": one.pod_uid,

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cloud.sources.manifests.binding import Binder
+from cloud.sources.manifests.claim_sizes import ClaimSizes
 from cloud.sources.manifests.good_manifests import GoodManifests
 from cloud.sources.manifests.manifests import Manifests
 from cloud.sync.closures import Closures
-from cloud.sync.fact_files import FactFiles
+from cloud.sync.fact_table import FactTable
 from cloud.sync.facts import FactSink
 from common.objects import Object, Ref, Stamp, encode_body
 from tests.support.cluster_objects import as_yaml, claim, driver, node, pod, volume
@@ -209,14 +210,15 @@ async def test_a_link_that_leads_elsewhere_is_followed(directory: Path) -> None:
 
 async def test_a_claims_new_size_goes_from_its_node_into_its_closure(directory: Path, tmp_path: Path) -> None:
     put(directory / "web.yaml", *WEB)
-    files = FactFiles(tmp_path / "state")
-    manifests = Manifests(directory, facts=files, rescan_s=NEVER_S)
 
     def size(closures: Closures) -> str:
         found = closures.read(DATA)
         return str(found.read()["status"]["capacity"]["storage"]) if found else ""
 
-    async with running(manifests) as closures:
+    async with (
+        FactTable(tmp_path / "state") as table,
+        running(Manifests(directory, facts=table, rescan_s=NEVER_S)) as closures,
+    ):
         await until(lambda: closures.is_ready, what="readiness")
         assert size(closures) == "1Gi"
         put(directory / "web.yaml", *WEB[:2], volume("v", size="2Gi"), driver())
@@ -225,20 +227,22 @@ async def test_a_claims_new_size_goes_from_its_node_into_its_closure(directory: 
         await until(lambda: told, what="news of the larger volume")
         assert told == ["1Gi"]
         fact = encode_body({"status": {"capacity": {"storage": "2Gi"}}})
-        await FactSink(closures, files).store("n1", Object(DATA, Stamp("", "1"), fact))
+        await FactSink(closures, table).store("n1", Object(DATA, Stamp("", "1"), fact))
         await until(lambda: size(closures) == "2Gi", what="new size")
-    again = Manifests(directory, facts=FactFiles(tmp_path / "state"), rescan_s=NEVER_S)
-    async with running(again) as closures:
+    async with (
+        FactTable(tmp_path / "state") as table,
+        running(Manifests(directory, facts=table, rescan_s=NEVER_S)) as closures,
+    ):
         await until(lambda: closures.is_ready, what="readiness after a restart")
         assert size(closures) == "2Gi"
 
 
 async def test_a_size_is_remembered_over_a_restart_in_which_the_volume_grew(directory: Path, tmp_path: Path) -> None:
     put(directory / "web.yaml", *WEB)
-    async with running(Manifests(directory, facts=FactFiles(tmp_path), rescan_s=NEVER_S)) as closures:
+    async with running(Manifests(directory, sizes=ClaimSizes(tmp_path), rescan_s=NEVER_S)) as closures:
         await until(lambda: closures.is_ready, what="readiness")
     put(directory / "web.yaml", *WEB[:2], volume("v", size="2Gi"), driver())
-    async with running(Manifests(directory, facts=FactFiles(tmp_path), rescan_s=NEVER_S)) as closures:
+    async with running(Manifests(directory, sizes=ClaimSizes(tmp_path), rescan_s=NEVER_S)) as closures:
         await until(lambda: closures.is_ready, what="readiness")
         found = closures.read(DATA)
         assert found is not None

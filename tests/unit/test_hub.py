@@ -13,7 +13,7 @@ from cloud.placement.sqlite_claims import SqliteClaims
 from cloud.sources.source import Objects
 from cloud.store import Store
 from cloud.sync.closures import Closures
-from cloud.sync.fact_files import FactFiles
+from cloud.sync.fact_table import FactTable
 from cloud.sync.facts import FactSink
 from cloud.sync.streams import SyncServer
 from cloud.uds_hub import Hub
@@ -368,13 +368,14 @@ async def test_a_node_that_an_operator_gives_up_leaves_the_other_one_with_the_dr
 
 
 @pytest.fixture
-async def facts(world: World, tmp_path: Path) -> FactSink:
+async def facts(world: World, tmp_path: Path) -> AsyncIterator[FactSink]:
     """What the nodes told the hub: n1 has told of itself."""
     closures = Closures(Objects())
-    facts = FactSink(closures, FactFiles(tmp_path))
-    world.hub.sync = SyncServer(closures, facts)
-    await facts.store("n1", Object(Ref("Node", "", "n1"), Stamp("", "1"), encode_body({"metadata": {}})))
-    return facts
+    async with FactTable(tmp_path) as table:
+        facts = FactSink(closures, table)
+        world.hub.sync = SyncServer(closures, facts)
+        await facts.store("n1", Object(Ref("Node", "", "n1"), Stamp("", "1"), encode_body({"metadata": {}})))
+        yield facts
 
 
 async def test_a_node_of_which_no_more_is_known_than_what_it_told_can_be_given_up(

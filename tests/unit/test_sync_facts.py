@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import errno
+import contextlib
 import logging
-import os
-import pathlib
-import threading
+import sqlite3
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from cloud.sources.manifests.binding import ClaimStatus
-from cloud.sources.manifests.documents import read_yaml
-from cloud.sync import fact_files
-from cloud.sync.fact_files import FactFiles
 from cloud.sync.fact_kinds import MOST_FACT_BYTES
+from cloud.sync.fact_table import FactTable
 from cloud.sync.facts import FactSink
 from common.errors import SettingsError
 from common.objects import Object, Ref, Stamp, encode_body
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
     from pathlib import Path
 
 CLAIM = Ref("PersistentVolumeClaim", "default", "data")
@@ -42,7 +39,7 @@ class FixedClosures:
         return (node, ref) in self._held
 
 
-def sink(files: FactFiles, *, is_ready: bool = True) -> FactSink:
+def sink(files: FactTable, *, is_ready: bool = True) -> FactSink:
     return FactSink(FixedClosures(("n1", CLAIM), ("n1", POD), ("n2", CLAIM), is_ready=is_ready), files)
 
 
@@ -75,49 +72,45 @@ NODE_FACT = obj(
 )
 
 
-def written(state_dir: Path) -> list[str]:
-    """The files below the facts' directory."""
-    root = state_dir / "facts"
-    return sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
+class Tables:
+    """Opens the table of one state directory, again for each hub that runs there, and closes all at the end."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._exits = contextlib.AsyncExitStack()
+
+    async def __call__(self, **limits: int) -> FactTable:
+        return await self._exits.enter_async_context(FactTable(self.directory, **limits))
+
+    async def close(self) -> None:
+        await self._exits.aclose()
+
+    def execute(self, sql: str, *values: object) -> list[Any]:
+        """What the database answers to a statement of somebody else."""
+        with contextlib.closing(sqlite3.connect(self.directory / "facts.db")) as database, database:
+            return database.execute(sql, values).fetchall()
+
+    def written(self) -> list[str]:
+        """What is in the database."""
+        rows = self.execute("SELECT node, kind, namespace, name FROM facts")
+        return sorted("/".join(filter(None, row)) for row in rows)
 
 
-def is_alone(path: Path) -> bool:
-    """Whether nothing else is beside it."""
-    return list(path.parent.iterdir()) == [path]
+@pytest.fixture
+async def tables(tmp_path: Path) -> AsyncIterator[Tables]:
+    tables = Tables(tmp_path)
+    yield tables
+    await tables.close()
 
 
 # -------------------- kept --------------------
 
 
-async def test_what_a_node_tells_is_in_files_that_people_can_read(tmp_path: Path) -> None:
-    to = sink(FactFiles(tmp_path))
-    for told in (csi_node("n1", "7"), NODE_FACT, claim("2Gi", version="v9"), event()):
-        await to.store("n1", told)
-    assert written(tmp_path) == [
-        "n1/CSINode/n1.yaml",
-        "n1/Event/default/web.17a2b3.yaml",
-        "n1/Node/n1.yaml",
-        "n1/PersistentVolumeClaim/default/data.yaml",
-    ]
-    (document,) = read_yaml((tmp_path / "facts/n1/PersistentVolumeClaim/default/data.yaml").read_text())
-    assert document.value == {
-        "apiVersion": "v1",
-        "kind": "PersistentVolumeClaim",
-        "metadata": {
-            "name": "data",
-            "namespace": "default",
-            "uid": "u-1",
-            "annotations": {"csi-bridge.io/fact-version": "v9", "csi-bridge.io/fact-uid": ""},
-        },
-        "status": {"capacity": {"storage": "2Gi"}},
-    }
-
-
-async def test_it_is_all_there_after_a_restart(tmp_path: Path) -> None:
-    files = FactFiles(tmp_path)
+async def test_it_is_all_there_after_a_restart(tables: Tables) -> None:
+    files = await tables()
     for told in (csi_node("n1", "7"), NODE_FACT, claim("2Gi", conditions=[]), event()):
         await sink(files).store("n1", told)
-    again = FactFiles(tmp_path)
+    again = await tables()
     assert sink(again).stamps("n1") == sink(files).stamps("n1")
     assert again.of("n1") == files.of("n1")
     assert again.told() == files.told()
@@ -127,25 +120,25 @@ async def test_it_is_all_there_after_a_restart(tmp_path: Path) -> None:
     assert again.told().nodes == {"n1": {"metadata": NODE_FACT.read()["metadata"]}}
 
 
-async def test_stamps_are_those_that_the_node_gave_and_events_have_none(tmp_path: Path) -> None:
-    to = sink(FactFiles(tmp_path))
+async def test_stamps_are_those_that_the_node_gave_and_events_have_none(tables: Tables) -> None:
+    to = sink(await tables())
     await to.store("n1", obj(NODE, {}, version="abc", uid="u-7"))
     await to.store("n1", claim("1Gi", version="def"))
     await to.store("n1", event())
     assert to.stamps("n1") == {NODE: Stamp("u-7", "abc"), CLAIM: Stamp("", "def")}
     assert to.stamps("n2") == {}
-    assert sink(FactFiles(tmp_path)).stamps("n1") == to.stamps("n1")
+    assert sink(await tables()).stamps("n1") == to.stamps("n1")
 
 
-async def test_only_what_counts_is_kept_of_a_fact(tmp_path: Path) -> None:
-    files = FactFiles(tmp_path)
+async def test_only_what_counts_is_kept_of_a_fact(tables: Tables) -> None:
+    files = await tables()
     body = {"spec": {"providerID": "x"}, "status": {"volumesInUse": [], "addresses": [{}]}, "metadata": {"name": "zzz"}}
     await sink(files).store("n1", obj(NODE, body))
     assert files.of("n1")[NODE].body == {}
 
 
-async def test_of_a_machine_its_own_resources_are_kept_and_no_others(tmp_path: Path) -> None:
-    files = FactFiles(tmp_path)
+async def test_of_a_machine_its_own_resources_are_kept_and_no_others(tables: Tables) -> None:
+    files = await tables()
     status = {
         "capacity": {"cpu": 4, "pods": "110", "example.com/lamp": "7"},
         "nodeInfo": {"architecture": "arm64", "secret": "x"},
@@ -153,11 +146,11 @@ async def test_of_a_machine_its_own_resources_are_kept_and_no_others(tmp_path: P
     await sink(files).store("n1", obj(NODE, {"status": status}))
     kept = {"status": {"capacity": {"cpu": "4", "pods": "110"}, "nodeInfo": {"architecture": "arm64"}}}
     assert files.of("n1")[NODE].body == kept
-    assert FactFiles(tmp_path).of("n1")[NODE].body == kept
+    assert (await tables()).of("n1")[NODE].body == kept
 
 
-async def test_a_fact_that_is_dropped_is_gone_and_one_of_another_uid_stays(tmp_path: Path) -> None:
-    files = FactFiles(tmp_path)
+async def test_a_fact_that_is_dropped_is_gone_and_one_of_another_uid_stays(tables: Tables) -> None:
+    files = await tables()
     to = sink(files)
     await to.store("n1", obj(NODE, {}, uid="new"))
     await to.drop("n1", NODE, "old")
@@ -166,11 +159,11 @@ async def test_a_fact_that_is_dropped_is_gone_and_one_of_another_uid_stays(tmp_p
     await to.drop("n1", NODE, "new")
     await to.drop("n1", CSI_NODE, "")
     assert to.stamps("n1") == {}
-    assert written(tmp_path) == []
+    assert tables.written() == []
 
 
-async def test_who_subscribed_hears_of_what_changes_other_objects(tmp_path: Path) -> None:
-    files = FactFiles(tmp_path)
+async def test_who_subscribed_hears_of_what_changes_other_objects(tables: Tables) -> None:
+    files = await tables()
     heard: list[object] = []
     unsubscribe = files.subscribe(lambda: heard.append(files.told()))
     to = sink(files)
@@ -188,15 +181,13 @@ async def test_who_subscribed_hears_of_what_changes_other_objects(tmp_path: Path
     assert len(heard) == 2
 
 
-async def test_of_two_nodes_the_later_news_of_a_claim_comes_last_also_after_a_restart(tmp_path: Path) -> None:
-    files = FactFiles(tmp_path)
+async def test_of_two_nodes_the_later_news_of_a_claim_comes_last_also_after_a_restart(tables: Tables) -> None:
+    files = await tables()
     to = sink(files)
     await to.store("n2", claim("1Gi"))
     await to.store("n1", claim("2Gi"))
     await to.store("n2", claim("3Gi", version="2"))
-    for node, when in (("n1", 1_000_000_000), ("n2", 2_000_000_000)):
-        os.utime(tmp_path / f"facts/{node}/PersistentVolumeClaim/default/data.yaml", (when, when))
-    for found in (files, FactFiles(tmp_path)):
+    for found in (files, await tables()):
         assert [status.node for status in found.told().claims[CLAIM]] == ["n1", "n2"]
 
 
@@ -228,15 +219,14 @@ async def test_of_two_nodes_the_later_news_of_a_claim_comes_last_also_after_a_re
     ],
 )
 async def test_what_is_not_a_nodes_to_tell_is_refused_and_nothing_is_written(
-    tmp_path: Path, node: str, ref: Ref, said: str
+    tables: Tables, node: str, ref: Ref, said: str
 ) -> None:
-    to = sink(FactFiles(tmp_path))
+    to = sink(await tables())
     with pytest.raises(ValueError, match=said):
         await to.store(node, obj(ref, {"status": {}, "involvedObject": {"kind": "Pod", "name": "web"}}))
     with pytest.raises(ValueError, match=said):
         await to.drop(node, ref, "")
-    assert written(tmp_path) == []
-    assert is_alone(tmp_path / "facts")
+    assert tables.written() == []
 
 
 @pytest.mark.parametrize(
@@ -264,58 +254,57 @@ async def test_what_is_not_a_nodes_to_tell_is_refused_and_nothing_is_written(
         (obj(EVENT, {"involvedObject": {"kind": "Pod", "name": "w"}, "message": {}}), "message must be a text"),
     ],
 )
-async def test_a_fact_that_makes_no_sense_is_refused(tmp_path: Path, told: Object, said: str) -> None:
+async def test_a_fact_that_makes_no_sense_is_refused(tables: Tables, told: Object, said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        await sink(FactFiles(tmp_path)).store("n1", told)
-    assert written(tmp_path) == []
+        await sink(await tables()).store("n1", told)
+    assert tables.written() == []
 
 
 async def test_what_has_just_left_the_closure_is_dropped_without_a_word_to_the_node(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tables: Tables, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG, "csi_bridge")
-    to = sink(FactFiles(tmp_path))
+    to = sink(await tables())
     gone = Ref("Pod", "default", "gone")
     await to.store("n1", event(about=gone))
     await to.store("n2", event(about=POD))
     await to.store("n1", event(about=Ref("Node", "", "n2")))
-    assert written(tmp_path) == []
+    assert tables.written() == []
     assert caplog.messages[0] == "node n1 sent Pod default/gone, which it does not need any more: dropped"
 
 
-async def test_of_a_claim_that_has_just_left_the_closure_it_is_kept_for_the_pod_may_come_back(tmp_path: Path) -> None:
+async def test_of_a_claim_that_has_just_left_the_closure_it_is_kept_for_the_pod_may_come_back(tables: Tables) -> None:
     """The node believes that the hub has it, and would not tell the same again."""
-    files = FactFiles(tmp_path)
+    files = await tables()
     to = FactSink(FixedClosures(), files)
     await to.store("n1", claim("2Gi"))
     assert files.told().claims[CLAIM] == (ClaimStatus("n1", "u-1", {"capacity": {"storage": "2Gi"}}),)
     await to.drop("n1", CLAIM, "")
-    assert written(tmp_path) == []
+    assert tables.written() == []
 
 
-async def test_a_fact_of_a_claim_names_its_volume_also_after_a_restart(tmp_path: Path) -> None:
+async def test_a_fact_of_a_claim_names_its_volume_also_after_a_restart(tables: Tables) -> None:
     body = {"spec": {"volumeName": "pv", "more": 1}, "status": {"capacity": {"storage": "2Gi"}}}
-    await sink(FactFiles(tmp_path)).store("n1", obj(CLAIM, body))
+    await sink(await tables()).store("n1", obj(CLAIM, body))
     expected = ClaimStatus("n1", "", {"capacity": {"storage": "2Gi"}}, volume="pv")
-    assert FactFiles(tmp_path).told().claims[CLAIM] == (expected,)
+    assert (await tables()).told().claims[CLAIM] == (expected,)
     with pytest.raises(ValueError, match=r"spec\.volumeName must be a name"):
-        await sink(FactFiles(tmp_path)).store("n1", obj(CLAIM, {**body, "spec": {"volumeName": "../pv"}}))
+        await sink(await tables()).store("n1", obj(CLAIM, {**body, "spec": {"volumeName": "../pv"}}))
 
 
-async def test_before_the_closures_are_known_nothing_is_dropped(tmp_path: Path) -> None:
-    to = sink(FactFiles(tmp_path), is_ready=False)
+async def test_before_the_closures_are_known_nothing_is_dropped(tables: Tables) -> None:
+    to = sink(await tables(), is_ready=False)
     await to.store("n1", event(about=Ref("Pod", "default", "later")))
-    assert written(tmp_path) == ["n1/Event/default/web.17a2b3.yaml"]
+    assert tables.written() == ["n1/Event/default/web.17a2b3"]
 
 
-async def test_a_node_may_tell_events_of_itself(tmp_path: Path) -> None:
-    await sink(FactFiles(tmp_path)).store("n1", event("n1.1", about=NODE))
-    assert written(tmp_path) == ["n1/Event/default/n1.1.yaml"]
+async def test_a_node_may_tell_events_of_itself(tables: Tables) -> None:
+    await sink(await tables()).store("n1", event("n1.1", about=NODE))
+    assert tables.written() == ["n1/Event/default/n1.1"]
 
 
-async def test_a_node_tells_of_so_many_objects_at_most(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fact_files, "MOST_FACTS", 2)
-    to = sink(FactFiles(tmp_path))
+async def test_a_node_tells_of_so_many_objects_at_most(tables: Tables) -> None:
+    to = sink(await tables(most_facts=2))
     await to.store("n1", NODE_FACT)
     await to.store("n1", csi_node("n1", "7"))
     await to.store("n1", csi_node("n1", "8", version="2"))
@@ -326,33 +315,47 @@ async def test_a_node_tells_of_so_many_objects_at_most(tmp_path: Path, monkeypat
 # -------------------- events --------------------
 
 
-async def test_of_a_nodes_events_the_newest_are_kept_also_after_a_restart(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(fact_files, "MOST_EVENTS", 3)
-    to = sink(FactFiles(tmp_path))
+async def test_of_a_nodes_events_the_newest_are_kept_also_after_a_restart(tables: Tables) -> None:
+    to = sink(await tables(most_events=3))
     for number in range(5):
         await to.store("n1", event(f"e{number}"))
     await to.store("n1", event("e2", count=2))
-    assert written(tmp_path) == [f"n1/Event/default/e{number}.yaml" for number in (2, 3, 4)]
-    for number, when in ((3, 1), (4, 2), (2, 3)):
-        os.utime(tmp_path / f"facts/n1/Event/default/e{number}.yaml", (when, when))
-    await sink(FactFiles(tmp_path)).store("n1", event("e9"))
-    assert written(tmp_path) == [f"n1/Event/default/e{number}.yaml" for number in (2, 4, 9)]
+    assert tables.written() == [f"n1/Event/default/e{number}" for number in (2, 3, 4)]
+    await sink(await tables(most_events=3)).store("n1", event("e9"))
+    assert tables.written() == [f"n1/Event/default/e{number}" for number in (2, 4, 9)]
 
 
-async def test_an_event_that_the_node_has_dropped_has_happened_all_the_same(tmp_path: Path) -> None:
-    to = sink(FactFiles(tmp_path))
+async def test_a_lower_limit_of_events_holds_from_the_next_event_on(tables: Tables) -> None:
+    to = sink(await tables())
+    for number in range(5):
+        await to.store("n1", event(f"e{number}"))
+    await sink(await tables(most_events=2)).store("n1", event("e9"))
+    assert tables.written() == ["n1/Event/default/e4", "n1/Event/default/e9"]
+
+
+async def test_an_event_whose_sender_has_left_meanwhile_counts_for_the_limit(tables: Tables) -> None:
+    table = await tables(most_events=2)
+    for number in range(3):
+        telling = asyncio.create_task(sink(table).store("n1", event(f"left-{number}")))
+        await asyncio.sleep(0)
+        telling.cancel()
+        await asyncio.wait([telling])
+    await sink(table).store("n1", event("e1"))
+    assert len(tables.written()) <= 2
+
+
+async def test_an_event_that_the_node_has_dropped_has_happened_all_the_same(tables: Tables) -> None:
+    to = sink(await tables())
     await to.store("n1", event())
     await to.drop("n1", EVENT, "")
-    assert len(written(tmp_path)) == 1
+    assert len(tables.written()) == 1
 
 
 # -------------------- node ids --------------------
 
 
-async def test_two_nodes_with_one_node_id_are_named_until_they_differ(tmp_path: Path) -> None:
-    files = FactFiles(tmp_path)
+async def test_two_nodes_with_one_node_id_are_named_until_they_differ(tables: Tables) -> None:
+    files = await tables()
     to = sink(files)
     await to.store("n1", csi_node("n1", "same"))
     await to.store("n2", csi_node("n2", "same", driver="other.example"))
@@ -360,13 +363,13 @@ async def test_two_nodes_with_one_node_id_are_named_until_they_differ(tmp_path: 
     await to.store("n2", csi_node("n2", "same", version="2"))
     (said,) = files.problems()
     assert said.startswith("CSI driver d.example gave the node ID 'same' on the nodes n1, n2: ")
-    assert FactFiles(tmp_path).problems() == [said]
+    assert (await tables()).problems() == [said]
     await to.store("n2", csi_node("n2", "own", version="3"))
     assert files.problems() == []
 
 
-async def test_a_node_that_is_gone_for_good_is_in_nobodys_way(tmp_path: Path) -> None:
-    files = FactFiles(tmp_path)
+async def test_a_node_that_is_gone_for_good_is_in_nobodys_way(tables: Tables) -> None:
+    files = await tables()
     to = sink(files)
     for told in (csi_node("n1", "7"), NODE_FACT, claim("1Gi"), event()):
         await to.store("n1", told)
@@ -379,40 +382,22 @@ async def test_a_node_that_is_gone_for_good_is_in_nobodys_way(tmp_path: Path) ->
     assert heard
     assert to.stamps("n1") == {}
     assert files.problems() == []
-    assert written(tmp_path) == ["n2/CSINode/n2.yaml"]
+    assert tables.written() == ["n2/CSINode/n2"]
     await to.store("n1", event())
-    assert sink(FactFiles(tmp_path)).stamps("n1") == {}
-    assert written(tmp_path) == ["n1/Event/default/web.17a2b3.yaml", "n2/CSINode/n2.yaml"]
+    assert sink(await tables()).stamps("n1") == {}
+    assert tables.written() == ["n1/Event/default/web.17a2b3", "n2/CSINode/n2"]
 
 
-async def test_what_the_disk_did_not_let_go_of_a_node_that_is_gone_can_be_forgotten_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    to = sink(FactFiles(tmp_path))
-    await to.store("n1", NODE_FACT)
-
-    def refuse(_: pathlib.Path) -> None:
-        raise OSError(errno.EIO, "Input/output error")
-
-    with monkeypatch.context() as broken:
-        broken.setattr(fact_files, "_remove_tree", refuse)
-        with pytest.raises(OSError, match="Input/output error"):
-            await to.forget("n1")
-    assert to.stamps("n1")
-    await to.forget("n1")
-    assert sink(FactFiles(tmp_path)).stamps("n1") == to.stamps("n1") == {}
-
-
-async def test_of_many_nodes_with_one_node_id_some_are_named(tmp_path: Path) -> None:
-    files = FactFiles(tmp_path)
+async def test_of_many_nodes_with_one_node_id_some_are_named(tables: Tables) -> None:
+    files = await tables()
     for number in range(10, 23):
         await sink(files).store(f"n{number}", csi_node(f"n{number}", "same"))
     (said,) = files.problems()
     assert "on the nodes n10, n11, n12, n13, n14, n15, n16, n17, n18, n19 and 3 more: " in said
 
 
-async def test_what_a_node_has_in_use_changes_with_every_mount_and_is_no_news_for_other_objects(tmp_path: Path) -> None:
-    files = FactFiles(tmp_path)
+async def test_what_a_node_has_in_use_changes_with_every_mount_and_is_no_news_for_other_objects(tables: Tables) -> None:
+    files = await tables()
     to = sink(files)
     heard: list[int] = []
     files.subscribe(lambda: heard.append(1))
@@ -431,150 +416,127 @@ async def test_what_a_node_has_in_use_changes_with_every_mount_and_is_no_news_fo
 # -------------------- the disk --------------------
 
 
-async def test_namespaces_that_a_node_makes_up_leave_no_directories(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(fact_files, "MOST_EVENTS", 2)
-    to = sink(FactFiles(tmp_path))
-    for number in range(5):
-        about = {"involvedObject": {"kind": "Node", "name": "n1"}}
-        await to.store("n1", obj(Ref("Event", f"ns{number}", "e"), about))
-    assert sorted(path.name for path in (tmp_path / "facts/n1/Event").iterdir()) == ["ns3", "ns4"]
-
-
-async def test_no_yaml_is_made_on_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    threads: list[int] = []
-    write_yaml = fact_files.write_yaml
-
-    def noted(value: Any) -> bytes:
-        threads.append(threading.get_ident())
-        return write_yaml(value)
-
-    monkeypatch.setattr(fact_files, "write_yaml", noted)
-    to = sink(FactFiles(tmp_path))
-    await to.store("n1", NODE_FACT)
-    await to.store("n1", event())
-    assert len(threads) == 2
-    assert threading.get_ident() not in threads
-
-
-async def test_a_disk_that_is_full_is_told_and_nothing_is_half_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    files = FactFiles(tmp_path)
-    to = sink(files)
+async def test_a_disk_that_is_full_is_told_and_nothing_is_half_written(tables: Tables) -> None:
+    table = await tables()
+    to = sink(table)
     await to.store("n1", claim("1Gi"))
-
-    def full(_path: Path, _target: Path) -> int:
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as broken:
-        broken.setattr("pathlib.Path.replace", full)
-        with pytest.raises(OSError, match="No space left"):
-            await to.store("n1", claim("2Gi", version="2"))
-    assert files.problems() == [
-        "the hub cannot store the facts that nodes send, and the nodes keep them until it can: No space left on device"
+    tables.execute("CREATE TRIGGER full BEFORE INSERT ON facts BEGIN SELECT RAISE(ABORT, 'disk is full'); END")
+    with pytest.raises(OSError, match="disk is full"):
+        await to.store("n1", claim("2Gi", version="2"))
+    with pytest.raises(OSError, match="disk is full"):
+        await to.store("n1", event())
+    assert table.problems() == [
+        "the hub cannot store the facts that nodes send, and the nodes keep them until it can: disk is full"
     ]
     assert to.stamps("n1") == {CLAIM: Stamp("", "1")}
-    assert sink(FactFiles(tmp_path)).stamps("n1") == to.stamps("n1")
+    assert sink(await tables()).stamps("n1") == to.stamps("n1")
+    tables.execute("DROP TRIGGER full")
     await to.store("n1", claim("2Gi", version="2"))
-    assert sink(FactFiles(tmp_path)).stamps("n1") == {CLAIM: Stamp("", "2")}
-    assert files.problems() == []
+    assert sink(await tables()).stamps("n1") == {CLAIM: Stamp("", "2")}
+    assert table.problems() == []
 
 
-@pytest.mark.parametrize("content", [b"", b"\xff", b"a: [", b"{}", b"kind: Pod\nmetadata: {name: x}\n", b"- 1\n"])
-async def test_a_file_that_cannot_be_read_is_left_out_until_it_is_told_again(
-    tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture
+async def test_what_the_disk_did_not_let_go_of_a_node_that_is_gone_can_be_forgotten_again(tables: Tables) -> None:
+    to = sink(await tables())
+    await to.store("n1", NODE_FACT)
+    tables.execute("CREATE TRIGGER stuck BEFORE DELETE ON facts BEGIN SELECT RAISE(ABORT, 'disk is broken'); END")
+    for order in (to.forget("n1"), to.drop("n1", NODE, "")):
+        with pytest.raises(OSError, match="disk is broken"):
+            await order
+    assert to.stamps("n1")
+    tables.execute("DROP TRIGGER stuck")
+    await to.forget("n1")
+    assert sink(await tables()).stamps("n1") == to.stamps("n1") == {}
+
+
+@pytest.mark.parametrize("body", ["", "{", "[]", '{"status": 7}', '{"status": {"capacity": {"storage": "much"}}}'])
+async def test_a_row_that_cannot_be_read_is_left_out_until_the_fact_is_told_again(
+    tables: Tables, body: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    to = sink(FactFiles(tmp_path))
+    to = sink(await tables())
     await to.store("n1", claim("1Gi"))
     await to.store("n1", NODE_FACT)
-    path = tmp_path / "facts/n1/PersistentVolumeClaim/default/data.yaml"
-    path.write_bytes(content)
-    again = sink(FactFiles(tmp_path))
+    tables.execute("UPDATE facts SET body = ? WHERE kind = 'PersistentVolumeClaim'", body)
+    table = await tables()
+    again = sink(table)
     assert again.stamps("n1").keys() == {NODE}
-    assert caplog.messages[0].startswith(f"{path} is unreadable and left out")
+    assert caplog.messages[0].startswith(f"{CLAIM} of node n1 is unreadable and left out until the node sends it again")
+    assert [it["kind"] for found in table.documents() for it in found] == ["Node"]
     await again.store("n1", claim("1Gi"))
-    assert sink(FactFiles(tmp_path)).stamps("n1").keys() == {NODE, CLAIM}
+    assert sink(await tables()).stamps("n1").keys() == {NODE, CLAIM}
 
 
-async def test_a_file_of_one_node_says_nothing_of_another(tmp_path: Path) -> None:
-    to = sink(FactFiles(tmp_path))
+async def test_a_row_of_one_node_says_nothing_of_another(tables: Tables) -> None:
+    to = sink(await tables())
     await to.store("n1", claim("1Gi"))
-    (tmp_path / "facts/n1").rename(tmp_path / "facts/n2")
     await to.store("n1", NODE_FACT)
-    (tmp_path / "facts/n1/Node").rename(tmp_path / "facts/n2/Node")
-    again = FactFiles(tmp_path)
-    assert again.of("n2").keys() == {CLAIM}
+    tables.execute("UPDATE facts SET node = 'n2'")
+    assert (await tables()).of("n2").keys() == {CLAIM}
 
 
-async def test_the_longest_names_fit_on_the_disk_and_differ(tmp_path: Path) -> None:
-    to = sink(FactFiles(tmp_path), is_ready=False)
+async def test_the_longest_names_differ(tables: Tables) -> None:
+    to = sink(await tables(), is_ready=False)
     names = ["x" * 252 + end for end in ("a", "b")]
     for name in names:
         await to.store("n1", obj(Ref("PersistentVolumeClaim", "default", name), {"status": {}}))
-    assert {ref.name for ref in sink(FactFiles(tmp_path)).stamps("n1")} == set(names)
+    assert {ref.name for ref in sink(await tables()).stamps("n1")} == set(names)
 
 
-async def test_many_at_once_are_all_kept(tmp_path: Path) -> None:
-    to = sink(FactFiles(tmp_path), is_ready=False)
+async def test_a_database_that_cannot_be_used_is_the_operators_mistake(tmp_path: Path) -> None:
+    (tmp_path / "facts.db").mkdir()
+    with pytest.raises(SettingsError, match=r"--state-dir=.*cannot be used"):
+        FactTable(tmp_path)
+
+
+async def test_a_newer_hubs_database_is_refused_and_stays_as_it_is(tables: Tables) -> None:
+    await sink(await tables()).store("n1", claim("1Gi"))
+    await tables.close()
+    tables.execute("PRAGMA user_version = 99")
+    before = (tables.directory / "facts.db").read_bytes()
+    with pytest.raises(SettingsError, match="was written by a newer hub"):
+        await tables()
+    assert (tables.directory / "facts.db").read_bytes() == before
+
+
+# -------------------- for people --------------------
+
+
+async def test_facts_are_shown_as_objects_with_their_nodes_and_times(tables: Tables) -> None:
+    table = await tables()
+    for told in (NODE_FACT, claim("2Gi", version="v9"), event()):
+        await sink(table).store("n1", told)
+    await sink(table).store("n2", csi_node("n2", "7"))
+    tables.execute("UPDATE facts SET told_ns = 1750000000000000000")
+    shown = [it for found in table.documents() for it in found]
+    assert [(it["kind"], it["metadata"]["annotations"]["csi-bridge.io/fact-node"]) for it in shown] == [
+        ("Event", "n1"), ("Node", "n1"), ("PersistentVolumeClaim", "n1"), ("CSINode", "n2"),
+    ]  # fmt: skip
+    assert shown[2] == {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {
+            "name": "data",
+            "namespace": "default",
+            "uid": "u-1",
+            "annotations": {
+                "csi-bridge.io/fact-node": "n1",
+                "csi-bridge.io/fact-told-at": "2025-06-15T15:06:40Z",
+                "csi-bridge.io/fact-uid": "",
+                "csi-bridge.io/fact-version": "v9",
+            },
+        },
+        "status": {"capacity": {"storage": "2Gi"}},
+    }
+    assert [it for found in table.documents("n2") for it in found] == shown[3:]
+    assert list(table.documents("n3")) == []
+
+
+async def test_many_at_once_are_all_kept(tables: Tables) -> None:
+    to = sink(await tables(), is_ready=False)
     refs = [Ref("PersistentVolumeClaim", "default", f"c{number}") for number in range(100)]
     await asyncio.gather(*(to.store("n1", obj(ref, {"status": {}})) for ref in refs))
-    assert list(sink(FactFiles(tmp_path)).stamps("n1")) != []
-    assert set(sink(FactFiles(tmp_path)).stamps("n1")) == set(refs)
-
-
-def test_a_directory_that_cannot_be_used_is_the_operators_mistake(tmp_path: Path) -> None:
-    (tmp_path / "facts").touch()
-    with pytest.raises(SettingsError, match=r"--state-dir=.*cannot be used"):
-        FactFiles(tmp_path)
-
-
-def test_sizes_are_kept_and_an_unreadable_file_has_none(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    files = FactFiles(tmp_path)
-    assert files.sizes() == {}
-    files.keep_sizes({"u/v": "1Gi"})
-    assert FactFiles(tmp_path).sizes() == {"u/v": "1Gi"}
-    for content in ("{", "[" * 100_000, "[1]", '{"u/v": "much"}', '{"u/v": null}', '{"u/v": "-1"}'):
-        (tmp_path / "claim-sizes.json").write_text(content)
-        assert files.sizes() == {}
-    assert "is unreadable" in caplog.text
-
-
-def test_the_sizes_are_on_the_disk_before_they_take_the_place_of_the_old_ones(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """No node tells them again after a power cut."""
-    files = FactFiles(tmp_path)
-    files.keep_sizes({"u/v": "1Gi"})
-    steps: list[str] = []
-    fsync, replace = os.fsync, pathlib.Path.replace
-
-    def noted_fsync(descriptor: int) -> None:
-        steps.append(f"fsync of {os.fstat(descriptor).st_size} bytes")
-        fsync(descriptor)
-
-    def noted_replace(path: Path, target: Path) -> Path:
-        steps.append(f"{path.name} to {target.name}")
-        return replace(path, target)
-
-    monkeypatch.setattr("os.fsync", noted_fsync)
-    monkeypatch.setattr("pathlib.Path.replace", noted_replace)
-    files.keep_sizes({"u/v": "2Gi"})
-    size = (tmp_path / "claim-sizes.json").stat().st_size
-    assert steps == [f"fsync of {size} bytes", ".claim-sizes.json to claim-sizes.json"]
-
-
-async def test_a_fact_that_a_power_cut_left_empty_is_none_and_is_told_again(tmp_path: Path) -> None:
-    files = FactFiles(tmp_path)
-    await sink(files).store("n1", claim("1Gi"))
-    await sink(files).store("n1", csi_node("n1", "id"))
-    (path,) = (tmp_path / "facts" / "n1" / "PersistentVolumeClaim").rglob("*.yaml")
-    path.write_bytes(b"")
-    files = FactFiles(tmp_path)
-    assert set(sink(files).stamps("n1")) == {CSI_NODE}
-    await sink(files).store("n1", claim("1Gi"))
-    assert set(sink(FactFiles(tmp_path)).stamps("n1")) == {CSI_NODE, CLAIM}
+    assert list(sink(await tables()).stamps("n1")) != []
+    assert set(sink(await tables()).stamps("n1")) == set(refs)
 
 
 # -------------------- pods --------------------
@@ -586,18 +548,18 @@ def pod_fact(*conditions: Any, uid: str = "u-1", ref: Ref = POD) -> Object:
     return obj(ref, {"metadata": {"uid": uid}, "spec": {"x": 1}, "status": {"conditions": list(conditions)}})
 
 
-async def test_what_is_told_of_a_pod_is_kept_and_changes_no_other_object(tmp_path: Path) -> None:
-    files = FactFiles(tmp_path)
+async def test_what_is_told_of_a_pod_is_kept_and_changes_no_other_object(tables: Tables) -> None:
+    files = await tables()
     changes: list[int] = []
     files.subscribe(lambda: changes.append(1))
     before = files.told()
     await sink(files).store("n1", pod_fact({**MOUNTED, "secret": "x"}))
     assert files.of("n1")[POD].body == {"metadata": {"uid": "u-1"}, "status": {"conditions": [MOUNTED]}}
     assert (changes, files.told() is before) == ([], True)
-    assert written(tmp_path) == ["n1/Pod/default/web.yaml"]
-    assert FactFiles(tmp_path).of("n1") == files.of("n1")
+    assert tables.written() == ["n1/Pod/default/web"]
+    assert (await tables()).of("n1") == files.of("n1")
     await sink(files).drop("n1", POD, "")
-    assert written(tmp_path) == []
+    assert tables.written() == []
 
 
 def listed(*volumes: Any) -> Object:
@@ -605,13 +567,13 @@ def listed(*volumes: Any) -> Object:
     return obj(POD, {"metadata": {"uid": "u-1"}, "status": {"conditions": [MOUNTED], "volumes": list(volumes)}})
 
 
-async def test_the_states_of_a_pods_volumes_are_kept_also_those_that_only_a_newer_agent_knows(tmp_path: Path) -> None:
-    files = FactFiles(tmp_path)
+async def test_the_states_of_a_pods_volumes_are_kept_also_those_that_only_a_newer_agent_knows(tables: Tables) -> None:
+    files = await tables()
     data, logs = {"name": "data", "state": "waiting", "reason": "no driver"}, {"name": "logs", "state": "new"}
     await sink(files).store("n1", listed({**data, "more": 1}, logs, {"state": "waiting"}))
     kept = [data, logs, {"name": "", "state": "waiting"}]
     assert files.of("n1")[POD].body["status"] == {"conditions": [MOUNTED], "volumes": kept}
-    assert FactFiles(tmp_path).of("n1") == files.of("n1")
+    assert (await tables()).of("n1") == files.of("n1")
 
 
 @pytest.mark.parametrize(
@@ -633,6 +595,6 @@ async def test_the_states_of_a_pods_volumes_are_kept_also_those_that_only_a_newe
         obj(POD, {"status": {"conditions": [MOUNTED]}}),
     ],
 )
-async def test_a_pods_fact_that_is_none_is_refused(told: Object, tmp_path: Path) -> None:
+async def test_a_pods_fact_that_is_none_is_refused(told: Object, tables: Tables) -> None:
     with pytest.raises(ValueError, match=r"."):
-        await sink(FactFiles(tmp_path)).store("n1", told)
+        await sink(await tables()).store("n1", told)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cloud.kube import KubeError
-from cloud.sync.fact_files import FactFiles
+from cloud.sync.fact_table import FactTable
 from cloud.sync.facts import FactSink
 from cloud.upsync.in_use import InUse
 from cloud.upsync.written_facts import WrittenFacts
@@ -121,13 +121,19 @@ class World:
         self.hearts, self.in_use = Hearts(), InUse()
         self.writer, self.nodes = Writer(), NodeWriter(self.in_use)
         self.nodes.written, self.nodes.remembered = self.writer.written, self.writer.remembered
+        self.tables: list[FactTable] = []
         self.facts = self.make()
 
+    def table(self) -> FactTable:
+        """What a hub that starts now finds on the disk."""
+        self.tables.append(FactTable(self.directory))
+        return self.tables[-1]
+
     def make(self) -> WrittenFacts:
-        files = FactFiles(self.directory)
+        table = self.table()
         writers = dict.fromkeys((*(ref.kind for ref in BODIES), "Kubelet", "Farewell"), self.writer)
         writers["Node"] = self.nodes
-        return WrittenFacts(FactSink(Closures(), files), files, writers, self.hearts, self.in_use, pause=_soon)
+        return WrittenFacts(FactSink(Closures(), table), table, writers, self.hearts, self.in_use, pause=_soon)
 
     async def tell(self, ref: Ref, version: str = "1") -> None:
         await self.facts.store("n1", Object(ref, Stamp("", version), json.dumps(BODIES[ref]).encode()))
@@ -153,6 +159,8 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
     world = World(tmp_path)
     yield world
     await world.facts.close()
+    for table in world.tables:
+        await table.__aexit__()
 
 
 async def test_a_node_is_acknowledged_when_kubernetes_has_it(world: World) -> None:
@@ -161,7 +169,7 @@ async def test_a_node_is_acknowledged_when_kubernetes_has_it(world: World) -> No
     while not world.facts.problems():  # noqa: ASYNC110  # the disk is another thread's
         await asyncio.sleep(0)
     assert not telling.done()
-    assert NODE in FactFiles(world.directory).of("n1")  # it is kept all the same
+    assert NODE in world.table().of("n1")  # it is kept all the same
     assert NODE not in world.facts.stamps("n1")
     world.down = False
     await telling

@@ -1,13 +1,13 @@
-"""A cluster: the objects of a Kubernetes API server, followed as they change.
+"""A cluster: the objects of a Kubernetes API server, kept up to date.
 
 Rules:
 
-* One list and one watch for each kind, for all nodes; Secrets are read, and tokens made, one by one for those who need
+* Each kind has one list and one watch for all nodes. Secrets are read and tokens made one by one, when a node needs
   them (`on_demand`).
-* Ready means that every kind was listed once.
-* What cannot be used keeps its last good state, and is named among the problems.
-* What does not say which object it is breaks its answer off: of a list with it nobody knows what is missing in it.
-* An object whose trimmed state is the same has not changed: pods and nodes change their status all the time.
+* The source is ready when every kind was listed once.
+* An object that cannot be used keeps its last good state, and is reported as a problem.
+* An item without a name ends its list or watch: nobody could tell which object is missing.
+* An object whose trimmed state is equal has not changed: pods and nodes change their status all the time.
 """
 
 import asyncio
@@ -37,11 +37,11 @@ WATCHED: Final = ("CSIDriver", "Node", "PersistentVolume", "PersistentVolumeClai
 
 
 class ClusterApi(ListWatchApi, SecretApi, TokenApi, Protocol):
-    """What is asked of `cloud.kube.Kube`."""
+    """The part of `cloud.kube.Kube` that a cluster uses."""
 
 
 class Cluster(Objects):
-    """The source (`source.Source`) that follows an API server. `run()` does the work."""
+    """A source (`source.Source`) that follows an API server. `run()` does the work."""
 
     def __init__(
         self,
@@ -51,12 +51,12 @@ class Cluster(Objects):
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Nothing is asked yet.
+        """A source that has asked nothing yet.
 
         Args:
             api: the API server.
-            unready: called with the name of each Node that is not Ready, whenever the API server tells of it.
-            pause: waits for so many seconds.
+            unready: called with the name of a Node that is not Ready, whenever the API server sends it.
+            pause: waits for a number of seconds.
             now: the monotonic clock.
         """
         super().__init__()
@@ -71,25 +71,25 @@ class Cluster(Objects):
         self._reflectors = [Reflector(api, RESOURCES[kind], _Copy(kind, self), pause=pause) for kind in WATCHED]
 
     def problems(self) -> list[str]:
-        """What is wrong with the connection and with the objects, in sentences."""
+        """The problems of the connection and of the objects, in sentences."""
         troubles = [it.trouble for it in self._reflectors if it.trouble]
         unread = [text for it in self._on_demand.values() for text in it.problems()]
         return [*troubles, *self._problems.values(), *unread]
 
     def knows(self, ref: Ref) -> bool:
-        """Whether what `stamp` says of an object is so."""
+        """Whether `stamp` is right for an object."""
         on_demand = self._on_demand.get(ref.kind)
         return on_demand.knows(ref) if on_demand is not None else self.is_ready
 
     def use(self, ref: Ref, request: TokenRequest | None = None) -> None:
-        """An object is needed from now on; of tokens: these, also in place of those of before."""
+        """Provide an object from now on. For tokens, `request` replaces the earlier one."""
         if request is not None:
             self._minter.want(request)
         if (on_demand := self._on_demand.get(ref.kind)) is not None:
             on_demand.use(ref)
 
     def release(self, ref: Ref) -> None:
-        """It is needed no more."""
+        """Provide the object no more."""
         if (on_demand := self._on_demand.get(ref.kind)) is not None:
             on_demand.release(ref)
             self._minter.release(ref)
@@ -104,21 +104,21 @@ class Cluster(Objects):
                 tasks.create_task(on_demand.run())
 
     def read(self, kind: str, body: Mapping[str, Any]) -> tuple[Ref, Item | None]:
-        """An object that the API server told of; its last good state if it cannot be used, None if it never could.
+        """Read an object of the API server. If it cannot be used, return its last good state, None if there is none.
 
         Raises:
-            KubeError: it does not say which object it is.
+            KubeError: the object has no name.
         """
         ref, fields, rules = _identify(kind, body), Fields(body), KINDS[kind]
         metadata = fields.part("metadata")
         try:
             check_metadata(fields, rules=rules)
-            metadata.text("uid", required=kind != tokens.KIND)  # what stands in for tokens has none
+            metadata.text("uid", required=kind != tokens.KIND)  # a stand-in for tokens has no UID
             rules.check(fields)
             if kind == "Node" and not nodes.is_ready(fields):
                 self._unready(ref.name)
             item = item_of(trimmed(body, rules=rules))
-        except ValueError as error:  # a FieldError, or text that UTF-8 does not have
+        except ValueError as error:  # a FieldError, or a text that UTF-8 cannot encode
             self._refuse(ref, str(error))
             known, uid = self.item(ref), metadata.body.get("uid")
             is_another = known is not None and isinstance(uid, str) and uid not in {"", known.stamp.uid}
@@ -127,7 +127,7 @@ class Cluster(Objects):
         return ref, item
 
     def listed(self, kind: str, items: Mapping[Ref, Item | None]) -> None:
-        """These are all objects of a kind."""
+        """Replace all objects of a kind."""
         self._unlisted.discard(kind)
         for ref in [ref for ref in self._problems if ref.kind == kind and ref not in items]:
             del self._problems[ref]
@@ -135,7 +135,7 @@ class Cluster(Objects):
         self.update({**items, **gone}, ready=self.is_ready or not self._unlisted)
 
     def gone(self, ref: Ref) -> None:
-        """There is no such object any more."""
+        """Remove an object."""
         self._problems.pop(ref, None)
         self.update({ref: None})
 
@@ -143,7 +143,7 @@ class Cluster(Objects):
         before = self.stamp(ref)
         self.update({ref: self.read(ref.kind, body)[1] if body is not None else None})
         if self.stamp(ref) == before:
-            self.tell(frozenset({ref}))  # also that there is none is news, to those who wait for it
+            self.tell(frozenset({ref}))  # subscribers wait for an answer, even if there is no such object
 
     def _refuse(self, ref: Ref, why: str) -> None:
         text = f"{ref} cannot be used, and its last good state counts: {why}"

@@ -1,14 +1,15 @@
-"""A reader on demand: gets the objects that closures need one by one, again and again: Secrets and tokens.
+"""A reader on demand: gets the Secrets and tokens that closures need, one by one, and refreshes them.
 
 Rules:
 
-* Nobody lists or watches them: the hub needs no permission for that, and holds none that no node needs.
-* A new one is got at once, and each again when it is due.
-* One is known when the API server has given it, or has said that there is none. Any other answer says nothing of it:
-  a refusal is a role that is missing, and an error a key or a webhook that does not work.
-* What fails is tried again with growing distance. What was got before is still good; of what never was nodes keep what
-  they have, and those that have nothing are told why, if the kind has words for that.
-* What nobody foresaw ends a try and not the hub, which carries calls as well.
+* The hub does not list or watch these kinds. So it needs no permission for that, and holds no object that no node
+  needs.
+* It gets a new object at once, and again whenever it is due.
+* An object is known when the API server has sent it, or has answered that it does not exist. Other answers prove
+  nothing: a role may be missing, or a key or a webhook may not work.
+* After a failure, the next tries come at growing intervals. An earlier result stays good. If there is none, nodes keep
+  their copies; nodes without a copy get the reason, if the kind has a stand-in for it.
+* A bug in one try ends this try and not the hub, which also carries calls.
 """
 
 import asyncio
@@ -26,10 +27,10 @@ from common.objects import Ref
 log = logging.getLogger("csi_bridge.hub.cluster")
 
 _BACKOFF: Final = Backoff(first_s=1.0, most_s=60.0)
-"""After a failure. The kubelet tries a mount again after 0.5 s, and after two minutes at most."""
+"""The waits after failures. The kubelet tries a mount again after 0.5 s, and after two minutes at most."""
 
 _AT_ONCE: Final = 4
-"""Objects that are got at once: of 10,000 pods that start with their hub, with 10 ms for each, in half a minute."""
+"""Requests at the same time: with 10 ms for each, the objects of 10,000 pods that start with their hub take 30 s."""
 
 Body = dict[str, Any]
 
@@ -38,57 +39,57 @@ class Getter(Protocol):
     """Gets objects of one kind."""
 
     async def get(self, ref: Ref) -> tuple[Body | None, float]:
-        """An object, None if there is none; and in how many seconds it is to be got again. KubeError if that fails."""
+        """Get an object, None if there is none, and the seconds until it is due again. Raises KubeError."""
 
     def stand_in(self, ref: Ref, error: KubeError) -> Body | None:
-        """What nodes that have nothing are told in its place, with an empty UID (`common.sync`); None: nothing."""
+        """A stand-in with an empty UID for nodes without a copy (`common.sync`); None if the kind has none."""
 
     def in_words(self, ref: Ref, error: KubeError) -> str:
-        """What that means, in a sentence."""
+        """The failure as a sentence."""
 
 
 class OnDemand:
-    """Gets what is in use: `run` it."""
+    """Gets the objects in use. `run()` does the work."""
 
     def __init__(self, getter: Getter, found: Callable[[Ref, Body | None], None], *, now: Callable[[], float]) -> None:
-        """Nothing is in use yet.
+        """No object is in use yet.
 
         Args:
-            getter: gets one.
-            found: called with each one, None if there is none of that name; and with stand-ins. It raises KubeError
-                if what was got is no object.
+            getter: gets one object.
+            found: called with each result: an object, a stand-in, or None if there is none. It raises KubeError if the
+                result is no valid object.
             now: the monotonic clock.
         """
         self._getter, self._found, self._now = getter, found, now
         self._turns = itertools.count()
         self._due: dict[Ref, tuple[float, int]] = {}
         self._order: list[tuple[tuple[float, int], Ref]] = []
-        """A heap of all that is or was due; what `_due` does not say counts no more."""
+        """A heap of all due times; entries that differ from `_due` no longer count."""
         self._known: set[Ref] = set()
         self._failures: dict[Ref, int] = {}
         self._problems: dict[Ref, str] = {}
         self._woken = asyncio.Event()
 
     def use(self, ref: Ref) -> None:
-        """It is needed from now on, and to be got at once."""
+        """Get an object at once and refresh it from now on."""
         self._plan(ref, 0.0)
 
     def release(self, ref: Ref) -> None:
-        """No closure needs it any more."""
+        """Get the object no more."""
         for kept in (self._due, self._failures, self._problems):
             kept.pop(ref, None)
         self._known.discard(ref)
 
     def knows(self, ref: Ref) -> bool:
-        """Whether the API server has said what there is."""
+        """Whether the API server has answered for this object."""
         return ref in self._known
 
     def problems(self) -> list[str]:
-        """Which ones cannot be got, in sentences."""
+        """The failures, in sentences."""
         return list(self._problems.values())
 
     async def run(self) -> None:
-        """Get them until cancelled."""
+        """Get due objects until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             for _ in range(_AT_ONCE):
                 tasks.create_task(self._work())
@@ -109,13 +110,13 @@ class OnDemand:
     def _plan(self, ref: Ref, in_s: float) -> tuple[float, int]:
         self._due[ref] = due = self._now() + in_s, next(self._turns)
         heapq.heappush(self._order, (due, ref))
-        self._woken.set()  # whoever waits may wait for a later one
+        self._woken.set()  # a worker may be waiting for a later one
         return due
 
     async def _get(self, ref: Ref) -> None:
         try:
             await self._try(ref)
-        except Exception:  # the hub carries calls as well
+        except Exception:  # the hub also carries calls
             text = f"{ref} cannot be read because of a bug in CSI Bridge; see the hub's log"
             if self._problems.get(ref) != text:
                 log.exception("reading %s failed because of a bug; it is tried again", ref)
@@ -127,7 +128,7 @@ class OnDemand:
         due = self._due[ref]
         try:
             body, good_for_s = await self._getter.get(ref)
-            if self._due.get(ref) != due:  # released, or to be got anew
+            if self._due.get(ref) != due:  # released, or planned anew
                 return
             due = self._plan(ref, good_for_s)
             self._tell(ref, body)
@@ -139,7 +140,7 @@ class OnDemand:
         self._problems.pop(ref, None)
 
     def _tell(self, ref: Ref, body: Body | None) -> None:
-        """Say what there is. It is known to those who hear of it, and no longer if that fails."""
+        """Report a result. The object is known while `found` runs; if `found` fails, it is not known any more."""
         was_known = ref in self._known
         self._known.add(ref)
         try:

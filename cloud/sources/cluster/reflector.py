@@ -1,14 +1,14 @@
-"""A reflector: keeps a copy of all objects of one kind in step with the API server, by listing and watching them.
+"""A reflector: keeps a copy of all objects of one kind up to date, by listing and watching them.
 
 Rules:
 
-* A list comes in parts and counts when its last part is there: what is missing in half a list is not gone.
-* A watch goes on from the last version seen, bookmarks included, for as long as the server has it; then (410 Gone) all
-  is listed again, and what the list does not have is gone.
-* A server that fails is asked again with growing distance, by many reflectors at different times. Only a watch that
-  tells of something, or is quiet to its end, ends the growth: one that was opened, or a list, may fail right after it.
-* People are told of a trouble until all was listed or a watch is open, and the log is until one works.
-* What nobody foresaw ends a list or a watch and not the hub, which carries calls as well: all is listed again.
+* A list comes in parts, and counts when the last part is there.
+* A watch continues from the last version, bookmarks included. When the server no longer has this version (410 Gone),
+  the reflector lists again, and objects that the list lacks are gone.
+* After failures, the tries come at growing, random intervals. They start anew after a watch that has sent an event or
+  ended quietly. An opened watch or a list is no proof yet: the next request may fail.
+* `trouble` stays until a list is complete or a watch is open. The log reports the end of a trouble when a watch works.
+* A bug ends a list or a watch and not the hub, which also carries calls. The reflector then lists again.
 """
 
 import asyncio
@@ -23,53 +23,53 @@ from common.backoff import Backoff
 log = logging.getLogger("csi_bridge.hub.cluster")
 
 _PAGE: Final = 250
-"""Objects in one part of a list: some ten milliseconds of the loop's time."""
+"""Objects in one part of a list: they take the loop some ten milliseconds."""
 
 _WATCH_S: Final = 300, 600
-"""A watch lasts so long at least and at most: client-go's, so that not all end at once."""
+"""The shortest and the longest watch, as in client-go, so that not all end at once."""
 
 _BACKOFF: Final = Backoff(
     first_s=0.5,
     most_s=30.0,
     jitter=lambda longest_s: longest_s * random.uniform(0.5, 1.0),  # noqa: S311  # no secret
 )
-"""Between two tries: client-go's reflector begins with 0.8 s, and ends with 30."""
+"""The waits between tries. client-go's reflector begins with 0.8 s and ends with 30 s."""
 
 
 class ListWatchApi(Protocol):
-    """What is asked of `cloud.kube.Kube`."""
+    """The part of `cloud.kube.Kube` that a reflector uses."""
 
     async def list(self, resource: Resource, *, limit: int, more: str = "") -> Page:
         """A part of a list."""
 
     def watch(self, resource: Resource, version: str, *, for_s: int) -> AsyncIterator[tuple[str, dict[str, Any]]]:
-        """What happens after a version; first of all, that it was opened."""
+        """The events after a version; the first one says that the watch is open."""
 
 
 class Copy(Protocol):
-    """Where the objects of a kind go. `add`, `put` and `remove` raise KubeError if what came names no object."""
+    """A copy of a kind's objects. `add`, `put` and `remove` raise KubeError if the body names no object."""
 
     def begin(self) -> None:
-        """All of them follow, by `add`."""
+        """A whole list follows, by `add`."""
 
     def add(self, body: Mapping[str, Any]) -> None:
-        """One of all of them."""
+        """Add an object of the list."""
 
     def end(self) -> None:
-        """These were all of them."""
+        """Replace the copy by the list."""
 
     def put(self, body: Mapping[str, Any]) -> None:
-        """One is new or has changed."""
+        """Add or replace one object."""
 
     def remove(self, body: Mapping[str, Any]) -> None:
-        """One is gone."""
+        """Remove one object."""
 
 
 class Reflector:
-    """Reflects one kind: `run` it.
+    """Keeps the copy of one kind up to date. `run()` does the work.
 
     Attributes:
-        trouble: why the copy may be old, in a sentence; empty as long as it is kept in step.
+        trouble: the reason why the copy may be out of date, in a sentence; empty while it is up to date.
     """
 
     def __init__(
@@ -80,23 +80,23 @@ class Reflector:
         *,
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """Nothing is asked yet.
+        """A reflector that has asked nothing yet.
 
         Args:
             api: the API server.
-            resource: which kind.
-            copy: where the objects go.
-            pause: waits for so many seconds.
+            resource: the kind.
+            copy: takes the objects.
+            pause: waits for a number of seconds.
         """
         self.trouble = ""
         self._api, self._resource, self._copy, self._pause = api, resource, copy, pause
         self._logged = ""
-        """The trouble that the log tells of, up to now."""
+        """The trouble that the log has reported last."""
         self._version = ""
         self._failures = 0
 
     async def run(self) -> None:
-        """Keep the copy in step until cancelled."""
+        """Keep the copy up to date until cancelled."""
         while True:
             try:
                 if not self._version:
@@ -104,7 +104,7 @@ class Reflector:
                 heard = await self._watch()
                 self._worked()
                 if not heard:
-                    await self._wait()  # a server that ends each watch at once is not asked all the time
+                    await self._wait()  # some servers end each watch at once
             except KubeError as error:
                 if error.is_expired:
                     log.info("%s are listed again: %s", self._resource.plural, error)
@@ -112,7 +112,7 @@ class Reflector:
                 else:
                     self._note(str(error))
                 await self._wait()
-            except Exception:  # the hub carries calls as well
+            except Exception:  # the hub also carries calls
                 why = f"following {self._resource.plural} failed because of a bug in CSI Bridge; see the hub's log"
                 if why != self._logged:
                     log.exception("following %s failed because of a bug; they are listed again", self._resource.plural)
@@ -121,10 +121,10 @@ class Reflector:
                 await self._wait()
 
     async def _list(self) -> None:
-        """All objects.
+        """List all objects.
 
         Raises:
-            KubeError: they could not be listed.
+            KubeError: the list failed.
         """
         self._copy.begin()
         more, limit = "", _PAGE
@@ -134,7 +134,7 @@ class Reflector:
             except KubeError as error:
                 if not (error.is_expired and more):
                     raise
-                # The server forgot the state that the parts are of before the last was asked for: all in one, then.
+                # The server has forgotten the state of the first parts: list all in one part.
                 self._copy.begin()
                 more, limit = "", 0
                 continue
@@ -148,10 +148,10 @@ class Reflector:
         self.trouble = ""
 
     async def _watch(self) -> bool:
-        """Follow what happens, until the server ends it. Whether anything happened.
+        """Follow the events until the server ends the watch. Returns whether there were any.
 
         Raises:
-            KubeError: it broke off, or the version is too old.
+            KubeError: the watch broke, or the version is too old.
         """
         for_s = random.randint(*_WATCH_S)  # noqa: S311  # no secret
         heard = False

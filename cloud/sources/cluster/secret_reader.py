@@ -6,13 +6,13 @@ from cloud.kube import RESOURCES, KubeError, Resource
 from common.objects import Ref
 
 REFRESH_S: Final = 60.0
-"""Between two looks at one Secret: the kubelet's (its cache of Secrets lives so long where it does not watch them)."""
+"""The time between two reads of one Secret, as in a kubelet that does not watch Secrets."""
 
 Body = dict[str, Any]
 
 
 class SecretApi(Protocol):
-    """What is asked of `cloud.kube.Kube`."""
+    """The part of `cloud.kube.Kube` that a secret reader uses."""
 
     async def get(self, resource: Resource, name: str, namespace: str = "") -> Body:
         """One object."""
@@ -25,10 +25,10 @@ class SecretReader:
         self._api = api
 
     async def get(self, ref: Ref) -> tuple[Body | None, float]:
-        """A Secret, None if there is none.
+        """Get a Secret, None if there is none, and the seconds until it is due again.
 
         Raises:
-            KubeError: it was refused, or not answered.
+            KubeError: the API server refused, or did not answer.
         """
         try:
             return await self._api.get(RESOURCES["Secret"], ref.name, ref.namespace), REFRESH_S
@@ -38,8 +38,8 @@ class SecretReader:
             return None, REFRESH_S
 
     def stand_in(self, _ref: Ref, _error: KubeError) -> None:
-        """Nothing: it would be taken for a Secret without values."""
+        """None: a node would take a stand-in for a Secret without values."""
 
     def in_words(self, ref: Ref, error: KubeError) -> str:
-        """For people."""
+        """The failure as a sentence."""
         return f"{ref} cannot be read, and nodes keep their copy of it: {error}"

@@ -2,10 +2,10 @@
 
 Rules:
 
-* It asks for what a kubelet asks for (kubernetes pkg/volume/csi/csi_mounter.go): each token is bound to the pod, and
+* It makes the requests of a kubelet (docs/csi-contract.md#tokens-and-republishing): each token is bound to the pod, and
   ends with it.
-* They are made anew when a fifth of the shortest life is left, or after a day (kubelet/token/token_manager.go).
-* Tokens are in memory alone, in the object that is told to the pod's node, and in no text.
+* Tokens are made anew when a fifth of the shortest life is left, or after a day (kubelet/token/token_manager.go).
+* Tokens are only in memory, in the object for the pod's node, and in no text.
 """
 
 import random
@@ -18,45 +18,45 @@ from common.objects import Ref
 _ACCOUNTS: Final = RESOURCES["ServiceAccount"]
 
 _LONGEST_S: Final = 24 * 3_600.0
-"""No token is used for longer: the kubelet's maxTTL."""
+"""The longest use of a token: the kubelet's maxTTL."""
 
 _OF_LIFE: Final = 0.8
-"""A token is used for this part of its life: the kubelet's."""
+"""The part of its life for which a token is used, as in the kubelet."""
 
 _JITTER_S: Final = 10.0
-"""Up to so much earlier, so that pods that started together drift apart: the kubelet's."""
+"""Tokens are made anew up to this much earlier, as in the kubelet, so that pods that started together drift apart."""
 
 Body = dict[str, Any]
 
 
 class TokenApi(Protocol):
-    """What is asked of `cloud.kube.Kube`."""
+    """The part of `cloud.kube.Kube` that a token minter uses."""
 
     async def create_of(self, resource: Resource, name: str, subresource: str, body: Body, namespace: str = "") -> Body:
-        """What an object makes on request."""
+        """Make a subresource of an object."""
 
 
 class TokenMinter:
-    """Has tokens made (`on_demand.Getter`), of the pods that it was told of."""
+    """Gets tokens (`on_demand.Getter`) for the pods that want them."""
 
     def __init__(self, api: TokenApi) -> None:
-        """No pod needs any yet."""
+        """No pod wants tokens yet."""
         self._api = api
         self._requests: dict[Ref, TokenRequest] = {}
 
     def want(self, request: TokenRequest) -> None:
-        """A pod needs these, in place of those of before."""
+        """Take a pod's request, in place of its earlier one."""
         self._requests[request.ref] = request
 
     def release(self, ref: Ref) -> None:
-        """It needs none any more."""
+        """Forget a pod's request."""
         self._requests.pop(ref, None)
 
     async def get(self, ref: Ref) -> tuple[Body, float]:
-        """The tokens of a pod, all of them new.
+        """Make all tokens of a pod. Returns them, and the seconds until they are due again.
 
         Raises:
-            KubeError: one was refused, or not answered.
+            KubeError: the API server refused one, or did not answer.
         """
         request = self._requests[ref]
         tokens: dict[str, Body] = {}
@@ -68,16 +68,16 @@ class TokenMinter:
         return request.body(tokens=tokens), max(shortest_s * _OF_LIFE - jitter_s, _JITTER_S)
 
     def stand_in(self, ref: Ref, error: KubeError) -> Body:
-        """Why there are none: a node that has none says it to the pod's users."""
+        """An object with the reason why there are no tokens, for the pod's users."""
         body = self._requests[ref].body(tokens={}, problem=str(error))
         return body | {"metadata": body["metadata"] | {"uid": ""}}
 
     def in_words(self, ref: Ref, error: KubeError) -> str:
-        """For people."""
+        """The failure as a sentence."""
         return f"{self._requests[ref].pod} gets no new tokens for its volumes' drivers: {error}"
 
     async def _mint(self, request: TokenRequest, audience: str, seconds: int) -> tuple[Body, float]:
-        """One token, and for how many seconds it is good."""
+        """Make one token. Returns it, and its life in seconds."""
         bound = {"apiVersion": "v1", "kind": "Pod", "name": request.pod.name, "uid": request.uid}
         spec = {
             "audiences": [audience] if audience else [],  # without any it is for the API server

@@ -6,6 +6,7 @@ Read in this order, each building on the ones before:
 * `manifest_objects`: the objects of one file, checked.
 * `good_manifests`: the last good content of each file, on disk.
 * `manifest_files`: the files of the directory.
-* `binding`: fills in what Kubernetes' controllers would: binds claims to volumes, makes UIDs.
+* `claim_sizes`: the sizes of bound claims, on disk.
+* `binding`: does the work of Kubernetes' controllers: binds claims to volumes, makes UIDs.
 * `manifests`: watches the directory and puts all this together.
 """

@@ -1,13 +1,13 @@
-"""The binding: without Kubernetes nobody fills in what its controllers would, so the hub does, for manifests only.
+"""The binding: completes the objects of manifests as Kubernetes' controllers would, because none of them runs.
 
 Rules:
 
-* A claim and a volume are bound if one names the other and neither names a third. Nothing is matched by size or class.
-* A claim's size is the largest that it was ever told to have; at first it is that of its volume. It does not follow the
-  volume's, or no node would ever see that a volume has grown.
-* A claim's status, and a Node's labels, are those that the nodes tell of them, but only nodes with a pod that uses the
-  claim, of the volume that it is bound to now, and only the Node itself.
-* What is written is changed in a copy.
+* A claim and a volume are bound if one names the other and neither names a third. Size and class do not matter.
+* A claim's size is at first its volume's, later the largest one that the manifest or a node has given. It does not
+  follow the volume's size: otherwise no node would see that a volume has grown.
+* A claim's status comes from the reports of nodes with a pod that uses the claim, about the volume that it is bound to
+  now. A Node's labels come from the node itself.
+* Changes go into a copy of the written object.
 """
 
 from collections.abc import Iterator, Mapping
@@ -29,7 +29,14 @@ CLAIM, VOLUME, POD, NODE = "PersistentVolumeClaim", "PersistentVolume", "Pod", "
 
 @dataclass(frozen=True, slots=True)
 class ClaimStatus:
-    """What a node tells of a claim, while that was bound to a volume of this name; `uid` and `volume` may be empty."""
+    """A node's report about a claim.
+
+    Attributes:
+        node: the reporting node.
+        uid: the claim's UID, or empty.
+        status: the reported status.
+        volume: the volume that the claim was bound to, or empty.
+    """
 
     node: str
     uid: str
@@ -39,7 +46,7 @@ class ClaimStatus:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What the nodes have told: of claims in the order of its coming, and of themselves."""
+    """The nodes' reports: about claims, oldest first, and about themselves."""
 
     claims: Mapping[Ref, tuple[ClaimStatus, ...]] = field(default_factory=dict)
     nodes: Mapping[str, Body] = field(default_factory=dict)
@@ -47,10 +54,11 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """The objects as controllers would leave them.
+    """The completed objects.
 
     Attributes:
-        problems: by what they are of.
+        items: the objects.
+        problems: the problem of each object that has one, as a sentence.
         sizes: the size of each bound claim, by `size_key`.
     """
 
@@ -60,18 +68,18 @@ class Bound:
 
 
 class Binder:
-    """Binds the objects of manifests. It remembers what it made, so that what stays equal is encoded once."""
+    """Binds the objects of manifests. It remembers its results, to encode an unchanged object only once."""
 
     def __init__(self) -> None:
         self._made: dict[Ref, Item] = {}
 
     def bind(self, entries: Mapping[Ref, Entry], told: Told, sizes: Mapping[str, str]) -> Bound:
-        """Fill in what is missing.
+        """Complete the objects.
 
         Args:
-            entries: what is written.
-            told: what the nodes tell.
-            sizes: what the last call returned.
+            entries: the written objects.
+            told: the nodes' reports.
+            sizes: the sizes that the last call returned.
         """
         binding = _Binding({ref: entry.item.body for ref, entry in entries.items()}, told, sizes)
         items = {ref: entry.item for ref, entry in entries.items()}
@@ -85,7 +93,7 @@ class Binder:
 
 
 def size_key(claim: Body, volume: str) -> str:
-    """What a claim's size is remembered by: bound to another volume it has another one."""
+    """The key of a claim's size: a claim that is bound to another volume has another size."""
     return f"{claim['metadata']['uid']}/{volume}"
 
 
@@ -101,12 +109,12 @@ class _Binding:
         uids = {body["metadata"]["uid"] for ref, body in bodies.items() if ref.kind == CLAIM}
         self.new_sizes = {key: size for key, size in sizes.items() if key.split("/")[0] in uids}
         self._volume_of: dict[Ref, Ref] = {}
-        """By claim: the volume that it is bound to."""
+        """The volume that each claim is bound to."""
         self._claim_of: dict[Ref, Ref] = {}
         self._users = self._claim_users()
 
     def made(self) -> Iterator[tuple[Ref, Body]]:
-        """Every object that is made up, or another one than what is written."""
+        """Every object that is made up, or that differs from the written one."""
         self._bind_by_volume()
         self._bind_by_claim()
         for ref in self._refs(CLAIM):
@@ -123,7 +131,7 @@ class _Binding:
         return sorted((ref for ref in self._bodies if ref.kind == kind), key=lambda ref: (ref.namespace, ref.name))
 
     def _ephemeral_claims(self) -> Iterator[Body]:
-        """The claims of generic ephemeral volumes, as the controller of that name makes them."""
+        """The claims of generic ephemeral volumes, as Kubernetes' controller makes them."""
         for ref in self._refs(POD):
             pod = self._bodies[ref]
             for volume in pod["spec"].get("volumes", ()):
@@ -131,7 +139,7 @@ class _Binding:
                     yield _ephemeral_claim(pod, volume)
 
     def _claim_users(self) -> dict[Ref, set[str]]:
-        """By claim: the nodes with a pod that uses it."""
+        """The nodes with a pod that uses a claim, by claim."""
         users: dict[Ref, set[str]] = {}
         for ref in self._refs(POD):
             pod = self._bodies[ref]
@@ -142,7 +150,7 @@ class _Binding:
     # -------------------- claims and volumes --------------------
 
     def _bind_by_volume(self) -> None:
-        """The volumes that name their claim."""
+        """Bind the volumes that name their claim."""
         for volume in self._refs(VOLUME):
             named = self._bodies[volume]["spec"].get("claimRef")
             claim = Ref(CLAIM, named["namespace"], named["name"]) if named else None
@@ -160,7 +168,7 @@ class _Binding:
                 self._bind(claim, volume)
 
     def _bind_by_claim(self) -> None:
-        """The claims that name their volume, which names none."""
+        """Bind the claims that name a volume without a claim."""
         for claim in self._refs(CLAIM):
             name = self._bodies[claim]["spec"].get("volumeName")
             volume = Ref(VOLUME, "", name or "")
@@ -171,7 +179,7 @@ class _Binding:
                 self._bind(claim, volume)
             elif owner is not None:
                 self._problem(claim, f"{volume} is bound to {owner}: the two are not bound")
-            elif str(volume) not in self.problems:  # else it has been told why
+            elif str(volume) not in self.problems:  # else the volume's problem has the reason
                 self._problem(claim, f"{volume} names another claim in spec.claimRef: the two are not bound")
 
     def _bind(self, claim: Ref, volume: Ref) -> None:
@@ -185,7 +193,7 @@ class _Binding:
         spec = self._bodies[volume]["spec"]
         told = self._told_of(ref, volume)
         status: dict[str, Any] = {"phase": "Bound", "accessModes": spec["accessModes"]}
-        if told:  # what size a claim asks for is written, and only repeated by a node
+        if told:  # without the requested size: the manifest has it, and a node only repeats it
             status |= {name: part for name, part in told[-1].status.items() if name != "allocatedResources"}
         size = self._size(claim, volume, told)
         capacity = {**claim.get("status", {}).get("capacity", {}), **status.get("capacity", {}), "storage": size}
@@ -205,7 +213,7 @@ class _Binding:
         return str(body["metadata"]["uid"]) if body is not None else ""
 
     def _told_of(self, claim: Ref, volume: Ref) -> list[ClaimStatus]:
-        """What nodes tell of it that may, and that is of the volume that it is bound to."""
+        """The reports about a claim and its volume, from nodes that use the claim."""
         uid, users = self._bodies[claim]["metadata"]["uid"], self._users.get(claim, set())
         return [
             told
@@ -232,7 +240,7 @@ class _Binding:
     # -------------------- nodes --------------------
 
     def _nodes(self) -> list[Ref]:
-        """The Nodes that are written, and those that pods name."""
+        """The written Nodes, and the Nodes that pods name."""
         named = {Ref(NODE, "", pods.node_of(self._bodies[ref])) for ref in self._refs(POD)}
         return sorted(named | set(self._refs(NODE)), key=lambda ref: ref.name)
 
@@ -269,5 +277,5 @@ def _ref(body: Body) -> Ref:
 
 
 def _with(body: Body, **parts: Body) -> Body:
-    """A copy in which these parts have these fields as well."""
+    """A copy with further fields in some parts."""
     return {**body, **{name: {**body.get(name, {}), **fields} for name, fields in parts.items()}}

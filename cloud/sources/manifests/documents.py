@@ -1,13 +1,12 @@
-"""The documents of a YAML or JSON file, each with the lines its fields stand on; and how YAML is written.
+"""The documents of a YAML or JSON file, each with the lines of its fields; and a writer of YAML.
 
 Rules:
 
-* What comes out is what JSON can hold, read as `kubectl` reads it (YAML 1.1 as Go reads it: `yes` is a boolean, a
-  time of day is a text).
-* Only data: no tags, no merge keys, no key twice, no key that is not a text.
-* A small file cannot become a large one: what aliases repeat is counted, and depth is bounded before anything recurses.
-  That is why the parser's events are read here: composing nodes in PyYAML ends in a crash of the process at a depth
-  of some ten thousand.
+* The values are those of JSON, read as `kubectl` reads them (YAML 1.1 as in Go: `yes` is a boolean, a time of day a
+  text).
+* Only data: no tags, no merge keys, no repeated keys, and only texts as keys.
+* A small file cannot become a large value: repetitions by aliases count, and the depth is limited. For this the module
+  reads the parser's events. PyYAML's own composer would crash the process at a depth of some ten thousand.
 """
 
 import json
@@ -22,7 +21,8 @@ import yaml
 from cloud.kinds.fields import Path
 
 _MOST_WEIGHT: Final = 64 * 1024 * 1024
-"""Of one file, what aliases repeat included: each value weighs 8 and its length. The largest file fits twice."""
+"""The limit of one file, with repetitions by aliases: each value weighs 8 and its length. The largest file fits
+twice."""
 
 _DEEPEST: Final = 100
 
@@ -31,7 +31,7 @@ _TOO_DEEP: Final = f"it is nested more than {_DEEPEST} levels deep"
 _NO_JSON_NUMBER: Final = "it has a number that JSON cannot hold"
 
 _LARGEST_INTEGER: Final = 2**64
-"""No whole number of Kubernetes is larger; of one with thousands of digits Python makes no text."""
+"""The largest whole number. Kubernetes has no larger one, and Python prints none with thousands of digits."""
 
 _SHOWN_CHARS: Final = 60
 
@@ -39,7 +39,7 @@ _STR, _MERGE = "tag:yaml.org,2002:str", "<<"
 
 
 class DocumentError(ValueError):
-    """The file cannot be read: `line` counts from 1, `why` is a sentence without any value of the file."""
+    """The file cannot be read. `line` counts from 1; `why` is a sentence without values of the file."""
 
     def __init__(self, line: int, why: str) -> None:
         self.line, self.why = line, why
@@ -48,13 +48,13 @@ class DocumentError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a value stands: its line, and the places of its parts, by key or number."""
+    """The place of a value: its line, and the places of its parts, by key or number."""
 
     line: int
     parts: "Mapping[str | int, Place]"
 
     def find(self, path: Path) -> "Place":
-        """The place of a part; of what it would stand in, if it is missing."""
+        """The place of a part; if it is missing, the place of the part around it."""
         place = self
         for step in path:
             if step not in place.parts:
@@ -68,7 +68,7 @@ _Parts = dict[str | int, Place]
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One document: what it says, and where."""
+    """One document: its value and its place."""
 
     value: Any
     place: Place
@@ -78,7 +78,7 @@ def read_yaml(text: str) -> list[Document]:
     """The documents of a YAML file that are not empty.
 
     Raises:
-        DocumentError: it is no YAML, or not of the kind described above.
+        DocumentError: the text is no YAML, or breaks the rules above.
     """
     parser = yaml.CSafeLoader(text)
     composer = _Composer(parser)
@@ -101,10 +101,10 @@ def read_yaml(text: str) -> list[Document]:
 
 
 def read_json(text: str) -> list[Document]:
-    """The document of a JSON file. Its parts all stand on line 1, for the parser does not tell.
+    """The document of a JSON file. All places are line 1, because the parser gives no lines.
 
     Raises:
-        DocumentError: it is no JSON, or a key stands there twice.
+        DocumentError: the text is no JSON, or repeats a key.
     """
     try:
         value = json.loads(
@@ -122,13 +122,13 @@ def read_json(text: str) -> list[Document]:
 
 
 def write_yaml(value: Mapping[str, Any]) -> bytes:
-    """A document as people write it."""
+    """A document in block style, as people write YAML."""
     text = yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, default_flow_style=False, width=120)
     return text.encode()
 
 
 class _Dumper(yaml.CSafeDumper):
-    """Writes every part in full: an alias helps nobody."""
+    """Writes every part in full, without aliases."""
 
     def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002  # the library's signature
         return True
@@ -141,21 +141,21 @@ _PLAIN: Final = (
     ("float", re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")),
     ("float", re.compile(r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)")),
 )
-"""What a text without quotes is; anything else is a text.
+"""The types of unquoted texts; any other one is a text.
 
-Nodes choose texts too, and a search holds up every thread: no pattern may match the same digits in two ways, which
-would take the square of their number.
+Nodes choose texts, too, and a long match blocks every thread. So no pattern may match the same digits in two ways,
+which would take quadratic time.
 """
 
 _MAY_BE_PLAIN: Final = frozenset("~nNtTfFyYoO-+.0123456789")
-"""How those begin: most texts are told from them by their first character."""
+"""The first characters of these, which rule most texts out at once."""
 
 for _name, _pattern in _PLAIN:
     _Dumper.add_implicit_resolver(f"tag:yaml.org,2002:{_name}", re.compile(f"(?:{_pattern.pattern})$"), None)
 
 
 class _Composer:
-    """Makes values of the parser's events."""
+    """Makes values from the parser's events."""
 
     def __init__(self, parser: yaml.CSafeLoader) -> None:
         self._parser = parser
@@ -163,7 +163,7 @@ class _Composer:
         self._anchors: dict[str, _Anchored] = {}
 
     def document(self) -> Document:
-        """The value that comes next."""
+        """The next document."""
         self._anchors = {}
         value, place, _ = self._value(self._next(), 0)
         return Document(value, place)
@@ -172,7 +172,7 @@ class _Composer:
         return self._parser.get_event()
 
     def _value(self, event: Any, depth: int) -> "tuple[Any, Place, int]":
-        """The value that begins with an event, its place, and how many levels it has."""
+        """The value that begins with an event, its place, and its number of levels."""
         line = event.start_mark.line + 1
         if isinstance(event, yaml.AliasEvent):
             return self._alias(event, line, depth)
@@ -278,7 +278,7 @@ def _of_kind(kind: str, text: str) -> str | int | float | bool | None:
 
 
 def _integer(text: str) -> int:
-    """As Go reads it: a leading 0 means octal."""
+    """A whole number as Go reads it: a leading 0 means octal."""
     digits = text.lstrip("+-")
     base = 8 if re.fullmatch("0[0-7]+", digits) else 0
     number = int(digits, base)
@@ -301,7 +301,7 @@ def _finite(text: str) -> float:
 
 
 def _is_deeper(value: object, levels: int) -> bool:
-    """Whether a value has more levels than this, texts and numbers included. Level by level: without recursion."""
+    """Whether a value has more levels than this, texts and numbers included. It does not recurse."""
     level = [value]
     for _ in range(levels):
         level = [
@@ -329,7 +329,7 @@ def _no_number(text: str) -> float:
 
 
 def _short(text: str) -> str:
-    """A key or an alias as an error shows it."""
+    """A key or an alias for an error."""
     return repr(text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}…")
 
 

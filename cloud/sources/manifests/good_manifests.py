@@ -1,11 +1,11 @@
-"""The good manifests: what each manifest file said when it was last good, on the hub's disk, for a hub that restarts.
+"""The good manifests: the last good content of each manifest file, on the hub's disk, for a restarted hub.
 
 Rules:
 
-* Nothing is read of them but what the directory itself does not say: of a file that is broken now, or is not there.
-* They hold what nodes are told, Secrets included, so only the hub's user may read them.
-* One that cannot be read counts as none: without them a hub knows less, and never something else.
-* `.complete` is there as long as they are all that nodes were told: then a file that is not among them never was good.
+* The hub reads the last good content only of files that are broken or missing now.
+* They hold the objects that nodes get, Secrets included, so only the hub's user may read them.
+* An unreadable one counts as none: the hub then knows less, never something wrong.
+* `.complete` exists while they are all that nodes have got. Then a file that is not among them was never good.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from common.state_file import Form, read_state, write_state
 log = logging.getLogger("csi_bridge.hub.manifests")
 
 _COMPLETE, _VERSION = ".complete", ".version"
-"""No manifest has a hidden name."""
+"""Hidden names, which no manifest has."""
 
 FORM = Form("hub")
 """Of the directory: its file `.version`."""
@@ -33,10 +33,10 @@ class GoodManifests:
     """A directory with a file for each manifest file, of the same name. Used by one thread at a time."""
 
     def __init__(self, directory: Path) -> None:
-        """Make the directory, unless it is there.
+        """Make the directory if it is missing.
 
         Raises:
-            SettingsError: it cannot be used, or a newer hub wrote it.
+            SettingsError: the directory cannot be used, or a newer hub wrote it.
         """
         self._directory = directory
         try:
@@ -47,16 +47,16 @@ class GoodManifests:
         except (OSError, ValueError) as error:
             raise SettingsError("--state-dir", str(directory), f"cannot be used: {error}") from error
         self.is_complete = _COMPLETE in found
-        """Whether these are all that nodes were told."""
+        """Whether these are all that nodes have got."""
         self._names = {name for name in found if not name.startswith(".") and not name.endswith(NEW)}
 
     @property
     def names(self) -> Collection[str]:
-        """The manifest files that were good once and were not taken away."""
+        """The manifest files that were good once and were not removed."""
         return self._names
 
     def recall(self, name: str) -> tuple[Entry, ...] | None:
-        """What a file said when it was last good; None if that is not known."""
+        """The last good objects of a file; None if they are not known."""
         if name not in self._names:
             return None
         path = self._directory / name
@@ -68,10 +68,10 @@ class GoodManifests:
         return tuple(replace(entry, place=f"{name}, as it was last good") for entry in found)
 
     def keep(self, changed: Mapping[str, Iterable[Entry]], names: Collection[str]) -> None:
-        """Some files say this now, and there are no others than `names`.
+        """Store the new objects of changed files, and drop all files that are not among `names`.
 
         Raises:
-            OSError: they cannot be written; to be called with them again.
+            OSError: the disk refused; call it again with the same files.
         """
         gone = self._names - set(names)
         if self.is_complete and not changed and not gone:

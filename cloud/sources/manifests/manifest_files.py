@@ -1,20 +1,18 @@
-"""The manifest files of a directory: which are there, what each said last, and what is wrong with it.
+"""The manifest files of a directory, with the last content and the problem of each.
 
 Rules:
 
-* A file that cannot be used stays, as a whole, what it was when it was last good, also when that was in an earlier
-  life of the hub (`good_manifests`).
-* What a file says, or that it is gone, is not believed before it has been left alone for `settle_s`: it may be half
-  written, or be on its way from one name to another. That holds for what is added as well: the first half of a
-  volume's handle names another volume.
-* An object that moves is never away: a file that says it no more waits until the file is believed that says it now.
-* An empty file is broken: a full disk or a power cut leaves such a one. One that holds comments alone is not.
-* A directory that is gone or cannot be read takes nothing away, nor does an empty one in its place (a file system
-  that is not mounted). An empty one does that is the very directory which had files before.
-* Files are looked up by their own names: `*.yaml`, `*.yml` and `*.json`, symlinks included, hidden ones and
-  sub-directories not (a mounted ConfigMap has its contents in hidden ones and links to them).
-* What nobody foresaw in a file is that file's problem: the hub carries calls as well.
-* No clock of its own: whoever scans says what time it is.
+* If a file cannot be used, its last good content stays in force as a whole, also after a restart (`good_manifests`).
+* A change or a removal counts when the file has not changed for `settle_s`: it may be half written, or be on its way to
+  another name. This holds for new files, too: half of a volume's handle names another volume.
+* An object that moves to another file is never missing: the old file's change waits until the new file counts.
+* An empty file is broken, because a full disk or a power cut leaves empty files. A file with only comments is good.
+* If the directory is gone or cannot be read, no object is removed. The same holds for an empty directory in its place,
+  as when a file system is not mounted. If the same directory has become empty, its objects go.
+* Manifests are `*.yaml`, `*.yml` and `*.json`, symlinks included. Hidden files and sub-directories are not: a mounted
+  ConfigMap has its content in hidden ones and links to them.
+* A bug that shows at one file is this file's problem only: the hub also carries calls.
+* The module reads no clock: the caller passes the time.
 """
 
 import fcntl
@@ -35,15 +33,15 @@ log = logging.getLogger("csi_bridge.hub.manifests")
 
 MAX_FILE_BYTES: Final = 16 * 1024 * 1024
 SETTLE_S: Final = 0.5
-"""What is written counts when nothing has moved for so long: who writes a file pauses less."""
+"""A change counts when the file has not changed for this time: writers pause for less."""
 
 _SUFFIXES: Final = (".yaml", ".yml", ".json")
 
 _Signature = tuple[int, int, int, int, int]
-"""Device, inode, size, time of the last write and of the last change: together another one after every write."""
+"""Device, inode, size, time of the last write and of the last change: every write changes one of them."""
 
 _Identity = tuple[int, int, bytes]
-"""Device, inode and generation: which directory it is. A new directory mostly gets the inode of one just removed."""
+"""Device, inode and generation of a directory. A new directory often gets the inode of one that was just removed."""
 
 _GET_GENERATION: Final = 0x8000_7601 | struct.calcsize("l") << 16
 """FS_IOC_GETVERSION of linux/fs.h, the same for ext4, XFS and btrfs."""
@@ -51,7 +49,7 @@ _GET_GENERATION: Final = 0x8000_7601 | struct.calcsize("l") << 16
 
 @dataclass(frozen=True, slots=True)
 class Now:
-    """What time it is, in seconds: by a clock that only runs forward, and by the one that files are dated by."""
+    """The time in seconds: of the monotonic clock, and of the clock that dates files."""
 
     steady: float
     wall: float
@@ -59,10 +57,13 @@ class Now:
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """What a file said when its signature was this one; with a problem, nothing.
+    """A file's content at one signature.
 
     Attributes:
-        was_unread: the problem is none of its contents, and may be over at the next look with the signature unchanged.
+        signature: the file's signature.
+        entries: its objects; none if there is a problem.
+        problem: the reason why the file cannot be used, or empty.
+        was_unread: the file could not be read; the next try may succeed with the same signature.
     """
 
     signature: _Signature | None
@@ -71,18 +72,19 @@ class _Reading:
     was_unread: bool = False
 
     def is_of(self, signature: _Signature | None) -> bool:
-        """Whether a file of this signature still says the same, without reading it."""
+        """Whether a file with this signature still has this content, so that it need not be read."""
         return self.signature == signature is not None and not self.was_unread
 
 
 @dataclass(slots=True)
 class _File:
-    """What is known of one file.
+    """The state of one file.
 
     Attributes:
-        good: what it said when it was last good; None if it never was.
+        good: its last good objects; None if it never was good.
         believed: the reading that counts.
-        waiting: a newer one that is not believed yet, since `since`.
+        waiting: a newer reading that does not count yet.
+        since: the time of that reading.
     """
 
     good: tuple[Entry, ...] | None = None
@@ -96,11 +98,13 @@ class ManifestFiles:
     """The files of one directory. Used by one thread at a time.
 
     Attributes:
-        kept: what the files said when they were last good, on the disk.
-        identity: which directory it was when it could last be read; None if it cannot.
-        revision: another one when `objects()` may be.
-        unsettled: something waits to be believed: scan again in `settle_s`.
-        was_complete: at one time every file was good, or one that was added broken to those that were.
+        directory: the directory.
+        settle_s: how long a file must be unchanged before it counts.
+        kept: the last good content of each file, on the disk.
+        identity: the directory's identity at the last scan; None if it could not be read.
+        unsettled: a change does not count yet: scan again in `settle_s`.
+        revision: changes whenever `objects()` may have changed.
+        was_complete: at one time every file was good, except new files that were broken from the start.
     """
 
     directory: Path
@@ -112,14 +116,14 @@ class ManifestFiles:
     was_complete: bool = False
     _files: dict[str, _File] = field(default_factory=dict)
     _home: _Identity | None = None
-    """The directory that had files."""
+    """The identity of the directory that had files."""
     _problem: str = ""
     _unkept: set[str] = field(default_factory=set)
-    """Files that are good and not on the disk as they are now."""
+    """Good files whose content is not stored yet."""
     _kept_problem: str = ""
 
     def scan(self, now: Now) -> None:
-        """Look at the directory once more, and read what has changed."""
+        """Look at the directory, and read changed files."""
         self.unsettled = False
         try:
             identity = _identity(self.directory)
@@ -145,7 +149,7 @@ class ManifestFiles:
         self._keep()
 
     def objects(self) -> tuple[dict[Ref, Entry], dict[str, str]]:
-        """Every object once, and the problems of those that are there twice. Of two the first counts, by file name."""
+        """Every object once, and the problems of repeated objects: the first file by name counts."""
         found: dict[Ref, Entry] = {}
         problems: dict[str, str] = {}
         for _, file in sorted(self._files.items()):
@@ -157,7 +161,7 @@ class ManifestFiles:
         return found, problems
 
     def problems(self) -> Mapping[str, str]:
-        """What is wrong with which file, or with the directory."""
+        """The problems, by file name; the directory's own has an empty name."""
         found = {"": self._problem} if self._problem else {}
         if self._kept_problem:
             found["kept"] = self._kept_problem
@@ -177,20 +181,20 @@ class ManifestFiles:
             if reading == file.believed:
                 file.waiting = None
                 return
-            if _signature(self.directory / name) != reading.signature:  # it is being written just now
+            if _signature(self.directory / name) != reading.signature:  # the file is being written
                 file.waiting, self.unsettled = None, True
                 return
             if reading != file.waiting:
                 file.waiting, file.since = reading, now.steady
 
     def _miss(self, name: str, now: Now) -> None:
-        """A file is not there any more."""
+        """Note that a file is gone."""
         file = self._files[name]
         if file.waiting != _GONE:
             file.waiting, file.since = _GONE, now.steady
 
     def _believe_settled(self, now: Now) -> None:
-        """Let count what waited long enough, but take no object away that another file is about to say."""
+        """Let changes count that have waited long enough, but remove no object that a waiting file has."""
         waiting = {name: file.waiting for name, file in self._files.items() if file.waiting is not None}
         taken = {name: self._taken(name, reading) for name, reading in waiting.items()}
         held = {name for name in waiting if not self._is_settled(self._files[name], now)}
@@ -205,7 +209,7 @@ class ManifestFiles:
         self.unsettled = self.unsettled or bool(held)
 
     def _taken(self, name: str, reading: _Reading) -> set[Ref]:
-        """What a file says no more once a reading of it counts."""
+        """The objects that a file loses when a reading of it counts."""
         good = self._files[name].good
         if reading.problem or not good:
             return set()
@@ -213,7 +217,7 @@ class ManifestFiles:
 
     def _is_settled(self, file: _File, now: Now) -> bool:
         written = file.waiting.signature if file.waiting is not None else None
-        # Its last change counts as well: what was written long ago may have been moved here just now, one file of many.
+        # The last change matters, too: an old file may have been moved here just now, as one of many.
         age = now.wall - max(written[3:]) / 1e9 if written is not None else 0.0
         return now.steady - file.since >= self.settle_s or age >= self.settle_s
 
@@ -231,13 +235,13 @@ class ManifestFiles:
             file.good = self.kept.recall(name)
 
     def _recall_missing(self, names: list[str]) -> None:
-        """What an earlier life knew and is not there: gone, or just on its way from one name to another."""
+        """Restore files that the hub knew before its restart and that are missing now: gone, or being renamed."""
         for name in set(self.kept.names if self.kept is not None else ()) - set(names):
             if self.kept is not None and (good := self.kept.recall(name)) is not None:
                 self._files[name] = _File(good)
 
     def _keep(self) -> None:
-        """Keep what is good for the next life; what fails is tried again at the next look."""
+        """Store good files for the next start of the hub. After a failure, the next scan tries again."""
         if self.kept is None or not self.was_complete:
             return
         try:
@@ -253,7 +257,7 @@ class ManifestFiles:
             self._kept_problem = ""
 
     def _is_known(self, name: str) -> bool:
-        """Whether nodes can be told what a file says: it was good, or never was, so that none of them uses it."""
+        """Whether a file's objects are known: it was good, or it is new and was never good, so no node uses it."""
         if self._files[name].good is not None:
             return True
         is_new = self.kept is not None and self.kept.is_complete and name not in self.kept.names
@@ -268,10 +272,10 @@ def _is_manifest(name: str) -> bool:
 
 
 def _identity(directory: Path) -> _Identity:
-    """Which directory there is now.
+    """The identity of the directory.
 
     Raises:
-        OSError: none that can be read.
+        OSError: there is no readable directory.
     """
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -294,7 +298,7 @@ def _signature(path: Path) -> _Signature | None:
 
 
 def _read(path: Path) -> _Reading:
-    """A file's contents, with the signature that it had before: if it is written meanwhile, it is read again."""
+    """A file's content, with its signature before the read. A write meanwhile changes the signature."""
     signature = _signature(path)
     try:
         return _Reading(signature, tuple(read_objects(path.name, _bytes_of(path))))
@@ -308,7 +312,7 @@ def _read(path: Path) -> _Reading:
 
 
 def _bytes_of(path: Path) -> bytes:
-    # O_NONBLOCK: opening a pipe would wait for somebody who writes.
+    # O_NONBLOCK: opening a pipe would wait for a writer.
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:  # noqa: PTH123  # a descriptor
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise BrokenFile(f"{path.name}: it is not a file")

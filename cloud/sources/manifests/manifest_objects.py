@@ -1,7 +1,7 @@
-"""The objects of one manifest file: its bytes checked, trimmed and stamped, or one sentence that says what is wrong.
+"""The objects of one manifest file: checked, trimmed and stamped.
 
-A sentence names the file, the line and the object, and never a value: `pods.yaml:17: Pod default/web: spec.nodeName is
-missing`.
+The error of a broken file is a sentence with the file, the line and the object, and without values:
+`pods.yaml:17: Pod default/web: spec.nodeName is missing`.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ from cloud.sources.source import Item
 from common.objects import Ref, Stamp, encode_body
 
 _UID_NAMESPACE: Final = uuid.UUID("5d0d60f4-51dd-4ba9-9a36-6a3f2f7f6c4e")
-"""Made once. Whoever changes it gives every object without a UID of its own another one."""
+"""A constant: a change would give every object without a UID of its own another UID."""
 
 _DEFAULT_NAMESPACE: Final = "default"
 
@@ -31,7 +31,7 @@ NOT_NEEDED: Final = frozenset({
     "Service", "ServiceAccount", "StatefulSet", "StorageClass", "VolumeAttributesClass", "VolumeSnapshot",
     "VolumeSnapshotClass", "VolumeSnapshotContent",
 })  # fmt: skip
-"""Kinds that stand in ordinary files beside the others and that no node needs. Any other kind is a mistake."""
+"""Kinds that are common in manifests and that no node needs. Any other kind is a mistake."""
 
 
 class BrokenFile(ValueError):
@@ -48,10 +48,10 @@ class Entry:
 
 
 def read_objects(name: str, data: bytes) -> list[Entry]:
-    """The objects of a file, in their order; one that is there twice comes twice.
+    """The objects of a file in their order, repetitions included.
 
     Raises:
-        BrokenFile: one of them, or the file as a whole, is wrong.
+        BrokenFile: an object or the whole file is wrong.
     """
     try:
         text = data.decode("utf-8-sig")
@@ -66,16 +66,16 @@ def read_objects(name: str, data: bytes) -> list[Entry]:
 
 
 def item_of(body: Body) -> Item:
-    """An object with its stamp: the UID that is in it, and a hash of all of it as its version.
+    """An object with its stamp: its UID, and a hash of the whole body as its version.
 
     Raises:
-        ValueError: it cannot be encoded.
+        ValueError: the body cannot be encoded.
     """
     return Item(Stamp(body["metadata"]["uid"], hashlib.sha256(encode_body(body)).hexdigest()[:16]), body)
 
 
 def made_up_uid(ref: Ref) -> str:
-    """The UID of an object that was given none: the same after a restart."""
+    """The UID for an object without one: the same after a restart."""
     return str(uuid.uuid5(_UID_NAMESPACE, f"{ref.kind}/{ref.namespace}/{ref.name}"))
 
 
@@ -94,7 +94,7 @@ def _entries(name: str, document: Document) -> Iterator[Entry]:
 
 
 def _objects(value: Any, path: Path) -> Iterator[tuple[Any, Path]]:
-    """The value itself or, of a list as `kubectl get -o yaml` writes it, its items."""
+    """The value itself, or the items of a list as in `kubectl get -o yaml`; each with its path."""
     kind = value.get("kind") if isinstance(value, dict) else None
     if not isinstance(kind, str) or not kind.endswith("List") or not isinstance(value.get("items"), list):
         yield value, path
@@ -123,7 +123,7 @@ def _entry(value: Any, place: str) -> Entry | None:
 
 
 def _identify(body: dict[str, Any], rules: KindRules) -> Ref:
-    """Give an object the namespace and the UID that it was not given."""
+    """Fill in a missing namespace and UID. Returns the object's key."""
     metadata = body["metadata"]
     if rules.namespaced:
         metadata["namespace"] = metadata.get("namespace") or _DEFAULT_NAMESPACE
@@ -135,7 +135,7 @@ def _identify(body: dict[str, Any], rules: KindRules) -> Ref:
 
 
 def _title(value: Any) -> str:
-    """What an error calls an object that may be wrong in every part."""
+    """The name of an object in errors. Every part of the object may be wrong."""
     if not isinstance(value, dict):
         return "a document"
     metadata = value.get("metadata")

@@ -2,12 +2,12 @@
 
 Rules:
 
-* Files are read and objects are bound in a thread; what came of it goes into the objects on the loop, all at once.
-* What nobody foresaw ends a look and not the hub, which carries calls as well.
-* Ready means that every file was good at one time, in this life of the hub or an earlier one (`good_manifests`). With
-  one that never was nothing is told to any node, for what stands in it may be what a node still uses.
-* The system tells of changes; a look every few seconds finds what it does not tell of (network file systems, what a
-  link leads to, a directory that was replaced).
+* A thread reads files and binds objects. The result replaces the objects on the loop, all at once.
+* A bug in a scan ends this scan and not the hub, which also carries calls.
+* The source is ready when every file was good at one time, in this run of the hub or an earlier one (`good_manifests`).
+  If one file never was good, no node gets anything: the file may hold objects that a node still uses.
+* The system reports changes. A scan every few seconds finds those that it does not report: on network file systems,
+  behind links, or when the directory was replaced.
 """
 
 import asyncio
@@ -22,6 +22,7 @@ from typing import Protocol
 from watchfiles import awatch
 
 from cloud.sources.manifests.binding import Binder, Told
+from cloud.sources.manifests.claim_sizes import ClaimSizes
 from cloud.sources.manifests.good_manifests import GoodManifests
 from cloud.sources.manifests.manifest_files import ManifestFiles, Now
 from cloud.sources.source import Item, Objects
@@ -29,67 +30,63 @@ from common.objects import Ref
 
 log = logging.getLogger("csi_bridge.hub.manifests")
 
-logging.getLogger("watchfiles").setLevel(logging.WARNING)  # it tells of every change, and of its time-outs
+logging.getLogger("watchfiles").setLevel(logging.WARNING)  # below that it logs every change and time-out
 """The library's own log."""
 
 RESCAN_S = 5.0
-"""Between two looks without a cause: a hundredth of a second's work for a thousand files."""
+"""The time between two scans without a reported change. A scan of 1,000 files takes 10 ms."""
 
 _TICK_S = 0.01
-"""A timer may ring a little early, and a file that has not settled by then would wait once more."""
+"""A timer may fire a little early, and a file that has not settled by then would wait another round."""
 
 _FAILED = "failed"
-"""The problem of that name: reading broke off."""
+"""The key of the problem that a scan failed."""
 
 _DEBOUNCE_MS, _STEP_MS = 100, 20
-"""Changes that come within a step of each other are one, for no longer than the debounce."""
+"""Changes within one step are joined, for no longer than the debounce."""
 
 
 class Facts(Protocol):
-    """What is asked of `fact_files.FactFiles`."""
+    """Gives the facts that change other objects (`cloud.sync.fact_table.FactTable`)."""
 
     def told(self) -> Told:
-        """What the nodes tell."""
+        """All of them. It is the same object until one changes."""
 
     def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:
-        """Be told when it changes."""
-
-    def sizes(self) -> dict[str, str]:
-        """The sizes that claims had."""
-
-    def keep_sizes(self, sizes: Mapping[str, str]) -> None:
-        """Keep them."""
+        """Call `changed` whenever one changes. Returns a function that ends this."""
 
 
 class Manifests(Objects):
-    """The source (`source.Source`) that reads a directory. `run()` does the work."""
+    """A source (`source.Source`) that reads a directory. `run()` does the work."""
 
     def __init__(
         self,
         directory: Path,
         *,
         facts: Facts | None = None,
+        sizes: ClaimSizes | None = None,
         kept: GoodManifests | None = None,
         rescan_s: float = RESCAN_S,
     ) -> None:
-        """Nothing is read yet.
+        """A source that has read nothing yet.
 
         Args:
-            directory: it need not be there yet.
-            facts: what the nodes tell, which goes into the objects.
-            kept: what the files said when they were last good.
-            rescan_s: how long a change may go unseen that the system does not tell of.
+            directory: the directory, which need not exist yet.
+            facts: the nodes' reports, which go into the objects.
+            sizes: the sizes that bound claims had.
+            kept: the last good content of each file.
+            rescan_s: the time between two scans without a reported change.
         """
         super().__init__()
         self._directory, self._rescan_s = directory, rescan_s
         self._facts = facts
         self._files = ManifestFiles(directory, kept=kept)
-        self._loader = _Loader(self._files, facts)
+        self._loader = _Loader(self._files, sizes)
         self._problems: Mapping[str, str] = {}
         self._wake = asyncio.Event()
 
     def problems(self) -> list[str]:
-        """What is wrong with the files and with what is in them, in sentences."""
+        """The problems of the files and their objects, in sentences."""
         silent = bool(self._problems) and not self.is_ready
         return [*self._problems.values(), *(["no node is told anything until every manifest is good"] * silent)]
 
@@ -106,7 +103,7 @@ class Manifests(Objects):
                     await _end(watch)
                     watched = self._files.identity
                     watch = asyncio.create_task(self._watch(), name="manifests-watch") if watched else None
-                    await asyncio.sleep(0)  # it begins to watch, and only then the next look misses nothing
+                    await asyncio.sleep(0)  # let the watch begin, so that the next scan misses no change
                     self._wake.set()
                 await self._sleep()
         finally:
@@ -118,7 +115,7 @@ class Manifests(Objects):
         told = self._facts.told() if self._facts is not None else Told()
         try:
             loaded = await asyncio.to_thread(self._loader.load, told, _now())
-        except Exception:  # the hub carries calls as well
+        except Exception:  # the hub also carries calls
             if _FAILED not in self._problems:
                 log.exception("reading %s failed", self._directory)
             why = "reading it failed because of a bug in CSI Bridge; its objects stay as they were"
@@ -133,7 +130,7 @@ class Manifests(Objects):
         self._problems = loaded.problems
 
     async def _sleep(self) -> None:
-        """Until somebody tells of a change, or it is time to look again."""
+        """Wait for a reported change or for the next scan."""
         pause_s = self._files.settle_s + _TICK_S if self._files.unsettled else self._rescan_s
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(pause_s):
@@ -154,7 +151,13 @@ class Manifests(Objects):
 
 @dataclass(frozen=True, slots=True)
 class _Loaded:
-    """What came of a look: the objects that differ from before, None for those that are no more."""
+    """The result of a scan.
+
+    Attributes:
+        changes: the changed objects; None for removed ones.
+        problems: all problems.
+        complete: whether every file was good at one time.
+    """
 
     changes: Mapping[Ref, Item | None]
     problems: Mapping[str, str]
@@ -162,28 +165,28 @@ class _Loaded:
 
 
 class _Loader:
-    """What the thread does, and what it remembers. One look at a time."""
+    """The thread's work and its memory. One scan runs at a time."""
 
-    def __init__(self, files: ManifestFiles, facts: Facts | None) -> None:
-        self._files, self._facts = files, facts
+    def __init__(self, files: ManifestFiles, sizes: ClaimSizes | None) -> None:
+        self._files, self._store = files, sizes
         self._binder = Binder()
-        self._sizes: Mapping[str, str] | None = None
+        self._sizes: Mapping[str, str] = sizes.sizes if sizes is not None else {}
         self._seen: tuple[int, Told] | None = None
         self._items: Mapping[Ref, Item] = {}
         self._inner: Mapping[str, str] = {}
-        """Problems that are not of one file."""
+        """Problems that do not belong to one file."""
         self._kept = True
 
     def load(self, told: Told, now: Now) -> _Loaded:
-        """Scan, and bind again if there is anything new."""
+        """Scan, and bind again if files or reports have changed."""
         self._files.scan(now)
         items = self._items
         if self._seen is None or self._seen[0] != self._files.revision or self._seen[1] is not told:
             entries, self._inner = self._files.objects()
-            bound = self._binder.bind(entries, told, self._known_sizes())
+            bound = self._binder.bind(entries, told, self._sizes)
             self._inner = {**self._inner, **bound.problems}
-            # A claim that is missing now may stand in a file that is not read yet.
-            sizes = bound.sizes if self._files.was_complete else {**self._known_sizes(), **bound.sizes}
+            # A claim that is missing now may be in a file that is not read yet.
+            sizes = bound.sizes if self._files.was_complete else {**self._sizes, **bound.sizes}
             self._kept = self._kept and sizes == self._sizes
             self._sizes = sizes
             self._seen, items = (self._files.revision, told), bound.items
@@ -191,17 +194,12 @@ class _Loader:
         changes, self._items = _changes(self._items, items), items
         return _Loaded(changes, problems, self._files.was_complete)
 
-    def _known_sizes(self) -> Mapping[str, str]:
-        if self._sizes is None:
-            self._sizes = self._facts.sizes() if self._facts is not None else {}
-        return self._sizes
-
     def _keep_sizes(self) -> dict[str, str]:
         """Write the sizes if they are not written yet. A problem if that fails; it is tried again at the next look."""
-        if self._kept or self._facts is None or self._sizes is None or not self._files.was_complete:
+        if self._kept or self._store is None or not self._files.was_complete:
             return {}
         try:
-            self._facts.keep_sizes(self._sizes)
+            self._store.keep(self._sizes)
         except OSError as error:
             return {"sizes": f"the sizes of claims cannot be written, and a restart forgets them: {error.strerror}"}
         self._kept = True
@@ -209,7 +207,7 @@ class _Loader:
 
 
 def _changes(old: Mapping[Ref, Item], new: Mapping[Ref, Item]) -> dict[Ref, Item | None]:
-    """What turns the old objects into the new ones. Found in the thread: of many, few change."""
+    """The changes between the old objects and the new ones. The thread finds them: most objects stay."""
     if old is new:
         return {}
     changes: dict[Ref, Item | None] = dict.fromkeys(old.keys() - new.keys())

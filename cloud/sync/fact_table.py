@@ -1,0 +1,276 @@
+"""The fact table: the facts that the nodes told, in `facts.db`, and the objects that they change.
+
+Rules:
+
+* A fact is in the database before it counts and before the hub acknowledges it, so it outlives the hub.
+* `cloud.sync.facts` has checked that the fact is the node's to tell and makes sense.
+* Events are kept for people, the newest ones of each node. They are not in memory.
+* One thread does all writing (`common.database_writer`). A write that fails raises OSError: the caller tries again.
+"""
+
+import asyncio
+import json
+import logging
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
+from pathlib import Path
+from typing import Final, Self
+from weakref import WeakValueDictionary
+
+from cloud.kinds.kind_rules import pick
+from cloud.sources.manifests.binding import ClaimStatus, Told
+from cloud.sync.fact_kinds import Fact, check_ref, document, keep
+from cloud.sync.fact_tree import import_tree
+from cloud.sync.node_ids import id_conflicts
+from common.database import Schema, connect_to_read, open_database
+from common.database_writer import DatabaseWriter, Statement
+from common.errors import SettingsError
+from common.objects import Ref, Stamp, encode_body
+
+log = logging.getLogger("csi_bridge.hub.facts")
+
+SCHEMA: Final = Schema(
+    "hub",
+    (
+        (
+            """CREATE TABLE IF NOT EXISTS facts (
+                node TEXT NOT NULL, kind TEXT NOT NULL, namespace TEXT NOT NULL, name TEXT NOT NULL, uid TEXT NOT NULL,
+                version TEXT NOT NULL, told_ns INTEGER NOT NULL, body TEXT NOT NULL,
+                PRIMARY KEY (node, kind, namespace, name)
+            ) STRICT""",
+        ),
+    ),
+)
+"""Of `facts.db`. `uid` and `version` are the stamp that the node gave the fact."""
+
+MOST_FACTS: Final = 10_000
+"""Of one node, without its Events: each is a claim or a pod."""
+
+MOST_EVENTS: Final = 1_000
+"""Of one node."""
+
+_PUT: Final = """INSERT OR REPLACE INTO facts (node, kind, namespace, name, uid, version, told_ns, body)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?)"""
+_DROP: Final = "DELETE FROM facts WHERE node = ? AND kind = ? AND namespace = ? AND name = ?"
+_SELECT: Final = """SELECT node, kind, namespace, name, uid, version, told_ns, body FROM facts
+    ORDER BY told_ns, rowid"""
+_SELECT_OF: Final = """SELECT node, kind, namespace, name, uid, version, told_ns, body FROM facts WHERE node = ?
+    ORDER BY kind, namespace, name"""
+_FORGET: Final = "DELETE FROM facts WHERE node = ?"
+
+_Row = tuple[str, str, str, str, str, str, int, str]
+
+
+class FactTable:
+    """The facts of all nodes. It is open as long as an `async with` block of it."""
+
+    def __init__(self, state_dir: Path, *, most_facts: int = MOST_FACTS, most_events: int = MOST_EVENTS) -> None:
+        """Read all facts, after those of an earlier hub were imported (`cloud.sync.fact_tree`).
+
+        Args:
+            state_dir: made if it is missing.
+            most_facts: of one node, without its Events.
+            most_events: of one node. The table drops the oldest ones.
+
+        Raises:
+            SettingsError: the directory cannot be used, or a newer hub wrote the database.
+        """
+        self._path = state_dir / "facts.db"
+        self._most_facts, self._most_events = most_facts, most_events
+        self._facts: dict[str, dict[Ref, Fact]] = {}
+        self._events: dict[str, dict[Ref, None]] = {}
+        """The Events of each node, the oldest first."""
+        self._told: Told | None = None
+        self._conflicts: list[str] | None = None
+        self._subscribers: list[Callable[[], None]] = []
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        """By node: its facts are written one after another."""
+        try:
+            state_dir.mkdir(parents=True, exist_ok=True)
+            database = open_database(self._path, SCHEMA, check=self._read).connection
+            try:
+                if import_tree(state_dir / "facts", database):
+                    self._read(database)
+            except BaseException:
+                database.close()
+                raise
+        except (OSError, sqlite3.Error) as error:
+            raise SettingsError("--state-dir", str(state_dir), f"cannot be used: {error}") from error
+        self._writer = DatabaseWriter(self._path, database, meanwhile="the nodes keep their facts until it works")
+
+    async def __aenter__(self) -> Self:
+        """The table, for as long as the block lasts."""
+        return self
+
+    async def __aexit__(self, *_exc: object) -> None:
+        """Finish the running writes, and close the database."""
+        await self._writer.close()
+
+    def of(self, node: str) -> Mapping[Ref, Fact]:
+        """A node's facts, without its Events."""
+        return self._facts.get(node, {})
+
+    def nodes(self) -> Iterator[str]:
+        """The nodes that have facts, apart from Events."""
+        return iter(list(self._facts))
+
+    def told(self) -> Told:
+        """All facts that change other objects. It is the same object until one of these facts changes."""
+        if self._told is None:
+            claims: dict[Ref, list[tuple[int, ClaimStatus]]] = {}
+            for node, facts in self._facts.items():
+                for ref, fact in facts.items():
+                    if ref.kind == "PersistentVolumeClaim":
+                        uid = fact.body.get("metadata", {}).get("uid", "")
+                        volume = fact.body.get("spec", {}).get("volumeName", "")
+                        status = ClaimStatus(node, uid, fact.body["status"], volume=volume)
+                        claims.setdefault(ref, []).append((fact.told_ns, status))
+            in_order = {
+                ref: tuple(status for _, status in sorted(told, key=lambda item: item[0]))
+                for ref, told in claims.items()
+            }
+            nodes = {
+                node: pick(facts[ref].body, "metadata")
+                for node, facts in self._facts.items()
+                if (ref := Ref("Node", "", node)) in facts
+            }
+            self._told = Told(in_order, nodes)
+        return self._told
+
+    def problems(self) -> list[str]:
+        """Sentences about a disk that takes nothing, and about nodes with the same node id."""
+        if self._conflicts is None:
+            self._conflicts = list(id_conflicts(self._facts))
+        why = self._writer.trouble
+        trouble = f"the hub cannot store the facts that nodes send, and the nodes keep them until it can: {why}"
+        return [*([trouble] if why else []), *self._conflicts]
+
+    def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:
+        """Call `changed` on the loop whenever `told()` is another object. Returns a function that ends this."""
+        self._subscribers.append(changed)
+        return lambda: self._subscribers.remove(changed)
+
+    async def put(self, node: str, ref: Ref, fact: Fact) -> None:
+        """Keep a fact. If the caller is cancelled, it may be kept or not.
+
+        Raises:
+            ValueError: the node has told too many.
+            OSError: it cannot be written.
+        """
+        async with self._lock(node):
+            facts = self._facts.setdefault(node, {})
+            if ref not in facts and len(facts) >= self._most_facts:
+                raise ValueError(f"node {node} sends more than {self._most_facts} objects")
+            if facts.get(ref) == fact:
+                return
+            await self._writer.commit([_put(node, ref, fact)])
+            facts = self._facts.setdefault(node, {})
+            old = facts.pop(ref, None)  # so that it comes last
+            facts[ref] = fact
+            self._note(ref, old, fact)
+
+    async def remove(self, node: str, ref: Ref) -> None:
+        """Remove a fact.
+
+        Raises:
+            OSError: that cannot be written.
+        """
+        async with self._lock(node):
+            await self._writer.commit([(_DROP, _key(node, ref))])
+            self._note(ref, self._facts.get(node, {}).pop(ref, None), None)
+
+    async def forget(self, node: str) -> None:
+        """Remove all facts of a node.
+
+        Raises:
+            OSError: that cannot be written.
+        """
+        async with self._lock(node):
+            await self._writer.commit([(_FORGET, (node,))])
+            self._events.pop(node, None)
+            for ref, fact in self._facts.pop(node, {}).items():
+                self._note(ref, fact, None)
+
+    async def put_event(self, node: str, ref: Ref, fact: Fact) -> None:
+        """Keep an Event, and of the node's Events the newest ones.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        async with self._lock(node):
+            events = self._events.setdefault(node, {})
+            too_many = len(events) + (ref not in events) - self._most_events
+            oldest = list(islice((other for other in events if other != ref), max(0, too_many)))
+            events.pop(ref, None)
+            events[ref] = (
+                None  # last, and also if the caller is cancelled meanwhile: it counts as long as it may be kept
+            )
+            await self._writer.commit([_put(node, ref, fact), *((_DROP, _key(node, old)) for old in oldest)])
+            for old in oldest:
+                del events[old]
+
+    def documents(self, node: str = "") -> Iterator[list[dict[str, object]]]:
+        """The facts as objects for people, in lists of one node each; of one node alone if `node` names it.
+
+        It reads the database, so it belongs into a thread.
+
+        Raises:
+            sqlite3.Error: the database cannot be read.
+        """
+        database = connect_to_read(self._path)
+        try:
+            known = database.execute("SELECT DISTINCT node FROM facts ORDER BY node").fetchall()
+            for (name,) in known:
+                if node in ("", name):
+                    yield [document(*found) for found in _readable(database.execute(_SELECT_OF, (name,)))]
+        finally:
+            database.close()
+
+    def _lock(self, node: str) -> asyncio.Lock:
+        lock = self._locks.get(node)
+        if lock is None:
+            lock = self._locks[node] = asyncio.Lock()
+        return lock
+
+    def _note(self, ref: Ref, old: Fact | None, new: Fact | None) -> None:
+        """A fact has changed: call the subscribers if it changes other objects."""
+        if ref.kind == "CSINode":
+            self._conflicts = None
+            return
+        if ref.kind == "Pod":
+            return  # it changes no other object
+        if ref.kind == "Node" and old and new and old.body.get("metadata") == new.body.get("metadata"):
+            return  # the volumes in use change with every mount, and concern no other object
+        self._told = None
+        for changed in list(self._subscribers):
+            changed()
+
+    def _read(self, database: sqlite3.Connection) -> None:
+        """Take all facts into memory."""
+        self._facts, self._events = {}, {}
+        for node, ref, fact in _readable(database.execute(_SELECT)):
+            if ref.kind == "Event":
+                self._events.setdefault(node, {})[ref] = None
+            else:
+                self._facts.setdefault(node, {})[ref] = fact
+
+
+def _key(node: str, ref: Ref) -> tuple[str, str, str, str]:
+    return node, ref.kind, ref.namespace, ref.name
+
+
+def _put(node: str, ref: Ref, fact: Fact) -> Statement:
+    stamp = fact.stamp
+    return _PUT, (*_key(node, ref), stamp.uid, stamp.version, fact.told_ns, encode_body(fact.body).decode())
+
+
+def _readable(rows: Iterable[_Row]) -> Iterator[tuple[str, Ref, Fact]]:
+    """The node, object and fact of each row that this version understands."""
+    for node, kind, namespace, name, uid, version, told_ns, body in rows:
+        ref = Ref(kind, namespace, name)
+        try:
+            check_ref(node, ref)
+            yield node, ref, Fact(Stamp(uid, version), keep(json.loads(body), ref), told_ns)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            log.warning("%s of node %s is unreadable and left out until the node sends it again: %s", ref, node, error)

@@ -1,0 +1,38 @@
+"""The node ids: finds nodes to which a driver gave the same id (docs/csi-contract.md#node-ids-are-never-rewritten)."""
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Final
+
+from cloud.sync.fact_kinds import Fact
+from common.objects import Ref
+
+_SHOWN_CHARS: Final = 100
+"""Of a node id in a sentence."""
+
+_MOST_SHOWN: Final = 10
+"""Nodes in a sentence."""
+
+
+def id_conflicts(facts: Mapping[str, Mapping[Ref, Fact]]) -> Iterator[str]:
+    """A sentence for each driver and id that several nodes have, of the facts by node."""
+    holders: dict[tuple[str, str], set[str]] = {}
+    for node, told in facts.items():
+        fact = told.get(Ref("CSINode", "", node))
+        for driver in fact.body["spec"]["drivers"] if fact is not None else ():
+            holders.setdefault((driver["name"], driver["nodeID"]), set()).add(node)
+    for (driver, node_id), nodes in sorted(holders.items()):
+        if len(nodes) > 1:
+            yield (
+                f"CSI driver {driver} gave the node ID {_shown(node_id)} on the nodes {_named(nodes)}: "
+                f"volumes may be attached to the wrong one; let the driver give each node an ID of its own "
+                f"(mostly its flag --nodeid, from spec.nodeName)"
+            )
+
+
+def _named(nodes: Collection[str]) -> str:
+    more = len(nodes) - _MOST_SHOWN
+    return ", ".join(sorted(nodes)[:_MOST_SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+def _shown(node_id: str) -> str:
+    return repr(node_id if len(node_id) <= _SHOWN_CHARS else f"{node_id[:_SHOWN_CHARS]}…")
