@@ -168,7 +168,7 @@ class Stage:
         )
 
     async def until(self, ready: Callable[[], Awaitable[bool]], what: str) -> None:
-        """Wait until `ready` is true; `what` names it for the error.
+        """Wait until `ready` is true.
 
         Raises:
             DemoError: the time is up, or a process ended.

@@ -1,4 +1,4 @@
-"""A probe of a CSI socket: who is there, whether it is ready, and how a call that changes nothing ends."""
+"""A probe of a CSI socket: asks for its driver, whether this is ready, and how a harmless call ends."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

@@ -152,9 +152,8 @@ def carry(call: Call, errand: Errand, send: Callable[[str, Call], Reply]) -> Rep
     """
     node, attempt = errand.send.node, errand.attempt
     if errand.send.segment is Segment.ADDED:
-        call = replace(call, request=without_topology(call.method, call.request))
-    if errand.send.keeping is Keeping.NEVER and errand.send.segment is Segment.AS_IS:
-        return send(node, call)
+        request = without_topology(call.method, call.request)
+        call = call if request is call.request else replace(call, request=request)
     try:
         if attempt is not None:
             attempt.send()
@@ -225,7 +224,8 @@ class CarriedReply:
             self._hold()  # until `acknowledge` or `cancel`
             return
         self._is_over = True
-        await asyncio.shield(self._errand.ended(status, self._message))
+        if self._errand.send.keeping is not Keeping.NEVER:
+            await asyncio.shield(self._errand.ended(status, self._message))
 
     def _hold(self) -> None:
         self._held = self._held or self._errand.hold(self._message)

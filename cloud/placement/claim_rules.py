@@ -21,7 +21,7 @@ class Rows(Protocol):
         """All holdings of one node, of one kind."""
 
     def standing(self, driver: str, name: str, things: Iterable[Thing]) -> Standing:
-        """A name and ids, and what the driver's nodes have and have listed."""
+        """A name and ids, the nodes with things of the driver, and their lists."""
 
     def set_hold(self, driver: str, name: str, owner: str, hold: Hold | None) -> None:
         """Set or remove an owner's hold on a name."""
@@ -58,8 +58,9 @@ class Writer:
         entry = self.rows.name(driver, name)
         if entry != expected or (entry.nodes and node not in entry.nodes):
             return HeldBy(entry)
-        self.rows.set_hold(driver, name, self.owner, Hold(node, self.epoch))
-        return Claimed(self.rows.name(driver, name))
+        hold = Hold(node, self.epoch)
+        self.rows.set_hold(driver, name, self.owner, hold)
+        return Claimed(NameEntry({**entry.holds, self.owner: hold}, entry.made))
 
     def free(self, driver: str, name: str) -> None:
         """End the hub's hold on a name, unless the hub has claimed the name again since."""
@@ -74,13 +75,14 @@ class Writer:
         now = {thing: self.rows.id(driver, thing) for thing in new}
         if any(now[thing].holders.get(node) != expected[thing].holders.get(node) for thing in new):
             return HeldBy(now)
-        self.write(driver, node, new)
-        return Claimed({thing: self.rows.id(driver, thing) for thing in new})
+        stamped = {thing: self._stamp(holding) if holding is not None else None for thing, holding in new.items()}
+        self.write(driver, node, stamped)
+        return Claimed({thing: now[thing].replaced(node, holding) for thing, holding in stamped.items()})
 
     def write(self, driver: str, node: str, new: Mapping[Thing, Holding | None]) -> None:
         """Set a node's holdings, and forget ids that were deleted more than `GONE_S` before."""
         for thing, holding in new.items():
-            self.rows.set_holding(driver, thing, node, self._stamp(holding) if holding is not None else None)
+            self.rows.set_holding(driver, thing, node, holding)
         gone = max((holding.gone for holding in new.values() if holding is not None), default=0.0)
         if gone:
             self.rows.purge(gone - GONE_S)

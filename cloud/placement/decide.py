@@ -1,7 +1,7 @@
 """Decide: which node a call goes to. Pure: `decide` maps a call and a snapshot to a decision.
 
-The mode of a call: pinned if the caller names a node, or the proxy driver runs with `--placement=pinned`; local if it
-runs with `local`; else (auto, or an operator's call) local if the vendor has a topology on any node, else pinned.
+A call that names a node is pinned. Any other call has the mode of its proxy driver (`--placement`). An operator's calls
+and the mode auto are local if the vendor has a topology on any node, else pinned.
 
     call                   the first rule that applies decides
     pinned                 1. the node that the caller names
@@ -25,7 +25,6 @@ runs with `local`; else (auto, or an operator's call) local if the vendor has a 
 A create that the hub places, or that an operator sends by hand, is claimed first; a pinned one late (`Keeping`).
 """
 
-from dataclasses import replace
 from typing import Final
 
 from cloud.placement.decisions import (
@@ -41,7 +40,7 @@ from cloud.placement.decisions import (
 )
 from cloud.placement.find import ListsNeeded, find
 from cloud.placement.fleet import Fleet, Member
-from cloud.placement.requests import GET_CAPACITY, LISTED_BY, changes, read
+from cloud.placement.requests import GET_CAPACITY, LISTED_BY, NOTHING_ASKED, changes, read
 from cloud.routing import route
 from common.errors import (
     CallError,
@@ -67,13 +66,12 @@ def is_local(fleet: Fleet, wanted: str, mode: str) -> bool:
 
 def ask_for(driver: str, method: str, request: bytes, *, wanted: str, mode: str, fleet: Fleet) -> Ask:
     """Read a call's request, as far as the decision needs it."""
-    ask = Ask(driver, method, wanted=wanted, mode=mode)
     if not (is_local(fleet, wanted, mode) or changes(method)):
-        return ask
+        return Ask(driver, method, NOTHING_ASKED, wanted, mode)
     try:
-        return replace(ask, asked=read(method, request))
+        return Ask(driver, method, read(method, request), wanted, mode)
     except ValueError as error:
-        return replace(ask, unreadable=str(error))
+        return Ask(driver, method, NOTHING_ASKED, wanted, mode, str(error))
 
 
 def decide(ask: Ask, now: Snapshot) -> Decision:

@@ -78,7 +78,7 @@ def find_thing(driver: str, thing: Thing, node_id: str, now: Snapshot) -> str:
         ListsNeeded: see the table.
     """
     fleet, entry = now.fleet, now.claims.ids.get(thing, NO_ID)
-    made, listed = entry.made, entry.listed
+    made = entry.made
     witnesses = made or entry.deleted
     if len(witnesses) == 1 and not _is_ruled_out(driver, thing, witnesses[0], now):
         return witnesses[0]
@@ -88,7 +88,7 @@ def find_thing(driver: str, thing: Thing, node_id: str, now: Snapshot) -> str:
     called = fleet.with_node_id(node_id)
     nodes = [node for node in called if node in fit.possible] or fit.possible
     strangers = sorted(now.claims.nodes - fleet.members.keys())
-    found = [node for node in (*nodes, *strangers) if node in made or node in listed]
+    found = [node for node in (*nodes, *strangers) if entry.has(node)]
     if len(nodes) == 1 and nodes[0] in (*called, *fit.named) and (nodes[0] in found or not made):
         return nodes[0]
     if len(found) == 1 and found[0] in made:

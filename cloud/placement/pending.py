@@ -1,4 +1,4 @@
-"""The pending state: what this hub knows of names and ids before the claim store does, or instead of it.
+"""The pending state: this hub's knowledge of names and ids that the claim store does not have.
 
 The exemption, which is stated here alone: a create that the caller pins to a node (`Keeping.LATE`) waits for no write.
 The hub writes its name down only when its outcome is in doubt, and its things only when nobody took its success. Until
@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import Final
 
 from cloud.placement.attempts import Attempt, OpenName
-from cloud.placement.claim_store import NO_ID, ClaimStore, Hold, Holding, IdEntry, NameEntry, Place, Standing
+from cloud.placement.claim_store import ClaimStore, Hold, Holding, NameEntry, Place, Standing
 from cloud.placement.requests import Thing
 
 Held = dict[Place, object]
@@ -52,8 +52,8 @@ class Pending:
             nodes.add(node)
             if made_as == name:
                 entry = replace(entry, made=entry.made | {node})
-            if thing in ids and not _is_made(ids[thing], node):
-                ids[thing] = IdEntry({**ids[thing].holders, node: Holding(made_as)})
+            if thing in ids and node not in ids[thing].made:
+                ids[thing] = ids[thing].replaced(node, Holding(made_as))
         return replace(standing, name=entry, ids=ids, nodes=nodes)
 
     # ---- names -------------------------------------------------------------------------------------------------------
@@ -146,7 +146,3 @@ class Pending:
 
     def _has(self, place: Place, token: object) -> bool:
         return place in self._held and self._held[place][1] is token
-
-
-def _is_made(entry: IdEntry, node: str) -> bool:
-    return entry is not NO_ID and node in entry.made

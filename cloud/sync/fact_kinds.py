@@ -1,4 +1,4 @@
-"""The kinds of facts: what a node may tell of which object, and what of that is kept."""
+"""The kinds of facts: the objects that a node may tell of, and the fields that the hub keeps."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -9,7 +9,6 @@ from cloud.kinds.fields import Body, FieldError, Fields, is_label, is_name, is_u
 from cloud.kinds.kind_rules import pick, quantities, without_empty
 from cloud.kinds.persistentvolumeclaims import CONDITION, check_status
 from common import pod_fact
-from common.errors import timestamp
 from common.objects import Object, Ref, Stamp, encode_body
 
 MOST_FACT_BYTES: Final = {
@@ -19,15 +18,11 @@ MOST_FACT_BYTES: Final = {
     "Pod": pod_fact.MOST_BYTES,
     "Event": 16 * 1024,
 }
-"""By kind: a CSINode of a hundred drivers has 20 KiB; the others, of which a node has thousands, at most 6."""
+"""By kind. A CSINode of a hundred drivers has 20 KiB. A node may have thousands of the others, of 6 KiB at most."""
 
 VERSION: Final = "csi-bridge.io/fact-version"
 UID: Final = "csi-bridge.io/fact-uid"
-"""The annotations in which a fact's document has the stamp that the node gave it. No node tells them."""
-
-_NODE: Final = "csi-bridge.io/fact-node"
-_TOLD_AT: Final = "csi-bridge.io/fact-told-at"
-"""The annotations of a fact's document that name its node, and the time at which the hub got it."""
+"""The annotations that held a fact's stamp in the files of earlier hubs (`cloud.sync.fact_tree`)."""
 
 NODE_KINDS: Final = {"CSINode": "storage.k8s.io/v1", "Node": "v1"}
 NAMESPACED_KINDS: Final = {"PersistentVolumeClaim": "v1", "Pod": "v1", "Event": "v1"}
@@ -38,7 +33,7 @@ _EVENT_TEXTS: Final = (
 )  # fmt: skip
 _AMOUNTS: Final = ("capacity", "allocatedResources")
 _RESOURCES: Final = ("cpu", "memory", "ephemeral-storage", "pods")
-"""What a node may tell that it has. Others are for whoever hands them out there: nobody."""
+"""The resources that a node may tell. Nobody hands out any other resource on a node without a kubelet."""
 _NODE_INFO: Final = (
     "architecture", "bootID", "kernelVersion", "kubeletVersion", "machineID", "operatingSystem", "osImage",
     "systemUUID",
@@ -47,7 +42,7 @@ _NODE_INFO: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """What a node tells of one object, and when it came."""
+    """The state of one object that a node told, and the time at which the hub got it."""
 
     stamp: Stamp
     body: Body
@@ -55,7 +50,7 @@ class Fact:
 
 
 def check_ref(node: str, ref: Ref) -> None:
-    """Whether it may be a fact of this node's, and can be the name of a file.
+    """Check that a node may tell of an object, and that Kubernetes allows both names.
 
     Raises:
         ValueError: it may not.
@@ -72,10 +67,10 @@ def check_ref(node: str, ref: Ref) -> None:
 
 
 def read_fact(obj: Object) -> Body:
-    """The part of a fact that is kept.
+    """The part of a fact that the hub keeps.
 
     Raises:
-        ValueError: it is too large, or a field is wrong.
+        ValueError: the fact is too large, or a field is wrong.
     """
     most_bytes = MOST_FACT_BYTES[obj.ref.kind]
     if len(obj.body) > most_bytes:
@@ -95,7 +90,7 @@ def read_fact(obj: Object) -> Body:
 
 
 def keep(body: Body, ref: Ref) -> Body:
-    """What is kept of a fact about an object of one of these kinds.
+    """The fields that the hub keeps of a fact's body. Of its own result it keeps everything.
 
     Raises:
         FieldError: a field is wrong.
@@ -103,18 +98,12 @@ def keep(body: Body, ref: Ref) -> Body:
     return _KEPT[ref.kind](Fields(body), ref)
 
 
-def document(node: str, ref: Ref, fact: Fact) -> dict[str, Any]:
-    """A fact as an object for people."""
-    metadata = {
-        "name": ref.name,
-        **({"namespace": ref.namespace} if ref.namespace else {}),
-        **fact.body.get("metadata", {}),
-    }
-    about = {_NODE: node, _TOLD_AT: timestamp(fact.told_ns / 1e9), UID: fact.stamp.uid, VERSION: fact.stamp.version}
-    metadata["annotations"] = {**metadata.get("annotations", {}), **about}
-    body = {name: part for name, part in fact.body.items() if name != "metadata"}
+def as_object(ref: Ref, body: Body) -> dict[str, Any]:
+    """A fact's body as a Kubernetes object, for people."""
+    named = {"name": ref.name, **({"namespace": ref.namespace} if ref.namespace else {})}
     versions = NODE_KINDS | NAMESPACED_KINDS
-    return {"apiVersion": versions[ref.kind], "kind": ref.kind, "metadata": metadata, **body}
+    metadata = {**named, **body.get("metadata", {})}
+    return {**body, "apiVersion": versions[ref.kind], "kind": ref.kind, "metadata": metadata}
 
 
 def _kept_csi_node(fields: Fields, _ref: Ref) -> dict[str, Any]:

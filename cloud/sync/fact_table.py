@@ -9,6 +9,7 @@ Rules:
 """
 
 import asyncio
+import contextlib
 import json
 import logging
 import sqlite3
@@ -20,7 +21,7 @@ from weakref import WeakValueDictionary
 
 from cloud.kinds.kind_rules import pick
 from cloud.sources.manifests.binding import ClaimStatus, Told
-from cloud.sync.fact_kinds import Fact, check_ref, document, keep
+from cloud.sync.fact_kinds import Fact, check_ref, keep
 from cloud.sync.fact_tree import import_tree
 from cloud.sync.node_ids import id_conflicts
 from common.database import Schema, connect_to_read, open_database
@@ -55,6 +56,8 @@ _PUT: Final = """INSERT OR REPLACE INTO facts (node, kind, namespace, name, uid,
 _DROP: Final = "DELETE FROM facts WHERE node = ? AND kind = ? AND namespace = ? AND name = ?"
 _SELECT: Final = """SELECT node, kind, namespace, name, uid, version, told_ns, body FROM facts
     ORDER BY told_ns, rowid"""
+_SELECT_IN_ORDER: Final = """SELECT node, kind, namespace, name, uid, version, told_ns, body FROM facts
+    ORDER BY node, kind, namespace, name"""
 _SELECT_OF: Final = """SELECT node, kind, namespace, name, uid, version, told_ns, body FROM facts WHERE node = ?
     ORDER BY kind, namespace, name"""
 _FORGET: Final = "DELETE FROM facts WHERE node = ?"
@@ -210,22 +213,14 @@ class FactTable:
             for old in oldest:
                 del events[old]
 
-    def documents(self, node: str = "") -> Iterator[list[dict[str, object]]]:
-        """The facts as objects for people, in lists of one node each; of one node alone if `node` names it.
-
-        It reads the database, so it belongs into a thread.
+    def stored(self, node: str = "") -> Iterator[tuple[str, Ref, Fact]]:
+        """The facts in the database with their Events and nodes, in order; of one node alone if `node` names it.
 
         Raises:
             sqlite3.Error: the database cannot be read.
         """
-        database = connect_to_read(self._path)
-        try:
-            known = database.execute("SELECT DISTINCT node FROM facts ORDER BY node").fetchall()
-            for (name,) in known:
-                if node in ("", name):
-                    yield [document(*found) for found in _readable(database.execute(_SELECT_OF, (name,)))]
-        finally:
-            database.close()
+        with contextlib.closing(connect_to_read(self._path)) as database:
+            yield from _readable(database.execute(_SELECT_OF, (node,)) if node else database.execute(_SELECT_IN_ORDER))
 
     def _lock(self, node: str) -> asyncio.Lock:
         lock = self._locks.get(node)

@@ -1,15 +1,15 @@
-"""The facts: what the nodes tell of themselves, and who may tell what.
+"""The fact sink: takes the facts that nodes send, and checks that each node tells only of itself.
 
 Rules:
 
-* A node tells of itself alone: its CSINode, its Node, its pods, the claims that these use, events of all those.
-  Anything else is a node that lies (ValueError).
-* What has just left a node's closure is no lie: the news crossed the deletion. An event of it is dropped, as Kubernetes
-  would answer "not found", and the node hears nothing of it.
-* A claim's fact is kept also then, until the node takes it back: it has told it, and would not tell the same again when
-  the pod returns. It counts only while a pod of the node uses the claim, and who uses the fact looks (binding). So it
-  is with a pod's: it counts only while the pod is the node's.
-* Events are told once: they have no stamps, and are never taken back.
+* A node may send facts about its CSINode, its Node, its pods and the claims that these use, and Events about all these.
+  Any other fact is an error of the node (ValueError).
+* An object may leave the node's closure while its fact is under way. The sink drops an Event about such an object
+  without an error, as Kubernetes would answer "not found".
+* The sink keeps a fact about such a claim until the node takes it back: the node would not send it again when the pod
+  returns. The fact counts only while a pod of the node uses the claim, which the user of the fact checks
+  (`cloud.sources.manifests.binding`). In the same way a fact about a pod counts only while the pod is on the node.
+* A node sends an Event once and never takes it back. Events have no stamps.
 """
 
 import logging
@@ -24,41 +24,41 @@ log = logging.getLogger("csi_bridge.hub.facts")
 
 
 class NodeClosures(Protocol):
-    """What is asked of `closures.Closures`."""
+    """Tells which objects each node has (`closures.Closures`)."""
 
     @property
     def is_ready(self) -> bool:
-        """Whether what is missing in a closure is known to be gone."""
+        """Whether an object that no closure has is surely gone."""
 
     def holds(self, node: str, ref: Ref) -> bool:
         """Whether the object is in the node's closure."""
 
 
 class FactSink:
-    """Takes what the nodes tell, if it is theirs to tell."""
+    """Takes the facts of all nodes."""
 
     def __init__(self, closures: NodeClosures, table: FactTable) -> None:
         self._closures, self._table = closures, table
 
     def stamps(self, node: str) -> Mapping[Ref, Stamp]:
-        """What is held of a node, without its events."""
+        """The stamps of a node's facts, without Events."""
         return {ref: fact.stamp for ref, fact in self._table.of(node).items()}
 
     def up(self, node: str) -> None:
-        """The node tells its facts from now on. Nobody needs to know."""
+        """The node sends its facts from now on. This sink does nothing then."""
 
     def down(self, node: str) -> None:
-        """It tells them no more."""
+        """It sends them no more. This sink does nothing then."""
 
     def observed(self, node: str) -> None:
-        """A kubelet serves the node. Nobody needs to know."""
+        """A kubelet serves the node. This sink does nothing then."""
 
     async def store(self, node: str, obj: Object) -> bool:
-        """Keep a fact, if it is of use to anybody. Whether it is; it is on the disk then.
+        """Keep a fact. Returns True once it is in the database; False: it is an Event about an object that left.
 
         Raises:
-            ValueError: it is not this node's to tell, or makes no sense.
-            OSError: the disk is full or broken; the fact is to be told again.
+            ValueError: the fact is not this node's to tell, or makes no sense.
+            OSError: the disk is full or broken. The caller tries again.
         """
         check_ref(node, obj.ref)
         fact = Fact(obj.stamp, read_fact(obj))
@@ -68,7 +68,7 @@ class FactSink:
         return True
 
     async def void(self, node: str) -> None:
-        """All that the node told is void.
+        """Remove all facts of a node.
 
         Raises:
             OSError: the disk is broken.
@@ -76,14 +76,14 @@ class FactSink:
         await self._table.forget(node)
 
     async def forget(self, node: str) -> None:
-        """The node is gone for good, and all that it told. Errors as in `void`."""
+        """Remove all facts of a node that is gone for good. Raises as `void` does."""
         await self.void(node)
 
     async def drop(self, node: str, ref: Ref, uid: str) -> None:
-        """The node tells this no more. An event stays: it has happened.
+        """The node takes back its fact about an object. Events stay.
 
         Raises:
-            ValueError: it is not this node's to tell.
+            ValueError: the fact is not this node's to tell.
             OSError: the disk is broken.
         """
         check_ref(node, ref)
@@ -101,5 +101,5 @@ class FactSink:
         return True
 
     def _may_concern(self, node: str, about: Ref) -> bool:
-        """Whether an object is the node itself or in its closure, or may be as far as is known."""
+        """Whether an object is the node itself or in its closure. True until the closures are complete."""
         return about == Ref("Node", "", node) or not self._closures.is_ready or self._closures.holds(node, about)

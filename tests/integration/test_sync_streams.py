@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import sqlite3
 import time
 from collections import Counter
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -26,7 +25,7 @@ from common.sync_messages import Put, Stored, encode
 from edge.metastore import Metastore
 from edge.sync_streams import SyncStreams, observe_stream
 from tests.support.fake_api import FakeApi
-from tests.support.linked import Peer, cut, link_pair
+from tests.support.linked import (Peer, cut, link_pair)
 from tests.support.waiting import settle, until
 
 if TYPE_CHECKING:
@@ -301,10 +300,7 @@ async def test_what_changes_often_while_the_node_stores_is_sent_in_its_newest_st
 
 
 async def test_a_full_disk_at_the_node_holds_the_hub_up_and_loses_nothing(world: World, tmp_path: Path) -> None:
-    _change(
-        tmp_path / "edge" / "edge.db",
-        "CREATE TRIGGER full BEFORE INSERT ON objects BEGIN SELECT RAISE(ABORT, 'full'); END",
-    )
+    change(tmp_path, "CREATE TRIGGER full BEFORE INSERT ON objects BEGIN SELECT RAISE(ABORT, 'full'); END")
     world.source.put(*(item(f"p{number}", size=10_000) for number in range(100)))
     await world.connect()
     await until(lambda: world.metastore.trouble)
@@ -314,13 +310,14 @@ async def test_a_full_disk_at_the_node_holds_the_hub_up_and_loses_nothing(world:
     await world.connect()
     await settle()
     assert not world.metastore.in_step
-    await asyncio.to_thread(_change, tmp_path / "edge" / "edge.db", "DROP TRIGGER full")
+    change(tmp_path, "DROP TRIGGER full")
     await world.in_step()
 
 
-def _change(database: Path, sql: str) -> None:
-    with contextlib.closing(sqlite3.connect(database, isolation_level=None)) as other:
-        other.execute(sql)
+def change(directory: Path, statement: str) -> None:
+    """Change the agent's database, as another process does."""
+    with closing(sqlite3.connect(directory / "edge" / "edge.db")) as database:
+        database.execute(statement)
 
 
 async def test_an_object_too_large_for_the_link_is_named_and_the_others_come(

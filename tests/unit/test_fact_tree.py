@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import os
 import sqlite3
 from typing import TYPE_CHECKING
 
 import pytest
 
+from cloud.sources.manifests.claim_sizes import ClaimSizes
+from cloud.sources.manifests.documents import read_yaml
+from cloud.sync.fact_kinds import as_object
 from cloud.sync.fact_table import SCHEMA, FactTable
 from cloud.sync.fact_tree import import_tree
 from common.database import open_database
 from common.errors import SettingsError
 from common.objects import Ref, Stamp
+from tests.support.stored import STORED, restore
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -111,7 +116,7 @@ async def test_every_fact_of_the_tree_is_there_with_its_stamp_and_its_time(tree:
         assert facts[CLAIM].body["spec"] == {"volumeName": "pv"}
         assert facts[POD].body["status"]["conditions"][0]["message"] == "data: no driver"
         assert table.told().claims[CLAIM][0].status == {"capacity": {"storage": "2Gi"}}
-        assert {it["kind"] for found in table.documents("n1") for it in found} == {"Event", *(it.kind for it in facts)}
+        assert {ref.kind for _, ref, _ in table.stored("n1")} == {"Event", *(ref.kind for ref in facts)}
     async with FactTable(tree.parent) as again:
         assert again.of("n1") == facts
 
@@ -226,3 +231,41 @@ async def test_a_name_that_was_too_long_for_a_file_is_whole_again(tree: Path) ->
     add(tree, f"n1/PersistentVolumeClaim/default/{short}.yaml", claim)
     async with FactTable(tree.parent) as table:
         assert Ref("PersistentVolumeClaim", "default", name) in table.of("n1")
+
+
+# -------------------- the tree that an older hub left --------------------
+
+
+def in_files(tree: Path) -> dict[tuple[str, Ref], tuple[Stamp, object]]:
+    """The stamps and bodies of the files of a tree, by node and object."""
+    found = {}
+    for path in tree.rglob("*.yaml"):
+        (document,) = read_yaml(path.read_text())
+        body = document.value
+        metadata, annotations = body["metadata"], body["metadata"].pop("annotations")
+        stamp = Stamp(annotations.pop("csi-bridge.io/fact-uid"), annotations.pop("csi-bridge.io/fact-version"))
+        body["metadata"] = {**metadata, **({"annotations": annotations} if annotations else {})}
+        ref = Ref(body["kind"], metadata.get("namespace", ""), metadata["name"])
+        found[path.relative_to(tree).parts[0], ref] = stamp, body
+    return found
+
+
+async def test_nothing_of_an_older_hubs_tree_is_forgotten(tmp_path: Path) -> None:
+    restore("before-migrations/hub", tmp_path)
+    before = in_files(tmp_path / "facts")
+    assert {ref.kind for _, ref in before} == {"CSINode", "Node", "PersistentVolumeClaim", "Pod", "Event"}
+    for _ in range(2):
+        async with FactTable(tmp_path) as table:
+            found = {(node, ref): (fact.stamp, as_object(ref, fact.body)) for node, ref, fact in table.stored()}
+            assert found == before
+            assert sorted(table.nodes()) == ["n1", "n2", "n3"]
+            assert {(node, ref): fact.stamp for node in table.nodes() for ref, fact in table.of(node).items()} == {
+                key: stamp for key, (stamp, _) in before.items() if key[1].kind != "Event"
+            }
+
+
+async def test_the_sizes_of_an_older_hubs_claims_are_read(tmp_path: Path) -> None:
+    restore("before-migrations/hub", tmp_path)
+    sizes = ClaimSizes(tmp_path).sizes
+    assert "32Mi" in sizes.values()
+    assert sizes == json.loads((STORED / "before-migrations/hub/claim-sizes.json").read_bytes())

@@ -26,7 +26,7 @@ _COMPLETE, _VERSION = ".complete", ".version"
 """Hidden names, which no manifest has."""
 
 FORM = Form("hub")
-"""Of the directory: its file `.version`."""
+"""The form of the directory, in its file `.version`."""
 
 
 class GoodManifests:

@@ -11,10 +11,11 @@ import pytest
 
 from cloud.edge_nodes import Call
 from cloud.placement.decisions import Mode
+from cloud.placement.sqlite_claims import SqliteClaims
 from common.csi import csi_pb2 as csi
-from common.errors import LinkLost, NameElsewhere, NodeOffline, NoPlace, PlacementNotKept
+from common.errors import KnowledgeLost, LinkLost, NameElsewhere, NodeOffline, NoPlace, PlacementNotKept
 from common.status import Code, Origin, Status
-from tests.support.waiting import settle
+from tests.support.waiting import settle, until
 from tests.unit.placement.world import CONTROLLER, DRIVER, OK, World, create, delete, on, report
 
 if TYPE_CHECKING:
@@ -328,7 +329,7 @@ async def test_a_final_word_about_another_place_is_not_told_while_the_node_may_b
 
 
 async def test_of_a_volume_that_is_known_the_vendors_word_about_another_place_is_told(zones: World) -> None:
-    """The scheduler may choose again, and come upon the right node. Nothing is forgotten: the ledger has it."""
+    """The scheduler may choose again, and come upon the right node. Nothing is forgotten: the claim store has it."""
     zones.make("n1")
     await zones.ask("CreateVolume", create("pvc-1", {"zone": "a"}))
     zones.refuse("n1", Code.RESOURCE_EXHAUSTED)
@@ -521,6 +522,36 @@ async def test_a_pinned_create_needs_no_disk(world: World) -> None:
     await world.ask("CreateVolume", create("pvc-3", on("n2")))
     await world.restart()
     assert world.holder("pvc-2") == "n1"
+
+
+async def test_a_doubt_that_the_disk_refused_is_written_once_it_has_room_and_at_risk_until_then(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nobody waits for that write, and no other call brings the next one."""
+    world = World(tmp_path, report("n1"), store=lambda: SqliteClaims(tmp_path, retry_s=0.001))
+    world.refuse("n1", Code.DEADLINE_EXCEEDED)
+    risk = f"{tmp_path}/placement.db could not be written to the end"
+    with world.full_disk():
+        await world.ask("CreateVolume", create("pvc-1"), mode=Mode.PINNED, wanted="n1")
+        await until(lambda: risk in (tmp_path / "placement.losses").read_text())
+    await until(lambda: not (tmp_path / "placement.losses").read_text().strip())
+    failed = f"cannot write {tmp_path}/placement.db; it is tried again: database or disk is full"
+    assert [message for message in caplog.messages if "cannot write" in message] == [failed]
+    await world.restart()
+    assert (world.holder(), world.store.lost()) == ("n1", ())
+    await world.placement.close()
+
+
+async def test_a_doubt_that_the_disk_refused_until_the_hub_ended_is_a_loss(world: World) -> None:
+    world.refuse("n1", Code.DEADLINE_EXCEEDED)
+    with world.full_disk():
+        await world.ask("CreateVolume", create("pvc-1"), mode=Mode.PINNED, wanted="n1")
+        await world.restart()
+    with pytest.raises(KnowledgeLost, match=r"placement\.db could not be written to the end"):
+        await world.ask("CreateVolume", create("pvc-1", on("n1"), on("n2")))
+    assert len(await world.store.trust()) == 1
+    world.make("n2")
+    assert (await world.ask("CreateVolume", create("pvc-1", on("n2"), on("n1")))).node == "n2"
 
 
 async def test_a_doubt_about_a_pinned_create_is_written_though_the_disk_once_refused_its_name(world: World) -> None:

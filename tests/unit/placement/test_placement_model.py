@@ -40,6 +40,7 @@ from common.errors import CODES, CallError, LinkLost, NodeOffline
 from common.status import Code, Status
 from common.topology import NODE_SEGMENT
 from tests.support.examples import examples
+from tests.support.waiting import settle
 from tests.unit.placement.memory_claims import MemoryClaims, Shelf
 from tests.unit.placement.world import DRIVER, OK, Asked, World, affinity, at_once, create, delete, on, report
 
@@ -317,8 +318,7 @@ class Play:
     async def rest(self) -> None:
         """Until nothing moves by itself any more."""
         for _ in range(6):
-            for _ in range(4):
-                await asyncio.sleep(0)
+            await settle()
             await self.hubs[0].store._writer.transact(lambda _: None)  # type: ignore[attr-defined]  # an SqliteClaims
 
     # ---- what must be so
@@ -402,8 +402,7 @@ class PlayOfTwo(Play):
         return {name.removeprefix("CreateVolume ") for name in hub.store.crash()}
 
     async def rest(self) -> None:
-        for _ in range(60):
-            await asyncio.sleep(0)
+        await settle()
 
 
 def volume_of(asked: Asked) -> str:
