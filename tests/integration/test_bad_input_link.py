@@ -31,7 +31,7 @@ from common.status import Code
 from tests.support import needs
 from tests.support.bridge import Bridge, Hub
 from tests.support.certificates import Authority, Pem
-from tests.support.linked import (Peer)
+from tests.support.linked import Peer
 from tests.support.operator import hub_state
 from tests.support.other_user import NOBODY_ELSE, as_user
 from tests.support.ports import free_ports

@@ -24,7 +24,7 @@ from common.sockets import listen_unix
 from common.transport import RawTcp, WebSocket, overlook_lost_handshakes
 from common.version import introduce
 from tests.support.certificates import Authority
-from tests.support.linked import (Peer)
+from tests.support.linked import Peer
 from tests.support.waiting import settle
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from common.messages import Kind, Reason
 from common.sockets import listen_unix
 from common.transport import LINGER_S
 from common.version import introduce
-from tests.support.linked import (Peer)
+from tests.support.linked import Peer
 from tests.support.waiting import settle
 
 if TYPE_CHECKING:

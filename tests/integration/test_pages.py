@@ -21,7 +21,7 @@ from common.pages.hub import HubStatus, NodeStatus
 from common.pages.server import Pages
 from common.sockets import listen_unix
 from common.version import introduce
-from tests.support.linked import (Peer)
+from tests.support.linked import Peer
 from tests.support.pages import node, state
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from common.sync_messages import Put, Stored, encode
 from edge.metastore import Metastore
 from edge.sync_streams import SyncStreams, observe_stream
 from tests.support.fake_api import FakeApi
-from tests.support.linked import (Peer, cut, link_pair)
+from tests.support.linked import Peer, cut, link_pair
 from tests.support.waiting import settle, until
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from edge.volume_manager import VolumeManager
 from tests.integration.testdriver.support import MIB, Running, block, needs_loops, needs_mounts, size
 from tests.support.leftovers import clear, loops_below, mounts_below
 from tests.support.socket_driver import SocketDriver
-from tests.support.volume_world import (FakeDrivers, FakeStore, persistent_claim, persistent_volume, pod)
+from tests.support.volume_world import FakeDrivers, FakeStore, persistent_claim, persistent_volume, pod
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator

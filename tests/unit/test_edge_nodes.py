@@ -28,7 +28,7 @@ from common.reports import GET_PLUGIN_INFO, MAX_REPORT_BYTES, NODE_GET_INFO, Ans
 from common.status import Code, Status
 from common.transport import Peer as Address
 from common.version import introduce
-from tests.support.linked import (Peer, cut, link_pair)
+from tests.support.linked import Peer, cut, link_pair
 from tests.support.waiting import settle
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from common.reports import GET_PLUGIN_INFO, MAX_REPORT_BYTES, Answer, DriverRepo
 from common.status import Code, Origin, Status
 from common.transport import Peer as Address
 from common.version import SOFTWARE, introduce
-from tests.support.linked import (Peer, cut, link_pair)
+from tests.support.linked import Peer, cut, link_pair
 from tests.support.waiting import settle, until
 
 if TYPE_CHECKING:

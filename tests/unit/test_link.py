@@ -13,7 +13,7 @@ import pytest
 from common.errors import TunnelClosed
 from common.messages import Kind, Ping, encode
 from common.status import Code, Status
-from tests.support.linked import (Peer, cut, link_pair)
+from tests.support.linked import Peer, cut, link_pair
 from tests.support.waiting import settle
 
 if TYPE_CHECKING:

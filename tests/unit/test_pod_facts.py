@@ -13,7 +13,7 @@ from edge.manager.states import Publication
 from edge.pod_facts import PodFacts, PodState
 from edge.volume_errors import Refused
 from edge.volumes import Pod
-from tests.support.volume_world import (FakeStore, World)
+from tests.support.volume_world import FakeStore, World
 from tests.support.waiting import settle
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from common.reports import PROBE, Answer, DriverReport, encode_reports
 from common.status import Code, Origin, Status
 from common.uplink import Uplink
 from common.version import introduce
-from tests.support.linked import (Peer, cut, link_pair)
+from tests.support.linked import Peer, cut, link_pair
 from tests.support.waiting import settle, until
 
 if TYPE_CHECKING:

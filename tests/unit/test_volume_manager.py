@@ -15,7 +15,7 @@ from edge.disk.found_volumes import Found, Published, Staged, Unreadable
 from edge.manager.states import Device, Publication, State
 from edge.node_requests import VolumeStats
 from edge.volume_errors import NotReady, Refused, Uncertain
-from tests.support.volume_world import (DRIVER, GI, FakeDriver, World, pod, secret)
+from tests.support.volume_world import DRIVER, GI, FakeDriver, World, pod, secret
 from tests.support.waiting import settle
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from collections.abc import Sized
 from typing import TYPE_CHECKING, Any
 
 from edge.manager.task import VolumeTask
-from tests.support.volume_world import (World)
+from tests.support.volume_world import World
 from tests.support.waiting import settle
 
 if TYPE_CHECKING:

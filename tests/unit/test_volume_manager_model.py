@@ -20,7 +20,7 @@ from edge.manager.states import State
 from edge.volume_errors import NotReady, Refused, Uncertain, VolumeError
 from edge.volumes import attachment_name
 from tests.support.examples import examples
-from tests.support.volume_world import (DRIVER, NODE, FakePlugin, FakeStates, World, persistent_volume)
+from tests.support.volume_world import DRIVER, NODE, FakePlugin, FakeStates, World, persistent_volume
 from tests.support.waiting import settle
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.support.volume_world import (World)
+from tests.support.volume_world import World
 from tests.support.waiting import settle
 
 _VOLUMES = 100

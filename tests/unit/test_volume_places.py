@@ -12,7 +12,7 @@ from edge.manager.places import Places
 from edge.manager.rows import VolumeRows
 from edge.manager.states import Device, Publication
 from edge.volumes import Pod, PodVolume, Volume, VolumeKey
-from tests.support.volume_world import (FakeStates, World)
+from tests.support.volume_world import FakeStates, World
 from tests.support.waiting import settle
 
 if TYPE_CHECKING:

@@ -10,7 +10,17 @@ import pytest
 from common.objects import Object, Ref, Stamp
 from edge.manager.wanted import Wanted
 from edge.volumes import Claim, DriverRules, PodVolume, SecretRef, Volume, inline_handle
-from tests.support.volume_world import (DRIVER, GI, NODE, FakeStore, attachment, persistent_claim, persistent_volume, pod, secret)
+from tests.support.volume_world import (
+    DRIVER,
+    GI,
+    NODE,
+    FakeStore,
+    attachment,
+    persistent_claim,
+    persistent_volume,
+    pod,
+    secret,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -17,7 +17,7 @@ from common.reports import encode_reports
 from common.status import Code
 from common.transport import Peer as Address
 from common.version import introduce
-from tests.support.linked import (Peer, cut, link_pair)
+from tests.support.linked import Peer, cut, link_pair
 from tests.support.waiting import settle, until
 from tests.unit.placement.world import DRIVER, Disk, report
 

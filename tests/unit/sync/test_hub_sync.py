@@ -19,7 +19,7 @@ from common.sync_messages import Digest as DigestSaid
 from common.sync_messages import encode
 from common.transport import Peer as Address
 from common.version import introduce
-from tests.support.linked import (Peer, link_pair)
+from tests.support.linked import Peer, link_pair
 from tests.support.waiting import settle, until
 
 if TYPE_CHECKING:
