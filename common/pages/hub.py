@@ -56,7 +56,7 @@ class HubStatus:
         has_source: whether the hub gets objects from Kubernetes or from manifests.
         lost: the records that the hub has lost, a sentence each. `csi-bridge trust` settles them.
         trouble: why the hub cannot write its records; empty if it can.
-        problems: what is wrong with objects, manifests and the API server, a sentence each.
+        problems: problems with objects, manifests and the API server, a sentence each.
         drivers: the proxy drivers that are connected.
         refused: the peers that the hub refused.
         settings: the hub's flags: each one's texts, by its name with underscores.
@@ -112,7 +112,7 @@ class NodeStatus:
         unreported: those of them that its agent is connected and does not report.
         versions: each driver's version, by its name.
         streams: how many streams its link has open.
-        conflict: what is wrong if a second machine uses this node's name; else empty.
+        conflict: a sentence if a second machine uses this node's name; else empty.
         calls: how many CSI calls are under way on it.
         last_error: its last failed call, until a later call succeeds.
     """
