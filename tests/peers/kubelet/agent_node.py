@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import sqlite3
 import threading
 import uuid
 from typing import TYPE_CHECKING, Any
@@ -220,9 +221,13 @@ class AgentNode:
 
     def _fact(self, kind: str, namespace: str = "", name: str = _NAME) -> Object:
         """What the node has told of an object last; empty for nothing."""
-        facts = self._directory / "hub" / "facts" / self.name / kind
-        file = (facts / namespace if namespace else facts) / f"{name}.yaml"
-        with contextlib.suppress(FileNotFoundError):
-            found: Object = yaml.safe_load(file.read_text())
-            return found
+        database = f"file:{self._directory / 'hub' / 'facts.db'}?mode=ro"
+        which = "node = ? AND kind = ? AND namespace = ? AND name = ?"
+        with (
+            contextlib.suppress(sqlite3.OperationalError),
+            contextlib.closing(sqlite3.connect(database, uri=True)) as db,
+        ):
+            for (body,) in db.execute(f"SELECT body FROM facts WHERE {which}", (self.name, kind, namespace, name)):
+                found: Object = json.loads(body)
+                return found
         return {}
