@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sqlite3
 import time
 from collections import Counter
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -135,7 +136,7 @@ class World:
     def __init__(self, directory: Path) -> None:
         self.source, self.sink = Source(), Sink()
         self.server = SyncServer(self.source, self.sink)
-        self.metastore = Metastore(directory)
+        self.metastore = Metastore(directory, retry_s=0.01)
         self.streams = SyncStreams(self.metastore)
         self.links: tuple[Link, ...] = ()
         self.priorities: set[int] = set()
@@ -298,13 +299,8 @@ async def test_what_changes_often_while_the_node_stores_is_sent_in_its_newest_st
     assert world.source.reads["a"] < 30
 
 
-async def test_a_full_disk_at_the_node_holds_the_hub_up_and_loses_nothing(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("edge.stores.writer._RETRY_S", 0.01)
-    connection = world.metastore._writer._connection
-    assert connection is not None
-    connection.execute("CREATE TRIGGER full BEFORE INSERT ON objects BEGIN SELECT RAISE(ABORT, 'full'); END")
+async def test_a_full_disk_at_the_node_holds_the_hub_up_and_loses_nothing(world: World, tmp_path: Path) -> None:
+    change(tmp_path, "CREATE TRIGGER full BEFORE INSERT ON objects BEGIN SELECT RAISE(ABORT, 'full'); END")
     world.source.put(*(item(f"p{number}", size=10_000) for number in range(100)))
     await world.connect()
     await until(lambda: world.metastore.trouble)
@@ -314,8 +310,14 @@ async def test_a_full_disk_at_the_node_holds_the_hub_up_and_loses_nothing(
     await world.connect()
     await settle()
     assert not world.metastore.in_step
-    await asyncio.to_thread(connection.execute, "DROP TRIGGER full")
+    change(tmp_path, "DROP TRIGGER full")
     await world.in_step()
+
+
+def change(directory: Path, statement: str) -> None:
+    """Change the agent's database, as another process does."""
+    with closing(sqlite3.connect(directory / "edge" / "edge.db")) as database:
+        database.execute(statement)
 
 
 async def test_an_object_too_large_for_the_link_is_named_and_the_others_come(
