@@ -1,9 +1,9 @@
-"""The driver file: what is known of this node's drivers, so that a node that boots without its cloud knows them.
+"""The driver file: this node's drivers on disk, for a node that boots without its cloud.
 
 Rules:
 
-* Either the old file or the new one is there, never half of one, also after a power cut. Its mode is 0600.
-* A file that cannot be used is moved aside, with the reason in the log; the drivers come back as they register.
+* A crash or a power cut leaves the old file or the new one, never a part. Its mode is 0600.
+* The agent renames a file that it cannot use, and logs the reason. The drivers come back as they register.
 """
 
 import contextlib
@@ -34,12 +34,12 @@ FORM = Form("edge agent", (_begin_anew,))
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What the file says.
+    """The content of the file.
 
     Attributes:
-        drivers: those that registered here, or that an operator named.
-        node_plugins: for each name, the socket at which its node plugin was last, whether that is known still or not.
-        with_topology: the names that had a topology of their own when it was known last of all of their sockets.
+        drivers: the drivers that registered here, or that an operator named.
+        node_plugins: by driver name: the last socket of its node plugin, also of drivers that are forgotten.
+        with_topology: the drivers that had a topology of their own when the agent last knew all of their sockets.
     """
 
     drivers: tuple[Registration, ...] = ()
