@@ -43,9 +43,9 @@ def hub(settings: HubSettings) -> None:
     It carries calls between proxy drivers and edge agents, and tells the agents of their nodes' pods and volumes.
     """
     from cli import process
-    from cloud import uds_hub
+    from cloud import hub_process
 
-    process.run(settings, uds_hub.run, name="hub", named=process_options.HUB_OPTIONS.named)
+    process.run(settings, hub_process.run, name="hub", named=process_options.HUB_OPTIONS.named)
 
 
 @cli.command(settings=process_options.DRIVER_OPTIONS)

@@ -23,6 +23,21 @@ class Role(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Admitted:
+    """A peer that the hub has let in: the note at its link (`common.link.Link.context`).
+
+    Attributes:
+        role: its role.
+        since: when it came, in seconds since the epoch.
+        placement: how its calls are placed (`cloud.placement.placement.Mode`); empty for an operator.
+    """
+
+    role: Role
+    since: float
+    placement: str
+
+
+@dataclass(frozen=True, slots=True)
 class Subject:
     """What a certificate must say for a role: `common_name` with the hello's name behind it, and `organization`."""
 

@@ -31,6 +31,8 @@ from common.errors import (
 )
 from common.link import Link
 from common.messages import Hello, Kind, Reason
+from common.pages.hub import NodeStatus
+from common.pages.json_form import time_of
 from common.reports import MAX_REPORT_BYTES, DriverReport, encode_reports, vendor_version
 from common.status import Status
 from common.uplink import LONGEST_REDIAL_S
@@ -129,16 +131,15 @@ def _unreported(drivers: Iterable[str], visit: _Visit | None) -> list[str]:
 class Nodes:
     """Every node the hub knows."""
 
-    def __init__(self, store: Store, *, changed: Callable[[str], None], max_nodes: int) -> None:
+    def __init__(self, store: Store, *, max_nodes: int) -> None:
         """The nodes of the store, none of them connected.
 
         Args:
             store: where they are kept.
-            changed: called with a driver's name when a report of it changed.
             max_nodes: a node beyond so many is refused; one that is known never is.
         """
         self._store = store
-        self._changed = changed
+        self._subscribers: list[Callable[[str], None]] = []
         self.max_nodes = max_nodes
         self._nodes: dict[str, _Node] = {}
         self._by_driver: dict[str, set[str]] = {}
@@ -151,6 +152,14 @@ class Nodes:
                 store.save(node.stored)
             for report in stored.reports:
                 self._by_driver.setdefault(report.driver, set()).add(stored.name)
+
+    def subscribe(self, changed: Callable[[str], None]) -> None:
+        """Call `changed` with a driver's name whenever a report of it has changed, in the order of subscription."""
+        self._subscribers.append(changed)
+
+    def _changed(self, driver: str) -> None:
+        for changed in self._subscribers:
+            changed(driver)
 
     # ---- links come and go -------------------------------------------------------------------------------------------
 
@@ -285,28 +294,28 @@ class Nodes:
         """How many nodes have ever been here."""
         return len(self._nodes)
 
-    def describe(self) -> Iterator[dict[str, object]]:
-        """Every node, for the operator, each as it is when it is asked for."""
+    def describe(self) -> Iterator[NodeStatus]:
+        """Every node, for operators, each as it is when it is asked for, without its calls."""
         for name in sorted(self._nodes):
             node = self._nodes.get(name)
             if node is None:  # forgotten since the first one was asked for
                 continue
             link = node.visit.link if node.visit is not None else None
             drivers = [report.driver for report in node.stored.reports]
-            yield {
-                "node": name,
-                "connected": link is not None,
-                "since": node.stored.since,
-                "address": link.peer_identity.address if link is not None else "",
-                "instance": node.stored.instance,
-                "boot": node.stored.boot,
-                "software": link.peer.software[:_SHOWN_CHARS] if link is not None else "",
-                "drivers": drivers,
-                "unreported": _unreported(drivers, node.visit),
-                "versions": {report.driver: vendor_version(report) for report in node.stored.reports},
-                "streams": link.session.open_streams if link is not None else 0,
-                "conflict": node.conflict if time.monotonic() - node.refused_at < _CONFLICT_S else "",
-            }
+            yield NodeStatus(
+                node=name,
+                connected=link is not None,
+                since=time_of(node.stored.since),
+                address=link.peer_identity.address if link is not None else "",
+                instance=node.stored.instance,
+                boot=node.stored.boot,
+                software=link.peer.software[:_SHOWN_CHARS] if link is not None else "",
+                drivers=drivers,
+                unreported=_unreported(drivers, node.visit),
+                versions={report.driver: vendor_version(report) for report in node.stored.reports},
+                streams=link.session.open_streams if link is not None else 0,
+                conflict=node.conflict if time.monotonic() - node.refused_at < _CONFLICT_S else "",
+            )
 
     # ---- calls -------------------------------------------------------------------------------------------------------
 

@@ -11,6 +11,8 @@ from contextlib import contextmanager
 
 from common.accounting import Account
 from common.errors import CallError, status_of
+from common.pages.hub import FailedCall
+from common.pages.json_form import time_of
 from common.status import Origin, Status, code_name
 
 _SHOWN_CHARS = 1_000
@@ -32,7 +34,7 @@ class NodeCalls:
         """
         self._knows = knows
         self._under_way: Counter[str] = Counter()
-        self._failures: dict[str, dict[str, object]] = {}
+        self._failures: dict[str, FailedCall] = {}
 
     @contextmanager
     def counted(self, account: Account) -> Iterator[Callable[[str], None]]:
@@ -64,29 +66,33 @@ class NodeCalls:
         """The node is gone for good."""
         self._failures.pop(node, None)
 
-    def describe(self, node: str) -> dict[str, object]:
-        """For the operator: `calls`, and `last_error`, which is None or has `at` in seconds since the epoch."""
-        return {"calls": self._under_way[node], "last_error": self._failures.get(node)}
+    def under_way(self, node: str) -> int:
+        """How many calls are under way on a node."""
+        return self._under_way[node]
+
+    def last_error(self, node: str) -> FailedCall | None:
+        """The last failed call of a node."""
+        return self._failures.get(node)
 
     def _settle(self, account: Account) -> None:
         """A call succeeded: what failed before may count no more."""
         failure = self._failures.get(account.node)
-        if failure is None or failure["driver"] != account.driver:
+        if failure is None or failure.driver != account.driver:
             return
-        if failure["method"] == account.method or not _is_question(account.method):
+        if failure.method == account.method or not _is_question(account.method):
             del self._failures[account.node]
 
     def _note(self, account: Account, status: Status) -> None:
         if not self._knows(account.node):
             return
-        self._failures[account.node] = {
-            "at": time.time(),
-            "driver": account.driver,
-            "method": account.method,
-            "code": code_name(status.code),
-            "by": status.origin,
-            "message": status.message[:_SHOWN_CHARS],
-        }
+        self._failures[account.node] = FailedCall(
+            at=time_of(time.time()),
+            driver=account.driver,
+            method=account.method,
+            code=code_name(status.code),
+            by=status.origin,
+            message=status.message[:_SHOWN_CHARS],
+        )
 
 
 def _is_question(method: str) -> bool:

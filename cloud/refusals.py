@@ -5,9 +5,10 @@ A refusal is forgotten when a peer of its role and name is let in, or the same m
 
 import time
 from collections import OrderedDict
-from collections.abc import Iterator
 
 from common.link import Link
+from common.pages.hub import Refusal
+from common.pages.json_form import time_of
 
 MOST = 100
 """Peers that are remembered. Whoever may connect can make them up, so the oldest go."""
@@ -20,7 +21,7 @@ class Refusals:
     """Who was refused, the oldest first."""
 
     def __init__(self) -> None:
-        self._found: OrderedDict[tuple[str, str], dict[str, object]] = OrderedDict()
+        self._found: OrderedDict[tuple[str, str], Refusal] = OrderedDict()
         self._instances: dict[tuple[str, str], str] = {}
 
     def add(self, link: Link, reason: str, why: str) -> None:
@@ -28,14 +29,14 @@ class Refusals:
         role, name = link.peer.role[:_SHOWN_CHARS], link.peer.name[:_SHOWN_CHARS]
         self._forget(role, name)
         self._instances[role, name] = link.peer.instance[:_SHOWN_CHARS]
-        self._found[role, name] = {
-            "role": role,
-            "name": name,
-            "address": link.peer_identity.address,
-            "at": time.time(),
-            "reason": reason,
-            "why": why[:_LONGEST_WHY],
-        }
+        self._found[role, name] = Refusal(
+            role=role,
+            name=name,
+            address=link.peer_identity.address,
+            at=time_of(time.time()),
+            reason=reason,
+            why=why[:_LONGEST_WHY],
+        )
         if len(self._found) > MOST:
             self._forget(*next(iter(self._found)))
 
@@ -51,6 +52,6 @@ class Refusals:
         self._found.pop((role, name), None)
         self._instances.pop((role, name), None)
 
-    def describe(self) -> Iterator[dict[str, object]]:
-        """For the operator; `at` is in seconds since the epoch."""
-        yield from list(self._found.values())
+    def all(self) -> list[Refusal]:
+        """All of them, for operators."""
+        return list(self._found.values())

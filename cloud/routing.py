@@ -1,7 +1,7 @@
-"""A route: which node a call is for. Pure, without I/O.
+"""A route: the node that the caller names, else the only node that runs the driver. Pure.
 
-The node that the caller names, else the only node that runs the driver. What cannot be decided is an error that names
-the candidates, never a guess. Where something of what the nodes reported was lost, "the only node" is a guess.
+If neither decides, the route is an error that names the candidates, and never a guess. After the hub has lost reports
+of nodes, "the only node" would be a guess.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -23,8 +23,8 @@ def route(
         driver: the driver's name.
         wanted: the node that the caller names (`--nodeid`, `--node`), or empty.
         candidates: the nodes that have reported the driver, connected or not.
-        is_connected: whether a node is there now; it stays a candidate all the same.
-        losses: what the hub has lost of what nodes reported, in words.
+        is_connected: whether a node is connected now. A disconnected one is a candidate as well.
+        losses: the hub's losses of nodes' reports, in sentences.
 
     Raises:
         NoRoute: no node is named, and not exactly one runs the driver.

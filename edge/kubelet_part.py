@@ -19,12 +19,15 @@ import os
 import socket
 import time
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from common.database import lock
-from common.errors import SettingsError, timestamp
+from common.errors import SettingsError
 from common.link import Link
+from common.pages.agent import NodeVolumes, PodStatus, PodVolumeStatus
+from common.pages.json_form import time_of
 from common.tasks import Tasks
 from edge.csi_volume_plugin import VolumePlugin
 from edge.disk.layout import PLUGIN, Layout
@@ -171,11 +174,17 @@ class KubeletPart:
         if self._root_lock is not None:
             os.close(self._root_lock)
 
-    def describe(self) -> dict[str, Any]:
-        """Return the pods and their volumes, for the status socket. Contains no secret."""
+    def describe(self, *, node: str, connected: bool, since: datetime) -> NodeVolumes:
+        """Return the pods and their volumes, for the status socket. Contains no secret.
+
+        Args:
+            node: the node's name.
+            connected: whether the agent has a link.
+            since: when it got or lost the link.
+        """
         if self.volumes is None:
-            return {"pods": [], "volumes": [], "as_of": None, "trouble": "", "started": True, "observing": True}
-        return self.volumes.describe() | {"observing": False}
+            return NodeVolumes(node=node, connected=connected, since=since, observing=True)
+        return self.volumes.describe(node=node, connected=connected, since=since)
 
 
 class Volumes:
@@ -280,19 +289,26 @@ class Volumes:
             await self._states.close()
         await self.metastore.close()
 
-    def describe(self) -> dict[str, Any]:
-        """Return the pods and their volumes."""
+    def describe(self, *, node: str, connected: bool, since: datetime) -> NodeVolumes:
+        """Return the pods and their volumes. The arguments are those of `KubeletPart.describe`."""
         manager, heard_at = self._manager, self.metastore.heard_at
         unwritten = self._states.trouble if self._states is not None else ""
-        return {
-            "as_of": timestamp(heard_at) if heard_at is not None else None,
-            "in_step": self.metastore.in_step,
-            "facts_waiting": self.metastore.facts.waiting,
-            "started": manager is not None,
-            "trouble": self._trouble or unwritten or self.metastore.trouble,
-            "pods": manager.describe_pods() if manager is not None else [],
-            "volumes": manager.describe() if manager is not None else [],
-        }
+        return NodeVolumes(
+            node=node,
+            connected=connected,
+            since=since,
+            as_of=time_of(heard_at) if heard_at is not None else None,
+            in_step=self.metastore.in_step,
+            facts_waiting=self.metastore.facts.waiting,
+            started=manager is not None,
+            trouble=self._trouble or unwritten or self.metastore.trouble,
+            pods=[PodStatus(**pod) for pod in manager.describe_pods()] if manager is not None else [],
+            volumes=[_volume(**entry) for entry in manager.describe()] if manager is not None else [],
+        )
+
+
+def _volume(*, since: float, **entry: Any) -> PodVolumeStatus:
+    return PodVolumeStatus(since=time_of(since) if since else None, **entry)
 
 
 def _take_root(root: Path) -> int:

@@ -1,4 +1,4 @@
-"""The affinity: on which nodes the PersistentVolumes of a handle may be used, as their nodeAffinity says."""
+"""The affinity: the nodes on which the PersistentVolumes of a handle may be used, by their nodeAffinity."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -20,7 +20,7 @@ _Terms = Sequence[Mapping[str, Any]]
 
 
 class Affinity:
-    """The PersistentVolumes of a source, by driver and handle."""
+    """The PersistentVolumes of a source, by driver and handle (`decisions.Volumes`)."""
 
     def __init__(self, source: Source) -> None:
         """Follows the source from now on."""
@@ -32,14 +32,14 @@ class Affinity:
 
     @property
     def is_ready(self) -> bool:
-        """Whether every PersistentVolume is known: before that, that there is none says nothing."""
+        """Whether the hub has read every PersistentVolume. Until then a missing one proves nothing."""
         return self._source.is_ready
 
     def fit(self, handle: str, driver: str, fleet: Fleet) -> Fit:
         """The nodes of the fleet that PersistentVolumes of a handle are for.
 
-        A label that a node has not may be there all the same, unless it is one that nodes of the fleet tell of
-        themselves, and this one has told its own.
+        A node may have a label that the hub does not know. It has not if the fleet's reports use that label, and the
+        node's own report is complete.
         """
         required = list(self._required(handle, driver))
         bound = [terms for terms in required if terms]
@@ -56,14 +56,14 @@ class Affinity:
         return fit if len(bound) == len(required) else Fit(fit.named, list(fleet.members))
 
     def allows(self, handle: str, driver: str, member: Member, fleet: Fleet) -> bool:
-        """Whether a node is one of those that no PersistentVolume of a handle rules out."""
+        """Whether no PersistentVolume of a handle rules a node out."""
         required = list(self._required(handle, driver))
         if not required or not all(required):
             return True
         return _may_select(required, self._labels(member, _keys(required)), member, fleet)
 
     def unknown_labels(self, handle: str, driver: str, fleet: Fleet, nodes: Iterable[str]) -> dict[str, list[str]]:
-        """By node, where there are any: the keys of labels that are asked for, and that it may have or not."""
+        """By node: the keys of required labels that the node may have or not. A node without such keys is left out."""
         keys, found = _keys(self._required(handle, driver)), {}
         for member in map(fleet.members.__getitem__, nodes):
             labels = self._labels(member, keys)
@@ -72,9 +72,9 @@ class Affinity:
         return found
 
     def _labels(self, member: Member, keys: AbstractSet[str]) -> Mapping[str, str]:
-        """The labels of these keys that a node has, or will have once what its vendor tells of it is written.
+        """The labels of these keys that a node has, or gets from its report.
 
-        Where there is no Node to look at, a node's name is taken for its hostname: it need not be that with a kubelet.
+        If the hub follows no Node of this name, the name counts as the hostname. With a kubelet it can be another one.
         """
         if keys <= member.labels.keys():
             return member.labels
@@ -83,7 +83,7 @@ class Affinity:
         return {**{key: labels[key] for key in keys if key in labels}, **member.labels}
 
     def _required(self, handle: str, driver: str) -> Iterator[_Terms]:
-        """Of each PersistentVolume its NodeSelectorTerms; none if it may be used anywhere."""
+        """The NodeSelectorTerms of each PersistentVolume; none for one that may be used anywhere."""
         for ref in self._by_handle.get((driver, handle), ()):
             spec = (self._source.body(ref) or {}).get("spec", {})
             yield ((spec.get("nodeAffinity") or {}).get("required") or {}).get("nodeSelectorTerms") or ()
@@ -105,7 +105,7 @@ class Affinity:
 
 
 def _candidates(bound: Iterable[_Terms], fleet: Fleet) -> Iterable[Member]:
-    """The members that may be selected. A volume on one node's disk says so by a label: no other node is looked at."""
+    """The members that may be selected. A label of one node's disk leaves one member to look at."""
     found: dict[str, Member] = {}
     for term in (term for terms in bound for term in terms):
         narrowed = [fleet.with_label(key, values) for key, values in choices(term)]
@@ -121,10 +121,10 @@ def _may_select(required: Iterable[_Terms], labels: Mapping[str, str], member: M
 
 
 def _is_known(key: str, labels: Mapping[str, str], member: Member, fleet: Fleet) -> bool:
-    """Whether it is known if a node has a label of a key."""
+    """Whether the hub knows if a node has a label of a key."""
     return key in labels or (member.tells_segments and key in fleet.label_keys)
 
 
 def _keys(required: Iterable[_Terms]) -> AbstractSet[str]:
-    """The keys of the labels that are asked for."""
+    """The keys of the required labels."""
     return {each["key"] for terms in required for term in terms for each in term.get("matchExpressions") or ()}

@@ -1,7 +1,8 @@
-"""Capabilities of a fleet: what the driver can do on each of its nodes, as one driver's report. Pure.
+"""The capabilities of a fleet: those that a driver has on all of its nodes, as one driver's report. Pure.
 
-Sidecars know one driver (contract A.1): they may be told only what is true wherever a call goes. What lists things is
-left out where it would list one node's alone.
+Sidecars know one driver, and read its capabilities once (docs/csi-contract.md#sidecars-read-capabilities-once). So the
+proxy driver may announce only capabilities that hold on every node. It announces no list of volumes if several nodes
+run the driver, because a list would have one node's volumes only.
 """
 
 from collections.abc import Iterable, Sequence
@@ -29,7 +30,7 @@ from common.reports import (
 _RPC, _SERVICE = ControllerServiceCapability.RPC, PluginCapability.Service
 
 _LISTS: Final = frozenset({_RPC.LIST_VOLUMES, _RPC.LIST_VOLUMES_PUBLISHED_NODES, _RPC.LIST_VOLUME_HEALTH})
-"""Withheld of several nodes. LIST_SNAPSHOTS is not: by it the snapshotter asks for one snapshot, which has one node."""
+"""Not announced for several nodes. LIST_SNAPSHOTS is announced: the snapshotter asks for one snapshot by it."""
 
 _ANSWERS: Final[dict[str, type[Message]]] = {
     GET_PLUGIN_CAPABILITIES: GetPluginCapabilitiesResponse,
@@ -40,12 +41,12 @@ _ANSWERS: Final[dict[str, type[Message]]] = {
 
 
 def merged(reports: Sequence[DriverReport], *, segment: bool) -> DriverReport:
-    """What a proxy driver tells of a driver on these nodes.
+    """The report that a proxy driver gets of a driver on these nodes.
 
     Args:
-        reports: of one driver, one at least, each with the `ESSENTIAL_METHODS`; all but the capabilities is the
-            first one's.
-        segment: whether the bridge supplies the topology, which is then told as the driver's.
+        reports: reports of one driver, at least one, each with the `ESSENTIAL_METHODS`. The result has the first one's
+            answers, except the capabilities.
+        segment: whether the bridge supplies the topology. Then the report announces it as the driver's.
     """
     first = reports[0]
     answers = dict(first.answers)
@@ -61,7 +62,7 @@ def merged(reports: Sequence[DriverReport], *, segment: bool) -> DriverReport:
 
 
 def _common(kind: type[Message], told: Sequence[Answer | None]) -> Answer | None:
-    """What is true on each node. What one of them has not answered, or cannot do, is so of all."""
+    """The answer that holds on each node: none if one node has none, an error if one node has an error."""
     distinct = list({(it.code, it.message, it.body) if it is not None else None: it for it in told}.values())
     if None in distinct:
         return None
@@ -88,7 +89,10 @@ def _is_list(capability: Any) -> bool:  # one of four message classes
 
 
 def _with_segment(answers: dict[str, Answer]) -> bytes:
-    """A plugin's capabilities with those of the topology that the bridge supplies, snapshots included (RULE G1)."""
+    """A plugin's capabilities, with those of the topology that the bridge supplies for volumes and snapshots.
+
+    See docs/csi-contract.md#the-bridges-topology-for-vendors-without-one.
+    """
     plugin = _parse(GetPluginCapabilitiesResponse, answers[GET_PLUGIN_CAPABILITIES].body)
     controller = _parse(ControllerGetCapabilitiesResponse, answers[CONTROLLER_GET_CAPABILITIES].body)
     supplied = [_SERVICE.VOLUME_ACCESSIBILITY_CONSTRAINTS]

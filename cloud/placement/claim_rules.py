@@ -21,7 +21,7 @@ class Rows(Protocol):
         """All holdings of one node, of one kind."""
 
     def standing(self, driver: str, name: str, things: Iterable[Thing]) -> Standing:
-        """A name and ids, and what the driver's nodes have and have listed."""
+        """A name and ids, the nodes with things of the driver, and their lists."""
 
     def set_hold(self, driver: str, name: str, owner: str, hold: Hold | None) -> None:
         """Set or remove an owner's hold on a name."""

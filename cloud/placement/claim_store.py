@@ -1,7 +1,7 @@
 """The claim store: keeps which node holds a create's name and which nodes have an id. A Protocol for all hubs.
 
-    name    driver, method and name of a create    → the nodes that may have carried it out
-    id      driver, kind and id of a thing         → the nodes that have it, or had it
+    name    driver, method and name of a create. Its entry: the nodes that may have carried it out.
+    id      driver, kind and id of a thing. Its entry: the nodes that have it, or had it.
 
 Rules:
 
@@ -213,7 +213,7 @@ class ClaimStore(Protocol):
         """Every thing that exists, and its nodes."""
 
     def hold_later(self, driver: str, name: str, node: str) -> None:
-        """Hold a name for a node, whoever else holds it: something may have been made there."""
+        """Hold a name for a node, even if another node holds it: something may exist there."""
 
     def free_later(self, driver: str, name: str) -> None:
         """End this hub's hold on a name."""

@@ -1,7 +1,7 @@
 """Decide: which node a call goes to. Pure: `decide` maps a call and a snapshot to a decision.
 
-The mode of a call: pinned if the caller names a node, or the proxy driver runs with `--placement=pinned`; local if it
-runs with `local`; else (auto, or an operator's call) local if the vendor has a topology on any node, else pinned.
+A call that names a node is pinned. Any other call has the mode of its proxy driver (`--placement`). An operator's calls
+and the mode auto are local if the vendor has a topology on any node, else pinned.
 
     call                   the first rule that applies decides
     pinned                 1. the node that the caller names

@@ -1,4 +1,4 @@
-"""A decision: what placement decides by, and what it decides, as data. Pure."""
+"""A decision as data: the call and the snapshot that it is made by, and its three forms. Pure."""
 
 from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
@@ -95,8 +95,8 @@ class Snapshot:
         connected: the nodes that are connected.
         claims: the names and ids of the call.
         volumes: the PersistentVolumes; None if the hub follows none.
-        lost_reports: what the hub has lost of the nodes' reports, in sentences.
-        lost_claims: what the claim store has lost, in sentences.
+        lost_reports: the hub's losses of nodes' reports, in sentences.
+        lost_claims: the claim store's losses, in sentences.
     """
 
     fleet: Fleet

@@ -1,4 +1,4 @@
-"""A driver's fleet: the nodes that run it, and what each has told of it that placement goes by."""
+"""A driver's fleet: the nodes that run it, and the parts of their reports that placement uses."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -21,31 +21,33 @@ _RPC = ControllerServiceCapability.RPC
 
 
 class Nodes(Protocol):
-    """What is asked of `cloud.edge_nodes.Nodes`."""
+    """The part of `cloud.edge_nodes.Nodes` that a fleet needs."""
 
     def with_driver(self, driver: str) -> Collection[str]:
         """The nodes that have reported a driver, connected or not."""
 
     def find_report(self, driver: str, name: str) -> DriverReport | None:
-        """What a node has reported of a driver."""
+        """A node's report of a driver."""
 
     def is_connected(self, name: str) -> bool:
-        """Whether a node's agent is there now."""
+        """Whether a node's agent is connected."""
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One node of a fleet. Of a driver that was reported by its name alone nothing is known, and both topologies False.
+    """One node of a fleet.
+
+    A report may have the driver's name alone. Then both `has_topology` and `lacks_topology` are False.
 
     Attributes:
         node: its name.
-        report: what it told last.
+        report: its newest report.
         has_topology: whether the vendor there has a topology of its own.
-        lacks_topology: whether it says that it has none, so that the bridge supplies one.
-        segments: where the node is: the vendor's segments, or the bridge's own one.
-        labels: those that its Node has, or gets, by what it has told.
+        lacks_topology: whether the vendor announces that it has none, so that the bridge supplies one.
+        segments: the node's topology: the vendor's segments, or the bridge's own one.
+        labels: the labels of its Node that follow from the report.
         node_id: the vendor's id of the node; empty if it has none.
-        lists: the kinds of calls that list things there, of `LIST_VOLUMES` and `LIST_SNAPSHOTS`.
+        lists: the driver's capabilities to list, of `LIST_VOLUMES` and `LIST_SNAPSHOTS`.
     """
 
     node: str
@@ -59,11 +61,11 @@ class Member:
 
     @property
     def tells_segments(self) -> bool:
-        """Whether it is known where the node is: a vendor that has just started may not answer NodeGetInfo yet."""
+        """Whether the hub knows the node's topology. A vendor that has just started may not answer NodeGetInfo yet."""
         return bool(self.segments) or not self.has_topology
 
     def matches(self, term: Mapping[str, str]) -> bool:
-        """Whether the node is where a term of a topology says."""
+        """Whether the node is in a term of a topology."""
         return term.items() <= self.segments.items()
 
 
@@ -79,7 +81,7 @@ class Fleet:
         self.members = members
         self.has_topology = any(member.has_topology for member in self)
         self._unlabelled: dict[str, list[Member]] = {}
-        """By key: the members that tell no such label of themselves. It is asked by few keys."""
+        """By key: the members without such a label. Requests use few keys."""
 
     def __iter__(self) -> Iterator[Member]:
         return iter(self.members.values())
@@ -88,17 +90,17 @@ class Fleet:
         return len(self.members)
 
     def at(self, term: Mapping[str, str]) -> list[str]:
-        """The nodes that are where a term of a topology says. However many terms a request has, each is a look-up."""
+        """The nodes in a term of a topology. Each term is a look-up, because a request may have thousands of terms."""
         fewest = min((self._at.get(segment, []) for segment in term.items()), key=len, default=[])
         return [member.node for member in fewest if member.matches(term)]
 
     @cached_property
     def label_keys(self) -> frozenset[str]:
-        """The keys of the labels that any node tells of itself (`Member.labels`). Its Node may have others."""
+        """The keys of all `Member.labels`. A Node may have other labels."""
         return frozenset(key for key, _ in self._labelled)
 
     def with_label(self, key: str, values: Iterable[str]) -> list[Member]:
-        """The nodes that tell one of these values of a label, and those that tell none, of which the Node may."""
+        """The nodes with one of these values of a label, and the nodes whose reports say nothing about it."""
         if key not in self._unlabelled:
             self._unlabelled[key] = [member for member in self if key not in member.labels]
         return [
@@ -125,12 +127,12 @@ class Fleet:
         return found
 
     def with_node_id(self, node_id: str) -> list[str]:
-        """The nodes that the vendor calls so: more than one are a conflict."""
+        """The nodes with a vendor's node id. More than one is a conflict."""
         return [member.node for member in self if node_id and member.node_id == node_id]
 
 
 class Fleets:
-    """The fleet of every driver. What was read of a report is read again only when the node tells another one."""
+    """The fleet of every driver. A report is parsed once, until the node sends another one."""
 
     def __init__(self, nodes: Nodes) -> None:
         self._nodes = nodes
@@ -138,11 +140,11 @@ class Fleets:
         self._stale: set[str] = set()
 
     def changed(self, driver: str) -> None:
-        """A node told something else of the driver, or was forgotten."""
+        """A node's report of the driver has changed, or the node was forgotten."""
         self._stale.add(driver)
 
     def of(self, driver: str) -> Fleet:
-        """A driver's fleet now."""
+        """A driver's present fleet."""
         old = self._fleets.get(driver)
         if old is not None and driver not in self._stale:
             return old
@@ -201,7 +203,7 @@ _M = TypeVar("_M", bound=Message)
 
 
 def _parse(kind: type[_M], report: DriverReport, method: str) -> _M:
-    """What the vendor answered; an empty message if it did not, or nonsense."""
+    """The vendor's answer; an empty message if there is none, or if it does not parse."""
     answer, message = report.answers.get(method), kind()
     try:
         message.ParseFromString(answer.body if answer is not None and not answer.code else b"")

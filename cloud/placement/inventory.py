@@ -1,4 +1,4 @@
-"""An inventory: what a node's driver lists of its volumes or snapshots, page by page (CSI spec, ListVolumes)."""
+"""An inventory: the volumes or snapshots that a node's driver lists, page by page (CSI spec, ListVolumes)."""
 
 import asyncio
 from collections.abc import Callable
@@ -25,7 +25,7 @@ _PAGE_LIMIT_S = 60.0
 
 
 class Unlisted(Exception):
-    """A node could not list what it has, in words."""
+    """A node's driver did not answer with a whole list. The text says why."""
 
 
 async def take(call: Callable[[str, Call], Reply], driver: str, node: str, kind: str) -> list[Thing]:

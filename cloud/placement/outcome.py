@@ -1,13 +1,13 @@
-"""The outcome of a call: what its end says about names and ids. Pure.
+"""The outcome of a call: the meaning of its end for names and ids. Pure.
 
-end of a create                                          the name
-the hub did not send it                                  as before it
-success that names a thing                               stays with the node until the thing is deleted
-success that names nothing                               in doubt
-the vendor's CANCELLED, DEADLINE_EXCEEDED, UNAVAILABLE
-or ABORTED; an error of another hop; no answer           in doubt
+end of a create                                          its name
+the hub did not send it                                  as before
+a success that names a thing                             held by the node until the thing is deleted
+a success that names nothing                             in doubt
+CANCELLED, DEADLINE_EXCEEDED, UNAVAILABLE, ABORTED       in doubt
+an error of another hop, or no answer                    in doubt
 ALREADY_EXISTS, and the hub knows nothing of this name   in doubt
-another error, for a topology that the node is not in    as before it: the vendor refuses it in any case
+another error, for a topology without the node           as before: the vendor refuses it in any case
 any other error                                          free, if the rules of `attempts` allow that
 """
 

@@ -1,4 +1,4 @@
-"""The pending state: what this hub knows of names and ids before the claim store does, or instead of it.
+"""The pending state: this hub's knowledge of names and ids that the claim store does not have.
 
 The exemption, which is stated here alone: a create that the caller pins to a node (`Keeping.LATE`) waits for no write.
 The hub writes its name down only when its outcome is in doubt, and its things only when nobody took its success. Until

@@ -1,8 +1,8 @@
-"""Placement: sends each CSI call to the edge node that should serve it, in three steps.
+"""Placement: sends each CSI call to its edge node, in three steps.
 
-    decide    `decide`: the node, or a refusal, from a snapshot; pure
-    claim     `claim_store`: the node gets the name, if no other node holds it by then; else decide again
-    carry     `carry`: sends the call, watches how it ends, and tells the claim store
+    decide    `decide`: maps a snapshot to the node, or to a refusal; pure
+    claim     `claim_store`: gives the name of a create to the node, unless another node holds it; then decide again
+    carry     `carry`: sends the call, watches its end, and tells the claim store
 
 Rules:
 
@@ -69,7 +69,7 @@ class Placement:
         Args:
             nodes: the nodes.
             claims: names and ids.
-            losses: what the hub has lost of the nodes' reports, in sentences.
+            losses: the hub's losses of nodes' reports, in sentences.
             affinity: the PersistentVolumes; None: this hub follows none.
             now: seconds since the epoch.
             monotonic: seconds of the monotonic clock.

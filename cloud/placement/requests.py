@@ -1,11 +1,11 @@
-"""A request's whereabouts: what a CSI request says of where it belongs, and what its answer says was made there. Pure.
+"""A request's facts: the fields of a CSI request that name its node, and the ids in a create's answer. Pure.
 
-    CreateVolume          its name; the source's id; the topology that is asked for
+    CreateVolume          its name; the source's id; the requested topology
     DeleteVolume, …       the id
     ControllerPublish…    the id and the vendor's node id
     List…                 nothing: it concerns every node
 
-CSI spec, "RPC Interface"; what each call tells is in the field of that name (contract B.6).
+CSI spec, "RPC Interface"; docs/csi-contract.md#which-field-of-a-call-names-the-node.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -32,7 +32,7 @@ LISTED_BY: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Thing:
-    """What a vendor has given an id.
+    """A volume, a snapshot or a group of snapshots.
 
     Attributes:
         kind: `VOLUME`, `SNAPSHOT` or `GROUP`.
@@ -49,17 +49,18 @@ class Thing:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What can be read of a method's request and answer; fields are dotted paths.
+    """The fields of a method's request and answer that placement reads. Fields are dotted paths.
 
     Attributes:
-        about: the things that it is about, which all are on one node: kind and field.
-        parts: what those consist of and is on the same node: kind and field.
-        optional: whether it may be about nothing: they are a source or a filter.
-        name: what a create is called, its idempotency key (RULE A11); empty if it makes nothing.
-        makes: what stands in the answer of a create: kind and field.
-        ends: what is no more after its success: kind and field of the request.
-        wants: the topology that is asked for: a TopologyRequirement or a Topology.
-        placed: the messages in its answer that tell a topology, in their field `accessible_topology`.
+        about: the things of the request, which all have to be on one node: kind and field.
+        parts: the members of these things, on the same node: kind and field.
+        optional: whether the request may be about nothing, because its things are a source or a filter.
+        name: the name of a create, which is its idempotency key
+            (docs/csi-contract.md#when-two-calls-are-one-operation); empty if the method makes nothing.
+        makes: the things in the answer of a create: kind and field.
+        ends: the things that do not exist after a success: kind and field of the request.
+        wants: the requested topology: a TopologyRequirement or a Topology.
+        placed: the messages in the answer that have a field `accessible_topology`.
     """
 
     about: tuple[tuple[str, str], ...] = ()
@@ -126,21 +127,21 @@ RULES: Final[Mapping[str, Rule]] = {
     _METADATA + "GetMetadataAllocated": Rule(about=((SNAPSHOT, "snapshot_id"),)),
     _METADATA + "GetMetadataDelta": Rule(about=((SNAPSHOT, "base_snapshot_id"), (SNAPSHOT, "target_snapshot_id"))),
 }
-"""Every method of which something can be read. Any other concerns every node."""
+"""The rule of each method that names something. A method without a rule concerns every node."""
 
 
 @dataclass(frozen=True, slots=True)
 class Whereabouts:
-    """What one request says.
+    """The facts of one request.
 
     Attributes:
         name: method and name of a create, the same in each retry; empty if it makes nothing.
-        things: what it is about.
-        parts: what that consists of, which tells where it is if nothing else does.
-        ends: what is no more after its success.
+        things: the things that the request is about.
+        parts: the members of these things. They tell the node if nothing is known of the things.
+        ends: the things that do not exist after a success.
         node_id: the vendor's id of a node, or empty.
-        terms: the topology asked for, the best first: each a set of segments. Empty: none was asked for.
-        missing: a field that it must have and has not, which any vendor refuses; or empty.
+        terms: the requested topology, preferred terms first: each a set of segments. Empty: none was requested.
+        missing: a required field that is empty; every vendor refuses such a request. Empty: no field is missing.
     """
 
     name: str = ""
@@ -153,7 +154,7 @@ class Whereabouts:
 
 
 NOTHING_ASKED: Final = Whereabouts()
-"""Of a request that names nothing, or that the hub does not read."""
+"""The facts of a request that names nothing, or that the hub does not read."""
 
 
 def changes(method: str) -> bool:
@@ -163,7 +164,7 @@ def changes(method: str) -> bool:
 
 
 def read(method: str, request: bytes) -> Whereabouts:
-    """What a request says of where it belongs.
+    """Read a request's facts.
 
     Raises:
         ValueError: its bytes are not the method's request.
@@ -186,7 +187,7 @@ def read(method: str, request: bytes) -> Whereabouts:
 
 
 def made(method: str, answer: bytes) -> tuple[Thing, ...]:
-    """What a create's answer says was made.
+    """Read the things that a create's answer names.
 
     Raises:
         ValueError: its bytes are not the method's answer.

@@ -1,7 +1,8 @@
-"""The bridge's own segment in calls: taken from requests before the vendor sees them, added to what its answers tell.
+"""The bridge's own segment in calls: removed from requests before the vendor gets them, added to its answers.
 
-For vendors without a topology of their own, of volumes and snapshots alike (RULE B8, RULE G1). The CSI spec forbids a
-requirement to a vendor without the capability: it is taken out whole.
+This is for vendors without a topology of their own, for volumes and snapshots alike
+(docs/csi-contract.md#the-bridges-topology-for-vendors-without-one). The CSI spec forbids a topology requirement in a
+call to such a vendor, so the hub removes it whole.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -15,7 +16,7 @@ from common.csi.methods import METHODS
 
 
 def without_topology(method: str, request: bytes) -> bytes:
-    """A request as a vendor without a topology may see it; the same bytes if nothing was asked for."""
+    """A request without its topology, for a vendor that has none; the same bytes if it has no topology."""
     rule = RULES.get(method)
     if rule is None or not rule.wants:
         return request
@@ -27,7 +28,7 @@ def without_topology(method: str, request: bytes) -> bytes:
 
 
 def with_topology(method: str, answer: bytes, segments: Mapping[str, str]) -> bytes:
-    """An answer that tells where its volumes and snapshots are; the same bytes if it has none.
+    """An answer with a topology for all its volumes and snapshots; the same bytes if it has none.
 
     Raises:
         ValueError: the answer does not parse.
@@ -36,7 +37,10 @@ def with_topology(method: str, answer: bytes, segments: Mapping[str, str]) -> by
 
 
 def with_missing_topology(method: str, answer: bytes, segments: Mapping[str, str]) -> bytes:
-    """As `with_topology`, of volumes of which the vendor tells nothing (RULE B2)."""
+    """An answer with a topology for those volumes that the vendor gives none.
+
+    See docs/csi-contract.md#a-local-volume-says-where-it-is.
+    """
     return _placed(method, answer, segments, lambda it: isinstance(it, Volume) and not it.accessible_topology)
 
 
@@ -56,7 +60,7 @@ def _placed(method: str, answer: bytes, segments: Mapping[str, str], is_due: Cal
 
 
 def _messages(message: Message, field: str) -> Iterator[Any]:
-    """The messages of a field that are there."""
+    """The messages of a field that the message has."""
     first, _, rest = field.partition(".")
     value: Any = getattr(message, first)
     if isinstance(value, Message):

@@ -1,8 +1,8 @@
-"""The claim store of one hub: names and ids in an SQLite file, `placement.db` of the state directory.
+"""The SQLite claim store: names and ids in the file `placement.db` of the state directory.
 
-    holds       driver, name and owner of each open create → node
-    things      driver, kind, id and node of each thing → name of the create that made it, time of its deletion
-    inventories driver, node and kind of each list that the hub has
+    holds          each hub's open creates: driver, name and owner; node.
+    things         each node's ids: driver, kind, id and node; name of the create, time of the deletion.
+    inventories    each list that the hub has: driver, node and kind.
 
 Rules:
 
@@ -197,5 +197,5 @@ class SqliteClaims:
 
 
 async def _to_the_end(work: Coroutine[Any, Any, T]) -> T:
-    """Let work end even if its caller is cancelled: memory must get what the disk gets."""
+    """Let work end even if its caller is cancelled: memory must get each change that the disk gets."""
     return await asyncio.shield(asyncio.ensure_future(work))

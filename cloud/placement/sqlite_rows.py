@@ -68,7 +68,7 @@ class SqliteRows:
         return {Thing(kind, id_): Holding(*rest) for id_, *rest in self._database.execute(sql, (node, driver, kind))}
 
     def standing(self, driver: str, name: str, things: Iterable[Thing]) -> Standing:
-        """A name and ids, and what the driver's nodes have and have listed."""
+        """A name and ids, the nodes with things of the driver, and their lists."""
         nodes = self._database.execute("SELECT DISTINCT node FROM things WHERE driver = ?", (driver,))
         lists = self._database.execute("SELECT node, kind FROM inventories WHERE driver = ?", (driver,))
         return Standing(

@@ -15,6 +15,7 @@ import pytest
 from cli.process_options import EDGE_OPTIONS
 from common.errors import SettingsError
 from common.objects import Object, Ref, Stamp, encode_body
+from common.pages.json_form import time_of
 from common.sync_messages import InStep, put
 from common.tasks import supervised
 from edge import home, kubelet_part
@@ -29,6 +30,7 @@ from tests.support.waiting import settle
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from common.pages.agent import NodeVolumes
     from edge.disk.found_volumes import Found
 
 
@@ -63,6 +65,11 @@ async def test_a_root_directory_is_one_agents_alone_until_it_ends(tmp_path: Path
     await part(tmp_path, state="third").close()
 
 
+def told(part: KubeletPart) -> NodeVolumes:
+    """The page of the pods' volumes."""
+    return part.describe(node="n1", connected=True, since=time_of(0))
+
+
 async def test_beside_a_running_kubelet_an_agent_only_observes(short_dir: Path) -> None:
     kubelets = short_dir / "root" / "pod-resources" / "kubelet.sock"
     kubelets.parent.mkdir(parents=True)
@@ -72,10 +79,10 @@ async def test_beside_a_running_kubelet_an_agent_only_observes(short_dir: Path) 
         with pytest.raises(SettingsError, match=r"a kubelet is running .* say --registration=observe"):
             part(short_dir)
         observing = part(short_dir, registration="observe")
-        assert observing.describe()["observing"]
+        assert told(observing).observing
         await observing.close()
     own = part(short_dir, state="own")  # the file is left over: nobody listens there any more
-    assert not own.describe()["observing"]
+    assert not told(own).observing
     await own.close()
 
 
@@ -88,7 +95,7 @@ async def test_what_was_wanted_before_a_kubelets_time_is_not_wanted_again_after_
         changes = [put(number, stored(body)) for number, body in enumerate(bodies, 1)]
         await own.volumes.metastore.objects.store([*changes, InStep(9)])
         await settle()
-        assert own.describe()["volumes"], "it is wanted now"
+        assert told(own).volumes, "it is wanted now"
     await own.close()
     observing = part(tmp_path, registration="observe")
     assert observing.problems == []
@@ -97,9 +104,9 @@ async def test_what_was_wanted_before_a_kubelets_time_is_not_wanted_again_after_
     async with supervised() as tasks:
         await again.start(tasks)
         await settle()
-        state = again.describe()
+        state = told(again)
     await again.close()
-    assert (state["pods"], state["volumes"], state["as_of"]) == ([], [], None)
+    assert (state.pods, state.volumes, state.as_of) == ([], [], None)
 
 
 def stored(body: dict[str, Any]) -> Object:
@@ -129,9 +136,9 @@ async def test_mounts_that_no_kubelet_sees_to_are_a_problem(short_dir: Path, mon
 async def test_rows_that_cannot_be_written_are_waited_for_and_said(tmp_path: Path) -> None:
     (tmp_path / "state" / "volumes.db").mkdir(parents=True)
     waiting = part(tmp_path)
-    state = waiting.describe()
-    assert not state["started"]
-    assert "volumes.db" in state["trouble"]
+    state = told(waiting)
+    assert not state.started
+    assert "volumes.db" in state.trouble
     await waiting.close()
 
 
@@ -144,10 +151,10 @@ async def test_rows_that_can_no_longer_be_written_are_said_until_they_can(tmp_pa
         other.execute("ALTER TABLE devices RENAME TO elsewhere")
         with pytest.raises(NotReady):
             await states.put(Device(driver="d", handle="h"))
-        assert own.describe()["trouble"] == "no such table: devices"
+        assert told(own).trouble == "no such table: devices"
         other.execute("ALTER TABLE elsewhere RENAME TO devices")
     await states.put(Device(driver="d", handle="h"))
-    assert own.describe()["trouble"] == ""
+    assert told(own).trouble == ""
     await own.close()
 
 
@@ -181,7 +188,7 @@ async def test_a_typo_in_a_nodes_name_is_mended_by_the_right_name(tmp_path: Path
         await settle()
         assert right.volumes is not None
         assert Ref("Node", "", "n1-typo") not in right.volumes.metastore.fact_refs("Node")
-        assert right.describe()["as_of"] is None
+        assert told(right).as_of is None
     await right.close()
     assert json.loads((tmp_path / "state" / "home.json").read_text())["node"] == "n1"
     assert list((tmp_path / "state").glob("edge.db.own-*"))
@@ -238,11 +245,11 @@ async def test_a_root_directory_that_cannot_be_read_ends_no_agent_and_is_tried_a
     own = part(tmp_path)
     async with asyncio.timeout(5.0), supervised() as tasks:
         await own.start(tasks)
-        state = own.describe()
-        assert (state["started"], state["trouble"]) == (False, "cannot read pods: Input/output error")
+        state = told(own)
+        assert (state.started, state.trouble) == (False, "cannot read pods: Input/output error")
         await next(task for task in asyncio.all_tasks() if task.get_name() == "wait for the disk")
-        state = own.describe()
-        assert (state["started"], state["trouble"]) == (True, "")
+        state = told(own)
+        assert (state.started, state.trouble) == (True, "")
     await own.close()
     assert len([text for text in caplog.messages if "Input/output error" in text]) == 1
 

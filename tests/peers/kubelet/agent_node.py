@@ -17,6 +17,7 @@ import yaml
 
 from cli.edge_volumes import ask
 from common.errors import BridgeError
+from common.pages.json_form import plain
 from tests.support.bridge import Bridge
 from tests.support.leftovers import clear
 from tests.support.waiting import wait_for
@@ -201,7 +202,8 @@ class AgentNode:
         return not told or key in told.get("status", {}).get("volumesInUse", [])
 
     def _state(self) -> Object:
-        return ask(self.agent.socket)
+        state: Object = plain(ask(self.agent.socket))
+        return state
 
     def _write(self, made: Object) -> None:
         kind, meta = made["kind"], made["metadata"]
