@@ -236,7 +236,7 @@ class DatabaseWriter:
                 self._retried = again | self._retried  # of one key the newest state wins
         self._note_trouble(errors[0] if errors else None)
         self._note_risk(any(write.done is None for write in again.values()))
-        self._tell(results)
+        self._tell(results, works=len(errors) < len(writes))
 
     def _transact(self, writes: list[_Write]) -> list[Any]:
         """The results of some writes in one transaction; of those that failed a `_Failed` or `_Raised`."""
@@ -266,7 +266,7 @@ class DatabaseWriter:
             self._is_at_risk = is_at_risk
             self._at_risk(f"{self._path} could not be written to the end" if is_at_risk else "")
 
-    def _tell(self, results: dict[_Write, Any]) -> None:
+    def _tell(self, results: dict[_Write, Any], *, works: bool) -> None:
         """Give the waiting callers their results, on their loops."""
         told: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Any], Any]]] = {}
         for write, result in results.items():
@@ -274,11 +274,11 @@ class DatabaseWriter:
                 told.setdefault(write.done.get_loop(), []).append((write.done, result))
         for loop, outcomes in told.items():
             with contextlib.suppress(RuntimeError):  # the loop has ended
-                loop.call_soon_threadsafe(self._settle, outcomes)
+                loop.call_soon_threadsafe(self._settle, outcomes, works)
 
-    def _settle(self, outcomes: list[tuple[asyncio.Future[Any], Any]]) -> None:
+    def _settle(self, outcomes: list[tuple[asyncio.Future[Any], Any]], works: bool) -> None:  # noqa: FBT001  # a callback
         """End the waiting of callers, on their loop."""
-        if self._connected is not None and not self.trouble:
+        if works and self._connected is not None:
             self._connected()
             self._connected = None
         for done, result in outcomes:

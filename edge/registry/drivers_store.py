@@ -4,8 +4,8 @@ Rules:
 
 * One name, one driver.
 * The store remembers a driver that left for a grace period, and calls to it go on while its socket exists
-  (docs/csi-contract.md#a-restarting-driver-keeps-its-csinode-entry). A driver of the file stays until it registers or is
-  seen to leave.
+  (docs/csi-contract.md#a-restarting-driver-keeps-its-csinode-entry). A driver of the file stays until it registers, or
+  is seen to leave.
 * The store never forgets where node plugins were and which drivers have a topology.
 """
 
