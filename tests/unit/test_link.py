@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from common.errors import TunnelClosed
-from common.messages import Kind, Ping, encode
+from common.messages import Drain, Kind, Ping, encode
 from common.status import Code, Status
 from tests.support.linked import Peer, cut, link_pair
 from tests.support.waiting import settle
@@ -182,6 +182,19 @@ async def test_events_after_one_whose_handler_failed_are_delivered() -> None:
     await settle()
     assert handler.ends == [("drained", "the peer stops, and every call is finished")]
     assert await serving.wait_closed() == handler.ends[0]
+
+
+async def test_a_stream_opened_in_the_message_on_which_a_handler_failed_is_over_with_the_link() -> None:
+    handler = Faulty("draining")
+    serving, opening = link_pair(handler, Peer(accepts=False))
+    await settle()
+    opening.open(Kind.CALL)  # which keeps the link up
+    first = opening.pull()
+    opening.open(Kind.CALL)
+    serving.received(first + encode(Drain("the peer stops")) + opening.pull())
+    await settle()
+    assert serving.over
+    assert [task for task in asyncio.all_tasks() if task.get_name().startswith("stream ")] == []
 
 
 async def test_a_link_whose_handler_fails_at_its_end_has_ended(caplog: pytest.LogCaptureFixture) -> None:
