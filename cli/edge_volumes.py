@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from http import HTTPStatus
 from pathlib import Path
 from typing import TypeVar
 
@@ -67,6 +68,8 @@ def ask_agent(status: Path, path: str, page: type[T], *, timeout_s: float = _ANS
             f"see that csi-bridge edge run runs there; --status names its socket if it is another one"
         ) from error
     except (NoSuchPage, ValueError) as error:
+        if isinstance(error, NoSuchPage) and error.status == HTTPStatus.SERVICE_UNAVAILABLE:
+            raise BridgeError(f"the edge agent at {status} did not answer: {error}") from error
         raise BridgeError(f"the server at {status} is no edge agent, or one of another version: {error}") from error
 
 

@@ -75,9 +75,9 @@ class Listener:
         loop = asyncio.get_running_loop()
         factory = self._make if self._tls is None else lambda: RawTcp(self._start_tls)
         if self._sock.family == socket.AF_UNIX:
-            self._server = await loop.create_unix_server(factory, sock=self._sock)
+            self._server = await loop.create_unix_server(factory, sock=self._sock, backlog=_BACKLOG)
         else:
-            self._server = await loop.create_server(factory, sock=self._sock)
+            self._server = await loop.create_server(factory, sock=self._sock, backlog=_BACKLOG)
 
     def stop_accepting(self) -> None:
         """Accept no more connections; open ones go on."""

@@ -74,7 +74,7 @@ _QUIET.setLevel(logging.ERROR)  # the library logs every frame and handshake
 
 
 OnPlain = Callable[[str, asyncio.StreamWriter], None]
-"""Called with the path of a plain HTTP request, and the writer of its answer."""
+"""Called with the path of a plain `GET`, or empty for another method, and the writer of its answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,7 +340,8 @@ class WebSocket(asyncio.Protocol):
     def _on_request(self, request: Request) -> None:
         assert isinstance(self._core, ServerProtocol)
         if self._on_plain is not None and not self._reason and not request.headers.get_all("Upgrade"):
-            self._hand_over(request.path, self._on_plain)
+            method = getattr(request, "method", "GET")  # which older versions of `websockets` do not tell
+            self._hand_over(request.path if method == "GET" else "", self._on_plain)
             return
         response = self._core.reject(403, self._reason) if self._reason else self._core.accept(request)
         self._core.send_response(response)

@@ -37,7 +37,7 @@ def ask_page(sock: Path, path: str, page: type[T], *, timeout_s: float) -> T:
 
     Raises:
         NoSuchPage: the server answered with an error.
-        OSError: nobody answers there; TimeoutError: not in time.
+        OSError: nobody answers there, or not the whole page; TimeoutError: not in time.
         ValueError: the answer is not that page.
     """
     give_up = time.monotonic() + timeout_s
@@ -50,8 +50,12 @@ def ask_page(sock: Path, path: str, page: type[T], *, timeout_s: float) -> T:
             body += data
             if time.monotonic() > give_up:
                 raise TimeoutError(f"no whole answer within {timeout_s:g} s")
+        if answer.length:
+            raise http.client.IncompleteRead(bytes(body), answer.length)
         if answer.status != HTTPStatus.OK:
             raise NoSuchPage(answer.status, _why(answer.status, bytes(body)))
+    except (http.client.IncompleteRead, http.client.RemoteDisconnected) as error:
+        raise ConnectionError("the connection ended before the whole answer") from error
     except http.client.HTTPException as error:
         raise ValueError(str(error) or type(error).__name__) from error
     finally:

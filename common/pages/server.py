@@ -36,6 +36,9 @@ _SLICE = 100
 _MOST_CLIENTS = 64
 """Clients at one time. Each holds a file descriptor, and one slice or one page."""
 
+_BACKLOG = 1_024
+"""Connections that the kernel queues while the process is busy."""
+
 Document = Callable[[], Any]
 """Makes a page that is one object: a dataclass."""
 
@@ -146,7 +149,7 @@ class PageServer:
 
     async def start(self) -> None:
         """Take requests."""
-        self._server = await asyncio.start_unix_server(self._serve, sock=self._socket)
+        self._server = await asyncio.start_unix_server(self._serve, sock=self._socket, backlog=_BACKLOG)
 
     async def close(self) -> None:
         """Close the socket."""

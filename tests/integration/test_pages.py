@@ -18,7 +18,7 @@ from common.limits import Limits
 from common.listener import Listener
 from common.pages.client import NoSuchPage, ask_page
 from common.pages.hub import HubStatus, NodeStatus
-from common.pages.server import Pages
+from common.pages.server import Pages, PageServer
 from common.sockets import listen_unix
 from common.version import introduce
 from tests.support.linked import Peer
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 STATE = state()
 UNREADABLE = "is of another version, whose state cannot be read here: "
+CUT = "cannot reach .*: the connection ended before the whole answer"
 
 
 class Hub:
@@ -86,6 +87,25 @@ async def test_a_path_without_a_page_names_those_there_are(hub: Hub) -> None:
     answer = await hub.get(b"GET /secrets HTTP/1.1\r\nHost: x\r\n\r\n")
     assert answer.startswith(b"HTTP/1.1 404 Not Found\r\n")
     assert b"only GET of /status and /nodes is served" in answer
+
+
+@pytest.mark.parametrize("method", [b"HEAD", b"POST", b"DELETE"])
+async def test_a_hub_answers_no_other_method_than_get(hub: Hub, method: bytes) -> None:
+    answer = await hub.get(method + b" /status HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert not answer.startswith(b"HTTP/1.1 200")
+
+
+async def test_hundreds_of_clients_may_connect_while_the_server_is_busy(hub: Hub, short_dir: Path) -> None:
+    agents = PageServer(listen_unix(short_dir / "edge.sock", mode=0o600), Pages({}))
+    await agents.start()
+    for path in (hub.path, short_dir / "edge.sock"):
+        clients = [socket.socket(socket.AF_UNIX) for _ in range(300)]
+        for client in clients:
+            client.setblocking(False)
+            client.connect(str(path))
+        for client in clients:
+            client.close()
+    await agents.close()
 
 
 async def test_a_listener_that_closes_ends_the_answers_under_way(short_dir: Path) -> None:
@@ -149,7 +169,9 @@ async def answering(path: Path, answer: bytes, client: Any) -> None:
     [
         (b"HTTP/1.1 404 Not Found\r\n\r\n", "what listens there is no hub: HTTP 404"),
         (b"HTTP/1.1 200 OK\r\n\r\n{}", UNREADABLE),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 90\r\n\r\n{}", UNREADABLE),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 90\r\n\r\n{}", CUT),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n[\r\n", CUT),
+        (b"", CUT),
         (b"SSH-2.0\r\n", UNREADABLE),
     ],
 )  # fmt: skip
@@ -199,3 +221,21 @@ async def test_an_agent_of_another_version_is_told_in_a_sentence(short_dir: Path
             ask_agent(short_dir / "s")
 
     await answering(short_dir / "s", b"HTTP/1.1 200 OK\r\n\r\n{}", client)
+
+
+async def test_an_agent_with_too_many_clients_is_not_taken_for_one_of_another_version(short_dir: Path) -> None:
+    body = json.dumps({"error": "64 clients are being answered already"}).encode()
+
+    def client() -> None:
+        with pytest.raises(BridgeError, match="did not answer: 64 clients are being answered already"):
+            ask_agent(short_dir / "s")
+
+    await answering(short_dir / "s", b"HTTP/1.1 503 Service Unavailable\r\n\r\n" + body, client)
+
+
+async def test_an_agent_that_stops_amid_its_answer_is_not_taken_for_one_of_another_version(short_dir: Path) -> None:
+    def client() -> None:
+        with pytest.raises(BridgeError, match=r"no edge agent answers at .* \(the connection ended before the whole"):
+            ask_agent(short_dir / "s")
+
+    await answering(short_dir / "s", b"HTTP/1.1 200 OK\r\nContent-Length: 90\r\n\r\n{", client)
