@@ -39,6 +39,7 @@ PAGES: Final = (
     Page("hub", "/nodes", hub.NodeStatus, is_list=True),
     Page("hub", "/volumes", hub.VolumeStatus, is_list=True),
     Page("hub", "/facts", hub.NodeFact, is_list=True),
+    Page("hub", "/facts/NODE", hub.NodeFact, is_list=True),
     Page("agent", "/status", agent.AgentStatus),
     Page("agent", "/volumes", agent.NodeVolumes),
 )

@@ -4,7 +4,8 @@ Rules:
 
 * Making pages takes a fifth of the process's time at most, however many clients ask: at a boot, every unit that waits
   for its pod's volumes asks five times a second. A page that took long to make is given again for four times as long.
-* A list may be long: it is made and sent in slices. A pause follows each slice, four times as long as the slice took.
+* A list may be long: it is made and sent in slices. A pause follows its beginning and each slice, four times as long as
+  that took.
 * A client that does not read gets no more after some seconds. Clients beyond `_MOST_CLIENTS` are sent away.
 """
 
@@ -13,7 +14,7 @@ import contextlib
 import logging
 import socket
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from http import HTTPStatus
 from itertools import islice
@@ -100,7 +101,7 @@ class Pages:
         elif path in self._documents:
             await _send(writer, _whole(HTTPStatus.OK, self._document(path)))
         elif (listing := self._listing(path)) is not None:
-            await self._send_list(writer, iter(await listing()))
+            await self._send_list(writer, listing)
         else:
             paths = " and ".join([*self._documents, *self._listings])
             await _send(writer, _whole(HTTPStatus.NOT_FOUND, encode({"error": f"only GET of {paths} is served"})))
@@ -120,22 +121,29 @@ class Pages:
             self._kept[path] = ended + _SHARE * (ended - begun), body
         return body
 
-    async def _send_list(self, writer: asyncio.StreamWriter, entries: Iterator[Any]) -> None:
+    async def _send_list(self, writer: asyncio.StreamWriter, listing: Listing) -> None:
         """Send a list as a chunked answer (RFC 9112, 7.1). A reader sees by its end that it is whole."""
+        async with self._paced():
+            entries = iter(await listing())
         await _send(writer, _head(HTTPStatus.OK, "Transfer-Encoding: chunked"))
         before = b"["
-        while some := await self._slice(entries):
+        while True:
+            async with self._paced():
+                some = [encode(entry) for entry in islice(entries, _SLICE)]
+            if not some:
+                break
             await _send(writer, _chunk(before + b",\n".join(some)))
             before = b",\n"
         end = b"]\n" if before == b",\n" else b"[]\n"
         await _send(writer, _chunk(end) + _chunk(b""))
 
-    async def _slice(self, entries: Iterator[Any]) -> list[bytes]:
+    @contextlib.asynccontextmanager
+    async def _paced(self) -> AsyncIterator[None]:
+        """Do a part of the work for lists, alone, and pause."""
         async with self._making:
             begun = self._clock()
-            some = [encode(entry) for entry in islice(entries, _SLICE)]
+            yield
             await self._pause(_SHARE * (self._clock() - begun))
-        return some
 
 
 class PageServer:

@@ -203,7 +203,7 @@ async def test_a_list_of_any_length_is_sent_whole(connection: Connection, number
     assert await ask(listing(entries), connection) == ("HTTP/1.1 200 OK", expected)
 
 
-async def test_after_each_slice_of_a_list_there_is_a_pause_four_times_as_long(connection: Connection) -> None:
+async def test_after_the_beginning_and_each_slice_of_a_list_there_is_a_pause_four_times_as_long(connection: Connection) -> None:
     now, pauses = count(0.0, 0.5), list[float]()
 
     async def pause(seconds: float) -> None:
@@ -211,7 +211,7 @@ async def test_after_each_slice_of_a_list_there_is_a_pause_four_times_as_long(co
 
     pages = listing([Text("x")] * 250, clock=lambda: next(now), pause=pause)
     await ask(pages, connection)
-    assert pauses == [2.0] * 4  # two full slices, the rest, and the look that finds nothing more
+    assert pauses == [2.0] * 5  # the beginning, two full slices, the rest, and the look that finds nothing more
 
 
 async def test_a_list_that_fails_amid_its_entries_is_not_taken_for_a_whole_one(
