@@ -266,9 +266,15 @@ async def run(settings: AgentSettings, stopping: asyncio.Event) -> None:
     Raises:
         SettingsError: a socket, a file or a directory cannot be used.
     """
+    async with contextlib.AsyncExitStack() as opened:
+        await _run(settings, stopping, opened)
+
+
+async def _run(settings: AgentSettings, stopping: asyncio.Event, opened: contextlib.AsyncExitStack) -> None:
     instance = next_boot(settings.state_dir)
     metrics = Metrics()
     part = KubeletPart(settings, changed=lambda: agent.changed())  # noqa: PLW0108  # the agent is made below
+    opened.push_async_callback(part.close)
     agent = Agent(
         settings.node,
         Operations(settings.operation_limit_s, settings.node, most=settings.max_operations),
@@ -285,27 +291,21 @@ async def run(settings: AgentSettings, stopping: asyncio.Event) -> None:
         tls=settings.tls(server=False),
         on_redial=metrics.redials.inc,
     )
-    http = HttpEndpoint(settings.http, registry=metrics.registry, ready=lambda: (True, "")) if settings.http else None
+    if settings.http is not None:
+        http = HttpEndpoint(settings.http, registry=metrics.registry, ready=lambda: (True, ""))
+        opened.push_async_callback(asyncio.to_thread, http.close)
     status = None
     if settings.status is not None:  # last, because it makes a file, and an earlier failure must leave none
         sock = settings.listen_unix("status", mode=0o600, make_directory=True)
         status = PageServer(sock, _pages(agent, uplink, part, settings))
-    try:
-        async with supervised() as tasks:
-            await part.start(tasks)
-            if (
-                status is not None
-            ):  # only when the mounts are known: until then the answer would be that no volume is missing
-                await status.start()
-            tasks.start(uplink.run(), name="uplink")
-            await stopping.wait()
-            log.info("stopping: calls under way have %g s to finish", settings.drain_timeout_s)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(settings.drain_timeout_s):
-                    await asyncio.gather(_drain(agent, uplink), part.drain(settings.drain_timeout_s))
-    finally:
-        await part.close()
-        if status is not None:
-            await status.close()
-        if http is not None:
-            await asyncio.to_thread(http.close)
+        opened.push_async_callback(status.close)
+    async with supervised() as tasks:
+        await part.start(tasks)
+        if status is not None:  # now that the mounts are known: before, the answer would be that no volume is missing
+            await status.start()
+        tasks.start(uplink.run(), name="uplink")
+        await stopping.wait()
+        log.info("stopping: calls under way have %g s to finish", settings.drain_timeout_s)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(settings.drain_timeout_s):
+                await asyncio.gather(_drain(agent, uplink), part.drain(settings.drain_timeout_s))

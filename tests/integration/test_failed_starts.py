@@ -1,4 +1,4 @@
-"""A hub or a proxy driver that cannot start closes all that it has opened: another may start at once in its place."""
+"""A hub, a proxy driver or an agent that cannot start closes all that it has opened: another may start at once in its place."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cli.process_options import DRIVER_OPTIONS, HUB_OPTIONS
+from cli.process_options import DRIVER_OPTIONS, EDGE_OPTIONS, HUB_OPTIONS
 from cloud import csi_proxy_driver, hub_process
 from cloud.store import Store
 from common.errors import SettingsError
+from edge import agent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -68,4 +69,23 @@ async def test_a_proxy_driver_that_cannot_start_leaves_nothing_open(short_dir: P
     flags |= {what: f"unix://{short_dir}/none/csi.sock" if what == "endpoint" else taken}
     with pytest.raises(SettingsError):
         await csi_proxy_driver.run(DRIVER_OPTIONS.read(flags), asyncio.Event())
+    assert opened(short_dir) - before == set()
+
+
+@pytest.mark.parametrize("what", ["status", "http"])
+async def test_an_agent_that_cannot_start_leaves_nothing_open(short_dir: Path, taken: str, what: str) -> None:
+    await asyncio.to_thread(str)
+    before = opened(short_dir)
+    flags = {
+        "node": "n1",
+        "hub": "ws://127.0.0.1:1",
+        "insecure": "true",
+        "state_dir": str(short_dir / "state"),
+        "root_dir": str(short_dir / "root"),
+        "status": f"unix://{short_dir}/edge.sock",
+        "http": "127.0.0.1:0",
+    }
+    flags |= {what: f"unix://{short_dir}/none/none/edge.sock" if what == "status" else taken}
+    with pytest.raises(SettingsError):
+        await agent.run(EDGE_OPTIONS.read(flags), asyncio.Event())
     assert opened(short_dir) - before == set()
