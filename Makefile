@@ -84,9 +84,11 @@ proto: $(STAMP)      ## regenerate the code in common/csi from csi.proto and reg
 	@$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. common/csi/csi.proto
 	@$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. common/csi/registration.proto
 
-reference: $(STAMP)  ## write docs/reference.md from the code
+reference: $(STAMP)  ## write docs/reference.md and docs/pages.schema.json from the code
 	@$(BIN)/python -m cli.reference > docs/reference.md.new
 	@mv docs/reference.md.new docs/reference.md
+	@$(BIN)/python -m common.pages.schema > docs/pages.schema.json.new
+	@mv docs/pages.schema.json.new docs/pages.schema.json
 
 constraints: $(STAMP) ## write constraints.txt from what is installed, after an upgrade that passed the tests
 	@$(BIN)/python -m pip freeze --exclude-editable > constraints.txt

@@ -1,21 +1,21 @@
 """The command `edge volumes`: shows the volumes of this node's pods, and waits until they are published."""
 
-import http.client
-import json
-import socket
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import click
 
 from cli.json_text import json_text
 from cli.table import printable, table, terminal_width
-from common.errors import BridgeError, timestamp
+from common.errors import BridgeError
+from common.pages.agent import NodeVolumes, PodVolumeStatus
+from common.pages.client import NoSuchPage, ask_page
+from common.pages.json_form import plain, shown
 
-State = dict[str, Any]
+T = TypeVar("T")
 
 _ASK_AGAIN_S = 0.2
 """Time between two questions while waiting: a tenth of the time of a mount, and hardly any work for the agent."""
@@ -46,68 +46,67 @@ class Question:
         return (namespace, name) if slash else ("default", namespace)
 
 
-def ask(status: Path, *, page: str = "/volumes", timeout_s: float = _ANSWER_S) -> State:
-    """A page of the agent: `/volumes` has the volumes of its pods, `/status` its own state.
+def ask(status: Path, *, timeout_s: float = _ANSWER_S) -> NodeVolumes:
+    """Ask the agent for its pods' volumes. Errors as of `ask_agent`."""
+    return ask_agent(status, "/volumes", NodeVolumes, timeout_s=timeout_s)
+
+
+def ask_agent(status: Path, path: str, page: type[T], *, timeout_s: float = _ANSWER_S) -> T:
+    """Ask the agent for a page.
 
     Raises:
-        BridgeError: no agent answers there, or it has no such page.
+        BridgeError: nobody answers there, or not with this page.
     """
-    connection = _UnixConnection(status, timeout_s)
     try:
-        connection.request("GET", page)
-        answer = connection.getresponse()
-        state = json.loads(answer.read())
+        return ask_page(status, path, page, timeout_s=timeout_s)
     except PermissionError as error:
         raise BridgeError(f"the status socket {status} is closed to this user; run this as root") from error
-    except (OSError, http.client.HTTPException, ValueError) as error:
+    except OSError as error:
         raise BridgeError(
             f"no edge agent answers at {status} ({str(error) or type(error).__name__}); run this on the edge node, and "
             f"see that csi-bridge edge run runs there; --status names its socket if it is another one"
         ) from error
-    finally:
-        connection.close()
-    if answer.status != http.client.OK or not isinstance(state, dict):
-        raise BridgeError(f"the server at {status} is no edge agent, or one without this page")
-    return state
+    except (NoSuchPage, ValueError) as error:
+        raise BridgeError(f"the server at {status} is no edge agent, or one of another version: {error}") from error
 
 
-def select(state: State, pod: tuple[str, str] | None) -> State:
+def select(state: NodeVolumes, pod: tuple[str, str] | None) -> NodeVolumes:
     """The state reduced to one pod and its volumes; the whole state if `pod` is None."""
     if pod is None:
         return state
-    return {
-        **state,
-        "pods": [item for item in state["pods"] if (item["namespace"], item["name"]) == pod],
-        "volumes": [item for item in state["volumes"] if (item["namespace"], item["pod"]) == pod],
-    }
+    return replace(
+        state,
+        pods=[item for item in state.pods if (item.namespace, item.name) == pod],
+        volumes=[item for item in state.volumes if (item.namespace, item.pod) == pod],
+    )
 
 
-def missing(state: State, pod: tuple[str, str] | None) -> list[str]:
+def missing(state: NodeVolumes, pod: tuple[str, str] | None) -> list[str]:
     """The reasons to wait on, a sentence each. The list is empty if every wanted volume is published."""
-    if state.get("observing"):
-        return [f"a kubelet mounts the volumes of node {state['node']} (--registration=observe)"]
+    if state.observing:
+        return [f"a kubelet mounts the volumes of node {state.node} (--registration=observe)"]
     found = []
-    if not state["started"]:
-        found.append(f"node {state['node']} mounts nothing yet: {state['trouble']}")
-    if pod is not None and not state["pods"]:
-        found.append(f"pod {pod[0]}/{pod[1]} is not known on node {state['node']}{_how_old(state)}")
-    elif state["as_of"] is None:
-        found.append(f"node {state['node']} may have more pods{_how_old(state)}")
-    return found + [_line(volume) for volume in state["volumes"] if volume["state"] not in _SETTLED]
+    if not state.started:
+        found.append(f"node {state.node} mounts nothing yet: {state.trouble}")
+    if pod is not None and not state.pods:
+        found.append(f"pod {pod[0]}/{pod[1]} is not known on node {state.node}{_how_old(state)}")
+    elif state.as_of is None:
+        found.append(f"node {state.node} may have more pods{_how_old(state)}")
+    return found + [_line(volume) for volume in state.volumes if volume.state not in _SETTLED]
 
 
-def _line(volume: State) -> str:
-    why = f": {volume['error']}" if volume["error"] else ""
-    return f"{volume['namespace']}/{volume['pod']} {volume['volume']} is {volume['state']}{why}"
+def _line(volume: PodVolumeStatus) -> str:
+    why = f": {volume.error}" if volume.error else ""
+    return f"{volume.namespace}/{volume.pod} {volume.volume} is {volume.state}{why}"
 
 
-def show(state: State, width: int | None = None) -> Iterator[str]:
+def show(state: NodeVolumes, width: int | None = None) -> Iterator[str]:
     """The state as lines for people."""
-    volumes = state["volumes"]
-    published = sum(volume["state"] == "published" for volume in volumes)
-    link = "connected" if state["connected"] else "offline"
+    volumes = state.volumes
+    published = sum(volume.state == "published" for volume in volumes)
+    link = "connected" if state.connected else "offline"
     yield (
-        f"node {state['node']} is {link} since {state['since']}; {published} of {len(volumes)} volumes published"
+        f"node {state.node} is {link} since {shown(state.since)}; {published} of {len(volumes)} volumes published"
         f"{_how_old(state)}"
     )
     if volumes:
@@ -116,19 +115,19 @@ def show(state: State, width: int | None = None) -> Iterator[str]:
             ("POD", "VOLUME", "DRIVER", "STATE", "SINCE", "PATH"),
             [
                 (
-                    f"{volume['namespace']}/{volume['pod']}",
-                    volume["volume"],
-                    volume["driver"],
-                    volume["state"],
-                    timestamp(volume["since"]) if volume["since"] else "-",
-                    volume["path"],
+                    f"{volume.namespace}/{volume.pod}",
+                    volume.volume,
+                    volume.driver,
+                    volume.state,
+                    shown(volume.since) if volume.since else "-",
+                    volume.path,
                 )
                 for volume in volumes
             ],
             width=width,
         )
-    wrong = [f"node {state['node']}: {state['trouble']}"] if state["trouble"] else []
-    wrong += [_line(volume) for volume in volumes if volume["state"] != "published" and volume["error"]]
+    wrong = [f"node {state.node}: {state.trouble}"] if state.trouble else []
+    wrong += [_line(volume) for volume in volumes if volume.state != "published" and volume.error]
     if wrong:
         yield ""
         yield from map(printable, wrong)
@@ -146,7 +145,7 @@ def run(question: Question) -> int:
         click.echo(f"csi-bridge: {error}", err=True)
         return 1
     if question.output == "json":
-        click.echo(json_text(state))
+        click.echo(json_text(plain(state)))
     else:
         for line in show(state, terminal_width()):
             click.echo(line)
@@ -155,14 +154,12 @@ def run(question: Question) -> int:
     return 1 if still else 0
 
 
-def _look(question: Question) -> State:
+def _look(question: Question) -> NodeVolumes:
     return select(ask(question.status, timeout_s=min(_ANSWER_S, question.timeout_s)), question.wanted_pod)
 
 
-def _wait(question: Question) -> tuple[State, list[str]]:
-    """Ask the agent again and again until every volume is published or the time is up.
-
-    An agent that does not answer yet gets the same time. Returns the last state and the reasons to wait on.
+def _wait(question: Question) -> tuple[NodeVolumes, list[str]]:
+    """Look until nothing is missing or the time is up. An agent that does not answer yet is waited for, too.
 
     Raises:
         BridgeError: it did not answer in all that time.
@@ -188,22 +185,9 @@ def _wait(question: Question) -> tuple[State, list[str]]:
         time.sleep(min(_ASK_AGAIN_S, max(0.0, give_up - time.monotonic())))
 
 
-def _how_old(state: State) -> str:
+def _how_old(state: NodeVolumes) -> str:
     """The age of the node's knowledge of its pods, as the end of a sentence; empty if it is current."""
-    as_of = state["as_of"]
+    as_of = state.as_of
     if as_of is None:
         return "; the hub has not told this node its pods yet"
-    return "" if state["connected"] else f"; its records are of {as_of}"
-
-
-class _UnixConnection(http.client.HTTPConnection):
-    """HTTP over a UNIX socket."""
-
-    def __init__(self, path: Path, timeout_s: float) -> None:
-        super().__init__("edge", timeout=timeout_s)
-        self._path = path
-
-    def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.settimeout(self.timeout)
-        self.sock.connect(str(self._path))
+    return "" if state.connected else f"; its records are of {shown(as_of)}"

@@ -1,89 +1,105 @@
-"""The hub's state, as an operator is told it over the hub's UNIX socket."""
+"""The hub's state, as it tells it over HTTP on its UNIX socket (`common.pages.hub`)."""
 
-import asyncio
-import json
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any, TypeVar
 
 import click
 
 from cli.json_text import json_text
-from cli.operator import connected
+from cli.operator import in_words
 from cli.operator_options import OperatorSettings
 from cli.table import terminal_width
 from common.endpoint import Endpoint
-from common.errors import BridgeError
-from common.limits import Limits
-from common.messages import Kind
+from common.errors import BridgeError, DialError
+from common.pages.client import NoSuchPage, ask_page
+from common.pages.hub import HubStatus, NodeStatus
+from common.pages.json_form import plain
 
-State = dict[str, Any]
-
-_UNTOLD: State = {"calls": 0, "last_error": None, "software": "", "versions": {}, "unreported": []}
-"""What an older hub does not tell of a node."""
-
-VOLUMES = "volumes"
-"""The question for the volumes that the hub knows of; the empty one is for all else."""
+T = TypeVar("T")
 
 
-async def ask(hub: Endpoint, *, limits: Limits, about: str = "") -> State:
-    """What the hub tells, put together from its parts: lists of one name are joined.
+@dataclass(frozen=True, slots=True)
+class HubState:
+    """The hub as a whole, and its nodes."""
+
+    hub: HubStatus
+    nodes: list[NodeStatus]
+
+
+def ask(hub: Endpoint, path: str, page: type[T], *, timeout_s: float) -> T:
+    """Ask the hub for a page.
 
     Raises:
-        BridgeError: there is no hub, the link to it was lost, or it did not tell all.
+        BridgeError: no hub answers, not in time, or not with this page.
     """
-    state: State = {"nodes": [], "drivers": [], "refused": [], "settings": {}} if not about else {}
-    async with connected(hub, limits=limits) as link:
-        stream = link.open(Kind.STATUS, subject=about)
-        async for message in stream:
-            for name, value in json.loads(message).items():
-                if isinstance(value, list):
-                    state.setdefault(name, []).extend(value)
-                else:
-                    state[name] = value
-        assert stream.status is not None
-        stream.acknowledge(delivered=True)
-        if not stream.status.ok:
-            raise BridgeError(f"the hub did not send all of its state: {stream.status.message}")
-    if not about:
-        state["nodes"] = [_UNTOLD | node for node in state["nodes"]]
-    elif about not in state:
-        raise BridgeError(f"the hub at {hub} is an older version, which does not report its {about}")
-    return state
+    assert hub.path is not None
+    try:
+        return ask_page(hub.path, path, page, timeout_s=timeout_s)
+    except TimeoutError:
+        raise BridgeError(f"the hub at {hub} has not sent its state within {timeout_s:g} s") from None
+    except OSError as error:
+        raise DialError(str(hub), in_words(error) or error.strerror or str(error)) from error
+    except NoSuchPage as error:
+        raise BridgeError(_why_not(hub, error)) from error
+    except ValueError as error:
+        raise BridgeError(
+            f"the hub at {hub} is of another version, whose state cannot be read here: {error}"
+        ) from error
+
+
+def ask_state(hub: Endpoint, *, timeout_s: float) -> HubState:
+    """Ask the hub for its state. Errors as of `ask`."""
+    status = ask(hub, "/status", HubStatus, timeout_s=timeout_s)
+    return HubState(status, ask(hub, "/nodes", list[NodeStatus], timeout_s=timeout_s))
+
+
+def as_json(state: HubState, *only: str) -> dict[str, Any]:
+    """The state for programs, or only some parts of it."""
+    found = {"nodes": plain(state.nodes), **plain(state.hub)}
+    return {name: found[name] for name in only or found}
 
 
 def tell(
     settings: OperatorSettings,
-    show: Callable[[State, int | None], Iterable[str]],
+    look: Callable[[OperatorSettings], T],
     *,
-    as_json: bool,
-    only: Sequence[str] = (),
-    about: str = "",
+    show: Callable[[T, int | None], Iterable[str]],
+    as_json: Callable[[T], object] | None,
 ) -> int:
-    """The command: ask, and print it. 0 if the hub told it, 1 with the reason on standard error if not.
+    """Run a command that asks the hub, and print the answer. 0, or 1 with the reason on standard error.
 
     Args:
         settings: where the hub is, and how long it may take.
-        show: makes lines for people of the state, for a terminal so wide.
-        as_json: whether the state itself is printed.
-        only: these parts of it; all without any.
-        about: what is asked for.
+        look: asks it.
+        show: makes lines for people, for a terminal of some width.
+        as_json: makes what is printed as JSON instead; None for people.
     """
     try:
-        state = asyncio.run(_in_time(settings, about))
+        state = look(settings)
     except BridgeError as error:
         click.echo(f"csi-bridge: {error}", err=True)
         return 1
-    if as_json:
-        click.echo(json_text({name: state[name] for name in only or state}))
+    if as_json is not None:
+        click.echo(json_text(as_json(state)))
     else:
         for line in show(state, terminal_width()):
             click.echo(line)
     return 0
 
 
-async def _in_time(settings: OperatorSettings, about: str) -> State:
-    try:
-        async with asyncio.timeout(settings.timeout_s):
-            return await ask(settings.hub, limits=settings.limits(), about=about)
-    except TimeoutError:
-        raise BridgeError(f"the hub at {settings.hub} has not sent its state within {settings.timeout_s:g} s") from None
+def look(settings: OperatorSettings) -> HubState:
+    """Ask for the state, as a command does."""
+    return ask_state(settings.hub, timeout_s=settings.timeout_s)
+
+
+def _why_not(hub: Endpoint, error: NoSuchPage) -> str:
+    match error.status:
+        case HTTPStatus.UPGRADE_REQUIRED:
+            return f"the hub at {hub} is an older version; use the csi-bridge of its version to ask for its state"
+        case HTTPStatus.FORBIDDEN:
+            return str(DialError(str(hub), f"what listens there turned us away: {error}"))
+        case HTTPStatus.SERVICE_UNAVAILABLE:
+            return f"the hub at {hub} did not answer: {error}"
+    return str(DialError(str(hub), f"what listens there is no hub: HTTP {error.status}"))

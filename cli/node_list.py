@@ -2,56 +2,58 @@
 
 from collections.abc import Iterator, Sequence
 
-from cli.hub_state import State, tell
+from cli.hub_state import HubState, look, tell
+from cli.hub_state import as_json as state_as_json
 from cli.operator_options import OperatorSettings
 from cli.table import printable, table
-from common.errors import timestamp
+from common.pages.hub import NodeStatus, Refusal
+from common.pages.json_form import shown
 
 
-def conflicts(nodes: Sequence[State]) -> Iterator[str]:
+def conflicts(nodes: Sequence[NodeStatus]) -> Iterator[str]:
     """What two machines of one name are, a line each."""
-    yield from (f"CONFLICT: {node['conflict']}" for node in nodes if node["conflict"])
+    yield from (f"CONFLICT: {node.conflict}" for node in nodes if node.conflict)
 
 
-def unreported(nodes: Sequence[State]) -> Iterator[tuple[str, str]]:
+def unreported(nodes: Sequence[NodeStatus]) -> Iterator[tuple[str, str]]:
     """The drivers that connected nodes no longer report: of each what is wrong, and what to do."""
     for node in nodes:
-        for driver in node["unreported"]:
-            what = f"edge node {node['node']} is connected and no longer reports driver {driver}"
+        for driver in node.unreported:
+            what = f"edge node {node.node} is connected and no longer reports driver {driver}"
             do = (
                 f"see that the vendor's driver and its node-driver-registrar run there; if the driver is gone for "
-                f"good, run csi-bridge forget {node['node']} {driver}"
+                f"good, run csi-bridge forget {node.node} {driver}"
             )
             yield what, do
 
 
-def last_errors(nodes: Sequence[State]) -> Iterator[str]:
+def last_errors(nodes: Sequence[NodeStatus]) -> Iterator[str]:
     """The call of each node that failed last, a line each."""
     for node in nodes:
-        if (error := node["last_error"]) is not None:
-            method = error["method"].rpartition("/")[2]
+        if (error := node.last_error) is not None:
+            method = error.method.rpartition("/")[2]
             yield (
-                f"LAST ERROR: {node['node']}: {timestamp(error['at'])} {method} of {error['driver']} ended with "
-                f"{error['code']} (from the {error['by']}): {error['message']}"
+                f"LAST ERROR: {node.node}: {shown(error.at)} {method} of {error.driver} ended with "
+                f"{error.code} (from the {error.by}): {error.message}"
             )
 
 
-def refusals(refused: Sequence[State]) -> Iterator[str]:
+def refusals(refused: Sequence[Refusal]) -> Iterator[str]:
     """Who came and was not let in, a line each."""
     for one in refused:
-        who = f"{one['role']} {one['name']} from {one['address']}"
-        yield f"REFUSED: {timestamp(one['at'])} {who}: {one['why']}"
+        who = f"{one.role} {one.name} from {one.address}"
+        yield f"REFUSED: {shown(one.at)} {who}: {one.why}"
 
 
-def show(state: State, width: int | None = None) -> Iterator[str]:
+def show(state: HubState, width: int | None = None) -> Iterator[str]:
     """The nodes as lines for people, each with its address and calls, and below them every failure."""
-    nodes = state["nodes"]
+    nodes = state.nodes
     if nodes:
         head = ("NODE", "STATE", "SINCE", "CALLS", "ADDRESS", "DRIVERS")
         yield from table(head, [_row(node) for node in nodes], width=width)
     else:
         yield "the hub knows no edge node"
-    wrong = [*conflicts(nodes), *last_errors(nodes), *refusals(state["refused"])]
+    wrong = [*conflicts(nodes), *last_errors(nodes), *refusals(state.hub.refused)]
     if wrong:
         yield ""
         yield from map(printable, wrong)
@@ -59,15 +61,19 @@ def show(state: State, width: int | None = None) -> Iterator[str]:
 
 def run(settings: OperatorSettings, *, as_json: bool) -> int:
     """The command: 0 if the hub told it, 1 with the reason on standard error if not."""
-    return tell(settings, show, as_json=as_json, only=("nodes", "refused"))
+    return tell(settings, look, show=show, as_json=_as_json if as_json else None)
 
 
-def _row(node: State) -> tuple[str, ...]:
+def _as_json(state: HubState) -> object:
+    return state_as_json(state, "nodes", "refused")
+
+
+def _row(node: NodeStatus) -> tuple[str, ...]:
     return (
-        node["node"],
-        "connected" if node["connected"] else "offline",
-        timestamp(node["since"]),
-        str(node["calls"]),
-        node["address"] or "-",
-        ", ".join(sorted(node["drivers"])) or "-",
+        node.node,
+        "connected" if node.connected else "offline",
+        shown(node.since),
+        str(node.calls),
+        node.address or "-",
+        ", ".join(sorted(node.drivers)) or "-",
     )

@@ -46,16 +46,16 @@ _WHERE = (
 )
 
 
-def _in_words(error: DialError) -> str:
+def in_words(error: BaseException | None) -> str:
     """The reason for the error, and the next step."""
-    match error.__cause__:
+    match error:
         case FileNotFoundError() | NotADirectoryError():
             return f"there is no such socket here; {_WHERE}"
         case ConnectionRefusedError():
             return f"no hub listens on this socket; {_WHERE}"
         case PermissionError():
             return "the socket is closed to this user; run this as root or as the hub's user"
-    return error.why
+    return ""
 
 
 @contextlib.asynccontextmanager
@@ -70,7 +70,7 @@ async def connected(hub: Endpoint, *, limits: Limits) -> AsyncIterator[Link]:
             hub, introduce("operator", "operator", instance=secrets.token_hex(8)), _Operator(), limits=limits
         )
     except DialError as error:
-        raise DialError(error.endpoint, _in_words(error)) from error
+        raise DialError(error.endpoint, in_words(error.__cause__) or error.why) from error
     try:
         yield link
     finally:

@@ -14,6 +14,7 @@ from cli.process_options import PROCESS_OPTIONS
 from common.csi.methods import METHODS
 from common.errors import CODES
 from common.metrics import CALL_BUCKETS_S, Metrics
+from common.pages.schema import PAGES
 
 _HEAD = """\
 # Reference
@@ -76,16 +77,29 @@ _SHARED = (
     _Shared(
         OPERATOR_OPTIONS,
         "Flags of commands for operators",
-        "`call`, `forget`, `nodes`, `status`, `trust` and `volumes` (in variables CALL, FORGET, …)",
+        "`call`, `facts`, `forget`, `nodes`, `status`, `trust` and `volumes` (in variables CALL, FACTS, …)",
     ),
 )
+
+
+_PAGES = """\
+## State as JSON
+
+The hub and the agent show their state as JSON over HTTP on their UNIX sockets: the hub on its `--uds`, the agent on its
+`--status`. Neither shows it on the network. [pages.schema.json](pages.schema.json) describes every field. Times are in
+RFC 3339. A later version may add fields.
+
+```console
+$ curl --unix-socket /var/lib/kubeedge/kubeedge.sock http://localhost/nodes
+```
+"""
 
 
 def render() -> str:
     """The whole page."""
     shared = [_section(it) for it in _SHARED]
-    parts = [_HEAD, "## Commands\n", *_commands("csi-bridge", cli), *shared, _METRICS, _metrics(), _ERRORS, _errors()]
-    return "\n".join(parts)
+    tables = [_PAGES, _pages(), _METRICS, _metrics(), _ERRORS, _errors()]
+    return "\n".join([_HEAD, "## Commands\n", *_commands("csi-bridge", cli), *shared, *tables])
 
 
 def _commands(path: str, command: click.Command) -> Iterator[str]:
@@ -153,6 +167,12 @@ def _metrics() -> str:
     return (
         _table(("name", "type", "labels", "meaning"), rows) + f"\nThe histogram's buckets end at {buckets} seconds.\n"
     )
+
+
+def _pages() -> str:
+    kinds = {page: f"a list of `{page.kind.__name__}`" if page.is_list else f"`{page.kind.__name__}`" for page in PAGES}
+    rows = [(page.server, f"`{page.path}`", kind) for page, kind in kinds.items()]
+    return _table(("process", "path", "JSON"), rows)
 
 
 def _errors() -> str:

@@ -2,26 +2,28 @@
 
 from collections.abc import Iterator
 
-from cli.hub_state import State, tell
+from cli.hub_state import HubState, look, tell
+from cli.hub_state import as_json as state_as_json
 from cli.node_list import conflicts, unreported
 from cli.operator_options import OperatorSettings
 from cli.table import printable, table
-from common.errors import timestamp
+from common.pages.hub import NodeStatus
+from common.pages.json_form import shown
 
 
-def show(state: State, width: int | None = None) -> Iterator[str]:
+def show(state: HubState, width: int | None = None) -> Iterator[str]:
     """The state as lines for people: the hub, its nodes and the proxy drivers as tables, and all problems."""
-    nodes, drivers = state["nodes"], state["drivers"]
+    hub, nodes, drivers = state.hub, state.nodes, state.hub.drivers
     yield (
-        f"{state['software']}: {state['connected']} of {state['known']} nodes connected "
-        f"(limit {state['max_nodes']}), {len(drivers)} proxy driver{'' if len(drivers) == 1 else 's'}"
+        f"{hub.software}: {hub.connected} of {hub.known} nodes connected "
+        f"(limit {hub.max_nodes}), {len(drivers)} proxy driver{'' if len(drivers) == 1 else 's'}"
     )
     if nodes:
         yield ""
         yield from table(("NODE", "STATE", "SINCE", "DRIVERS"), [_row(node) for node in nodes], width=width)
     if drivers:
         yield ""
-        rows = [(driver["driver"], timestamp(driver["since"]), driver["address"]) for driver in drivers]
+        rows = [(driver.driver, shown(driver.since), driver.address) for driver in drivers]
         yield from table(("PROXY DRIVER", "SINCE", "ADDRESS"), rows, width=width)
     wrong = list(_wrong(state))
     if wrong:
@@ -29,27 +31,28 @@ def show(state: State, width: int | None = None) -> Iterator[str]:
         yield from map(printable, wrong)
 
 
-def _wrong(state: State) -> Iterator[str]:
-    yield from conflicts(state["nodes"])
-    if state["trouble"]:
-        yield f"NOT WRITTEN: the hub has its newest records in memory only, and tries to write them: {state['trouble']}"
-    yield from (f"PROBLEM: {problem}" for problem in state["problems"])
-    yield from (f"PROBLEM: {what}; {do}" for what, do in unreported(state["nodes"]))
-    for loss in state["lost"]:
+def _wrong(state: HubState) -> Iterator[str]:
+    hub = state.hub
+    yield from conflicts(state.nodes)
+    if hub.trouble:
+        yield f"NOT WRITTEN: the hub has its newest records in memory only, and tries to write them: {hub.trouble}"
+    yield from (f"PROBLEM: {problem}" for problem in hub.problems)
+    yield from (f"PROBLEM: {what}; {do}" for what, do in unreported(state.nodes))
+    for loss in hub.lost:
         yield f"LOST: {loss}; calls that name no node are refused until csi-bridge trust"
-    if refused := state["refused"]:
+    if refused := hub.refused:
         yield f"REFUSED: {len(refused)} peer{'' if len(refused) == 1 else 's'}; csi-bridge nodes says which and why"
 
 
-def _row(node: State) -> tuple[str, ...]:
+def _row(node: NodeStatus) -> tuple[str, ...]:
     return (
-        node["node"],
-        "connected" if node["connected"] else "offline",
-        timestamp(node["since"]),
-        ", ".join(sorted(node["drivers"])) or "-",
+        node.node,
+        "connected" if node.connected else "offline",
+        shown(node.since),
+        ", ".join(sorted(node.drivers)) or "-",
     )
 
 
 def run(settings: OperatorSettings, *, as_json: bool) -> int:
-    """The command: 0 if the hub told it, 1 with the reason on standard error if not."""
-    return tell(settings, show, as_json=as_json)
+    """Run the command: 0 if the hub answers, 1 with the reason on standard error if not."""
+    return tell(settings, look, show=show, as_json=state_as_json if as_json else None)

@@ -1,25 +1,36 @@
 """The command `volumes`: shows every volume that the hub on this host knows, with its node and state."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
-from cli.hub_state import VOLUMES, State, tell
+from cli.hub_state import ask, tell
 from cli.operator_options import OperatorSettings
 from cli.table import printable, table
+from common.pages.hub import HubStatus, VolumeStatus
+from common.pages.json_form import plain
 
 
-def show(state: State, width: int | None = None) -> Iterator[str]:
-    """The volumes as lines for people: a table, and the errors below it."""
-    volumes = state["volumes"]
+@dataclass(frozen=True, slots=True)
+class Volumes:
+    """The volumes that a hub knows, and whether it gets objects from anywhere."""
+
+    volumes: list[VolumeStatus]
+    has_source: bool
+
+
+def show(state: Volumes, width: int | None = None) -> Iterator[str]:
+    """The volumes as lines for people: a table, and what is wrong."""
+    volumes = state.volumes
     if not volumes:
         yield (
             "the hub knows no volume of a CSI driver"
-            if state["has_source"]
+            if state.has_source
             else "the hub knows no volumes; it was started without --kubeconfig and without --manifests"
         )
         return
     head = ("VOLUME", "DRIVER", "NODE", "PV", "CLAIM", "STATE")
     yield from table(head, [_row(volume) for volume in volumes], width=width)
-    wrong = [f"{one['pv']} on {one['node']}: {one['error']}" for one in volumes if one["error"]]
+    wrong = [f"{one.pv} on {one.node}: {one.error}" for one in volumes if one.error]
     if wrong:
         yield ""
         yield from map(printable, wrong)
@@ -27,15 +38,25 @@ def show(state: State, width: int | None = None) -> Iterator[str]:
 
 def run(settings: OperatorSettings, *, as_json: bool) -> int:
     """Print the volumes. Returns the exit code: 0, or 1 with the reason on standard error if the hub did not answer."""
-    return tell(settings, show, as_json=as_json, only=(VOLUMES,), about=VOLUMES)
+    return tell(settings, _look, show=show, as_json=_as_json if as_json else None)
 
 
-def _row(volume: State) -> tuple[str, ...]:
+def _look(settings: OperatorSettings) -> Volumes:
+    hub = ask(settings.hub, "/status", HubStatus, timeout_s=settings.timeout_s)
+    volumes = ask(settings.hub, "/volumes", list[VolumeStatus], timeout_s=settings.timeout_s)
+    return Volumes(volumes, hub.has_source)
+
+
+def _as_json(state: Volumes) -> object:
+    return {"volumes": plain(state.volumes)}
+
+
+def _row(volume: VolumeStatus) -> tuple[str, ...]:
     return (
-        volume["volume"],
-        volume["driver"],
-        volume["node"] or "-",
-        volume["pv"] or "-",
-        volume["claim"] or "-",
-        volume["state"],
+        volume.volume,
+        volume.driver,
+        volume.node or "-",
+        volume.pv or "-",
+        volume.claim or "-",
+        volume.state,
     )

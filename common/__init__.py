@@ -24,6 +24,7 @@ The objects and facts between hub and agent:
 For every process:
 
 * `parsers`, `settings`: the values that an operator wrote, read and checked.
+* `pages`: the state of a hub or an agent, as JSON over HTTP on a UNIX socket.
 * `tasks`, `logs`, `metrics`, `accounting`, `httpd`, `version`: tasks with an owner; one log line and one metric per
   call; `/metrics`.
 * `files`, `state_file`: a file replaced as a whole; a JSON file with the version of its form.

@@ -26,7 +26,7 @@ def replace_file(
         content: all of it.
         durable: whether the new content also survives a power cut (fsync of the file and its directory). Without it, a
             power cut may leave an empty file.
-        mode: the file's mode, whatever the umask is; None: the mode that the umask gives a new file.
+        mode: the file's mode, independent of the umask; None: the mode that the umask gives a new file.
         folder: a descriptor of the file's directory; of `path` only the name is used then.
         reached: called when the new content is written, and not yet in place.
 
@@ -47,7 +47,24 @@ def replace_file(
                 os.unlink(new, dir_fd=folder)
             raise
         if durable:
-            _sync(folder)
+            sync_directory(Path(), folder=folder)
+
+
+def sync_directory(path: Path, *, folder: int | None = None) -> None:
+    """Wait until the disk has a directory's entries.
+
+    Args:
+        path: the directory.
+        folder: a descriptor to which `path` is relative.
+
+    Raises:
+        OSError: the disk does not take them.
+    """
+    opened = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
 
 
 def _write(folder: int, name: str, content: bytes, *, durable: bool, mode: int | None) -> None:
@@ -61,11 +78,3 @@ def _write(folder: int, name: str, content: bytes, *, durable: bool, mode: int |
         file.flush()
         if durable:
             os.fsync(file.fileno())
-
-
-def _sync(folder: int) -> None:
-    opened = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)

@@ -10,6 +10,7 @@ from common.errors import SettingsError
 from common.limits import Limits
 from common.link import Link, LinkHandler
 from common.messages import Hello
+from common.pages.server import Pages
 from common.parsers import HostPort
 from common.session import Session
 from common.transport import LINGER_S, RawTcp, WebSocket, in_words, tune
@@ -36,6 +37,7 @@ class Listener:
         tls: Callable[[], ssl.SSLContext] | None = None,
         allow_uids: frozenset[int] | None = None,
         max_connections: int = 20_000,
+        pages: Pages | None = None,
     ) -> None:
         """A listener on a bound, listening socket. It owns the socket and closes it.
 
@@ -47,6 +49,7 @@ class Listener:
             tls: returns the current server context; None for no TLS.
             allow_uids: the users that may connect to a UNIX socket; None for all users that the file mode allows.
             max_connections: connections above this number are closed at once.
+            pages: answer plain HTTP requests; None: they get an error.
         """
         self._sock = sock
         self._hello = hello
@@ -58,6 +61,8 @@ class Listener:
         self._server: asyncio.Server | None = None
         self._websockets: set[WebSocket] = set()
         self._handshakes: set[asyncio.Task[None]] = set()
+        self._pages = pages
+        self._answers: set[asyncio.Task[None]] = set()
 
     @property
     def address(self) -> str:
@@ -82,17 +87,23 @@ class Listener:
     async def close(self) -> None:
         """Close the socket and every connection. A connection that has sent its goodbye gets `LINGER_S` to end."""
         self.stop_accepting()
-        for task in self._handshakes:
+        for task in [*self._handshakes, *self._answers]:
             task.cancel()
         if any(websocket.lingers for websocket in self._websockets):
             await asyncio.sleep(LINGER_S)
         for websocket in list(self._websockets):
             websocket.abort("the listener was closed")
-        await asyncio.gather(*self._handshakes, return_exceptions=True)
+        await asyncio.gather(*self._handshakes, *self._answers, return_exceptions=True)
         self._sock.close()
 
     def _make(self) -> WebSocket:
-        return WebSocket.accepting(self._limits, self._make_link, on_made=self._admit, on_end=self._websockets.discard)
+        return WebSocket.accepting(
+            self._limits,
+            self._make_link,
+            on_made=self._admit,
+            on_end=self._websockets.discard,
+            on_plain=self._answer if self._pages is not None else None,
+        )
 
     def _admit(self, websocket: WebSocket) -> None:
         self._websockets.add(websocket)
@@ -109,6 +120,12 @@ class Listener:
         loop = asyncio.get_running_loop()
         session = Session(self._hello, dialler=False, limits=self._limits, now=loop.time())
         return Link(session, self._handler, loop=loop, writer=websocket, peer_identity=websocket.peer())
+
+    def _answer(self, path: str, writer: asyncio.StreamWriter) -> None:
+        assert self._pages is not None
+        task = asyncio.get_running_loop().create_task(self._pages.answer(path, writer), name=f"page {path}")
+        self._answers.add(task)
+        task.add_done_callback(self._answers.discard)
 
     def _start_tls(self, raw: RawTcp) -> None:
         task = asyncio.get_running_loop().create_task(self._handshake(raw), name="TLS handshake")

@@ -73,6 +73,10 @@ _QUIET = logging.getLogger("csi_bridge.websockets")
 _QUIET.setLevel(logging.ERROR)  # the library logs every frame and handshake
 
 
+OnPlain = Callable[[str, asyncio.StreamWriter], None]
+"""Called with the path of a plain HTTP request, and the writer of its answer."""
+
+
 @dataclass(frozen=True, slots=True)
 class Peer:
     """The other side as the transport knows it, independent of its hello.
@@ -106,6 +110,7 @@ class WebSocket(asyncio.Protocol):
         "_make_link",
         "_on_end",
         "_on_made",
+        "_on_plain",
         "_opened",
         "_paused",
         "_reason",
@@ -122,6 +127,7 @@ class WebSocket(asyncio.Protocol):
         *,
         on_made: Callable[["WebSocket"], None] | None = None,
         on_end: Callable[["WebSocket"], None] | None = None,
+        on_plain: OnPlain | None = None,
     ) -> None:
         """A connection that is not open yet.
 
@@ -130,13 +136,15 @@ class WebSocket(asyncio.Protocol):
             limits: the session's limits, for the chunk size and the hello's time.
             make_link: called once the WebSocket handshake is done.
             on_made: called once when the socket is connected; it may abort.
-            on_end: called once when the socket is closed.
+            on_end: called once when the socket is closed, or handed to `on_plain`.
+            on_plain: takes over a connection whose client asks for a page, not for the upgrade.
         """
         self._core = core
         self._limits = limits
         self._make_link = make_link
         self._on_made = on_made
         self._on_end = on_end
+        self._on_plain = on_plain
         self._loop = asyncio.get_running_loop()
         self._link: Link | None = None
         self._transport: asyncio.Transport | None = None
@@ -247,10 +255,11 @@ class WebSocket(asyncio.Protocol):
         *,
         on_made: Callable[["WebSocket"], None],
         on_end: Callable[["WebSocket"], None],
+        on_plain: OnPlain | None = None,
     ) -> "WebSocket":
         """A WebSocket for the acceptor."""
         core = ServerProtocol(subprotocols=[_SUBPROTOCOL], max_size=MAX_FRAME_BYTES, logger=_QUIET)
-        return cls(core, limits, make_link, on_made=on_made, on_end=on_end)
+        return cls(core, limits, make_link, on_made=on_made, on_end=on_end, on_plain=on_plain)
 
     async def opened(self) -> Link:
         """Wait for a client's WebSocket handshake, and return the link.
@@ -304,6 +313,8 @@ class WebSocket(asyncio.Protocol):
             else:
                 ordinary = False
                 self._on_response(event)
+        if self._ended:  # handed over
+            return
         if ordinary and self._core.state is State.OPEN:  # the library answers no binary message
             return
         self._write_core()
@@ -328,6 +339,9 @@ class WebSocket(asyncio.Protocol):
 
     def _on_request(self, request: Request) -> None:
         assert isinstance(self._core, ServerProtocol)
+        if self._on_plain is not None and not self._reason and not request.headers.get_all("Upgrade"):
+            self._hand_over(request.path, self._on_plain)
+            return
         response = self._core.reject(403, self._reason) if self._reason else self._core.accept(request)
         self._core.send_response(response)
         if response.status_code == 101:
@@ -335,6 +349,17 @@ class WebSocket(asyncio.Protocol):
         elif not self._reason:
             self._is_probe = request.headers.get_all("User-Agent") == [PROBE]
             self._reason = "it did not ask for a CSI Bridge session"
+
+    def _hand_over(self, path: str, on_plain: OnPlain) -> None:
+        """Leave the connection to another: this one hears and writes no more."""
+        transport, self._transport, self._ended = self._transport, None, True
+        assert transport is not None
+        protocol = asyncio.StreamReaderProtocol(reader := asyncio.StreamReader())
+        transport.set_protocol(protocol)
+        protocol.connection_made(transport)
+        if self._on_end is not None:
+            self._on_end(self)
+        on_plain(path, asyncio.StreamWriter(transport, protocol, reader, self._loop))
 
     def _on_response(self, _response: Response) -> None:
         assert self._opened is not None

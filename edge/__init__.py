@@ -6,7 +6,6 @@ Read in this order. Calls:
 * `agent`: the link to the hub and the streams on it. Start here.
 * `operations`: joins retries to running calls.
 * `drivers`: one vendor's driver on its socket.
-* `status`: the agent's state, for `csi-bridge edge volumes` and `csi-bridge doctor`.
 
 Volumes of pods, where no kubelet serves the node:
 

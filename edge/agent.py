@@ -14,15 +14,18 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Protocol
 
 from common.accounting import Account, Accounted
 from common.csi.methods import is_csi
-from common.errors import NotCarried, OperationLimit, timestamp
+from common.errors import NotCarried, OperationLimit
 from common.httpd import HttpEndpoint
 from common.link import Link, Stream
 from common.messages import Kind, Open
 from common.metrics import Metrics
+from common.pages.agent import AgentStatus, DriverSocket, NodeVolumes
+from common.pages.json_form import time_of
+from common.pages.server import Pages, PageServer
 from common.reports import MAX_DRIVER_BYTES, DriverReport, encode_reports
 from common.settings import as_texts
 from common.standing import Standing
@@ -36,7 +39,6 @@ from edge.kubelet_part import KubeletPart
 from edge.operations import Operation, Operations, Result, identify
 from edge.registry.driver_services import find_driver, services, told_reports
 from edge.settings import AgentSettings
-from edge.status import StatusEndpoint
 
 log = logging.getLogger("csi_bridge.edge")
 
@@ -218,33 +220,39 @@ def _fitting(report: DriverReport) -> DriverReport:
     return replace(report, answers={})
 
 
-def describe(agent: Agent, uplink: Uplink, part: KubeletPart) -> dict[str, Any]:
-    """Return the agent's state, for its status socket."""
-    return {
-        "software": SOFTWARE,
-        **_link(agent, uplink),
-        "hub": str(uplink.endpoint),
-        "hub_software": uplink.link.peer.software if uplink.link is not None else "",
-        "why": uplink.why,
-        "drivers": [_driver(driver, part) for driver in part.registry.drivers],
-        "problems": part.problems,
-        "operations": agent.operations.under_way,
-    }
+def _pages(agent: Agent, uplink: Uplink, part: KubeletPart, settings: AgentSettings) -> Pages:
+    """The agent's state and its pods' volumes, for its status socket."""
+
+    def status() -> AgentStatus:
+        return AgentStatus(
+            software=SOFTWARE,
+            node=agent.node,
+            connected=uplink.link is not None,
+            since=time_of(uplink.since),
+            hub=str(uplink.endpoint),
+            hub_software=uplink.link.peer.software if uplink.link is not None else "",
+            why=uplink.why,
+            drivers=[_driver(driver, part) for driver in part.registry.drivers],
+            problems=part.problems,
+            operations=agent.operations.under_way,
+            registered=part.registry.csi_node(),
+            settings=as_texts(settings),
+        )
+
+    def volumes() -> NodeVolumes:
+        return part.describe(node=agent.node, connected=uplink.link is not None, since=time_of(uplink.since))
+
+    return Pages({"/status": status, "/volumes": volumes})
 
 
-def _driver(driver: Driver, part: KubeletPart) -> dict[str, Any]:
-    relay = part.relay_of(driver.name)
-    return {
-        "name": driver.name,
-        "socket": str(driver.socket),
-        "services": services(driver),
-        "relay": relay,
-        "trouble": driver.trouble,
-    }
-
-
-def _link(agent: Agent, uplink: Uplink) -> dict[str, Any]:
-    return {"node": agent.node, "connected": uplink.link is not None, "since": timestamp(uplink.since)}
+def _driver(driver: Driver, part: KubeletPart) -> DriverSocket:
+    return DriverSocket(
+        name=driver.name,
+        socket=str(driver.socket),
+        services=services(driver),
+        relay=part.relay_of(driver.name),
+        trouble=driver.trouble,
+    )
 
 
 async def _drain(agent: Agent, uplink: Uplink) -> None:
@@ -280,15 +288,8 @@ async def run(settings: AgentSettings, stopping: asyncio.Event) -> None:
     http = HttpEndpoint(settings.http, registry=metrics.registry, ready=lambda: (True, "")) if settings.http else None
     status = None
     if settings.status is not None:  # last, because it makes a file, and an earlier failure must leave none
-        pages = {
-            "/status": lambda: {
-                **describe(agent, uplink, part),
-                "registered": part.registry.csi_node(),
-                "settings": as_texts(settings),
-            },
-            "/volumes": lambda: _link(agent, uplink) | part.describe(),
-        }
-        status = StatusEndpoint(settings.listen_unix("status", mode=0o600, make_directory=True), pages)
+        sock = settings.listen_unix("status", mode=0o600, make_directory=True)
+        status = PageServer(sock, _pages(agent, uplink, part, settings))
     try:
         async with supervised() as tasks:
             await part.start(tasks)

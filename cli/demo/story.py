@@ -21,6 +21,7 @@ from common.csi import csi_pb2 as csi
 from common.csi.csi_pb2_grpc import ControllerStub, IdentityStub
 from common.errors import BridgeError
 from common.files import replace_file
+from common.pages.agent import PodVolumeStatus
 
 Answer = TypeVar("Answer")
 
@@ -141,20 +142,19 @@ class _Story:
         """Wait until the pod's volume is published. Returns its path."""
         with self._teller.waiting("the agent stages and publishes"):
             await self._stage.until(self._is_published, "a published volume")
-        return Path(self._volumes()[0]["path"])
+        return Path(self._volumes()[0].path)
 
     async def _is_published(self) -> bool:
-        return [volume["state"] for volume in self._volumes()] == ["published"]
+        return [volume.state for volume in self._volumes()] == ["published"]
 
     async def _is_gone(self) -> bool:
         return not self._volumes()
 
-    def _volumes(self) -> list[dict[str, Any]]:
+    def _volumes(self) -> list[PodVolumeStatus]:
         try:
-            volumes: list[dict[str, Any]] = ask(self._stage.agent_socket)["volumes"]
+            return ask(self._stage.agent_socket).volumes
         except BridgeError:  # it is starting
-            return [{"state": "not told"}]
-        return volumes
+            return [PodVolumeStatus(state="not told")]
 
     def _read_back(self, path: Path, what: str) -> None:
         text = (path / "hello").read_text()

@@ -6,7 +6,7 @@ import os
 import socket
 import ssl
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +16,17 @@ from cli.doctor.clock import check_clock, skew_s
 from cli.doctor.disk import check_directory, check_propagation
 from cli.doctor.finding import Check, Finding, Level, Result, known, listed, ok, perform, warning, wrong
 from cli.doctor.sockets import LOOK_AT_LOG, answers, check_socket
-from cli.edge_volumes import ask
+from cli.edge_volumes import ask, ask_agent
 from cli.process_options import EDGE_OPTIONS
 from cloud.admission import SUBJECTS, Role
 from common.errors import BridgeError
+from common.pages.agent import AgentStatus, DriverSocket, NodeVolumes
+from common.pages.json_form import shown
 from common.tls import TlsFiles, TlsIdentity
 from common.version import SOFTWARE
 from edge.disk.mounts import read_table
 from edge.kubelet_part import KUBELET_SOCKET
 from edge.settings import AgentSettings
-
-State = dict[str, Any]
 
 _LOG = "look at the agent's log (journalctl -u csi-bridge-edge, or kubectl logs)"
 
@@ -55,16 +55,11 @@ async def examine(status: Path, *, limit_s: float) -> list[Result]:
     if first.level is Level.WRONG:
         return results
     try:
-        state = await asyncio.to_thread(ask, status, page="/status", timeout_s=limit_s)
+        state = await asyncio.to_thread(ask_agent, status, "/status", AgentStatus, timeout_s=limit_s)
         volumes = await asyncio.to_thread(ask, status, timeout_s=limit_s)
-        settings = EDGE_OPTIONS.read(state["settings"])
-    except (BridgeError, KeyError) as error:
-        unknown = (
-            f"the agent is an older version, which does not report {error}"
-            if isinstance(error, KeyError)
-            else str(error)
-        )
-        return [*results, Result("agent", wrong(unknown, _LOG))]
+        settings = EDGE_OPTIONS.read(state.settings)
+    except BridgeError as error:
+        return [*results, Result("agent", wrong(str(error), _LOG))]
     checks = [
         known("version", check_version(state)),
         known("link", check_link(state)),
@@ -72,7 +67,7 @@ async def examine(status: Path, *, limit_s: float) -> list[Result]:
         Check("state directory", lambda: asyncio.to_thread(check_directory, settings.state_dir, flag="--state-dir")),
         *_kubelet_checks(settings),
         *_driver_checks(state, own=settings.registration == "own"),
-        *(known("problem", warning(text, _LOG)) for text in state.get("problems", ())),
+        *(known("problem", warning(text, _LOG)) for text in state.problems),
         *(_volume_checks(volumes) if settings.registration == "own" else ()),
     ]
     return results + await perform(checks, limit_s=limit_s)
@@ -81,9 +76,9 @@ async def examine(status: Path, *, limit_s: float) -> list[Result]:
 # ---- the link --------------------------------------------------------------------------------------------------------
 
 
-def check_version(state: State) -> Finding:
+def check_version(state: AgentStatus) -> Finding:
     """Whether the agent is of the same version as this command, and as the hub."""
-    agents, hubs = state["software"], state.get("hub_software") or ""
+    agents, hubs = state.software, state.hub_software
     if agents != SOFTWARE:
         return warning(f"the agent is {agents}, and {SOFTWARE} is installed here", "restart the agent")
     if hubs and hubs != agents:
@@ -92,12 +87,12 @@ def check_version(state: State) -> Finding:
     return ok(f"agent and hub are {agents}" if hubs else f"the agent is {agents}")
 
 
-def check_link(state: State) -> Finding:
+def check_link(state: AgentStatus) -> Finding:
     """Whether the agent has a link to the hub. If not, the finding has the reason."""
-    if state["connected"]:
-        return ok(f"node {state['node']} is connected to {state['hub']} since {state['since']}")
+    if state.connected:
+        return ok(f"node {state.node} is connected to {state.hub} since {shown(state.since)}")
     return wrong(
-        f"node {state['node']} has no link to {state['hub']} since {state['since']}: {state['why']}",
+        f"node {state.node} has no link to {state.hub} since {shown(state.since)}: {state.why}",
         "see the checks of the hub and of the certificate below; on the hub's host, csi-bridge nodes shows the peers "
         "that the hub refused, and why",
     )
@@ -242,25 +237,25 @@ def check_kubelet(*, own: bool, there: bool, root: Path, seen: Sequence[str] = (
     return ok(f"a kubelet mounts the volumes below {root}" if there else f"the agent mounts the volumes below {root}")
 
 
-def _driver_checks(state: State, *, own: bool) -> list[Check]:
-    drivers: list[State] = state["drivers"]
+def _driver_checks(state: AgentStatus, *, own: bool) -> list[Check]:
+    drivers = state.drivers
     if not drivers:
         do = "start the vendor's driver and its node-driver-registrar, or name its socket by the agent's --driver"
         what = "this node has no CSI driver; claims for it fail, some with 'no topology key found'"
         return [known("drivers", warning(what, do))]
-    checks = [_driver_check(Path(driver["socket"]), driver["trouble"]) for driver in drivers]
+    checks = [_driver_check(Path(driver.socket), driver.trouble) for driver in drivers]
     if own:
-        return [*checks, known("registered", check_registered(drivers, state["registered"]))]
+        return [*checks, known("registered", check_registered(drivers, state.registered))]
     return checks + [_relay_check(driver) for driver in drivers]
 
 
-def _relay_check(driver: State) -> Check:
+def _relay_check(driver: DriverSocket) -> Check:
     async def relay() -> Finding:
         try:
-            own_topology = await csi_probe.has_own_topology(Path(driver["socket"]))
+            own_topology = await csi_probe.has_own_topology(Path(driver.socket))
         except BridgeError as error:
-            return warning(f"the topology of the driver at {driver['socket']} is not known: {error}", _SEE_DRIVER)
-        return check_relay(driver["name"], own_topology=own_topology, relay=driver.get("relay", ""))
+            return warning(f"the topology of the driver at {driver.socket} is not known: {error}", _SEE_DRIVER)
+        return check_relay(driver.name, own_topology=own_topology, relay=driver.relay)
 
     return Check("relay", relay)
 
@@ -298,36 +293,36 @@ def _driver_check(path: Path, trouble: str) -> Check:
     return Check("driver", driver)
 
 
-def check_registered(drivers: Sequence[State], registered: Sequence[State]) -> Finding:
+def check_registered(drivers: Sequence[DriverSocket], registered: Sequence[Mapping[str, Any]]) -> Finding:
     """Whether every driver is registered for mounting, which makes its entry in the CSINode."""
     entries = [f"{entry['name']} as {entry['nodeID']}" for entry in registered]
-    missing = sorted({driver["name"] for driver in drivers} - {entry["name"] for entry in registered})
+    missing = sorted({driver.name for driver in drivers} - {entry["name"] for entry in registered})
     if missing:
         do = "look at the logs of its node-driver-registrar and of the agent; it must answer NodeGetInfo"
         return warning(f"no volume of these drivers can be mounted here: {listed(missing)}", do)
     return ok(f"the CSINode has an entry for {listed(entries)}")
 
 
-def _volume_checks(volumes: State) -> list[Check]:
+def _volume_checks(volumes: NodeVolumes) -> list[Check]:
     return [known("knowledge", check_knowledge(volumes)), known("volumes", check_volumes(volumes))]
 
 
-def check_knowledge(volumes: State) -> Finding:
+def check_knowledge(volumes: NodeVolumes) -> Finding:
     """Whether the node knows its pods, and the hub has the node's facts."""
-    if volumes["trouble"]:
+    if volumes.trouble:
         return wrong(
-            f"the agent mounts nothing, or cannot keep its records: {volumes['trouble']}",
+            f"the agent mounts nothing, or cannot keep its records: {volumes.trouble}",
             "repair or free the disk of --state-dir",
         )
-    if volumes["as_of"] is None:
+    if volumes.as_of is None:
         do = "start the hub with --kubeconfig or --manifests; see csi-bridge status on the hub's host"
         return warning("the hub has never sent this node its pods, so no volume is mounted", do)
-    waiting = volumes.get("facts_waiting", 0)
-    if not volumes["connected"]:
+    waiting = volumes.facts_waiting
+    if not volumes.connected:
         return warning(
-            f"the node works offline, from its records of {volumes['as_of']}; {waiting} facts wait for the hub", ""
+            f"the node works offline, from its records of {shown(volumes.as_of)}; {waiting} facts wait for the hub", ""
         )
-    if not volumes["in_step"]:
+    if not volumes.in_step:
         do = "wait a moment; if it stays, csi-bridge status on the hub's host says why"
         return warning("the hub has not yet sent this node everything", do)
     if waiting:
@@ -336,15 +331,15 @@ def check_knowledge(volumes: State) -> Finding:
     return ok("the node has its pods, and the hub has all facts of the node")
 
 
-def check_volumes(volumes: State) -> Finding:
+def check_volumes(volumes: NodeVolumes) -> Finding:
     """Whether every wanted volume is published without an error."""
-    found = volumes["volumes"]
-    failing = [one for one in found if one["error"]]
+    found = volumes.volumes
+    failing = [one for one in found if one.error]
     if not failing:
-        return ok(f"{sum(one['state'] == 'published' for one in found)} of {len(found)} volumes are published")
+        return ok(f"{sum(one.state == 'published' for one in found)} of {len(found)} volumes are published")
     one = failing[0]
-    name = f"{one['namespace']}/{one['pod']} {one['volume']}"
+    name = f"{one.namespace}/{one.pod} {one.volume}"
     return warning(
-        f"{len(failing)} of {len(found)} volumes have an error; {name}, for one: {one['error']}",
+        f"{len(failing)} of {len(found)} volumes have an error; {name}, for one: {one.error}",
         "see csi-bridge edge volumes, and the driver's log",
     )

@@ -3,6 +3,7 @@
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from cli.doctor.clock import check_clock, skew_s
@@ -10,11 +11,12 @@ from cli.doctor.finding import HUBS_ROLES, NO_API_SERVER, Check, Finding, Result
 from cli.doctor.storage_classes import check_classes
 from cloud.node_marks import EDGE
 from common.errors import SettingsError
+from common.pages.hub import NodeStatus
 
 if TYPE_CHECKING:
     from cloud.kube import Resource
 
-State = Mapping[str, Any]
+NO_PROXIES: Mapping[str, str] = MappingProxyType({})
 
 Entries = Mapping[str, Sequence[str]]
 """The topology keys of each driver in a CSINode."""
@@ -36,14 +38,19 @@ class ReadApi(Protocol):
 
 
 async def examine(
-    kubeconfig: str, nodes: Sequence[State], proxies: Sequence[State] = (), *, as_hub: bool = False, limit_s: float
+    kubeconfig: str,
+    nodes: Sequence[NodeStatus],
+    proxies: Mapping[str, str] = NO_PROXIES,
+    *,
+    as_hub: bool = False,
+    limit_s: float,
 ) -> list[Result]:
     """Check a cluster for the drivers of the hub's nodes and proxy drivers.
 
     Args:
         kubeconfig: a file, or `in-cluster`.
-        nodes: all nodes that the hub knows.
-        proxies: the proxy drivers.
+        nodes: all that the hub knows.
+        proxies: the placement of each proxy driver, by its name.
         as_hub: whether the kubeconfig is the hub's, so that its permissions are the hub's.
         limit_s: the time limit of each check.
     """
@@ -60,13 +67,13 @@ async def examine(
 
 
 def checks_of(
-    kube: ReadApi, nodes: Sequence[State], proxies: Sequence[State] = (), *, as_hub: bool = False
+    kube: ReadApi, nodes: Sequence[NodeStatus], proxies: Mapping[str, str] = NO_PROXIES, *, as_hub: bool = False
 ) -> list[Check]:
     """The checks of a cluster."""
     from cloud.kube import RESOURCES, KubeError
 
     roles = HUBS_ROLES if as_hub else _MORE_ROLES
-    drivers = sorted({driver for node in nodes for driver in node["drivers"]})
+    drivers = sorted({driver for node in nodes for driver in node.drivers})
     csi_nodes = _CsiNodes(kube)
 
     async def csi_drivers() -> Finding:
@@ -84,19 +91,19 @@ def checks_of(
         )
 
     async def registered() -> Finding:
-        looked_at = [node for node in nodes if node["drivers"]][:_MOST_NODES]
+        looked_at = [node for node in nodes if node.drivers][:_MOST_NODES]
         try:
-            return check_registered(looked_at, {node["node"]: await csi_nodes.of(node["node"]) for node in looked_at})
+            return check_registered(looked_at, {node.node: await csi_nodes.of(node.node) for node in looked_at})
         except KubeError as error:
             return warning(str(error), roles)
 
     async def topology() -> Finding:
-        looked_at = [node for node in nodes if node["drivers"]][:_MOST_NODES]
+        looked_at = [node for node in nodes if node.drivers][:_MOST_NODES]
         try:
-            entries = {node["node"]: await csi_nodes.of(node["node"]) for node in looked_at}
+            entries = {node.node: await csi_nodes.of(node.node) for node in looked_at}
         except KubeError as error:
             return warning(str(error), roles)
-        return check_topology(looked_at, entries, {proxy["driver"]: proxy.get("placement", "") for proxy in proxies})
+        return check_topology(looked_at, entries, proxies)
 
     async def edge_nodes() -> Finding:
         try:
@@ -108,14 +115,14 @@ def checks_of(
         return check_edge_nodes(entries, nodes)
 
     async def storage_classes() -> Finding:
-        known = {*drivers, *(proxy["driver"] for proxy in proxies)}
+        known = {*drivers, *proxies}
         try:
             classes = (await kube.list(RESOURCES["StorageClass"], limit=0)).items
             claims = (await kube.list(RESOURCES["PersistentVolumeClaim"], limit=0)).items
             objects = {it["metadata"]["name"] for it in (await kube.list(RESOURCES["CSIDriver"], limit=0)).items}
         except KubeError as error:
             return warning(f"the StorageClasses are not looked at: {error}", roles)
-        at = {node["node"] for node in nodes}
+        at = {node.node for node in nodes}
         return check_classes(classes, known, objects=objects, claims=claims, nodes=at, now=time.time())
 
     async def clock() -> Finding:
@@ -191,13 +198,10 @@ class _CsiNodes:
         return {it["name"]: it.get("topologyKeys") or [] for it in (body.get("spec") or {}).get("drivers") or ()}
 
 
-def check_registered(nodes: Sequence[State], entries: Mapping[str, Entries]) -> Finding:
+def check_registered(nodes: Sequence[NodeStatus], entries: Mapping[str, Entries]) -> Finding:
     """Whether the CSINode of each node has an entry for every driver that the node has reported to the hub."""
     missing = [
-        f"{driver} on {node['node']}"
-        for node in nodes
-        for driver in node["drivers"]
-        if driver not in entries[node["node"]]
+        f"{driver} on {node.node}" for node in nodes for driver in node.drivers if driver not in entries[node.node]
     ]
     if missing:
         return wrong(
@@ -209,7 +213,9 @@ def check_registered(nodes: Sequence[State], entries: Mapping[str, Entries]) -> 
     return ok(f"the CSINodes of {len(nodes)} nodes have an entry for each of their drivers")
 
 
-def check_topology(nodes: Sequence[State], entries: Mapping[str, Entries], placements: Mapping[str, str]) -> Finding:
+def check_topology(
+    nodes: Sequence[NodeStatus], entries: Mapping[str, Entries], placements: Mapping[str, str]
+) -> Finding:
     """Whether every entry has a topology key where the driver's placement needs one.
 
     Args:
@@ -231,20 +237,20 @@ def check_topology(nodes: Sequence[State], entries: Mapping[str, Entries], place
 
 
 def _without_keys(
-    nodes: Sequence[State], entries: Mapping[str, Entries], placements: Mapping[str, str]
+    nodes: Sequence[NodeStatus], entries: Mapping[str, Entries], placements: Mapping[str, str]
 ) -> Iterator[str]:
     keys: dict[str, dict[str, Sequence[str]]] = defaultdict(dict)
     for node in nodes:
-        for driver in node["drivers"]:
-            if driver in entries[node["node"]]:
-                keys[driver][node["node"]] = entries[node["node"]][driver]
+        for driver in node.drivers:
+            if driver in entries[node.node]:
+                keys[driver][node.node] = entries[node.node][driver]
     for driver, of_nodes in sorted(keys.items()):
         placement = placements.get(driver)
         if placement == "local" or (placement == "auto" and any(of_nodes.values())):
             yield from (f"{driver} on {node}" for node, found in of_nodes.items() if not found)
 
 
-def check_edge_nodes(entries: Mapping[str, Entries], nodes: Sequence[State]) -> Finding:
+def check_edge_nodes(entries: Mapping[str, Entries], nodes: Sequence[NodeStatus]) -> Finding:
     """Whether a driver is registered on every node that is labelled as an edge node.
 
     Args:
@@ -253,8 +259,8 @@ def check_edge_nodes(entries: Mapping[str, Entries], nodes: Sequence[State]) -> 
     """
     if not nodes:
         return ok(f"{len(entries)} nodes are labelled {EDGE}; no edge node of a hub is known here")
-    known = {node["node"] for node in nodes}
-    drivers = {driver for node in nodes for driver in node["drivers"]}
+    known = {node.node for node in nodes}
+    drivers = {driver for node in nodes for driver in node.drivers}
     bare = [name for name, found in entries.items() if not drivers & found.keys()]
     if not bare:
         return ok(f"{len(entries)} nodes are labelled {EDGE}, and each has a driver of this hub in its CSINode")

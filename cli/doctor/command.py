@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -20,9 +19,6 @@ from common.errors import BridgeError
 
 Report = Mapping[str, Sequence[Result]]
 """The results of the checks, by process."""
-
-State = dict[str, Any]
-
 
 _USUAL_HUB: Path = HUB_OPTIONS.default("uds")
 _USUAL_DRIVER: Path = DRIVER_OPTIONS.default("endpoint")
@@ -48,11 +44,12 @@ async def examine(question: Question) -> Report:
     state = None
     if (at := _hub(question)) is not None:
         found[f"hub at {at}"], state = await hub.examine(at, limit_s=limit_s)
-    told = state["settings"].get("kubeconfig", [None])[0] if state is not None else None
+    told = state.hub.settings.get("kubeconfig", [None])[0] if state is not None else None
     sockets = question.endpoint or _there(_USUAL_DRIVER)
     if kubeconfig := question.kubeconfig or told:
         as_hub = kubeconfig == told
-        nodes, drivers = (state["nodes"], state["drivers"]) if state is not None else ([], await _served(sockets))
+        nodes = state.nodes if state is not None else []
+        drivers = {it.driver: it.placement for it in state.hub.drivers} if state is not None else await _served(sockets)
         found[f"Kubernetes by {kubeconfig}"] = await cluster.examine(
             kubeconfig, nodes, drivers, as_hub=as_hub, limit_s=limit_s
         )
@@ -113,12 +110,12 @@ def _hub(question: Question) -> Endpoint | None:
     return next((Endpoint(f"unix://{path}", path=path) for path in _there(_USUAL_HUB)), None)
 
 
-async def _served(sockets: Sequence[Path]) -> list[State]:
+async def _served(sockets: Sequence[Path]) -> dict[str, str]:
     """The proxy drivers at these sockets, if there is no hub that knows them."""
-    found: list[State] = []
+    found = {}
     for socket in sockets:
         with contextlib.suppress(BridgeError):  # the proxy driver's own checks report it
-            found.append({"driver": (await csi_probe.identify(socket)).name})
+            found[(await csi_probe.identify(socket)).name] = ""
     return found
 
 

@@ -13,7 +13,6 @@ Rules:
 import hashlib
 import itertools
 import logging
-import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
@@ -25,6 +24,7 @@ from cloud.sources.manifests.documents import read_yaml
 from cloud.sync.fact_kinds import NAMESPACED_KINDS, NODE_KINDS, UID, VERSION, Fact, check_ref, keep
 from common.database import transaction
 from common.errors import timestamp
+from common.files import sync_directory
 from common.objects import Ref, Stamp, encode_body
 
 log = logging.getLogger("csi_bridge.hub.facts")
@@ -67,7 +67,7 @@ def import_tree(
     reached("written")
     aside = _free(tree.with_name(f"{tree.name}-{timestamp(time.time())}.imported"))
     tree.rename(aside)
-    _sync(tree.parent)
+    sync_directory(tree.parent)
     reached("renamed")
     log.info("the %d facts of %s are in facts.db now; the files are in %s and may be deleted", count, tree, aside)
     return True
@@ -115,11 +115,3 @@ def _free(path: Path) -> Path:
     """The path, or one with a number if it is taken: an older hub may have made another tree within a second."""
     others = (path.with_name(f"{path.name}.{number}") for number in itertools.count(2))
     return path if not path.exists() else next(other for other in others if not other.exists())
-
-
-def _sync(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

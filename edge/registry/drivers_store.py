@@ -1,11 +1,12 @@
-"""The drivers store: the drivers of this node by name, how long each is known, and what is kept of them on disk.
+"""The drivers store: the drivers of this node by name, in memory and on disk.
 
 Rules:
 
 * One name, one driver.
-* A driver that left is known for a while longer, for its restart (RULE C4), and calls to it go on while its socket is
-  there. One that was known before the agent started stays known until it registers, or is seen to leave.
-* Where node plugins are, and who has a topology, is known for good, and after a restart.
+* A driver that left stays known for a while (docs/csi-contract.md#a-restarting-driver-keeps-its-csinode-entry), and
+  calls to it go on while its socket is there. A driver from before the agent's start stays known until it registers or
+  leaves.
+* The sockets of node plugins and the drivers with a topology stay known for good, also after a restart.
 """
 
 import asyncio
@@ -23,31 +24,32 @@ from edge.registry.registration import Registration, Version
 log = logging.getLogger("csi_bridge.edge.registrar")
 
 OPERATORS: Version = (1,)
-"""The version of a driver that an operator named: none is lower."""
+"""The version of a driver that an operator named: the lowest one."""
 
 _STORE_AGAIN_S = 60.0
-"""After a write that the disk did not take."""
+"""The wait after a failed write."""
 
 
 class DriversStore:
-    """The drivers that are known.
+    """The known drivers.
 
     Attributes:
-        node_plugins: for each name, the socket at which its node plugin was last.
-        with_topology: the names that had a topology of their own when it was known last of all of their sockets.
+        node_plugins: for each name, the last socket of its node plugin.
+        with_topology: the names with a topology of their own, when that was last known of all of their sockets.
     """
 
     def __init__(
         self, node: str, path: Path, sockets: DriverSockets, *, grace_s: float, clock: Callable[[], float]
     ) -> None:
-        """A store that knows what its last life knew. Reads a small file.
+        """A store with the drivers of the agent's last run. Reads a small file.
 
         Args:
             node: this node's name.
-            path: of the file.
-            sockets: with a seat for each socket that an operator named; a driver that he names no more is forgotten.
+            path: the path of the file.
+            sockets: the sockets, with a seat for each one that an operator names; a driver that the operator no longer
+                names is forgotten.
             grace_s: how long a driver that left is still known.
-            clock: seconds that only grow.
+            clock: a monotonic clock, seconds.
         """
         self._node = node
         self._sockets = sockets
@@ -72,18 +74,18 @@ class DriversStore:
 
     @property
     def path(self) -> Path:
-        """Of the file."""
+        """The path of the file."""
         return self._file.path
 
     def __iter__(self) -> Iterator[NodeDriver]:
         return iter(list(self._known.values()))
 
     def find(self, name: str) -> NodeDriver | None:
-        """The driver of a name, also while it is away."""
+        """The driver of a name, also after it has left."""
         return self._known.get(name)
 
     def install(self, registration: Registration, seat: Seat) -> NodeDriver:
-        """The driver at a seat has the name now, whoever had it."""
+        """Give the name to the driver at a seat, in place of an earlier one."""
         name = registration.name
         known = self._known.setdefault(name, NodeDriver(registration, seat.driver, self._node))
         if (before := self._sockets.seat_of(known.driver)) is not None:
@@ -95,13 +97,13 @@ class DriversStore:
         return known
 
     def forget(self, name: str) -> None:
-        """Nobody has the name."""
+        """Forget the driver of a name."""
         known = self._known.pop(name)
         if (seat := self._sockets.seat_of(known.driver)) is not None:
             seat.names.discard(name)
 
     def leave(self, socket: str) -> bool:
-        """A registration socket is gone, or another file. Whether anything was registered by it."""
+        """Note that a registration socket is gone or was replaced. Returns whether a driver had registered by it."""
         left = [known for known in self if known.registration.socket == socket and known.gone_at_s is None]
         for known in left:
             known.file = None
@@ -114,7 +116,7 @@ class DriversStore:
         return bool(left)
 
     def expire(self) -> bool:
-        """Forget the drivers and sockets whose grace is over. Whether there was any."""
+        """Forget the drivers and sockets whose grace is over. Returns whether there were any."""
         before = self._clock() - self._grace_s
         gone = [known for known in self if known.gone_at_s is not None and known.gone_at_s <= before]
         for known in gone:
@@ -123,7 +125,7 @@ class DriversStore:
         return self._sockets.forget(before) or bool(gone)
 
     def ask_every(self, name: str, seconds: float | None) -> None:
-        """Ask the driver of a name so often what it says of itself; None: as often as any other."""
+        """Set the seconds between two questions to the driver of a name; None: the usual ones."""
         if seconds is None:
             self._periods.pop(name, None)
         else:
@@ -137,7 +139,7 @@ class DriversStore:
     # ---- its life ----------------------------------------------------------------------------------------------------
 
     def idle_s(self) -> float | None:
-        """How long there is nothing to expire or to write unless something happens."""
+        """The seconds until a driver expires or a write is due; None if nothing is due."""
         since = [known.gone_at_s for known in self]
         since += self._sockets.lost_at()
         waits = [max(at_s + self._grace_s - self._clock(), 0.0) for at_s in since if at_s is not None]
@@ -146,7 +148,7 @@ class DriversStore:
         return min(waits, default=None)
 
     async def write(self) -> None:
-        """Put what is known on disk, if it is not there. A full disk keeps no driver from registering."""
+        """Write the drivers to the disk, if they have changed. A full disk blocks no registration."""
         async with self._storing:
             wanted = self._to_keep()
             if wanted == self._stored:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from cli.edge_volumes import ask
 from common.errors import BridgeError
+from common.pages.json_form import plain
 from tests.e2e.node import Node
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ class OwnNode(Node):
     def volumes(self) -> list[Object]:
         """What the agent says of its pods' volumes; nothing while it does not answer."""
         with contextlib.suppress(BridgeError):
-            found: list[Object] = ask(self.agent.socket)["volumes"]
+            found: list[Object] = plain(ask(self.agent.socket).volumes)
             return found
         return []
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cli.process_options import DRIVER_OPTIONS, HUB_OPTIONS
-from cloud import csi_proxy_driver, uds_hub
+from cloud import csi_proxy_driver, hub_process
 from cloud.store import Store
 from common.errors import SettingsError
 
@@ -49,7 +49,7 @@ async def test_a_hub_that_cannot_start_leaves_nothing_open(short_dir: Path, take
     wrong = {"uds": f"unix://{short_dir}/none/hub.sock", "manifests": "kubeconfig"}
     flags |= {"kubeconfig": "/nowhere"} if what == "manifests" else {what: wrong.get(what, taken)}
     with pytest.raises(SettingsError):
-        await uds_hub.run(HUB_OPTIONS.read(flags), asyncio.Event())
+        await hub_process.run(HUB_OPTIONS.read(flags), asyncio.Event())
     assert opened(short_dir) - before == set()
     store = Store(short_dir / "state")  # whose lock is free
     await store.close()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cli.edge_volumes import show
+from cli.edge_volumes import ask, show
 from edge.volumes import attachment_name
 from tests.integration.testdriver.support import needs_loops
 from tests.support.edge_node import DRIVER, NODE, EdgeNode, csi_driver, pod, volume
@@ -157,7 +157,7 @@ def test_the_command_says_that_the_node_is_offline_since_when_and_how_old_its_kn
     state = node.state()
     assert not state["connected"]
     assert as_of <= state["as_of"] <= state["since"]
-    head = next(show(state))
+    head = next(show(ask(node.agent.socket)))
     assert head == (
         f"node {NODE} is offline since {state['since']}; 1 of 1 volumes published; its records are of {state['as_of']}"
     )
@@ -235,7 +235,7 @@ def test_a_lost_store_takes_nothing_down(node: EdgeNode) -> None:
     node.restart_agent()
     state = node.state()
     assert [each["state"] for each in state["volumes"]] == ["left over"]
-    assert "the hub has not told this node its pods yet" in next(show(state))
+    assert "the hub has not told this node its pods yet" in next(show(ask(node.agent.socket)))
     assert node.mounts() == mounts
     go_online(node)
     assert node.wait_published("a") == [path]

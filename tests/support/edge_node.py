@@ -23,6 +23,7 @@ import yaml
 from cli.edge_volumes import ask
 from common.csi import csi_pb2 as csi
 from common.errors import BridgeError
+from common.pages.json_form import plain
 from edge.fault_points import VARIABLE
 from tests.peers.support.testdriver import RunningDriver, start_testdriver
 from tests.support.bridge import Agent, Bridge
@@ -176,7 +177,8 @@ class EdgeNode:
 
     def state(self) -> Object:
         """Return the agent's report of its volumes."""
-        return ask(self.agent.socket)
+        state: Object = plain(ask(self.agent.socket))
+        return state
 
     def volumes(self, pod: str) -> list[Object]:
         """Return the agent's report of one pod's volumes; none while the agent does not answer."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Self
 
 from cli.process_options import DRIVER_OPTIONS, EDGE_OPTIONS, HUB_OPTIONS
-from cloud import csi_proxy_driver, uds_hub
+from cloud import csi_proxy_driver, hub_process
 from common.relay.client import Channel
 from common.relay.errors import VendorConnectionError
 from common.status import Status
@@ -75,7 +75,7 @@ class LocalBridge:
                 "state_dir": str(states / "hub"),
             }
         )
-        self._start(uds_hub.run(hub, self._stopping), "hub")
+        self._start(hub_process.run(hub, self._stopping), "hub")
         while not uds.exists():  # noqa: ASYNC110  # a file has no event
             await asyncio.sleep(_WAIT_S)
         for to, listen in ((f"127.0.0.1:{port}", "127.0.0.1:0"), (f"unix://{uds}", f"unix://{self._directory}/l.sock")):

@@ -1,26 +1,17 @@
 """An operator: reads a hub's state over its UNIX socket, as `csi-bridge status` does, or runs a command."""
 
-import asyncio
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-from cli.hub_state import ask
+from cli.hub_state import as_json, ask_state
 from common.endpoint import Endpoint
-from common.limits import Limits
-from tests.support.transports import transports_closed
 
 
 def hub_state(uds: Path) -> dict[str, Any]:
     """Return the hub's state: its nodes and the connected proxy drivers."""
-
-    async def asked() -> dict[str, Any]:
-        state = await ask(Endpoint(f"unix://{uds}", path=uds), limits=Limits())
-        await transports_closed()
-        return state
-
-    return asyncio.run(asked())
+    return as_json(ask_state(Endpoint(f"unix://{uds}", path=uds), timeout_s=60))
 
 
 def node_state(uds: Path, node: str) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from cli.doctor.agent import (
 )
 from cli.doctor.certificates import check_certificate, is_refused
 from cli.doctor.clock import check_clock, skew_s
+from cli.doctor.cluster import NO_PROXIES
 from cli.doctor.cluster import checks_of as cluster_checks
 from cli.doctor.command import as_json, check_nothing, show
 from cli.doctor.csi_probe import GET_CAPACITY
@@ -53,14 +54,22 @@ from cloud.admission import SUBJECTS, Role
 from cloud.kube import KubeError, Page
 from cloud.node_marks import EDGE as EDGE_LABEL
 from common.errors import DialError, NotWhole
+from common.pages.agent import AgentStatus, DriverSocket, NodeVolumes
+from common.pages.hub import NodeStatus, Refusal
 from common.status import Code, Status
 from common.tls import TlsFiles
 from common.version import SOFTWARE
 from edge.disk.mounts import parse
 from tests.support.certificates import Authority, Pem
+from tests.support.pages import SINCE, at, page, proxy, refusal
+from tests.support.pages import node as page_of_node
+from tests.support.pages import state as page_of_hub
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from cli.doctor.finding import Finding
+    from cli.hub_state import HubState
 
 NOW = 1_795_252_323.0
 
@@ -329,17 +338,22 @@ def test_a_peer_refuses_a_certificate_by_its_dates_and_its_authority_and_not_by_
 # -------------------- the agent --------------------
 
 
-def agent(**changes: Any) -> dict[str, Any]:
-    usual = {
+def agent(**changes: Any) -> AgentStatus:
+    usual: dict[str, Any] = {
         "software": SOFTWARE,
         "hub_software": SOFTWARE,
         "node": "n1",
         "connected": True,
-        "since": "2026-11-21T09:12:03Z",
+        "since": SINCE,
         "hub": "wss://hub:1",
         "why": "",
+        "drivers": [],
+        "problems": [],
+        "operations": [],
+        "registered": [],
+        "settings": {},
     }
-    return usual | changes
+    return page(AgentStatus, **(usual | changes))
 
 
 def test_an_agent_of_another_version_is_told_apart_from_what_is_installed_and_from_the_hub() -> None:
@@ -434,8 +448,8 @@ def test_an_agent_that_sees_the_whole_root_directory_misses_the_kubelet(tmp_path
 
 def test_a_driver_that_is_not_registered_is_named() -> None:
     entry = {"name": "a.example", "nodeID": "id-1"}
-    assert check_registered([{"name": "a.example"}], [entry]).what == "the CSINode has an entry for a.example as id-1"
-    found = check_registered([{"name": "a.example"}, {"name": "b.example"}], [entry])
+    assert check_registered([driver("a.example")], [entry]).what == "the CSINode has an entry for a.example as id-1"
+    found = check_registered([driver("a.example"), driver("b.example")], [entry])
     assert found.what == "no volume of these drivers can be mounted here: b.example"
 
 
@@ -452,16 +466,13 @@ def test_a_driver_beside_a_kubelet_says_whether_it_needs_the_relay(own_topology:
     assert (found.level, words in found.what) == ("ok", True)
 
 
-def volumes(*found: dict[str, Any], **changes: Any) -> dict[str, Any]:
-    usual = {
-        "trouble": "",
-        "as_of": "2026-11-21T09:12:03Z",
-        "connected": True,
-        "in_step": True,
-        "facts_waiting": 0,
-        "volumes": list(found),
-    }
-    return usual | changes
+def driver(name: str) -> DriverSocket:
+    return DriverSocket(name=name, socket=f"/{name}", services=[], relay="", trouble="")
+
+
+def volumes(*found: dict[str, Any], **changes: Any) -> NodeVolumes:
+    usual = {"node": "n1", "connected": True, "since": SINCE, "as_of": SINCE, "in_step": True, "volumes": list(found)}
+    return page(NodeVolumes, **(usual | changes))
 
 
 @pytest.mark.parametrize(
@@ -475,7 +486,7 @@ def volumes(*found: dict[str, Any], **changes: Any) -> dict[str, Any]:
         (volumes(facts_waiting=3), "warning", "3 facts"),
     ],
 )
-def test_what_a_node_knows_and_has_to_tell(state: dict[str, Any], level: str, word: str) -> None:
+def test_what_a_node_knows_and_has_to_tell(state: NodeVolumes, level: str, word: str) -> None:
     found = check_knowledge(state)
     assert (found.level, word in found.what) == (level, True)
 
@@ -490,29 +501,15 @@ def test_volumes_with_an_error_are_counted_and_one_is_told() -> None:
 # -------------------- the hub --------------------
 
 
-def node(name: str = "n1", *, connected: bool = True, **changes: Any) -> dict[str, Any]:
-    usual = {
-        "node": name,
-        "connected": connected,
-        "since": NOW,
-        "software": SOFTWARE if connected else "",
-        "drivers": ["d.example"],
-        "versions": {"d.example": "1"},
-        "unreported": [],
-    }
-    return usual | changes
+def node(name: str = "n1", *, connected: bool = True, **changes: Any) -> NodeStatus:
+    usual: dict[str, Any] = {"software": SOFTWARE if connected else "", "drivers": ["d.example"]}
+    usual |= {"connected": connected, "versions": {"d.example": "1"}}
+    return page_of_node(name, **(usual | changes))
 
 
-def hub(*nodes: dict[str, Any], proxies: tuple[str, ...] = ("d.example",), **changes: Any) -> dict[str, Any]:
-    usual = {
-        "software": SOFTWARE,
-        "nodes": list(nodes),
-        "drivers": [{"driver": name, "software": SOFTWARE} for name in proxies],
-        "lost": [],
-        "trouble": "",
-        "problems": [],
-    }
-    return usual | changes
+def hub(*nodes: NodeStatus, proxies: tuple[str, ...] = ("d.example",), **changes: Any) -> HubState:
+    drivers = [proxy(name, software=SOFTWARE) for name in proxies]
+    return page_of_hub(*nodes, **({"software": SOFTWARE, "drivers": drivers} | changes))
 
 
 def test_versions_that_differ_from_the_hubs_are_named_with_those_who_have_them() -> None:
@@ -541,11 +538,6 @@ def test_a_kind_that_the_hub_may_not_read_is_wrong_and_a_secret_of_a_volume_is_a
     found = list(check_hub_knowledge(hub(problems=problems)))
     assert [finding.level for finding in found] == ["wrong", "wrong", "warning", "warning"]
     assert "kubectl apply -k my-cluster/cloud" in found[0].do
-
-
-async def test_around_a_hub_that_does_not_tell_its_settings_nothing_is_looked_at() -> None:
-    (result,) = await perform(_surroundings(None), limit_s=5.0)
-    assert (result.name, result.finding.level, result.finding.do) == ("settings", "warning", "restart the hub")
 
 
 async def test_a_hub_without_a_listener_and_one_on_which_nobody_answers_are_told(tmp_path: Path) -> None:
@@ -578,8 +570,9 @@ def test_a_driver_that_a_connected_node_no_longer_reports_is_named() -> None:
 
 
 def test_who_was_refused_lately_is_told_and_who_gave_up_is_not() -> None:
-    one = {"role": "edge", "name": "n7", "address": "10.0.0.7:1", "at": NOW - 30, "why": "it is full"}
-    (found,) = check_refused([one, one | {"at": NOW - 100}], NOW)
+    told = {"address": "10.0.0.7:1", "why": "it is full"}
+    late, lately = (page(Refusal, **refusal("n7", at=at(NOW - ago_s), **told)) for ago_s in (100, 30))
+    (found,) = check_refused([lately, late], NOW)
     assert found.what == "edge n7 from 10.0.0.7:1 was refused at 2026-11-21T09:11:33Z: it is full"
 
 
@@ -593,7 +586,7 @@ def test_who_was_refused_lately_is_told_and_who_gave_up_is_not() -> None:
         (hub(node(), node("n2", versions={"d.example": "2"})), "warning", "several versions: 1, 2"),
     ],
 )
-def test_a_driver_needs_a_proxy_driver_and_a_node(state: dict[str, Any], level: str, words: str) -> None:
+def test_a_driver_needs_a_proxy_driver_and_a_node(state: HubState, level: str, words: str) -> None:
     (found,) = check_drivers(state)
     assert (found.level, words in found.what) == (level, True)
 
@@ -675,13 +668,8 @@ class Cluster:
         return {"spec": {"drivers": [{"name": it, "topologyKeys": keys[it]} for it in keys]}}
 
 
-def placed(driver: str, placement: str) -> dict[str, Any]:
-    """A proxy driver as the hub tells of it."""
-    return {"driver": driver, "placement": placement}
-
-
 async def looked_at(
-    cluster: Cluster, *nodes: dict[str, Any], proxies: tuple[dict[str, Any], ...] = (), as_hub: bool = False
+    cluster: Cluster, *nodes: NodeStatus, proxies: Mapping[str, str] = NO_PROXIES, as_hub: bool = False
 ) -> dict[str, Finding]:
     checks = cluster_checks(cluster, nodes, proxies, as_hub=as_hub)
     return {result.name: result.finding for result in await perform(checks, limit_s=5.0)}
@@ -689,7 +677,7 @@ async def looked_at(
 
 async def test_a_cluster_with_all_that_the_drivers_need_is_well() -> None:
     well = Cluster(("d.example",), labelled=("n1",), classes={"fast": "d.example"}, n1=["d.example"])
-    found = await looked_at(well, node(), proxies=(placed("d.example", "local"),))
+    found = await looked_at(well, node(), proxies={"d.example": "local"})
     assert found["CSIDriver"].what == "there is a CSIDriver for each driver (d.example)"
     assert found["CSINode"].what == "the CSINodes of 1 nodes have an entry for each of their drivers"
     assert "of the API server" in found["clock"].what
@@ -747,7 +735,7 @@ async def test_a_user_of_the_doctor_who_is_not_the_hub_needs_no_permission_of_th
 
 async def test_local_placement_without_a_topology_key_is_wrong_and_names_the_relay() -> None:
     bare = Cluster(("d.example",), n1={"d.example": []}, n2={"d.example": ["csi-bridge.io/node"]})
-    found = (await looked_at(bare, node(), node("n2"), proxies=(placed("d.example", "local"),)))["topology"]
+    found = (await looked_at(bare, node(), node("n2"), proxies={"d.example": "local"}))["topology"]
     assert found.level == "wrong"
     assert "an entry without a topology key for d.example on n1:" in found.what
     assert "--relay-dir" in found.do
@@ -761,7 +749,7 @@ async def test_a_driver_that_is_not_placed_by_topology_needs_no_key_and_an_old_h
     placement: str, keys: list[str], level: str
 ) -> None:
     cluster = Cluster(("d.example",), n1={"d.example": []}, n2={"d.example": keys})
-    found = await looked_at(cluster, node(), node("n2"), proxies=(placed("d.example", placement),))
+    found = await looked_at(cluster, node(), node("n2"), proxies={"d.example": placement})
     assert found["topology"].level == level
 
 

@@ -2,42 +2,36 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from cli.edge_volumes import Question, missing, select, show
+from common.pages.agent import NodeVolumes, PodStatus, PodVolumeStatus
+from tests.support.pages import SINCE, page
 
-SINCE = 1_795_252_323.9
 
-
-def volume(pod: str = "web", name: str = "data", **changes: Any) -> dict[str, Any]:
+def volume(pod: str = "web", name: str = "data", **changes: Any) -> PodVolumeStatus:
     usual = {
         "namespace": "default",
         "pod": pod,
-        "pod_uid": f"uid-{pod}",
+        "uid": f"uid-{pod}",
         "volume": name,
         "driver": "a.example",
         "state": "published",
         "since": SINCE,
         "path": f"/root/pods/uid-{pod}/volumes/kubernetes.io~csi/pv-1/mount",
-        "error": "",
     }
-    return usual | changes
+    return page(PodVolumeStatus, **(usual | changes))
 
 
-def node(*volumes: dict[str, Any], **changes: Any) -> dict[str, Any]:
-    pods = sorted({(item["namespace"], item["pod"]) for item in volumes})
-    usual = {
-        "node": "n1",
-        "connected": True,
-        "since": "2026-11-21T09:12:03Z",
-        "as_of": "2026-11-21T09:12:04Z",
-        "started": True,
-        "trouble": "",
-        "pods": [{"namespace": namespace, "name": name} for namespace, name in pods],
-        "volumes": list(volumes),
-    }
-    return usual | changes
+def node(*volumes: PodVolumeStatus, **changes: Any) -> NodeVolumes:
+    pods = [
+        PodStatus(namespace=namespace, name=name, uid=f"uid-{name}", volumes=1, published=1)
+        for namespace, name in sorted({(item.namespace, item.pod) for item in volumes})
+    ]
+    usual = {"node": "n1", "connected": True, "since": SINCE, "as_of": "2026-11-21T09:12:04Z"}
+    return replace(page(NodeVolumes, **(usual | changes)), pods=pods, volumes=list(volumes))
 
 
 def test_a_node_without_pods_is_one_line() -> None:
@@ -50,7 +44,7 @@ def test_volumes_are_a_table_and_the_reasons_stand_below() -> None:
         "node n1 is connected since 2026-11-21T09:12:03Z; 1 of 2 volumes published",
         "",
         "POD          VOLUME  DRIVER     STATE      SINCE                 PATH",
-        f"default/web  data    a.example  published  2026-11-21T09:12:03Z  {volume()['path']}",
+        f"default/web  data    a.example  published  2026-11-21T09:12:03Z  {volume().path}",
         "default/db   data    a.example  waiting    2026-11-21T09:12:03Z",
         "",
         "default/db data is waiting: driver a.example is not registered on this node",
@@ -76,7 +70,7 @@ def test_a_named_pod_that_is_not_known_is_waited_for() -> None:
 def test_a_pod_whose_volumes_are_all_published_is_waited_for_no_longer() -> None:
     other = volume("db", state="staging")
     selected = select(node(volume(), volume(name="more"), other), ("default", "web"))
-    assert [item["volume"] for item in selected["volumes"]] == ["data", "more"]
+    assert [item.volume for item in selected.volumes] == ["data", "more"]
     assert missing(selected, ("default", "web")) == []
 
 

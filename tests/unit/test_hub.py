@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from typing import TYPE_CHECKING, Any
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
 
 import pytest
 
+from cloud.hub_process import assemble
 from cloud.placement.sqlite_claims import SqliteClaims
 from cloud.sources.source import Objects
 from cloud.store import Store
@@ -16,13 +18,14 @@ from cloud.sync.closures import Closures
 from cloud.sync.fact_table import FactTable
 from cloud.sync.facts import FactSink
 from cloud.sync.streams import SyncServer
-from cloud.uds_hub import Hub
+from cloud.sync_part import SyncPart
 from common.csi.csi_pb2 import CreateVolumeRequest
 from common.errors import Draining, status_of
 from common.limits import Limits
 from common.messages import Hello, Kind, Ping, encode
 from common.metrics import Metrics
 from common.objects import Object, Ref, Stamp, encode_body
+from common.pages.hub import FailedCall
 from common.reports import GET_PLUGIN_INFO, MAX_REPORT_BYTES, Answer, DriverReport, decode_reports, encode_reports
 from common.status import Code, Origin, Status
 from common.transport import Peer as Address
@@ -35,8 +38,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from common.link import Link, Stream
+    from common.pages.hub import NodeStatus, Refusal
 
 DRIVER = "d.example"
+SETTINGS = {"state_dir": ["/var/lib/x"]}
 CREATE = "/csi.v1.Controller/CreateVolume"
 GET_CAPACITY = "/csi.v1.Controller/GetCapacity"
 STAGE = "/csi.v1.Node/NodeStageVolume"
@@ -51,9 +56,18 @@ FOREIGN = Status(
 class World:
     """A hub in memory, and the links of those who came."""
 
-    def __init__(self, directory: Path) -> None:
-        self.store = Store(directory)
-        self.hub = Hub(self.store, SqliteClaims(directory), Metrics(), insecure=True, max_nodes=3)
+    def __init__(self, directory: Path, part: SyncPart | None = None, max_nodes: int = 3) -> None:
+        self.store, self.metrics = Store(directory), Metrics()
+        made = assemble(
+            self.store,
+            SqliteClaims(directory),
+            self.metrics,
+            part or SyncPart(),
+            insecure=True,
+            max_nodes=max_nodes,
+            settings=SETTINGS,
+        )
+        self.hub, self.nodes, self.placement, self.pages = made.hub, made.nodes, made.placement, made.pages
         self.links: list[Link] = []
 
     async def come(
@@ -86,11 +100,17 @@ class World:
 
 @pytest.fixture
 async def world(tmp_path: Path) -> AsyncIterator[World]:
-    world = World(tmp_path)
+    async with running(World(tmp_path)) as world:
+        yield world
+
+
+@asynccontextmanager
+async def running(world: World) -> AsyncIterator[World]:
+    """End a hub and its links with the block."""
     yield world
     cut(*(link for link in world.links if not link.over))
     await settle()
-    await world.hub.placement.close()
+    await world.placement.close()
     await world.store.close()
 
 
@@ -126,10 +146,10 @@ async def test_a_node_that_sends_more_than_its_hello_at_once_is_not_connected(wo
     at_hub, at_peer = link_pair(world.hub, Peer(accepts=False), hello, identity=NETWORK)
     at_hub.received(at_peer.pull() + encode(Ping(1)))
     assert at_hub.over
-    assert not world.hub.nodes.is_connected("n1")
+    assert not world.nodes.is_connected("n1")
     reinstalled = await world.come(introduce("edge", "n1", instance="i-2", boot=1))
     assert not reinstalled.over
-    assert world.hub.nodes.is_connected("n1")
+    assert world.nodes.is_connected("n1")
 
 
 async def test_a_hub_that_such_a_node_has_visited_drains(world: World) -> None:
@@ -192,7 +212,7 @@ async def test_an_answer_that_the_caller_cannot_take_is_accounted_for_as_what_th
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     observed: list[int] = []
-    monkeypatch.setattr(world.hub._metrics, "observe_call", lambda _driver, _method, code, _s: observed.append(code))
+    monkeypatch.setattr(world.metrics, "observe_call", lambda _driver, _method, code, _s: observed.append(code))
 
     async def answer(stream: Stream) -> None:
         stream.end(Status(Code.OK), b"x" * 2_000)
@@ -206,9 +226,9 @@ async def test_an_answer_that_the_caller_cannot_take_is_accounted_for_as_what_th
 
 async def test_a_proxy_driver_that_wants_a_placement_unknown_here_is_refused_by_its_name(world: World) -> None:
     await world.come(introduce("driver", DRIVER, instance="p", placement="shared"))
-    (told,) = await refused(world)
-    assert (told["role"], told["name"], told["reason"]) == ("driver", DRIVER, "protocol-error")
-    assert told["why"] == "this hub knows the placements auto, pinned, local, not 'shared'; a newer hub may know it"
+    (told,) = refused(world)
+    assert (told.role, told.name, told.reason) == ("driver", DRIVER, "protocol-error")
+    assert told.why == "this hub knows the placements auto, pinned, local, not 'shared'; a newer hub may know it"
 
 
 async def test_a_proxy_driver_that_says_nothing_of_placement_is_no_operator(world: World) -> None:
@@ -220,7 +240,7 @@ async def test_a_proxy_driver_that_says_nothing_of_placement_is_no_operator(worl
         assert await stream.receive() is None
         stream.acknowledge(delivered=True)
         await settle()
-        claims = await world.hub.placement.claims.look(DRIVER, "CreateVolume pvc-1", ())
+        claims = await world.placement.claims.look(DRIVER, "CreateVolume pvc-1", ())
         assert claims.name.nodes == holder
 
 
@@ -266,13 +286,13 @@ async def test_a_report_beyond_the_limit_is_ignored_and_what_was_known_stays(
     reports = await with_driver(world)
     await reports.send(encode_reports([report(version=b"x" * MAX_REPORT_BYTES)]))
     await settle()
-    assert world.hub.nodes.find_report(DRIVER, "n1") == report()
+    assert world.nodes.find_report(DRIVER, "n1") == report()
     assert (
         "node n1 sent an unreadable report: 349643 bytes, and 262144 is the limit; the node's earlier report stays"
         in (messages(caplog))
     )
     await reports.send(encode_reports([report(version=b"2")]))
-    await until(lambda: world.hub.nodes.find_report(DRIVER, "n1") == report(version=b"2"))
+    await until(lambda: world.nodes.find_report(DRIVER, "n1") == report(version=b"2"))
 
 
 async def test_a_large_report_is_read_off_the_loop_and_before_the_next_one(
@@ -284,7 +304,7 @@ async def test_a_large_report_is_read_off_the_loop_and_before_the_next_one(
         read.append((len(data), threading.current_thread() is threading.main_thread()))
         return decode_reports(data)
 
-    monkeypatch.setattr("cloud.uds_hub.decode_reports", decode)
+    monkeypatch.setattr("cloud.report_streams.decode_reports", decode)
     reports = (await world.edge()).open(Kind.REPORT)
     large, small = (encode_reports([report(version=version)]) for version in (b"1" * 100_000, b"2"))
     reports.queue(large)
@@ -292,7 +312,7 @@ async def test_a_large_report_is_read_off_the_loop_and_before_the_next_one(
     await until(lambda: len(read) == 2)
     await settle()
     assert read == [(len(large), False), (len(small), True)]
-    assert world.hub.nodes.find_report(DRIVER, "n1") == report(version=b"2")
+    assert world.nodes.find_report(DRIVER, "n1") == report(version=b"2")
 
 
 async def test_an_unreadable_report_is_logged_and_the_next_one_is_taken(
@@ -300,7 +320,7 @@ async def test_an_unreadable_report_is_logged_and_the_next_one_is_taken(
 ) -> None:
     reports = (await world.edge()).open(Kind.REPORT, b"no JSON")
     reports.queue(encode_reports([report()]))
-    await until(lambda: world.hub.nodes.find_report(DRIVER, "n1") == report())
+    await until(lambda: world.nodes.find_report(DRIVER, "n1") == report())
     assert "node n1 sent an unreadable report" in messages(caplog)
 
 
@@ -348,7 +368,7 @@ async def test_only_an_operator_gives_orders(world: World, kind: Kind) -> None:
     assert (
         status.message == f"stream kind {kind.value} is not served here: this hub does not serve it to the role driver"
     )
-    assert world.hub.nodes.known == 1
+    assert world.nodes.known == 1
 
 
 async def test_a_node_that_an_operator_gives_up_leaves_the_other_one_with_the_driver_and_a_watch_hears_of_it(
@@ -368,19 +388,21 @@ async def test_a_node_that_an_operator_gives_up_leaves_the_other_one_with_the_dr
 
 
 @pytest.fixture
-async def facts(world: World, tmp_path: Path) -> AsyncIterator[FactSink]:
-    """What the nodes told the hub: n1 has told of itself."""
-    closures = Closures(Objects())
+async def told(tmp_path: Path) -> AsyncIterator[tuple[World, FactSink]]:
+    """A hub with facts: n1 has told of itself."""
+    closures = Closures(objects := Objects())
     async with FactTable(tmp_path) as table:
         facts = FactSink(closures, table)
-        world.hub.sync = SyncServer(closures, facts)
         await facts.store("n1", Object(Ref("Node", "", "n1"), Stamp("", "1"), encode_body({"metadata": {}})))
-        yield facts
+        part = SyncPart(source=objects, sync=SyncServer(closures, facts), facts=table.stored)
+        async with running(World(tmp_path, part)) as world:
+            yield world, facts
 
 
 async def test_a_node_of_which_no_more_is_known_than_what_it_told_can_be_given_up(
-    world: World, facts: FactSink
+    told: tuple[World, FactSink],
 ) -> None:
+    world, facts = told
     assert await order(await world.operator(), Kind.FORGET, node="n1") == ([], Status(Code.OK, origin=Origin.HUB))
     assert facts.stamps("n1") == {}
     _, again = await order(await world.operator(), Kind.FORGET, node="n1")
@@ -389,12 +411,14 @@ async def test_a_node_of_which_no_more_is_known_than_what_it_told_can_be_given_u
 
 
 async def test_a_node_that_is_back_before_it_is_forgotten_keeps_what_it_tells(
-    world: World, facts: FactSink, monkeypatch: pytest.MonkeyPatch
+    told: tuple[World, FactSink], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    world, facts = told
+
     async def slow_disk(node: str, _: str) -> None:
         await world.edge(node)
 
-    monkeypatch.setattr(world.hub.placement, "forget", slow_disk)
+    monkeypatch.setattr(world.placement, "forget", slow_disk)
     assert await order(await world.operator(), Kind.FORGET, node="n1") == ([], Status(Code.OK, origin=Origin.HUB))
     assert facts.stamps("n1")
 
@@ -431,44 +455,46 @@ async def test_a_trust_that_cannot_be_written_down_is_refused(world: World, monk
     assert told == ([], Status(Code.UNAVAILABLE, why, Origin.HUB))
 
 
-# -------------------- the operator's question --------------------
+# -------------------- the pages --------------------
 
 
-async def parts(link: Link) -> list[dict[str, Any]]:
-    """The messages of the hub's state."""
-    stream = link.open(Kind.STATUS)
-    found = [json.loads(message) async for message in stream]
-    assert stream.status == Status(Code.OK, origin=Origin.HUB)
-    return found
-
-
-async def test_the_state_comes_in_a_message_for_each_node_and_each_proxy_driver_and_one_for_the_hub(
-    world: World,
-) -> None:
+async def test_the_status_tells_the_hub_its_proxy_drivers_and_what_is_wrong(world: World) -> None:
     await with_driver(world)
     await world.edge("n2")
     await world.driver()
-    await until(lambda: not world.store._writing)
-    world.store.trouble = "disk is full"
     world.store.losses.add("hub.db was damaged")
-    first, second, proxy, hub = await parts(await world.operator())
-    (n1,), (n2,), (driver,) = first["nodes"], second["nodes"], proxy["drivers"]
-    assert (n1["node"], n1["connected"], n1["drivers"], n1["address"]) == ("n1", True, [DRIVER], "10.0.0.1:7")
-    assert (n2["node"], n2["drivers"]) == ("n2", [])
-    assert (driver["driver"], driver["address"]) == (DRIVER, "10.0.0.1:7")
-    assert driver["placement"] == "auto"
-    assert driver["since"] >= n1["since"]
-    software = hub.pop("software")
-    assert software.startswith("csi-bridge/")
-    (lost,) = hub.pop("lost")
-    assert lost.endswith("Z hub.db was damaged")
-    assert hub == {"known": 2, "connected": 2, "max_nodes": 3, "trouble": "disk is full", "problems": []}
+    hub = world.pages.status()
+    assert (hub.software, hub.known, hub.connected, hub.max_nodes) == (SOFTWARE, 2, 2, 3)
+    assert (hub.has_source, hub.problems, hub.trouble) == (False, [], "")
+    assert [loss.endswith("Z hub.db was damaged") for loss in hub.lost] == [True]
+    (driver,) = hub.drivers
+    assert (driver.driver, driver.address, driver.placement) == (DRIVER, "10.0.0.1:7", "auto")
+    assert driver.software == SOFTWARE
+    assert hub.settings == SETTINGS
 
 
-async def node_of(world: World, name: str = "n1") -> dict[str, Any]:
-    """What the operator is told of a node."""
-    nodes = [node for part in await parts(await world.operator()) for node in part.get("nodes", ())]
-    return next(node for node in nodes if node["node"] == name)
+async def test_the_nodes_are_told_with_their_drivers_in_the_order_of_their_names(world: World) -> None:
+    await world.edge("n2")
+    await with_driver(world)
+    n1, n2 = await world.pages.nodes()
+    assert (n1.node, n1.connected, n1.drivers, n1.address) == ("n1", True, [DRIVER], "10.0.0.1:7")
+    assert (n1.software, n1.versions) == (SOFTWARE, {DRIVER: ""})
+    assert (n2.node, n2.drivers) == ("n2", [])
+
+
+async def test_an_older_command_that_asks_over_a_link_is_told_to_be_of_the_hubs_version(world: World) -> None:
+    stream = (await world.operator()).open(Kind.STATUS)
+    assert await stream.receive() is None
+    assert stream.status is not None
+    assert stream.status.message == (
+        "the question for its state is not served here: this hub answers it over HTTP; use the csi-bridge of its "
+        "version"
+    )
+
+
+async def node_of(world: World, name: str = "n1") -> NodeStatus:
+    """What operators are told of a node."""
+    return next(node for node in await world.pages.nodes() if node.node == name)
 
 
 async def test_calls_under_way_are_counted_while_they_are(world: World) -> None:
@@ -482,12 +508,12 @@ async def test_calls_under_way_are_counted_while_they_are(world: World) -> None:
     driver = await world.driver()
     calls = [asyncio.create_task(called(driver, CREATE)) for _ in range(2)]
     await settle()
-    assert (await node_of(world))["calls"] == 2
+    assert (await node_of(world)).calls == 2
     goes_on.set()
     await asyncio.gather(*calls)
     await settle()
     found = await node_of(world)
-    assert (found["calls"], found["last_error"]) == (0, None)
+    assert (found.calls, found.last_error) == (0, None)
 
 
 async def test_the_last_call_of_a_node_that_failed_is_remembered_with_its_words(world: World) -> None:
@@ -496,15 +522,17 @@ async def test_the_last_call_of_a_node_that_failed_is_remembered_with_its_words(
 
     await with_driver(world, serve)
     await called(await world.driver(), CREATE)
-    failure = (await node_of(world))["last_error"]
-    assert failure.pop("at") > 1_700_000_000
-    assert failure == {
-        "driver": DRIVER,
-        "method": CREATE,
-        "code": "NOT_FOUND",
-        "by": "vendor",
-        "message": ("no such volume" + "x" * 5_000)[:1_000],
-    }
+    failure = (await node_of(world)).last_error
+    assert failure is not None
+    assert failure.at.timestamp() > 1_700_000_000
+    assert failure == FailedCall(
+        at=failure.at,
+        driver=DRIVER,
+        method=CREATE,
+        code="NOT_FOUND",
+        by="vendor",
+        message=("no such volume" + "x" * 5_000)[:1_000],
+    )
 
 
 async def test_a_call_that_the_hub_could_not_send_is_a_nodes_failure_until_the_node_is_forgotten(world: World) -> None:
@@ -512,12 +540,13 @@ async def test_a_call_that_the_hub_could_not_send_is_a_nodes_failure_until_the_n
     cut(world.links[0])
     await settle()
     await called(await world.driver(), CREATE)
-    failure = (await node_of(world))["last_error"]
-    assert (failure["code"], failure["by"]) == ("UNAVAILABLE", "hub")
-    assert failure["message"].startswith("edge node n1 is offline since ")
+    failure = (await node_of(world)).last_error
+    assert failure is not None
+    assert (failure.code, failure.by) == ("UNAVAILABLE", "hub")
+    assert failure.message.startswith("edge node n1 is offline since ")
     await order(await world.operator(), Kind.FORGET, node="n1")
     await world.edge()
-    assert (await node_of(world))["last_error"] is None
+    assert (await node_of(world)).last_error is None
 
 
 @pytest.mark.parametrize("success", [CREATE, "/csi.v1.Controller/DeleteVolume"])
@@ -529,7 +558,7 @@ async def test_a_failure_is_told_until_a_later_call_that_changes_something_succe
     await called(operator, CREATE)
     await with_driver(world)
     assert await called(operator, success) == Status(Code.OK)
-    assert (await node_of(world))["last_error"] is None
+    assert (await node_of(world)).last_error is None
 
 
 @pytest.mark.parametrize("failed", [CREATE, GET_CAPACITY])
@@ -543,7 +572,7 @@ async def test_a_success_that_changes_nothing_ends_only_a_failure_of_the_same_me
     operator = await world.operator()
     await called(operator, failed)
     await called(operator, GET_CAPACITY)
-    assert ((await node_of(world))["last_error"] is None) == (failed == GET_CAPACITY)
+    assert ((await node_of(world)).last_error is None) == (failed == GET_CAPACITY)
 
 
 async def test_of_calls_for_nodes_that_nobody_knows_nothing_is_remembered(world: World) -> None:
@@ -552,11 +581,11 @@ async def test_of_calls_for_nodes_that_nobody_knows_nothing_is_remembered(world:
     assert await stream.receive() is None
     assert stream.status is not None
     assert "edge node made-up has never connected" in stream.status.message
-    assert not world.hub._calls._failures
+    assert world.pages._calls.last_error("made-up") is None
 
 
-async def refused(world: World) -> list[dict[str, Any]]:
-    return [one for part in await parts(await world.operator()) for one in part.get("refused", ())]
+def refused(world: World) -> list[Refusal]:
+    return world.pages.status().refused
 
 
 async def test_who_was_refused_is_told_until_such_a_one_is_let_in(world: World) -> None:
@@ -564,15 +593,14 @@ async def test_who_was_refused_is_told_until_such_a_one_is_let_in(world: World) 
     rival = introduce("edge", "n1", instance="another", boot=1)
     for _ in range(2):
         await world.come(rival)
-    (told,) = await refused(world)
-    assert told.pop("at") > 1_700_000_000
-    why = told.pop("why")
-    assert why.startswith("another machine is connected as n1 (instance i-n1, this one another)")
-    assert told == {"role": "edge", "name": "n1", "address": "10.0.0.1:7", "reason": "conflict"}
+    (told,) = refused(world)
+    assert told.at.timestamp() > 1_700_000_000
+    assert told.why.startswith("another machine is connected as n1 (instance i-n1, this one another)")
+    assert (told.role, told.name, told.address, told.reason) == ("edge", "n1", "10.0.0.1:7", "conflict")
     cut(world.links[0])
     await settle()
     await world.come(rival)
-    assert await refused(world) == []
+    assert refused(world) == []
 
 
 async def test_a_machine_that_was_refused_and_is_let_in_under_another_name_is_told_no_more(world: World) -> None:
@@ -580,67 +608,40 @@ async def test_a_machine_that_was_refused_and_is_let_in_under_another_name_is_to
     await world.come(introduce("edge", "n1", instance="another", boot=1))
     await world.come(introduce("edge", "n1", instance="third", boot=1))
     await world.come(introduce("edge", "n3", instance="third", boot=2))
-    assert [one["name"] for one in await refused(world)] == []
+    assert [one.name for one in refused(world)] == []
     await world.come(introduce("edge", "n1", instance="another", boot=2))
     await world.come(introduce("edge", "n4", instance="fourth", boot=1))
-    assert [one["name"] for one in await refused(world)] == ["n1"]
+    assert [one.name for one in refused(world)] == ["n1"]
 
 
 async def test_of_those_who_were_refused_only_the_newest_are_remembered(world: World) -> None:
     for number in range(101):
         await world.come(introduce(f"r{number}{'x' * 200}", "who", instance="i"))
-    told = await refused(world)
-    assert (len(told), told[0]["role"]) == (100, ("r1" + "x" * 200)[:100])
+    told = refused(world)
+    assert (len(told), told[0].role) == (100, ("r1" + "x" * 200)[:100])
 
 
-async def test_what_the_hub_was_started_with_and_its_peers_software_are_told(world: World) -> None:
-    world.hub.settings = {"state_dir": ["/var/lib/x"]}
-    await with_driver(world)
-    await world.driver()
-    found = await parts(await world.operator())
-    assert [part["settings"] for part in found if "settings" in part] == [{"state_dir": ["/var/lib/x"]}]
-    ((proxy,),) = (part["drivers"] for part in found if "drivers" in part)
-    assert proxy["software"] == (await node_of(world))["software"] == SOFTWARE
-    assert (await node_of(world))["versions"] == {DRIVER: ""}
-
-
-async def volumes(world: World, subject: str = "volumes") -> tuple[list[dict[str, Any]], Status | None]:
-    stream = (await world.operator()).open(Kind.STATUS, subject=subject)
-    return [json.loads(message) async for message in stream], stream.status
-
-
-async def test_any_number_of_volumes_is_told_in_messages_of_a_bounded_size(world: World) -> None:
-    world.hub.volumes = lambda _placed: ({"pv": f"v{number}"} for number in range(250))
-    told, status = await volumes(world)
-    assert status == Status(Code.OK, origin=Origin.HUB)
-    assert told[0] == {"has_source": False, "volumes": []}
-    assert [len(part["volumes"]) for part in told] == [0, 100, 100, 50]
-    assert told[3]["volumes"][-1] == {"pv": "v249"}
-
-
-async def test_a_question_that_the_hub_does_not_know_is_refused_by_name(world: World) -> None:
-    told, status = await volumes(world, "weather")
-    why = "the question for weather is not served here: this hub does not know what that is"
-    assert (told, status) == ([], Status(Code.UNIMPLEMENTED, why, Origin.HUB))
-
-
-async def test_any_number_of_problems_is_told_in_messages_of_a_bounded_size(world: World) -> None:
+async def test_problems_are_cut_each(tmp_path: Path) -> None:
     problems = [f"m.yaml:{number}: {'x' * 5_000}" for number in range(450)]
-    world.hub.problems = lambda: problems
-    found = await parts(await world.operator())
-    assert [problem for part in found for problem in part.get("problems", ())] == [text[:2_000] for text in problems]
-    assert max(len(json.dumps(part)) for part in found) < 300_000
+    async with running(World(tmp_path, SyncPart(problems=lambda: problems))) as world:
+        assert world.pages.status().problems == [text[:2_000] for text in problems]
 
 
-async def test_a_state_larger_than_a_message_is_told_whole(world: World) -> None:
-    for number in range(200):
-        name = f"n{number:04}{'x' * 200}"
-        world.hub.nodes.max_nodes = 200
-        link, _ = link_pair(Peer(), Peer(accepts=False), identity=NETWORK)
-        world.hub.nodes.connect(introduce("edge", name, instance="i"), link)
-    operator = await world.come(introduce("operator", "", instance="o"), SOCKET, max_message_bytes=2_000)
-    found = await parts(operator)
-    assert sum(len(part.get("nodes", ())) for part in found) == 200
+async def test_volumes_are_told_as_the_part_reports_them(tmp_path: Path) -> None:
+    entry = {"volume": "h", "driver": DRIVER, "pv": "v", "claim": "", "node": "n1", "state": "mounted", "pods": []}
+    part = SyncPart(volumes=lambda _placed: iter([entry | {"error": ""}]))
+    async with running(World(tmp_path, part)) as world:
+        (told,) = await world.pages.volumes()
+    assert (told.volume, told.pv, told.node, told.state) == ("h", "v", "n1", "mounted")
+
+
+async def test_facts_are_told_as_objects_with_their_nodes_and_times(told: tuple[World, FactSink]) -> None:
+    world, _ = told
+    for page in (world.pages.facts(), world.pages.facts("n1")):
+        (fact,) = await page
+        assert fact.node == "n1"
+        assert fact.object == {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}}
+    assert list(await world.pages.facts("n2")) == []
 
 
 async def test_a_node_too_many_is_refused_and_the_log_says_so(world: World, caplog: pytest.LogCaptureFixture) -> None:

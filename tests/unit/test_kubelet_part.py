@@ -15,12 +15,13 @@ import pytest
 from cli.process_options import EDGE_OPTIONS
 from common.errors import SettingsError
 from common.objects import Object, Ref, Stamp, encode_body
+from common.pages.json_form import time_of
 from common.sync_messages import InStep, put
 from common.tasks import supervised
 from edge import home, kubelet_part
 from edge.csi_volume_plugin import VolumePlugin
 from edge.disk import mounts
-from edge.kubelet_part import KubeletPart
+from edge.kubelet_part import LOOK_S, TRY_AGAIN_S, KubeletPart
 from edge.manager.states import Device
 from edge.volume_errors import NotReady
 from tests.support.volume_world import attachment, persistent_claim, persistent_volume, pod
@@ -29,6 +30,7 @@ from tests.support.waiting import settle
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from common.pages.agent import NodeVolumes
     from edge.disk.found_volumes import Found
 
 
@@ -40,6 +42,8 @@ def part(
     root: str = "root",
     registration: str = "own",
     relay: str = "",
+    look_s: float = LOOK_S,
+    try_again_s: float = TRY_AGAIN_S,
 ) -> KubeletPart:
     settings = EDGE_OPTIONS.read(
         {
@@ -52,7 +56,7 @@ def part(
         }
         | ({"relay_dir": relay} if relay else {})
     )
-    return KubeletPart(settings, changed=lambda: None)
+    return KubeletPart(settings, changed=lambda: None, look_s=look_s, try_again_s=try_again_s)
 
 
 async def test_a_root_directory_is_one_agents_alone_until_it_ends(tmp_path: Path) -> None:
@@ -61,6 +65,11 @@ async def test_a_root_directory_is_one_agents_alone_until_it_ends(tmp_path: Path
         part(tmp_path, state="other")
     await first.close()
     await part(tmp_path, state="third").close()
+
+
+def told(part: KubeletPart) -> NodeVolumes:
+    """The page of the pods' volumes."""
+    return part.describe(node="n1", connected=True, since=time_of(0))
 
 
 async def test_beside_a_running_kubelet_an_agent_only_observes(short_dir: Path) -> None:
@@ -72,10 +81,10 @@ async def test_beside_a_running_kubelet_an_agent_only_observes(short_dir: Path) 
         with pytest.raises(SettingsError, match=r"a kubelet is running .* say --registration=observe"):
             part(short_dir)
         observing = part(short_dir, registration="observe")
-        assert observing.describe()["observing"]
+        assert told(observing).observing
         await observing.close()
     own = part(short_dir, state="own")  # the file is left over: nobody listens there any more
-    assert not own.describe()["observing"]
+    assert not told(own).observing
     await own.close()
 
 
@@ -88,7 +97,7 @@ async def test_what_was_wanted_before_a_kubelets_time_is_not_wanted_again_after_
         changes = [put(number, stored(body)) for number, body in enumerate(bodies, 1)]
         await own.volumes.metastore.objects.store([*changes, InStep(9)])
         await settle()
-        assert own.describe()["volumes"], "it is wanted now"
+        assert told(own).volumes, "it is wanted now"
     await own.close()
     observing = part(tmp_path, registration="observe")
     assert observing.problems == []
@@ -97,9 +106,9 @@ async def test_what_was_wanted_before_a_kubelets_time_is_not_wanted_again_after_
     async with supervised() as tasks:
         await again.start(tasks)
         await settle()
-        state = again.describe()
+        state = told(again)
     await again.close()
-    assert (state["pods"], state["volumes"], state["as_of"]) == ([], [], None)
+    assert (state.pods, state.volumes, state.as_of) == ([], [], None)
 
 
 def stored(body: dict[str, Any]) -> Object:
@@ -129,9 +138,9 @@ async def test_mounts_that_no_kubelet_sees_to_are_a_problem(short_dir: Path, mon
 async def test_rows_that_cannot_be_written_are_waited_for_and_said(tmp_path: Path) -> None:
     (tmp_path / "state" / "volumes.db").mkdir(parents=True)
     waiting = part(tmp_path)
-    state = waiting.describe()
-    assert not state["started"]
-    assert "volumes.db" in state["trouble"]
+    state = told(waiting)
+    assert not state.started
+    assert "volumes.db" in state.trouble
     await waiting.close()
 
 
@@ -144,10 +153,10 @@ async def test_rows_that_can_no_longer_be_written_are_said_until_they_can(tmp_pa
         other.execute("ALTER TABLE devices RENAME TO elsewhere")
         with pytest.raises(NotReady):
             await states.put(Device(driver="d", handle="h"))
-        assert own.describe()["trouble"] == "no such table: devices"
+        assert told(own).trouble == "no such table: devices"
         other.execute("ALTER TABLE elsewhere RENAME TO devices")
     await states.put(Device(driver="d", handle="h"))
-    assert own.describe()["trouble"] == ""
+    assert told(own).trouble == ""
     await own.close()
 
 
@@ -181,7 +190,7 @@ async def test_a_typo_in_a_nodes_name_is_mended_by_the_right_name(tmp_path: Path
         await settle()
         assert right.volumes is not None
         assert Ref("Node", "", "n1-typo") not in right.volumes.metastore.fact_refs("Node")
-        assert right.describe()["as_of"] is None
+        assert told(right).as_of is None
     await right.close()
     assert json.loads((tmp_path / "state" / "home.json").read_text())["node"] == "n1"
     assert list((tmp_path / "state").glob("edge.db.own-*"))
@@ -226,7 +235,6 @@ async def test_a_state_directory_is_no_nodes_before_an_agent_has_started_with_it
 async def test_a_root_directory_that_cannot_be_read_ends_no_agent_and_is_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(kubelet_part, "_TRY_AGAIN_S", 0.0)
     scan, fails = VolumePlugin.scan, [NotReady("cannot read pods: Input/output error")] * 2
 
     async def fail_twice(plugin: VolumePlugin) -> Found:
@@ -235,14 +243,14 @@ async def test_a_root_directory_that_cannot_be_read_ends_no_agent_and_is_tried_a
         return await scan(plugin)
 
     monkeypatch.setattr(VolumePlugin, "scan", fail_twice)
-    own = part(tmp_path)
+    own = part(tmp_path, try_again_s=0.0)
     async with asyncio.timeout(5.0), supervised() as tasks:
         await own.start(tasks)
-        state = own.describe()
-        assert (state["started"], state["trouble"]) == (False, "cannot read pods: Input/output error")
+        state = told(own)
+        assert (state.started, state.trouble) == (False, "cannot read pods: Input/output error")
         await next(task for task in asyncio.all_tasks() if task.get_name() == "wait for the disk")
-        state = own.describe()
-        assert (state["started"], state["trouble"]) == (True, "")
+        state = told(own)
+        assert (state.started, state.trouble) == (True, "")
     await own.close()
     assert len([text for text in caplog.messages if "Input/output error" in text]) == 1
 
@@ -265,9 +273,8 @@ async def test_a_problem_is_in_the_log_once_and_only_when_it_has_lasted(
         except StopIteration:
             raise AllSeenError from None
 
-    monkeypatch.setattr(kubelet_part, "_LOOK_S", 0.0)
     monkeypatch.setattr(KubeletPart, "problems", property(problems))
-    observing = part(tmp_path, registration="observe")
+    observing = part(tmp_path, registration="observe", look_s=0.0)
     with pytest.raises(AllSeenError):
         await observing._name_problems()
     await observing.close()

@@ -9,35 +9,22 @@ from click.testing import CliRunner
 
 from cli import node_list, volumes
 from cli.main import cli
-
-SINCE = 1_795_252_323.9
-
-
-def node(name: str, **changes: Any) -> dict[str, Any]:
-    usual = {
-        "node": name,
-        "connected": True,
-        "since": SINCE,
-        "calls": 3,
-        "address": "10.0.0.7:5123",
-        "drivers": ["b.example", "a.example"],
-        "conflict": "",
-        "last_error": None,
-    }
-    return usual | changes
+from common.pages.hub import VolumeStatus
+from tests.support.pages import SINCE, node, refusal, state
 
 
-def volume(pv: str, **changes: Any) -> dict[str, Any]:
-    usual = {
+def volume(pv: str, **changes: Any) -> VolumeStatus:
+    usual: dict[str, Any] = {
         "volume": f"h-{pv}",
         "driver": "a.example",
         "node": "n1",
         "pv": pv,
         "claim": "default/data",
         "state": "mounted",
+        "pods": [],
         "error": "",
     }
-    return usual | changes
+    return VolumeStatus(**(usual | changes))
 
 
 def test_nodes_are_a_table_and_what_went_wrong_stands_below() -> None:
@@ -52,8 +39,8 @@ def test_nodes_are_a_table_and_what_went_wrong_stands_below() -> None:
     away = node(
         "edge-2", connected=False, address="", drivers=[], calls=0, conflict="two machines use the node name edge-2"
     )
-    refused = {"role": "edge", "name": "edge-2", "address": "10.0.0.9:7", "at": SINCE, "why": "it is another one"}
-    assert list(node_list.show({"nodes": [node("n1", last_error=error), away], "refused": [refused]})) == [
+    told = state(node("n1", last_error=error, calls=3), away, refused=[refusal("edge-2")])
+    assert list(node_list.show(told)) == [
         "NODE    STATE      SINCE                 CALLS  ADDRESS        DRIVERS",
         "n1      connected  2026-11-21T09:12:03Z  3      10.0.0.7:5123  a.example, b.example",
         "edge-2  offline    2026-11-21T09:12:03Z  0      -              -",
@@ -73,27 +60,27 @@ LONG = node(
 
 @pytest.mark.parametrize("width", [80, 100, 200])
 def test_on_a_terminal_a_table_fits_and_nothing_of_it_is_cut(width: int) -> None:
-    lines = list(node_list.show({"nodes": [LONG], "refused": []}, width))
+    lines = list(node_list.show(state(LONG), width))
     assert max(map(len, lines)) <= width
     for column in (0, 1):
         assert lines[column].startswith(("NODE", "edge-node-"))
     left = "".join(line[: lines[0].index("STATE")].strip() for line in lines[1:])
-    assert left == LONG["node"]
+    assert left == LONG.node
     assert "2026-11-21T09:12:03Z" in lines[1]
 
 
 def test_in_a_pipe_each_row_is_one_line() -> None:
-    assert len(list(node_list.show({"nodes": [LONG], "refused": []}))) == 2
+    assert len(list(node_list.show(state(LONG)))) == 2
 
 
 def test_a_hub_that_knows_no_node_says_so_and_whom_it_refused() -> None:
-    assert list(node_list.show({"nodes": [], "refused": []})) == ["the hub knows no edge node"]
+    assert list(node_list.show(state())) == ["the hub knows no edge node"]
 
 
 def test_volumes_are_a_table_and_errors_stand_below() -> None:
     free = volume("pv-2", node="", claim="", state="available")
     failing = volume("pv-3", state="error", error="no such disk")
-    assert list(volumes.show({"has_source": True, "volumes": [volume("pv-1"), free, failing]})) == [
+    assert list(volumes.show(volumes.Volumes([volume("pv-1"), free, failing], has_source=True))) == [
         "VOLUME  DRIVER     NODE  PV    CLAIM         STATE",
         "h-pv-1  a.example  n1    pv-1  default/data  mounted",
         "h-pv-2  a.example  -     pv-2  -             available",
@@ -104,8 +91,8 @@ def test_volumes_are_a_table_and_errors_stand_below() -> None:
 
 
 def test_a_hub_without_volumes_says_whether_it_could_know_any() -> None:
-    assert list(volumes.show({"has_source": True, "volumes": []})) == ["the hub knows no volume of a CSI driver"]
-    (line,) = volumes.show({"has_source": False, "volumes": []})
+    assert list(volumes.show(volumes.Volumes([], has_source=True))) == ["the hub knows no volume of a CSI driver"]
+    (line,) = volumes.show(volumes.Volumes([], has_source=False))
     assert "without --kubeconfig and without --manifests" in line
 
 

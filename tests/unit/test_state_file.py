@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import pkgutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import cloud
+import edge
 from cloud import identity_cache
-from cloud.sources.manifests import good_manifests
+from cloud.sources.manifests import claim_sizes, good_manifests
 from common.errors import NewerState
 from common.state_file import Form, read_state, write_state
 from edge import home, instance
@@ -20,6 +24,7 @@ if TYPE_CHECKING:
 
 FORMS = {
     ".version": good_manifests.FORM,
+    "claim-sizes.json": claim_sizes.FORM,
     "drivers.json": driver_file.FORM,
     "home.json": home.FORM,
     "identity-*.json": identity_cache.FORM,
@@ -81,6 +86,15 @@ def test_a_step_that_does_not_know_the_content_is_a_value_error(path: Path) -> N
     path.write_text('{"version": 2}')
     with pytest.raises(ValueError, match="KeyError"):
         read_state(path, THIRD)
+
+
+def test_every_form_of_the_program_is_known_here() -> None:
+    found = set()
+    for package in (cloud, edge):
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            values = vars(importlib.import_module(module.name)).values()
+            found |= {id(value) for value in values if isinstance(value, Form)}
+    assert found == {id(form) for form in FORMS.values()}
 
 
 def test_each_form_has_a_stored_copy_of_the_form_before_it() -> None:

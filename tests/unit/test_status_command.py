@@ -3,48 +3,17 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 from cli import status
+from cli.hub_state import as_json
 from cli.json_text import json_text
 from cli.main import cli
 from cli.operator_options import asking
 from cli.status import show
-
-SINCE = 1_795_252_323.9
-
-
-def node(name: str, **changes: Any) -> dict[str, Any]:
-    usual = {
-        "node": name,
-        "connected": True,
-        "since": SINCE,
-        "address": "10.0.0.7:5123",
-        "drivers": ["b.example", "a.example"],
-        "calls": 2,
-        "conflict": "",
-        "unreported": [],
-    }
-    return usual | changes
-
-
-def state(*nodes: dict[str, Any], drivers: tuple[dict[str, Any], ...] = ()) -> dict[str, Any]:
-    connected = sum(node["connected"] for node in nodes)
-    return {
-        "software": "csi-bridge/1.2.3",
-        "known": len(nodes),
-        "connected": connected,
-        "max_nodes": 100,
-        "lost": [],
-        "trouble": "",
-        "problems": [],
-        "nodes": list(nodes),
-        "drivers": list(drivers),
-        "refused": [],
-    }
+from tests.support.pages import SINCE, node, proxy, refusal, state
 
 
 def test_a_hub_that_nobody_has_met_is_one_line() -> None:
@@ -61,8 +30,7 @@ def test_nodes_and_proxy_drivers_are_tables_and_conflicts_stand_below() -> None:
     away = node(
         "edge-2", connected=False, address="", drivers=[], calls=0, conflict="two machines use the node name edge-2"
     )
-    proxy = {"driver": "a.example", "since": SINCE, "address": "pid 7 uid 0"}
-    assert list(show(state(node("n1"), away, drivers=(proxy,)))) == [
+    assert list(show(state(node("n1"), away, drivers=[proxy("a.example")]))) == [
         "csi-bridge/1.2.3: 1 of 2 nodes connected (limit 100), 1 proxy driver",
         "",
         "NODE    STATE      SINCE                 DRIVERS",
@@ -77,7 +45,7 @@ def test_nodes_and_proxy_drivers_are_tables_and_conflicts_stand_below() -> None:
 
 
 def test_what_the_hub_lost_and_what_it_cannot_write_stand_below_and_say_what_follows() -> None:
-    told = state() | {"trouble": "disk is full", "lost": ["2026-11-21T09:12:03Z hub.db was gone"]}
+    told = state(trouble="disk is full", lost=["2026-11-21T09:12:03Z hub.db was gone"])
     assert list(show(told))[1:] == [
         "",
         "NOT WRITTEN: the hub has its newest records in memory only, and tries to write them: disk is full",
@@ -86,7 +54,7 @@ def test_what_the_hub_lost_and_what_it_cannot_write_stand_below_and_say_what_fol
 
 
 def test_who_was_refused_is_counted_and_the_command_that_names_them_is_told() -> None:
-    told = state() | {"refused": [{"role": "edge", "name": "n7"}]}
+    told = state(refused=[refusal("n7")])
     assert list(show(told))[-1] == "REFUSED: 1 peer; csi-bridge nodes says which and why"
 
 
@@ -101,12 +69,13 @@ def test_the_state_is_json_by_output_and_still_by_the_old_flag(
     assert "--json" not in CliRunner().invoke(cli, ["status", "--help"]).output
 
 
-def test_json_has_its_times_in_rfc_3339_wherever_they_stand() -> None:
-    told = {"nodes": [{"since": SINCE, "last_error": {"at": SINCE, "code": "INTERNAL"}}], "volumes": [{"since": 0.0}]}
-    assert json.loads(json_text(told)) == {
-        "nodes": [{"since": "2026-11-21T09:12:03Z", "last_error": {"at": "2026-11-21T09:12:03Z", "code": "INTERNAL"}}],
-        "volumes": [{"since": None}],
-    }
+def test_json_has_all_of_the_state_with_its_times_in_rfc_3339() -> None:
+    error = {"at": SINCE, "driver": "a.example", "method": "M", "code": "INTERNAL", "by": "vendor", "message": "fire"}
+    told = json.loads(json_text(as_json(state(node("n1", last_error=error), refused=[refusal("n7")]))))
+    assert (told["nodes"][0]["since"], told["nodes"][0]["last_error"]) == (SINCE, error)
+    assert told["refused"] == [refusal("n7")]
+    assert next(iter(told)) == "nodes"
+    assert {"software", "known", "connected", "max_nodes", "lost", "trouble", "problems", "drivers"} <= told.keys()
 
 
 def test_a_vendors_name_cannot_reach_the_terminal() -> None:

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from cloud.hub_process import Assembled, assemble
 from cloud.placement.requests import VOLUME, Thing
 from cloud.placement.sqlite_claims import SqliteClaims
 from cloud.store import Store
-from cloud.uds_hub import Hub
+from cloud.sync_part import SyncPart
 from common.messages import Kind
 from common.metrics import Metrics
 from common.reports import encode_reports
@@ -30,17 +31,17 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-async def hub(tmp_path: Path) -> AsyncIterator[Hub]:
+async def hub(tmp_path: Path) -> AsyncIterator[Assembled]:
     store = Store(tmp_path)
-    hub = Hub(store, SqliteClaims(tmp_path), Metrics(), insecure=True, max_nodes=3)
-    yield hub
-    await hub.placement.close()
+    made = assemble(store, SqliteClaims(tmp_path), Metrics(), SyncPart(), insecure=True, max_nodes=3, settings={})
+    yield made
+    await made.placement.close()
     await store.close()
 
 
-async def come(hub: Hub, hello: Hello, *, local: bool) -> tuple[Link, Link]:
+async def come(hub: Assembled, hello: Hello, *, local: bool) -> tuple[Link, Link]:
     """A peer's link, at the hub's end and at its own."""
-    links = link_pair(hub, Peer(accepts=False), hello, identity=Address("here", local=local, uid=0))
+    links = link_pair(hub.hub, Peer(accepts=False), hello, identity=Address("here", local=local, uid=0))
     await settle()
     return links
 
@@ -54,7 +55,9 @@ async def forgotten(operator: Link, node: str) -> Status:
     return stream.status
 
 
-async def test_a_node_whose_things_could_not_be_forgotten_can_be_forgotten_again(hub: Hub, tmp_path: Path) -> None:
+async def test_a_node_whose_things_could_not_be_forgotten_can_be_forgotten_again(
+    hub: Assembled, tmp_path: Path
+) -> None:
     at_hub, agent = await come(hub, introduce("edge", "n1", instance="i", boot=1), local=False)
     agent.open(Kind.REPORT, encode_reports([report("n1")]))
     await settle()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import pytest
 
+from cloud.hub_process import assemble
 from cloud.placement.sqlite_claims import SqliteClaims
 from cloud.store import Store
-from cloud.uds_hub import Hub
+from cloud.sync_part import SyncPart
 from common.digest import Digest
 from common.messages import Kind
 from common.metrics import Metrics
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
+    from cloud.uds_hub import Hub
     from common.link import Stream
 
 DIGEST = encode(DigestSaid(1_000, Digest().sums()))
@@ -56,11 +59,25 @@ class Server:
 
 
 @pytest.fixture
-async def hub(tmp_path: Path) -> AsyncIterator[Hub]:
-    store = Store(tmp_path)
-    hub = Hub(store, SqliteClaims(tmp_path), Metrics(), insecure=True, max_nodes=3)
-    yield hub
-    await hub.placement.close()
+def server() -> Server:
+    """The server of the hub with a source."""
+    return Server()
+
+
+@pytest.fixture
+async def hub(tmp_path: Path, server: Server) -> AsyncIterator[Hub]:
+    """A hub with a source."""
+    async with made(tmp_path, SyncPart(sync=server)) as hub:
+        yield hub
+
+
+@asynccontextmanager
+async def made(directory: Path, part: SyncPart) -> AsyncIterator[Hub]:
+    """A hub for as long as the block lasts."""
+    store = Store(directory)
+    made = assemble(store, SqliteClaims(directory), Metrics(), part, insecure=True, max_nodes=3, settings={})
+    yield made.hub
+    await made.placement.close()
     await store.close()
 
 
@@ -74,19 +91,18 @@ async def opened(hub: Hub, role: str, name: str, kind: Kind) -> Stream:
     return stream
 
 
-async def test_an_agents_streams_are_about_its_own_node(hub: Hub) -> None:
-    server = Server()
-    hub.sync = server  # type: ignore[assignment]  # it has what the hub calls
+async def test_an_agents_streams_are_about_its_own_node(hub: Hub, server: Server) -> None:
     for kind in (Kind.SYNC, Kind.FACTS, Kind.OBSERVE):
         await opened(hub, "edge", "n1", kind)
     assert server.served == [("sync", "n1"), ("facts", "n1"), ("observe", "n1")]
 
 
 @pytest.mark.parametrize("kind", [Kind.SYNC, Kind.FACTS, Kind.OBSERVE])
-async def test_a_hub_without_a_source_says_nothing_and_ends_nothing(hub: Hub, kind: Kind) -> None:
-    stream = await opened(hub, "edge", "n1", kind)
-    assert stream.status is None
-    assert not stream._inbox
+async def test_a_hub_without_a_source_says_nothing_and_ends_nothing(tmp_path: Path, kind: Kind) -> None:
+    async with made(tmp_path, SyncPart()) as hub:
+        stream = await opened(hub, "edge", "n1", kind)
+        assert stream.status is None
+        assert not stream._inbox
 
 
 @pytest.mark.parametrize("role", ["driver", "operator"])
@@ -97,9 +113,9 @@ async def test_nobody_but_an_agent_is_told_a_nodes_secrets(hub: Hub, kind: Kind,
     assert stream.status.code == Code.UNIMPLEMENTED
 
 
-async def test_what_a_node_told_is_forgotten_with_the_node_and_not_with_one_of_its_drivers(hub: Hub) -> None:
-    server = Server()
-    hub.sync = server  # type: ignore[assignment]  # it has what the hub calls
+async def test_what_a_node_told_is_forgotten_with_the_node_and_not_with_one_of_its_drivers(
+    hub: Hub, server: Server
+) -> None:
     at_hub, _ = link_pair(
         hub, Peer(accepts=False), introduce("edge", "n1", instance="i"), identity=Address("10.0.0.1:7", local=False)
     )

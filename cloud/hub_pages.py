@@ -1,0 +1,106 @@
+"""The hub's pages: its state as people and programs see it, over HTTP on its UNIX socket."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any, cast
+
+from cloud.edge_nodes import Nodes
+from cloud.node_calls import NodeCalls
+from cloud.placement.placement import Placement
+from cloud.placement.requests import VOLUME
+from cloud.refusals import Refusals
+from cloud.store import Store
+from cloud.sync.fact_kinds import as_object
+from cloud.sync_part import SyncPart
+from cloud.uds_hub import Hub
+from common.pages.hub import HubStatus, NodeFact, NodeStatus, VolumeStatus
+from common.pages.json_form import time_of
+from common.pages.server import Pages
+from common.version import SOFTWARE
+
+_PROBLEM_CHARS = 2_000
+"""A sentence about a problem is cut here."""
+
+
+class HubPages:
+    """Makes the pages of one hub. They hold no secret."""
+
+    def __init__(
+        self,
+        hub: Hub,
+        nodes: Nodes,
+        placement: Placement,
+        part: SyncPart,
+        store: Store,
+        *,
+        calls: NodeCalls,
+        refusals: Refusals,
+        settings: Mapping[str, list[str]],
+    ) -> None:
+        """For a hub and its parts.
+
+        Args:
+            hub: its proxy drivers.
+            nodes: its nodes.
+            placement: the volumes that it has placed.
+            part: its objects.
+            store: its losses and its trouble with the disk.
+            calls: the nodes' calls.
+            refusals: the peers that it refused.
+            settings: its flags (`common.settings.as_texts`).
+        """
+        self._hub = hub
+        self._nodes = nodes
+        self._placement = placement
+        self._part = part
+        self._store = store
+        self._calls = calls
+        self._refusals = refusals
+        self._settings = settings
+
+    def pages(self) -> Pages:
+        """All pages, for a listener."""
+        return Pages(
+            {"/status": self.status},
+            {"/nodes": self.nodes, "/volumes": self.volumes, "/facts": self.facts},
+            of_one={"/facts": self.facts},
+        )
+
+    def status(self) -> HubStatus:
+        """The hub as a whole."""
+        return HubStatus(
+            software=SOFTWARE,
+            known=self._nodes.known,
+            connected=self._nodes.connected,
+            max_nodes=self._nodes.max_nodes,
+            has_source=self._part.source is not None,
+            lost=[*self._store.losses.standing, *self._placement.claims.lost()],
+            trouble=self._store.trouble,
+            problems=[problem[:_PROBLEM_CHARS] for problem in self._part.problems()],
+            drivers=list(self._hub.proxy_drivers()),
+            refused=self._refusals.all(),
+            settings=dict(self._settings),
+        )
+
+    async def nodes(self) -> Iterator[NodeStatus]:
+        """Every node that the hub knows, each as it is when it is asked for."""
+        return (
+            replace(node, calls=self._calls.under_way(node.node), last_error=self._calls.last_error(node.node))
+            for node in self._nodes.describe()
+        )
+
+    async def volumes(self) -> Iterable[VolumeStatus]:
+        """Every volume that the hub knows."""
+        placed: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
+        for driver, thing, node in await self._placement.existing():
+            if thing.kind == VOLUME:
+                placed[driver, thing.id].append(node)
+        return (VolumeStatus(**cast("dict[str, Any]", entry)) for entry in self._part.volumes(placed))
+
+    async def facts(self, node: str = "") -> Iterator[NodeFact]:
+        """Every fact that the hub has, or those of one node."""
+        return (
+            NodeFact(node=name, told_at=time_of(fact.told_ns / 1e9), object=as_object(ref, fact.body))
+            for name, ref, fact in self._part.facts(node)
+        )

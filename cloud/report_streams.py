@@ -1,0 +1,120 @@
+"""The streams of reports: agents report their drivers to the hub, and proxy drivers watch their driver's report."""
+
+import asyncio
+import logging
+
+from cloud.call_streams import check_driver
+from cloud.edge_nodes import Nodes
+from cloud.losses import Losses
+from cloud.placement.placement import Placement
+from common.errors import KnowledgeLost, MessageTooLarge, NoRoute, NotCarried
+from common.link import Stream
+from common.reports import MAX_REPORT_BYTES, DriverReport, decode_reports, encode_reports
+
+log = logging.getLogger("csi_bridge.hub")
+
+_QUICK_REPORT_BYTES = 16_384
+"""The loop reads a report up to this size, in half a millisecond at worst; the largest one takes ten."""
+
+_MOST_WATCHES = 64
+"""Watches of one driver at once. Each proxy driver has one; each that is not read holds a report."""
+
+
+class ReportStreams:
+    """Serves the reports of agents and the watches of proxy drivers."""
+
+    def __init__(self, nodes: Nodes, placement: Placement, losses: Losses) -> None:
+        """Without streams.
+
+        Args:
+            nodes: store each report, and name the drivers whose reports have changed.
+            placement: gives each proxy driver the report of its driver.
+            losses: remember a report that cannot be read.
+        """
+        self._nodes = nodes
+        self._placement = placement
+        self._losses = losses
+        self._watchers: dict[str, set[asyncio.Event]] = {}
+        nodes.subscribe(self._changed)
+
+    async def serve_report(self, stream: Stream) -> None:
+        """Take an agent's reports for as long as it is connected.
+
+        A report that cannot be read may name a driver that the hub does not know there. So it is a loss until the same
+        agent's next report, which names all its drivers again.
+        """
+        node = stream.link.peer.name
+        lost = f"a report of edge node {node} could not be taken, as the hub's log tells"
+        is_mine = False
+        async for message in stream:
+            try:
+                self._nodes.report(node, await _read_reports(message))
+            except ValueError as error:
+                log.warning("node %s sent an unreadable report: %s", node, error)
+                is_mine = await asyncio.to_thread(self._losses.add, lost) or is_mine
+            else:
+                if is_mine:
+                    await asyncio.to_thread(self._losses.remove, lost)
+                    is_mine = False
+
+    async def serve_watch(self, stream: Stream) -> None:
+        """Send a proxy driver the Identity and capabilities of its driver, now and at each change."""
+        assert stream.opened is not None
+        check_driver(stream)
+        driver, wanted = stream.opened.subject, stream.opened.node
+        changed = asyncio.Event()
+        watchers = self._watchers.setdefault(driver, set())
+        if len(watchers) >= _MOST_WATCHES:
+            raise NotCarried("a watch", f"{_MOST_WATCHES} others watch driver {driver} already")
+        watchers.add(changed)
+        told: DriverReport | None = None
+        try:
+            while True:
+                changed.clear()
+                told = await self._tell(stream, driver, wanted, told)
+                await changed.wait()
+        finally:
+            watchers.discard(changed)
+            if not watchers:
+                self._watchers.pop(driver, None)
+
+    def look_again(self) -> None:
+        """Send every watch its driver's report if there is a new one, after an operator has settled the losses."""
+        for driver in self._watchers:
+            self._placement.changed(driver)
+            self._changed(driver)
+
+    async def _tell(self, stream: Stream, driver: str, wanted: str, told: DriverReport | None) -> DriverReport | None:
+        """Send a proxy driver its driver's report unless it is the one `told` before. Returns the report sent last."""
+        try:
+            report = self._placement.report(driver, wanted, stream.link.context.placement)
+        except (NoRoute, KnowledgeLost):  # the next report or an operator may make one
+            return told
+        if report is None or report == told:
+            return told
+        try:
+            await stream.send(encode_reports([report]))
+        except MessageTooLarge as error:
+            why = str(error)
+            log.error("proxy driver %s cannot get the report of its driver on node %s: %s", driver, report.node, why)  # noqa: TRY400  # the sentence says it all
+        return report
+
+    def _changed(self, driver: str) -> None:
+        for changed in self._watchers.get(driver, ()):
+            changed.set()
+
+
+async def _read_reports(message: bytes) -> list[DriverReport]:
+    """Read an agent's message. A caller that asks for the next one afterwards keeps them in order.
+
+    Raises:
+        ValueError: it is too large, or no list of reports.
+    """
+    if len(message) > MAX_REPORT_BYTES:
+        raise ValueError(
+            f"{len(message)} bytes, and {MAX_REPORT_BYTES} is the limit; the node's earlier report stays; run fewer "
+            f"drivers there"
+        )
+    if len(message) <= _QUICK_REPORT_BYTES:
+        return decode_reports(message)
+    return await asyncio.to_thread(decode_reports, message)

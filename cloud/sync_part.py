@@ -1,0 +1,82 @@
+"""The sync part of a hub: the source of its objects, the sync streams, and the reports about both.
+
+`manifests_part` makes one from a directory of YAML, `kubernetes_part` from a Kubernetes API server.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from cloud import volume_report
+from cloud.sources.source import Source
+from cloud.sync.fact_kinds import Fact
+from common.link import Stream
+from common.objects import Ref
+
+
+class Sync(Protocol):
+    """The hub's ends of the sync streams (`cloud.sync.streams.SyncServer`)."""
+
+    async def serve_sync(self, stream: Stream, node: str) -> None:
+        """Send an agent the objects of its node."""
+
+    async def serve_facts(self, stream: Stream, node: str) -> None:
+        """Take the facts of an agent's node."""
+
+    async def serve_observe(self, stream: Stream, node: str) -> None:
+        """Leave an agent's node to its kubelet."""
+
+    def knows(self, node: str) -> bool:
+        """Whether facts of a node are stored."""
+
+    async def forget(self, node: str) -> None:
+        """Remove the facts of a node. Raises OSError if they cannot be removed."""
+
+
+class NoSync:
+    """Stands in for a `Sync` in a hub without a source: it sends nothing, and agents keep their facts."""
+
+    async def serve_sync(self, stream: Stream, _node: str) -> None:
+        """Send nothing, and keep the stream open."""
+        await _ignore(stream)
+
+    async def serve_facts(self, stream: Stream, _node: str) -> None:
+        """Acknowledge nothing."""
+        await _ignore(stream)
+
+    async def serve_observe(self, stream: Stream, _node: str) -> None:
+        """Do nothing for the node."""
+        await _ignore(stream)
+
+    def knows(self, _node: str) -> bool:
+        """Always False."""
+        return False
+
+    async def forget(self, _node: str) -> None:
+        """Do nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class SyncPart:
+    """The objects and facts of a hub. By default it has neither.
+
+    Attributes:
+        source: the objects; None if the hub has no source.
+        sync: serves the agents' sync streams.
+        problems: returns the problems with objects and facts, a sentence each.
+        volumes: returns every volume that the hub knows, when given those that the placement knows
+            (`cloud.volume_report`).
+        facts: returns the facts of all nodes with their Events, or of one node if it gets a name.
+    """
+
+    source: Source | None = None
+    sync: Sync = field(default_factory=NoSync)
+    problems: Callable[[], list[str]] = list
+    volumes: Callable[[volume_report.Placed], Iterable[volume_report.Entry]] = volume_report.report_placed
+    facts: Callable[[str], Iterable[tuple[str, Ref, Fact]]] = lambda _node: ()
+
+
+async def _ignore(stream: Stream) -> None:
+    """Read and drop all messages of a stream, so that they do not pile up."""
+    async for _ in stream:
+        pass

@@ -1,0 +1,10 @@
+"""The state that a hub and an agent show: JSON over HTTP on a UNIX socket, for the command line and for other tools.
+
+Read in this order:
+
+* `hub`, `agent`: the pages of each, as dataclasses. docs/pages.schema.json is made from them.
+* `json_form`: dataclasses as JSON and back, and their JSON Schema.
+* `schema`: the table of all pages, and their JSON Schema.
+* `server`: answers requests for pages.
+* `client`: asks for a page.
+"""

@@ -1,0 +1,175 @@
+"""The hub's pages: `/status`, `/nodes`, `/volumes` and `/facts`."""
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProxyDriver:
+    """A proxy driver that is connected to the hub.
+
+    Attributes:
+        driver: the name of its CSI driver.
+        since: when it connected.
+        address: `HOST:PORT`, or `pid N uid N` on the hub's UNIX socket.
+        software: its name and version.
+        placement: its `--placement`.
+    """
+
+    driver: str
+    since: datetime
+    address: str
+    software: str
+    placement: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """A peer that the hub refused, and that it has not let in since.
+
+    Attributes:
+        role: `edge`, `driver` or `operator`, or any other word of the peer's.
+        name: the name that the peer gave.
+        address: as of a `ProxyDriver`.
+        at: when the hub refused it last.
+        reason: a word of a closed set (`common.messages.Reason`).
+        why: the reason in a sentence.
+    """
+
+    role: str
+    name: str
+    address: str
+    at: datetime
+    reason: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HubStatus:
+    """The hub as a whole: the page `/status`.
+
+    Attributes:
+        software: the hub's name and version.
+        known: how many edge nodes the hub knows.
+        connected: how many of them are connected.
+        max_nodes: how many the hub may know (`--max-nodes`).
+        has_source: whether the hub gets objects from Kubernetes or from manifests.
+        lost: the records that the hub has lost, a sentence each. `csi-bridge trust` settles them.
+        trouble: why the hub cannot write its records; empty if it can.
+        problems: problems with objects, manifests and the API server, a sentence each.
+        drivers: the proxy drivers that are connected.
+        refused: the peers that the hub refused.
+        settings: the hub's flags: each one's texts, by its name with underscores.
+    """
+
+    software: str
+    known: int
+    connected: int
+    max_nodes: int
+    has_source: bool
+    lost: list[str] = field(default_factory=list)
+    trouble: str = ""
+    problems: list[str] = field(default_factory=list)
+    drivers: list[ProxyDriver] = field(default_factory=list)
+    refused: list[Refusal] = field(default_factory=list)
+    settings: dict[str, list[str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailedCall:
+    """A call that failed.
+
+    Attributes:
+        at: when it ended.
+        driver: the name of its CSI driver.
+        method: its gRPC path.
+        code: the name of its gRPC status code.
+        by: the origin of the status: `vendor`, `edge`, `hub` or `proxy`.
+        message: the status's message.
+    """
+
+    at: datetime
+    driver: str
+    method: str
+    code: str
+    by: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeStatus:
+    """An edge node that the hub knows: an entry of the page `/nodes`.
+
+    Attributes:
+        node: its name.
+        connected: whether its agent has a link to the hub.
+        since: when it connected, or when it left.
+        address: the agent's `HOST:PORT`; empty while it is away.
+        instance: a random id of the agent's state directory.
+        boot: how often the agent of this instance has started.
+        software: the agent's name and version; empty while it is away.
+        drivers: the CSI drivers that it has ever reported, until an operator lets the hub forget them.
+        unreported: those of them that its agent is connected and does not report.
+        versions: each driver's version, by its name.
+        streams: how many streams its link has open.
+        conflict: a sentence if a second machine uses this node's name; else empty.
+        calls: how many CSI calls are under way on it.
+        last_error: its last failed call, until a later call succeeds.
+    """
+
+    node: str
+    connected: bool
+    since: datetime
+    address: str
+    instance: str
+    boot: int
+    software: str
+    drivers: list[str]
+    unreported: list[str]
+    versions: dict[str, str]
+    streams: int
+    conflict: str
+    calls: int = 0
+    last_error: FailedCall | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VolumeStatus:
+    """A volume and one node that has to do with it, or no node: an entry of the page `/volumes`.
+
+    Attributes:
+        volume: its id at the vendor's driver (CSI's `volume_id`).
+        driver: the name of its CSI driver.
+        pv: the name of its PersistentVolume; empty if there is none.
+        claim: its claim as `NAMESPACE/NAME`; empty if there is none.
+        node: the edge node; empty if the hub knows none.
+        state: `mounted`, `attached`, `error`, `waiting`, or `unknown` if the node has not told it; of a volume without
+            a user the phase of its PersistentVolume in lower case, `known` or `no PV`.
+        pods: the pods of the node that use it, as `NAMESPACE/NAME`.
+        error: why attaching, detaching or mounting it fails; else empty.
+    """
+
+    volume: str
+    driver: str
+    pv: str
+    claim: str
+    node: str
+    state: str
+    pods: list[str]
+    error: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeFact:
+    """A fact that an edge node sent to the hub: an entry of the page `/facts`, or of `/facts/NODE`.
+
+    Attributes:
+        node: the edge node.
+        told_at: when the hub got it.
+        object: the Kubernetes object that it is about, with the fields that the node told.
+    """
+
+    node: str
+    told_at: datetime
+    object: dict[str, Any]

@@ -1,0 +1,196 @@
+"""A server of pages: answers `GET` with JSON over HTTP, on UNIX sockets alone.
+
+Rules:
+
+* Making pages takes a fifth of the process's time at most, however many clients ask: at a boot, every unit that waits
+  for its pod's volumes asks five times a second. A page that took long to make is given again for four times as long.
+* A list may be long: it is made and sent in slices. A pause follows each slice, four times as long as the slice took.
+* A client that does not read gets no more after some seconds. Clients beyond `_MOST_CLIENTS` are sent away.
+"""
+
+import asyncio
+import contextlib
+import logging
+import socket
+import time
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from functools import partial
+from http import HTTPStatus
+from itertools import islice
+from typing import Any
+from urllib.parse import unquote
+
+from common.pages.json_form import encode
+
+log = logging.getLogger("csi_bridge.pages")
+
+_CLIENT_S = 5.0
+"""A client that does not finish its request in this time, or takes no more of the answer, is let go."""
+
+_SHARE = 4
+"""Pauses are so many times as long as the work between them."""
+
+_SLICE = 100
+"""Entries of a list in one slice: some milliseconds of the loop's time."""
+
+_MOST_CLIENTS = 64
+"""Clients at one time. Each holds a file descriptor, and one slice or one page."""
+
+Document = Callable[[], Any]
+"""Makes a page that is one object: a dataclass."""
+
+Listing = Callable[[], Awaitable[Iterable[Any]]]
+"""Makes a page that is a list of dataclasses, one entry after another."""
+
+ListingOf = Callable[[str], Awaitable[Iterable[Any]]]
+"""Makes such a page about one thing, by its name."""
+
+
+class Pages:
+    """The pages of one process. They hold no secret."""
+
+    def __init__(
+        self,
+        documents: Mapping[str, Document],
+        listings: Mapping[str, Listing] | None = None,
+        *,
+        of_one: Mapping[str, ListingOf] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        """Serve these pages.
+
+        Args:
+            documents: the pages that are one object, by path.
+            listings: the pages that are a list, by path.
+            of_one: the pages that are a list about one thing, by the path before its name: `/facts` of `/facts/NODE`.
+            clock: measures how long a page takes.
+            pause: waits for so many seconds.
+        """
+        self._documents = documents
+        self._listings = listings or {}
+        self._of_one = of_one or {}
+        self._clock = clock
+        self._pause = pause
+        self._kept: dict[str, tuple[float, bytes]] = {}
+        """By path: until when an answer is given again."""
+        self._making = asyncio.Lock()
+        self._clients = 0
+
+    async def answer(self, path: str, writer: asyncio.StreamWriter) -> None:
+        """Answer one request, and close the connection."""
+        self._clients += 1
+        try:
+            writer.transport.set_write_buffer_limits(0)  # what is drained has left
+            with contextlib.suppress(OSError, TimeoutError):  # gone, or too slow
+                await self._answer(path, writer)
+        except Exception:
+            log.exception("the page %s failed", path)
+        finally:
+            self._clients -= 1
+            writer.transport.abort()  # closing would wait for who does not read, for ever
+
+    async def _answer(self, path: str, writer: asyncio.StreamWriter) -> None:
+        if self._clients > _MOST_CLIENTS:
+            why = {"error": f"{_MOST_CLIENTS} clients are being answered already"}
+            await _send(writer, _whole(HTTPStatus.SERVICE_UNAVAILABLE, encode(why)))
+        elif path in self._documents:
+            await _send(writer, _whole(HTTPStatus.OK, self._document(path)))
+        elif (listing := self._listing(path)) is not None:
+            await self._send_list(writer, iter(await listing()))
+        else:
+            paths = " and ".join([*self._documents, *self._listings])
+            await _send(writer, _whole(HTTPStatus.NOT_FOUND, encode({"error": f"only GET of {paths} is served"})))
+
+    def _listing(self, path: str) -> Listing | None:
+        above, _, name = path.rpartition("/")
+        if name and above in self._of_one:
+            return partial(self._of_one[above], unquote(name))
+        return self._listings.get(path)
+
+    def _document(self, path: str) -> bytes:
+        begun = self._clock()
+        until, body = self._kept.get(path, (begun, b""))
+        if begun >= until:
+            body = encode(self._documents[path](), indent=2)
+            ended = self._clock()
+            self._kept[path] = ended + _SHARE * (ended - begun), body
+        return body
+
+    async def _send_list(self, writer: asyncio.StreamWriter, entries: Iterator[Any]) -> None:
+        """Send a list as a chunked answer (RFC 9112, 7.1). A reader sees by its end that it is whole."""
+        await _send(writer, _head(HTTPStatus.OK, "Transfer-Encoding: chunked"))
+        before = b"["
+        while some := await self._slice(entries):
+            await _send(writer, _chunk(before + b",\n".join(some)))
+            before = b",\n"
+        end = b"]\n" if before == b",\n" else b"[]\n"
+        await _send(writer, _chunk(end) + _chunk(b""))
+
+    async def _slice(self, entries: Iterator[Any]) -> list[bytes]:
+        async with self._making:
+            begun = self._clock()
+            some = [encode(entry) for entry in islice(entries, _SLICE)]
+            await self._pause(_SHARE * (self._clock() - begun))
+        return some
+
+
+class PageServer:
+    """Serves pages on a listening UNIX socket."""
+
+    def __init__(self, sock: socket.socket, pages: Pages) -> None:
+        """Serve on a socket, which it owns from now on."""
+        self._socket = sock
+        self._pages = pages
+        self._server: asyncio.Server | None = None
+
+    async def start(self) -> None:
+        """Take requests."""
+        self._server = await asyncio.start_unix_server(self._serve, sock=self._socket)
+
+    async def close(self) -> None:
+        """Close the socket."""
+        if self._server is not None:
+            self._server.close()
+        self._socket.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        path = await _requested(reader)
+        if path is None:
+            writer.transport.abort()
+        else:
+            await self._pages.answer(path, writer)
+
+
+async def _requested(reader: asyncio.StreamReader) -> str | None:
+    """The path of a `GET`, or empty for another method. None if the client is gone or slow, or its lines too long."""
+    try:
+        async with asyncio.timeout(_CLIENT_S):
+            request = await reader.readline()
+            while (await reader.readline()).strip():
+                pass
+    except (OSError, ValueError, TimeoutError):
+        return None
+    if not request:
+        return None
+    method, _, rest = request.partition(b" ")
+    return rest.split(b" ")[0].decode(errors="replace") if method == b"GET" else ""
+
+
+async def _send(writer: asyncio.StreamWriter, data: bytes) -> None:
+    writer.write(data)
+    async with asyncio.timeout(_CLIENT_S):
+        await writer.drain()
+
+
+def _whole(status: HTTPStatus, body: bytes) -> bytes:
+    return _head(status, f"Content-Length: {len(body) + 1}") + body + b"\n"
+
+
+def _head(status: HTTPStatus, length: str) -> bytes:
+    head = f"HTTP/1.1 {status.value} {status.phrase}\r\nContent-Type: application/json\r\n{length}\r\n"
+    return f"{head}Connection: close\r\n\r\n".encode()
+
+
+def _chunk(data: bytes) -> bytes:
+    return f"{len(data):x}\r\n".encode() + data + b"\r\n"

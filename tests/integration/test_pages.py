@@ -1,0 +1,201 @@
+"""The hub's and the agent's pages on real sockets, and commands that meet another server there."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from cli.edge_volumes import ask as ask_agent
+from cli.hub_state import ask_state
+from common.endpoint import Endpoint
+from common.errors import BridgeError
+from common.limits import Limits
+from common.listener import Listener
+from common.pages.client import NoSuchPage, ask_page
+from common.pages.hub import HubStatus, NodeStatus
+from common.pages.server import Pages
+from common.sockets import listen_unix
+from common.version import introduce
+from tests.support.linked import Peer
+from tests.support.pages import node, state
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterable
+    from pathlib import Path
+
+STATE = state()
+UNREADABLE = "is of another version, whose state cannot be read here: "
+
+
+class Hub:
+    """A listener on a UNIX socket, with the pages of a hub that knows so many nodes."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.nodes = [node("n1")]
+
+    async def all_nodes(self) -> Iterable[NodeStatus]:
+        return self.nodes
+
+    def listener(self, **how: Any) -> Listener:
+        pages = Pages({"/status": lambda: STATE.hub}, {"/nodes": self.all_nodes})
+        sock = listen_unix(self.path, mode=0o600)
+        return Listener(
+            sock, introduce("hub", "hub", instance="h"), Peer(), limits=Limits(), **({"pages": pages} | how)
+        )
+
+    async def asked(self) -> Any:
+        endpoint = Endpoint(f"unix://{self.path}", path=self.path)
+        return await asyncio.to_thread(ask_state, endpoint, timeout_s=10)
+
+    async def get(self, request: bytes) -> bytes:
+        """All that the server writes."""
+        reader, writer = await asyncio.open_unix_connection(str(self.path))
+        writer.write(request)
+        answer = await reader.read()
+        writer.close()
+        return answer
+
+
+@pytest.fixture
+async def hub(short_dir: Path) -> AsyncIterator[Hub]:
+    hub = Hub(short_dir / "hub.sock")
+    listener = hub.listener()
+    await listener.start()
+    yield hub
+    await listener.close()
+    await asyncio.sleep(0)
+
+
+async def test_a_hub_tells_its_state_on_the_socket_of_its_links(hub: Hub) -> None:
+    found = await hub.asked()
+    assert (found.hub, found.nodes) == (STATE.hub, [node("n1")])
+
+
+async def test_thousands_of_nodes_are_told_whole(hub: Hub) -> None:
+    hub.nodes = [node(f"edge-{number:05}") for number in range(5_000)]
+    assert (await hub.asked()).nodes == hub.nodes
+
+
+async def test_a_path_without_a_page_names_those_there_are(hub: Hub) -> None:
+    answer = await hub.get(b"GET /secrets HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 404 Not Found\r\n")
+    assert b"only GET of /status and /nodes is served" in answer
+
+
+async def test_a_listener_that_closes_ends_the_answers_under_way(short_dir: Path) -> None:
+    hub = Hub(short_dir / "hub.sock")
+    hub.nodes = [node(f"edge-{number:05}{'x' * 200}") for number in range(20_000)]
+    listener = hub.listener()
+    await listener.start()
+    reader, writer = await asyncio.open_unix_connection(str(hub.path))
+    writer.write(b"GET /nodes HTTP/1.1\r\nHost: x\r\n\r\n")
+    await reader.readline()
+    await listener.close()
+    answer = await reader.read()
+    assert not answer.endswith(b"0\r\n\r\n")
+    writer.close()
+
+
+async def test_a_user_that_is_not_let_in_gets_no_page(short_dir: Path) -> None:
+    hub = Hub(short_dir / "hub.sock")
+    listener = hub.listener(allow_uids=frozenset({4_294_967}))
+    await listener.start()
+    with pytest.raises(BridgeError, match=r"turned us away: uid \d+ is not on --uds-allow-uid"):
+        await hub.asked()
+    await listener.close()
+
+
+async def test_an_older_hub_is_told_by_its_answer(short_dir: Path) -> None:
+    hub = Hub(short_dir / "hub.sock")
+    listener = hub.listener(pages=None)
+    await listener.start()
+    with pytest.raises(BridgeError, match="is an older version; use the csi-bridge of its version"):
+        await hub.asked()
+    await listener.close()
+
+
+async def test_a_socket_on_which_no_hub_listens_says_where_to_look(short_dir: Path) -> None:
+    with pytest.raises(BridgeError, match="there is no such socket here; run this on the hub's host, or in its pod"):
+        await Hub(short_dir / "hub.sock").asked()
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(short_dir / "hub.sock"))
+        with pytest.raises(BridgeError, match="no hub listens on this socket"):
+            await Hub(short_dir / "hub.sock").asked()
+
+
+async def answering(path: Path, answer: bytes, client: Any) -> None:
+    """Let a client ask a server that gives one answer to everybody."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answer)
+        writer.close()
+
+    server = await asyncio.start_unix_server(serve, str(path))
+    try:
+        await asyncio.to_thread(client)
+    finally:
+        server.close()
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (b"HTTP/1.1 404 Not Found\r\n\r\n", "what listens there is no hub: HTTP 404"),
+        (b"HTTP/1.1 200 OK\r\n\r\n{}", UNREADABLE),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 90\r\n\r\n{}", UNREADABLE),
+        (b"SSH-2.0\r\n", UNREADABLE),
+    ],
+)  # fmt: skip
+async def test_a_server_that_is_no_hub_is_told_in_a_sentence(short_dir: Path, answer: bytes, why: str) -> None:
+    hub = Hub(short_dir / "hub.sock")
+
+    def client() -> None:
+        with pytest.raises(BridgeError, match=why):
+            ask_state(Endpoint("unix", path=hub.path), timeout_s=10)
+
+    await answering(hub.path, answer, client)
+
+
+async def test_an_answer_that_drips_ends_at_the_time_limit(short_dir: Path) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
+        try:
+            while True:
+                writer.write(b" ")
+                await writer.drain()
+                await asyncio.sleep(0.01)
+        except OSError:
+            writer.close()
+
+    server = await asyncio.start_unix_server(serve, str(short_dir / "s"))
+    with pytest.raises(TimeoutError):
+        await asyncio.to_thread(ask_page, short_dir / "s", "/status", HubStatus, timeout_s=0.2)
+    server.close()
+    await asyncio.sleep(0.05)
+
+
+async def test_a_page_that_a_server_does_not_have_is_an_error_with_its_words(short_dir: Path) -> None:
+    body = json.dumps({"error": "only GET of /a is served"}).encode()
+
+    def client() -> None:
+        with pytest.raises(NoSuchPage, match="only GET of /a is served") as raised:
+            ask_page(short_dir / "s", "/b", HubStatus, timeout_s=10)
+        assert raised.value.status == HTTPStatus.NOT_FOUND
+
+    await answering(short_dir / "s", b"HTTP/1.1 404 Not Found\r\n\r\n" + body, client)
+
+
+async def test_an_agent_of_another_version_is_told_in_a_sentence(short_dir: Path) -> None:
+    def client() -> None:
+        with pytest.raises(BridgeError, match="is no edge agent, or one of another version: "):
+            ask_agent(short_dir / "s")
+
+    await answering(short_dir / "s", b"HTTP/1.1 200 OK\r\n\r\n{}", client)

@@ -1,0 +1,270 @@
+"""The server of pages: what it answers, what asking costs, and clients that do not read."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from dataclasses import dataclass
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from common.pages import server
+from common.pages.server import Pages, PageServer
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterable, Iterator
+
+
+@dataclass(frozen=True)
+class Made:
+    """A page that says how often it was made."""
+
+    made: int
+
+
+@dataclass(frozen=True)
+class Text:
+    """A page of any size, or an entry of one."""
+
+    text: str
+
+
+class Page:
+    """A page that takes so long to make, by a clock that stands still otherwise."""
+
+    def __init__(self, takes_s: float) -> None:
+        self.now = 100.0
+        self.made = 0
+        self._takes_s = takes_s
+
+    def __call__(self) -> Made:
+        self.made += 1
+        self.now += self._takes_s
+        return Made(self.made)
+
+    def clock(self) -> float:
+        return self.now
+
+
+class Connection:
+    """A connection of which the kernel keeps little: the server writes to `writer`, and the client has `theirs`."""
+
+    def __init__(self, ours: socket.socket, theirs: socket.socket, writer: asyncio.StreamWriter) -> None:
+        self.ours, self.theirs, self.writer = ours, theirs, writer
+
+    async def read(self) -> bytes:
+        """All that the server writes until it closes."""
+        answer = bytearray()
+        while part := await asyncio.get_running_loop().sock_recv(self.theirs, 65_536):
+            answer += part
+        return bytes(answer)
+
+
+@pytest.fixture
+async def connection() -> AsyncIterator[Connection]:
+    ours, theirs = socket.socketpair()
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    theirs.setblocking(False)
+    _, writer = await asyncio.open_connection(sock=ours)
+    yield Connection(ours, theirs, writer)
+    writer.transport.abort()
+    theirs.close()
+    await asyncio.sleep(0)
+
+
+async def ask(pages: Pages, connection: Connection, path: str = "/volumes") -> tuple[str, Any]:
+    """The status line of an answer, and its JSON."""
+    serving = asyncio.create_task(pages.answer(path, connection.writer))
+    head, _, body = (await connection.read()).partition(b"\r\n\r\n")
+    await serving
+    if b"chunked" in head:
+        body = whole(body)
+    return head.split(b"\r\n")[0].decode(), json.loads(body)
+
+
+def whole(chunks: bytes) -> bytes:
+    """The content of a chunked answer, whose last chunk is empty."""
+    found = bytearray()
+    while True:
+        size, _, chunks = chunks.partition(b"\r\n")
+        if size == b"0":
+            assert chunks == b"\r\n"
+            return bytes(found)
+        found += chunks[: int(size, 16)]
+        chunks = chunks[int(size, 16) + 2 :]
+
+
+# -------------------- documents --------------------
+
+
+def test_however_many_ask_making_the_answer_takes_a_fifth_of_the_time() -> None:
+    page = Page(takes_s=0.02)
+    pages = Pages({"/volumes": page}, clock=page.clock)
+    began = page.now
+    while page.now < began + 10.0:
+        pages._document("/volumes")
+        page.now += 0.001
+    assert page.made <= 10.0 / (5 * 0.02) + 1
+
+
+def test_an_answer_that_costs_nothing_is_always_of_now() -> None:
+    page = Page(takes_s=0.0)
+    pages = Pages({"/volumes": page}, clock=page.clock)
+    assert [json.loads(pages._document("/volumes"))["made"] for _ in range(3)] == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("path", "answer"),
+    [
+        ("/status", ("HTTP/1.1 200 OK", {"made": 1})),
+        ("/volumes", ("HTTP/1.1 200 OK", {"made": 2})),
+        ("/../etc", ("HTTP/1.1 404 Not Found", {"error": "only GET of /status and /volumes is served"})),
+    ],
+)
+async def test_each_path_has_its_own_answer_and_no_other_path_has_one(
+    connection: Connection, path: str, answer: tuple[str, Any]
+) -> None:
+    pages = Pages({"/status": lambda: Made(1), "/volumes": lambda: Made(2)})
+    assert await ask(pages, connection, path) == answer
+
+
+@pytest.mark.parametrize(
+    ("path", "answer"),
+    [
+        ("/facts", ("HTTP/1.1 200 OK", [{"text": "all"}])),
+        ("/facts/n%2F1", ("HTTP/1.1 200 OK", [{"text": "of n/1"}])),
+        ("/facts/", ("HTTP/1.1 404 Not Found", {"error": "only GET of /facts is served"})),
+        ("/volumes/n1", ("HTTP/1.1 404 Not Found", {"error": "only GET of /facts is served"})),
+    ],
+)
+async def test_a_list_may_have_a_page_about_each_thing(
+    connection: Connection, path: str, answer: tuple[str, Any]
+) -> None:
+    async def everything() -> list[Text]:
+        return [Text("all")]
+
+    async def of_one(name: str) -> list[Text]:
+        return [Text(f"of {name}")]
+
+    assert await ask(Pages({}, {"/facts": everything}, of_one={"/facts": of_one}), connection, path) == answer
+
+
+async def test_a_page_that_fails_closes_the_connection_and_is_in_the_log(
+    connection: Connection, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken() -> Made:
+        raise ValueError("a bug")
+
+    await Pages({"/volumes": broken}).answer("/volumes", connection.writer)
+    assert await connection.read() == b""
+    assert "the page /volumes failed" in caplog.text
+    assert "ValueError: a bug" in caplog.text
+
+
+@pytest.mark.parametrize("size", [30_000, 3_000_000])
+async def test_a_client_that_never_reads_keeps_no_descriptor_and_no_answer(
+    connection: Connection, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    monkeypatch.setattr(server, "_CLIENT_S", 0.0)
+    await Pages({"/volumes": lambda: Text("y" * size)}).answer("/volumes", connection.writer)
+    await asyncio.sleep(0)
+    assert connection.ours.fileno() == -1
+    assert connection.writer.transport.get_write_buffer_size() == 0
+
+
+async def test_a_client_that_reads_gets_all_of_a_large_answer(connection: Connection) -> None:
+    text = "y" * 3_000_000
+    assert await ask(Pages({"/volumes": lambda: Text(text)}), connection) == ("HTTP/1.1 200 OK", {"text": text})
+
+
+async def test_clients_beyond_the_limit_are_sent_away(connection: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "_MOST_CLIENTS", 0)
+    answer = await ask(Pages({"/volumes": lambda: Made(1)}), connection)
+    assert answer == ("HTTP/1.1 503 Service Unavailable", {"error": "0 clients are being answered already"})
+
+
+# -------------------- lists --------------------
+
+
+def listing(entries: Iterable[Text], **how: Any) -> Pages:
+    async def made() -> Iterable[Text]:
+        return entries
+
+    return Pages({}, {"/volumes": made}, **how)
+
+
+@pytest.mark.parametrize("number", [0, 1, 100, 101, 5_000])
+async def test_a_list_of_any_length_is_sent_whole(connection: Connection, number: int) -> None:
+    entries = [Text(str(index)) for index in range(number)]
+    expected = [{"text": str(index)} for index in range(number)]
+    assert await ask(listing(entries), connection) == ("HTTP/1.1 200 OK", expected)
+
+
+async def test_after_each_slice_of_a_list_there_is_a_pause_four_times_as_long(connection: Connection) -> None:
+    now, pauses = count(0.0, 0.5), list[float]()
+
+    async def pause(seconds: float) -> None:
+        pauses.append(seconds)
+
+    pages = listing([Text("x")] * 250, clock=lambda: next(now), pause=pause)
+    await ask(pages, connection)
+    assert pauses == [2.0] * 4  # two full slices, the rest, and the look that finds nothing more
+
+
+async def test_a_list_that_fails_amid_its_entries_is_not_taken_for_a_whole_one(
+    connection: Connection, caplog: pytest.LogCaptureFixture
+) -> None:
+    def entries() -> Iterator[Text]:
+        yield from [Text("x")] * 150
+        raise ValueError("a bug")
+
+    serving = asyncio.create_task(listing(entries()).answer("/volumes", connection.writer))
+    answer = await connection.read()
+    await serving
+    assert not answer.endswith(b"0\r\n\r\n")
+    assert "the page /volumes failed" in caplog.text
+
+
+async def test_a_list_whose_reader_leaves_is_made_no_further(connection: Connection) -> None:
+    made = count()
+    entries = (Text(f"{next(made)}{'x' * 10_000}") for _ in range(100_000))
+    connection.theirs.close()
+    await listing(entries).answer("/volumes", connection.writer)
+    assert next(made) <= 1_000
+
+
+# -------------------- requests --------------------
+
+
+async def served(request: bytes, connection: Connection) -> bytes:
+    """What the server writes for a request."""
+    reader = asyncio.StreamReader()
+    reader.feed_data(request)
+    reader.feed_eof()
+    with socket.socket(socket.AF_UNIX) as sock:
+        serving = asyncio.create_task(
+            PageServer(sock, Pages({"/volumes": lambda: Made(1)}))._serve(reader, connection.writer)
+        )
+        answer = await connection.read()
+        await serving
+    return answer
+
+
+async def test_a_get_is_answered(connection: Connection) -> None:
+    assert (await served(b"GET /volumes HTTP/1.1\r\nHost: x\r\n\r\n", connection)).startswith(b"HTTP/1.1 200 OK")
+
+
+async def test_another_method_is_told_which_pages_there_are(connection: Connection) -> None:
+    answer = await served(b"POST /volumes HTTP/1.1\r\n\r\n", connection)
+    assert answer.startswith(b"HTTP/1.1 404 Not Found")
+    assert b"only GET of /volumes is served" in answer
+
+
+@pytest.mark.parametrize("request_", [b"", b"x" * 100_000], ids=["nothing", "a long line"])
+async def test_a_client_that_leaves_early_or_writes_too_long_lines_gets_nothing(
+    connection: Connection, request_: bytes
+) -> None:
+    assert await served(request_, connection) == b""
