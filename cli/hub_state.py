@@ -42,7 +42,7 @@ def ask(hub: Endpoint, path: str, page: type[T], *, timeout_s: float) -> T:
     except OSError as error:
         raise DialError(str(hub), in_words(error) or error.strerror or str(error)) from error
     except NoSuchPage as error:
-        raise BridgeError(_why_not(hub, error)) from error
+        raise _refused(hub, error) from error
     except ValueError as error:
         raise BridgeError(
             f"the hub at {hub} is of another version, whose state cannot be read here: {error}"
@@ -94,12 +94,14 @@ def look(settings: OperatorSettings) -> HubState:
     return ask_state(settings.hub, timeout_s=settings.timeout_s)
 
 
-def _why_not(hub: Endpoint, error: NoSuchPage) -> str:
+def _refused(hub: Endpoint, error: NoSuchPage) -> BridgeError:
     match error.status:
         case HTTPStatus.UPGRADE_REQUIRED:
-            return f"the hub at {hub} is an older version; use the csi-bridge of its version to ask for its state"
-        case HTTPStatus.FORBIDDEN:
-            return str(DialError(str(hub), f"what listens there turned us away: {error}"))
+            return BridgeError(
+                f"the hub at {hub} is an older version; use the csi-bridge of its version to ask for its state"
+            )
         case HTTPStatus.SERVICE_UNAVAILABLE:
-            return f"the hub at {hub} did not answer: {error}"
-    return str(DialError(str(hub), f"what listens there is no hub: HTTP {error.status}"))
+            return BridgeError(f"the hub at {hub} did not answer: {error}")
+        case HTTPStatus.FORBIDDEN:
+            return DialError(str(hub), f"what listens there turned us away: {error}")
+    return DialError(str(hub), f"what listens there is no hub: HTTP {error.status}")
