@@ -74,6 +74,7 @@ async def following(
                 sync=sync,
                 problems=lambda: [text for part in parts for text in part.problems()],
                 volumes=lambda placed: report(cluster, table, placed),
+                facts=table.stored,
             )
         finally:
             await hearts.close()

@@ -9,7 +9,9 @@ from typing import Protocol
 
 from cloud import volume_report
 from cloud.sources.source import Source
+from cloud.sync.fact_kinds import Fact
 from common.link import Stream
+from common.objects import Ref
 
 
 class Sync(Protocol):
@@ -64,12 +66,14 @@ class SyncPart:
         problems: returns the problems with objects and facts, a sentence each.
         volumes: returns every volume that the hub knows, when given those that the placement knows
             (`cloud.volume_report`).
+        facts: returns the facts of all nodes with their Events, or of one node if it gets a name.
     """
 
     source: Source | None = None
     sync: Sync = field(default_factory=NoSync)
     problems: Callable[[], list[str]] = list
     volumes: Callable[[volume_report.Placed], Iterable[volume_report.Entry]] = volume_report.report_placed
+    facts: Callable[[str], Iterable[tuple[str, Ref, Fact]]] = lambda _node: ()
 
 
 async def _ignore(stream: Stream) -> None:

@@ -42,7 +42,7 @@ _V = TypeVar("_V")
 _LEAVES = frozenset({"Node", "Secret", "ServiceAccountToken", "VolumeAttachment"})
 """Kinds that need no other object: a change changes only the object's own stamp in a closure."""
 
-_NODES_A_TURN = 20
+NODES_A_TURN = 20
 """The nodes that look again in one turn of the loop: some 5 ms, with a few pods on each."""
 
 log = logging.getLogger("csi_bridge.hub.closures")
@@ -51,8 +51,10 @@ log = logging.getLogger("csi_bridge.hub.closures")
 class Closures:
     """The closures of all nodes, from one source."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, *, nodes_a_turn: int = NODES_A_TURN) -> None:
+        """The closures of a source's objects. In one turn of the loop, `nodes_a_turn` nodes hear of a change."""
         self._source = source
+        self._nodes_a_turn = nodes_a_turn
         self._bound = _Bound()
         self._closures: dict[str, _Closure] = {}
         self._users: dict[Ref, set[str]] = {}
@@ -154,7 +156,7 @@ class Closures:
     def _go_on(self) -> None:
         """Let the next few nodes look again, and tell them. Changes that this causes wait for a later turn."""
         self._is_telling = True
-        for _ in range(_NODES_A_TURN):
+        for _ in range(self._nodes_a_turn):
             node = next(iter(self._unheard), None)
             if node is None:
                 break
