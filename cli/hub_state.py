@@ -1,4 +1,4 @@
-"""The hub's state, as it tells it over HTTP on its UNIX socket (`common.pages.hub`)."""
+"""The hub's state, from its pages on its UNIX socket (`common.pages.hub`)."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -68,13 +68,13 @@ def tell(
     show: Callable[[T, int | None], Iterable[str]],
     as_json: Callable[[T], object] | None,
 ) -> int:
-    """Run a command that asks the hub, and print the answer. 0, or 1 with the reason on standard error.
+    """Run a command that asks the hub, and print the answer. Returns the exit code: 0, or 1 with the reason on stderr.
 
     Args:
-        settings: where the hub is, and how long it may take.
+        settings: the hub's socket and the time limit.
         look: asks it.
         show: makes lines for people, for a terminal of some width.
-        as_json: makes what is printed as JSON instead; None for people.
+        as_json: makes the JSON to print instead; None for lines.
     """
     try:
         state = look(settings)
