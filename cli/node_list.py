@@ -1,4 +1,4 @@
-"""The command `nodes`: shows every edge node that the hub on this host knows, with its drivers, calls and failures."""
+"""The command `nodes`: shows every edge node that the hub on this host knows, with its calls and last failure."""
 
 from collections.abc import Iterator, Sequence
 

@@ -54,5 +54,5 @@ def _row(node: NodeStatus) -> tuple[str, ...]:
 
 
 def run(settings: OperatorSettings, *, as_json: bool) -> int:
-    """Print the overview. Returns the exit code: 0, or 1 with the reason on standard error if the hub did not answer."""
+    """Print the overview. Returns the exit code: 0, or 1 with the reason on stderr if the hub does not answer."""
     return tell(settings, look, show=show, as_json=state_as_json if as_json else None)
