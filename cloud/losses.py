@@ -1,4 +1,4 @@
-"""The losses: the lost parts of the hub's knowledge about nodes, until an operator says that all is back.
+"""The losses: the parts of its records that the hub has lost, until an operator says that all of it is back.
 
 Rules:
 

@@ -1,18 +1,18 @@
-"""A former state: the files of an agent that mounted volumes, put aside when a kubelet takes the node over.
+"""A former state: the files of an agent that mounted volumes, renamed when a kubelet takes over that work.
 
-They are also put aside if they are another node's and that node has no volumes here (`edge.home`).
+They are also renamed when they belong to another node and hold nothing (`edge.home`).
 
-If an agent mounts again later, it starts as after the loss of these files (docs/recovery.md). It gets the pods from the
-hub, finds mounts on the disk, and learns drivers when they register. The old files would be wrong: pods may be gone,
-volumes attached to another node, and drivers removed.
+An agent that mounts again later starts as after the loss of these files (docs/recovery.md): it gets the pods from the
+hub, finds the mounts on the disk, and waits for the drivers to register. Its earlier knowledge is outdated: the pod may
+be gone, its volume attached to another node, and a driver removed.
 
 Rules:
 
-* `edge.db`, `volumes.db` and `drivers.json` become `….own-<time>`, each database with its journals. Of each file, only
-  the newest copy stays.
-* `home.json` stays, because it guards the mounts on the disk (`edge.home`), and these stay, too. An agent with another
-  node's name would unmount them, with or without these files.
-* The files of a running agent are not moved.
+* `edge.db`, `volumes.db` and `drivers.json` become `….own-<time>`, a database with its journals. The newest one of each
+  stays.
+* `home.json` stays: it guards the mounts on the disk (`edge.home`), which stay too. Under another node's name, an agent
+  that mounts again would take them down.
+* The files of a running agent are not renamed.
 """
 
 import contextlib
@@ -35,15 +35,15 @@ BEFORE_A_KUBELET = "of the time before the kubelet's"
 
 
 def put_aside(state_dir: Path, *, now: float, what: str = BEFORE_A_KUBELET) -> str:
-    """Put the files of a state directory aside, if there are any.
+    """Rename the files of a former state in a state directory, if there are any.
 
     Args:
-        state_dir: the directory, which may be missing.
-        now: the time, seconds since the epoch.
-        what: the reason, for people.
+        state_dir: the directory; it may be missing.
+        now: the time, in seconds since the epoch.
+        what: the reason for the log: "it is …".
 
     Returns:
-        The reason of a failure, in words; empty if there was none.
+        The reason why they could not be renamed; empty if they were.
 
     Raises:
         SettingsError: another agent uses the directory.
@@ -77,7 +77,7 @@ def _put_aside(state_dir: Path, aside: str, what: str) -> None:
 
 
 def _moves(state_dir: Path, aside: str) -> Iterator[tuple[Path, Path]]:
-    """The files and their new names, databases first: SQLite drops a journal without its database."""
+    """The renames: each database before its journals, because SQLite deletes a journal that it finds alone."""
     for name in _FILES:
         for journal in _JOURNALS:
             file = state_dir / f"{name}{journal}"

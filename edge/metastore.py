@@ -1,11 +1,11 @@
-"""The metastore: the node's objects and facts on its disk. The agent works from it only, connected or not.
+"""The metastore: the node's objects from the hub and its facts for the hub, on disk. The agent works from it alone.
 
 Rules:
 
 * It is `edge.db` in the state directory, by the rules of `common.database`. `edge.key` beside it unseals sealed bodies.
-* Readers see the state on the disk. One thread makes all writes, off the loop (`common.database_writer`).
-* A failed write is tried again. Until it succeeds, the agent works from its earlier content and acknowledges nothing to
-  the hub. The same holds if the disk is full or read-only when the agent starts.
+* Reads return the disk's content. One thread makes all writes (`common.database_writer`).
+* The writer retries a write that fails. Until it works, the agent uses the earlier content, and confirms nothing to the
+  hub. The same holds if the disk is full or read-only when the agent starts.
 """
 
 import contextlib
@@ -30,8 +30,8 @@ from edge.stores.sealing import load_sealer
 
 log = logging.getLogger("csi_bridge.edge.store")
 
-_MEMORY_DISK = Path("/dev/shm")  # noqa: S108  # the directory made in it is private
-"""The place for a copy when the disk is full."""
+_MEMORY_DISK = Path("/dev/shm")  # noqa: S108  # the directory made in it is nobody else's
+"""Where a copy has room when the disk is full."""
 
 SCHEMA = Schema("edge agent", ((*object_store.TABLES, *fact_store.TABLES),))
 """The schema of `edge.db`."""
@@ -53,16 +53,16 @@ class Metastore:
         clock: Callable[[], float] = time.time,
         retry_s: float = RETRY_S,
     ) -> None:
-        """Open or create the database.
+        """Open or create the file.
 
         Args:
-            state_dir: its directory.
-            full: whether each write waits for the disk, so that acknowledged objects survive a power cut.
-            clock: the time, seconds since the epoch.
-            retry_s: the wait between a failed write and its retry.
+            state_dir: made if it is missing.
+            full: whether each write waits for the disk, so that a power cut loses no acknowledged write.
+            clock: the time, in seconds since the epoch.
+            retry_s: between a write that failed and its retry.
 
         Raises:
-            SettingsError: the directory cannot be used, another agent uses it, or the file is a newer agent's.
+            SettingsError: the directory cannot be used, another agent uses it, or a newer agent wrote the file.
         """
         path = state_dir / "edge.db"
         self._closed = False
@@ -110,9 +110,9 @@ class Metastore:
         self.facts.start(path, self._writer, self._reader)
 
     def _read_all(self, path: Path) -> sqlite3.Connection:
-        """Copy a database that cannot be written into memory: SQLite reads no WAL where it cannot write.
+        """Copy a file that cannot be written to memory: SQLite cannot read a WAL beside a file that it cannot write.
 
-        So a node with a full or read-only disk gets its volumes back after a reboot.
+        A node that reboots with a full or read-only disk gets its volumes back all the same.
         """
         with tempfile.TemporaryDirectory(dir=_MEMORY_DISK if _MEMORY_DISK.is_dir() else None) as directory:
             copy = Path(directory) / path.name
@@ -125,7 +125,7 @@ class Metastore:
         return memory
 
     def _connected(self, path: Path) -> None:
-        """Read from the file again: it can be written now."""
+        """Read from the file again, because it can be written now."""
         self._reader.close()
         self._reader = connect_to_read(path)
         self.objects.start(path, self._writer, self._reader)
@@ -136,7 +136,7 @@ class Metastore:
         self.facts.load(database)
 
     async def close(self) -> None:
-        """Finish waiting writes, then close the files. Writes that fail now are lost."""
+        """Make one more attempt at the writes that wait, then close the files."""
         if self._closed:
             return
         self._closed = True
@@ -155,11 +155,11 @@ class Metastore:
     # ---- objects from the hub
 
     def get(self, ref: Ref) -> Object | None:
-        """The stored state of an object (`ObjectStore.get`)."""
+        """An object in its stored state (`ObjectStore.get`)."""
         return self.objects.get(ref)
 
     def uid(self, ref: Ref) -> str:
-        """An object's UID, even if `get` cannot read the object; empty if there is none."""
+        """An object's UID, also if `get` cannot read it; empty if there is no such object."""
         stamp = self.objects.stamps().get(ref)
         return stamp.uid if stamp is not None else ""
 
@@ -171,38 +171,38 @@ class Metastore:
         """Call `subscriber` on the loop after each transaction of objects, and when `in_step` changes.
 
         Returns:
-            A function that ends this.
+            The function that ends this.
         """
         return self.objects.subscribe(subscriber)
 
     @property
     def in_step(self) -> bool:
-        """Whether the hub has sent everything on the present link, so that missing objects are gone."""
+        """Whether the hub has confirmed on the present link that the objects are complete."""
         return self.objects.in_step_since is not None
 
     @property
     def in_step_since(self) -> float | None:
-        """The time since when `in_step` holds, seconds since the epoch; None while it does not."""
+        """The time since when it is in step, in seconds since the epoch; None while it is not."""
         return self.objects.in_step_since
 
     @property
     def heard_at(self) -> float | None:
-        """The last time of `in_step`, seconds since the epoch, to the minute; None: never. Survives restarts."""
+        """The last time that it was in step, also before this start: seconds since the epoch, to a minute; or None."""
         return self.objects.heard_at
 
     @property
     def ever_in_step(self) -> bool:
-        """Whether `in_step` ever held, in this run of the agent or an earlier one."""
+        """Whether it was in step once, since this start or before."""
         return self.objects.ever_in_step
 
     # ---- facts for the hub
 
     def put_fact(self, ref: Ref, body: dict[str, Any]) -> None:
-        """Send a fact (`FactStore.put`)."""
+        """Set the state of a fact (`FactStore.put`)."""
         self.facts.put(ref, body)
 
     def drop_fact(self, ref: Ref) -> None:
-        """Withdraw a fact."""
+        """Remove a fact."""
         self.facts.drop(ref)
 
     def fact_refs(self, kind: str) -> list[Ref]:

@@ -45,11 +45,11 @@ class Pending:
             entry = replace(entry, holds={**entry.holds, self._store.owner: Hold(ours.node)})
         if not self._held:
             return standing if entry is standing.name else replace(standing, name=entry)
-        ids, nodes = dict(standing.ids), set(standing.nodes)
+        ids, nodes = dict(standing.ids), standing.nodes
         for (its_driver, thing, node), (made_as, _) in self._held.items():
             if its_driver != driver:
                 continue
-            nodes.add(node)
+            nodes = nodes if node in nodes else {*nodes, node}
             if made_as == name:
                 entry = replace(entry, made=entry.made | {node})
             if thing in ids and node not in ids[thing].made:

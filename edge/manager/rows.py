@@ -1,9 +1,9 @@
-"""A volume's rows: the states of one volume's mounts, in memory and on disk.
+"""A volume's rows: the state of one volume's mounts, in memory and on disk.
 
 Rules:
 
-* `intend` comes before a call to the driver. If it cannot be written, it fails, and there is no call.
-* `settle` comes after the call, and does not fail. A row that cannot be written stays in `unwritten`.
+* `intend` writes a row before the agent calls the driver. If the write fails, the agent does not call.
+* `settle` writes the result after the call, and does not fail. A row that cannot be written stays in `unwritten`.
 """
 
 import logging
@@ -24,12 +24,12 @@ class VolumeRows:
 
     Attributes:
         device: the row of its staging; None if it is not staged.
-        publications: the rows of the pods' mounts.
-        unwritten: rows that are not on disk yet, each with whether it is to be removed.
+        publications: the row of each pod's mount.
+        unwritten: the rows that are not on disk yet, and whether each is to be removed there.
     """
 
     def __init__(self, key: VolumeKey, states: States, places: Places) -> None:
-        """A volume without rows. Each row that comes later takes its place in `places`."""
+        """A volume without rows. Each row that it gets takes its place in `places`."""
         self._key, self._states, self._places = key, states, places
         self.device: Device | None = None
         self.publications: dict[Target, Publication] = {}
@@ -47,7 +47,7 @@ class VolumeRows:
         return row is not None and row.state is State.DONE
 
     def add(self, row: Row) -> None:
-        """Take a row that is on disk already."""
+        """Add a row to memory alone."""
         self._leave(self._known(row))
         self._places.take(_place_of(row), self._key)
         if isinstance(row, Device):
@@ -63,7 +63,7 @@ class VolumeRows:
             self.publications.pop(target_of(row), None)
 
     def _known(self, row: Row) -> Row | None:
-        """The present row for the target of a row."""
+        """The present row of the same staging or mount."""
         return self.device if isinstance(row, Device) else self.publications.get(target_of(row))
 
     def _leave(self, row: Row | None) -> None:
@@ -71,10 +71,10 @@ class VolumeRows:
             self._places.leave(_place_of(row), self._key)
 
     async def intend(self, step: str, intent: Row) -> None:
-        """Write a row before its step is tried.
+        """Write the row of a step that the agent is about to try.
 
         Raises:
-            NotReady: the row could not be written. Nothing has changed.
+            NotReady: the row could not be written; memory is unchanged.
         """
         target = target_of(intent)
         before = self._known(intent)
@@ -90,19 +90,19 @@ class VolumeRows:
         reach(f"{step}.after-intent")
 
     async def settle(self, step: str, row: Row, *, gone: bool = False) -> None:
-        """Write the result of a step.
+        """Write the row of a step that has ended.
 
         Args:
-            step: the step's name, for the fault points.
-            row: the new row.
-            gone: whether nothing is left of the mount.
+            step: for the fault points.
+            row: its row now.
+            gone: whether nothing is left, so that the row goes.
         """
         reach(f"{step}.before-result")
         await self.write(row, gone=gone)
         reach(f"{step}.after-result")
 
     async def write(self, row: Row, *, gone: bool = False) -> None:
-        """Take a row or remove it, and write that; if that fails now, later."""
+        """Set or remove a row, in memory and on disk; on disk later, if it cannot be written now."""
         target = target_of(row)
         self._intended.pop(target, None)
         if gone:
@@ -127,7 +127,7 @@ class VolumeRows:
 
 
 def target_of(row: Row) -> Target:
-    """The target of a row."""
+    """The staging or mount of a row."""
     return VOLUME if isinstance(row, Device) else Target(row.pod_uid, row.name)
 
 
@@ -136,7 +136,7 @@ def _place_of(row: Row) -> Place:
 
 
 def published_of(row: Publication) -> Published:
-    """The published volume of a row, for the plugin."""
+    """The mount of a row, for the plugin to unpublish."""
     return Published(
         driver=row.driver,
         handle=row.handle,
@@ -148,5 +148,5 @@ def published_of(row: Publication) -> Published:
 
 
 def staged_of(row: Device) -> Staged:
-    """The staged volume of a row, for the plugin."""
+    """The staging of a row, for the plugin to unstage."""
     return Staged(driver=row.driver, handle=row.handle, name=row.name, block=row.block)

@@ -1,9 +1,9 @@
-"""The driver file: the node's drivers on disk, for a boot without the hub.
+"""The driver file: this node's drivers on disk, for a node that boots without its cloud.
 
 Rules:
 
-* Either the old file or the new one is there, never half of one, also after a power cut. Its mode is 0600.
-* A file that cannot be used is moved aside, with the reason in the log; the drivers come back as they register.
+* A crash or a power cut leaves the old file or the new one, never a part. Its mode is 0600.
+* The agent renames a file that it cannot use, and logs the reason. The drivers come back as they register.
 """
 
 import contextlib
@@ -38,8 +38,8 @@ class Kept:
 
     Attributes:
         drivers: the drivers that registered here, or that an operator named.
-        node_plugins: for each name, the last socket of its node plugin, even if that socket is forgotten.
-        with_topology: the names with a topology of their own, when that was last known of all of their sockets.
+        node_plugins: by driver name: the last socket of its node plugin, also of drivers that are forgotten.
+        with_topology: the drivers that had a topology of their own when the agent last knew all of their sockets.
     """
 
     drivers: tuple[Registration, ...] = ()

@@ -1,12 +1,12 @@
-"""The drivers store: the drivers of this node by name, in memory and on disk.
+"""The drivers store: the drivers of this node by name, in memory and in the driver file.
 
 Rules:
 
 * One name, one driver.
-* A driver that left stays known for a while (docs/csi-contract.md#a-restarting-driver-keeps-its-csinode-entry), and
-  calls to it go on while its socket is there. A driver from before the agent's start stays known until it registers or
-  leaves.
-* The sockets of node plugins and the drivers with a topology stay known for good, also after a restart.
+* The store remembers a driver that left for a grace period, and calls to it go on while its socket exists
+  (docs/csi-contract.md#a-restarting-driver-keeps-its-csinode-entry). A driver of the file stays until it registers, or
+  is seen to leave.
+* The store never forgets where node plugins were and which drivers have a topology.
 """
 
 import asyncio
@@ -24,32 +24,31 @@ from edge.registry.registration import Registration, Version
 log = logging.getLogger("csi_bridge.edge.registrar")
 
 OPERATORS: Version = (1,)
-"""The version of a driver that an operator named: the lowest one."""
+"""The version of a driver that an operator named: no version is lower."""
 
 _STORE_AGAIN_S = 60.0
-"""The wait after a failed write."""
+"""After a write that failed."""
 
 
 class DriversStore:
-    """The known drivers.
+    """Holds the known drivers.
 
     Attributes:
-        node_plugins: for each name, the last socket of its node plugin.
-        with_topology: the names with a topology of their own, when that was last known of all of their sockets.
+        node_plugins: by driver name: the last socket of its node plugin.
+        with_topology: the drivers that had a topology of their own when the agent last knew all of their sockets.
     """
 
     def __init__(
         self, node: str, path: Path, sockets: DriverSockets, *, grace_s: float, clock: Callable[[], float]
     ) -> None:
-        """A store with the drivers of the agent's last run. Reads a small file.
+        """Make a store with the drivers of the file, which is small.
 
         Args:
             node: this node's name.
-            path: the path of the file.
-            sockets: the sockets, with a seat for each one that an operator names; a driver that the operator no longer
-                names is forgotten.
-            grace_s: how long a driver that left is still known.
-            clock: a monotonic clock, seconds.
+            path: the file's.
+            sockets: with a seat for each socket that an operator named. The store forgets named drivers without one.
+            grace_s: how long the store remembers a driver that left.
+            clock: monotonic seconds.
         """
         self._node = node
         self._sockets = sockets
@@ -85,7 +84,7 @@ class DriversStore:
         return self._known.get(name)
 
     def install(self, registration: Registration, seat: Seat) -> NodeDriver:
-        """Give the name to the driver at a seat, in place of an earlier one."""
+        """Give a name to the driver at a seat, in place of the driver that had it."""
         name = registration.name
         known = self._known.setdefault(name, NodeDriver(registration, seat.driver, self._node))
         if (before := self._sockets.seat_of(known.driver)) is not None:
@@ -97,13 +96,13 @@ class DriversStore:
         return known
 
     def forget(self, name: str) -> None:
-        """Forget the driver of a name."""
+        """Remove a driver."""
         known = self._known.pop(name)
         if (seat := self._sockets.seat_of(known.driver)) is not None:
             seat.names.discard(name)
 
     def leave(self, socket: str) -> bool:
-        """Note that a registration socket is gone or was replaced. Returns whether a driver had registered by it."""
+        """A registration socket is gone or replaced. Returns whether a driver was registered by it."""
         left = [known for known in self if known.registration.socket == socket and known.gone_at_s is None]
         for known in left:
             known.file = None
@@ -116,7 +115,7 @@ class DriversStore:
         return bool(left)
 
     def expire(self) -> bool:
-        """Forget the drivers and sockets whose grace is over. Returns whether there were any."""
+        """Forget the drivers and sockets whose grace period is over. Returns whether there was any."""
         before = self._clock() - self._grace_s
         gone = [known for known in self if known.gone_at_s is not None and known.gone_at_s <= before]
         for known in gone:
@@ -125,7 +124,7 @@ class DriversStore:
         return self._sockets.forget(before) or bool(gone)
 
     def ask_every(self, name: str, seconds: float | None) -> None:
-        """Set the seconds between two questions to the driver of a name; None: the usual ones."""
+        """Set how often the agent asks a driver for its description; None: the default."""
         if seconds is None:
             self._periods.pop(name, None)
         else:
@@ -139,7 +138,7 @@ class DriversStore:
     # ---- its life ----------------------------------------------------------------------------------------------------
 
     def idle_s(self) -> float | None:
-        """The seconds until a driver expires or a write is due; None if nothing is due."""
+        """Seconds until a driver expires or a write is due; None if neither is pending."""
         since = [known.gone_at_s for known in self]
         since += self._sockets.lost_at()
         waits = [max(at_s + self._grace_s - self._clock(), 0.0) for at_s in since if at_s is not None]
@@ -148,7 +147,7 @@ class DriversStore:
         return min(waits, default=None)
 
     async def write(self) -> None:
-        """Write the drivers to the disk, if they have changed. A full disk blocks no registration."""
+        """Write the file if it differs from memory. A full disk keeps no driver from registering."""
         async with self._storing:
             wanted = self._to_keep()
             if wanted == self._stored:

@@ -1,14 +1,14 @@
-"""The facts: this node's reports for the hub, on its disk.
+"""The fact store: this node's facts for the hub, on disk.
 
-A fact is an object that the node itself knows best: its drivers, its volumes in use, the size of a claim, an event.
+A fact is an object that the node decides: its drivers, the volumes in use, the size of a claim, an Event.
 
 Rules:
 
-* Only the newest state of a fact counts. An equal state is no new state.
-* A fact is sent when it is on the disk. It stays there after the hub has stored it, so that a hub that has lost it gets
-  it again.
-* Events are sent once and then forgotten (`common.sync.PASSING_KINDS`). At most `MOST_EVENTS` wait; the oldest are
-  dropped.
+* The newest state of each fact counts. An unchanged state is no new state.
+* The agent sends a fact once it is on the disk. The fact stays there after the hub has stored it, in case the hub
+  loses it.
+* The agent sends an Event once and then forgets it (`common.sync.PASSING_KINDS`). At most `MOST_EVENTS` wait; the store
+  drops the oldest ones.
 """
 
 import asyncio
@@ -35,42 +35,42 @@ CREATE TABLE IF NOT EXISTS facts (
 )
 
 MOST_EVENTS = 500
-"""The most events that a node keeps while it is offline."""
+"""How many Events a node keeps while it is offline."""
 
 _PUT = "INSERT OR REPLACE INTO facts VALUES (?, ?, ?, ?, ?, 0)"
 _DROP = "DELETE FROM facts WHERE kind = ? AND namespace = ? AND name = ?"
 _ACK = "UPDATE facts SET acked = ? WHERE kind = ? AND namespace = ? AND name = ? AND version = ?"
 
 _READ_AGAIN_S = 5.0
-"""The wait between two tries to read a fact from a failing disk: the fault may pass, and facts are not urgent."""
+"""Between two attempts to read a fact that the disk does not return: the fault may pass, and no call waits for it."""
 
 
 class FactStore:
     """The table of facts (`common.sync.Truth`)."""
 
     def __init__(self) -> None:
-        """A store before `load` and `start`."""
-        self._newest: dict[Ref, str] = {}  # the last version of each fact, on the disk or on its way there
-        self._acked: set[Ref] = set()  # the facts whose newest version the hub has stored
-        self._stamps: dict[Ref, Stamp] = {}  # the facts on the disk
-        self._events: dict[Ref, None] = {}  # the events in `_newest`, the oldest first
+        """Make a store that still needs `load` and `start`."""
+        self._newest: dict[Ref, str] = {}  # the version put last, on the disk or on its way there
+        self._acked: set[Ref] = set()  # those whose newest version the hub has stored
+        self._stamps: dict[Ref, Stamp] = {}  # those on the disk
+        self._events: dict[Ref, None] = {}  # those of `_newest` that are events, the oldest first
         self._unwritten: dict[Ref, Statement] = {}
-        self._batch: dict[Ref, Statement] = {}  # the statements that are being written
+        self._batch: dict[Ref, Statement] = {}  # the statements of the running write
         self._task: asyncio.Task[None] | None = None
         self._waiters: dict[Ref, set[asyncio.Future[None]]] = {}
         self._listeners: list[Callable[[frozenset[Ref]], None]] = []
         self._is_full = False
-        self._unreadable: dict[Ref, str] = {}  # the facts that cannot be read, with the reasons
+        self._unreadable: dict[Ref, str] = {}  # the facts that the disk does not return, and why
         self._read_again: asyncio.TimerHandle | None = None
         self._writer: DatabaseWriter
         self._reader: sqlite3.Connection
         self._path: Path
 
     def load(self, database: sqlite3.Connection) -> None:
-        """Read the whole table once, so that damage shows now.
+        """Read all rows once, so that damage shows now.
 
         Raises:
-            sqlite3.DatabaseError: the file is damaged.
+            sqlite3.DatabaseError: the database is damaged.
         """
         for found in (self._newest, self._acked, self._stamps, self._events):
             found.clear()
@@ -91,7 +91,7 @@ class FactStore:
     # ---- for the agent
 
     def put(self, ref: Ref, body: Mapping[str, Any]) -> None:
-        """Set a fact's newest state. It is written soon, off the loop."""
+        """Set the state of a fact. The writer's thread writes it soon."""
         data = encode_body(body)
         version = blake2b(data, digest_size=16).hexdigest()
         if self._newest.get(ref) == version:
@@ -105,14 +105,14 @@ class FactStore:
         self._write(ref, (_PUT, (ref.kind, ref.namespace, ref.name, version, data)))
 
     def drop(self, ref: Ref) -> None:
-        """Withdraw a fact. That is written soon, off the loop."""
+        """Remove a fact. The writer's thread does so soon."""
         if self._newest.pop(ref, None) is None:
             return
         self._acked.discard(ref)
         self._events.pop(ref, None)
         if ref in self._stamps or ref in self._batch:
             self._write(ref, (_DROP, (ref.kind, ref.namespace, ref.name)))
-        else:  # while the disk is full, facts that come and go must not pile up
+        else:  # facts that come and go on a full disk must not pile up
             self._unwritten.pop(ref, None)
         for waiter in self._waiters.pop(ref, ()):
             if not waiter.done():
@@ -150,7 +150,7 @@ class FactStore:
     # ---- for the stream that sends them
 
     def stamps(self) -> Mapping[Ref, Stamp]:
-        """The facts to send: first those that the agent may wait for, then events, each the oldest first."""
+        """The facts to send: first those that a caller may wait for, then Events, each the oldest first."""
         passing = {ref: stamp for ref, stamp in self._stamps.items() if ref.kind in PASSING_KINDS}
         if not passing:
             return self._stamps
@@ -159,7 +159,7 @@ class FactStore:
         return facts | {ref: stamp for ref, stamp in passing.items() if stamp.version == self._newest.get(ref)}
 
     def read(self, ref: Ref) -> Object | None:
-        """A fact from the disk. If the disk fails, listeners are called later, as if the fact had changed."""
+        """A fact in its stored state; None if there is none. If the disk cannot read it, listeners hear of it later."""
         try:
             row = self._reader.execute(
                 "SELECT version, body FROM facts WHERE kind = ? AND namespace = ? AND name = ?",
@@ -176,12 +176,12 @@ class FactStore:
         return Object(ref, Stamp("", row[0]), row[1]) if row is not None else None
 
     def listen(self, listener: Callable[[frozenset[Ref]], None]) -> Callable[[], None]:
-        """Call `listener` when facts on the disk have changed. Returns a function that ends this."""
+        """Call `listener` when facts on the disk have changed. Returns the function that ends this."""
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
 
     def hear(self, event: Event) -> None:
-        """Take an event of the teller about sent facts."""
+        """Process the hub's answer to the facts that the agent sent."""
         match event:
             case Compared(held):
                 for ref in [ref for ref in self._acked if held.get(ref) != Stamp("", self._newest[ref])]:
@@ -197,7 +197,7 @@ class FactStore:
                     self.drop(ref)
 
     async def flush(self) -> None:
-        """Return when every fact is on the disk, or cannot be written before the agent ends."""
+        """Return when every fact is on the disk, or the agent ends before it can be written."""
         while self._task is not None:
             await asyncio.shield(self._task)
 
@@ -218,7 +218,7 @@ class FactStore:
             self._write(ref, (_ACK, (1, ref.kind, ref.namespace, ref.name, stamp.version)))
 
     def _on_lost(self, ref: Ref) -> None:
-        """Mark a fact that the hub has lost as not acknowledged: it is sent again, and waiters wait for that."""
+        """The hub has lost a fact: the agent sends it again, and new waiters wait for that."""
         self._acked.discard(ref)
         self._write(ref, (_ACK, (0, ref.kind, ref.namespace, ref.name, self._newest[ref])))
 
@@ -254,7 +254,7 @@ class FactStore:
             self._task = None
 
     def _show(self, batch: Mapping[Ref, Statement]) -> None:
-        """Report facts that are on the disk now to the listeners."""
+        """Bring memory up to date with written statements, and tell the listeners."""
         changed = set()
         for ref, (sql, values) in batch.items():
             if sql is _PUT:

@@ -1,12 +1,12 @@
-"""The object store: the hub's objects for this node on its disk (`common.sync_stream.Copy`). It outlives the agent.
+"""The object store: the objects that the hub sent to this node, on disk (`common.sync_stream.Copy`).
 
 Rules:
 
-* Keys and stamps are in memory; a body is read when it is needed. The ten thousand objects of a large node would
-  otherwise fill the agent's memory.
-* Memory follows the disk: a change shows, and subscribers are called, when its transaction is done.
-* Bodies of `SEALED_KINDS` are sealed on the disk. A body that cannot be unsealed is dropped, with an error in the log.
-  The digest then lacks it, and the hub sends it again.
+* Memory has the keys and stamps of the stored objects. The store reads a body from the disk when a caller asks for it:
+  the ten thousand objects of a large node would fill the agent's memory.
+* Memory follows the disk: an object shows when its transaction is committed, and subscribers are called then.
+* Bodies of `SEALED_KINDS` are sealed on the disk. The store drops a body that it cannot unseal, and logs an error. The
+  digest then lacks the object, so the hub sends it again.
 """
 
 import asyncio
@@ -37,31 +37,31 @@ CREATE TABLE IF NOT EXISTS objects (
 CREATE TABLE IF NOT EXISTS knowledge (one INTEGER PRIMARY KEY CHECK (one = 1), heard_at REAL NOT NULL) STRICT
 """,
 )
-"""`knowledge` has a row once the store has held everything; `heard_at` is the last such time."""
+"""`knowledge` has its row once the store has been in step with the hub; `heard_at` is the last such time."""
 
 _PUT = "INSERT OR REPLACE INTO objects VALUES (?, ?, ?, ?, ?, ?)"
 _DROP = "DELETE FROM objects WHERE kind = ? AND namespace = ? AND name = ? AND uid = ?"
 _HEARD = "INSERT OR REPLACE INTO knowledge VALUES (1, ?)"
 
 _MOST_NAMED = 10
-"""The most lost objects that a message names."""
+"""How many lost objects a log line names."""
 
 Subscriber = Callable[[frozenset[Ref]], None]
-"""Called with the keys of changed and dropped objects."""
+"""Called with the keys of the objects that were put or dropped."""
 
 
 class ObjectStore:
     """The table of objects.
 
     Attributes:
-        in_step_since: the time since when the store is in step with the hub on the present link, seconds since the
-            epoch; None while it is not.
-        heard_at: the last time when it was in step, seconds since the epoch, at most a minute old while it is; None:
-            never.
+        in_step_since: the time, in seconds since the epoch, since when the store has been in step with the hub on the
+            present link; None while it is not.
+        heard_at: the last time, in seconds since the epoch, that it was in step; at most a minute ago while it is.
+            None: never.
     """
 
     def __init__(self, sealer: Sealer, *, clock: Callable[[], float] = time.time) -> None:
-        """A store before `load` and `start`."""
+        """Make a store that still needs `load` and `start`."""
         self._sealer = sealer
         self._clock = clock
         self._stamps: dict[Ref, Stamp] = {}
@@ -77,10 +77,10 @@ class ObjectStore:
         self.heard_at: float | None = None
 
     def load(self, database: sqlite3.Connection) -> None:
-        """Read the whole table once, so that damage shows now.
+        """Read all rows once, so that damage shows now.
 
         Raises:
-            sqlite3.DatabaseError: the file is damaged.
+            sqlite3.DatabaseError: the database is damaged.
         """
         self._stamps, self._digest = {}, Digest()
         lost: list[tuple[str, ...]] = []
@@ -117,10 +117,10 @@ class ObjectStore:
     # ---- for the agent
 
     def get(self, ref: Ref) -> Object | None:
-        """The stored state of an object; None if there is none.
+        """An object in its stored state; None if there is none.
 
         Raises:
-            OSError: the object cannot be read. It may exist.
+            OSError: the disk cannot read it. The object may exist.
         """
         if ref not in self._stamps:
             return None
@@ -144,27 +144,27 @@ class ObjectStore:
         return [ref for ref in self._stamps if ref.kind == kind]
 
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
-        """Call `subscriber` on the loop after each transaction. Returns a function that ends this."""
+        """Call `subscriber` on the loop after each transaction, with its keys. Returns the function that ends this."""
         self._subscribers.append(subscriber)
         return lambda: self._subscribers.remove(subscriber)
 
     @property
     def ever_in_step(self) -> bool:
-        """Whether this store has held everything once. Objects that it lacked at that time were gone."""
+        """Whether this store was complete once: an object that it lacks did not exist at that time."""
         return self.heard_at is not None
 
     # ---- for the stream that fills it
 
     def sums(self) -> bytes:
-        """The digest of the objects on the disk."""
+        """The digest of the stored objects."""
         return self._digest.sums()
 
     def stamps(self) -> Mapping[Ref, Stamp]:
-        """The state of every object on the disk."""
+        """The state of every stored object."""
         return self._stamps
 
     async def store(self, changes: Sequence[Change]) -> Mapping[int, str]:
-        """Store these changes in one transaction (`common.sync_stream.Copy`). It refuses none."""
+        """Store changes in one transaction (`common.sync_stream.Copy`). The store refuses none of them."""
         task = asyncio.get_running_loop().create_task(self._store(changes, self._ends), name="store objects")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -178,14 +178,14 @@ class ObjectStore:
             await asyncio.wait(self._tasks)
 
     def out_of_step(self) -> None:
-        """Note that the stream has ended. Its changes may still be stored, but no longer make the store in step."""
+        """The stream has ended: its last changes may still be stored, but the store is no longer in step."""
         self._ends += 1
         if self.in_step_since is not None:
             self.in_step_since = None
             self._tell(frozenset())
 
     async def still_in_step(self) -> None:
-        """Write the present time as `heard_at`, if the store is in step."""
+        """The stream is up: record that the store is in step now."""
         if self.in_step_since is not None:
             now = self._clock()
             async with self._order:
@@ -214,7 +214,7 @@ class ObjectStore:
                 return _HEARD, (now,)
 
     def _show(self, changes: Sequence[Change], now: float, *, is_current: bool) -> None:
-        """Take changes that are on the disk now into memory, and call the subscribers."""
+        """Bring memory up to date with stored changes, and tell the subscribers."""
         touched: set[Ref] = set()
         came_in_step = False
         for change in changes:

@@ -2,10 +2,9 @@
 
 Rules:
 
-* AES-256-GCM with a random nonce for each body. The object's key and state are bound to it, so that no row can replace
-  another one.
-* The key is a file with mode 0600, made once. If it is lost, only the sealed objects are lost, and the hub sends them
-  again.
+* AES-256-GCM with a random nonce for each sealed body. The object's name and state are authenticated with it, so no row
+  can stand in for another one.
+* The key is a file of mode 0600, made once. If it is lost, only the sealed bodies are, and the hub sends them again.
 """
 
 import logging
@@ -21,7 +20,7 @@ from common.objects import Ref, Stamp
 log = logging.getLogger("csi_bridge.edge.stores.sealing")
 
 SEALED_KINDS = frozenset({"Secret", "ServiceAccountToken"})
-"""The kinds whose bodies are encrypted on the disk."""
+"""Kinds whose bodies are on the disk only when sealed."""
 
 _KEY_BYTES = 32
 _NONCE_BYTES = 12
@@ -34,12 +33,12 @@ class Sealer:
         self._cipher = AESGCM(key)
 
     def seal(self, ref: Ref, stamp: Stamp, body: bytes) -> bytes:
-        """Encrypt a body."""
+        """The sealed form of a body."""
         nonce = secrets.token_bytes(_NONCE_BYTES)
         return nonce + self._cipher.encrypt(nonce, body, _bound(ref, stamp))
 
     def unseal(self, ref: Ref, stamp: Stamp, sealed: bytes) -> bytes:
-        """Decrypt a body.
+        """The body of its sealed form.
 
         Raises:
             ValueError: it was sealed with another key or for another object, or is damaged.
@@ -51,7 +50,7 @@ class Sealer:
 
 
 def load_sealer(path: Path) -> Sealer:
-    """A sealer with the key in this file. A missing or invalid key is made anew.
+    """The sealer with the key of a file. Makes a new key if the file is missing or holds no key.
 
     Raises:
         OSError: the file cannot be read or written.
@@ -63,7 +62,7 @@ def load_sealer(path: Path) -> Sealer:
     if len(key) != _KEY_BYTES:
         log.error("%s holds no key (%d bytes, not %d): a new one is made", path, len(key), _KEY_BYTES)
         return Sealer(_make(path))
-    if path.stat().st_mode & 0o077:  # a restore from a backup may have lost the mode
+    if path.stat().st_mode & 0o077:  # as after a restore from a backup
         try:
             path.chmod(0o600)
         except OSError as error:  # a read-only disk: the node must still get its volumes back
