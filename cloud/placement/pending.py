@@ -88,7 +88,7 @@ class Pending:
             ours.is_held = True
             self._store.hold_later(ours.driver, ours.name, ours.node)
         if ours.is_settled and (ours.is_held or ours.claims):
-            ours.is_held, ours.claims = False, 0
+            ours.is_held, ours.is_confirmed, ours.claims = False, False, 0
             self._store.free_later(ours.driver, ours.name)
         if not ours.attempts:
             del self._names[ours.key]

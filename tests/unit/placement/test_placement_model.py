@@ -36,6 +36,7 @@ from cloud.placement.fleet import Fleets
 from cloud.placement.requests import VOLUME, Thing
 from cloud.placement.sqlite_rows import SqliteRows
 from common.csi import csi_pb2 as csi
+from common.database_writer import WriteFailed
 from common.errors import CODES, CallError, LinkLost, NodeOffline
 from common.status import Code, Status
 from common.topology import NODE_SEGMENT
@@ -319,7 +320,8 @@ class Play:
         """Until nothing moves by itself any more."""
         for _ in range(6):
             await settle()
-            await self.hubs[0].store._writer.transact(lambda _: None)  # type: ignore[attr-defined]  # an SqliteClaims
+            with contextlib.suppress(WriteFailed):  # the disk may be full
+                await self.hubs[0].store._writer.transact(lambda _: None)  # type: ignore[attr-defined]  # an SqliteClaims
 
     # ---- what must be so
 
