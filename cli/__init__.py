@@ -9,7 +9,7 @@ Read in this order:
 * `operator_options`, `operator`: the flags of commands for operators, and their link to the hub on this host.
 * `call`: `call`.
 * `hub_state`, `table`, `json_text`: the hub's state; tables and JSON.
-* `status`, `node_list`, `volumes`: `status`, `nodes`, `volumes`.
+* `status`, `node_list`, `volumes`, `facts`: `status`, `nodes`, `volumes`, `facts`.
 * `order`: `forget` and `trust`.
 * `edge_volumes`: `edge volumes`.
 * `doctor`, `demo`: the commands of these names.

@@ -215,6 +215,24 @@ def volumes(settings: OperatorSettings, output: str) -> None:
     sys.exit(of_hub.run(settings, as_json=output == "json"))
 
 
+@cli.command(
+    settings=asking(
+        "FACTS",
+        option("--node", type=NODE, help="Only the facts of this edge node."),
+        option("--output", "-o", type=click.Choice(["yaml", "json"]), default="yaml", help=OUTPUT_HELP),
+    )
+)
+def facts(settings: OperatorSettings, node: str | None, output: str) -> None:
+    """Show the facts that the edge nodes have told the hub.
+
+    These are the drivers and volumes in use of each node, the sizes of claims, the states of pods' volumes, and Events.
+    Each fact is a Kubernetes object with the fields that the node told.
+    """
+    from cli import facts as of_hub
+
+    sys.exit(of_hub.run(settings, node=node or "", as_json=output == "json"))
+
+
 @cli.command(settings=asking("FORGET"))
 @click.argument("node")
 @click.argument("driver", default="")

@@ -32,7 +32,7 @@ OPERATOR_OPTIONS = (
         type=size_type("64KiB", "64MiB"),
         default="4MiB",
         group="tuning",
-        help="Largest message that is taken, as on the hub.",
+        help="Largest message that is taken, as on the hub. status, nodes and volumes need no limit and ignore it.",
     ),
 )
 

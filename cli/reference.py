@@ -77,7 +77,7 @@ _SHARED = (
     _Shared(
         OPERATOR_OPTIONS,
         "Flags of commands for operators",
-        "`call`, `forget`, `nodes`, `status`, `trust` and `volumes` (in variables CALL, FORGET, …)",
+        "`call`, `facts`, `forget`, `nodes`, `status`, `trust` and `volumes` (in variables CALL, FACTS, …)",
     ),
 )
 

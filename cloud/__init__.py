@@ -7,18 +7,18 @@ Read in this order. The proxy driver:
 The hub:
 
 * `hub_settings`: its flags.
-* `uds_hub`: its links, and which peer may open which kind of stream. Start here.
-* `admission`, `refusals`: whether a peer may connect; the refused ones.
+* `uds_hub`: its links, and the table of the streams that each role may open. Start here.
+* `admission`, `refusals`: checks each peer; the refused ones.
 * `call_streams`, `report_streams`, `orders`: serve calls, reports of drivers, and operators' orders.
 * `hub_pages`: the hub's state, over HTTP on its UNIX socket.
 * `hub_process`: puts a hub together and runs it.
 * `edge_nodes`, `node_calls`: every known edge node and its link; counts of its calls, for people.
-* `routing`, `placement`: which node a call is for.
+* `routing`, `placement`: the node for each call.
 * `store`, `losses`: the nodes on disk; lost reports, until an operator settles them.
 * `kinds`, `sources`: the kinds of objects that nodes need, and the two places that objects come from.
 * `sync`: objects to the nodes, facts from the nodes.
-* `sync_part`, `manifests_part`: what a hub does with objects and facts; the same with manifests.
+* `sync_part`, `manifests_part`: the objects and facts of a hub; those of a hub with manifests.
 * `kubernetes_part`, `kube`, `kube_credentials`, `upsync`: the same with a Kubernetes API server.
 * `node_marks`: labels and taints of the Nodes that the hub makes.
-* `volume_report`: the answer for `csi-bridge volumes`.
+* `volume_report`: the volumes, for `csi-bridge volumes`.
 """

@@ -1,8 +1,8 @@
-"""An admission: whether a peer may be who its hello says it is. Pure: a table of roles and a comparison.
+"""Admission: checks that a peer may have the role and name of its hello. Pure: a table of roles and a comparison.
 
-The certificate decides: `CN=system:node:<name>`, `O=system:nodes` for an edge agent,
+Over the network the certificate decides: `CN=system:node:<name>`, `O=system:nodes` for an edge agent,
 `CN=csi-bridge:driver:<name>`, `O=csi-bridge:drivers` for a proxy driver on another host. On the hub's UNIX socket the
-file mode and the uid list decided already. Operators come by that socket alone.
+file's mode and the list of users have decided already. Operators come by that socket alone.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from common.transport import Peer
 
 
 class Role(StrEnum):
-    """Who may connect to a hub."""
+    """The roles of a hub's peers."""
 
     EDGE = "edge"
     DRIVER = "driver"
@@ -39,7 +39,7 @@ class Admitted:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What a certificate must say for a role: `common_name` with the hello's name behind it, and `organization`."""
+    """The subject of a role's certificate: `common_name` followed by the hello's name, and `organization`."""
 
     common_name: str
     organization: str
@@ -49,19 +49,19 @@ SUBJECTS = {
     Role.EDGE: Subject("system:node:", "system:nodes"),
     Role.DRIVER: Subject("csi-bridge:driver:", "csi-bridge:drivers"),
 }
-"""The certificate that each role needs. A role that is not here cannot come over the network."""
+"""The certificate of each role. A role without an entry cannot come over the network."""
 
 
 def admit(hello: Hello, peer: Peer, *, insecure: bool) -> Role:
-    """The peer's role.
+    """Return the peer's role.
 
     Args:
-        hello: what it says.
-        peer: what the transport knows.
-        insecure: the hub listens without TLS (loopback only): names are believed.
+        hello: the peer's hello.
+        peer: the transport's knowledge of the peer.
+        insecure: the hub listens without TLS (loopback only) and believes the names.
 
     Raises:
-        HandshakeRefused: it may not be that.
+        HandshakeRefused: the peer may not have this role or name.
     """
     try:
         role = Role(hello.role)

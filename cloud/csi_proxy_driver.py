@@ -55,7 +55,7 @@ SIDECAR_MESSAGE_BYTES = 4 * 1_048_576
 
 
 class ProxyDriver:
-    """Answers the sidecars (`common.relay.server`) and hears from the hub (`common.link.LinkHandler`)."""
+    """Answers the sidecars' calls (`common.relay.server`), and takes the hub's reports (`common.link.LinkHandler`)."""
 
     origin = Origin.PROXY
 
@@ -74,7 +74,7 @@ class ProxyDriver:
     # ---- the sidecars' side ------------------------------------------------------------------------------------------
 
     async def handle(self, call: ServerCall) -> None:
-        """Answer one call of a sidecar's."""
+        """Answer one call of a sidecar."""
         if call.method == PROBE:
             await call.send(ProbeResponse(ready={"value": self._cache.known}).SerializeToString())
             call.finish(Status(Code.OK, origin=self.origin))
@@ -175,28 +175,28 @@ class ProxyDriver:
     # ---- the hub's side ----------------------------------------------------------------------------------------------
 
     def greeted(self, link: Link) -> None:
-        """The hub welcomed us: hear of the driver."""
+        """Watch the driver, now that the hub has accepted the link."""
         self._metrics.link_ups.inc()
         self._watch.up(link)
 
     async def serve(self, _stream: Stream) -> NoReturn:
-        """The hub opens no streams here."""
+        """Refuse every stream: the hub opens none here."""
         raise NotCarried("a stream", "a proxy driver serves none")
 
     def refused(self, link: Link, reason: str, message: str) -> None:
-        """Nothing to do: the uplink logs it and dials again."""
+        """Do nothing: the uplink logs the refusal and dials again."""
 
     def draining(self, _link: Link, _message: str) -> None:
-        """One side is shutting down: end what would keep the link open."""
+        """End the watch, which would keep the link open while one side shuts down."""
         self._watch.down()
 
     def closed(self, _link: Link, reason: str, _message: str) -> None:
-        """The link is gone."""
+        """End the watch: the link is gone."""
         self._metrics.link_down(reason)
         self._watch.down()
 
     async def _listen(self, stream: Stream) -> None:
-        """Hear of the driver until the hub ends the watch."""
+        """Store each report of the driver, until the hub ends the watch."""
         async for message in stream:
             try:
                 reports = decode_reports(message)
@@ -241,7 +241,7 @@ async def _run(settings: DriverSettings, stopping: asyncio.Event, opened: contex
             settings.http, registry=metrics.registry, ready=lambda: (cache.known, "the driver is not known yet")
         )
         opened.push_async_callback(asyncio.to_thread, http.close)
-    # Last, because it makes a file: what fails before it leaves none behind.
+    # Last, because it makes a file, and an earlier failure must leave none.
     sock = settings.listen_unix("endpoint", mode=settings.endpoint_mode)
     server = await serve(
         sock,

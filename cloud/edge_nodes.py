@@ -1,13 +1,13 @@
-"""The nodes: every edge node the hub knows, connected or not, what runs there, and how to call it.
+"""The edge nodes that the hub knows: their links, the drivers that they report, and the way to call them.
 
 Rules:
 
-* `call(node, call)` is the only way to a node, so that a node held by another replica can be reached the same way.
-* One name, one machine: the same instance with the same or a later boot replaces its old, half-dead link; another
-  instance is refused while the first one lives, and the conflict is shown. So is a copy of the first one's state
-  directory: two such machines give themselves away by replacing each other again and again.
-* A node that is away stays known, with the time it left: its calls are refused with that time, not with a guess. Only
-  an operator can say that it is gone for good.
+* `call(node, call)` is the only way to a node, so that a node of another hub can be reached the same way.
+* One name belongs to one machine. The same instance with the same or a later boot replaces its old link. The hub
+  refuses another instance while the first one is connected, and shows the conflict. It also refuses a copy of the
+  state directory: two machines with one instance replace each other's link again and again.
+* A node that leaves stays known, with the time at which it left. Its calls are refused with that time. Only an operator
+  can say that the node is gone for good.
 """
 
 import logging
@@ -40,19 +40,21 @@ from common.uplink import LONGEST_REDIAL_S
 log = logging.getLogger("csi_bridge.hub.nodes")
 
 _SOON_S = 10.0
-"""A link that is replaced within so long was hardly dead: an agent needs twice its keepalive (20 s) to give one up."""
+"""If a second link replaces a link of this age or less, the first one was probably alive: an agent needs twice its
+keepalive (20 s) to give a link up."""
 
 _CONFLICT_S = 3 * LONGEST_REDIAL_S
-"""So long after the last refusal a conflict counts as mended: a refused agent comes again every 30 s at the latest."""
+"""After this time without a refusal, a conflict counts as settled: a refused agent dials again within 30 s."""
 
 _ASKED_S = 30.0
-"""So long after its hello an agent has asked its drivers: until then it may not report all of them."""
+"""After this time since its hello, an agent has asked all its drivers. Before, its report may lack some."""
 
 _SHOWN_CHARS = 100
-"""Of what an agent says of its software."""
+"""An agent's words about its software are cut here."""
 
 _MOST_SOON = 4
-"""Links replaced so soon in a row. One machine's own network may do that once or twice; two machines never stop."""
+"""Links in a row that may be replaced soon (`_SOON_S`). One machine's network may do that once or twice; two machines
+never stop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +77,7 @@ class Call:
 
 
 class Reply(Protocol):
-    """What comes back: messages to receive, then a status to acknowledge. `common.link.Stream` is one."""
+    """The answer of a call: messages to receive, then a status to acknowledge. `common.link.Stream` is one."""
 
     @property
     def status(self) -> Status | None:
@@ -83,26 +85,26 @@ class Reply(Protocol):
 
     @property
     def exhausted(self) -> bool:
-        """Whether the last message was received, and the status is there."""
+        """Whether the last message has been received, and the status is there."""
 
     async def receive(self) -> bytes | None:
         """The answer's next message, or None after the last one."""
 
     def acknowledge(self, *, delivered: bool) -> None:
-        """The answer reached the caller, or nobody took it."""
+        """Release the answer: it reached the caller, or the caller did not take it."""
 
     def cancel(self) -> None:
-        """Nobody waits any more."""
+        """Stop waiting for the answer."""
 
 
 @dataclass(slots=True)
 class _Visit:
-    """One link of a node's.
+    """One link of a node.
 
     Attributes:
         link: the link.
         began: when its hello came, in seconds of the monotonic clock.
-        ended: when it was found gone or was replaced, in seconds since the epoch; 0 while it is there.
+        ended: when the link ended or was replaced, in seconds since the epoch; 0 before.
         told: the drivers that its agent reported last.
     """
 
@@ -122,21 +124,21 @@ class _Node:
 
 
 def _unreported(drivers: Iterable[str], visit: _Visit | None) -> list[str]:
-    """Of a node's drivers those that its agent, which is connected, does not report."""
+    """The drivers of a connected node that its agent does not report."""
     if visit is None or time.monotonic() - visit.began < _ASKED_S:
         return []
     return sorted(driver for driver in drivers if driver not in visit.told)
 
 
 class Nodes:
-    """Every node the hub knows."""
+    """All edge nodes that the hub knows, connected or not."""
 
     def __init__(self, store: Store, *, max_nodes: int) -> None:
         """The nodes of the store, none of them connected.
 
         Args:
-            store: where they are kept.
-            max_nodes: a node beyond so many is refused; one that is known never is.
+            store: keeps them on disk.
+            max_nodes: with so many nodes known, a new one is refused; a known one never is.
         """
         self._store = store
         self._subscribers: list[Callable[[str], None]] = []
@@ -147,7 +149,7 @@ class Nodes:
         started = time.time()
         for stored in store.nodes():
             node = self._nodes[stored.name] = _Node(stored)
-            if stored.connected:  # the hub died first; written down, so that the time stays if it dies again
+            if stored.connected:  # the hub was killed; the time is stored, so that it stays if the hub is killed again
                 node.stored = replace(stored, connected=False, since=started)
                 store.save(node.stored)
             for report in stored.reports:
@@ -164,10 +166,10 @@ class Nodes:
     # ---- links come and go -------------------------------------------------------------------------------------------
 
     def connect(self, hello: Hello, link: Link) -> None:
-        """A node's agent said hello.
+        """Take the link of a node's agent, in place of its old link if there is one.
 
         Raises:
-            HandshakeRefused: another machine of that name is connected, or this one's past comes back, or the hub knows
+            HandshakeRefused: another machine of this name is connected, or a later boot of this one, or the hub knows
                 as many nodes as it may.
         """
         node = self._nodes.get(hello.name)
@@ -183,7 +185,7 @@ class Nodes:
         self._store.save(node.stored)
 
     def disconnect(self, name: str, link: Link) -> bool:
-        """The link of a node is gone. False if a newer link has taken its place."""
+        """Note that a node's link is gone. Returns False if a newer link has replaced it."""
         node = self._nodes.get(name)
         visit = node.visit if node is not None else None
         if node is None or visit is None or visit.link is not link:
@@ -195,14 +197,14 @@ class Nodes:
         return True
 
     def report(self, name: str, reports: Iterable[DriverReport]) -> None:
-        """A node's agent told of its drivers. What it says of other nodes is dropped.
+        """Store the reports of a node's agent about its drivers. Reports about other nodes are dropped.
 
-        A driver that it does not mention stays known: a restarted agent has not asked its drivers yet, and a call must
-        not go to another node because this one's driver is away. So does what a driver has answered before and does not
-        now: where its node is, for one, while its node plugin is away.
+        A driver that the agent does not mention stays known: a restarted agent has not asked its drivers yet, and a
+        call must not go to another node because this node's driver is away. A driver's earlier answers stay, too, such
+        as its node's topology while its node plugin is away.
 
         Raises:
-            ValueError: with what is known already it is too much to keep. What was known stays.
+            ValueError: the new and the earlier reports are too large together. The earlier ones stay.
         """
         node = self._nodes[name]
         told = {report.driver: report for report in reports if report.node == name}
@@ -226,10 +228,10 @@ class Nodes:
                 self._changed(driver)
 
     def forget(self, name: str, driver: str = "") -> None:
-        """An operator says that a node is gone for good, or that it no longer runs a driver.
+        """Forget a node that is gone for good, or one driver of it, at an operator's word.
 
         Raises:
-            OperatorRefused: the node or its agent says otherwise, or it is not known.
+            OperatorRefused: the node is connected, its agent still reports the driver, or the hub knows neither.
         """
         what = (
             f"driver {driver} of edge node {name} is not forgotten" if driver else f"edge node {name} is not forgotten"
@@ -265,7 +267,7 @@ class Nodes:
     # ---- questions ---------------------------------------------------------------------------------------------------
 
     def knows(self, name: str, driver: str = "") -> bool:
-        """Whether a node has ever been here, and reported a driver if one is named."""
+        """Whether a node has ever connected, and has reported the driver if one is named."""
         return self.find_report(driver, name) is not None if driver else name in self._nodes
 
     def with_driver(self, driver: str) -> Collection[str]:
@@ -273,14 +275,14 @@ class Nodes:
         return self._by_driver.get(driver, frozenset())
 
     def find_report(self, driver: str, name: str) -> DriverReport | None:
-        """What a node has reported of a driver."""
+        """The report of a driver by a node; None if there is none."""
         node = self._nodes.get(name)
         if node is None:
             return None
         return next((report for report in node.stored.reports if report.driver == driver), None)
 
     def is_connected(self, name: str) -> bool:
-        """Whether a node's agent is there now."""
+        """Whether a node's agent is connected."""
         node = self._nodes.get(name)
         return node is not None and node.visit is not None
 
@@ -291,11 +293,11 @@ class Nodes:
 
     @property
     def known(self) -> int:
-        """How many nodes have ever been here."""
+        """How many nodes have ever connected."""
         return len(self._nodes)
 
     def describe(self) -> Iterator[NodeStatus]:
-        """Every node, for operators, each as it is when it is asked for, without its calls."""
+        """Every node, for operators, in its state at the moment of its turn. Their calls are left out."""
         for name in sorted(self._nodes):
             node = self._nodes.get(name)
             if node is None:  # forgotten since the first one was asked for
@@ -329,10 +331,10 @@ class Nodes:
         return NodeReply(name, self._reach(name, call.driver), call)
 
     def check(self, name: str, driver: str) -> None:
-        """Whether a driver's call could be sent to a node now.
+        """Raise an error if a call of a driver could not be sent to a node now.
 
         Raises:
-            NodeUnknown: no such node has ever been here.
+            NodeUnknown: no such node has ever connected.
             NodeOffline: it is away.
             Draining: its agent is shutting down.
             DriverMissing: its agent has no such driver.
@@ -360,7 +362,7 @@ class Nodes:
             )
 
     def _replace(self, node: _Node, old: _Visit, hello: Hello, link: Link) -> None:
-        """A node's agent comes while there is a link of that name: end the old one, or refuse the new one."""
+        """End the old link of a node whose agent has connected again, or refuse the new link."""
         stored = node.stored
         if hello.instance == stored.instance and hello.boot < stored.boot:
             raise HandshakeRefused(Reason.STALE, f"a later start of {hello.name} is connected (boot {stored.boot})")
@@ -374,7 +376,7 @@ class Nodes:
             node.refused_at = time.monotonic()
             log.error("%s", node.conflict)
             raise HandshakeRefused(Reason.CONFLICT, why)
-        self._end(node, old)  # before its end is heard: it is no longer the node's
+        self._end(node, old)  # first, so that its end is not taken for the node's
         old.link.goodbye(Reason.REPLACED, f"{hello.name} has connected again")
 
     def _end(self, node: _Node, visit: _Visit) -> None:
@@ -384,7 +386,7 @@ class Nodes:
 
 
 def _why_another_machine(node: _Node, old: _Visit, hello: Hello) -> str:
-    """Why the one that comes cannot be the one that is there; empty if it can. Counts how often it came too soon."""
+    """Why a peer cannot be the machine that is connected; empty if it can. Counts its replacements that came soon."""
     stored = node.stored
     if hello.instance != stored.instance:
         return (
@@ -422,7 +424,7 @@ class NodeReply:
         except TunnelClosed as error:
             if visit.link.over:
                 raise self._offline() from error
-            raise Draining("hub") from error  # the link lives and takes no new streams: ours was the wish
+            raise Draining("hub") from error  # the link lives and takes no new streams: this hub drains it
 
     @property
     def status(self) -> Status | None:
@@ -460,10 +462,10 @@ class NodeReply:
         self._stream.cancel()
 
     def _offline(self) -> NodeOffline:
-        """Nothing was sent. The time is that of this link's end: the node may have come back since."""
+        """The error for a call of which nothing was sent. It has the time of this link's end: the node may be back."""
         return NodeOffline(self._name, self._visit.ended or time.time())
 
 
 def _with_former(report: DriverReport, former: DriverReport | None) -> DriverReport:
-    """A report, with the answers of the one before that it has none in place of."""
+    """The report, with the former report's answers to the questions that it does not answer."""
     return replace(report, answers={**former.answers, **report.answers}) if former is not None else report

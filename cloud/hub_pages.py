@@ -11,9 +11,11 @@ from cloud.placement.placement import Placement
 from cloud.placement.requests import VOLUME
 from cloud.refusals import Refusals
 from cloud.store import Store
+from cloud.sync.fact_kinds import as_object
 from cloud.sync_part import SyncPart
 from cloud.uds_hub import Hub
-from common.pages.hub import HubStatus, NodeStatus, VolumeStatus
+from common.pages.hub import HubStatus, NodeFact, NodeStatus, VolumeStatus
+from common.pages.json_form import time_of
 from common.pages.server import Pages
 from common.version import SOFTWARE
 
@@ -59,7 +61,11 @@ class HubPages:
 
     def pages(self) -> Pages:
         """All pages, for a listener."""
-        return Pages({"/status": self.status}, {"/nodes": self.nodes, "/volumes": self.volumes})
+        return Pages(
+            {"/status": self.status},
+            {"/nodes": self.nodes, "/volumes": self.volumes, "/facts": self.facts},
+            of_one={"/facts": self.facts},
+        )
 
     def status(self) -> HubStatus:
         """The hub as a whole."""
@@ -91,3 +97,10 @@ class HubPages:
             if thing.kind == VOLUME:
                 placed[driver, thing.id].append(node)
         return (VolumeStatus(**cast("dict[str, Any]", entry)) for entry in self._part.volumes(placed))
+
+    async def facts(self, node: str = "") -> Iterator[NodeFact]:
+        """Every fact that the hub has, or those of one node."""
+        return (
+            NodeFact(node=name, told_at=time_of(fact.told_ns / 1e9), object=as_object(ref, fact.body))
+            for name, ref, fact in self._part.facts(node)
+        )

@@ -167,7 +167,7 @@ def _listeners(settings: HubSettings, made: Assembled) -> Iterator[Listener]:
             tls=tls.context if tls is not None else None,
             max_connections=settings.max_connections,
         )
-    # Last, because it makes a file: what fails before it leaves none behind.
+    # Last, because it makes a file, and an earlier failure must leave none.
     sock = settings.listen_unix("uds", mode=0o600 if settings.uds_group is None else 0o660, gid=settings.uds_gid())
     allowed = frozenset(settings.uds_allow_uid) if settings.uds_group is not None else None
     yield Listener(sock, hello, made.hub, limits=limits, allow_uids=allowed, pages=made.pages.pages())

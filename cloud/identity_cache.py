@@ -1,4 +1,4 @@
-"""The identity cache: what a proxy driver answers of Identity and capabilities, from memory and from disk.
+"""The identity cache: a proxy driver's answers about Identity and capabilities, in memory and on disk.
 
 Rules:
 
@@ -34,14 +34,14 @@ FORM = Form("proxy driver", (lambda reports: {"reports": reports},))
 """Of `identity-<driver>.json`. Version 1 was the list of reports alone."""
 
 CACHED_METHODS = frozenset(REPORTED_METHODS) - {NODE_GET_INFO}
-"""What is answered from here. NodeGetInfo is the node's own business."""
+"""The methods that the cache answers. NodeGetInfo is not among them: only the node can answer it."""
 
 
 class IdentityCache:
     """The answers of one driver, in the file `identity-<driver>.json` of the state directory."""
 
     def __init__(self, state_dir: Path, driver: str) -> None:
-        """Read the file, if there is one that can be read.
+        """Read the file if it exists and is readable.
 
         Raises:
             SettingsError: the directory cannot be used, or a newer proxy driver wrote the file.
@@ -69,7 +69,7 @@ class IdentityCache:
         """The answer to one of `CACHED_METHODS`.
 
         Raises:
-            NothingKnown: the driver has not been heard of yet.
+            NothingKnown: no report of the driver has come yet.
         """
         if self._published is not None:
             found = self._published.answers.get(method)
@@ -84,10 +84,10 @@ class IdentityCache:
         raise NothingKnown(self._driver, "no edge node has reported it since this proxy driver was installed")
 
     def update(self, report: DriverReport) -> None:
-        """The hub tells what the driver says now. Writes a file: call it off the loop.
+        """Store a new report of the driver. It writes a file: call it off the loop.
 
-        The first answer to a method is published at once; another one when the proxy starts again. One at a time: a
-        link's last report may still be written when the next link's first one comes.
+        The first answer to a method is published at once; a changed answer after the proxy driver's next start. A lock
+        lets one report through at a time, because the last report of an old link may still be on its way to the disk.
         """
         with self._updating:
             self._update(report)
@@ -96,7 +96,7 @@ class IdentityCache:
         if not self._is_usable(report):
             log.warning("an unusable report of driver %s from node %s is ignored", report.driver, report.node)
             return
-        if self._stored is not None:  # what it does not answer now it has answered before
+        if self._stored is not None:  # earlier answers stay
             report = replace(report, answers={**self._stored.answers, **report.answers})
         has_changed = self._published is not None and self._differs(report)
         if self._published is None:
@@ -118,7 +118,7 @@ class IdentityCache:
         return report.driver == self._driver and report.answers.keys() >= set(ESSENTIAL_METHODS)
 
     def _differs(self, report: DriverReport) -> bool:
-        """Whether it answers otherwise than before; what it answers for the first time is no change."""
+        """Whether an answer differs from the published one. A first answer to a method is no difference."""
         last = self._stored.answers if self._stored is not None else {}
         return any(last[method] != report.answers.get(method) for method in CACHED_METHODS & last.keys())
 

@@ -3,9 +3,9 @@
 Rules:
 
 * Objects are dictionaries, as the API server wrote them. The package's models are not used: they cost many times the
-  CPU, and drop the fields that are newer than they are.
-* Every failure is a `KubeError`. One without an answer has the code 0: what was asked for may have been done.
-* An object's value stands in no error: the API server quotes what it refuses, and a Secret may be in it.
+  CPU, and drop fields that are newer than the package.
+* Every failure is a `KubeError`. Without an answer its code is 0, and the request may have been carried out.
+* No error has a value of an object: the API server quotes refused values, and a Secret may be among them.
 * The API server's certificate is trusted where kubectl trusts it, on every version of Python.
 """
 
@@ -29,29 +29,29 @@ from common.version import SOFTWARE
 Body = dict[str, Any]
 
 _ANSWER_S: Final = 30.0
-"""For one answer. The API server itself ends a request after 60 s."""
+"""Time limit for one answer. The API server itself ends a request after 60 s."""
 
 _SILENCE_S: Final = 60.0
-"""A watch without a word is looked at by TCP after this; then it takes three probes until it is given up."""
+"""TCP probes a silent watch after this time, and closes it after three probes without an answer."""
 
 _PROBE_S, _PROBES = 5, 3
 
 _MOST_LINE_BYTES: Final = 8 * 1024 * 1024
-"""Of one event of a watch. etcd takes objects of 1.5 MiB, and JSON escapes some characters with six."""
+"""The largest event of a watch. etcd takes objects of 1.5 MiB, and JSON escapes some characters with six."""
 
 _SHOWN_CHARS: Final = 300
 
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """Where objects of a kind are found.
+    """A kind of objects in the API.
 
     Attributes:
-        kind: as in the object.
+        kind: its name in an object.
         group: the path of its API group and version, such as `apis/storage.k8s.io/v1`.
-        plural: as in the path.
-        namespaced: whether each belongs to a namespace.
-        selector: lists and watches are of those alone (a field selector).
+        plural: its name in a path.
+        namespaced: whether each object belongs to a namespace.
+        selector: a field selector for lists and watches.
     """
 
     kind: str
@@ -105,7 +105,7 @@ class KubeError(BridgeError):
 
     @property
     def is_expired(self) -> bool:
-        """The version to go on from is too old: list again (410 Gone)."""
+        """The resource version is too old, and the caller must list again (410 Gone)."""
         return self.code == 410
 
 
@@ -128,15 +128,15 @@ class Kube:
         self._client, self._credentials = client, credentials
 
     async def list(self, resource: Resource, *, limit: int, more: str = "") -> Page:
-        """A part of a list of all objects of a kind.
+        """Return a part of the list of all objects of a kind.
 
         Args:
-            resource: of which kind.
-            limit: how many at most; 0: all.
+            resource: the kind.
+            limit: the most objects; 0: all.
             more: the token of the part before.
 
         Raises:
-            KubeError: it was refused, or not answered; `is_expired` if the token is too old.
+            KubeError: the server refused or did not answer; `is_expired` if the token is too old.
         """
         query = {"limit": str(limit), "continue": more, "fieldSelector": resource.selector}
         answer = await self._ask("GET", f"list {resource.plural}", _path(resource), query=query)
@@ -147,12 +147,13 @@ class Kube:
         return Page(items, metadata["resourceVersion"], metadata.get("continue", ""))
 
     async def watch(self, resource: Resource, version: str, *, for_s: int) -> AsyncIterator[tuple[str, Body]]:
-        """What happens to the objects of a kind after a version: pairs of ADDED, MODIFIED, DELETED or BOOKMARK, and it.
+        """Yield the changes of a kind's objects after a version: ADDED, MODIFIED, DELETED or BOOKMARK, with the object.
 
-        The first is OPEN with nothing: the server has begun. It ends after `for_s` seconds, or when the server wants.
+        The first pair is OPEN with an empty object: the server has begun. The watch ends after `for_s` seconds, or
+        earlier if the server ends it.
 
         Raises:
-            KubeError: it was refused, or broke off; `is_expired` if the version is too old.
+            KubeError: the server refused, or the watch broke off; `is_expired` if the version is too old.
         """
         what = f"watch {resource.plural}"
         query = {
@@ -172,18 +173,18 @@ class Kube:
                 yield str(event.get("type")), event.get("object") or {}
 
     async def get(self, resource: Resource, name: str, namespace: str = "") -> Body:
-        """One object.
+        """Return one object.
 
         Raises:
-            KubeError: `is_missing` if there is none; or it was refused, or not answered.
+            KubeError: `is_missing` if there is none; or the server refused or did not answer.
         """
         return await self._ask("GET", f"get {_named(resource, name, namespace)}", _path(resource, name, namespace))
 
     async def create(self, resource: Resource, body: Body, namespace: str = "") -> Body:
-        """A new object, as it is then.
+        """Create an object, and return it as the server has stored it.
 
         Raises:
-            KubeError: it was refused (409 AlreadyExists), or not answered.
+            KubeError: the server refused (409 AlreadyExists) or did not answer.
         """
         name = (body.get("metadata") or {}).get("name", "")
         return await self._ask(
@@ -191,11 +192,11 @@ class Kube:
         )
 
     async def create_of(self, resource: Resource, name: str, subresource: str, body: Body, namespace: str = "") -> Body:
-        """What an object makes on request, such as a `token` of a ServiceAccount.
+        """Create a subresource of an object, such as a `token` of a ServiceAccount, and return it.
 
         Raises:
-            KubeError: it was refused (`is_missing`: also if something that the request names is missing), or not
-                answered.
+            KubeError: the server refused (`is_missing`: also if the request names something that is missing), or did
+                not answer.
         """
         what = f"create {subresource} of {_named(resource, name, namespace)}"
         return await self._ask("POST", what, _path(resource, name, namespace, subresource), body=body)
@@ -203,17 +204,17 @@ class Kube:
     async def patch(
         self, resource: Resource, name: str, change: Body, namespace: str = "", *, subresource: str = ""
     ) -> Body:
-        """Merge a change into an object (RFC 7386: None removes a field); the object as it is then.
+        """Merge a change into an object (RFC 7386: None removes a field), and return the changed object.
 
         Args:
-            resource: of which kind.
-            name: of the object.
-            change: with `metadata.resourceVersion` or `metadata.uid` it happens to that very state or object alone.
-            namespace: of the object.
+            resource: the object's kind.
+            name: its name.
+            change: with `metadata.resourceVersion` or `metadata.uid` it applies to that state or object only.
+            namespace: its namespace.
             subresource: such as `status`.
 
         Raises:
-            KubeError: it was refused (409 Conflict), or not answered.
+            KubeError: the server refused (409 Conflict) or did not answer.
         """
         return await self._ask(
             "PATCH",
@@ -226,10 +227,11 @@ class Kube:
     async def delete(
         self, resource: Resource, name: str, namespace: str = "", *, uid: str, grace_s: int | None = None
     ) -> None:
-        """Delete the object of this very UID.
+        """Delete the object with this UID.
 
         Raises:
-            KubeError: `is_missing`, 409 Conflict if it is another one by now; or it was refused, or not answered.
+            KubeError: `is_missing`; 409 Conflict if the object has another UID now; or the server refused or did not
+                answer.
         """
         body: Body = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": {"uid": uid}}
         if grace_s is not None:
@@ -257,7 +259,7 @@ class Kube:
         body: Body | None = None,
         content_type: str = "application/json",
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """One exchange; nothing but `KubeError` comes out of it, whatever breaks while its answer is read."""
+        """Make one request and read its answer. Every error that comes out is a `KubeError`."""
         url = f"{self._client.configuration.host}/{path}" + (f"?{urlencode(query)}" if query else "")
         headers = {**self._client.default_headers, "Accept": "application/json", "Content-Type": content_type}
         self._credentials.renew()
@@ -284,7 +286,7 @@ class Kube:
 
 @asynccontextmanager
 async def connect(kubeconfig: str, *, now: Callable[[], float] = time.monotonic) -> AsyncIterator[Kube]:
-    """A client of the API server that a kubeconfig names. It connects when it is asked something.
+    """A client of the API server that a kubeconfig names. It connects at its first request.
 
     Args:
         kubeconfig: a file, or `cloud.kube_credentials.IN_CLUSTER`.
@@ -319,7 +321,7 @@ async def connect(kubeconfig: str, *, now: Callable[[], float] = time.monotonic)
 
 
 def _trust_as_kubectl(context: ssl.SSLContext) -> None:
-    """Take the certificates that Go's crypto/x509 takes. Python's defaults changed in 3.13, in both directions.
+    """Trust the certificates that Go's crypto/x509 trusts. Python's defaults changed in 3.13, in both directions.
 
     Many clusters' certificates lack extensions of RFC 5280, such as the Authority Key Identifier: since 3.13 Python
     refuses them. A kubeconfig's certificate authority may be an intermediate one: before 3.13 Python refused it.
@@ -328,10 +330,10 @@ def _trust_as_kubectl(context: ssl.SSLContext) -> None:
 
 
 class _Answer(aiohttp.ClientResponse):
-    """An answer. One that is left before its end takes its connection with it at once.
+    """An answer that closes its connection at once if it is not read to its end.
 
-    aiohttp would wait up to 30 s for the server's goodbye in TLS, and nobody would know of the connection any more:
-    neither the connector, whoever closes it meanwhile, nor its client.
+    aiohttp would wait up to 30 s for the server's close in TLS. Neither the connector nor its client would know of the
+    connection any more, so closing them would leave it open.
     """
 
     def close(self) -> None:
@@ -345,7 +347,7 @@ class _Answer(aiohttp.ClientResponse):
 
 
 def _probed_socket(address: Any) -> socket.socket:
-    """A socket whose peer is probed: a watch of a server that has vanished would wait for minutes."""
+    """A socket with TCP keepalive: without it, a watch of a vanished server would wait for minutes."""
     family, kind, protocol, _, _ = address
     made = socket.socket(family, kind, protocol)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -376,7 +378,7 @@ def _decode(what: str, data: bytes) -> Body:
 
 
 def _status(data: bytes) -> Body:
-    """The `Status` object of a refusal, or what a proxy on the way wrote in its place."""
+    """The `Status` object of a refusal, or the text of a proxy on the way."""
     try:
         decoded = json.loads(data)
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""The Kubernetes part of the hub: what its nodes are told comes from an API server, and what they tell goes there."""
+"""The sync part of a hub with Kubernetes: objects come from an API server, and the nodes' facts are written to it."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -28,7 +28,7 @@ from common.tasks import supervised
 
 class _Part(Protocol):
     def problems(self) -> list[str]:
-        """In sentences."""
+        """Problems, a sentence each."""
 
 
 @asynccontextmanager
@@ -43,7 +43,7 @@ async def following(
     async with (
         FactTable(state_dir) as table,
         connect(kubeconfig) as kube,
-        supervised() as tasks,  # stopped first: they ask the others
+        supervised() as tasks,  # stopped first: they use the others
     ):
         hearts, in_use = Heartbeats(kube), InUse()
         cluster = Cluster(kube, unready=hearts.doubt)
@@ -74,6 +74,7 @@ async def following(
                 sync=sync,
                 problems=lambda: [text for part in parts for text in part.problems()],
                 volumes=lambda placed: report(cluster, table, placed),
+                facts=table.stored,
             )
         finally:
             await hearts.close()

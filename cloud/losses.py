@@ -1,4 +1,4 @@
-"""The losses: what the hub lost of its knowledge of the nodes, until an operator says that all of it is back.
+"""The losses: the parts of its records that the hub has lost, until an operator says that all of it is back.
 
 Rules:
 
@@ -79,7 +79,7 @@ class Losses:
             self._try_to_save()
 
     def put_at_risk(self, what: str) -> None:
-        """Note what will be lost if the hub ends now; an empty text: nothing is at risk any more."""
+        """Note a loss that happens if the hub ends now; an empty text: nothing is at risk any more."""
         with self._lock:
             if bool(what) is not bool(self._at_risk):
                 self._at_risk = _line(what) if what else ""

@@ -34,4 +34,5 @@ async def reading(directory: Path, state_dir: Path) -> AsyncIterator[SyncPart]:
             sync=sync,
             problems=lambda: [*manifests.problems(), *table.problems(), *sync.problems()],
             volumes=lambda placed: report(manifests, table, placed),
+            facts=table.stored,
         )

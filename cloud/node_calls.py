@@ -1,7 +1,7 @@
-"""A node's calls: how many are under way, and how the last one that failed did. For people; in memory alone.
+"""The calls of each node: how many are under way, and the last one that failed. For operators; in memory alone.
 
-A failure stays until a later call of the same driver succeeds there, if that call has the same method or changes
-something: a question that the driver answers every minute does not say that a create would succeed.
+A failure stays until a later call of the same driver succeeds on the node. That call must have the same method, or
+change something: a driver that answers GetCapacity every minute may still refuse a create.
 """
 
 import time
@@ -16,21 +16,21 @@ from common.pages.json_form import time_of
 from common.status import Origin, Status, code_name
 
 _SHOWN_CHARS = 1_000
-"""Of a message; a vendor's may have megabytes."""
+"""A message is cut here; a vendor's may have megabytes."""
 
 
 _QUESTIONS = ("Get", "List", "Validate", "Probe")
-"""Words in the names of the methods that change nothing."""
+"""Methods with one of these words in their name change nothing."""
 
 
 class NodeCalls:
-    """The calls of all nodes. What it keeps of each is one failure."""
+    """Counts the calls of all nodes, and keeps one failure of each node."""
 
     def __init__(self, *, knows: Callable[[str], bool]) -> None:
         """No calls yet.
 
         Args:
-            knows: whether there is a node of a name: callers may name any.
+            knows: tells whether a node of this name exists: a caller may name any node.
         """
         self._knows = knows
         self._under_way: Counter[str] = Counter()
@@ -38,7 +38,7 @@ class NodeCalls:
 
     @contextmanager
     def counted(self, account: Account) -> Iterator[Callable[[str], None]]:
-        """A call is under way inside the block, which tells the function where, and `account.status` how it ended."""
+        """Count a call during the block, which passes its node to the function and sets `account.status`."""
         at: list[str] = []
 
         def goes_to(node: str) -> None:
@@ -63,7 +63,7 @@ class NodeCalls:
                     del self._under_way[node]
 
     def forget(self, node: str) -> None:
-        """The node is gone for good."""
+        """Drop the failure of a node that is gone for good."""
         self._failures.pop(node, None)
 
     def under_way(self, node: str) -> int:
@@ -71,11 +71,11 @@ class NodeCalls:
         return self._under_way[node]
 
     def last_error(self, node: str) -> FailedCall | None:
-        """The last failed call of a node."""
+        """The last failed call of a node; None if no failure counts."""
         return self._failures.get(node)
 
     def _settle(self, account: Account) -> None:
-        """A call succeeded: what failed before may count no more."""
+        """Drop the failure of the node if the success of this call settles it."""
         failure = self._failures.get(account.node)
         if failure is None or failure.driver != account.driver:
             return

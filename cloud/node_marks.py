@@ -1,9 +1,9 @@
-"""A node's marks: the labels and taints that the hub gives a Node when it makes it, as a kubelet does that registers.
+"""A node's marks: the labels and taints that the hub gives a new Node, as a kubelet does when it registers.
 
 Rules:
 
-* They stand in the request that makes the Node, so no scheduler and no DaemonSet controller sees the Node without them.
-* The hub sets them only there. An operator's later changes hold.
+* The request that makes the Node has them, so neither the scheduler nor a DaemonSet controller sees the Node without.
+* The hub sets them in that request only. An operator's later changes stay.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""The operators' orders: `forget` and `trust`. Each changes what the hub knows, at an operator's word."""
+"""The operators' orders: `forget` and `trust`. Each changes the hub's records at an operator's word."""
 
 import asyncio
 import json

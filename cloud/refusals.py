@@ -1,6 +1,6 @@
-"""A refusal: a peer whose hello the hub did not take, and why. The newest of each peer, for people; in memory alone.
+"""The peers that the hub has refused, each with the reason of its last refusal. For operators; in memory alone.
 
-A refusal is forgotten when a peer of its role and name is let in, or the same machine under another name.
+The hub forgets a refusal when it accepts a peer of that role and name, or the same machine under another name.
 """
 
 import time
@@ -11,21 +11,21 @@ from common.pages.hub import Refusal
 from common.pages.json_form import time_of
 
 MOST = 100
-"""Peers that are remembered. Whoever may connect can make them up, so the oldest go."""
+"""The most peers that are remembered. A client can invent names, so the oldest ones are dropped."""
 
 _SHOWN_CHARS, _LONGEST_WHY = 100, 1_000
-"""Of what a peer says of itself, and of the sentence about it."""
+"""A peer's own words, and the reason, are cut here."""
 
 
 class Refusals:
-    """Who was refused, the oldest first."""
+    """The refused peers, the oldest first."""
 
     def __init__(self) -> None:
         self._found: OrderedDict[tuple[str, str], Refusal] = OrderedDict()
         self._instances: dict[tuple[str, str], str] = {}
 
     def add(self, link: Link, reason: str, why: str) -> None:
-        """The peer of a link was refused just now."""
+        """Remember that the hub has refused the peer of a link."""
         role, name = link.peer.role[:_SHOWN_CHARS], link.peer.name[:_SHOWN_CHARS]
         self._forget(role, name)
         self._instances[role, name] = link.peer.instance[:_SHOWN_CHARS]
@@ -41,7 +41,7 @@ class Refusals:
             self._forget(*next(iter(self._found)))
 
     def settle(self, link: Link) -> None:
-        """The peer of a link was let in."""
+        """Forget the refusals of a peer that the hub has accepted."""
         role, name = link.peer.role[:_SHOWN_CHARS], link.peer.name[:_SHOWN_CHARS]
         self._forget(role, name)
         instance = link.peer.instance
@@ -53,5 +53,5 @@ class Refusals:
         self._instances.pop((role, name), None)
 
     def all(self) -> list[Refusal]:
-        """All of them, for operators."""
+        """All refusals, for operators."""
         return list(self._found.values())

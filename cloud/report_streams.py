@@ -27,9 +27,9 @@ class ReportStreams:
         """Without streams.
 
         Args:
-            nodes: take each report, and tell of the drivers whose reports have changed.
-            placement: says what a proxy driver should know of its driver.
-            losses: takes a report that cannot be read.
+            nodes: store each report, and name the drivers whose reports have changed.
+            placement: gives each proxy driver the report of its driver.
+            losses: remember a report that cannot be read.
         """
         self._nodes = nodes
         self._placement = placement
@@ -79,7 +79,7 @@ class ReportStreams:
                 self._watchers.pop(driver, None)
 
     def look_again(self) -> None:
-        """Send every watch what has become known, after an operator has settled the losses."""
+        """Send every watch its driver's report if there is a new one, after an operator has settled the losses."""
         for driver in self._watchers:
             self._placement.changed(driver)
             self._changed(driver)

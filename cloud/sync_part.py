@@ -1,4 +1,4 @@
-"""The sync part of a hub: what it does with objects and with the nodes' facts, if it has a source of objects.
+"""The sync part of a hub: the source of its objects, the sync streams, and the reports about both.
 
 `manifests_part` makes one from a directory of YAML, `kubernetes_part` from a Kubernetes API server.
 """
@@ -9,7 +9,9 @@ from typing import Protocol
 
 from cloud import volume_report
 from cloud.sources.source import Source
+from cloud.sync.fact_kinds import Fact
 from common.link import Stream
+from common.objects import Ref
 
 
 class Sync(Protocol):
@@ -35,7 +37,7 @@ class NoSync:
     """Stands in for a `Sync` in a hub without a source: it sends nothing, and agents keep their facts."""
 
     async def serve_sync(self, stream: Stream, _node: str) -> None:
-        """Send nothing, and keep the stream open: its end would tell the agent something."""
+        """Send nothing, and keep the stream open."""
         await _ignore(stream)
 
     async def serve_facts(self, stream: Stream, _node: str) -> None:
@@ -56,23 +58,25 @@ class NoSync:
 
 @dataclass(frozen=True, slots=True)
 class SyncPart:
-    """What a hub does with objects and facts. By default it has neither.
+    """The objects and facts of a hub. By default it has neither.
 
     Attributes:
         source: the objects; None if the hub has no source.
         sync: serves the agents' sync streams.
-        problems: returns sentences about whatever is wrong with objects and facts.
+        problems: returns the problems with objects and facts, a sentence each.
         volumes: returns every volume that the hub knows, when given those that the placement knows
             (`cloud.volume_report`).
+        facts: returns the facts of all nodes with their Events, or of one node if it gets a name.
     """
 
     source: Source | None = None
     sync: Sync = field(default_factory=NoSync)
     problems: Callable[[], list[str]] = list
     volumes: Callable[[volume_report.Placed], Iterable[volume_report.Entry]] = volume_report.report_placed
+    facts: Callable[[str], Iterable[tuple[str, Ref, Fact]]] = lambda _node: ()
 
 
 async def _ignore(stream: Stream) -> None:
-    """Read what comes on a stream, so that it does not pile up."""
+    """Read and drop all messages of a stream, so that they do not pile up."""
     async for _ in stream:
         pass

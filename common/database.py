@@ -194,12 +194,21 @@ def _migrate(connection: sqlite3.Connection, path: Path, schema: Schema) -> None
     """Bring a file to the schema's version. A step that fails leaves the file at the version before it."""
     before = _read_version(connection)
     for version, migration in enumerate(schema.migrations[before:], before + 1):
-        with transaction(connection):
-            if callable(migration):
-                migration(connection, path.parent)
-            else:
-                for statement in migration:
-                    connection.execute(statement)
-            connection.execute(f"PRAGMA user_version={version}")
+        try:
+            with transaction(connection):
+                _step(connection, migration, version, path.parent)
+        except sqlite3.DatabaseError as error:
+            if type(error) is sqlite3.DatabaseError:  # damage; other errors are the disk's or the migration's
+                raise
+            raise sqlite3.OperationalError(f"the migration to schema {version} failed: {error}") from error
     if 0 < before < schema.version:
         log.info("%s is migrated from schema %d to %d", path, before, schema.version)
+
+
+def _step(connection: sqlite3.Connection, migration: Migration, version: int, directory: Path) -> None:
+    if callable(migration):
+        migration(connection, directory)
+    else:
+        for statement in migration:
+            connection.execute(statement)
+    connection.execute(f"PRAGMA user_version={version}")

@@ -101,7 +101,7 @@ class DatabaseWriter:
         trouble: str = "",
         retry_s: float = RETRY_S,
     ) -> None:
-        """A writer that has written nothing.
+        """Start the writer's thread.
 
         Args:
             path: the database's file, for messages.
@@ -182,7 +182,7 @@ class DatabaseWriter:
             self._woken.notify()
 
     async def close(self) -> None:
-        """Make one more attempt at everything that waits, and close the connection."""
+        """Make one more attempt at all waiting writes, and close the connection."""
         with self._woken:
             self._gives_up = self._closing = True
             self._woken.notify()
@@ -205,7 +205,7 @@ class DatabaseWriter:
         return await write.done
 
     def _run(self) -> None:
-        """In the thread: write until the writer is closed."""
+        """Write until the writer is closed. Runs in the thread."""
         while True:
             with self._woken:
                 while not (self._once or self._is_due() or self._closing):
@@ -238,7 +238,7 @@ class DatabaseWriter:
                 self._retried = again | self._retried  # a newer `put` of the same key stays
         self._note_trouble(errors[0] if errors else None)
         self._note_risk(any(write.done is None for write in again.values()))
-        self._tell(results)
+        self._tell(results, works=len(errors) < len(writes))
 
     def _transact(self, writes: list[_Write]) -> list[Any]:
         """Attempt some writes in one transaction. Returns their results; for a failed one a `_Failed` or `_Raised`."""
@@ -268,7 +268,7 @@ class DatabaseWriter:
             self._is_at_risk = is_at_risk
             self._at_risk(f"{self._path} could not be written to the end" if is_at_risk else "")
 
-    def _tell(self, results: dict[_Write, Any]) -> None:
+    def _tell(self, results: dict[_Write, Any], *, works: bool) -> None:
         """Give the waiting callers their results, on their loops."""
         told: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Any], Any]]] = {}
         for write, result in results.items():
@@ -276,11 +276,11 @@ class DatabaseWriter:
                 told.setdefault(write.done.get_loop(), []).append((write.done, result))
         for loop, outcomes in told.items():
             with contextlib.suppress(RuntimeError):  # the loop has ended
-                loop.call_soon_threadsafe(self._settle, outcomes)
+                loop.call_soon_threadsafe(self._settle, outcomes, works)
 
-    def _settle(self, outcomes: list[tuple[asyncio.Future[Any], Any]]) -> None:
-        """On the loop: end the waiting."""
-        if self._connected is not None and not self.trouble:
+    def _settle(self, outcomes: list[tuple[asyncio.Future[Any], Any]], works: bool) -> None:  # noqa: FBT001  # a callback
+        """End the waiting of callers, on their loop."""
+        if works and self._connected is not None:
             self._connected()
             self._connected = None
         for done, result in outcomes:

@@ -26,9 +26,9 @@ def replace_file(
         content: all of it.
         durable: whether the new content also survives a power cut (fsync of the file and its directory). Without it, a
             power cut may leave an empty file.
-        mode: the file's mode, whatever the umask is; None: the mode that the umask gives a new file.
+        mode: the file's mode, regardless of the umask; None: the mode that the umask gives a new file.
         folder: a descriptor of the file's directory; of `path` only the name is used then.
-        reached: called when the new content is written, and not yet in place.
+        reached: called between the write and the rename.
 
     Raises:
         OSError: the file cannot be written; the old content stays.

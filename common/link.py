@@ -1,14 +1,15 @@
 """A link: one session on the event loop, its streams as objects to await.
 
-`common.session` holds the rules, `common.transport` the WebSocket; in between, a link turns events into futures and
-handler tasks, and `now` into a timer. It knows nothing of sockets: its transport gives it bytes and pulls bytes.
+`common.session` has the rules of the protocol, `common.transport` the WebSocket. A link stands between them: it turns
+events into futures and handler tasks, and `now` into a timer. It uses no socket: its transport passes bytes in and
+pulls bytes out.
 
 Rules:
 
-* One task serves one accepted stream; it is named, and its end is logged if it fails. When the opener no longer waits,
-  the task is cancelled, unless it has detached itself.
-* Nothing here waits for the network: `send()` waits only for the message before the last.
-* An idle link owns no task and no future, only a timer: one hub holds thousands.
+* One task serves one accepted stream. It has a name, and its failure is logged. When the opener stops waiting, the task
+  is cancelled, unless it has detached itself.
+* No method waits for the network: `send()` waits only for the message before the last one.
+* An idle link has one timer, and no task or future: one hub has thousands of links.
 """
 
 import asyncio
@@ -40,37 +41,37 @@ log = logging.getLogger("csi_bridge.link")
 
 
 class LinkHandler(Protocol):
-    """What a process does with its links. One object serves all links of a listener."""
+    """Handles the links of a process. One object handles all links of a listener."""
 
     origin: Origin
 
     def greeted(self, link: "Link") -> None:
-        """The peer's hello is in `link.peer`. An acceptor answers now, with `link.accept()` or `link.refuse()`."""
+        """The peer has sent its hello (`link.peer`). An acceptor calls `link.accept()` or `link.refuse()` now."""
 
     async def serve(self, stream: "Stream") -> None:
-        """Serve an accepted stream and end it. A raised error becomes its status; cancelled when nobody waits."""
+        """Serve an accepted stream and end it. A raised error becomes its status. Cancelled if the opener leaves."""
 
     def draining(self, link: "Link", message: str) -> None:
         """The peer takes no new streams."""
 
     def refused(self, link: "Link", reason: str, message: str) -> None:
-        """The link ended before there was a hello of the peer's."""
+        """The link ended before the peer's hello."""
 
     def closed(self, link: "Link", reason: str, message: str) -> None:
-        """The link is gone, whatever the reason. Called once for every link that was greeted."""
+        """The link is gone, for any reason. Called once for every link that was greeted."""
 
 
 class Writer(Protocol):
-    """What a link needs of its transport: `pull()` is called, now or later, until it gives nothing."""
+    """A link's transport: it calls `pull()`, now or later, until that returns nothing."""
 
     def flush(self) -> None:
-        """Write what there is, now: somebody waits for it."""
+        """Write now: somebody waits for it."""
 
     def flush_soon(self) -> None:
-        """Write in this turn of the loop, after what is still to come: more may share the write."""
+        """Write at the end of this turn of the loop, so that later messages share the write."""
 
     def flush_later(self) -> None:
-        """Write within some milliseconds, or with the next thing that is written."""
+        """Write within some milliseconds, or with the next write."""
 
 
 class Stream:
@@ -95,7 +96,9 @@ class Stream:
         self.task: asyncio.Task[None] | None = None
         self._link = link
         self._inbox: deque[bytes] | None = None
-        self._taken = -1  # size of the message handed out last, whose credit is not given back yet (-1: none)
+        self._taken = (
+            -1
+        )  # size of the last message that `receive` returned, whose credit has not gone back yet (-1: none)
         self._waiter: asyncio.Future[None] | None = None
         self._writable: asyncio.Future[None] | None = None
         self._error: TunnelClosed | CallTimeout | None = None
@@ -107,13 +110,13 @@ class Stream:
         return self._link
 
     async def receive(self) -> bytes | None:
-        """The next whole message, or None after the last one.
+        """Return the next whole message, or None after the last one.
 
-        The credit of a message is given back when the next one is asked for: who forwards messages passes on the
-        pace of whoever reads them. Cancelling loses nothing.
+        The credit of a message goes back when the caller asks for the next one, so a forwarding caller passes on the
+        pace of its own reader. Cancelling loses nothing.
 
         Raises:
-            TunnelClosed: the link went away first.
+            TunnelClosed: the link ended first.
             CallTimeout: the stream's time was up first.
         """
         self._give_back()
@@ -137,7 +140,7 @@ class Stream:
             yield message
 
     async def send(self, message: bytes) -> None:
-        """Queue a message; waits while an earlier one has not left yet, so that at most two are held here.
+        """Queue a message. Waits while an earlier one has not left yet, so that at most two are queued.
 
         For one sender at a time. Cancelling leaves the message unsent.
 
@@ -163,7 +166,7 @@ class Stream:
         self._link.writer.flush_soon()
 
     def end(self, status: Status, message: bytes | None = None) -> None:
-        """End an accepted stream, with a last message if there is one. Ignored if nobody waits any more."""
+        """End an accepted stream, with a last message if there is one. Ignored if the opener has left."""
         if message is not None:
             self._link.session.send(self.id, message)
         self.status = status
@@ -172,9 +175,9 @@ class Stream:
         self._link.writer.flush()
 
     def acknowledge(self, *, delivered: bool) -> None:
-        """Release an ended stream of ours: the answer reached the caller, or nobody took it.
+        """Release an ended stream that this side opened: the answer reached the caller, or the caller did not take it.
 
-        Nobody waits for the frame, so it shares the write of the next thing that is sent.
+        The frame is not urgent, so it shares the next write.
         """
         self._drop_inbox()
         self._link.session.acknowledge(self.id, delivered=delivered)
@@ -182,7 +185,7 @@ class Stream:
         self._link.writer.flush_later()
 
     def cancel(self) -> None:
-        """Stop waiting for a stream of ours; harmless after its end."""
+        """Stop waiting for a stream that this side opened. After its end that does no harm."""
         if self.status is not None:
             self.acknowledge(delivered=False)
             return
@@ -193,18 +196,18 @@ class Stream:
 
     @property
     def exhausted(self) -> bool:
-        """Whether `receive()` would now give None: the status is there, and no message before it is left."""
+        """Whether `receive()` would return None now: the status is there, and no message before it is left."""
         return self.status is not None and not self._inbox
 
     def detach(self) -> None:
-        """From now on the task that serves an accepted stream is not cancelled when the opener no longer waits.
+        """Keep the task of an accepted stream from being cancelled when the opener leaves.
 
-        For work that must not be cut in the middle. What it sends after that is dropped.
+        For work that must not be cut in the middle. Messages that it sends after the opener has left are dropped.
         """
         self._detached = True
 
     def remaining_s(self) -> float | None:
-        """What is left of the opener's time, in seconds; None if it set no limit."""
+        """The rest of the opener's time, in seconds; None if it set no limit."""
         return None if self.deadline is None else max(0.001, self.deadline - self._link.loop.time())
 
     # ---- the link's side
@@ -267,10 +270,10 @@ class Link:
 
         Args:
             session: the session, fresh.
-            handler: what to do with its streams.
+            handler: handles the link and serves its streams.
             loop: the running loop.
             writer: the transport.
-            peer_identity: what the transport knows of the peer (`common.transport.Peer`).
+            peer_identity: the transport's knowledge of the peer (`common.transport.Peer`).
         """
         self.session = session
         self.loop = loop
@@ -292,7 +295,7 @@ class Link:
 
     @property
     def peer(self) -> Hello:
-        """The peer's hello; there from `greeted()` on."""
+        """The peer's hello. It exists from `greeted()` on."""
         assert self.session.peer is not None
         return self.session.peer
 
@@ -306,7 +309,7 @@ class Link:
         self.writer.flush_soon()
 
     def refuse(self, refusal: HandshakeRefused) -> None:
-        """Send the peer away, with a reason that it can print."""
+        """Refuse the peer, with a reason that it can print."""
         self.session.refuse(refusal.reason, refusal.why)
         self.pump()
         self.writer.flush_soon()
@@ -355,19 +358,19 @@ class Link:
         return stream
 
     def drain(self, message: str) -> None:
-        """Ask for no new streams; the link closes itself when the open ones are done."""
+        """Ask the peer for no new streams. The link closes itself when the open ones have ended."""
         self.session.drain(message)
         self.pump()
         self.writer.flush_soon()
 
     def goodbye(self, reason: str, message: str) -> None:
-        """Close the link with a word to the peer."""
+        """Close the link, and send the peer the reason."""
         self.session.goodbye(reason, message)
         self.pump()
         self.writer.flush_soon()
 
     async def wait_closed(self) -> tuple[str, str]:
-        """Wait for the end of the link: its reason and message."""
+        """Wait for the end of the link. Returns its reason and message."""
         if isinstance(self._closed, tuple):
             return self._closed
         if self._closed is None:
@@ -396,7 +399,7 @@ class Link:
 
     @property
     def over(self) -> bool:
-        """Whether the session has ended: write what `pull()` still gives, then close the socket."""
+        """Whether the session has ended: the transport writes the rest from `pull()`, then closes the socket."""
         return isinstance(self._closed, tuple)
 
     def pump(self) -> None:
@@ -413,7 +416,7 @@ class Link:
                 self.goodbye(Reason.FAILED, "this end of the link failed; its log has the details")
 
     def forget(self, stream: Stream) -> None:
-        """A stream of ours is released."""
+        """Drop a released stream that this side opened."""
         self._streams.pop(stream.id, None)
         self.pump()
 
@@ -484,7 +487,7 @@ class Link:
             if stream.status is None:
                 stream.end(status_of(None, self._handler.origin))
         except asyncio.CancelledError:
-            if stream.status is None:  # the process stops; the opener did not cancel if it still waits
+            if stream.status is None:  # the process stops, and the opener may still wait
                 stream.end(Status(Code.UNAVAILABLE, "the call was stopped; a retry is safe", self._handler.origin))
             raise
         except CallError as error:
@@ -500,7 +503,7 @@ class Link:
     def _arm(self) -> None:
         """Keep one timer, no later than the session's next tick. A timer that fires too early is set again.
 
-        Called when the next tick may have come nearer: never by what is heard, which puts it off.
+        Called when the next tick may be earlier than before. Received bytes only put it off.
         """
         due = self.session.next_tick()
         if due is None or (self._timer is not None and self._timer_at <= due):

@@ -1,18 +1,18 @@
-"""A former state: what an agent knew while it mounted volumes, put aside when a kubelet is to do that.
+"""A former state: the files of an agent that mounted volumes, renamed when a kubelet takes over that work.
 
-It is also put aside when it is another node's and holds nothing (`edge.home`).
+They are also renamed when they belong to another node and hold nothing (`edge.home`).
 
-An agent that mounts again later starts as after the loss of these files (docs/recovery.md): it hears from the hub which
-pods there are, finds on the disk what is mounted, and hears the drivers that register. What it knew before the
-kubelet's time is no more true: the pod may be gone, its volume attached to another node, and a driver removed.
+An agent that mounts again later starts as after the loss of these files (docs/recovery.md): it gets the pods from the
+hub, finds the mounts on the disk, and waits for the drivers to register. Its earlier knowledge is outdated: the pod may
+be gone, its volume attached to another node, and a driver removed.
 
 Rules:
 
-* `edge.db`, `volumes.db` and `drivers.json` become `….own-<time>`, a database with its journals. Of each the newest
+* `edge.db`, `volumes.db` and `drivers.json` become `….own-<time>`, a database with its journals. The newest one of each
   stays.
-* `home.json` stays: it guards what is mounted on the disk (`edge.home`), and that stays, too. Under another node's name
-  an agent that mounts again would take it down, with or without these files.
-* Nothing is taken from under an agent that uses it.
+* `home.json` stays: it guards the mounts on the disk (`edge.home`), which stay too. Under another node's name, an agent
+  that mounts again would take them down.
+* The files of a running agent are not renamed.
 """
 
 import contextlib
@@ -35,18 +35,18 @@ BEFORE_A_KUBELET = "of the time before the kubelet's"
 
 
 def put_aside(state_dir: Path, *, now: float, what: str = BEFORE_A_KUBELET) -> str:
-    """Put what is in a state directory aside, if there is anything.
+    """Rename the files of a former state in a state directory, if there are any.
 
     Args:
-        state_dir: where; it may be missing.
+        state_dir: the directory; it may be missing.
         now: the time, in seconds since the epoch.
-        what: why it is a former state, for people: "it is …".
+        what: the reason for the log: "it is …".
 
     Returns:
-        Why it could not be done, in words; empty if it was.
+        The reason why they could not be renamed; empty if they were.
 
     Raises:
-        SettingsError: another agent uses it.
+        SettingsError: another agent uses the directory.
     """
     try:
         _put_aside(state_dir, f".own-{timestamp(now)}", what)
@@ -77,7 +77,7 @@ def _put_aside(state_dir: Path, aside: str, what: str) -> None:
 
 
 def _moves(state_dir: Path, aside: str) -> Iterator[tuple[Path, Path]]:
-    """The databases before their journals: what SQLite finds of a journal alone, it throws away. Else there is none."""
+    """The renames: each database before its journals, because SQLite deletes a journal that it finds alone."""
     for name in _FILES:
         for journal in _JOURNALS:
             file = state_dir / f"{name}{journal}"

@@ -1,14 +1,14 @@
-"""A home: the node, and the root directory, whose state a state directory holds.
+"""A home: the node and the root directory to which a state directory belongs.
 
-Under another node's name every pod that is known would count as gone to another node, and lose its volumes while it
-runs. Below another root directory no mount would be found that the state tells of, and all would be forgotten.
+Under another node's name, the agent would take every known pod for one of another node, and unmount its volumes under
+it. Below another root directory, it would find none of the known mounts, and forget them all.
 
 Rules:
 
-* An agent that mounts starts with the node and the root directory that its state was begun with, or not at all.
-* A state that knows no pod and no volume, with no volume below its root directory either, is put aside for another
-  node: so the right name mends a typo in `--node`. It is not used further, because its facts name the other node.
-* A file that cannot be read or written keeps no node from its volumes: it is said, and written anew.
+* An agent that mounts starts only with the node and the root directory of its state.
+* A state without a pod or a volume, and without a volume below its root directory, is put aside for another node. So
+  the right name corrects a typo in `--node`. The agent does not use such a state: its facts name the other node.
+* If the file cannot be read or written, the agent logs that, mounts volumes all the same, and writes the file anew.
 """
 
 import contextlib
@@ -36,17 +36,17 @@ class Home:
     """`home.json` in the state directory. Everything here blocks, for a small file.
 
     Attributes:
-        is_others: the state is of another node, or another root directory, and holds nothing: it must be put aside
-            before it is used (`disown`).
+        is_others: whether the state is of another node or root directory, and holds nothing. Then it must be put aside
+            before the agent uses the directory (`disown`).
     """
 
     def __init__(self, state_dir: Path, node: str, root_dir: Path) -> None:
-        """See whether the state is this one's, or nobody's yet.
+        """Check that the state belongs to this node and root directory, or to none yet.
 
         Args:
             state_dir: the state directory; it may be missing.
             node: `--node`.
-            root_dir: `--root-dir`; compared as it is written, because drivers know it so.
+            root_dir: `--root-dir`; compared as written, because drivers know it in this form.
 
         Raises:
             SettingsError: it is another node's, or a newer agent wrote it.
@@ -62,10 +62,10 @@ class Home:
                 raise SettingsError(flag, self._home[key], _why(state_dir, f"{flag}={self._kept[key]}"))
 
     def disown(self) -> None:
-        """The state was put aside: whose it was is no longer true, even if `keep` cannot write whose it is now.
+        """Remove the file, because the state was put aside. `keep` may fail to write a new one.
 
         Raises:
-            SettingsError: the other one's name stays; with what is mounted from now on, it would be believed.
+            SettingsError: the file cannot be removed. Later starts would take the new mounts for the other node's.
         """
         try:
             self._path.unlink(missing_ok=True)
@@ -75,7 +75,7 @@ class Home:
         self._kept, self.is_others = {}, False
 
     def keep(self) -> None:
-        """Write down whose state it is, before anything is mounted."""
+        """Write the file, before the agent mounts anything."""
         if self._kept == self._home:
             return
         try:

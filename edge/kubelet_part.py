@@ -56,28 +56,38 @@ KUBELET_SOCKET = "pod-resources/kubelet.sock"
 """
 
 
-_LOOK_S = 5.0
+LOOK_S = 5.0
 """The interval at which problems are looked for."""
 
-_TRY_AGAIN_S = 5.0
+TRY_AGAIN_S = 5.0
 """The interval of retries after the disk failed: people must repair it."""
 
 
 class KubeletPart:
     """The drivers of the node and, on a node without a kubelet, its pods' volumes."""
 
-    def __init__(self, settings: AgentSettings, *, changed: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        settings: AgentSettings,
+        *,
+        changed: Callable[[], None],
+        look_s: float = LOOK_S,
+        try_again_s: float = TRY_AGAIN_S,
+    ) -> None:
         """Open the files in the state directory.
 
         Args:
             settings: the agent's.
             changed: called when a driver's answers, or the drivers, have changed.
+            look_s: the interval in seconds at which problems are looked for.
+            try_again_s: the interval in seconds of retries after the disk failed.
 
         Raises:
             SettingsError: a directory cannot be used, or belongs to another agent.
         """
         own = settings.registration == "own"
         self._tell = changed
+        self._look_s = look_s
         self._root_dir = settings.root_dir
         self._former = "" if own else put_aside(settings.state_dir, now=time.time())
         self._unkept = ""
@@ -88,7 +98,7 @@ class KubeletPart:
             if why:
                 raise SettingsError("--state-dir", str(settings.state_dir), why)
             self._home.disown()
-        self.volumes = Volumes(settings) if own else None
+        self.volumes = Volumes(settings, try_again_s=try_again_s) if own else None
         self._streams = self.volumes.streams if self.volumes is not None else observe_stream()
         self.registry = DriverRegistry(
             settings.node,
@@ -147,7 +157,7 @@ class KubeletPart:
             for problem in sorted((now & before) - named):
                 log.warning("%s", problem)
             named, before = now & (named | before), now
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(self._look_s)
 
     def up(self, link: Link) -> None:
         """Use a new link to the hub."""
@@ -190,13 +200,18 @@ class KubeletPart:
 class Volumes:
     """The volumes of a node: metastore, states, plugin and manager."""
 
-    def __init__(self, settings: AgentSettings) -> None:
+    def __init__(self, settings: AgentSettings, *, try_again_s: float) -> None:
         """Open the files in the state directory.
+
+        Args:
+            settings: the agent's.
+            try_again_s: the interval in seconds of retries after the disk failed.
 
         Raises:
             SettingsError: they cannot be used.
         """
         self._settings = settings
+        self._try_again_s = try_again_s
         self.metastore = Metastore(settings.state_dir, full=settings.durability == "full")
         self._trouble = ""
         self._states = self._open_states()
@@ -233,7 +248,7 @@ class Volumes:
 
     async def _manage_later(self, registry: DriverRegistry) -> None:
         while True:
-            await asyncio.sleep(_TRY_AGAIN_S)
+            await asyncio.sleep(self._try_again_s)
             if self._states is None:
                 self._states = await asyncio.to_thread(self._open_states)
             if self._states is not None and await self._manage(registry, self._states):

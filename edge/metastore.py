@@ -1,11 +1,11 @@
-"""The metastore: what this node knows and has to tell, on its disk. The agent works from it alone, connected or not.
+"""The metastore: the node's objects from the hub and its facts for the hub, on disk. The agent works from it alone.
 
 Rules:
 
-* `edge.db` in the state directory, by the rules of `common.database`. `edge.key` beside it unseals what is sealed.
-* All that is read is what the disk has; all writes are made off the loop, by one thread (`edge.stores.writer`).
-* A write that cannot be made is tried again; until then the agent works from what it has, and the hub is not told that
-  anything was stored. So it is, too, on a disk that is full or read-only when the agent starts.
+* It is `edge.db` in the state directory, by the rules of `common.database`. `edge.key` beside it unseals sealed bodies.
+* Reads return the disk's content. One thread makes all writes (`common.database_writer`).
+* The writer retries a write that fails. Until it works, the agent uses the earlier content, and confirms nothing to the
+  hub. The same holds if the disk is full or read-only when the agent starts.
 """
 
 import contextlib
@@ -31,18 +31,18 @@ from edge.stores.sealing import load_sealer
 log = logging.getLogger("csi_bridge.edge.store")
 
 _MEMORY_DISK = Path("/dev/shm")  # noqa: S108  # the directory made in it is nobody else's
-"""Where a copy has room when the disk has none."""
+"""Where a copy has room when the disk is full."""
 
 SCHEMA = Schema("edge agent", ((*object_store.TABLES, *fact_store.TABLES),))
-"""Of `edge.db`."""
+"""The schema of `edge.db`."""
 
 
 class Metastore:
     """The database file `edge.db`.
 
     Attributes:
-        objects: what the hub tells.
-        facts: what the hub is told.
+        objects: the objects from the hub.
+        facts: the facts for the hub.
     """
 
     def __init__(
@@ -53,16 +53,16 @@ class Metastore:
         clock: Callable[[], float] = time.time,
         retry_s: float = RETRY_S,
     ) -> None:
-        """Open or create it.
+        """Open or create the file.
 
         Args:
-            state_dir: where it is.
-            full: whether each write waits for the disk, so that a power cut takes nothing that was acknowledged.
+            state_dir: made if it is missing.
+            full: whether each write waits for the disk, so that a power cut loses no acknowledged write.
             clock: the time, in seconds since the epoch.
             retry_s: between a write that failed and its retry.
 
         Raises:
-            SettingsError: the directory cannot be used, another agent uses it, or the file is a newer agent's.
+            SettingsError: the directory cannot be used, another agent uses it, or a newer agent wrote the file.
         """
         path = state_dir / "edge.db"
         self._closed = False
@@ -110,9 +110,9 @@ class Metastore:
         self.facts.start(path, self._writer, self._reader)
 
     def _read_all(self, path: Path) -> sqlite3.Connection:
-        """All that is in a file that cannot be written, in memory: SQLite reads no WAL where it cannot write.
+        """Copy a file that cannot be written to memory: SQLite cannot read a WAL beside a file that it cannot write.
 
-        On a disk that is full or read-only a node that reboots is to get its volumes back all the same.
+        A node that reboots with a full or read-only disk gets its volumes back all the same.
         """
         with tempfile.TemporaryDirectory(dir=_MEMORY_DISK if _MEMORY_DISK.is_dir() else None) as directory:
             copy = Path(directory) / path.name
@@ -125,7 +125,7 @@ class Metastore:
         return memory
 
     def _connected(self, path: Path) -> None:
-        """The file can be written after all: read from it again."""
+        """Read from the file again, because it can be written now."""
         self._reader.close()
         self._reader = connect_to_read(path)
         self.objects.start(path, self._writer, self._reader)
@@ -136,7 +136,7 @@ class Metastore:
         self.facts.load(database)
 
     async def close(self) -> None:
-        """Finish the writes that wait, then close the files. What cannot be written now is given up."""
+        """Make one more attempt at the writes that wait, then close the files."""
         if self._closed:
             return
         self._closed = True
@@ -149,17 +149,17 @@ class Metastore:
 
     @property
     def trouble(self) -> str:
-        """Why writing fails; empty while it works."""
+        """The reason why writes fail; empty while they work."""
         return self._writer.trouble
 
-    # ---- what the hub told
+    # ---- objects from the hub
 
     def get(self, ref: Ref) -> Object | None:
-        """An object as it was stored last (`ObjectStore.get`)."""
+        """An object in its stored state (`ObjectStore.get`)."""
         return self.objects.get(ref)
 
     def uid(self, ref: Ref) -> str:
-        """An object's UID, also of one that `get` does not give; empty if there is none."""
+        """An object's UID, also if `get` cannot read it; empty if there is no such object."""
         stamp = self.objects.stamps().get(ref)
         return stamp.uid if stamp is not None else ""
 
@@ -168,49 +168,53 @@ class Metastore:
         return self.objects.refs(kind)
 
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
-        """Be called on the loop after each transaction of objects, and when `in_step` changes. Gives what ends that."""
+        """Call `subscriber` on the loop after each transaction of objects, and when `in_step` changes.
+
+        Returns:
+            The function that ends this.
+        """
         return self.objects.subscribe(subscriber)
 
     @property
     def in_step(self) -> bool:
-        """Whether, on the link that there is, the hub has said that this is all: what is missing here is no more."""
+        """Whether the hub has confirmed on the present link that the objects are complete."""
         return self.objects.in_step_since is not None
 
     @property
     def in_step_since(self) -> float | None:
-        """Since when, in seconds since the epoch; None while it is not."""
+        """The time since when it is in step, in seconds since the epoch; None while it is not."""
         return self.objects.in_step_since
 
     @property
     def heard_at(self) -> float | None:
-        """When it was in step last, in seconds since the epoch, to the minute; None: never. Survives restarts."""
+        """The last time that it was in step, also before this start: seconds since the epoch, to a minute; or None."""
         return self.objects.heard_at
 
     @property
     def ever_in_step(self) -> bool:
-        """Whether it was in step once, in this life or an earlier one."""
+        """Whether it was in step once, since this start or before."""
         return self.objects.ever_in_step
 
-    # ---- what the hub is told
+    # ---- facts for the hub
 
     def put_fact(self, ref: Ref, body: dict[str, Any]) -> None:
-        """Tell this of `ref` (`FactStore.put`)."""
+        """Set the state of a fact (`FactStore.put`)."""
         self.facts.put(ref, body)
 
     def drop_fact(self, ref: Ref) -> None:
-        """Nothing is to be told of `ref` any more."""
+        """Remove a fact."""
         self.facts.drop(ref)
 
     def fact_refs(self, kind: str) -> list[Ref]:
-        """The facts of a kind that are on the disk."""
+        """The keys of all facts of a kind on the disk."""
         return [ref for ref in self.facts.stamps() if ref.kind == kind]
 
     def fact_acked(self, ref: Ref) -> bool:
-        """Whether the hub has stored the newest state; False if there is no such fact."""
+        """Whether the hub has stored a fact's newest state; False if there is no such fact."""
         return self.facts.is_acked(ref)
 
     async def wait_acked(self, ref: Ref) -> None:
-        """Wait until the hub has stored the newest state.
+        """Wait until the hub has stored a fact's newest state.
 
         Raises:
             KeyError: there is no such fact, or it was dropped.

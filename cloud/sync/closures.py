@@ -44,7 +44,7 @@ _V = TypeVar("_V")
 _LEAVES = frozenset({"Node", "Secret", "ServiceAccountToken", "VolumeAttachment"})
 """Kinds that need no other object: a change changes only the object's own stamp in a closure."""
 
-_NODES_A_TURN = 20
+NODES_A_TURN = 20
 """The nodes that look again in one turn of the loop: some 5 ms, with a few pods on each."""
 
 log = logging.getLogger("csi_bridge.hub.closures")
@@ -53,8 +53,10 @@ log = logging.getLogger("csi_bridge.hub.closures")
 class Closures:
     """Finds each node's closure in the objects of one source, and tells watchers of changes."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, *, nodes_a_turn: int = NODES_A_TURN) -> None:
+        """The closures of a source's objects. In one turn of the loop, `nodes_a_turn` nodes hear of a change."""
         self._source = source
+        self._nodes_a_turn = nodes_a_turn
         self._bound = _Bound()
         self._closures: dict[str, _Closure] = {}
         self._users: dict[Ref, set[str]] = {}
@@ -156,7 +158,7 @@ class Closures:
     def _go_on(self) -> None:
         """Tell the watchers of the next few nodes. Changes that the source makes meanwhile wait for a later turn."""
         self._is_telling = True
-        for _ in range(_NODES_A_TURN):
+        for _ in range(self._nodes_a_turn):
             node = next(iter(self._unheard), None)
             if node is None:
                 break

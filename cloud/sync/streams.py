@@ -31,10 +31,10 @@ from common.sync_stream import Telling, learn
 
 log = logging.getLogger("csi_bridge.hub.sync")
 
-_RETRY_S = 5.0
+RETRY_S = 5.0
 """The wait before the next try to store a fact: people have to make room on the disk."""
 
-_PATIENCE_S = 5.0
+PATIENCE_S = 5.0
 """How long a new stream waits for unknown objects: three tries of a failing one (`on_demand`). A longer wait would keep
 all other objects from the node."""
 
@@ -104,7 +104,18 @@ class FactSink(Protocol):
 class SyncServer:
     """Serves the streams of all nodes."""
 
-    def __init__(self, closures: Closures, sink: FactSink) -> None:
+    def __init__(
+        self, closures: Closures, sink: FactSink, *, patience_s: float = PATIENCE_S, retry_s: float = RETRY_S
+    ) -> None:
+        """A server without streams.
+
+        Args:
+            closures: the objects that concern each node.
+            sink: stores the facts that nodes tell.
+            patience_s: the longest wait of a new stream for unknown objects, in seconds.
+            retry_s: the seconds between a fact that could not be stored and the next try.
+        """
+        self._patience_s, self._retry_s = patience_s, retry_s
         self._closures = closures
         self._sink = sink
         self._orders: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -163,7 +174,7 @@ class SyncServer:
         while not self._closures.is_ready:
             await _next(news)
         with suppress(TimeoutError):
-            async with asyncio.timeout(_PATIENCE_S):
+            async with asyncio.timeout(self._patience_s):
                 while not self._closures.is_known(node):
                     await _next(news)
 
@@ -173,7 +184,9 @@ class SyncServer:
         with self._counted(node):
             self._sink.up(node)
             try:
-                await _within_rules(stream, learn(stream, _Facts(self._sink, node, order, self._tasks)), node)
+                await _within_rules(
+                    stream, learn(stream, _Facts(self._sink, node, order, self._tasks, self._retry_s)), node
+                )
             finally:
                 self._sink.down(node)
 
@@ -183,7 +196,9 @@ class SyncServer:
         with self._counted(node):
             self._sink.observed(node)
             async with order:
-                await _tried(lambda: self._sink.void(node), f"the facts of node {node} cannot be removed")
+                await _tried(
+                    lambda: self._sink.void(node), f"the facts of node {node} cannot be removed", self._retry_s
+                )
             log.info("node %s is served by a kubelet: the hub sends it no objects and writes none of its facts", node)
             async for _ in stream:  # the agent sends nothing
                 pass
@@ -230,8 +245,11 @@ class _Closure:
 class _Facts:
     """One node's facts (`common.sync_stream.Copy`)."""
 
-    def __init__(self, sink: FactSink, node: str, order: asyncio.Lock, tasks: set[asyncio.Task[str]]) -> None:
+    def __init__(
+        self, sink: FactSink, node: str, order: asyncio.Lock, tasks: set[asyncio.Task[str]], retry_s: float
+    ) -> None:
         self._sink = sink
+        self._retry_s = retry_s
         self._node = node
         self._order = order
         self._tasks = tasks
@@ -264,7 +282,9 @@ class _Facts:
         """Store one change. Returns the reason of a refusal, or an empty text."""
         async with self._order:
             try:
-                await _tried(lambda: self._store_once(change), f"a fact of node {self._node} cannot be stored")
+                await _tried(
+                    lambda: self._store_once(change), f"a fact of node {self._node} cannot be stored", self._retry_s
+                )
             except ValueError as error:
                 self._note_refusal(change.ref, error)
                 return str(error) or "it is not accepted"
@@ -288,7 +308,7 @@ async def _next(news: asyncio.Event) -> None:
     await news.wait()
 
 
-async def _tried(work: Callable[[], Awaitable[None]], trouble: str) -> None:
+async def _tried(work: Callable[[], Awaitable[None]], trouble: str, retry_s: float) -> None:
     """Run `work`, again and again while it raises OSError."""
     last = ""
     while True:
@@ -298,7 +318,7 @@ async def _tried(work: Callable[[], Awaitable[None]], trouble: str) -> None:
             if str(error) != last:
                 last = str(error)
                 log.error("%s; it is tried again: %s", trouble, last)  # noqa: TRY400  # not a bug
-            await asyncio.sleep(_RETRY_S)
+            await asyncio.sleep(retry_s)
 
 
 async def _within_rules(stream: Stream, sync: Awaitable[None], node: str) -> None:

@@ -37,7 +37,7 @@ class AgentStatus:
         hub_software: the hub's name and version; empty without a link.
         why: why it has no link; else empty.
         drivers: the sockets of the vendors' drivers.
-        problems: what is wrong with drivers, a sentence each.
+        problems: problems with drivers, a sentence each.
         operations: the operations that run now, each with its driver, method and key.
         registered: the drivers that are registered for mounting, as in a CSINode's `spec.drivers`.
         settings: the agent's flags: each one's texts, by its name with underscores.
@@ -129,7 +129,7 @@ class NodeVolumes:
         as_of: when the hub last sent this node its objects; None if never.
         in_step: whether the agent has all objects that the hub has for this node.
         facts_waiting: how many facts the hub has not acknowledged yet.
-        started: whether the agent knows what is mounted, and mounts volumes.
+        started: whether the agent has read its records and mounts volumes.
         trouble: why it mounts nothing, or cannot keep its records; else empty.
         pods: the pods of this node, those without volumes included.
         volumes: their volumes, and volumes that are mounted without a pod.

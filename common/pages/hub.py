@@ -1,7 +1,8 @@
-"""The hub's pages: `/status`, `/nodes` and `/volumes`."""
+"""The hub's pages: `/status`, `/nodes`, `/volumes` and `/facts`."""
 
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +57,7 @@ class HubStatus:
         has_source: whether the hub gets objects from Kubernetes or from manifests.
         lost: the records that the hub has lost, a sentence each. `csi-bridge trust` settles them.
         trouble: why the hub cannot write its records; empty if it can.
-        problems: what is wrong with objects, manifests and the API server, a sentence each.
+        problems: problems with objects, manifests and the API server, a sentence each.
         drivers: the proxy drivers that are connected.
         refused: the peers that the hub refused.
         settings: the hub's flags: each one's texts, by its name with underscores.
@@ -112,7 +113,7 @@ class NodeStatus:
         unreported: those of them that its agent is connected and does not report.
         versions: each driver's version, by its name.
         streams: how many streams its link has open.
-        conflict: what is wrong if a second machine uses this node's name; else empty.
+        conflict: a sentence if a second machine uses this node's name; else empty.
         calls: how many CSI calls are under way on it.
         last_error: its last failed call, until a later call succeeds.
     """
@@ -143,8 +144,8 @@ class VolumeStatus:
         pv: the name of its PersistentVolume; empty if there is none.
         claim: its claim as `NAMESPACE/NAME`; empty if there is none.
         node: the edge node; empty if the hub knows none.
-        state: `mounted`, `attached`, `error`, `waiting`; of a volume without a user the phase of its PersistentVolume
-            in lower case, `known` or `no PV`.
+        state: `mounted`, `attached`, `error`, `waiting`, or `unknown` if the node has not told it; of a volume without
+            a user the phase of its PersistentVolume in lower case, `known` or `no PV`.
         pods: the pods of the node that use it, as `NAMESPACE/NAME`.
         error: why attaching, detaching or mounting it fails; else empty.
     """
@@ -157,3 +158,18 @@ class VolumeStatus:
     state: str
     pods: list[str]
     error: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeFact:
+    """A fact that an edge node sent to the hub: an entry of the page `/facts`, or of `/facts/NODE`.
+
+    Attributes:
+        node: the edge node.
+        told_at: when the hub got it.
+        object: the Kubernetes object that it is about, with the fields that the node told.
+    """
+
+    node: str
+    told_at: datetime
+    object: dict[str, Any]

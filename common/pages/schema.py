@@ -38,6 +38,7 @@ PAGES: Final = (
     Page("hub", "/status", hub.HubStatus),
     Page("hub", "/nodes", hub.NodeStatus, is_list=True),
     Page("hub", "/volumes", hub.VolumeStatus, is_list=True),
+    Page("hub", "/facts", hub.NodeFact, is_list=True),
     Page("agent", "/status", agent.AgentStatus),
     Page("agent", "/volumes", agent.NodeVolumes),
 )

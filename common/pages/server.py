@@ -14,9 +14,11 @@ import logging
 import socket
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from functools import partial
 from http import HTTPStatus
 from itertools import islice
 from typing import Any
+from urllib.parse import unquote
 
 from common.pages.json_form import encode
 
@@ -40,6 +42,9 @@ Document = Callable[[], Any]
 Listing = Callable[[], Awaitable[Iterable[Any]]]
 """Makes a page that is a list of dataclasses, one entry after another."""
 
+ListingOf = Callable[[str], Awaitable[Iterable[Any]]]
+"""Makes such a page about one thing, by its name."""
+
 
 class Pages:
     """The pages of one process. They hold no secret."""
@@ -49,6 +54,7 @@ class Pages:
         documents: Mapping[str, Document],
         listings: Mapping[str, Listing] | None = None,
         *,
+        of_one: Mapping[str, ListingOf] | None = None,
         clock: Callable[[], float] = time.monotonic,
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
@@ -57,11 +63,13 @@ class Pages:
         Args:
             documents: the pages that are one object, by path.
             listings: the pages that are a list, by path.
+            of_one: the pages that are a list about one thing, by the path before its name: `/facts` of `/facts/NODE`.
             clock: measures how long a page takes.
             pause: waits for so many seconds.
         """
         self._documents = documents
         self._listings = listings or {}
+        self._of_one = of_one or {}
         self._clock = clock
         self._pause = pause
         self._kept: dict[str, tuple[float, bytes]] = {}
@@ -88,11 +96,17 @@ class Pages:
             await _send(writer, _whole(HTTPStatus.SERVICE_UNAVAILABLE, encode(why)))
         elif path in self._documents:
             await _send(writer, _whole(HTTPStatus.OK, self._document(path)))
-        elif path in self._listings:
-            await self._send_list(writer, iter(await self._listings[path]()))
+        elif (listing := self._listing(path)) is not None:
+            await self._send_list(writer, iter(await listing()))
         else:
             paths = " and ".join([*self._documents, *self._listings])
             await _send(writer, _whole(HTTPStatus.NOT_FOUND, encode({"error": f"only GET of {paths} is served"})))
+
+    def _listing(self, path: str) -> Listing | None:
+        above, _, name = path.rpartition("/")
+        if name and above in self._of_one:
+            return partial(self._of_one[above], unquote(name))
+        return self._listings.get(path)
 
     def _document(self, path: str) -> bytes:
         begun = self._clock()

@@ -1,9 +1,9 @@
-"""A volume's rows: what is known of one volume's mounts, in memory and on disk.
+"""A volume's rows: the state of one volume's mounts, in memory and on disk.
 
 Rules:
 
-* `intend` comes before a driver is asked, and fails if it cannot be written: then nobody is asked.
-* `settle` comes after, and does not fail: what was done is done. What cannot be written stays in `unwritten`.
+* `intend` writes a row before the agent calls the driver. If the write fails, the agent does not call.
+* `settle` writes the result after the call, and does not fail. A row that cannot be written stays in `unwritten`.
 """
 
 import logging
@@ -23,13 +23,13 @@ class VolumeRows:
     """The rows of one volume.
 
     Attributes:
-        device: what is known of its staging; None if it is not staged.
-        publications: what is known of each pod's mount.
-        unwritten: what is not on disk yet, and whether the row is to be removed.
+        device: the row of its staging; None if it is not staged.
+        publications: the row of each pod's mount.
+        unwritten: the rows that are not on disk yet, and whether each is to be removed there.
     """
 
     def __init__(self, key: VolumeKey, states: States, places: Places) -> None:
-        """A volume of which nothing is known. What is known of it later takes its place in `places`."""
+        """A volume without rows. Each row that it gets takes its place in `places`."""
         self._key, self._states, self._places = key, states, places
         self.device: Device | None = None
         self.publications: dict[Target, Publication] = {}
@@ -38,16 +38,16 @@ class VolumeRows:
 
     @property
     def is_staged(self) -> bool:
-        """Whether it is surely staged."""
+        """Whether the volume is certainly staged."""
         return self.device is not None and self.device.state is State.DONE
 
     def is_published(self, target: Target) -> bool:
-        """Whether it is surely published there."""
+        """Whether the volume is certainly published there."""
         row = self.publications.get(target)
         return row is not None and row.state is State.DONE
 
     def add(self, row: Row) -> None:
-        """Know of a row that nobody needs to write."""
+        """Add a row to memory alone."""
         self._leave(self._known(row))
         self._places.take(_place_of(row), self._key)
         if isinstance(row, Device):
@@ -63,7 +63,7 @@ class VolumeRows:
             self.publications.pop(target_of(row), None)
 
     def _known(self, row: Row) -> Row | None:
-        """What is known now of what a row is about."""
+        """The present row of the same staging or mount."""
         return self.device if isinstance(row, Device) else self.publications.get(target_of(row))
 
     def _leave(self, row: Row | None) -> None:
@@ -71,17 +71,17 @@ class VolumeRows:
             self._places.leave(_place_of(row), self._key)
 
     async def intend(self, step: str, intent: Row) -> None:
-        """Write down what is about to be tried.
+        """Write the row of a step that the agent is about to try.
 
         Raises:
-            NotReady: it could not be written. Nothing is known that was not known before.
+            NotReady: the row could not be written; memory is unchanged.
         """
         target = target_of(intent)
         before = self._known(intent)
         if before is not None and before.state is State.UNCERTAIN and before.arguments not in {"", intent.arguments}:
             log.info("volume %s: %s is tried again with other arguments", self._key, step)
         if self._intended.get(target) == intent:
-            return  # a repetition: it is on disk
+            return  # a repetition: the row is on disk
         reach(f"{step}.before-intent")
         await self._states.put(intent)
         self.unwritten.pop(target, None)
@@ -90,19 +90,19 @@ class VolumeRows:
         reach(f"{step}.after-intent")
 
     async def settle(self, step: str, row: Row, *, gone: bool = False) -> None:
-        """Write down what came of it.
+        """Write the row of a step that has ended.
 
         Args:
             step: for the fault points.
-            row: the row as it is now.
-            gone: nothing is left of it.
+            row: its row now.
+            gone: whether nothing is left, so that the row goes.
         """
         reach(f"{step}.before-result")
         await self.write(row, gone=gone)
         reach(f"{step}.after-result")
 
     async def write(self, row: Row, *, gone: bool = False) -> None:
-        """Know a row, or forget it, and write that down; later, if it cannot be written now."""
+        """Set or remove a row, in memory and on disk; on disk later, if it cannot be written now."""
         target = target_of(row)
         self._intended.pop(target, None)
         if gone:
@@ -116,10 +116,10 @@ class VolumeRows:
             log.warning("volume %s: the result is not on the disk yet: %s", self._key, error.why)
 
     async def record(self, target: Target) -> None:
-        """Write down what is unwritten.
+        """Write an unwritten row.
 
         Raises:
-            NotReady: it could not be written.
+            NotReady: the row could not be written.
         """
         row, gone = self.unwritten[target]
         await (self._states.drop(row) if gone else self._states.put(row))
@@ -127,7 +127,7 @@ class VolumeRows:
 
 
 def target_of(row: Row) -> Target:
-    """What a row is about."""
+    """The staging or mount of a row."""
     return VOLUME if isinstance(row, Device) else Target(row.pod_uid, row.name)
 
 
@@ -136,7 +136,7 @@ def _place_of(row: Row) -> Place:
 
 
 def published_of(row: Publication) -> Published:
-    """What the plugin takes down."""
+    """The mount of a row, for the plugin to unpublish."""
     return Published(
         driver=row.driver,
         handle=row.handle,
@@ -148,5 +148,5 @@ def published_of(row: Publication) -> Published:
 
 
 def staged_of(row: Device) -> Staged:
-    """What the plugin unstages."""
+    """The staging of a row, for the plugin to unstage."""
     return Staged(driver=row.driver, handle=row.handle, name=row.name, block=row.block)

@@ -1,9 +1,9 @@
-"""The driver file: what is known of this node's drivers, so that a node that boots without its cloud knows them.
+"""The driver file: this node's drivers on disk, for a node that boots without its cloud.
 
 Rules:
 
-* Either the old file or the new one is there, never half of one, also after a power cut. Its mode is 0600.
-* A file that cannot be used is moved aside, with the reason in the log; the drivers come back as they register.
+* A crash or a power cut leaves the old file or the new one, never a part. Its mode is 0600.
+* The agent renames a file that it cannot use, and logs the reason. The drivers come back as they register.
 """
 
 import contextlib
@@ -29,17 +29,17 @@ def _begin_anew(_body: dict[str, Any]) -> dict[str, Any]:
 
 
 FORM = Form("edge agent", (_begin_anew,))
-"""Of `drivers.json` and `observed.json`."""
+"""The form of `drivers.json` and `observed.json`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What the file says.
+    """The content of the file.
 
     Attributes:
-        drivers: those that registered here, or that an operator named.
-        node_plugins: for each name, the socket at which its node plugin was last, whether that is known still or not.
-        with_topology: the names that had a topology of their own when it was known last of all of their sockets.
+        drivers: the drivers that registered here, or that an operator named.
+        node_plugins: by driver name: the last socket of its node plugin, also of drivers that are forgotten.
+        with_topology: the drivers that had a topology of their own when the agent last knew all of their sockets.
     """
 
     drivers: tuple[Registration, ...] = ()
@@ -51,12 +51,12 @@ class DriverFile:
     """A file in the agent's state directory. Both methods block: call them off the loop."""
 
     def __init__(self, path: Path) -> None:
-        """Nothing is read yet."""
+        """A file that is not read yet."""
         self.path = path
         self._writing = threading.Lock()
 
     def read(self) -> Kept:
-        """Read the last written state; an empty one if there is no file that can be used.
+        """Read the stored state; an empty one if there is no usable file.
 
         Raises:
             SettingsError: a newer agent wrote the file.
@@ -75,7 +75,7 @@ class DriverFile:
         """Replace the stored state. Waits for a write that an earlier caller left running in its thread.
 
         Raises:
-            OSError: the disk does not take it; the old file stays.
+            OSError: the disk refuses; the old file stays.
         """
         body = {
             "drivers": [_driver_to_json(found) for found in kept.drivers],

@@ -1,11 +1,12 @@
-"""The drivers store: the drivers of this node by name, how long each is known, and what is kept of them on disk.
+"""The drivers store: the drivers of this node by name, in memory and in the driver file.
 
 Rules:
 
 * One name, one driver.
-* A driver that left is known for a while longer, for its restart (RULE C4), and calls to it go on while its socket is
-  there. One that was known before the agent started stays known until it registers, or is seen to leave.
-* Where node plugins are, and who has a topology, is known for good, and after a restart.
+* The store remembers a driver that left for a grace period, and calls to it go on while its socket exists
+  (docs/csi-contract.md#a-restarting-driver-keeps-its-csinode-entry). A driver of the file stays until it registers, or
+  is seen to leave.
+* The store never forgets where node plugins were and which drivers have a topology.
 """
 
 import asyncio
@@ -23,31 +24,31 @@ from edge.registry.registration import Registration, Version
 log = logging.getLogger("csi_bridge.edge.registrar")
 
 OPERATORS: Version = (1,)
-"""The version of a driver that an operator named: none is lower."""
+"""The version of a driver that an operator named: no version is lower."""
 
 _STORE_AGAIN_S = 60.0
-"""After a write that the disk did not take."""
+"""After a write that failed."""
 
 
 class DriversStore:
-    """The drivers that are known.
+    """Holds the known drivers.
 
     Attributes:
-        node_plugins: for each name, the socket at which its node plugin was last.
-        with_topology: the names that had a topology of their own when it was known last of all of their sockets.
+        node_plugins: by driver name: the last socket of its node plugin.
+        with_topology: the drivers that had a topology of their own when the agent last knew all of their sockets.
     """
 
     def __init__(
         self, node: str, path: Path, sockets: DriverSockets, *, grace_s: float, clock: Callable[[], float]
     ) -> None:
-        """A store that knows what its last life knew. Reads a small file.
+        """Make a store with the drivers of the file, which is small.
 
         Args:
             node: this node's name.
-            path: of the file.
-            sockets: with a seat for each socket that an operator named; a driver that he names no more is forgotten.
-            grace_s: how long a driver that left is still known.
-            clock: seconds that only grow.
+            path: the file's.
+            sockets: with a seat for each socket that an operator named. The store forgets named drivers without one.
+            grace_s: how long the store remembers a driver that left.
+            clock: monotonic seconds.
         """
         self._node = node
         self._sockets = sockets
@@ -72,18 +73,18 @@ class DriversStore:
 
     @property
     def path(self) -> Path:
-        """Of the file."""
+        """The path of the file."""
         return self._file.path
 
     def __iter__(self) -> Iterator[NodeDriver]:
         return iter(list(self._known.values()))
 
     def find(self, name: str) -> NodeDriver | None:
-        """The driver of a name, also while it is away."""
+        """The driver of a name, also after it has left."""
         return self._known.get(name)
 
     def install(self, registration: Registration, seat: Seat) -> NodeDriver:
-        """The driver at a seat has the name now, whoever had it."""
+        """Give a name to the driver at a seat, in place of the driver that had it."""
         name = registration.name
         known = self._known.setdefault(name, NodeDriver(registration, seat.driver, self._node))
         if (before := self._sockets.seat_of(known.driver)) is not None:
@@ -95,13 +96,13 @@ class DriversStore:
         return known
 
     def forget(self, name: str) -> None:
-        """Nobody has the name."""
+        """Remove a driver."""
         known = self._known.pop(name)
         if (seat := self._sockets.seat_of(known.driver)) is not None:
             seat.names.discard(name)
 
     def leave(self, socket: str) -> bool:
-        """A registration socket is gone, or another file. Whether anything was registered by it."""
+        """A registration socket is gone or replaced. Returns whether a driver was registered by it."""
         left = [known for known in self if known.registration.socket == socket and known.gone_at_s is None]
         for known in left:
             known.file = None
@@ -114,7 +115,7 @@ class DriversStore:
         return bool(left)
 
     def expire(self) -> bool:
-        """Forget the drivers and sockets whose grace is over. Whether there was any."""
+        """Forget the drivers and sockets whose grace period is over. Returns whether there was any."""
         before = self._clock() - self._grace_s
         gone = [known for known in self if known.gone_at_s is not None and known.gone_at_s <= before]
         for known in gone:
@@ -123,7 +124,7 @@ class DriversStore:
         return self._sockets.forget(before) or bool(gone)
 
     def ask_every(self, name: str, seconds: float | None) -> None:
-        """Ask the driver of a name so often what it says of itself; None: as often as any other."""
+        """Set how often the agent asks a driver for its description; None: the default."""
         if seconds is None:
             self._periods.pop(name, None)
         else:
@@ -137,7 +138,7 @@ class DriversStore:
     # ---- its life ----------------------------------------------------------------------------------------------------
 
     def idle_s(self) -> float | None:
-        """How long there is nothing to expire or to write unless something happens."""
+        """Seconds until a driver expires or a write is due; None if neither is pending."""
         since = [known.gone_at_s for known in self]
         since += self._sockets.lost_at()
         waits = [max(at_s + self._grace_s - self._clock(), 0.0) for at_s in since if at_s is not None]
@@ -146,7 +147,7 @@ class DriversStore:
         return min(waits, default=None)
 
     async def write(self) -> None:
-        """Put what is known on disk, if it is not there. A full disk keeps no driver from registering."""
+        """Write the file if it differs from memory. A full disk keeps no driver from registering."""
         async with self._storing:
             wanted = self._to_keep()
             if wanted == self._stored:

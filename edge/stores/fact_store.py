@@ -1,12 +1,14 @@
-"""The facts: what this node has to tell the hub, on its disk until the hub has it.
+"""The fact store: this node's facts for the hub, on disk.
 
-A fact is an object whose truth is here: the drivers of the node, the volumes in use, the size of a claim, an event.
+A fact is an object that the node decides: its drivers, the volumes in use, the size of a claim, an Event.
 
 Rules:
 
-* Of each the newest state counts; one that is the same as before is no new state.
-* A fact is told when it is on the disk. It stays after the hub has stored it, so that a hub that lost it is told again.
-* Events are told once and forgotten then (`common.sync.PASSING_KINDS`). At most `MOST_EVENTS` wait; the oldest go.
+* The newest state of each fact counts. An unchanged state is no new state.
+* The agent sends a fact once it is on the disk. The fact stays there after the hub has stored it, in case the hub
+  loses it.
+* The agent sends an Event once and then forgets it (`common.sync.PASSING_KINDS`). At most `MOST_EVENTS` wait; the store
+  drops the oldest ones.
 """
 
 import asyncio
@@ -33,42 +35,42 @@ CREATE TABLE IF NOT EXISTS facts (
 )
 
 MOST_EVENTS = 500
-"""What a node that is offline for long keeps of its events."""
+"""How many Events a node keeps while it is offline."""
 
 _PUT = "INSERT OR REPLACE INTO facts VALUES (?, ?, ?, ?, ?, 0)"
 _DROP = "DELETE FROM facts WHERE kind = ? AND namespace = ? AND name = ?"
 _ACK = "UPDATE facts SET acked = ? WHERE kind = ? AND namespace = ? AND name = ? AND version = ?"
 
 _READ_AGAIN_S = 5.0
-"""Between two tries to read what the disk does not give: it is a fault that may pass, and nobody waits in a hurry."""
+"""Between two attempts to read a fact that the disk does not return: the fault may pass, and no call waits for it."""
 
 
 class FactStore:
     """The table of facts (`common.sync.Truth`)."""
 
     def __init__(self) -> None:
-        """A store before `load` and `start`."""
+        """Make a store that still needs `load` and `start`."""
         self._newest: dict[Ref, str] = {}  # the version put last, on the disk or on its way there
         self._acked: set[Ref] = set()  # those whose newest version the hub has stored
         self._stamps: dict[Ref, Stamp] = {}  # those on the disk
         self._events: dict[Ref, None] = {}  # those of `_newest` that are events, the oldest first
         self._unwritten: dict[Ref, Statement] = {}
-        self._batch: dict[Ref, Statement] = {}  # what is being written
+        self._batch: dict[Ref, Statement] = {}  # the statements of the running write
         self._task: asyncio.Task[None] | None = None
         self._waiters: dict[Ref, set[asyncio.Future[None]]] = {}
         self._listeners: list[Callable[[frozenset[Ref]], None]] = []
         self._is_full = False
-        self._unreadable: dict[Ref, str] = {}  # what the disk does not give, and why
+        self._unreadable: dict[Ref, str] = {}  # the facts that the disk does not return, and why
         self._read_again: asyncio.TimerHandle | None = None
         self._writer: DatabaseWriter
         self._reader: sqlite3.Connection
         self._path: Path
 
     def load(self, database: sqlite3.Connection) -> None:
-        """Read what is on the disk, all of it once, so that damage shows now.
+        """Read all rows once, so that damage shows now.
 
         Raises:
-            sqlite3.DatabaseError: it is damaged.
+            sqlite3.DatabaseError: the database is damaged.
         """
         for found in (self._newest, self._acked, self._stamps, self._events):
             found.clear()
@@ -83,13 +85,13 @@ class FactStore:
                 self._events[ref] = None
 
     def start(self, path: Path, writer: DatabaseWriter, reader: sqlite3.Connection) -> None:
-        """Begin to serve what was loaded."""
+        """Begin to serve the loaded facts."""
         self._path, self._writer, self._reader = path, writer, reader
 
     # ---- for the agent
 
     def put(self, ref: Ref, body: Mapping[str, Any]) -> None:
-        """Tell this of `ref`, in place of what was told before. Written soon, off the loop."""
+        """Set the state of a fact. The writer's thread writes it soon."""
         data = encode_body(body)
         version = blake2b(data, digest_size=16).hexdigest()
         if self._newest.get(ref) == version:
@@ -103,25 +105,25 @@ class FactStore:
         self._write(ref, (_PUT, (ref.kind, ref.namespace, ref.name, version, data)))
 
     def drop(self, ref: Ref) -> None:
-        """Nothing is so of `ref` any more. Written soon, off the loop."""
+        """Remove a fact. The writer's thread does so soon."""
         if self._newest.pop(ref, None) is None:
             return
         self._acked.discard(ref)
         self._events.pop(ref, None)
         if ref in self._stamps or ref in self._batch:
             self._write(ref, (_DROP, (ref.kind, ref.namespace, ref.name)))
-        else:  # while the disk is full, what comes and goes must not pile up
+        else:  # facts that come and go on a full disk must not pile up
             self._unwritten.pop(ref, None)
         for waiter in self._waiters.pop(ref, ()):
             if not waiter.done():
                 waiter.set_exception(KeyError(ref))
 
     def is_acked(self, ref: Ref) -> bool:
-        """Whether the hub has stored the newest state. False if there is no such fact."""
+        """Whether the hub has stored a fact's newest state. False if there is no such fact."""
         return ref in self._acked
 
     async def wait_acked(self, ref: Ref) -> None:
-        """Wait until the hub has stored the newest state, however often it changes meanwhile.
+        """Wait until the hub has stored a fact's newest state, even if the fact changes meanwhile.
 
         Raises:
             KeyError: there is no such fact, or it was dropped.
@@ -142,22 +144,22 @@ class FactStore:
 
     @property
     def waiting(self) -> int:
-        """How many facts the hub does not have."""
+        """The number of facts that the hub does not have."""
         return len(self._newest) - len(self._acked)
 
-    # ---- for the stream that tells them
+    # ---- for the stream that sends them
 
     def stamps(self) -> Mapping[Ref, Stamp]:
-        """What is told: first what somebody may wait for, then events, each the oldest first."""
+        """The facts to send: first those that a caller may wait for, then Events, each the oldest first."""
         passing = {ref: stamp for ref, stamp in self._stamps.items() if ref.kind in PASSING_KINDS}
         if not passing:
             return self._stamps
         facts = {ref: stamp for ref, stamp in self._stamps.items() if ref not in passing}
-        # One that is forgotten may still be on the disk, also when it has happened again.
+        # A forgotten event may still be on the disk, even if it has happened again.
         return facts | {ref: stamp for ref, stamp in passing.items() if stamp.version == self._newest.get(ref)}
 
     def read(self, ref: Ref) -> Object | None:
-        """A fact, as it is on the disk. If the disk does not give it, listeners hear later that it has changed."""
+        """A fact in its stored state; None if there is none. If the disk cannot read it, listeners hear of it later."""
         try:
             row = self._reader.execute(
                 "SELECT version, body FROM facts WHERE kind = ? AND namespace = ? AND name = ?",
@@ -174,12 +176,12 @@ class FactStore:
         return Object(ref, Stamp("", row[0]), row[1]) if row is not None else None
 
     def listen(self, listener: Callable[[frozenset[Ref]], None]) -> Callable[[], None]:
-        """Be called when facts on the disk have changed. Gives what ends that."""
+        """Call `listener` when facts on the disk have changed. Returns the function that ends this."""
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
 
     def hear(self, event: Event) -> None:
-        """What became of the facts that were told."""
+        """Process the hub's answer to the facts that the agent sent."""
         match event:
             case Compared(held):
                 for ref in [ref for ref in self._acked if held.get(ref) != Stamp("", self._newest[ref])]:
@@ -195,7 +197,7 @@ class FactStore:
                     self.drop(ref)
 
     async def flush(self) -> None:
-        """Done when every fact is on the disk, or cannot be written before the agent ends."""
+        """Return when every fact is on the disk, or the agent ends before it can be written."""
         while self._task is not None:
             await asyncio.shield(self._task)
 
@@ -205,7 +207,7 @@ class FactStore:
         if self._newest.get(ref) != stamp.version or ref in self._acked:
             return
         if any(ref in waiting and waiting[ref][0] is not _ACK for waiting in (self._batch, self._unwritten)):
-            return  # the disk is about to have another state, which would be told after this one: `_show` tells again
+            return  # another state is about to be on the disk and is sent after this one: `_show` reports it
         self._acked.add(ref)
         for waiter in self._waiters.pop(ref, ()):
             if not waiter.done():
@@ -216,7 +218,7 @@ class FactStore:
             self._write(ref, (_ACK, (1, ref.kind, ref.namespace, ref.name, stamp.version)))
 
     def _on_lost(self, ref: Ref) -> None:
-        """The hub had stored it, and does not have it any more: it is told again, and who waits is to wait for that."""
+        """The hub has lost a fact: the agent sends it again, and new waiters wait for that."""
         self._acked.discard(ref)
         self._write(ref, (_ACK, (0, ref.kind, ref.namespace, ref.name, self._newest[ref])))
 
@@ -252,7 +254,7 @@ class FactStore:
             self._task = None
 
     def _show(self, batch: Mapping[Ref, Statement]) -> None:
-        """The disk has these: let those who tell follow."""
+        """Bring memory up to date with written statements, and tell the listeners."""
         changed = set()
         for ref, (sql, values) in batch.items():
             if sql is _PUT:

@@ -1,12 +1,12 @@
-"""The objects that the hub told this node, on its disk: a copy (`common.sync_stream.Copy`) that outlives the agent.
+"""The object store: the objects that the hub sent to this node, on disk (`common.sync_stream.Copy`).
 
 Rules:
 
-* In memory are keys and stamps, as they are on the disk; a body is read when somebody wants it. The ten thousand
-  objects of a large node would fill the agent's memory otherwise.
-* Memory follows the disk: what is stored shows when its transaction is done, and subscribers hear of it then.
-* Bodies of `SEALED_KINDS` are sealed on the disk. One that cannot be unsealed is dropped, loudly: then the digest says
-  that it is missing, and the hub tells it again.
+* Memory has the keys and stamps of the stored objects. The store reads a body from the disk when a caller asks for it:
+  the ten thousand objects of a large node would fill the agent's memory.
+* Memory follows the disk: an object shows when its transaction is committed, and subscribers are called then.
+* Bodies of `SEALED_KINDS` are sealed on the disk. The store drops a body that it cannot unseal, and logs an error. The
+  digest then lacks the object, so the hub sends it again.
 """
 
 import asyncio
@@ -37,30 +37,31 @@ CREATE TABLE IF NOT EXISTS objects (
 CREATE TABLE IF NOT EXISTS knowledge (one INTEGER PRIMARY KEY CHECK (one = 1), heard_at REAL NOT NULL) STRICT
 """,
 )
-"""`knowledge` has its row from the first time on that the store held everything; `heard_at`: the last such time."""
+"""`knowledge` has its row once the store has been in step with the hub; `heard_at` is the last such time."""
 
 _PUT = "INSERT OR REPLACE INTO objects VALUES (?, ?, ?, ?, ?, ?)"
 _DROP = "DELETE FROM objects WHERE kind = ? AND namespace = ? AND name = ? AND uid = ?"
 _HEARD = "INSERT OR REPLACE INTO knowledge VALUES (1, ?)"
 
 _MOST_NAMED = 10
-"""So many lost objects are named."""
+"""How many lost objects a log line names."""
 
 Subscriber = Callable[[frozenset[Ref]], None]
-"""Called with the keys of what was put or dropped."""
+"""Called with the keys of the objects that were put or dropped."""
 
 
 class ObjectStore:
     """The table of objects.
 
     Attributes:
-        in_step_since: since when, in seconds since the epoch, the store has been in step with the hub on the link that
-            there is; None while it is not.
-        heard_at: when it was in step last, in seconds since the epoch, at most a minute ago while it is; None: never.
+        in_step_since: the time, in seconds since the epoch, since when the store has been in step with the hub on the
+            present link; None while it is not.
+        heard_at: the last time, in seconds since the epoch, that it was in step; at most a minute ago while it is.
+            None: never.
     """
 
     def __init__(self, sealer: Sealer, *, clock: Callable[[], float] = time.time) -> None:
-        """A store before `load` and `start`."""
+        """Make a store that still needs `load` and `start`."""
         self._sealer = sealer
         self._clock = clock
         self._stamps: dict[Ref, Stamp] = {}
@@ -68,7 +69,7 @@ class ObjectStore:
         self._subscribers: list[Subscriber] = []
         self._order = asyncio.Lock()
         self._tasks: set[asyncio.Task[bool]] = set()
-        self._ends = 0  # how many streams that filled it are gone
+        self._ends = 0  # the number of ended streams
         self._writer: DatabaseWriter
         self._reader: sqlite3.Connection
         self._path: Path
@@ -76,10 +77,10 @@ class ObjectStore:
         self.heard_at: float | None = None
 
     def load(self, database: sqlite3.Connection) -> None:
-        """Read what is on the disk, all of it once, so that damage shows now.
+        """Read all rows once, so that damage shows now.
 
         Raises:
-            sqlite3.DatabaseError: it is damaged.
+            sqlite3.DatabaseError: the database is damaged.
         """
         self._stamps, self._digest = {}, Digest()
         lost: list[tuple[str, ...]] = []
@@ -104,11 +105,11 @@ class ObjectStore:
         self.heard_at = row[0] if row is not None else None
 
     def start(self, path: Path, writer: DatabaseWriter, reader: sqlite3.Connection) -> None:
-        """Begin to serve what was loaded.
+        """Begin to serve the loaded objects.
 
         Args:
-            path: the database, for messages.
-            writer: writes to it.
+            path: the database's path, for messages.
+            writer: writes to the database.
             reader: another connection, for this thread.
         """
         self._path, self._writer, self._reader = path, writer, reader
@@ -116,10 +117,10 @@ class ObjectStore:
     # ---- for the agent
 
     def get(self, ref: Ref) -> Object | None:
-        """An object as it was stored last; None if there is none.
+        """An object in its stored state; None if there is none.
 
         Raises:
-            OSError: the disk does not give it. It may well exist.
+            OSError: the disk cannot read it. The object may exist.
         """
         if ref not in self._stamps:
             return None
@@ -143,27 +144,27 @@ class ObjectStore:
         return [ref for ref in self._stamps if ref.kind == kind]
 
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:
-        """Be called on the loop after each transaction, with what it touched. Gives what ends that."""
+        """Call `subscriber` on the loop after each transaction, with its keys. Returns the function that ends this."""
         self._subscribers.append(subscriber)
         return lambda: self._subscribers.remove(subscriber)
 
     @property
     def ever_in_step(self) -> bool:
-        """Whether this store has held everything once: what it does not hold was no more, at that time."""
+        """Whether this store was complete once: an object that it lacks did not exist at that time."""
         return self.heard_at is not None
 
     # ---- for the stream that fills it
 
     def sums(self) -> bytes:
-        """The digest of what is on the disk."""
+        """The digest of the stored objects."""
         return self._digest.sums()
 
     def stamps(self) -> Mapping[Ref, Stamp]:
-        """The state of every object on the disk."""
+        """The state of every stored object."""
         return self._stamps
 
     async def store(self, changes: Sequence[Change]) -> Mapping[int, str]:
-        """Store these in one transaction (`common.sync_stream.Copy`). Nothing is refused."""
+        """Store changes in one transaction (`common.sync_stream.Copy`). The store refuses none of them."""
         task = asyncio.get_running_loop().create_task(self._store(changes, self._ends), name="store objects")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -172,19 +173,19 @@ class ObjectStore:
         return {}
 
     async def settle(self) -> None:
-        """Done when everything given to `store` is on the disk."""
+        """Return when all changes given to `store` are on the disk."""
         while self._tasks:
             await asyncio.wait(self._tasks)
 
     def out_of_step(self) -> None:
-        """The stream that filled it is gone: what it told may still be stored, but is no word of now."""
+        """The stream has ended: its last changes may still be stored, but the store is no longer in step."""
         self._ends += 1
         if self.in_step_since is not None:
             self.in_step_since = None
             self._tell(frozenset())
 
     async def still_in_step(self) -> None:
-        """The stream has been there all the time: write down that the knowledge is of now."""
+        """The stream is up: record that the store is in step now."""
         if self.in_step_since is not None:
             now = self._clock()
             async with self._order:
@@ -213,7 +214,7 @@ class ObjectStore:
                 return _HEARD, (now,)
 
     def _show(self, changes: Sequence[Change], now: float, *, is_current: bool) -> None:
-        """The disk has these: let memory and subscribers follow."""
+        """Bring memory up to date with stored changes, and tell the subscribers."""
         touched: set[Ref] = set()
         came_in_step = False
         for change in changes:
@@ -233,7 +234,7 @@ class ObjectStore:
             self._tell(frozenset(touched))
 
     def _note(self, ref: Ref, stamp: Stamp) -> None:
-        # One text for each kind and namespace, not ten thousand.
+        # Share one text for each kind and namespace.
         ref = Ref(sys.intern(ref.kind), sys.intern(ref.namespace), ref.name)
         self._stamps[ref] = stamp
         self._digest.toggle(ref, stamp)

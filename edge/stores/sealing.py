@@ -1,10 +1,10 @@
-"""A seal: encryption at rest of the objects that hold credentials, with a key that stays in the state directory.
+"""A seal: encryption at rest of objects with credentials, with a key in the state directory.
 
 Rules:
 
-* AES-256-GCM with a random nonce for each sealed body. Key and state of the object are bound to it, so that no row can
-  stand in for another one.
-* The key is a file of mode 0600, made once. Whoever loses it loses only what was sealed, and the hub tells that again.
+* AES-256-GCM with a random nonce for each sealed body. The object's name and state are authenticated with it, so no row
+  can stand in for another one.
+* The key is a file of mode 0600, made once. If it is lost, only the sealed bodies are, and the hub sends them again.
 """
 
 import logging
@@ -20,7 +20,7 @@ from common.objects import Ref, Stamp
 log = logging.getLogger("csi_bridge.edge.stores.sealing")
 
 SEALED_KINDS = frozenset({"Secret", "ServiceAccountToken"})
-"""Kinds whose bodies never lie on the disk as they are."""
+"""Kinds whose bodies are on the disk only when sealed."""
 
 _KEY_BYTES = 32
 _NONCE_BYTES = 12
@@ -33,15 +33,15 @@ class Sealer:
         self._cipher = AESGCM(key)
 
     def seal(self, ref: Ref, stamp: Stamp, body: bytes) -> bytes:
-        """A body as it may lie on the disk."""
+        """The sealed form of a body."""
         nonce = secrets.token_bytes(_NONCE_BYTES)
         return nonce + self._cipher.encrypt(nonce, body, _bound(ref, stamp))
 
     def unseal(self, ref: Ref, stamp: Stamp, sealed: bytes) -> bytes:
-        """The body again.
+        """The body of its sealed form.
 
         Raises:
-            ValueError: it was sealed with another key, for another object, or is damaged.
+            ValueError: it was sealed with another key or for another object, or is damaged.
         """
         try:
             return self._cipher.decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], _bound(ref, stamp))
@@ -50,10 +50,10 @@ class Sealer:
 
 
 def load_sealer(path: Path) -> Sealer:
-    """The sealer whose key is in this file, which is made if there is none, or if it is none.
+    """The sealer with the key of a file. Makes a new key if the file is missing or holds no key.
 
     Raises:
-        OSError: it cannot be read or written.
+        OSError: the file cannot be read or written.
     """
     try:
         key = path.read_bytes()
@@ -62,16 +62,16 @@ def load_sealer(path: Path) -> Sealer:
     if len(key) != _KEY_BYTES:
         log.error("%s holds no key (%d bytes, not %d): a new one is made", path, len(key), _KEY_BYTES)
         return Sealer(_make(path))
-    if path.stat().st_mode & 0o077:  # whoever restored it from a backup may have lost its mode
+    if path.stat().st_mode & 0o077:  # as after a restore from a backup
         try:
             path.chmod(0o600)
-        except OSError as error:  # a read-only disk: the node must come back with its volumes all the same
+        except OSError as error:  # a read-only disk: the node must still get its volumes back
             log.error("%s may be read by others, and its mode cannot be changed: %s", path, error.strerror)  # noqa: TRY400  # not a bug
     return Sealer(key)
 
 
 def _make(path: Path) -> bytes:
-    """Make a new key, on the disk before anything is sealed with it."""
+    """Make a new key. It is on the disk before it seals a body."""
     key = secrets.token_bytes(_KEY_BYTES)
     replace_file(path, key, durable=True, mode=0o600)
     return key

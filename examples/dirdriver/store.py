@@ -143,12 +143,12 @@ class Shelf:
         try:
             self._fill(folder / _data_name(volume), volume, source)
             _write(_record(folder), volume)
-            _flush(folder)
+            flush(folder)
             folder.rename(self._folder / volume.volume_id)
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
-        _flush(self._folder)
+        flush(self._folder)
         return volume
 
     def _fill(self, data: Path, volume: Volume, source: Path | None) -> None:
@@ -172,14 +172,14 @@ class Shelf:
         new = record.with_suffix(".new")
         _write(new, grown)
         new.replace(record)
-        _flush(record.parent)
+        flush(record.parent)
         return grown
 
     def remove(self, volume: Volume) -> None:
         """Remove a volume and its data."""
         unfinished = self._unfinished / volume.volume_id
         (self._folder / volume.volume_id).rename(unfinished)
-        _flush(self._folder)
+        flush(self._folder)
         shutil.rmtree(unfinished)
 
     def mounts(self, volume: Volume) -> list[mounts.Mount]:
@@ -216,7 +216,7 @@ def _grow_image(image: Path, size_bytes: int) -> None:
         os.fsync(file.fileno())
 
 
-def _flush(folder: Path) -> None:
+def flush(folder: Path) -> None:
     """Write a directory's entries to the disk."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:

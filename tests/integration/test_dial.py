@@ -54,21 +54,34 @@ async def refusal_of(text: str, *, limits: Limits = LIMITS, tls: ssl.SSLContext 
 async def server(answer: bytes, *, leaves: bool = True, reads: bool = True) -> AsyncIterator[str]:
     """Something that listens, answers a request with these bytes, and leaves. Gives its address."""
 
+    connections: set[asyncio.Task[None]] = set()
+
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await talk(reader, writer)
+        finally:
+            writer.close()
+            await writer.wait_closed()
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         request = await reader.readuntil(b"\r\n\r\n") if reads else b""
         key = next((line[19:] for line in request.split(b"\r\n") if line.startswith(b"Sec-WebSocket-Key: ")), b"")
         accept = base64.b64encode(hashlib.sha1(key + b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11").digest())
         writer.write(answer.replace(b"ACCEPT", accept))
         if not leaves:
             await reader.read()
-        writer.close()
 
-    listening = await asyncio.start_server(serve, "127.0.0.1", 0)
+    def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connections.add(asyncio.create_task(serve(reader, writer)))
+
+    listening = await asyncio.start_server(connected, "127.0.0.1", 0)
     try:
         yield f"127.0.0.1:{listening.sockets[0].getsockname()[1]}"
     finally:
         listening.close()
-        await settle()
+        for connection in connections:
+            connection.cancel()
+        await asyncio.gather(*connections, return_exceptions=True)
 
 
 @asynccontextmanager

@@ -81,11 +81,21 @@ def test_a_migration_may_be_a_function_and_gets_the_databases_directory(older: P
     assert rows(older, Schema("hub", ((TABLE,), import_files))) == [("a",), ("b",)]
 
 
-def test_a_migration_that_fails_changes_nothing_and_the_next_start_tries_it_again(older: Path) -> None:
-    broken = Schema("hub", ((TABLE,), ("DELETE FROM items", "INSERT INTO nowhere VALUES (1)")))
-    with pytest.raises(sqlite3.OperationalError, match="no such table: nowhere"):
+@pytest.mark.parametrize(
+    ("statements", "why"),
+    [
+        (("INSERT INTO nowhere VALUES (1)",), "no such table: nowhere"),
+        (("INSERT INTO items VALUES ('a')", "INSERT INTO items VALUES ('a')"), "UNIQUE constraint failed"),
+    ],
+)
+def test_a_migration_that_fails_changes_nothing_and_the_next_start_tries_it_again(
+    older: Path, statements: tuple[str, ...], why: str
+) -> None:
+    broken = Schema("hub", ((TABLE,), ("DELETE FROM items", *statements)))
+    with pytest.raises(sqlite3.OperationalError, match=f"^the migration to schema 2 failed: {why}"):
         opened(older, broken)
     assert version(older) == 1
+    assert [file.name for file in older.parent.iterdir()] == ["test.db"]  # it is not moved aside
     assert rows(older, SECOND) == [("a", 7)]
 
 

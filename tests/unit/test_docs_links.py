@@ -21,6 +21,15 @@ _HEADING = re.compile(r"^#{1,6} +(.*?)(?: +#+)?$", re.MULTILINE)
 _NAMED = re.compile(r"\bdocs/[\w-]+\.md(?:#[\w-]+)?|\bcsi-contract\.md#[\w-]+")
 """A page as a program's message or comment names it."""
 
+_MENTIONED = re.compile(r"[\w-]+\.md\b")
+_UPSTREAM = {"spec.md", "statuscodes.md", "PROTOCOL-HTTP2.md"}
+"""Pages of CSI and gRPC, beside the repository they are in."""
+
+_NUMBERED = re.compile(
+    r"\bRULE\s+[A-Z]?\d|\b[Cc]ontract(?:\.md)?,?\s+\(?[A-Z](?:\.\d|,|\))|\b[Dd]esign,?\s+(?:section\b|\")"
+)
+"""A rule or a section by a number that only a document elsewhere explains."""
+
 
 def slug(heading: str) -> str:
     """The anchor that GitHub gives a heading."""
@@ -95,3 +104,10 @@ def test_every_page_that_the_sources_name_is_there() -> None:
         if (why := fault(named if named.startswith("docs/") else f"docs/{named}", page=ROOT / "README.md"))
     }
     assert sorted(wrong) == []
+
+
+def test_no_file_cites_a_document_that_the_repository_lacks() -> None:
+    names = {page.name for page in PAGES} | _UPSTREAM
+    unknown = {f"{path}: {name}" for path, text in texts() for name in _MENTIONED.findall(text) if name not in names}
+    numbered = {f"{path}: {found[0]}" for path, text in texts() for found in _NUMBERED.finditer(text)}
+    assert sorted(unknown | numbered) == []

@@ -394,7 +394,7 @@ async def told(tmp_path: Path) -> AsyncIterator[tuple[World, FactSink]]:
     async with FactTable(tmp_path) as table:
         facts = FactSink(closures, table)
         await facts.store("n1", Object(Ref("Node", "", "n1"), Stamp("", "1"), encode_body({"metadata": {}})))
-        part = SyncPart(source=objects, sync=SyncServer(closures, facts))
+        part = SyncPart(source=objects, sync=SyncServer(closures, facts), facts=table.stored)
         async with running(World(tmp_path, part)) as world:
             yield world, facts
 
@@ -633,6 +633,15 @@ async def test_volumes_are_told_as_the_part_reports_them(tmp_path: Path) -> None
     async with running(World(tmp_path, part)) as world:
         (told,) = await world.pages.volumes()
     assert (told.volume, told.pv, told.node, told.state) == ("h", "v", "n1", "mounted")
+
+
+async def test_facts_are_told_as_objects_with_their_nodes_and_times(told: tuple[World, FactSink]) -> None:
+    world, _ = told
+    for page in (world.pages.facts(), world.pages.facts("n1")):
+        (fact,) = await page
+        assert fact.node == "n1"
+        assert fact.object == {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}}
+    assert list(await world.pages.facts("n2")) == []
 
 
 async def test_a_node_too_many_is_refused_and_the_log_says_so(world: World, caplog: pytest.LogCaptureFixture) -> None:

@@ -131,6 +131,27 @@ async def test_each_path_has_its_own_answer_and_no_other_path_has_one(
     assert await ask(pages, connection, path) == answer
 
 
+@pytest.mark.parametrize(
+    ("path", "answer"),
+    [
+        ("/facts", ("HTTP/1.1 200 OK", [{"text": "all"}])),
+        ("/facts/n%2F1", ("HTTP/1.1 200 OK", [{"text": "of n/1"}])),
+        ("/facts/", ("HTTP/1.1 404 Not Found", {"error": "only GET of /facts is served"})),
+        ("/volumes/n1", ("HTTP/1.1 404 Not Found", {"error": "only GET of /facts is served"})),
+    ],
+)
+async def test_a_list_may_have_a_page_about_each_thing(
+    connection: Connection, path: str, answer: tuple[str, Any]
+) -> None:
+    async def everything() -> list[Text]:
+        return [Text("all")]
+
+    async def of_one(name: str) -> list[Text]:
+        return [Text(f"of {name}")]
+
+    assert await ask(Pages({}, {"/facts": everything}, of_one={"/facts": of_one}), connection, path) == answer
+
+
 async def test_a_page_that_fails_closes_the_connection_and_is_in_the_log(
     connection: Connection, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from cloud.sources.manifests.documents import DocumentError, read_json, read_yaml, write_yaml
+
+_MANY = 1_000_000
 
 
 def values(text: str) -> list[object]:
@@ -154,11 +154,12 @@ def test_json_is_as_deep_as_yaml_may_be() -> None:
             read('{"a": ' + "[" * 99 + "1" + "]" * 99 + "}")
 
 
-@pytest.mark.parametrize("text", ["1" * 20_000 + "x", "-" + "0" * 20_000 + ".x", "7" * 20_000 + "e"])
+@pytest.mark.parametrize("text", ["1" * _MANY + "x", "-" + "0" * _MANY + ".x", "7" * _MANY + "e"], ids="xfe")
 def test_a_text_of_many_digits_costs_no_more_than_its_length(text: str) -> None:
-    """A node may choose one, and all threads of the hub stand still while a pattern is looked for."""
-    began = time.process_time()
+    """A node may choose one, and all threads of the hub stand still during a match.
+
+    A pattern of quadratic time takes an hour for so many digits: the test's time limit ends it.
+    """
     (document,) = read_yaml(write_yaml({"text": text}).decode())
     assert document.value == {"text": text}
     assert read_yaml(f"text: {text}")[0].value == {"text": text}
-    assert time.process_time() - began < 1.0

@@ -22,7 +22,7 @@ from common.backoff import Backoff
 
 log = logging.getLogger("csi_bridge.hub.cluster")
 
-_PAGE: Final = 250
+PAGE: Final = 250
 """Objects in one part of a list: they take the loop some ten milliseconds."""
 
 _WATCH_S: Final = 300, 600
@@ -79,6 +79,7 @@ class Reflector:
         copy: Copy,
         *,
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        page: int = PAGE,
     ) -> None:
         """A reflector that has asked nothing yet.
 
@@ -87,9 +88,11 @@ class Reflector:
             resource: the kind.
             copy: takes the objects.
             pause: waits for a number of seconds.
+            page: the most objects of one answer to a list.
         """
         self.trouble = ""
         self._api, self._resource, self._copy, self._pause = api, resource, copy, pause
+        self._page = page
         self._logged = ""
         """The trouble that the log has reported last."""
         self._version = ""
@@ -127,7 +130,7 @@ class Reflector:
             KubeError: the list failed.
         """
         self._copy.begin()
-        more, limit = "", _PAGE
+        more, limit = "", self._page
         while True:
             try:
                 page = await self._api.list(self._resource, limit=limit, more=more)

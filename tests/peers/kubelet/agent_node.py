@@ -11,11 +11,13 @@ import contextlib
 import json
 import threading
 import uuid
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from cli.edge_volumes import ask
+from common.database import connect_to_read
 from common.errors import BridgeError
 from common.pages.json_form import plain
 from tests.support.bridge import Bridge
@@ -222,9 +224,8 @@ class AgentNode:
 
     def _fact(self, kind: str, namespace: str = "", name: str = _NAME) -> Object:
         """What the node has told of an object last; empty for nothing."""
-        facts = self._directory / "hub" / "facts" / self.name / kind
-        file = (facts / namespace if namespace else facts) / f"{name}.yaml"
-        with contextlib.suppress(FileNotFoundError):
-            found: Object = yaml.safe_load(file.read_text())
-            return found
-        return {}
+        query = "SELECT body FROM facts WHERE node = ? AND kind = ? AND namespace = ? AND name = ?"
+        with closing(connect_to_read(self._directory / "hub" / "facts.db")) as database:
+            row = database.execute(query, (self.name, kind, namespace, name)).fetchone()
+        found: Object = json.loads(row[0]) if row else {}
+        return found

@@ -8,11 +8,11 @@
 Every method can be repeated after a crash in the middle of it.
 """
 
-import os
 import shutil
 from pathlib import Path
 
 from examples.dirdriver.commands import run
+from examples.dirdriver.store import flush
 from tests.support.testdriver.access import Layout
 from tests.support.testdriver.copies import copy_image, copy_tree
 from tests.support.testdriver.images import create_image
@@ -60,7 +60,7 @@ class Pool:
         if content.layout is not Layout.DIRECTORY and isinstance(content, Volume):
             create_image(data, content.size_bytes)
         for folder in (data.parent, data.parent.parent):
-            _flush(folder)
+            flush(folder)
 
     def grow(self, content: Content, size_bytes: int) -> None:
         """Make room for a larger volume. A directory has no size of its own."""
@@ -74,14 +74,6 @@ class Pool:
         shutil.rmtree(trash, ignore_errors=True)
         if folder.exists():
             folder.rename(trash)
-            _flush(folder.parent)
+            flush(folder.parent)
         if trash.exists():
             shutil.rmtree(trash)
-
-
-def _flush(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

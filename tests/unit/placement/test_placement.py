@@ -130,7 +130,7 @@ async def test_a_snapshot_is_found_where_it_was_taken(world: World) -> None:
 
 @pytest.mark.parametrize("method", ["DeleteVolumeGroupSnapshot", "GetVolumeGroupSnapshot"])
 async def test_a_group_that_nothing_tells_of_is_where_its_snapshots_are(world: World, method: str) -> None:
-    """The sidecar always names them (contract B.6), and groups cannot be listed."""
+    """The snapshotter always names the snapshots, and groups cannot be listed."""
     for snapshot in ("s-1", "s-2"):
         world.store.record_later(DRIVER, "n2", Thing(SNAPSHOT, snapshot), f"CreateSnapshot {snapshot}")
     kind = getattr(csi, f"{method}Request")
@@ -451,7 +451,7 @@ async def test_snapshots_are_treated_as_volumes(world: World) -> None:
 async def test_of_local_storage_a_vendor_that_tells_no_topology_of_a_volume_has_it_told(
     tmp_path: Path, told: dict[str, str] | None
 ) -> None:
-    """RULE B2: without a nodeAffinity the pod lands anywhere."""
+    """docs/csi-contract.md#a-local-volume-says-where-it-is: without a nodeAffinity the pod lands anywhere."""
     world = World(tmp_path, report("n1", segments={"zone": "a"}), report("n2", segments={"zone": "b"}))
     terms = [csi.Topology(segments=told)] if told is not None else []
     answer = csi.CreateVolumeResponse(volume=csi.Volume(volume_id="v", accessible_topology=terms))

@@ -82,7 +82,7 @@ class Node:
         name: the node's name.
         volumes: ids by name.
         ever: the ids that it ever made.
-        under_way: what its vendor is asked to make, by name: who asks again waits with the others (RULE A10).
+        under_way: what its vendor is asked to make, by name: a retry waits with the others.
         unsent: whether the next call does not arrive.
         deletion: how the next deletion ends.
     """

@@ -1,0 +1,55 @@
+"""The facts: the objects that the edge nodes have told the hub on this host, as YAML or JSON."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+from cli.hub_state import ask, tell
+from cli.operator_options import OperatorSettings
+from cloud.sources.manifests.documents import write_yaml
+from common.pages.hub import HubStatus, NodeFact
+from common.pages.json_form import plain, shown
+
+_NODE = "csi-bridge.io/fact-node"
+_TOLD_AT = "csi-bridge.io/fact-told-at"
+"""The annotations that a fact's YAML has in addition."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """The facts that a hub has, and whether it gets objects from anywhere."""
+
+    facts: list[NodeFact]
+    has_source: bool
+
+
+def show(state: Facts, _width: int | None = None) -> Iterator[str]:
+    """The facts as the lines of YAML documents."""
+    if not state.facts:
+        without = "the hub keeps no facts; it was started without --kubeconfig and without --manifests"
+        yield f"# {'the hub has no such facts' if state.has_source else without}"
+    for fact in state.facts:
+        yield "---"
+        yield from write_yaml(_annotated(fact)).decode().splitlines()
+
+
+def run(settings: OperatorSettings, *, node: str, as_json: bool) -> int:
+    """Run the command: 0 if the hub answers, 1 with the reason on standard error if not."""
+
+    def look(settings: OperatorSettings) -> Facts:
+        hub = ask(settings.hub, "/status", HubStatus, timeout_s=settings.timeout_s)
+        path = f"/facts/{quote(node, safe='')}" if node else "/facts"
+        return Facts(ask(settings.hub, path, list[NodeFact], timeout_s=settings.timeout_s), hub.has_source)
+
+    return tell(settings, look, show=show, as_json=_as_json if as_json else None)
+
+
+def _as_json(state: Facts) -> object:
+    return {"facts": plain(state.facts)}
+
+
+def _annotated(fact: NodeFact) -> dict[str, Any]:
+    metadata = fact.object["metadata"]
+    about = {_NODE: fact.node, _TOLD_AT: shown(fact.told_at)}
+    return {**fact.object, "metadata": {**metadata, "annotations": {**metadata.get("annotations", {}), **about}}}
