@@ -22,8 +22,8 @@ The life of a stream is the same for a CSI call, a report and a watch:
       Ended ◀─────────────────────────────── End            exactly one
       Ack ───────────────────────────────────▶ Released       exactly one, after the End
 
-* The opener may `Cancel`. The acceptor still answers with its `End`, so that both sides forget the stream at the same
-  point and count the same credit.
+* The opener may `Cancel`. The acceptor still answers with its `End`: no chunk follows it, so that both sides count the
+  same credit.
 * For the opener a stream ends once: `Ended` with the acceptor's status, or `Failed` with `CallTimeout` or
   `TunnelClosed`. A stream never outlives its session, and a session never uses an id twice. So no answer can reach
   another call.
