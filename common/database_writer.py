@@ -9,6 +9,7 @@ Rules:
 * Writes that wait together share one transaction (`BEGIN IMMEDIATE`), in the order in which they came. Each has a
   savepoint of its own, so that a write that fails does not undo the others.
 * `put` and `persist` are retried every `retry_s`, before newer writes; a `commit` retries them at once.
+* A `transact` fails as long as an earlier `put` or `persist` fails: it would read rows without that write.
 * The writer logs a failure once, and logs when writing works again.
 * When a `put` fails, the writer calls `at_risk` with a sentence. When all is written, it calls `at_risk` with an empty
   text. The hub stores the sentence in its file of losses. So a hub that ends before the retry works leaves a note of
@@ -247,7 +248,7 @@ class DatabaseWriter:
                 assert self._connect is not None
                 self._connection = self._connect()
             with transaction(self._connection):
-                return [_attempt(self._connection, write) for write in writes]
+                return _attempt_all(self._connection, writes)
         except Exception as error:  # noqa: BLE001  # the callers get it
             return [_Failed(error)] * len(writes)
 
@@ -305,6 +306,17 @@ def _executes(statements: Iterable[Statement]) -> Work[None]:
             connection.execute(sql, values)
 
     return execute
+
+
+def _attempt_all(connection: sqlite3.Connection, writes: list[_Write]) -> list[Any]:
+    results: list[Any] = []
+    missing: _Failed | None = None
+    for write in writes:
+        result = missing if missing and write.raises else _attempt(connection, write)
+        if write.retried and isinstance(result, _Failed):
+            missing = missing or result
+        results.append(result)
+    return results
 
 
 def _attempt(connection: sqlite3.Connection, write: _Write) -> Any:

@@ -408,12 +408,17 @@ class Link:
         If a callback of an event fails, the link ends. The events after it are delivered all the same: `Closed` may be
         among them, and the handler must hear of it.
         """
+        has_failed = False
         for event in self.session.events():
             try:
                 self._EVENTS[type(event)](self, event)
             except Exception:
                 log.exception("a link ends, because its handler failed on the event %s", type(event).__name__)
-                self.goodbye(Reason.FAILED, "this end of the link failed; its log has the details")
+                self.session.goodbye(Reason.FAILED, "this end of the link failed; its log has the details")
+                has_failed = True
+        if has_failed:  # the events of that end come after those before it
+            self.pump()
+            self.writer.flush_soon()
 
     def forget(self, stream: Stream) -> None:
         """Drop a released stream that this side opened."""

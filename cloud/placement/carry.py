@@ -132,11 +132,13 @@ class Errand:
     async def _deleted(self) -> None:
         driver, node, ends, store = self.ask.driver, self.send.node, self.send.ends, self.books.store
         self.books.pending.gone(driver, node, ends)
+        claims = await store.look(driver, "", ends)
         while True:
-            claims = await store.look(driver, "", ends)
             new = outcome.after_deletion(self.send, claims, now=self.books.now())
-            if not isinstance(await store.record(driver, node, new, claims.ids), HeldBy):
+            result = await store.record(driver, node, new, claims.ids)
+            if not isinstance(result, HeldBy):
                 return
+            claims = replace(claims, ids=result.entry)
 
 
 def carry(call: Call, errand: Errand, send: Callable[[str, Call], Reply]) -> Reply:

@@ -46,11 +46,11 @@ class Pending:
             entry = replace(entry, holds={**entry.holds, self._store.owner: Hold(ours.node)})
         if not self._held:
             return standing if entry is standing.name else replace(standing, name=entry)
-        ids, nodes = dict(standing.ids), set(standing.nodes)
+        ids, nodes = dict(standing.ids), standing.nodes
         for (its_driver, thing, node), (made_as, _) in self._held.items():
             if its_driver != driver:
                 continue
-            nodes.add(node)
+            nodes = nodes if node in nodes else {*nodes, node}
             if made_as == name:
                 entry = replace(entry, made=entry.made | {node})
             if thing in ids and node not in ids[thing].made:
@@ -90,7 +90,7 @@ class Pending:
             ours.is_held = True
             self._store.hold_later(ours.driver, ours.name, ours.node)
         if ours.is_settled and (ours.is_held or ours.claims):
-            ours.is_held, ours.claims = False, 0
+            ours.is_held, ours.is_confirmed, ours.claims = False, False, 0
             self._store.free_later(ours.driver, ours.name)
         if not ours.attempts:
             del self._names[ours.key]
