@@ -89,12 +89,16 @@ def calls(directory: Path, loadgen: Command) -> list[Figure]:
     with _chain(directory, loadgen, "slower", "--delay=350us") as chain:
         real = chain.load("--scenario=create-delete", "--callers=1", "--duration=8s")
         many = chain.load("--scenario=create-delete", "--callers=16", "--duration=8s")
+    with _chain(directory, loadgen, "local", "--delay=350us", placement="local") as chain:
+        real_local = chain.load("--scenario=create-delete", "--callers=1", "--duration=8s")
+        many_local = chain.load("--scenario=create-delete", "--callers=16", "--duration=8s")
     return [
         _added(one, "p50", limit_us=800),
         _added(one, "p99", limit_us=2000),
         _added_by_floor(one),
         _slower(real),
         _rate(many),
+        _local(real_local, many_local),
         Figure("CPU a call: proxy / hub / agent", " / ".join(f"{us:.0f}" for us in cpu.values()) + " us", details=cpu),
     ]
 
@@ -125,6 +129,14 @@ def _rate(result: dict[str, Any]) -> Figure:
     ratio = bridge / direct
     measured = f"{ratio:.2f} x direct ({bridge:.0f} of {direct:.0f} pairs/s)"
     return Figure("Create + Delete, 16 callers, 0.35 ms driver", measured, ">= 0.35 x", ratio >= 0.35, result)
+
+
+def _local(one: dict[str, Any], many: dict[str, Any]) -> Figure:
+    """Of local placement: the hub's disk has each name and id before the caller gets an answer."""
+    p50_ms = one["targets"]["bridge"]["operations"]["latency_us"]["p50"] / 1000
+    rate = many["targets"]["bridge"]["operations"]["per_second"]
+    measured = f"{p50_ms:.2f} ms, one caller; {rate:.0f} pairs/s, 16 callers"
+    return Figure("the same with --placement=local", measured, details={"one": one, "many": many})
 
 
 def identity(directory: Path, loadgen: Command) -> list[Figure]:
@@ -241,7 +253,9 @@ def _report(done: "subprocess.CompletedProcess[str]") -> dict[str, Any]:
 
 
 @contextmanager
-def _chain(directory: Path, loadgen: Command, name: str, *flags: str, delay: str = "") -> Iterator[_Chain]:
+def _chain(
+    directory: Path, loadgen: Command, name: str, *flags: str, delay: str = "", placement: str = "auto"
+) -> Iterator[_Chain]:
     here = directory / name
     vendor = here / "v.sock"
     with Supervisor(here) as supervisor, Bridge(here, here) as bridge:
@@ -250,7 +264,7 @@ def _chain(directory: Path, loadgen: Command, name: str, *flags: str, delay: str
         hub = bridge.start_hub()
         link = bridge.start_link(delay=delay) if delay else None
         agent = bridge.start_agent("n1", vendor, through=link.address if link is not None else None)
-        proxy = bridge.start_proxy(DRIVER)
+        proxy = bridge.start_proxy(DRIVER, f"--placement={placement}")
         with proxy.sidecar() as sidecar:
             wait_for(lambda: _vendor_answers(sidecar.call("GetCapacity")), what="answer through the bridge")
         processes = {"proxy": proxy, "hub": hub, "agent": agent}

@@ -24,6 +24,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from common.errors import NewerState, timestamp
+from common.files import unused
 
 log = logging.getLogger("csi_bridge.database")
 
@@ -90,7 +91,7 @@ def open_database(
     except sqlite3.DatabaseError as error:
         if isinstance(error, sqlite3.OperationalError):  # no permission, no room: a new file would fail as well
             raise
-        aside = path.with_name(f"{path.stem}-{timestamp(time.time())}.corrupt")
+        aside = unused(path.with_name(f"{path.stem}-{timestamp(time.time())}.corrupt"))
         log.error("%s is damaged (%s); it is moved to %s", path, error, aside)  # noqa: TRY400  # not a bug
         path.replace(aside)
         for suffix in ("-wal", "-shm"):

@@ -1,6 +1,7 @@
 """An atomic file: readers, and the process after a crash, find the old content or the new one, never a part of it."""
 
 import contextlib
+import itertools
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -65,6 +66,12 @@ def sync_directory(path: Path, *, folder: int | None = None) -> None:
         os.fsync(opened)
     finally:
         os.close(opened)
+
+
+def unused(path: Path) -> Path:
+    """The path, or one with a number if it is taken."""
+    others = (path.with_name(f"{path.name}.{number}") for number in itertools.count(2))
+    return path if not path.exists() else next(other for other in others if not other.exists())
 
 
 def _write(folder: int, name: str, content: bytes, *, durable: bool, mode: int | None) -> None:

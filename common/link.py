@@ -405,18 +405,20 @@ class Link:
     def pump(self) -> None:
         """Hand out the session's events, after anything has touched it. The caller flushes.
 
-        If a callback of an event fails, the link ends. The events after it are delivered first: `Closed` may be among
-        them, and the handler must hear of it.
+        If a callback of an event fails, the link ends. The events after it are delivered all the same: `Closed` may be
+        among them, and the handler must hear of it.
         """
-        failed = False
+        has_failed = False
         for event in self.session.events():
             try:
                 self._EVENTS[type(event)](self, event)
             except Exception:
                 log.exception("a link ends, because its handler failed on the event %s", type(event).__name__)
-                failed = True
-        if failed:
-            self.goodbye(Reason.FAILED, "this end of the link failed; its log has the details")
+                self.session.goodbye(Reason.FAILED, "this end of the link failed; its log has the details")
+                has_failed = True
+        if has_failed:  # the events of that end come after those before it
+            self.pump()
+            self.writer.flush_soon()
 
     def forget(self, stream: Stream) -> None:
         """Drop a released stream that this side opened."""

@@ -24,6 +24,7 @@ class OpenName:
         certain: the highest number of a create that ended with a final answer.
         doubtful: the highest number of a create that may have made something that no answer named.
         is_held: whether the claim store has this hub's hold on the name, or gets it later (`ClaimStore.hold_later`).
+        is_confirmed: whether the store has confirmed the hold to one of these creates.
         claims: how many claims the store may have written; it is set back when the hold ends.
         is_shared: whether another hub held the name as well when the first of these creates began.
     """
@@ -36,6 +37,7 @@ class OpenName:
     certain: int = 0
     doubtful: int = 0
     is_held: bool = False
+    is_confirmed: bool = False
     claims: int = 0
     is_shared: bool = False
 

@@ -1,6 +1,5 @@
 """A claim book: the rows of a claim store, in memory. Pure."""
 
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 
 from cloud.placement.claim_store import (
@@ -27,8 +26,8 @@ class ClaimBook:
         self._nodes: dict[str, dict[str, dict[Thing, Holding]]] = {}
         """The same holdings by driver and node."""
         self._lists: dict[str, set[tuple[str, str]]] = {}
-        self._gone: OrderedDict[Place, float] = OrderedDict()
-        """When each deleted id was deleted, in the order of the deletions."""
+        self._gone: dict[Place, float] = {}
+        """When each deleted id was deleted."""
 
     # ---- reading -----------------------------------------------------------------------------------------------------
 
@@ -130,7 +129,7 @@ class ClaimBook:
 
     def purge(self, before: float) -> None:
         """Remove the ids that were deleted before a moment."""
-        while self._gone and self._gone[place := next(iter(self._gone))] < before:
+        for place in [place for place, gone in self._gone.items() if gone < before]:  # clocks are set back at times
             self.set_holding(*place, None)
 
 

@@ -180,7 +180,7 @@ class Placement:
         driver, node = ask.driver, send.node
         self._nodes.check(node, driver)
         attempt = self._pending.begin(driver, ask.asked.name, node, standing.name)
-        if attempt is None or send.keeping is Keeping.LATE or attempt.name.is_held:
+        if attempt is None or send.keeping is Keeping.LATE or attempt.name.is_confirmed:
             return attempt
         attempt.name.claims += 1
         try:
@@ -191,9 +191,10 @@ class Placement:
             raise
         if isinstance(result, HeldBy):
             attempt.name.claims -= 1
+            attempt.name.is_held = self.claims.owner in result.entry.holds
             self._pending.end(attempt, in_doubt=None)
             return None
-        attempt.name.is_held = True
+        attempt.name.is_held = attempt.name.is_confirmed = True
         return attempt
 
 

@@ -112,7 +112,8 @@ class SqliteClaims:
         except asyncio.CancelledError:
             is_wanted.clear()
             raise
-        self._book.set_hold(driver, name, self.owner, result.entry.holds.get(self.owner))
+        if self.owner in result.entry.holds:
+            self._book.set_hold(driver, name, self.owner, result.entry.holds[self.owner])
         return result
 
     async def record(

@@ -11,7 +11,6 @@ Rules:
 """
 
 import hashlib
-import itertools
 import logging
 import sqlite3
 import time
@@ -24,7 +23,7 @@ from cloud.sources.manifests.documents import read_yaml
 from cloud.sync.fact_kinds import NAMESPACED_KINDS, NODE_KINDS, UID, VERSION, Fact, check_ref, keep
 from common.database import transaction
 from common.errors import timestamp
-from common.files import sync_directory
+from common.files import sync_directory, unused
 from common.objects import Ref, Stamp, encode_body
 
 log = logging.getLogger("csi_bridge.hub.facts")
@@ -65,7 +64,7 @@ def import_tree(
             count += 1
     database.execute("PRAGMA synchronous=NORMAL")
     reached("written")
-    aside = _free(tree.with_name(f"{tree.name}-{timestamp(time.time())}.imported"))
+    aside = unused(tree.with_name(f"{tree.name}-{timestamp(time.time())}.imported"))
     tree.rename(aside)
     sync_directory(tree.parent)
     reached("renamed")
@@ -109,9 +108,3 @@ def _path(directory: Path, ref: Ref) -> Path:
     if len(name) > _LONGEST_FILE_CHARS:
         name = f"{name[:_LONGEST_FILE_CHARS]}~{hashlib.sha256(name.encode()).hexdigest()[:32]}"
     return directory / ref.kind / ref.namespace / f"{name}.yaml"
-
-
-def _free(path: Path) -> Path:
-    """The path, or one with a number if it is taken: an older hub may have made another tree within a second."""
-    others = (path.with_name(f"{path.name}.{number}") for number in itertools.count(2))
-    return path if not path.exists() else next(other for other in others if not other.exists())

@@ -140,3 +140,12 @@ def test_a_newer_program_that_was_killed_after_its_migration_counts_as_newer_and
         opened(killed / "test.db", FIRST)
     assert contents(killed) == before
     assert rows(killed / "test.db", SECOND) == [("a", 7)]
+
+
+def test_a_file_that_is_damaged_twice_within_a_second_is_kept_twice(path: Path) -> None:
+    path.parent.mkdir()
+    for content in (b"first " * 100, b"second " * 100):
+        path.write_bytes(content)
+        opened(path, FIRST).connection.close()
+    kept = [file.read_bytes() for file in path.parent.iterdir() if ".corrupt" in file.name]
+    assert sorted(kept) == [b"first " * 100, b"second " * 100]

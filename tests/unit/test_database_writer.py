@@ -282,3 +282,15 @@ async def test_a_file_that_could_not_be_written_at_the_start_is_opened_with_the_
     assert await task
     assert (opened.is_set(), writer.trouble) == (True, "")
     await writer.close()
+
+
+async def test_a_transaction_that_would_read_rows_without_a_put_that_fails_fails_as_well(tmp_path: Path) -> None:
+    world = World(tmp_path, retry_s=60.0)
+    world.change(FULL)
+    world.writer.put("a", insert("a"))
+    read = "SELECT count(*) FROM items"
+    with pytest.raises(WriteFailed, match="disk is full"):
+        await world.writer.transact(lambda connection: connection.execute(read).fetchone()[0])
+    world.change("DROP TRIGGER full")
+    assert await world.writer.transact(lambda connection: connection.execute(read).fetchone()[0]) == 1
+    await world.writer.close()

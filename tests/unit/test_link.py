@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from common.errors import TunnelClosed
-from common.messages import Drain, Kind, Ping, encode
+from common.messages import Kind, Ping, encode
 from common.status import Code, Status
 from tests.support.linked import Peer, cut, link_pair
 from tests.support.waiting import settle
@@ -184,17 +184,30 @@ async def test_events_after_one_whose_handler_failed_are_delivered() -> None:
     assert await serving.wait_closed() == handler.ends[0]
 
 
-async def test_a_stream_opened_in_the_message_on_which_a_handler_failed_is_over_with_the_link() -> None:
-    handler = Faulty("draining")
-    serving, opening = link_pair(handler, Peer(accepts=False))
+async def test_a_stream_that_was_opened_with_the_event_whose_handler_failed_is_not_served(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def fail(delivered: bool) -> None:
+        raise RuntimeError("a bug in on_released")
+
+    async def serve(stream: Stream) -> None:
+        stream.on_released = fail
+        if stream.id == first.id:
+            stream.end(Status(Code.OK))
+        else:
+            await asyncio.Event().wait()
+
+    serving, opening = link_pair(Peer(serve), Peer(accepts=False))
     await settle()
-    opening.open(Kind.CALL)  # which keeps the link up
-    first = opening.pull()
-    opening.open(Kind.CALL)
-    serving.received(first + encode(Drain("the peer stops")) + opening.pull())
+    first = opening.open(Kind.CALL)
+    assert await first.receive() is None
+    opening.session.acknowledge(first.id, delivered=True)
+    opening.session.open(Kind.CALL, now=0.0)
+    serving.received(opening.pull())  # one message
     await settle()
     assert serving.over
-    assert [task for task in asyncio.all_tasks() if task.get_name().startswith("stream ")] == []
+    assert [task for task in asyncio.all_tasks() if task.get_name().startswith("stream")] == []
+    assert [str(record.exc_info[1]) for record in caplog.records if record.exc_info] == ["a bug in on_released"]
 
 
 async def test_a_link_whose_handler_fails_at_its_end_has_ended(caplog: pytest.LogCaptureFixture) -> None:

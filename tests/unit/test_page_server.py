@@ -203,13 +203,15 @@ async def test_a_list_of_any_length_is_sent_whole(connection: Connection, number
     assert await ask(listing(entries), connection) == ("HTTP/1.1 200 OK", expected)
 
 
-async def test_after_the_beginning_and_each_slice_of_a_list_there_is_a_pause_four_times_as_long(connection: Connection) -> None:
+async def test_after_each_part_of_the_work_for_a_list_there_is_a_pause_four_times_as_long(
+    connection: Connection,
+) -> None:
     now, pauses = count(0.0, 0.5), list[float]()
 
     async def pause(seconds: float) -> None:
         pauses.append(seconds)
 
-    pages = listing([Text("x")] * 250, clock=lambda: next(now), pause=pause)
+    pages = listing([Text("x")] * 250, work=lambda: next(now), pause=pause)
     await ask(pages, connection)
     assert pauses == [2.0] * 5  # the beginning, two full slices, the rest, and the look that finds nothing more
 

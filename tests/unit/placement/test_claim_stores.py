@@ -223,6 +223,16 @@ async def test_a_deleted_id_is_remembered_for_an_hour(one: ClaimStore) -> None:
     assert ((await id_entry(one)).holders, (await id_entry(one, OTHER)).deleted) == ({}, ["n1"])
 
 
+async def test_deleted_ids_are_forgotten_after_an_hour_also_if_the_clock_was_set_back(one: ClaimStore) -> None:
+    third = Thing(VOLUME, "vol-3")
+    await make(one, "n1", VOL, OTHER, third)
+    await delete(one, "n1", VOL, at=90_000.0)
+    await delete(one, "n1", OTHER, at=1_000.0)
+    await delete(one, "n1", third, at=4_601.0)
+    assert ((await id_entry(one, OTHER)).holders, (await id_entry(one)).deleted) == ({}, ["n1"])
+    await make(one, "n1", OTHER)
+
+
 # -------------------- lists --------------------
 
 

@@ -16,13 +16,16 @@ from common.csi import csi_pb2 as csi
 from common.errors import KnowledgeLost, LinkLost, NameElsewhere, NodeOffline, NoPlace, PlacementNotKept
 from common.status import Code, Origin, Status
 from tests.support.waiting import settle, until
+from tests.unit.placement.memory_claims import MemoryClaims, Shelf
 from tests.unit.placement.world import CONTROLLER, DRIVER, OK, World, create, delete, on, report
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterable
     from pathlib import Path
 
     from cloud.edge_nodes import Reply
+    from cloud.placement.claim_store import Standing
+    from cloud.placement.requests import Thing
 
 GROUPS = "/csi.v1.GroupController/"
 
@@ -552,6 +555,50 @@ async def test_a_doubt_that_the_disk_refused_until_the_hub_ended_is_a_loss(world
     assert len(await world.store.trust()) == 1
     world.make("n2")
     assert (await world.ask("CreateVolume", create("pvc-1", on("n2"), on("n1")))).node == "n2"
+
+
+async def test_a_doubt_that_the_disk_refused_does_not_stand_for_the_claim_of_a_create_that_the_hub_places(
+    world: World,
+) -> None:
+    world.refuse("n1", Code.DEADLINE_EXCEEDED)
+    with world.full_disk():
+        await world.ask("CreateVolume", create("pvc-1"), mode=Mode.PINNED, wanted="n1")
+        with pytest.raises(PlacementNotKept, match="disk is full"):
+            await world.ask("CreateVolume", create("pvc-1", on("n1")))
+        assert len(world.calls) == 1
+        assert world.holder() == "n1"
+    assert (await world.ask("CreateVolume", create("pvc-1", on("n2")))).node == "n1"
+
+
+async def test_a_hold_of_this_hub_that_has_ended_since_the_look_is_claimed_again(tmp_path: Path) -> None:
+    """The other hub would give the name to another node while the create runs."""
+    shelf, may_end, has_looked = Shelf((1,)), asyncio.Event(), asyncio.Event()
+
+    class SlowLook(MemoryClaims):
+        async def look(self, driver: str, name: str, things: Iterable[Thing]) -> Standing:
+            found = await super().look(driver, name, things)
+            if found.name.holds and not may_end.is_set():
+                has_looked.set()
+                await may_end.wait()
+            return found
+
+    world = World(tmp_path, report("n1"), report("n2"), store=lambda: SlowLook(shelf, "x"))
+    answers = [asyncio.get_running_loop().create_future() for _ in range(2)]
+    world.vendors["n1"] = lambda _: answers[len(world.calls) - 1]
+    first = asyncio.create_task(world.ask("CreateVolume", create("pvc-1", on("n1"))))
+    await until_sent(world, 1)
+    second = asyncio.create_task(world.ask("CreateVolume", create("pvc-1", on("n1"))))
+    await has_looked.wait()
+    answers[0].set_result((None, Status(Code.INTERNAL)))
+    await first
+    await until(lambda: not shelf.book.name(DRIVER, "CreateVolume pvc-1").nodes)
+    may_end.set()
+    await until_sent(world, 2)
+    assert shelf.book.name(DRIVER, "CreateVolume pvc-1").nodes == ["n1"]
+    answers[1].set_result((None, Status(Code.INTERNAL)))
+    await second
+    await world.placement.close()
+    assert not shelf.book.name(DRIVER, "CreateVolume pvc-1").nodes
 
 
 async def test_a_doubt_about_a_pinned_create_is_written_though_the_disk_once_refused_its_name(world: World) -> None:
