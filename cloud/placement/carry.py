@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 from cloud.edge_nodes import Call, Reply
 from cloud.placement import outcome
 from cloud.placement.attempts import Attempt
-from cloud.placement.claim_store import ClaimStore, HeldBy
+from cloud.placement.claim_store import HeldBy
 from cloud.placement.decisions import Ask, Keeping, Segment, Send
-from cloud.placement.pending import Held, Pending
+from cloud.placement.pending import Pending, Untaken
 from cloud.placement.requests import Thing, made
 from cloud.placement.segment import with_missing_topology, with_topology, without_topology
 from common.errors import CallError, NameElsewhere, NodeOffline
@@ -25,40 +25,25 @@ from common.status import Code, Status
 
 
 @dataclass(frozen=True, slots=True)
-class Books:
-    """Where outcomes are kept.
-
-    Attributes:
-        store: for all hubs.
-        pending: of this hub.
-        now: seconds since the epoch.
-    """
-
-    store: ClaimStore
-    pending: Pending
-    now: Callable[[], float]
-
-
-@dataclass(frozen=True, slots=True)
-class Errand:
-    """One call on its way.
+class PlacedCall:
+    """A call with its node. Tells the claim store how the call ends.
 
     Attributes:
         ask: the facts of the call.
-        send: where it goes.
-        books: where its outcome is kept.
+        send: its node, and how its outcome is kept.
+        pending: this hub's names and ids, over the claim store's.
         attempt: its attempt at its name; None if it makes nothing.
     """
 
     ask: Ask
     send: Send
-    books: Books
+    pending: Pending
     attempt: Attempt | None = None
 
     def end(self, *, in_doubt: bool | None) -> None:
         """The call has ended (`Attempt.end`)."""
         if self.attempt is not None:
-            self.books.pending.end(self.attempt, in_doubt=in_doubt)
+            self.pending.end(self.attempt, in_doubt=in_doubt)
 
     def made(self, message: bytes | None) -> tuple[Thing, ...]:
         """The things that an answer names; none if it does not parse."""
@@ -69,9 +54,9 @@ class Errand:
         except ValueError:
             return ()
 
-    def hold(self, message: bytes | None) -> Held:
-        """Hold the things of a success until the caller has taken it."""
-        return self.books.pending.hold(self.ask.driver, self.send.node, self.ask.asked.name, self.made(message))
+    def keep(self, message: bytes | None) -> Untaken:
+        """Keep the things of a success until the caller has taken it."""
+        return self.pending.keep(self.ask.driver, self.send.node, self.ask.asked.name, self.made(message))
 
     def answer(self, message: bytes) -> bytes:
         """The answer as the caller gets it. An answer that does not parse is the caller's to judge."""
@@ -112,67 +97,67 @@ class Errand:
         """Whether the hub knows a thing that was made under the name."""
         driver, name = self.ask.driver, self.ask.asked.name
         try:
-            standing = await self.books.store.look(driver, name, ())
+            standing = await self.pending.store.look(driver, name, ())
         except CallError:
             return False
-        return bool(self.books.pending.over(standing, driver, name).name.made)
+        return bool(self.pending.over(standing, driver, name).name.made)
 
     async def _succeeded(self, things: tuple[Thing, ...]) -> None:
         in_doubt = True
         try:
             driver, node = self.ask.driver, self.send.node
             new = outcome.after_creation(self.ask.asked.name, things)
-            expected = (await self.books.store.look(driver, "", things)).ids
-            while isinstance(result := await self.books.store.record(driver, node, new, expected), HeldBy):
+            expected = (await self.pending.store.look(driver, "", things)).ids
+            while isinstance(result := await self.pending.store.record(driver, node, new, expected), HeldBy):
                 expected = result.entry
             in_doubt = not things
         finally:
             self.end(in_doubt=in_doubt)
 
     async def _deleted(self) -> None:
-        driver, node, ends, store = self.ask.driver, self.send.node, self.send.ends, self.books.store
-        self.books.pending.gone(driver, node, ends)
+        driver, node, ends, store = self.ask.driver, self.send.node, self.send.ends, self.pending.store
+        self.pending.gone(driver, node, ends)
         while True:
-            claims = await store.look(driver, "", ends)
-            new = outcome.after_deletion(self.send, claims, now=self.books.now())
-            if not isinstance(await store.record(driver, node, new, claims.ids), HeldBy):
+            standing = await store.look(driver, "", ends)
+            new = outcome.after_deletion(self.send, standing, now=self.pending.now())
+            if not isinstance(await store.record(driver, node, new, standing.ids), HeldBy):
                 return
 
 
-def carry(call: Call, errand: Errand, send: Callable[[str, Call], Reply]) -> Reply:
+def carry(call: Call, placed: PlacedCall, send: Callable[[str, Call], Reply]) -> Reply:
     """Send a call whose name is claimed, if it has to be.
 
     Args:
         call: the call, as the caller sent it.
-        errand: where it goes, and where its outcome is kept.
+        placed: the call with its node; it gets the outcome.
         send: sends it to a node (`Nodes.call`).
 
     Raises:
         CallError: it was not sent.
     """
-    node, attempt = errand.send.node, errand.attempt
-    if errand.send.segment is Segment.ADDED:
+    node, attempt = placed.send.node, placed.attempt
+    if placed.send.segment is Segment.ADDED:
         request = without_topology(call.method, call.request)
         call = call if request is call.request else replace(call, request=request)
     try:
         if attempt is not None:
             attempt.send()
-        return CarriedReply(send(node, call), errand)
+        return CarriedReply(send(node, call), placed)
     except CallError:
-        errand.end(in_doubt=None)
+        placed.end(in_doubt=None)
         raise
     except BaseException:  # a bug, perhaps after the call was sent
-        errand.end(in_doubt=True)
+        placed.end(in_doubt=True)
         raise
 
 
 class CarriedReply:
     """A node's reply (`cloud.edge_nodes.Reply`), which records its outcome before the caller gets its status."""
 
-    def __init__(self, reply: Reply, errand: Errand) -> None:
-        self._reply, self._errand = reply, errand
+    def __init__(self, reply: Reply, placed: PlacedCall) -> None:
+        self._reply, self._placed = reply, placed
         self._message: bytes | None = None
-        self._held: Held = {}
+        self._untaken: Untaken = {}
         """The things of a success that the caller has not taken yet."""
         self._is_over = False
 
@@ -190,7 +175,7 @@ class CarriedReply:
         """The answer's next message, or None after the last one.
 
         Raises:
-            CallError: as the node's reply, or as `Errand.ended`.
+            CallError: as the node's reply, or as `PlacedCall.ended`.
         """
         try:
             message = await self._reply.receive()
@@ -198,7 +183,7 @@ class CarriedReply:
             self._end(in_doubt=None if isinstance(error, NodeOffline) else True)  # NodeOffline: it was not sent
             raise
         if message is not None:
-            message = self._message = self._errand.answer(message)
+            message = self._message = self._placed.answer(message)
         if self._reply.status is not None and (message is None or self._reply.exhausted):
             await self._ended(self._reply.status)
         return message
@@ -207,7 +192,7 @@ class CarriedReply:
         """The answer reached the caller, or nobody took it."""
         self._reply.acknowledge(delivered=delivered)
         if delivered:
-            self._errand.books.pending.drop(self._held)
+            self._placed.pending.drop(self._untaken)
             self._end(in_doubt=False)
         else:
             self._give_up()
@@ -220,26 +205,26 @@ class CarriedReply:
     async def _ended(self, status: Status) -> None:
         if self._is_over:
             return
-        if status.ok and self._errand.attempt is not None and self._errand.send.keeping is Keeping.LATE:
-            self._hold()  # until `acknowledge` or `cancel`
+        if status.ok and self._placed.attempt is not None and self._placed.send.keeping is Keeping.LATE:
+            self._keep()  # until `acknowledge` or `cancel`
             return
         self._is_over = True
-        if self._errand.send.keeping is not Keeping.NEVER:
-            await asyncio.shield(self._errand.ended(status, self._message))
+        if self._placed.send.keeping is not Keeping.NEVER:
+            await asyncio.shield(self._placed.ended(status, self._message))
 
-    def _hold(self) -> None:
-        self._held = self._held or self._errand.hold(self._message)
+    def _keep(self) -> None:
+        self._untaken = self._untaken or self._placed.keep(self._message)
 
     def _give_up(self) -> None:
         """Nobody takes the answer, as far as it came."""
         if not self._is_over:
             if self._reply.status is not None and self._reply.status.ok:
-                self._hold()
-            self._errand.books.pending.record(self._held)
-            self._end(in_doubt=not self._held)
+                self._keep()
+            self._placed.pending.record(self._untaken)
+            self._end(in_doubt=not self._untaken)
 
     def _end(self, *, in_doubt: bool | None) -> None:
         """No further word of the node comes."""
         if not self._is_over:
             self._is_over = True
-            self._errand.end(in_doubt=in_doubt)
+            self._placed.end(in_doubt=in_doubt)
