@@ -28,11 +28,11 @@ from typing import TYPE_CHECKING, Any
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from cloud.placement.claim_book import ClaimBook
 from cloud.placement.claim_store import Holding
 from cloud.placement.decisions import Mode, Snapshot
 from cloud.placement.find import ListsNeeded, find_thing
 from cloud.placement.fleet import Fleets
+from cloud.placement.memory_rows import MemoryRows
 from cloud.placement.requests import VOLUME, Thing
 from cloud.placement.sqlite_rows import SqliteRows
 from common.csi import csi_pb2 as csi
@@ -388,7 +388,7 @@ class PlayOfTwo(Play):
         ]
 
     def standing(self, hub: World, name: str, *volumes: str) -> Standing:
-        known = self.shelf.book.standing(DRIVER, name, [Thing(VOLUME, volume) for volume in volumes])
+        known = self.shelf.rows.standing(DRIVER, name, [Thing(VOLUME, volume) for volume in volumes])
         return hub.placement._pending.over(known, DRIVER, name)
 
     def at_hub(self, name: str, how: str, number: int) -> tuple[str, World]:
@@ -555,20 +555,20 @@ def told(node: str, *, own: bool, hides: bool) -> DriverReport:
 
 def known(case: Case, thing: Thing) -> Standing:
     """What the claim store would have."""
-    book = ClaimBook()
+    rows = MemoryRows()
     if case.home not in case.fleet:
-        book.set_holding(DRIVER, Thing(VOLUME, "another"), case.home, Holding("CreateVolume another"))
+        rows.set_holding(DRIVER, Thing(VOLUME, "another"), case.home, Holding("CreateVolume another"))
     for node in SITES:
         has = node == case.home or node in case.others
         if has and node in case.made:
-            book.set_holding(DRIVER, thing, node, Holding(f"CreateVolume {node}"))
+            rows.set_holding(DRIVER, thing, node, Holding(f"CreateVolume {node}"))
         elif not has and node in case.deleted:
-            book.set_holding(DRIVER, thing, node, Holding(f"CreateVolume {node}", 1.0))
+            rows.set_holding(DRIVER, thing, node, Holding(f"CreateVolume {node}", 1.0))
         elif node in case.listed:
-            book.set_listed(DRIVER, node, VOLUME)
+            rows.set_listed(DRIVER, node, VOLUME)
             if has and not (node == case.home and case.stale):
-                book.set_holding(DRIVER, thing, node, Holding())
-    return book.standing(DRIVER, "", [thing])
+                rows.set_holding(DRIVER, thing, node, Holding())
+    return rows.standing(DRIVER, "", [thing])
 
 
 @examples(300)
