@@ -1,4 +1,4 @@
-"""The hub's state, as it tells it over HTTP on its UNIX socket (`common.pages.hub`)."""
+"""The hub's state, from its pages on its UNIX socket (`common.pages.hub`)."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -42,7 +42,7 @@ def ask(hub: Endpoint, path: str, page: type[T], *, timeout_s: float) -> T:
     except OSError as error:
         raise DialError(str(hub), in_words(error) or error.strerror or str(error)) from error
     except NoSuchPage as error:
-        raise BridgeError(_why_not(hub, error)) from error
+        raise _refused(hub, error) from error
     except ValueError as error:
         raise BridgeError(
             f"the hub at {hub} is of another version, whose state cannot be read here: {error}"
@@ -68,13 +68,13 @@ def tell(
     show: Callable[[T, int | None], Iterable[str]],
     as_json: Callable[[T], object] | None,
 ) -> int:
-    """Run a command that asks the hub, and print the answer. 0, or 1 with the reason on standard error.
+    """Run a command that asks the hub, and print the answer. Returns the exit code: 0, or 1 with the reason on stderr.
 
     Args:
-        settings: where the hub is, and how long it may take.
+        settings: the hub's socket and the time limit.
         look: asks it.
         show: makes lines for people, for a terminal of some width.
-        as_json: makes what is printed as JSON instead; None for people.
+        as_json: makes the JSON to print instead; None for lines.
     """
     try:
         state = look(settings)
@@ -94,12 +94,14 @@ def look(settings: OperatorSettings) -> HubState:
     return ask_state(settings.hub, timeout_s=settings.timeout_s)
 
 
-def _why_not(hub: Endpoint, error: NoSuchPage) -> str:
+def _refused(hub: Endpoint, error: NoSuchPage) -> BridgeError:
     match error.status:
         case HTTPStatus.UPGRADE_REQUIRED:
-            return f"the hub at {hub} is an older version; use the csi-bridge of its version to ask for its state"
-        case HTTPStatus.FORBIDDEN:
-            return str(DialError(str(hub), f"what listens there turned us away: {error}"))
+            return BridgeError(
+                f"the hub at {hub} is an older version; use the csi-bridge of its version to ask for its state"
+            )
         case HTTPStatus.SERVICE_UNAVAILABLE:
-            return f"the hub at {hub} did not answer: {error}"
-    return str(DialError(str(hub), f"what listens there is no hub: HTTP {error.status}"))
+            return BridgeError(f"the hub at {hub} did not answer: {error}")
+        case HTTPStatus.FORBIDDEN:
+            return DialError(str(hub), f"what listens there turned us away: {error}")
+    return DialError(str(hub), f"what listens there is no hub: HTTP {error.status}")

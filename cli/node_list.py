@@ -1,4 +1,4 @@
-"""The nodes: every edge node that the hub on this host knows, with its drivers, its calls, and what went wrong last."""
+"""The command `nodes`: shows every edge node that the hub on this host knows, with its calls and last failure."""
 
 from collections.abc import Iterator, Sequence
 
@@ -11,12 +11,12 @@ from common.pages.json_form import shown
 
 
 def conflicts(nodes: Sequence[NodeStatus]) -> Iterator[str]:
-    """What two machines of one name are, a line each."""
+    """The conflicts between machines of one name, a line each."""
     yield from (f"CONFLICT: {node.conflict}" for node in nodes if node.conflict)
 
 
 def unreported(nodes: Sequence[NodeStatus]) -> Iterator[tuple[str, str]]:
-    """The drivers that connected nodes no longer report: of each what is wrong, and what to do."""
+    """The drivers that connected nodes no longer report: the problem and the remedy of each."""
     for node in nodes:
         for driver in node.unreported:
             what = f"edge node {node.node} is connected and no longer reports driver {driver}"
@@ -28,7 +28,7 @@ def unreported(nodes: Sequence[NodeStatus]) -> Iterator[tuple[str, str]]:
 
 
 def last_errors(nodes: Sequence[NodeStatus]) -> Iterator[str]:
-    """The call of each node that failed last, a line each."""
+    """The last failed call of each node, a line each."""
     for node in nodes:
         if (error := node.last_error) is not None:
             method = error.method.rpartition("/")[2]
@@ -39,7 +39,7 @@ def last_errors(nodes: Sequence[NodeStatus]) -> Iterator[str]:
 
 
 def refusals(refused: Sequence[Refusal]) -> Iterator[str]:
-    """Who came and was not let in, a line each."""
+    """The refused peers, a line each."""
     for one in refused:
         who = f"{one.role} {one.name} from {one.address}"
         yield f"REFUSED: {shown(one.at)} {who}: {one.why}"
@@ -60,7 +60,7 @@ def show(state: HubState, width: int | None = None) -> Iterator[str]:
 
 
 def run(settings: OperatorSettings, *, as_json: bool) -> int:
-    """The command: 0 if the hub told it, 1 with the reason on standard error if not."""
+    """Print the nodes. Returns the exit code: 0, or 1 with the reason on standard error if the hub did not answer."""
     return tell(settings, look, show=show, as_json=_as_json if as_json else None)
 
 

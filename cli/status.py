@@ -1,4 +1,4 @@
-"""The status: an overview of the hub on this host, with all its problems."""
+"""The command `status`: shows an overview of the hub on this host, with all its problems."""
 
 from collections.abc import Iterator
 
@@ -54,5 +54,5 @@ def _row(node: NodeStatus) -> tuple[str, ...]:
 
 
 def run(settings: OperatorSettings, *, as_json: bool) -> int:
-    """Run the command: 0 if the hub answers, 1 with the reason on standard error if not."""
+    """Print the overview. Returns the exit code: 0, or 1 with the reason on stderr if the hub does not answer."""
     return tell(settings, look, show=show, as_json=state_as_json if as_json else None)

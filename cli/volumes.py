@@ -19,7 +19,7 @@ class Volumes:
 
 
 def show(state: Volumes, width: int | None = None) -> Iterator[str]:
-    """The volumes as lines for people: a table, and what is wrong."""
+    """The volumes as lines for people: a table, and the errors below it."""
     volumes = state.volumes
     if not volumes:
         yield (

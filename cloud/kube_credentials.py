@@ -34,7 +34,7 @@ _FRESH_S: Final = 60.0
 """Credentials of this age are loaded again: client-go's interval for a token file."""
 
 _REFUSED_S: Final = 5.0
-"""Refused credentials of this age are loaded again. No sooner, because a plugin without new ones must rest."""
+"""Refused credentials of this age are loaded again: no sooner, or a plugin without new ones would run all the time."""
 
 
 class Credentials:

@@ -1,10 +1,12 @@
-"""The hub: takes links from edge agents, proxy drivers and operators, and serves the streams that they open.
+"""The hub: accepts links from edge agents, proxy drivers and operators, and serves the streams that they open.
+
+A link is one connection with a peer. A stream is one call, report, watch or order on it.
 
 Rules:
 
-* Agents and proxy drivers come and go in any order; the hub dials nobody.
-* Each kind of stream has its own module. The table in `Hub` says which role may open which kind.
-* A hub that stops refuses new peers and new streams, and waits for the calls under way.
+* Peers connect and disconnect in any order. The hub opens no connection to a peer.
+* Each kind of stream has its own module. `Hub._serve` lists the kinds that each role may open.
+* A hub that stops refuses new peers and new streams, and waits until the open streams have ended.
 """
 
 import asyncio
@@ -31,11 +33,11 @@ from common.status import Origin
 log = logging.getLogger("csi_bridge.hub")
 
 _SHOWN_CHARS = 100
-"""The log and the operators see so much of a peer's own words."""
+"""Characters of a peer's own text in the log and in the reports for operators. A peer may send more."""
 
 
 class Hub:
-    """Serves every link of the hub (`common.link.LinkHandler`). `cloud.hub_process` makes one, with its listeners."""
+    """Admits or refuses each peer, and serves its streams (`common.link.LinkHandler`). A hub has one."""
 
     origin = Origin.HUB
 
@@ -51,17 +53,17 @@ class Hub:
         metrics: Metrics,
         insecure: bool,
     ) -> None:
-        """A hub without links.
+        """Begin without links.
 
         Args:
             nodes: the edge nodes.
             calls: serves CSI calls.
-            reports: serves the nodes' reports of their drivers, and the proxy drivers' watches of them.
-            orders: serves the operators' orders.
-            sync: serves objects and facts.
-            refusals: takes the peers that the hub refuses.
+            reports: takes the agents' reports of their drivers, and sends each proxy driver its driver's report.
+            orders: serves the operators' orders `forget` and `trust`.
+            sync: sends Kubernetes objects to agents, and takes their facts about them.
+            refusals: remembers the refused peers, for operators.
             metrics: counts links.
-            insecure: the hub listens without TLS (loopback only): it believes the names of its peers.
+            insecure: the hub listens without TLS (loopback only), so it checks no certificate.
         """
         self._nodes = nodes
         self._calls = calls
@@ -82,12 +84,12 @@ class Hub:
             (Role.EDGE, Kind.FACTS): lambda stream: sync.serve_facts(stream, stream.link.peer.name),
             (Role.EDGE, Kind.OBSERVE): lambda stream: sync.serve_observe(stream, stream.link.peer.name),
         }
-        """Which role may open which kind of stream."""
+        """The function that serves a stream, by the peer's role and the stream's kind. Any other pair is refused."""
 
     # ---- links -------------------------------------------------------------------------------------------------------
 
     def greeted(self, link: Link) -> None:
-        """Let a peer in that said hello, or refuse it with the reason."""
+        """Admit a peer whose hello has come, or refuse it and send it the reason."""
         try:
             link.context = self._admit(link)
         except HandshakeRefused as refusal:
@@ -137,7 +139,7 @@ class Hub:
         """Note that a link is gone."""
         self._links.pop(link, None)
         self._metrics.link_down(reason)
-        if link.context is None:  # refused, which was logged
+        if link.context is None:  # `greeted` has refused it, and logged that
             return
         if link.context.role is Role.EDGE:
             self._nodes.disconnect(link.peer.name, link)
@@ -145,11 +147,11 @@ class Hub:
         log.log(_level(link), "%s %s is gone: %s", link.context.role, link.peer.name, message)
 
     def draining(self, link: Link, message: str) -> None:
-        """Log that a peer shuts down; its calls fail one by one with its own reason."""
+        """Log that a peer shuts down. If it is an agent, `Nodes.call` refuses new calls to its node."""
         log.info("%s %s is draining: %s", link.context.role, link.peer.name, message)
 
     async def drain(self) -> None:
-        """Take no new calls, and wait until every link has finished its own."""
+        """Refuse new peers and streams, and wait until the open streams have ended and all links are closed."""
         self._draining = True
         self._calls.drain()
         links = list(self._links)
@@ -158,7 +160,7 @@ class Hub:
         await asyncio.gather(*(link.wait_closed() for link in links))
 
     def proxy_drivers(self) -> Iterator[ProxyDriver]:
-        """Tell of the proxy drivers that are connected, in the order of their names."""
+        """Yield the connected proxy drivers, sorted by name."""
         links = [link for link in self._links if link.context.role is Role.DRIVER]
         for link in sorted(links, key=lambda link: (link.peer.name, link.context.since)):
             yield ProxyDriver(
@@ -172,7 +174,12 @@ class Hub:
     # ---- streams -----------------------------------------------------------------------------------------------------
 
     async def serve(self, stream: Stream) -> None:
-        """Serve a stream of any kind that the peer's role may open."""
+        """Serve a stream of any kind that the peer's role may open.
+
+        Raises:
+            NotCarried: the role may not open this kind.
+            Draining: the hub is stopping.
+        """
         assert stream.opened is not None
         role = stream.link.context.role
         serve = self._serve.get((role, stream.opened.kind))

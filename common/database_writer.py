@@ -2,18 +2,19 @@
 
     commit, transact    make one attempt; return once the write is committed, raise if it fails
     persist             retries; returns once the write is committed, or False when the writer is closed
-    put                 returns at once, and retries; of one key the newest state wins
+    put                 returns at once, and retries; a newer `put` of the same key replaces a waiting one
 
 Rules:
 
 * Writes that wait together share one transaction (`BEGIN IMMEDIATE`), in the order in which they came. Each has a
-  savepoint of its own: a write that fails alone leaves the others whole.
+  savepoint of its own, so that a write that fails does not undo the others.
 * `put` and `persist` are retried every `retry_s`, before newer writes; a `commit` retries them at once.
 * A `transact` fails as long as an earlier `put` or `persist` fails: it would read rows that lack it.
-* The writer logs a failure once, and once more when writing works again.
-* When a `put` fails, the writer calls `at_risk` with a sentence, and with an empty text when all is written. The hub
-  keeps the sentence as a loss, in case it ends before the retry works.
-* Cancelling a caller does not undo its write.
+* The writer logs a failure once, and logs when writing works again.
+* When a `put` fails, the writer calls `at_risk` with a sentence. When all is written, it calls `at_risk` with an empty
+  text. The hub stores the sentence in its file of losses. So a hub that ends before the retry works leaves a note of
+  the loss.
+* If a caller is cancelled, its write goes on.
 """
 
 import asyncio
@@ -33,7 +34,7 @@ from common.errors import BridgeError
 log = logging.getLogger("csi_bridge.database")
 
 RETRY_S = 5.0
-"""Between a write that failed and its retry: people make room on a full disk."""
+"""The wait before a retry: people may make room on a full disk meanwhile."""
 
 T = TypeVar("T")
 
@@ -53,13 +54,13 @@ class WriteFailed(OSError):
 
 @dataclass(slots=True, eq=False)
 class _Write:
-    """A write that waits.
+    """A write that waits for the writer's thread.
 
     Attributes:
-        work: its statements, or the caller's function.
-        done: gets the result; None if nobody waits.
-        retried: whether a failure is no result.
-        raises: whether an error of `work` itself is the caller's own, and no trouble of the database.
+        work: executes the caller's statements, or is the caller's function.
+        done: gets the result; None if no caller waits for it (`put`).
+        retried: whether it is retried after a failure, instead of giving the failure to the caller.
+        raises: whether an error that `work` itself raises goes to the caller, and does not count as the database's.
     """
 
     work: Work[Any]
@@ -70,14 +71,14 @@ class _Write:
 
 @dataclass(frozen=True, slots=True)
 class _Failed:
-    """The database did not take a write."""
+    """The result of a write that the database refused."""
 
     error: Exception
 
 
 @dataclass(frozen=True, slots=True)
 class _Raised:
-    """The caller's function raised its own error."""
+    """The result of a caller's function that raised an error which is not the database's."""
 
     error: Exception
 
@@ -105,10 +106,11 @@ class DatabaseWriter:
 
         Args:
             path: the database's file, for messages.
-            connection: its own, which it closes; None: the file could not be written when the process started.
-            meanwhile: for the log: how the process copes with a failure.
+            connection: the writer uses it alone, and closes it. None: the file could not be written when the process
+                started, and `connect` makes one.
+            meanwhile: the text for the log about the consequence of a failure, until writing works again.
             at_risk: called in the thread with a sentence when a `put` fails, with an empty text when all are written.
-            connect: makes the connection, in the thread, where there is none.
+            connect: makes the connection if `connection` is None. Called in the thread, at each try until it succeeds.
             connected: called on the loop after the first write of a connection that `connect` made.
             trouble: why the file could not be written.
             retry_s: between a write that failed and its retry.
@@ -170,12 +172,12 @@ class DatabaseWriter:
             statements: the new ones.
         """
         with self._woken:
-            self._retried.pop(key, None)  # so that it comes last
+            self._retried.pop(key, None)  # so that the new write comes after all others
             self._retried[key] = _Write(_executes(statements), retried=True)
             self._woken.notify()
 
     def end_retries(self) -> None:
-        """From now on each write gets one more attempt."""
+        """Retry nothing any more: from now on each write, waiting or new, gets one attempt."""
         with self._woken:
             self._gives_up = True
             self._woken.notify()
@@ -224,7 +226,7 @@ class DatabaseWriter:
         return max(self._retry_at - time.monotonic(), 0.0) if self._retried else None
 
     def _write(self, retried: dict[Hashable, _Write], once: list[_Write]) -> None:
-        """Make one attempt at all of these, and tell their callers."""
+        """Attempt all these writes once, and give their callers the results."""
         writes = [*retried.values(), *once]
         results = dict(zip(writes, self._transact(writes), strict=True))
         errors = [result.error for result in results.values() if isinstance(result, _Failed)]
@@ -234,13 +236,13 @@ class DatabaseWriter:
             if not self._gives_up:
                 for write in again.values():
                     del results[write]
-                self._retried = again | self._retried  # of one key the newest state wins
+                self._retried = again | self._retried  # a newer `put` of the same key stays
         self._note_trouble(errors[0] if errors else None)
         self._note_risk(any(write.done is None for write in again.values()))
         self._tell(results, works=len(errors) < len(writes))
 
     def _transact(self, writes: list[_Write]) -> list[Any]:
-        """The results of some writes in one transaction; of those that failed a `_Failed` or `_Raised`."""
+        """Attempt some writes in one transaction. Returns their results; for a failed one a `_Failed` or `_Raised`."""
         try:
             if self._connection is None:
                 assert self._connect is not None
@@ -318,10 +320,10 @@ def _attempt_all(connection: sqlite3.Connection, writes: list[_Write]) -> list[A
 
 
 def _attempt(connection: sqlite3.Connection, write: _Write) -> Any:
-    """The result of one write in an open transaction. After an error nothing of it is left there.
+    """The result of one write in an open transaction. If it fails, it leaves nothing in the transaction.
 
     Raises:
-        Exception: the whole transaction is gone.
+        Exception: the database has rolled back the whole transaction.
     """
     connection.execute("SAVEPOINT one")
     try:

@@ -1,14 +1,17 @@
-"""A session: the protocol between two hops, without I/O. Bytes and `now` in; events and bytes out.
+"""A session: the protocol of one connection between two hops, without I/O.
+
+The transport gives it bytes and the time (`now`). It gives the application events and the transport bytes to send.
 
 It imports no socket, loop, clock, random or log; the import linter checks that. So the tests need only two sessions and
 the bytes between them. `common.link` gives it a loop, `common.transport` a WebSocket.
 
 The life of a session:
 
-1. The dialler sends its `Hello`. The acceptor answers with its own `Hello`, or with a `Goodbye` and the reason.
+1. The side that made the connection, the dialler, sends its `Hello`. The acceptor answers with its own `Hello`, or with
+   a `Goodbye` and the reason.
 2. Both sides open streams.
 3. A side that shuts down may send `Drain`. It then sends its `Goodbye` by itself when no stream is left.
-4. A `Goodbye` ends the session. If the link dies, there is none.
+4. A `Goodbye` ends the session. If the connection breaks, the session ends without one.
 
 The life of a stream is the same for a CSI call, a report and a watch:
 
@@ -19,19 +22,21 @@ The life of a stream is the same for a CSI call, a report and a watch:
       Ended ◀─────────────────────────────── End            exactly one
       Ack ───────────────────────────────────▶ Released       exactly one, after the End
 
-* The opener may `Cancel`. The acceptor still answers with its `End`, so that both sides count the same bytes.
+* The opener may `Cancel`. The acceptor still answers with its `End`: no chunk follows it, so that both sides count the
+  same credit.
 * For the opener a stream ends once: `Ended` with the acceptor's status, or `Failed` with `CallTimeout` or
   `TunnelClosed`. A stream never outlives its session, and a session never uses an id twice. So no answer can reach
   another call.
 * For the acceptor a stream also ends once: `Released(delivered)`. Before that, `Cancelled` may tell it that the opener
   no longer waits. The session then drops further messages and the end.
-* `TunnelClosed.sent` is False only if the stream surely was never served: the transport got no frame of it, or the
-  peer's goodbye says that the peer had not seen it yet.
+* `TunnelClosed.sent` is False only if the acceptor surely has not served the stream: the transport got no frame of it,
+  or the peer's goodbye says that the peer has not seen it.
 
 Sending: when the socket has room, the transport pulls one WebSocket message with `to_send()`. `common.outbox` fills it.
 
-Credit: the receiver gives a message's credit back when the application has consumed the message. So a peer can fill at
-most the session window, and on one stream its window and one message.
+Credit is the number of bytes that a side may still send, per stream and for the session. A message takes credit, and
+the receiver gives it back when its application has consumed the message. So a peer can make this side hold at most the
+session window; of one stream, its window and one message.
 """
 
 import heapq
@@ -89,10 +94,12 @@ from common.status import LARGEST_CODE, Code, Status
 from common.stream_books import Stream
 
 _MAX_NAME_CHARS = 1_024
-"""The longest driver, method, node and call id in an Open. They are held until the Ack, and no credit covers them."""
+"""The longest driver, method, node and call id in an Open. A session holds them until the Ack, and no credit limits
+them."""
 
 _MAX_CONTROL_BYTES = 1_048_576
-"""The most bytes of waiting pongs, ends and credits: a peer that reads nothing could fill the memory with them."""
+"""The most bytes of waiting control frames: a peer that asks for answers and reads none could fill the memory with
+them."""
 
 
 class State(Enum):
@@ -105,7 +112,7 @@ class State(Enum):
 
 
 class Session:
-    """One side of a session. The module's docstring has the rules.
+    """One side's state of a connection, by the rules in the module's docstring.
 
     Methods collect their events for `events()` and their bytes for `to_send()`. After `Closed`, the session ignores all
     input and sends at most its goodbye.
@@ -207,7 +214,7 @@ class Session:
         call: str = "",
         timeout_s: float | None = None,
     ) -> int:
-        """Open a stream and return its id. `timeout_s` is the caller's remaining time; the peer is told.
+        """Open a stream and return its id. `timeout_s` is the caller's remaining time, which the `Open` tells the peer.
 
         Raises:
             TunnelClosed: the session is not open (`sent` is False).
@@ -244,7 +251,7 @@ class Session:
         return number
 
     def send(self, number: int, payload: bytes) -> None:
-        """Queue a whole message. It is dropped if the stream is over for the peer.
+        """Queue a whole message. It is dropped if the stream has ended, or if its opener no longer waits.
 
         Raises:
             MessageTooLarge: the peer does not accept messages of this size. The stream goes on.
@@ -259,12 +266,12 @@ class Session:
         self._outbox.schedule(stream)
 
     def unsent(self, number: int) -> int:
-        """How many messages of the stream wait for the transport. Senders should wait for `Writable` at one."""
+        """How many messages of the stream wait for the transport. If one waits, a sender should wait for `Writable`."""
         stream = self._streams.get(number)
         return stream.unsent if stream is not None else 0
 
     def end(self, number: int, status: Status) -> None:
-        """End an accepted stream, after the messages queued before. Ignored if it was cancelled meanwhile.
+        """End an accepted stream, after its queued messages. Does nothing if the opener has cancelled it.
 
         Raises:
             LocalProtocolError: gRPC cannot carry the code. The stream goes on.
@@ -277,12 +284,13 @@ class Session:
         if not 0 <= status.code <= LARGEST_CODE:
             raise LocalProtocolError(f"a status code is 0 to {LARGEST_CODE}, not {status.code}")
         stream.answered = True
-        # Not one of the control frames, even with nothing before it: an Ack must be seen to come before the End left.
+        # The End is never a control frame, even if no message waits: `stream.end` must show whether it has left, so
+        # that an Ack that comes too early is found (`_on_ack`).
         stream.end = encode(End(number, status.code, status.message, status.origin))
         self._outbox.schedule(stream)
 
     def cancel(self, number: int) -> None:
-        """Stop waiting for a stream of this side. No event follows for it."""
+        """Stop waiting for a stream that this side opened. No event of it follows."""
         stream = self._streams.get(number)
         if stream is None or stream.over:
             return
@@ -291,7 +299,7 @@ class Session:
         self._abandon(stream)
 
     def acknowledge(self, number: int, *, delivered: bool) -> None:
-        """Release a stream of this side that has `Ended`. `delivered`: its answer reached the caller."""
+        """Release a stream that this side opened, after `Ended`. `delivered`: the answer has reached the caller."""
         stream = self._streams.get(number)
         if stream is None:
             return
@@ -312,7 +320,7 @@ class Session:
             self._end_drained()
 
     def goodbye(self, reason: str, message: str) -> None:
-        """End the session with a `Goodbye`, after the waiting control frames: the last acks are among them."""
+        """End the session with a `Goodbye`, after the waiting control frames, which may contain the last acks."""
         self._close(reason, message, say=True, after_control=True)
 
     @property
@@ -328,7 +336,7 @@ class Session:
     # ---- the transport's side ----------------------------------------------------------------------------------------
 
     def receive(self, data: bytes, now: float) -> None:
-        """Take one WebSocket message. A broken rule ends the session with a goodbye that names it."""
+        """Take one WebSocket message. If it breaks a rule, the session ends with a goodbye that names the rule."""
         if self.state is State.CLOSED:
             return
         self.heard(now)
@@ -339,7 +347,7 @@ class Session:
             self._close(Reason.PROTOCOL_ERROR, str(error), say=True)
 
     def _handle(self, frame: Frame | UnknownFrame, now: float) -> None:
-        if self.state is State.CLOSED:  # by an earlier frame of the same message
+        if self.state is State.CLOSED:  # an earlier frame of the same message ended it
             return
         handler = self._HANDLERS.get((self.state, type(frame)))
         if handler is None:
@@ -365,7 +373,7 @@ class Session:
         return min(due, self._deadlines[0][0]) if self._deadlines else due
 
     def tick(self, now: float) -> None:
-        """Act on the time: expired deadlines, keepalive, a missing hello."""
+        """Fail expired streams, ping the peer, and end the session if the peer is silent or its hello is missing."""
         if self.state is State.CLOSED:
             return
         if self.state is not State.OPEN:
@@ -375,7 +383,7 @@ class Session:
             return
         while self._deadlines and self._deadlines[0][0] <= now:
             self._expire(heapq.heappop(self._deadlines)[1], now)
-        # The same sums as in next_tick(), not differences: rounding must not make a tick come too early.
+        # The same sums as in next_tick(): with differences, rounding could make the tick find nothing due.
         if now >= self._heard + self._limits.keepalive_s * 2:
             self._close(Reason.PEER_SILENT, f"nothing was heard for {2 * self._limits.keepalive_s:g} s")
         elif now >= self._heard + self._limits.keepalive_s and not self._pinged:
@@ -428,7 +436,7 @@ class Session:
         self._answer(NotUnderstood(frame.type))
 
     def _on_not_understood(self, frame: NotUnderstood, _now: float) -> None:
-        """Nothing to do: an older peer skipped a frame. Both sides agree on a feature before one relies on it."""
+        """Nothing to do: an older peer skipped a frame. No side relies on a frame that the peer may not know."""
 
     def _on_open(self, frame: Open, now: float) -> None:
         if max(len(frame.subject), len(frame.method), len(frame.node), len(frame.call)) > _MAX_NAME_CHARS:
@@ -507,7 +515,7 @@ class Session:
 
     def _known(self, number: int, what: str) -> Stream:
         stream = self._streams.get(number)
-        if stream is None or number in self._outbox.unopened:  # the peer cannot know an unopened stream
+        if stream is None or number in self._outbox.unopened:  # its Open has not left, so the peer cannot know it
             raise RemoteProtocolError(f"{what}: stream {number} is not open")
         return stream
 
@@ -519,7 +527,7 @@ class Session:
     # ---- ends --------------------------------------------------------------------------------------------------------
 
     def _watch(self, deadline: float, number: int) -> None:
-        if len(self._deadlines) > 64 + 2 * len(self._streams):  # most are of streams that ended in time
+        if len(self._deadlines) > 64 + 2 * len(self._streams):  # most belong to streams that have ended in time
             live = [entry for entry in self._deadlines if entry[1] in self._streams]
             heapq.heapify(live)
             self._deadlines = live
@@ -533,7 +541,7 @@ class Session:
         self._abandon(stream)
 
     def _abandon(self, stream: Stream) -> None:
-        """Let the opener stop waiting. Ack an end that has come, forget an unsent stream, else cancel it."""
+        """Stop waiting for a stream of this side: ack its end, forget it if its Open has not left, else cancel it."""
         stream.over = True
         self._stop_sending(stream)
         if stream.answered:
@@ -545,7 +553,7 @@ class Session:
             self._outbox.put(Cancel(stream.id))
 
     def _stop_sending(self, stream: Stream) -> None:
-        """Drop unsent messages. The peer gives back the credit of a half-sent one."""
+        """Drop the stream's unsent messages and end. The peer gives back the credit of a half-sent message."""
         stream.queue.clear()
         stream.message, stream.offset = None, 0
         stream.end = None
@@ -562,7 +570,7 @@ class Session:
         self._end_drained()
 
     def _end_drained(self) -> None:
-        """End a draining session when no stream is left. At once: a later stream must find it closed."""
+        """End a draining session when no stream is left. It ends at once, so that no later stream is opened in it."""
         if self._draining is not None and not self._streams:
             self.goodbye(Reason.DRAINED, f"{self._draining}, and every call is finished")
 
@@ -572,7 +580,7 @@ class Session:
         """End the session, unless it has ended already.
 
         Args:
-            reason: a `Reason`, or the peer's word.
+            reason: a `Reason`, or the text that the peer sent as one.
             message: a sentence for people.
             say: send a goodbye.
             after_control: send the waiting control frames before it.
@@ -618,4 +626,4 @@ class Session:
         (State.OPEN, NotUnderstood): _on_not_understood,
         (State.OPEN, UnknownFrame): _on_unknown,
     }
-    """The frames that may come in each state. Any other frame breaks the rules (see `receive`)."""
+    """The frames that a peer may send in each state. Any other frame breaks the rules (see `receive`)."""

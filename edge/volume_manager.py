@@ -1,13 +1,14 @@
-"""Brings this node's mounts in line with its pods, with one task per volume.
+"""The volume manager: mounts and unmounts this node's volumes as its pods need them, with one task per volume.
 
 Rules:
 
 * Nothing is polled: changed objects, changed drivers and the end of a pod's grace period wake the tasks they concern.
-* At start, the stored states count if the mount table agrees with them. A volume that only the disk shows is uncertain:
-  it is mounted again if a pod wants it, else unmounted (docs/csi-contract.md#volumes-found-after-a-restart).
-* If a pod is missing in the store, its volumes are unmounted only after the store had all of the hub's objects once,
-  perhaps in an earlier run. A volume that only the disk shows needs this since the present start
-  (docs/csi-contract.md#cleaning-up-waits-for-a-complete-store).
+* At start, the manager trusts the rows in the agent's database if the mount table agrees with them. A volume without a
+  row may have directories on the disk. Its task mounts it again if a pod wants it, else unmounts it
+  (docs/csi-contract.md#volumes-found-after-a-restart).
+* If a pod is missing in the store, it may only not have arrived yet. So its volumes are unmounted only if the store has
+  once had all of the hub's objects, perhaps in an earlier run. For a volume without a row, the store must have had them
+  since the present start (docs/csi-contract.md#cleaning-up-waits-for-a-complete-store).
 """
 
 import asyncio
@@ -52,13 +53,13 @@ _PATIENCE_S = 123.0
 """After this time an event reports a volume that cannot be resolved (the kubelet's 2 min 3 s)."""
 
 _RESTART_S = 10.0
-"""The wait after a task failed because of a bug, so that it cannot spin."""
+"""The wait before the restart of a task that failed because of a bug, so that it does not spin."""
 
 _READ_AGAIN_S = 10.0
 """The interval of retries for objects that cannot be read from the disk."""
 
 _LEFTOVERS_S = 60.0
-"""The interval of looks at directories from an earlier run, while there are any."""
+"""The interval at which `Leftovers` checks directories from an earlier run, while there are any."""
 
 _SELINUX = Path("/sys/fs/selinux/enforce")
 
@@ -93,7 +94,13 @@ class Store(Protocol):
 
 @dataclass(slots=True)
 class _Clueless:
-    """A pod's volume that cannot be resolved: since when, in seconds since the epoch and by the monotonic clock."""
+    """A pod's volume that cannot be resolved.
+
+    Attributes:
+        since: the start of that, in seconds since the epoch.
+        began_at: the same by the monotonic clock.
+        told: whether an event has reported it.
+    """
 
     since: float
     began_at: float
@@ -101,7 +108,7 @@ class _Clueless:
 
 
 class VolumeManager:
-    """The volumes of one node. `start` it, and `close` it."""
+    """Runs the tasks of one node's volumes, and reports their state. `start` it, and `close` it."""
 
     def __init__(
         self,
@@ -121,23 +128,23 @@ class VolumeManager:
         stats_interval_s: float = 60.0,
         republish_interval_s: float = 60.0,
     ) -> None:
-        """Take the parts; `start` begins the work.
+        """Keep the parts; `start` begins the work.
 
         Args:
             node: this node's name.
             store: the objects from the hub.
             states: stores the states of the volumes.
-            plugin: makes the steps.
+            plugin: mounts and unmounts: the directories, and the calls of drivers.
             drivers: the registered drivers.
             facts: queues facts for the hub.
-            in_use_acked: see `VolumeHost`.
+            in_use_acked: returns once the hub has stored that a volume is in this node's `volumesInUse`.
             in_use_changed: called when `volumes_in_use()` may have changed, and before `in_use_acked`.
             own_labels: returns the topology that the drivers report for this node.
-            clock: default: the machine's.
-            boot: the id of the machine's boot; default: the machine's own.
-            selinux: whether the machine runs SELinux; default: looked up.
-            stats_interval_s: see `VolumeHost`.
-            republish_interval_s: see `VolumeHost`.
+            clock: the time and timers; None: the machine's.
+            boot: the id of the machine's present boot; empty: read from the machine.
+            selinux: whether the machine runs SELinux; None: look it up.
+            stats_interval_s: seconds between two readings of a volume's usage and health; 0: never.
+            republish_interval_s: seconds between two republishes, for drivers that ask for them; up to half is added.
         """
         self._store, self._states, self._plugin, self._drivers = store, states, plugin, drivers
         self._in_use_changed = in_use_changed
@@ -181,7 +188,7 @@ class VolumeManager:
         self._subscribers: list[Callable[[], None]] = []
         self._timers: dict[str, Timer] = {}
         self._driver_states: dict[str, object] = {}
-        """The drivers' states when the volumes' tasks were last told of a change."""
+        """The drivers' states at the last change of a driver, by name: only tasks whose driver differs retry."""
         self._was_in_step = False
         self._running = False
         self._started_at = self._clock.time()
@@ -230,7 +237,7 @@ class VolumeManager:
         return sorted(str(key) for key, volume in self._volumes.items() if volume.use.is_reported)
 
     def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call `callback` whenever `describe` may have changed. Calling the returned function ends that."""
+        """Call `callback` whenever the result of `describe` may have changed. Returns a function that ends this."""
         self._subscribers.append(callback)
         return lambda: self._subscribers.remove(callback)
 
@@ -297,7 +304,7 @@ class VolumeManager:
     def _path(self, published: Published) -> str:
         try:
             return str(self._plugin.path(published))
-        except (ValueError, VolumeError):  # a name that cannot be a path; publishing reports the reason
+        except (ValueError, VolumeError):  # the name cannot be a path, and the publish step reports why
             return ""
 
     def _tell(self) -> None:
@@ -335,7 +342,7 @@ class VolumeManager:
         before = self._driver_states
         self._driver_states = {key.driver: self._state_of(key.driver) for key in self._volumes}
         for volume in list(self._volumes.values()):
-            name = volume.key.driver  # a restarting driver must not hurry the volumes of others
+            name = volume.key.driver  # a driver that restarts must not reset the back-off of other drivers' volumes
             if self._driver_states[name] != before[name]:
                 volume.retry()
 
@@ -344,7 +351,7 @@ class VolumeManager:
         return None if driver is None else (driver.registered, driver.file, driver.capabilities)
 
     def _pods_changed(self, uids: Collection[str]) -> None:
-        """Tell the tasks of all volumes that these pods wanted, want or have."""
+        """Give new wants to the task of each volume that one of these pods wanted, wants or has."""
         touched: set[VolumeKey] = set()
         mounts = self._mounts() if uids else {}
         for uid in uids:
@@ -409,7 +416,7 @@ class VolumeManager:
                 log.error("the task of volume %s failed", volume.key, exc_info=task.exception())
             self._set_timer(f"restart {volume.key}", _RESTART_S, lambda: self._spawn(volume))
         elif not volume.is_over:
-            self._spawn(volume)  # it was wanted again at this moment
+            self._spawn(volume)  # a pod wanted it again while `run` ended
         elif self._volumes.get(volume.key) is volume:
             del self._volumes[volume.key]
             self._tell_in_use()
@@ -449,7 +456,7 @@ class VolumeManager:
         self._wake_at_next_end()
 
     def _wake_to_read_again(self) -> None:
-        if self.wanted.has_unread and "read again" not in self._timers:  # changes must not postpone it
+        if self.wanted.has_unread and "read again" not in self._timers:  # a further change must not postpone the retry
             self._set_timer("read again", _READ_AGAIN_S, self._read_again)
 
     def _read_again(self) -> None:
@@ -457,14 +464,14 @@ class VolumeManager:
         self._wake_to_read_again()
 
     def _note_clueless(self, uid: str, wants: PodWants | None) -> None:
-        """Remember since when a pod's volumes cannot be resolved."""
+        """Note a pod's unresolved volumes, with the time at which each became unresolved."""
         old = self._clueless.pop(uid, {})
         if wants is not None and wants.unresolved:
             new = _Clueless(self._clock.time(), self._clock.monotonic())
             self._clueless[uid] = {name: old.get(name) or replace(new) for name in wants.unresolved}
 
     def _tell_clueless(self) -> None:
-        """Report the volumes that could not be resolved for long."""
+        """Send an event for each volume that has been unresolved for `_PATIENCE_S`."""
         now, next_s = self._clock.monotonic(), None
         for uid, names in self._clueless.items():
             wants = self.wanted.of(uid)
@@ -485,7 +492,7 @@ class VolumeManager:
     # ---- trust -------------------------------------------------------------------------------------------------------
 
     def _look_at_trust(self) -> None:
-        """If the store has become complete, retry steps that waited for that."""
+        """If the store has become complete, retry all steps: some waited for that."""
         if self._was_in_step:
             return
         if self._store.in_step:
@@ -501,7 +508,7 @@ class VolumeManager:
         return self._is_trusted(row) and not self._users.get(row.key)
 
     def _is_trusted(self, row: Row) -> bool:
-        """Whether an object that is missing in the store is gone, for the volume of this row."""
+        """Whether an object that is missing in the store is gone, as far as this row's volume is concerned."""
         if self._was_in_step or self._store.in_step:
             return True
         return self._store.ever_in_step and not row.reconstructed
@@ -544,7 +551,7 @@ class VolumeManager:
     async def _clean(self) -> None:
         await self._leftovers.look()
         self._tell()
-        if self._leftovers:  # people may repair it, or unmount something
+        if self._leftovers:  # a person may repair or unmount it meanwhile
             self._set_timer("leftovers", _LEFTOVERS_S, self._start_cleaning)
 
     def _is_explained(self, one: Unreadable) -> bool:

@@ -1,11 +1,11 @@
-"""Carry: sends a call to its node, watches how it ends, and tells the claim store. It decides nothing.
+"""Carry: sends a call to the node that `decide` chose, and records the call's outcome in the claim store.
 
 Rules:
 
-* The claim store has a create's things before the caller gets the success (`Keeping.FIRST`).
-* The exemption of `pending` (`Keeping.LATE`): the caller gets a success at once, and the things are pending until the
-  caller has taken it. If nobody takes it, the store records them.
-* Cancelling a caller does not stop a write that has begun.
+* `Keeping.FIRST`: the store records the things that a create has made before the caller gets the success.
+* `Keeping.LATE`, the exemption that `pending` describes: the caller gets the success at once. The hub holds the things
+  in memory until the caller has taken the answer. If nobody takes the answer, the store records the things.
+* If the caller is cancelled, a write of the store that has begun goes on.
 """
 
 import asyncio
@@ -26,11 +26,11 @@ from common.status import Code, Status
 
 @dataclass(frozen=True, slots=True)
 class Books:
-    """Where outcomes are kept.
+    """The records of outcomes, and the clock.
 
     Attributes:
-        store: for all hubs.
-        pending: of this hub.
+        store: the records that all hubs share.
+        pending: the records of this hub alone.
         now: seconds since the epoch.
     """
 
@@ -47,7 +47,7 @@ class Errand:
         ask: the facts of the call.
         send: where it goes.
         books: where its outcome is kept.
-        attempt: its attempt at its name; None if it makes nothing.
+        attempt: the attempt of a create at its name; None for any other call.
     """
 
     ask: Ask
@@ -56,12 +56,12 @@ class Errand:
     attempt: Attempt | None = None
 
     def end(self, *, in_doubt: bool | None) -> None:
-        """The call has ended (`Attempt.end`)."""
+        """Count the end of a create (`Attempt.end`)."""
         if self.attempt is not None:
             self.books.pending.end(self.attempt, in_doubt=in_doubt)
 
     def made(self, message: bytes | None) -> tuple[Thing, ...]:
-        """The things that an answer names; none if it does not parse."""
+        """The things that a create's answer names; none if it does not parse."""
         if self.attempt is None:
             return ()
         try:
@@ -70,11 +70,11 @@ class Errand:
             return ()
 
     def hold(self, message: bytes | None) -> Held:
-        """Hold the things of a success until the caller has taken it."""
+        """Hold the things that a successful answer names in memory, until the caller has taken the answer."""
         return self.books.pending.hold(self.ask.driver, self.send.node, self.ask.asked.name, self.made(message))
 
     def answer(self, message: bytes) -> bytes:
-        """The answer as the caller gets it. An answer that does not parse is the caller's to judge."""
+        """The answer with its topology changed as `Send.segment` says. An answer that does not parse stays as it is."""
         send = self.send
         if send.segment is Segment.AS_IS or send.member is None or not send.member.segments:
             return message
@@ -85,11 +85,11 @@ class Errand:
             return message
 
     async def ended(self, status: Status, message: bytes | None) -> None:
-        """Record the end that the node has told.
+        """Record the outcome of a call that the node has answered.
 
         Raises:
-            PlacementNotKept: it succeeded, and the store cannot record that: the caller must not get it.
-            NameElsewhere: it failed, and the caller must not get that (`outcome.must_wait`).
+            PlacementNotKept: the call succeeded, and the store cannot record that. The caller gets this error instead.
+            NameElsewhere: the call failed with an error that the caller must not get (`outcome.must_wait`).
         """
         if not status.ok:
             await self._failed(status)
@@ -142,15 +142,15 @@ class Errand:
 
 
 def carry(call: Call, errand: Errand, send: Callable[[str, Call], Reply]) -> Reply:
-    """Send a call whose name is claimed, if it has to be.
+    """Send a call to its node, and return a reply that records the outcome. A create's name has been claimed already.
 
     Args:
         call: the call, as the caller sent it.
         errand: where it goes, and where its outcome is kept.
-        send: sends it to a node (`Nodes.call`).
+        send: sends a call to a node (`Nodes.call`).
 
     Raises:
-        CallError: it was not sent.
+        CallError: the call was not sent.
     """
     node, attempt = errand.send.node, errand.attempt
     if errand.send.segment is Segment.ADDED:
@@ -163,13 +163,13 @@ def carry(call: Call, errand: Errand, send: Callable[[str, Call], Reply]) -> Rep
     except CallError:
         errand.end(in_doubt=None)
         raise
-    except BaseException:  # a bug, perhaps after the call was sent
+    except BaseException:  # a bug: the call may have been sent
         errand.end(in_doubt=True)
         raise
 
 
 class CarriedReply:
-    """A node's reply (`cloud.edge_nodes.Reply`), which records its outcome before the caller gets its status."""
+    """A node's reply (`cloud.edge_nodes.Reply`) that records the call's outcome before the caller gets the status."""
 
     def __init__(self, reply: Reply, errand: Errand) -> None:
         self._reply, self._errand = reply, errand
@@ -192,12 +192,12 @@ class CarriedReply:
         """The answer's next message, or None after the last one.
 
         Raises:
-            CallError: as the node's reply, or as `Errand.ended`.
+            CallError: from the node's reply, or from `Errand.ended`.
         """
         try:
             message = await self._reply.receive()
         except CallError as error:
-            self._end(in_doubt=None if isinstance(error, NodeOffline) else True)  # NodeOffline: it was not sent
+            self._end(in_doubt=None if isinstance(error, NodeOffline) else True)  # NodeOffline: the call was not sent
             raise
         if message is not None:
             message = self._message = self._errand.answer(message)
@@ -206,7 +206,7 @@ class CarriedReply:
         return message
 
     def acknowledge(self, *, delivered: bool) -> None:
-        """The answer reached the caller, or nobody took it."""
+        """Note whether the caller took the answer. If not, the store records the things of a `Keeping.LATE` success."""
         self._reply.acknowledge(delivered=delivered)
         if delivered:
             self._errand.books.pending.drop(self._held)
@@ -215,7 +215,7 @@ class CarriedReply:
             self._give_up()
 
     def cancel(self) -> None:
-        """Nobody waits for the answer any more."""
+        """Cancel the call: nobody waits for the answer any more. Record the things of a success that has come."""
         self._reply.cancel()
         self._give_up()
 
@@ -233,7 +233,7 @@ class CarriedReply:
         self._held = self._held or self._errand.hold(self._message)
 
     def _give_up(self) -> None:
-        """Nobody takes the answer, as far as it came."""
+        """End a call whose answer nobody takes. The store records a success's things; any other end is in doubt."""
         if not self._is_over:
             if self._reply.status is not None and self._reply.status.ok:
                 self._hold()
@@ -241,7 +241,7 @@ class CarriedReply:
             self._end(in_doubt=not self._held)
 
     def _end(self, *, in_doubt: bool | None) -> None:
-        """No further word of the node comes."""
+        """Count the end of the call once: nothing more comes from the node, or nothing more counts."""
         if not self._is_over:
             self._is_over = True
             self._errand.end(in_doubt=in_doubt)

@@ -1,18 +1,20 @@
-"""The claim store: keeps which node holds a create's name and which nodes have an id. A Protocol for all hubs.
+"""The claim store: records the nodes that hold a create's name and the nodes that have an id, for all hubs.
 
-    name    driver, method and name of a create. Its entry: the nodes that may have carried it out.
-    id      driver, kind and id of a thing. Its entry: the nodes that have it, or had it.
+    name    driver, method and name of a create. Its entry: the nodes that may have carried the create out.
+    id      driver, kind and id of a thing (volume, snapshot, group). Its entry: the nodes that have or had the thing.
 
 Rules:
 
-* A change that another hub can contradict is a compare-and-set: the caller passes the entry that it decided by. If the
-  entry is another one by then, the store changes nothing (`HeldBy`).
-* A hub with an open create holds the name (`Hold`), and so does a node with a thing that was made under it. No second
-  node can claim the name. Two nodes hold it only after two hubs used the exemption of `pending`; both then show.
-* An id may have several holders. None hides another one, so a conflict stays visible until an operator settles it.
-* `look` sees every change that was confirmed before it began, by any hub, and this hub's own writes of the last group.
-* The writes of the last group (`…_later`) need no answer. The store retries them until they work. This hub sees them at
-  once, other hubs once they are written. They are lost if the hub ends before.
+* A change that another hub can contradict is a compare-and-set: the caller passes the entry that its decision is based
+  on. If the entry has changed since, the store changes nothing (`HeldBy`).
+* A node holds a name while a create of this name is open there (`Hold`), and while it has a thing that was made under
+  the name. Then no second node can claim the name. Two nodes hold one name only after two hubs have used the exemption
+  that `pending` describes. The entry then has both nodes.
+* An id may have several holders, and no write replaces another node's holding. So a conflict stays in the entry until
+  an operator settles it.
+* `look` sees every change that was confirmed before it began, by any hub. It also sees this hub's own `…_later` writes.
+* The `…_later` methods return nothing and raise nothing. The store retries their writes until they work. This hub sees
+  them at once, and other hubs once they are written. If the hub ends before that, they are lost.
 * Each entry names its `owner`, the hub that wrote it, and an `epoch`, which grows with each write of that owner.
 """
 
@@ -24,14 +26,14 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 from cloud.placement.requests import Thing
 
 GONE_S = 3_600.0
-"""How long the store remembers a deleted id. The sidecars' resync is 15 minutes
-(docs/csi-contract.md#a-deleted-id-keeps-its-node-for-an-hour)."""
+"""How long the store remembers the node of a deleted id. A sidecar that did not get the answer repeats the delete at
+its next resync, after 15 minutes (docs/csi-contract.md#a-deleted-id-keeps-its-node-for-an-hour)."""
 
 E = TypeVar("E")
 
 
 class Hold(NamedTuple):
-    """One hub's hold on a name: a create may have reached the node, and its outcome is open.
+    """One hub's hold on a name: this hub may have sent a create to the node, and its outcome is open.
 
     Attributes:
         node: the node.
@@ -44,10 +46,10 @@ class Hold(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class NameEntry:
-    """All that holds a name.
+    """The holders of a name.
 
     Attributes:
-        holds: open creates, by owner.
+        holds: the node of each hub's open creates, by owner.
         made: the nodes with things that were made under the name.
     """
 
@@ -62,7 +64,7 @@ class NameEntry:
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """A node's holding of an id.
+    """The record that a node has a thing, or had it.
 
     Attributes:
         name: method and name of the create that made the thing; empty if only the node's list tells of it.
@@ -78,12 +80,12 @@ class Holding:
 
     @property
     def is_made(self) -> bool:
-        """Whether it exists, and a hub saw its creation."""
+        """Whether the thing exists, and a hub has recorded its creation."""
         return bool(self.name) and not self.gone
 
     @property
     def is_listed_only(self) -> bool:
-        """Whether only the node's list tells of it."""
+        """Whether only the node's list shows the thing: no hub has recorded its creation or deletion."""
         return not (self.name or self.gone)
 
 
@@ -95,26 +97,26 @@ class IdEntry:
 
     @property
     def made(self) -> list[str]:
-        """The nodes where a hub saw its creation, sorted."""
+        """The nodes that have the thing and whose creation of it a hub has recorded, sorted."""
         return sorted(node for node, holding in self.holders.items() if holding.is_made)
 
     @property
     def listed(self) -> list[str]:
-        """The nodes that have it according to their list only, sorted."""
+        """The nodes that have the thing according to their lists only, sorted."""
         return sorted(node for node, holding in self.holders.items() if holding.is_listed_only)
 
     @property
     def deleted(self) -> list[str]:
-        """The nodes where a hub saw its deletion within the last hour, sorted."""
+        """The nodes whose deletion of the thing a hub has recorded in the last hour (`GONE_S`), sorted."""
         return sorted(node for node, holding in self.holders.items() if holding.gone)
 
     def replaced(self, node: str, holding: Holding | None) -> "IdEntry":
-        """The entry with another holding of a node (None: none)."""
+        """A copy of the entry in which the node has this holding; None: no holding."""
         others = {other: held for other, held in self.holders.items() if other != node}
         return IdEntry({**others, node: holding} if holding is not None else others)
 
     def has(self, node: str) -> bool:
-        """Whether a node has it, according to the store."""
+        """Whether a node has the thing, according to the store."""
         return node in self.holders and not self.holders[node].gone
 
 
@@ -127,7 +129,7 @@ class Claimed(Generic[E]):
 
 @dataclass(frozen=True, slots=True)
 class HeldBy(Generic[E]):
-    """The store changed nothing: `entry` is the present state, and not the one that the caller expected."""
+    """The store changed nothing, because the state is not as the caller expected. `entry` is the present state."""
 
     entry: E
 
@@ -138,13 +140,13 @@ NO_ID = IdEntry()
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """The store's answer about one call's name and ids, at one moment.
+    """The store's entries for one call's name and ids, at one moment.
 
     Attributes:
         name: the name's entry.
         ids: the ids' entries.
         nodes: all nodes with things of the driver.
-        lists: node and kind of each list of the driver that the store has.
+        lists: node and kind of each list of the driver's things that a node has sent.
     """
 
     name: NameEntry = NO_NAME
@@ -154,14 +156,14 @@ class Standing:
 
 
 NOTHING = Standing()
-"""For a call that needs no claim."""
+"""The entries for a call that needs none."""
 
 Place = tuple[str, Thing, str]
 """Driver, thing and node."""
 
 
 class ClaimStore(Protocol):
-    """Keeps names and ids for all hubs.
+    """Records names and ids, for all hubs that share it.
 
     Every awaited method raises `PlacementNotKept` if the store cannot be reached or written; then it changed nothing.
 
@@ -172,13 +174,13 @@ class ClaimStore(Protocol):
     owner: str
 
     def lost(self) -> tuple[str, ...]:
-        """The losses of names and ids, in sentences, until an operator runs `csi-bridge trust`."""
+        """Sentences about the names and ids that the store has lost. `csi-bridge trust` clears them."""
 
     async def trust(self) -> tuple[str, ...]:
         """Clear the losses, because an operator says that nothing is missing; return them.
 
         Raises:
-            OSError: the store cannot write that, and the losses stand.
+            OSError: the store cannot write that, and the losses stay.
         """
 
     async def look(self, driver: str, name: str, things: Iterable[Thing]) -> Standing:
@@ -187,17 +189,17 @@ class ClaimStore(Protocol):
     async def claim(
         self, driver: str, name: str, node: str, expected: NameEntry
     ) -> Claimed[NameEntry] | HeldBy[NameEntry]:
-        """Hold a name for a node, if its entry is still `expected` and no other node holds it.
+        """Take a hold on a name for a node, if the name's entry is still `expected` and no other node holds it.
 
-        If the caller is cancelled, the store may have written the hold: use `free_later`.
+        If the caller is cancelled, the store may have written the hold. Then `free_later` ends it.
         """
 
     async def record(
         self, driver: str, node: str, new: Mapping[Thing, Holding | None], expected: Mapping[Thing, IdEntry]
     ) -> Claimed[Mapping[Thing, IdEntry]] | HeldBy[Mapping[Thing, IdEntry]]:
-        """Set a node's holding of ids (None: remove it), all or none, if the node's old holdings are as `expected`.
+        """Set or remove (None) a node's holdings of ids: all of them, if its old holdings are as `expected`, else none.
 
-        The entries in the result show the other holders as well. Cancelling the caller does not stop the change.
+        The entries in the result have the other nodes' holdings, too. Cancelling the caller does not stop the change.
         """
 
     async def listed(self, driver: str, node: str, kind: str, things: Iterable[Thing], *, began: float) -> None:
@@ -213,13 +215,13 @@ class ClaimStore(Protocol):
         """Every thing that exists, and its nodes."""
 
     def hold_later(self, driver: str, name: str, node: str) -> None:
-        """Hold a name for a node, even if another node holds it: something may exist there."""
+        """Take a hold on a name for a node that may have made something, even if another node holds the name."""
 
     def free_later(self, driver: str, name: str) -> None:
         """End this hub's hold on a name."""
 
     def record_later(self, driver: str, node: str, thing: Thing, name: str) -> None:
-        """Record a thing that was made, unless the store has recorded its creation."""
+        """Record a thing that a node has made under a name, unless the store has recorded its creation already."""
 
     async def close(self) -> None:
-        """Write the changes that wait, as far as that works, and close the store."""
+        """Make one more attempt at the waiting writes, and close the store."""

@@ -1,28 +1,36 @@
-"""Decide: which node a call goes to. Pure: `decide` maps a call and a snapshot to a decision.
+"""Decide: chooses the node for a call. Pure: `decide` maps a call and a snapshot to a decision.
 
-A call that names a node is pinned. Any other call has the mode of its proxy driver (`--placement`). An operator's calls
-and the mode auto are local if the vendor has a topology on any node, else pinned.
+* A pinned call goes to the node that the caller names, else to the only node that runs the driver.
+* A local call is for a driver whose nodes each have volumes of their own. The rules below find the node.
+* A call that names a node is pinned. For any other call the proxy driver's mode decides (`--placement`).
+* The mode auto means local if the vendor has a topology on any node, else pinned. An operator's calls have this mode.
+
+A node holds a name if it may have carried out a create of this name (`claim_store`).
 
     call                   the first rule that applies decides
     pinned                 1. the node that the caller names
                            2. the only node that runs the driver
                            3. refuse: `NoRoute`; `KnowledgeLost` if the hub has lost reports of nodes
-    pinned create          another node holds the name: refuse (`NameElsewhere`); else as above
-    local, unreadable      refuse: `NoPlace`
-    local, lacks a field   several nodes run the driver: refuse (`FieldMissing`); else the vendor judges
-    local create           1. a node that holds the name
-                           2. the node of the source; not in the requested topology: refuse (`SourceElsewhere`)
+    pinned create          as above, and refuse if only other nodes hold the name (`NameElsewhere`)
+    local, unparsable      refuse: `NoPlace`
+    local, lacks a field   several nodes run the driver: refuse (`FieldMissing`); else as below, and the vendor
+                           refuses it
+    local create           1. a node that holds the name, a connected one first
+                           2. the node of the source volume or snapshot; if the requested topology is elsewhere, refuse
+                              (`SourceElsewhere`)
                            3. the only node in the requested topology
-                           4. names were lost, so another node may hold this one: refuse (`KnowledgeLost`)
+                           4. the claim store has lost names, so another node may hold this one: refuse
+                              (`KnowledgeLost`)
                            5. the first connected node in the topology, preferred terms first; if none is connected,
                               the first node
                            6. the only node, if no topology is requested
                            7. refuse: `NoNodeFits`
-    local, about ids       the node of all ids (`find`); several nodes: refuse (`SeveralNodes`)
-    local GetCapacity      the only node in the topology
+    local, about ids       the node that has all of them (`find`); several nodes: refuse (`SeveralNodes`)
+    local GetCapacity      the only node in the topology; else as in the next row
     local, about no id     the only node; several nodes: refuse (`NotWhole`), as one node's answer would look complete
 
-A create that the hub places, or that an operator sends by hand, is claimed first; a pinned one late (`Keeping`).
+If the hub chooses the node, or an operator sends the create by hand, the hub claims the name before it sends the
+create. For a create that a proxy driver pins, the claim store learns of the outcome later, if at all (`Keeping`).
 """
 
 from typing import Final
@@ -58,14 +66,14 @@ _SHOWN: Final = 10
 
 
 def is_local(fleet: Fleet, wanted: str, mode: str) -> bool:
-    """Whether each node has volumes of its own, for a call in this mode to this node (empty: none named)."""
+    """Whether the hub has to find the node: the caller names none, and each node has volumes of its own."""
     if wanted or mode == Mode.PINNED:
         return False
     return mode == Mode.LOCAL or fleet.has_topology
 
 
 def ask_for(driver: str, method: str, request: bytes, *, wanted: str, mode: str, fleet: Fleet) -> Ask:
-    """Read a call's request, as far as the decision needs it."""
+    """Read the fields of a request that `decide` needs; none if the call is pinned and makes and ends nothing."""
     if not (is_local(fleet, wanted, mode) or changes(method)):
         return Ask(driver, method, NOTHING_ASKED, wanted, mode)
     try:
@@ -161,14 +169,14 @@ def _in_topology(ask: Ask, now: Snapshot) -> str:
         known = ", ".join(member.node for member in list(fleet)[:_SHOWN])
         why = f"none of the nodes that run it ({known or 'none does'}) is in the topology of the call"
         raise NoNodeFits(ask.driver, asked.name, why)
-    is_choice = len(asked.terms) > 1 or len(fitting) > 1  # a lost node may be in the other terms as well
+    is_choice = len(asked.terms) > 1 or len(fitting) > 1  # another term may have a node that the hub has lost
     if is_choice and now.lost_claims:
         raise KnowledgeLost(ask.driver, now.lost_claims[0])
     return next((node for node in fitting if node in now.connected), fitting[0])
 
 
 def _node_for_call(ask: Ask, now: Snapshot) -> str:
-    """The node for a call that makes nothing."""
+    """The node for a local call that is no create."""
     asked, fleet = ask.asked, now.fleet
     if asked.things:
         return find(ask, now)
@@ -179,7 +187,7 @@ def _node_for_call(ask: Ask, now: Snapshot) -> str:
     if len(fleet) > 1:
         raise NotWhole(ask.driver, ask.method, len(fleet))
     node = only_node(ask.driver, "", now)
-    if asked.terms and fleet.members[node].lacks_topology:  # without the topology its vendor would answer for itself
+    if asked.terms and fleet.members[node].lacks_topology:  # the vendor would be asked without the topology
         why = f"only {node} runs it, and {node} is not in the topology of the call"
         raise NoNodeFits(ask.driver, "GetCapacity", why)
     return node

@@ -1,18 +1,22 @@
-"""Find: which node has the things of a call. Pure.
+"""Find: finds the node that has the things of a call. Pure.
 
-The first rule that leaves one node decides; the claim store's entries of an id are *made*, *deleted* or *listed*.
+The first rule that leaves one node decides. The claim store may say of a node that it made the thing, that it deleted
+it, or that its list has it.
 
-    1. the claim store: one node made it, or else one node deleted it, and no PersistentVolume says otherwise
-    2. PersistentVolumes with this handle, then the call's node id: these leave some nodes
-    3. the claim store, for these nodes and for nodes with things of the driver that have not reported it: the node that
-       made it, else the only one that lists it once all have listed
-    4. the fleet: one node runs the driver, and the claim store knows no other
+    1. the claim store: one node made the thing (if none did: one node deleted it), and no PersistentVolume is for
+       other nodes
+    2. PersistentVolumes with this handle: the nodes that they may be for; of these, the nodes with the vendor's node id
+       in the call
+    3. the claim store, for the nodes of rule 2 and for nodes that have things of the driver without having reported the
+       driver: the one that made the thing; else the only one whose list has it, once all of them have sent a list
+    4. the fleet: the only node that runs the driver, if no other node has things of the driver
     5. several nodes are left, or a PersistentVolume contradicts the claim store: refuse (`IdConflict`)
-    6. ask for lists, and refuse (`NoPlace`): never a guess, and never "not found"
+    6. ask the nodes for lists, and refuse (`NoPlace`): a guess could be wrong, and "not found" needs proof
 
-Rule 1 reads no list: a node that only lists an id (shared storage, or another thing of this id) takes nothing from the
-node that made or deleted it. A PersistentVolume that the hub has not read yet may contradict rules 2 to 4: until every
-one is read, they refuse (`NoPlace`). See docs/csi-contract.md#not-found-needs-proof.
+Rule 1 ignores lists: a node may list an id because the storage is shared, or because another thing has the same id. So
+the node that made or deleted the thing comes first. A PersistentVolume that the hub has not read yet may contradict
+rules 2 to 4. Until the hub has read all, these rules refuse (`NoPlace`). See
+docs/csi-contract.md#not-found-needs-proof.
 """
 
 from collections.abc import Sequence
@@ -36,7 +40,7 @@ _NOT_HERE: Final = (
 
 
 class ListsNeeded(Exception):
-    """No rule decides; the nodes' lists may.
+    """No rule decides, but the nodes' lists may help.
 
     Attributes:
         kind: the kind of things to list.

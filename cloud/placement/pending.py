@@ -1,16 +1,17 @@
 """The pending state: this hub's knowledge of names and ids that the claim store does not have.
 
-The exemption, which is stated here alone: a create that the caller pins to a node (`Keeping.LATE`) waits for no write.
-The hub writes its name down only when its outcome is in doubt, and its things only when nobody took its success. Until
-then both are here alone: other hubs do not see them, and a killed hub forgets them. In return the pinned path is as
-fast as the vendor's own socket. A caller that pins creates sends all creates of a name to one node.
+The rule is that the claim store has a create's name before the hub sends the create, and its things before the caller
+gets the success. A create that the caller pins to a node (`Keeping.LATE`) is exempt, so that it is as fast as at the
+vendor's own socket. The hub writes the name only if the outcome is in doubt. It writes the things only if nobody took
+the answer. Until then only this hub's memory has them: other hubs do not see them, and a killed hub forgets them. That
+is safe as long as the caller pins all creates of a name to one node.
 
 Rules:
 
 * `over` adds the pending state to the store's answer, so that every decision of this hub sees both.
-* One name has creates under way at one node. `begin` compares and sets without an await.
-* A success that the caller has not taken yet is held here. Taken: the caller knows the node, and the hub drops it. Not
-  taken: the hub records it (`ClaimStore.record_later`).
+* Creates of one name are under way at one node only. `begin` checks that and notes the create without an await between.
+* `Pending` holds the things of a success until the caller has taken the answer. Then the caller knows their node, and
+  the hub drops them. If nobody takes the answer, the store records them (`ClaimStore.record_later`).
 """
 
 from collections.abc import Iterable
@@ -22,10 +23,10 @@ from cloud.placement.claim_store import ClaimStore, Hold, Holding, NameEntry, Pl
 from cloud.placement.requests import Thing
 
 Held = dict[Place, object]
-"""Things that `Pending.hold` holds, each with a token of its own."""
+"""Things that one `Pending.hold` holds. The token of each tells this hold from a later one of the same thing."""
 
 _ELSEWHERE: Final = object()
-"""In the place of a token: another success holds the thing already."""
+"""Instead of a token: another success holds the thing already."""
 
 
 class Pending:
@@ -35,10 +36,10 @@ class Pending:
         self._store = store
         self._names: dict[tuple[str, str], OpenName] = {}
         self._held: dict[Place, tuple[str, object]] = {}
-        """Name of the create, and token, of each thing that was made and not taken yet."""
+        """The name of the create and the token, for each thing of an answer that the caller has not taken yet."""
 
     def over(self, standing: Standing, driver: str, name: str) -> Standing:
-        """The store's answer with the pending state over it."""
+        """The store's entries with the pending names and things added."""
         ours = self._names.get((driver, name))
         entry = standing.name
         if ours is not None:
@@ -65,7 +66,8 @@ class Pending:
             driver: the driver.
             name: method and name of the create.
             node: the node.
-            entry: the store's entry. This hub's hold in it is a doubt if no create of this hub runs.
+            entry: the store's entry. If it has a hold of this hub while no create of this hub runs, an earlier create
+                is in doubt.
         """
         ours = self._names.get((driver, name))
         if ours is None:
@@ -82,7 +84,7 @@ class Pending:
         """End a create (`Attempt.end`). The store learns of a doubt that it lacks, and of a name that is free."""
         attempt.end(in_doubt=in_doubt)
         ours = attempt.name
-        if self._names.get(ours.key) is not ours:  # the node was forgotten
+        if self._names.get(ours.key) is not ours:  # `forget` has dropped the name meanwhile
             return
         if ours.in_doubt and not ours.is_held:
             ours.is_held = True
@@ -96,7 +98,7 @@ class Pending:
     # ---- things that were made, and that the caller has not taken ----------------------------------------------------
 
     def hold(self, driver: str, node: str, name: str, things: Iterable[Thing]) -> Held:
-        """Hold things that were made at a node under a name, until `record` or `drop`."""
+        """Hold things that a node has made under a name, until `record` or `drop`."""
         held: Held = {}
         for place in ((driver, thing, node) for thing in things):
             token = held[place] = object() if place not in self._held else _ELSEWHERE
@@ -105,12 +107,12 @@ class Pending:
         return held
 
     def record(self, held: Held) -> None:
-        """Nobody took them: let the store record them, unless they were deleted or forgotten meanwhile."""
+        """Let the store record things whose answer nobody took, unless they were deleted or forgotten meanwhile."""
         for (driver, thing, node), name in self._pop(held):
             self._store.record_later(driver, node, thing, name)
 
     def drop(self, held: Held) -> None:
-        """The caller took them, and knows their node."""
+        """Drop things whose answer the caller has taken: the caller knows their node."""
         self._pop(held)
 
     def gone(self, driver: str, node: str, things: Iterable[Thing]) -> None:
@@ -119,7 +121,7 @@ class Pending:
             self._held.pop((driver, thing, node), None)
 
     def forget(self, node: str, driver: str = "") -> None:
-        """Drop everything of a node, or of one driver there. The ends of its creates change nothing."""
+        """Drop everything of a node, or of one driver there. If its creates still run, their ends change nothing."""
         names = [key for key, ours in self._names.items() if ours.node == node and driver in ("", ours.driver)]
         places = [place for place in self._held if place[2] == node and driver in ("", place[0])]
         for key in names:

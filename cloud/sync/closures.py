@@ -11,13 +11,15 @@
 
 Rules:
 
-* A closure remembers every object that it looked up, existing or not. When such an object comes, goes or changes, the
-  closure walks exactly the pods that looked it up again.
-* A source may provide some objects only on demand. It learns when an object is first looked up, and when no longer.
-* A closure is kept while it is watched. For any other node, a closure is made for one answer, and the source is not
-  asked to provide objects.
-* One change may concern every node. Then a few nodes in each turn of the loop look again and are told. Meanwhile,
-  queries return the present state.
+* A closure is found by a walk from each pod of the node to the objects that the pod needs. The closure remembers every
+  object that a walk looked up, existing or not. When such an object is made, changed or deleted, the closure repeats
+  only the walks that looked it up, or none for a leaf (`_LEAVES`).
+* A source may provide some objects only on demand. `Closures` tells the source when the first closure looks an object
+  up (`use`), and when the last one no longer does (`release`).
+* `Closures` keeps the closure of a node while somebody watches it. For any other node it makes a closure for one
+  answer, and does not ask the source for objects.
+* One change may concern every node. In each turn of the event loop, `Closures` brings the closures of a few nodes up to
+  date and calls their watchers. A query brings the closure of its node up to date first.
 """
 
 import asyncio
@@ -49,7 +51,7 @@ log = logging.getLogger("csi_bridge.hub.closures")
 
 
 class Closures:
-    """The closures of all nodes, from one source."""
+    """Finds each node's closure in the objects of one source, and tells watchers of changes."""
 
     def __init__(self, source: Source, *, nodes_a_turn: int = NODES_A_TURN) -> None:
         """The closures of a source's objects. In one turn of the loop, `nodes_a_turn` nodes hear of a change."""
@@ -61,17 +63,17 @@ class Closures:
         """The nodes whose closures looked an object up."""
         self._watchers: dict[str, list[Callable[[], None]]] = defaultdict(list)
         self._touched: dict[str, set[Ref]] = defaultdict(set)
-        """The objects that have changed since each closure looked last, by node."""
+        """By node: the objects that have changed since the closure was last brought up to date."""
         self._unheard: dict[str, None] = {}
-        """The nodes that were not told of a change yet, in order."""
+        """The nodes with a change of which their watchers do not know yet, in the order of the changes."""
         self._is_telling = False
-        """Whether they are being told, in this turn of the loop or the next one."""
+        """Whether `_go_on` is running, or is scheduled for the next turn of the loop."""
         self._changed(frozenset(ref for kind in _Bound.KINDS for ref in source.refs(kind)))
         source.subscribe(self._changed)
 
     @property
     def is_ready(self) -> bool:
-        """Whether the source has delivered every object once. Before that, a missing object may only be late."""
+        """Whether the source has delivered every object once. Before that, a missing object may exist."""
         return self._source.is_ready
 
     def is_known(self, node: str) -> bool:
@@ -102,7 +104,7 @@ class Closures:
         """Call `changed` when the node's closure may have changed, once for all objects that changed together.
 
         Returns:
-            A function that ends this.
+            A function that ends the watch.
         """
         if node not in self._closures:
             self._closures[node] = _Closure(node, self._source, self._bound)
@@ -137,7 +139,7 @@ class Closures:
             self._note(closure)
 
     def _changed(self, refs: frozenset[Ref]) -> None:
-        """Take changed objects from the source. No object means that the source is ready."""
+        """Take the objects that have changed from the source. An empty set: the source has become ready."""
         for ref in refs:
             for node in self._users.get(ref, ()):
                 self._touch(node, ref)
@@ -154,7 +156,7 @@ class Closures:
             self._unheard[node] = None
 
     def _go_on(self) -> None:
-        """Let the next few nodes look again, and tell them. Changes that this causes wait for a later turn."""
+        """Tell the watchers of the next few nodes. Changes that the source makes meanwhile wait for a later turn."""
         self._is_telling = True
         for _ in range(self._nodes_a_turn):
             node = next(iter(self._unheard), None)
@@ -167,11 +169,11 @@ class Closures:
             asyncio.get_running_loop().call_soon(self._go_on)
 
     def _tell(self, node: str) -> None:
-        """Tell one node. An error there is logged, and does not keep the others from being told."""
+        """Bring one node's closure up to date, and call its watchers. An error is logged, and affects no other node."""
         try:
             if node in self._closures:
                 self._closure(node)
-        except Exception:  # the node keeps its objects
+        except Exception:  # the agent keeps the objects that it has
             log.exception("finding the objects that node %s needs failed", node)
             return
         for changed in list(self._watchers.get(node, ())):
@@ -181,7 +183,7 @@ class Closures:
                 log.exception("telling node %s of a change failed", node)
 
     def _note(self, closure: "_Closure") -> None:
-        """Update the index of users with the objects that a closure looks up, or no longer looks up."""
+        """Update `_users` from a closure, and tell the source which objects are in use."""
         for ref in list(closure.unnoted):
             if closure.looks_up(ref):
                 request = closure.request(ref)
@@ -196,21 +198,22 @@ class Closures:
 
 
 class _Bound:
-    """The objects that name a node: pods, and attachments by volume."""
+    """An index of the objects that name a node: pods, and VolumeAttachments by volume."""
 
     KINDS = ("Pod", "VolumeAttachment")
 
     def __init__(self) -> None:
         self.pods: dict[str, set[Ref]] = {}
         self.attachments: dict[tuple[str, str], set[Ref]] = {}
-        """Attachments by node and name of the PersistentVolume."""
+        """VolumeAttachments, by node and name of the PersistentVolume."""
         self._places: dict[Ref, tuple[str, str]] = {}
 
     def move(self, ref: Ref, body: Body | None) -> Iterator[tuple[str, Ref]]:
-        """Put an object in its present place.
+        """Note an object's present node and volume.
 
         Yields:
-            Each node concerned, also one that lost the object, and the object from which this node has to look again.
+            Each node that has or had the object, with the object whose walks this node has to repeat. For an attachment
+            that is its PersistentVolume.
         """
         if ref.kind == "Node":
             yield ref.name, ref
@@ -252,8 +255,8 @@ class _Closure:
 
     Attributes:
         node: the node.
-        unnoted: objects that it newly looks up, or no longer, and that `Closures` has not noted yet. They stay here
-            until then: a walk that is repeated after a failure would find no difference.
+        unnoted: objects that it has begun or ceased to look up, until `Closures` has noted them. They outlive a
+            failure: a walk that is repeated after it would find no difference.
     """
 
     def __init__(self, node: str, source: Source, bound: _Bound) -> None:
@@ -262,14 +265,14 @@ class _Closure:
         self._source, self._bound = source, bound
         self._walks: dict[Ref, _Walk] = {}
         self._pods: dict[Ref, set[Ref]] = {}
-        """The pods that look an object up, by object."""
+        """The pods whose walks look an object up, by object."""
         self._requests: dict[Ref, TokenRequest] = {}
-        """The requests of the objects that hold tokens."""
+        """The tokens to request, by the object that holds them."""
         self._stamps: dict[Ref, Stamp] | None = None
         self._walk_again(bound.pods.get(node, ()))
 
     def looks_up(self, ref: Ref) -> bool:
-        """Whether any pod looks an object up."""
+        """Whether the walk of any pod looks an object up."""
         return ref in self._pods
 
     def request(self, ref: Ref) -> TokenRequest | None:
@@ -277,7 +280,7 @@ class _Closure:
         return self._requests.get(ref)
 
     def looked_up(self) -> Collection[Ref]:
-        """The objects that any pod looks up."""
+        """The objects that the walks of all pods look up."""
         return self._pods.keys()
 
     def stamps(self) -> Mapping[Ref, Stamp]:
@@ -291,7 +294,7 @@ class _Closure:
         return self._stamps
 
     def change(self, refs: set[Ref]) -> None:
-        """Walk the pods that depend on these changed objects again."""
+        """Repeat the walks of the pods that depend on these changed objects."""
         before, self._stamps = self._stamps, None
         stale = {pod for ref in refs if ref.kind not in _LEAVES for pod in self._pods.get(ref, ())}
         stale |= {ref for ref in refs if ref.kind == "Pod"}
@@ -301,7 +304,7 @@ class _Closure:
             self._stamps = self._in_place(before, refs)
 
     def clear(self) -> None:
-        """Look nothing up any more."""
+        """Forget all walks: `unnoted` then has every object that they looked up."""
         self.unnoted.update(self._pods)
         self._pods = {}
 
@@ -321,7 +324,7 @@ class _Closure:
                 self.unnoted |= self._ask(old.tokens, new.tokens)
 
     def _ask(self, old: TokenRequest | None, new: TokenRequest | None) -> set[Ref]:
-        """Take a pod's new request for tokens. Returns the objects that hold the old and the new ones."""
+        """Replace a pod's request for tokens. Returns the objects that hold the tokens of both requests."""
         if old is not None:
             self._requests.pop(old.ref, None)  # manifests may give two pods one UID
         if new is not None:
@@ -332,11 +335,11 @@ class _Closure:
         return {pod: self._walks[pod].held for pod in pods if pod in self._walks}
 
     def _attachments(self, ref: Ref) -> Iterable[Ref]:
-        """The attachments of a volume: a changed attachment is reported by its volume (`_Bound.move`)."""
+        """The attachments of a volume. When one of them has changed, `_Bound.move` yields the volume instead."""
         return self._bound.attachments.get((self.node, ref.name), ()) if ref.kind == "PersistentVolume" else ()
 
     def _in_place(self, before: Mapping[Ref, Stamp], refs: Collection[Ref]) -> dict[Ref, Stamp] | None:
-        """The stamps after objects changed their states, without a look at all objects; None if one came or went."""
+        """The old stamps with those of the changed objects replaced; None if an object came or went."""
         stamps = dict(before)
         for ref in chain(refs, *map(self._attachments, refs)):
             stamp = self._source.stamp(ref)
@@ -353,7 +356,7 @@ class _Closure:
 
 @dataclass(frozen=True, slots=True)
 class _Walk:
-    """The result of a walk from a pod to the objects that it needs.
+    """The result of a walk from a pod to the objects that the pod needs.
 
     Attributes:
         held: the objects for the node, each after the objects that it needs, the pod last; some may not exist.
@@ -374,7 +377,7 @@ def _walk(pod: Ref, node: str, source: Source, bound: _Bound) -> _Walk:
     visited: set[Ref] = set()
     looked_up: set[Ref] = set()
     mounting: set[Ref] = set()
-    """The drivers of the pod's volumes, without block volumes, which get no tokens (kubernetes csi_block.go)."""
+    """The drivers of the pod's file system volumes. Block volumes get no tokens (kubernetes csi_block.go)."""
 
     def visit(ref: Ref) -> None:
         looked_up.add(ref)

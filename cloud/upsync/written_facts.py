@@ -1,18 +1,23 @@
 """The written facts: stores the nodes' facts on the hub's disk and writes them to Kubernetes.
 
+A fact is an object as an agent reports it: its Node, its CSINode, the status of a claim or a pod, or an Event.
+
 Rules:
 
-* The hub acknowledges a fact when it is on the disk, so none is lost while the API server is away. After a start, the
-  hub checks all stored facts again.
-* It acknowledges a Node fact only when all volumes in use stand in Kubernetes. An agent stages a volume for the first
-  time when the attach-detach controller can see it there (docs/csi-contract.md#volumesinuse-comes-before-staging).
-  Later facts of the node wait meanwhile, because they are stored one after another. So the hub waits for nothing else.
-* Each kind has a queue of its own: refused Events do not delay Nodes.
-* Events are written from memory: a hub that stops loses unwritten ones.
-* For a node that a kubelet serves the hub writes nothing, and earlier facts of its agent are void.
-* If an object is deleted during a write, the hub looks for it once more before it reports a problem.
-* If a node is gone for good, the hub deletes the objects that it made for it, unless the node comes back first. Until
-  then they are among the problems. A restarted hub no longer knows of them.
+* The hub acknowledges a fact when the fact is on the disk, so none is lost while the API server is away. After a start,
+  the hub compares all stored facts with Kubernetes and writes those that differ.
+* The hub acknowledges a Node fact only when the Node in Kubernetes has all volumes of the fact's `volumesInUse`. The
+  agent stages a volume for the first time only then, because the attach-detach controller must see it there first
+  (docs/csi-contract.md#volumesinuse-comes-before-staging). Meanwhile the node's later facts wait, because the hub
+  stores the facts of a node one after another. For that reason no other acknowledgement waits for Kubernetes.
+* Each kind has a queue of its own, so that Events that the API server refuses do not delay Nodes.
+* Events wait for their write in memory only: a hub that stops loses them.
+* For a node that a kubelet serves the hub writes no facts, and only removes its own marks (`handover`). Earlier facts
+  of the node's agent no longer count.
+* If an object is deleted during a write, the hub tries the write once more before it reports a problem.
+* When an operator says that a node is gone for good, the hub deletes the objects that it made for the node, unless the
+  node comes back first. A deletion that fails is tried again, and is among the problems. A restarted hub does not
+  continue it.
 """
 
 import asyncio
@@ -36,7 +41,7 @@ _MOST_EVENTS: Final = 1_000
 """The most events that wait to be written; the oldest ones above this number are dropped."""
 
 Key = tuple[str, Ref]
-"""A node, and the object of one of its facts."""
+"""A node, and the object of one of its facts; or a task for the node (`farewell.KIND`, `handover.KIND`)."""
 
 
 class Sink(Protocol):
@@ -46,7 +51,10 @@ class Sink(Protocol):
         """The stored facts of a node, without its events."""
 
     async def store(self, node: str, obj: Object) -> bool:
-        """Store a fact that counts. Returns whether it does. Errors as in `cloud.sync.streams.FactSink`."""
+        """Store a fact. Returns False if it drops an Event about an object that the node no longer needs.
+
+        Errors as in `cloud.sync.streams.FactSink`.
+        """
 
     async def drop(self, node: str, ref: Ref, uid: str) -> None:
         """Drop a fact that the node has withdrawn."""
@@ -56,7 +64,7 @@ class Sink(Protocol):
 
 
 class Files(Protocol):
-    """Where they are read again (`cloud.sync.fact_table.FactTable`)."""
+    """The stored facts (`cloud.sync.fact_table.FactTable`)."""
 
     def of(self, node: str) -> Mapping[Ref, Fact]:
         """A node's facts, without its events."""
@@ -69,27 +77,31 @@ class Writer(Protocol):
     """Writes facts of one kind."""
 
     async def write(self, node: str, ref: Ref, fact: dict[str, Any] | None) -> float | None:
-        """Write a fact. Returns the seconds until the next write, or None. Raises KubeError for another try."""
+        """Write a fact; None: the node has withdrawn it. Returns the seconds until the next write, or None.
+
+        Raises:
+            KubeError: the write failed; try again.
+        """
 
     def forget(self, node: str, ref: Ref) -> None:
         """Forget an object that is not written any more."""
 
     def problems(self) -> list[str]:
-        """The problems for people, in sentences."""
+        """The problems that an operator should know, in sentences."""
 
 
 class Hearts(Protocol):
     """The heartbeats of nodes (`cloud.upsync.heartbeats.Heartbeats`)."""
 
     def up(self, node: str) -> None:
-        """Begin a node's heartbeats: its session lives."""
+        """Begin a node's heartbeats: the node has connected."""
 
     def down(self, node: str) -> None:
-        """End a node's heartbeats: its session has ended."""
+        """End a node's heartbeats: the node has disconnected."""
 
 
 class WrittenFacts:
-    """Takes the nodes' facts (`cloud.sync.streams.FactSink`), stores them and has them written."""
+    """Takes the nodes' facts (`cloud.sync.streams.FactSink`), stores them and queues them for their writers."""
 
     def __init__(
         self,
@@ -102,33 +114,33 @@ class WrittenFacts:
         pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
         later: Callable[[float, Callable[[], None]], object] | None = None,
     ) -> None:
-        """Nothing is written yet.
+        """Begin without work; `begin` queues the stored facts.
 
         Args:
             sink: stores the facts.
             files: reads the stored facts.
             writers: the writers by kind.
             hearts: the heartbeats of connected nodes.
-            in_use: the volumes in use, which the writer of Nodes fills.
+            in_use: the volumes in use; the writer of Nodes fills it.
             pause: waits for a number of seconds.
             later: calls a function after a number of seconds; by default the running loop.
         """
         self._hearts, self._in_use = hearts, in_use
         self._streams: Counter[str] = Counter()
         self._observed: set[str] = set()
-        """The nodes that a kubelet serves, by their agents' last report."""
+        """The nodes that a kubelet serves, as their agents said last."""
         self._sink, self._files, self._writers = sink, files, writers
         self._events: OrderedDict[Key, Body] = OrderedDict()
         self._uids: dict[str, str] = {}
-        """The UIDs of existing Nodes, by the cluster's last report."""
+        """The UID of each existing Node, as the cluster's watch showed it last."""
         self._tellers: defaultdict[Ref, set[str]] = defaultdict(set)
-        """The nodes that have reported about a claim, by claim; the claim may not exist yet."""
+        """The nodes with a stored fact about a claim, by claim. The claim may not exist yet."""
         self._queues: dict[str, WriteQueue[Key]] = {
             kind: WriteQueue(self._write, pause=pause, later=later) for kind in writers
         }
 
     def begin(self) -> None:
-        """Check all stored facts."""
+        """Queue all stored facts: an earlier run may not have written them."""
         for node in self._files.nodes():
             for ref in self._files.of(node):
                 self._told((node, ref))
@@ -155,7 +167,7 @@ class WrittenFacts:
     def up(self, node: str) -> None:
         """Note one more stream on which the node sends facts."""
         self._observed.discard(node)
-        for kind in (farewell.KIND, handover.KIND):  # the node is back, without a kubelet
+        for kind in (farewell.KIND, handover.KIND):  # the node is back, and no kubelet serves it
             self._queues[kind].discard((node, Ref(kind, "", node)))
         self._streams[node] += 1
         self._hearts.up(node)
@@ -168,14 +180,16 @@ class WrittenFacts:
             self._hearts.down(node)
 
     def observed(self, node: str) -> None:
-        """Hand the node over: a kubelet serves it from now on."""
+        """Hand the node over to its kubelet: drop its Events, remove the hub's marks, and write no fact of it."""
         self._observed.add(node)
         self._end(node)
         for ref in (Ref(handover.KIND, "", node), *self._files.of(node)):
             self._add((node, ref))
 
     def changed(self, ref: Ref, body: Body | None) -> None:
-        """Write the facts that a changed object of the cluster concerns: they may count now, or be overwritten.
+        """Write the facts about an object that has changed in the cluster, or about objects that depend on it.
+
+        Such a fact may not have been writable before, or another client may have overwritten it.
 
         Args:
             ref: the object.
@@ -184,10 +198,10 @@ class WrittenFacts:
         match ref.kind:
             case "Node" if self._is_gone(ref.name, body):
                 self._in_use.lose(ref.name)
-                for told in self._files.of(ref.name):  # pods are written only if the hub made their Node
+                for told in self._files.of(ref.name):  # the pod writer writes only if the hub made the Node
                     self._add((ref.name, told))
             case "PersistentVolumeClaim" if body is None:
-                self._tellers.pop(ref, None)  # the facts are not about a new claim of this name
+                self._tellers.pop(ref, None)  # these facts are not about a later claim of this name
             case "PersistentVolumeClaim":
                 for node in self._tellers.get(ref, ()):
                     self._add_if_told(node, ref)
@@ -212,7 +226,9 @@ class WrittenFacts:
             self._add((node, ref))
 
     async def store(self, node: str, obj: Object) -> bool:
-        """Store a fact that counts, and have it written. For a Node, wait until its `volumesInUse` is written.
+        """Store a fact, and queue it for its writer. For a Node, wait until its `volumesInUse` is in Kubernetes.
+
+        Returns False, and does neither, for an Event about an object that the node no longer needs.
 
         Raises:
             ValueError: the fact makes no sense, or the node may not send it.
@@ -237,7 +253,7 @@ class WrittenFacts:
             self._add((node, ref))
 
     async def void(self, node: str) -> None:
-        """Drop all facts of the node. Written ones stay in Kubernetes.
+        """Drop all facts of the node from the disk. Those that Kubernetes has stay there.
 
         Raises:
             OSError: the disk is broken.
@@ -255,7 +271,7 @@ class WrittenFacts:
         self._end(node)
         told = dict.fromkeys((*(Ref(kind, "", node) for kind in NODE_KINDS), *self._files.of(node)))
         await self.void(node)
-        if node not in self._streams:  # the node may be back by now
+        if node not in self._streams:  # it may have reconnected during `void`
             self._add((node, Ref(farewell.KIND, "", node)))
         for ref in told:
             self._add((node, ref))
@@ -273,7 +289,7 @@ class WrittenFacts:
                 del self._tellers[ref]
 
     def _end(self, node: str) -> None:
-        """Wait for the node no more, and drop its events: its facts no longer count."""
+        """End all waits for the node's `volumesInUse`, and drop its Events: its facts no longer count."""
         self._in_use.end(node)
         for key in [key for key in self._events if key[0] == node]:
             del self._events[key]
@@ -303,7 +319,7 @@ class WrittenFacts:
         except KubeError as error:
             if not error.is_missing:
                 raise
-        return await self._write_told(node, ref)  # the object was deleted meanwhile, as by a farewell
+        return await self._write_told(node, ref)  # the object was deleted during the write, for example by a farewell
 
     async def _write_told(self, node: str, ref: Ref) -> float | None:
         fact = self._files.of(node).get(ref)

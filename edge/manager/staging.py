@@ -3,10 +3,10 @@
 Rules:
 
 * A volume is staged for the first pod that may get it. An obstacle for one pod does not hold up the others.
-* Nothing is staged again while a pod has the volume. A staging with other arguments, or under an attachment that is
-  gone, is undone while no pod has it.
-* A volume that is surely published stays with its pod. A volume that may be published with other arguments than the
-  present ones is unpublished before it is published
+* While a pod has the volume, the task does not stage it again. When no pod has it, the task undoes a staging whose
+  arguments do not fit the next pod, or whose attachment is gone.
+* A publication that is surely done stays, even if its arguments have changed. If an uncertain one was requested with
+  other arguments than the present ones, the task unpublishes the volume first
   (docs/csi-contract.md#an-uncertain-volume-is-mounted-again-or-undone).
 """
 
@@ -24,9 +24,10 @@ _STAGE_UNSTAGE = 1
 
 _ASKED = "asked "
 _NOT_ASKED = "not asked"
-"""How a staging's `arguments` begin: the driver was called with them, or it could not stage then.
+"""The beginning of a staging's `arguments`: the driver was called to stage, or had no capability for it.
 
-Those of earlier agents, and of volumes known from the disk alone, begin otherwise. They are compared with nothing.
+The `arguments` of earlier agents, and of volumes that only the disk showed, begin otherwise, and nothing is compared
+with them.
 """
 
 
@@ -45,7 +46,7 @@ class VolumeStaging:
 
     @property
     def is_done(self) -> bool:
-        """Whether the volume is surely staged; by the driver, if the driver can stage."""
+        """Whether the volume is surely staged. If the driver can stage, only a staging by the driver counts."""
         device = self._rows.device
         return self._rows.is_staged and not (
             self.is_asked_for and device is not None and device.arguments == _NOT_ASKED
@@ -54,7 +55,7 @@ class VolumeStaging:
     def arguments(self, want: PodVolume) -> str:
         """Return the `arguments` of the row.
 
-        They omit fsGroup: the first pod's counts, and the next pod shares the staging.
+        They omit fsGroup: the staging has the first pod's, and the next pods share the staging.
         """
         return _ASKED + hash_arguments(want.volume, want.selinux_context) if self.is_asked_for else _NOT_ASKED
 
@@ -65,8 +66,8 @@ class VolumeStaging:
     def obstacle(self, want: PodVolume) -> str:
         """Return why a pod cannot get the volume at present; empty if it can.
 
-        Two volumes cannot be mounted at one place. A volume with ReadWriteOncePod as its only mode goes to one pod
-        (operation_generator.go), but a pod that had it may have it again.
+        Two volumes cannot be mounted at one place. If ReadWriteOncePod is the only access mode, one pod at a time gets
+        the volume (operation_generator.go). A pod that has a row for it may be mounted again.
         """
         target, volume, had = target_for(want), want.volume, self._rows.publications
         if (
@@ -100,8 +101,8 @@ class VolumeStaging:
     def is_outdated(self, want: PodVolume, row: Publication | None) -> bool:
         """Whether an uncertain publication was requested with other arguments than the present ones.
 
-        A row without arguments, or known from the disk alone, cannot be compared; and a mount from an earlier boot is
-        gone. Of such rows only the volume mode is compared (Block or Filesystem).
+        Of three kinds of rows only the volume mode is compared (Block or Filesystem): rows without arguments, rows of
+        volumes that only the disk showed, and rows from an earlier boot, whose mounts are gone.
         """
         if row is None or row.state is State.DONE:
             return False
@@ -112,8 +113,9 @@ class VolumeStaging:
     def is_stale(self, wants: Mapping[Target, PodVolume]) -> bool:
         """Whether no pod has the volume, and its staging does not fit the next pod.
 
-        Objects can be written again with the same handle. If no pod may get the volume yet, the first waiting pod
-        counts. Unstaging then frees the place: two block volumes may each occupy the one that the other needs.
+        The staging may not fit because a user has made a PV with the same handle again. The next pod is the first
+        waiting one without an obstacle, else the first waiting one. Even for the latter the volume is unstaged, which
+        frees its place: two block volumes may each occupy the place that the other needs.
         """
         device = self._rows.device
         if device is None or self._rows.publications:
@@ -127,7 +129,7 @@ class VolumeStaging:
         return is_other or staging_place(device) != staging_place(want.volume) or self._is_detached(device, want.volume)
 
     def _is_detached(self, device: Device, volume: Volume) -> bool:
-        """Whether the attachment under which it was staged is gone or is being deleted.
+        """Whether the attachment under which the volume was staged is gone, is being deleted, or was replaced.
 
         The cloud detaches a volume by force from a node that is away for long, and may attach it again later. Another
         node may have written to the volume in between. So this node's unwritten data must not reach it, and the old
@@ -139,7 +141,7 @@ class VolumeStaging:
         return now != device.attachment_uid and (now != "" or self._host.is_trusted(device))
 
     def _waiting(self, wants: Mapping[Target, PodVolume]) -> Iterator[PodVolume]:
-        """Yield the pods that do not have the volume, if it is one that can be staged."""
+        """Yield the pods that do not have the volume yet; none for an inline volume, which is never staged."""
         for target, want in wants.items():
             if not want.volume.ephemeral and not self._rows.is_published(target):
                 yield want
@@ -151,7 +153,7 @@ def publish_arguments(want: PodVolume) -> str:
 
 
 def hash_arguments(volume: Volume, *more: object) -> str:
-    """Return a hash that is equal for equal requests. Secrets, tokens and contexts change and are left out."""
+    """Return a hash that is equal for equal requests. It omits secrets, tokens and publish contexts: they change."""
     parts = (
         volume.name,
         volume.block,

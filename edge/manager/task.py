@@ -3,16 +3,18 @@
 Rules:
 
 * Each volume has one task. Only this task calls the driver for the volume, and never twice at a time. A running step
-  ends before the next begins, except that reading usage and health is cancelled for another step.
-* Before a call of the driver the row says `UNCERTAIN`; after the answer it has the result
-  (docs/csi-contract.md#the-state-is-on-disk-before-the-call). An uncertain mount is mounted again or undone, nothing
-  else (docs/csi-contract.md#an-uncertain-volume-is-mounted-again-or-undone). A mount whose row says `DONE` is not
-  requested again.
-* Unpublishing comes before all other steps. At that moment `VolumeHost.may_unpublish` must allow it. A volume is
-  unstaged only when no pod has it.
-* After a refusal (a final gRPC code) the row is removed, unless the mount table shows a mount, or the volume is known
-  from the disk alone. After a failed refresh the row stays as it is.
-* A failed step is retried with the kubelet's back-off, and at once when one of its inputs has changed.
+  ends before the next begins. Only the reading of usage and health is cancelled when another step is due.
+* Each mount has a row in the agent's database. Before a call of the driver the row says `UNCERTAIN`; after the answer
+  it has the result (docs/csi-contract.md#the-state-is-on-disk-before-the-call). The next call for an uncertain mount is
+  the same call again or its opposite (docs/csi-contract.md#an-uncertain-volume-is-mounted-again-or-undone). A mount
+  whose row says `DONE` is not requested again.
+* After a row that is not on disk yet, unpublishing comes before all other steps. Its reason must still hold right
+  before the call (`_is_to_go`). The driver unstages a volume only when it is published to no pod.
+* When the driver refuses to mount (a final gRPC code), the task removes the row. It keeps the row if the mount table
+  shows a mount, or if only directories on the disk showed the volume at start. It keeps the row of a staging if a pod
+  has the volume. A failed republish changes no row.
+* The task retries a failed step with the kubelet's back-off. When an object or a driver that concerns the volume has
+  changed, it retries at once.
 """
 
 import asyncio
@@ -38,10 +40,11 @@ from edge.volumes import PodVolume, VolumeKey
 log = logging.getLogger("csi_bridge.edge.volumes")
 
 _PATIENCE_S = 123.0
-"""A wait for another party is reported as an event after this time, the kubelet's (2 min 3 s)."""
+"""After this time an event tells users of a step that waits for another party: the hub, the attacher, the driver. The
+kubelet waits as long (2 min 3 s)."""
 
 _STUBBORN = 3
-"""A failed unpublish or unstage is reported as an event after this many tries: a driver may need a moment."""
+"""After this many failed tries an event tells users of a failing unpublish or unstage: a driver may need a moment."""
 
 
 @dataclass(slots=True)
@@ -53,15 +56,15 @@ class _Trouble:
 
 
 class VolumeTask:
-    """Brings one volume in line with its pods. `run` ends when nothing of the volume is mounted or wanted.
+    """Mounts and unmounts one volume as its pods need it. `run` ends when nothing of it is mounted or wanted.
 
     Attributes:
         key: the volume's identity.
         rows: the records of its mounts.
-        wants: the pods that want it, by target.
-        use: whether it is listed in the node's `volumesInUse`.
+        wants: the pods that want the volume, by the place of its mount.
+        use: the volume's entry in the node's `volumesInUse`.
         upkeep: its regular work while it is mounted.
-        doing: the step under way.
+        doing: the step under way, and its target; None: no step.
         running: `run` is running.
     """
 
@@ -135,7 +138,7 @@ class VolumeTask:
     # ---- the loop ----------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Take steps until nothing is left to do. Cancelling leaves the running step's mount uncertain."""
+        """Take steps until nothing is left to do. If it is cancelled, the running step's mount stays uncertain."""
         try:
             while not self._closing:
                 self._woken.clear()
@@ -182,7 +185,7 @@ class VolumeTask:
         yield from self.upkeep.find(self.wants, now)
 
     def _mounting(self) -> Iterator[tuple[Step, Target]]:
-        """Yield the steps that bring the records in line with the wants."""
+        """Yield the steps that mount or unmount, as the difference between rows and wants requires."""
         rows = self.rows
         for target in rows.unwritten:
             yield Step.RECORD, target
@@ -198,7 +201,7 @@ class VolumeTask:
         for target, want in self.wants.items():
             if rows.is_published(target) or self._staging.is_outdated(want, rows.publications.get(target)):
                 continue
-            if is_ready or want.volume.ephemeral or self._staging.obstacle(want):  # publishing reports it
+            if is_ready or want.volume.ephemeral or self._staging.obstacle(want):  # the publish step reports it
                 yield Step.PUBLISH, target
 
     def _is_to_go(self, target: Target, publication: Publication) -> bool:
@@ -239,10 +242,10 @@ class VolumeTask:
             self._tell(step, target, error.why, tries.failures)
 
     def _tell(self, step: Step, target: Target, why: str, failures: int) -> None:
-        """Report a failed step as an event to the pods, or to the node if it unmounts."""
+        """Send an event about a failed step: to the pods for a mounting step, else to the node."""
         facts = self._host.facts
         if step not in MOUNTING:
-            if failures >= _STUBBORN:  # the pod may be unknown everywhere, but the node is not
+            if failures >= _STUBBORN:  # the pod may not exist any more
                 facts.tell_node("FailedUnMount", f"volume {self.key}{self._whose(target)}: {step} failed: {why}")
             return
         concerned = [self.wants[target]] if target in self.wants else self.wants.values()
@@ -325,7 +328,7 @@ class VolumeTask:
             kept = intent.reconstructed or await self._has_mounts(published_of(intent))
             await self.rows.settle(Step.PUBLISH, replace(intent, error=error.why), gone=not kept)
             raise
-        await self._expander.expand_mounting(want)  # if it fails the pod must not start: the mount stays uncertain
+        await self._expander.expand_mounting(want)  # after a failure the mount stays uncertain: the pod must not start
         mounted = await self._is_mounted(published_of(intent))
         done = replace(intent, state=State.DONE, reconstructed=False, mount_point=mounted, since=host.clock.time())
         await self.rows.settle(Step.PUBLISH, done)
@@ -341,7 +344,7 @@ class VolumeTask:
         self._host.driver(self.key.driver)
         published = published_of(before)
         await self.rows.intend(Step.UNPUBLISH, replace(before, state=State.UNCERTAIN, error=""))
-        if not self._is_to_go(target, before):  # the reason may be gone since the row was written
+        if not self._is_to_go(target, before):  # while the row was written, a pod may have wanted it again
             await self.rows.settle(Step.UNPUBLISH, before)
             return
         try:
@@ -375,7 +378,7 @@ class VolumeTask:
         log.info("volume %s is no longer staged", self.key)
 
     def _forget(self, target: Target) -> None:
-        """Forget the back-offs and regular work of a mount that is undone."""
+        """Forget the back-offs and the regular work of a mount that the driver has undone."""
         self.upkeep.forget(target)
         self._tries = {one: tries for one, tries in self._tries.items() if one[1] != target}
 

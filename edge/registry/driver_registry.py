@@ -1,16 +1,20 @@
-"""The drivers of this node: those that an operator named, those that registered, and those that were found.
+"""The driver registry: this node's drivers, with the sockets at which they answer.
+
+The agent learns of a driver in three ways: an operator names its socket, the driver registers here, or the agent finds
+it beside a kubelet.
 
 Rules:
 
-* A driver is known by its name once it has registered (`edge.registry.registration_handler`), for as long as the store
-  keeps it (`edge.registry.drivers_store`).
-* A socket that an operator named also mounts volumes for its driver, unless the driver has a node plugin elsewhere.
-* The node plugin is the socket that registered last, here or with a kubelet. If the kubelet has the relay's socket as
-  the driver's, the node plugin is the one found socket that serves Node.
+* `find` returns a driver by its name from its registration on (`edge.registry.registration_handler`), for as long as
+  the store keeps it (`edge.registry.drivers_store`).
+* The agent also mounts volumes through a socket that an operator named, unless the driver has a node plugin at another
+  socket.
+* The node plugin of a driver is at the socket that registered last, here or with a kubelet. A driver may register with
+  the kubelet under the relay's socket. Then its node plugin is at the one found socket that serves Node.
 * Pods and a kubelet wait for a node plugin that is away. The controller's socket does not stand in for it: its mounts
   might be visible only in its own container.
-* A driver that had a topology of its own is reported with one until its node plugin and all sockets named by an
-  operator have answered again. This holds for Kubernetes, for a kubelet and for the hub.
+* The agent reports a driver that had a topology of its own with one, until the driver's node plugin and all sockets
+  named by an operator have answered again. The agent tells Kubernetes, a kubelet and the hub the same.
 """
 
 import asyncio
@@ -56,7 +60,7 @@ from edge.registry.registration_handler import RegistrationHandler
 log = logging.getLogger("csi_bridge.edge.registrar")
 
 GRACE_S = 120.0
-"""A driver that left stays known for this time. It is longer than replacing a driver's pod takes."""
+"""A driver that left stays known for this time, which is longer than the replacement of a driver's pod."""
 
 _FILE, _OBSERVED_FILE = "drivers.json", "observed.json"
 """The files for drivers that register here, and for those that register with a kubelet."""
@@ -85,9 +89,10 @@ class DriverRegistry:
             state_dir: the directory of that file.
             max_message_bytes: the largest accepted answer of a driver.
             sockets: the drivers' sockets that an operator named.
-            changed: called when a driver's answers about itself, or `drivers`, have changed.
+            changed: called when the value of `drivers`, or a driver's answers about itself, have changed.
             labels: returns the Node's labels, as far as they are known here.
-            own: drivers register here; False: a kubelet takes registrations, and there are no facts for the hub.
+            own: drivers register with this agent. False: they register with a kubelet, and the agent sends the hub no
+                facts.
             grace_s: seconds for which a driver that left stays known.
             clock: a monotonic clock in seconds.
         """
@@ -105,7 +110,7 @@ class DriverRegistry:
             self._store, self._sockets, check_labels=self._check_labels, has_topology=self._has_topology
         )
         self._registered: set[str] = set()
-        """Names that registered with a kubelet with the driver's own socket."""
+        """The names of drivers that registered with a kubelet under their own socket, not the relay's."""
         self._subscribers: list[Callable[[], None]] = []
         self._news = asyncio.Event()
         self._tasks: Tasks | None = None
@@ -118,7 +123,7 @@ class DriverRegistry:
         return self._sockets.drivers
 
     def find(self, name: str) -> NodeDriver | None:
-        """Return the driver of a name, even while away; None if none has answered the calls that mounting needs."""
+        """Return the driver of a name, even while away; None if none answered NodeGetInfo and NodeGetCapabilities."""
         return self._store.find(name)
 
     def subscribe(self, callback: Callable[[], None]) -> None:
@@ -173,7 +178,7 @@ class DriverRegistry:
         return [known.registration for known in self._store]
 
     def is_registered(self, name: str, socket: str) -> bool:
-        """Whether this registration socket holds the name."""
+        """Whether the driver of this name is registered through this registration socket."""
         known = self._store.find(name)
         return known is not None and known.registered and known.registration.socket == socket
 
@@ -191,17 +196,17 @@ class DriverRegistry:
         await self._store.write()
 
     def deregister(self, socket: str) -> None:
-        """Note that a registration socket is gone or another file. Its driver stays known for a while."""
+        """Note that a registration socket is gone, or replaced by another file. Its driver stays known for a while."""
         if self._store.leave(socket):
             self._tell()
 
     def found(self, finder: str, endpoint: str, *, name: str = "") -> None:
-        """Note a driver's socket that registers elsewhere.
+        """Note a driver's socket that was found beside a kubelet.
 
-        The driver can be called, and Kubernetes is told nothing of it.
+        The hub can call the driver. The agent tells Kubernetes nothing of it: the kubelet does.
 
         Args:
-            finder: the finder's name, for `lost`.
+            finder: the registration socket or path that led here; `lost` takes the same text.
             endpoint: the driver's socket.
             name: the name under which it registers with a kubelet, if known.
         """
@@ -217,14 +222,14 @@ class DriverRegistry:
             self._tell()
 
     def lost(self, finder: str) -> None:
-        """Note that the sockets of a finder are gone. As after a deregistration, they can be called for a while."""
+        """Note that a finder of sockets is gone. The sockets can be called for a while, as after a deregistration."""
         if self._sockets.lost(finder, self._clock()):
             self._tell()
 
     # ---- drivers' answers --------------------------------------------------------------------------------------------
 
     def _heard(self, seat: Seat) -> None:
-        """Take changed answers of a driver about itself."""
+        """Update everything that depends on a driver's answers about itself, which have changed."""
         self._replace_deserted(seat)
         self._mark()
         self._note(seat)
@@ -248,7 +253,7 @@ class DriverRegistry:
                 other.mark_if_deserted()
 
     def _note(self, seat: Seat) -> None:
-        """Store where the node plugins are and which drivers have a topology, which are kept for good."""
+        """Store the sockets of node plugins and the names of drivers with a topology, even if they have left."""
         name = seat.driver.name
         found = None if self._own or name in self._registered else sole_node_plugin(self.drivers, name)
         if found is not None:
@@ -259,7 +264,7 @@ class DriverRegistry:
         self._news.set()
 
     def _mark(self) -> None:
-        """Set on each driver whether its node plugin is elsewhere, and whether it had a topology."""
+        """Set `has_node_plugin` (at another socket) and `had_topology` of each driver."""
         for seat in self._sockets:
             driver = seat.driver
             node_plugin = self._store.node_plugins.get(driver.name)
@@ -268,9 +273,9 @@ class DriverRegistry:
             driver.had_topology = driver.name in self._store.with_topology
 
     def _learn(self, seat: Seat) -> None:
-        """Take a driver's answers about this node, if it is the known driver of its name.
+        """Take a driver's answers about this node, if it is the one that `find` returns for its name.
 
-        If no driver of the name is known, a named socket that serves Node becomes that driver.
+        If `find` returns none, a driver at a socket that an operator named is installed, if it serves Node.
         """
         if not self._own or (report := seat.driver.report) is None:
             return
@@ -301,7 +306,7 @@ class DriverRegistry:
                 self._tell()
 
     def _judge_topology(self, known: NodeDriver) -> None:
-        """Set or remove the node's own segment: another socket of the driver may have changed its topology."""
+        """Add or remove the bridge's segment in a driver's topology: another socket of the driver may have answered."""
         if known.driver.report is None or why_no_segment(self._node):
             return
         topology = {key: value for key, value in known.topology.items() if key != NODE_SEGMENT}
@@ -325,7 +330,7 @@ class DriverRegistry:
         """Check that a driver's topology contradicts no label that is known here.
 
         Raises:
-            ValueError: it does, in words.
+            ValueError: it contradicts one; the text says which.
         """
         check_labels(info.topology, self._labels(), whose="its Node object")
         for known in self._store:
@@ -335,7 +340,7 @@ class DriverRegistry:
     # ---- run and close -----------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Ask the drivers from time to time, forget those that left, and write the file. Never ends."""
+        """Watch the drivers, forget those that left, and write the file. Never ends."""
         async with supervised() as tasks:
             self._tasks = tasks
             self._sockets.watch(tasks)

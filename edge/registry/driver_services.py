@@ -1,24 +1,26 @@
-"""The services of a driver's sockets: which socket serves a call, and which answers the hub gets about the driver.
+"""The services of a driver's sockets: chooses the socket for a call, and the answers that the hub gets about a driver.
 
 Most vendors have two plugins, one for the controller and one for the node: two processes, two sockets, one name.
 
 Rules:
 
 * A socket serves Controller or Node unless it answers UNIMPLEMENTED to ControllerGetCapabilities or
-  NodeGetCapabilities, which every plugin with that service answers (CSI spec). Announced services
-  (GetPluginCapabilities) only decide among such sockets: a node plugin often announces services that only the
+  NodeGetCapabilities, which every plugin with that service answers (CSI spec). The services that a socket announces
+  (GetPluginCapabilities) only decide among several such sockets: a node plugin often announces services that only the
   controller has.
-* If several sockets serve the same, the one that an operator named is the controller's, and the other is the node's. If
-  the driver has a node plugin (`edge.registry.driver_registry`), only that serves Node, even while it is away.
+* If several sockets serve the same service, the one that an operator named is the controller's, and the other is the
+  node plugin's. If the node plugin's socket is known (`edge.registry.driver_registry`), only this one serves Node, even
+  while it is away.
 * Identity, and services that no socket announces, go to the socket that serves Controller.
-* A socket that has refused Node gets no Node call. A socket that has refused Controller gets only Identity and Node
-  calls. For other calls the agent answers that the driver is missing: its other plugin is away or not known yet, and a
-  caller would take UNIMPLEMENTED for final. A controller itself refuses the methods that it lacks.
-* A socket that an operator named may be any driver's controller until it was asked. Until then no controller call goes
-  to another socket, because the named one may be running the same operation. If it does not answer, it delays only
-  drivers without a controller.
-* A driver has a topology of its own if any of its sockets says so. If it had one before, it keeps it until its node
-  plugin and all sockets named by an operator have answered: one of those may be its controller's.
+* A socket refuses a service by that UNIMPLEMENTED. A socket that has refused Node gets no Node call. A socket that has
+  refused Controller gets only Identity and Node calls. The agent answers other calls with `DriverMissing`: the driver's
+  other plugin is away or not known yet, and a caller would take the socket's UNIMPLEMENTED for final. The agent passes
+  on a method that a controller lacks: the controller refuses it itself.
+* Until a socket that an operator named has been asked for its name, it may be any driver's controller. Until then no
+  controller call goes to another socket, because the named one may be running the same operation. If the named socket
+  was asked and did not answer, only drivers without a controller wait for it.
+* A driver has a topology of its own if any of its sockets says so. A driver that had one keeps it until its node plugin
+  and all sockets named by an operator have answered: the controller may be at one of these.
 """
 
 from collections.abc import Iterable, Sequence
@@ -60,11 +62,11 @@ _ANNOUNCED = {
 """The services' names in GetPluginCapabilities. Node has none."""
 
 _PARTS = (_CONTROLLER, NODE)
-"""A vendor's two plugins, each named by its main service."""
+"""A vendor's two plugins, each under the name of its main service."""
 
 
 def find_driver(drivers: Sequence[Driver], name: str, node: str, method: str) -> Driver:
-    """Return the socket of a driver that a call of a method goes to.
+    """Return the socket of a driver to which a call of this method goes.
 
     Raises:
         DriverMissing: no driver has the name, none of that name serves the method, or its controller has perhaps not
@@ -103,8 +105,9 @@ def ambiguities(drivers: Sequence[Driver], node: str) -> list[str]:
 def told_reports(drivers: Sequence[Driver]) -> list[DriverReport]:
     """Return the reports for the hub, one per driver; each answer comes from the socket that serves its service.
 
-    A driver is left out while its controller has perhaps not answered, and Node answers while its node plugin has not:
-    sidecars ask for capabilities only once (docs/csi-contract.md#sidecars-read-capabilities-once).
+    A driver is left out while a socket that may be its controller has not answered. Its Node answers are left out while
+    its node plugin has not answered. Otherwise the report could lack capabilities, and sidecars read them only once
+    (docs/csi-contract.md#sidecars-read-capabilities-once).
     """
     named = _by_name(drivers).items()
     return [
@@ -179,7 +182,7 @@ def _by_name(drivers: Iterable[Driver]) -> dict[str, list[Driver]]:
 
 
 def _foremost(sockets: Sequence[Driver], service: str) -> Sequence[Driver]:
-    """Return the sockets of a driver that a call of a service may go to: several if none ranks above the others."""
+    """Return the sockets of a driver with the highest rank for a service: more than one if their ranks are equal."""
     if len(sockets) == 1:
         return sockets
     ranks = [_rank(driver, service) for driver in sockets]
@@ -196,7 +199,7 @@ def _rank(driver: Driver, service: str) -> tuple[bool, ...]:
 
 
 def _part_of(service: str) -> str:
-    """Return the plugin that a service belongs to. Identity belongs to both, and goes to the controller's first."""
+    """Return the plugin that serves a service. Both serve Identity, and the controller comes first."""
     return NODE if service == NODE else _CONTROLLER
 
 

@@ -43,7 +43,7 @@ from common.topology import NODE_SEGMENT
 from tests.support.examples import examples
 from tests.support.waiting import settle
 from tests.unit.placement.memory_claims import MemoryClaims, Shelf
-from tests.unit.placement.world import DRIVER, OK, Asked, World, affinity, at_once, create, delete, on, report
+from tests.unit.placement.world import DRIVER, OK, Asked, Reported, World, affinity, at_once, create, delete, on, report
 
 if TYPE_CHECKING:
     from cloud.edge_nodes import Call
@@ -609,19 +609,3 @@ def test_a_call_goes_to_the_node_that_has_its_volume_or_to_none(case: Case) -> N
         assert node == case.home or node not in case.fleet  # where nothing can be sent to it
     elif CODES[type(refused)] != Code.UNAVAILABLE:
         assert case.others
-
-
-class Reported:
-    """Nodes that have reported a driver, all connected (`cloud.placement.fleet.Nodes`)."""
-
-    def __init__(self, reports: dict[str, DriverReport]) -> None:
-        self._reports = reports
-
-    def with_driver(self, driver: str) -> list[str]:
-        return list(self._reports)
-
-    def find_report(self, driver: str, name: str) -> DriverReport | None:
-        return self._reports.get(name)
-
-    def is_connected(self, name: str) -> bool:
-        return name in self._reports

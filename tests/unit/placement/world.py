@@ -280,6 +280,22 @@ class World:
         self.vendors[node] = lambda _: (None, Status(code, "no", origin))
 
 
+class Reported:
+    """Nodes that have reported a driver, all connected (`cloud.placement.fleet.Nodes`)."""
+
+    def __init__(self, reports: dict[str, DriverReport]) -> None:
+        self._reports = reports
+
+    def with_driver(self, driver: str) -> list[str]:
+        return list(self._reports)
+
+    def find_report(self, driver: str, name: str) -> DriverReport | None:
+        return self._reports.get(name)
+
+    def is_connected(self, name: str) -> bool:
+        return name in self._reports
+
+
 class Asked:
     """How a call ended."""
 

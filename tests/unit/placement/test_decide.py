@@ -1,0 +1,70 @@
+"""Decisions from literal snapshots: those that no call through a hub shows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cloud.placement.claim_store import Hold, Holding, IdEntry, NameEntry, Standing
+from cloud.placement.decide import ask_for, decide
+from cloud.placement.decisions import AskForLists, Decision, Keeping, Mode, Refuse, Segment, Send, Snapshot
+from cloud.placement.fleet import Fleets
+from cloud.placement.requests import VOLUME, Thing
+from common.errors import NameElsewhere, NoPlace
+from tests.unit.placement.world import CONTROLLER, DRIVER, RPC, Reported, create, delete, on, report
+
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
+
+CAN = (RPC.CREATE_DELETE_VOLUME, RPC.LIST_VOLUMES)
+FLEET = Fleets(Reported({node: report(node, capabilities=CAN) for node in ("n1", "n2", "n3")})).of(DRIVER)
+TWO = NameEntry({"a": Hold("n1", 1), "b": Hold("n2", 1)})
+"""A name that two nodes hold, after two hubs used the exemption of pinned creates."""
+
+
+def decided(
+    method: str, request: Message, claims: Standing, *, mode: str = Mode.LOCAL, wanted: str = "", away: str = ""
+) -> Decision:
+    ask = ask_for(DRIVER, CONTROLLER + method, request.SerializeToString(), wanted=wanted, mode=mode, fleet=FLEET)
+    return decide(ask, Snapshot(FLEET, FLEET.members.keys() - {away}, claims))
+
+
+def test_a_create_that_the_hub_places_is_claimed_first_and_its_topology_goes_to_no_vendor_without_one() -> None:
+    decision = decided("CreateVolume", create("pvc-1", on("n2")), Standing())
+    assert decision == Send("n2", FLEET.members["n2"], is_placed=True, keeping=Keeping.FIRST, segment=Segment.ADDED)
+
+
+@pytest.mark.parametrize(("mode", "keeping"), [(Mode.PINNED, Keeping.LATE), ("", Keeping.FIRST)])
+def test_a_pinned_create_is_claimed_late_and_an_operators_first(mode: str, keeping: Keeping) -> None:
+    decision = decided("CreateVolume", create(), Standing(), mode=mode, wanted="n1")
+    assert decision == Send("n1", FLEET.members["n1"], keeping=keeping)
+
+
+def test_a_pinned_deletion_of_an_id_that_the_store_does_not_have_there_passes_unrecorded() -> None:
+    volume = Thing(VOLUME, "vol-1")
+    for holder, ends in (("n1", (volume,)), ("n2", ())):
+        claims = Standing(ids={volume: IdEntry({holder: Holding("CreateVolume pvc-1")})})
+        decision = decided("DeleteVolume", delete(), claims, mode=Mode.PINNED, wanted="n1")
+        assert isinstance(decision, Send)
+        assert (decision.ends, decision.passes) == (ends, not ends)
+
+
+@pytest.mark.parametrize("away", ["n1", "n2"])
+def test_of_two_nodes_that_hold_a_name_the_connected_one_gets_the_next_create(away: str) -> None:
+    decision = decided("CreateVolume", create("pvc-1", on("n3")), Standing(TWO), away=away)
+    assert isinstance(decision, Send)
+    assert decision.node == {"n1": "n2", "n2": "n1"}[away]
+
+
+def test_a_pinned_create_goes_to_any_of_two_nodes_that_hold_its_name_and_to_no_third() -> None:
+    found = [decided("CreateVolume", create(), Standing(TWO), mode=Mode.PINNED, wanted=f"n{n}") for n in (1, 2, 3)]
+    assert [type(decision) for decision in found] == [Send, Send, Refuse]
+    assert isinstance(found[2], Refuse)
+    assert (type(found[2].error), found[2].node) == (NameElsewhere, "n3")
+
+
+def test_the_nodes_that_are_asked_for_lists_are_connected_and_can_list() -> None:
+    decision = decided("DeleteVolume", delete(), Standing(ids={Thing(VOLUME, "vol-1"): IdEntry()}), away="n2")
+    assert isinstance(decision, AskForLists)
+    assert (decision.kind, decision.nodes, type(decision.error)) == (VOLUME, ("n1", "n3"), NoPlace)
