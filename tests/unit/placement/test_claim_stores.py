@@ -306,6 +306,20 @@ async def test_what_exists_is_what_is_made_or_listed_and_not_deleted(one: ClaimS
     assert await one.existing() == [(D, OTHER, "n2")]
 
 
+async def test_a_hold_of_before_a_restart_can_be_ended(tmp_path: Path) -> None:
+    for is_first in (True, False):
+        store = SqliteClaims(tmp_path)
+        if is_first:
+            await make(store, "n1", VOL)
+            await store.claim(D, "CreateVolume other", "n1", NO_NAME)
+        else:
+            store.free_later(D, "CreateVolume other")
+        await store.close()
+    store = SqliteClaims(tmp_path)
+    assert await entry(store, "CreateVolume other") == NO_NAME
+    await store.close()
+
+
 # -------------------- the database of the version before --------------------
 
 
