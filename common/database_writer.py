@@ -9,7 +9,7 @@ Rules:
 * Writes that wait together share one transaction (`BEGIN IMMEDIATE`), in the order in which they came. Each has a
   savepoint of its own, so that a write that fails does not undo the others.
 * `put` and `persist` are retried every `retry_s`, before newer writes; a `commit` retries them at once.
-* A `transact` fails as long as an earlier `put` or `persist` fails: it would read rows that lack it.
+* A `transact` fails as long as an earlier `put` or `persist` fails: it would read rows without that write.
 * The writer logs a failure once, and logs when writing works again.
 * When a `put` fails, the writer calls `at_risk` with a sentence. When all is written, it calls `at_risk` with an empty
   text. The hub stores the sentence in its file of losses. So a hub that ends before the retry works leaves a note of

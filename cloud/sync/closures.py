@@ -45,7 +45,7 @@ _LEAVES = frozenset({"Node", "Secret", "ServiceAccountToken", "VolumeAttachment"
 """Kinds that need no other object: a change changes only the object's own stamp in a closure."""
 
 NODES_A_TURN = 20
-"""The nodes that look again in one turn of the loop: some 5 ms, with a few pods on each."""
+"""The nodes whose closures are brought up to date in one turn of the loop: some 5 ms, with a few pods on each."""
 
 log = logging.getLogger("csi_bridge.hub.closures")
 
@@ -54,7 +54,7 @@ class Closures:
     """Finds each node's closure in the objects of one source, and tells watchers of changes."""
 
     def __init__(self, source: Source, *, nodes_a_turn: int = NODES_A_TURN) -> None:
-        """The closures of a source's objects. In one turn of the loop, `nodes_a_turn` nodes hear of a change."""
+        """Begin without watchers. One turn of the loop tells the watchers of at most `nodes_a_turn` nodes."""
         self._source = source
         self._nodes_a_turn = nodes_a_turn
         self._bound = _Bound()

@@ -253,7 +253,7 @@ class DriverRegistry:
                 other.mark_if_deserted()
 
     def _note(self, seat: Seat) -> None:
-        """Store the sockets of node plugins and the names of drivers with a topology, even if they have left."""
+        """Store the node plugins' sockets and the names of drivers with a topology; they outlast the driver."""
         name = seat.driver.name
         found = None if self._own or name in self._registered else sole_node_plugin(self.drivers, name)
         if found is not None:

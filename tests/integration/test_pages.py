@@ -51,7 +51,7 @@ class Hub:
 
     async def asked(self) -> Any:
         endpoint = Endpoint(f"unix://{self.path}", path=self.path)
-        return await asyncio.to_thread(ask_state, endpoint, timeout_s=10)
+        return await asyncio.to_thread(ask_state, endpoint, timeout_s=60)
 
     async def get(self, request: bytes) -> bytes:
         """All that the server writes."""

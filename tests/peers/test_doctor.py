@@ -9,16 +9,18 @@ from typing import TYPE_CHECKING
 from cli.doctor import cluster, permissions
 from cli.doctor.finding import Level, perform
 from cloud.kube import connect
+from tests.support.pages import node
 
 if TYPE_CHECKING:
+    from common.pages.hub import NodeStatus
     from tests.peers.support.control_plane import ControlPlane
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 
 
-def reported(node: str, *drivers: str) -> dict[str, object]:
+def reported(name: str, *drivers: str) -> NodeStatus:
     """A node as the hub tells of it."""
-    return {"node": node, "drivers": list(drivers)}
+    return node(name, drivers=list(drivers))
 
 
 async def test_what_a_cluster_has_and_lacks_is_seen_with_the_hubs_permissions(
@@ -43,7 +45,7 @@ async def test_what_a_cluster_has_and_lacks_is_seen_with_the_hubs_permissions(
         ("permissions", Level.OK), ("CSIDriver", Level.OK), ("CSINode", Level.OK), ("topology", Level.OK),
         ("StorageClass", Level.OK), ("clock", Level.OK),
     ]  # fmt: skip
-    local = [{"driver": there, "placement": "local"}]
+    local = {there: "local"}
     found = await cluster.examine(kubeconfig, [reported(f"{namespace}-n1", there)], local, limit_s=30.0)
     (topology,) = (result.finding for result in found if result.name == "topology")
     assert (topology.level, f"for {there} on {namespace}-n1" in topology.what) == (Level.WRONG, True)

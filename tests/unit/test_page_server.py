@@ -209,7 +209,7 @@ async def test_after_each_slice_of_a_list_there_is_a_pause_four_times_as_long(co
     async def pause(seconds: float) -> None:
         pauses.append(seconds)
 
-    pages = listing([Text("x")] * 250, clock=lambda: next(now), pause=pause)
+    pages = listing([Text("x")] * 250, work=lambda: next(now), pause=pause)
     await ask(pages, connection)
     assert pauses == [2.0] * 4  # two full slices, the rest, and the look that finds nothing more
 
