@@ -444,6 +444,23 @@ AT_ONCE = [
 ]
 """Two hubs that claim a name at once, and one of them dies."""
 
+UNSENT = [
+    (("create", "a", "n1", "placed", 0), True),
+    (("away", "n1", "there, and one call is lost"), True),
+    (("create", "a", "n1", "placed", 0), True),
+    (("create", "a", "n2", "placed", 1), True),
+]
+"""A create that is not sent, while another one of its name is under way."""
+
+EXISTS = [
+    (("create", "a", "n1", "placed", 0), True),
+    (("answer", 0, "busy and made"), True),
+    (("create", "a", "n1", "placed", 0), True),
+    (("answer", 0, "exists"), True),
+    (("create", "a", "n2", "placed", 1), True),
+]
+"""A vendor that says that something exists of which no hub knows."""
+
 Steps = list[tuple[tuple[Any, ...], bool]]
 
 
@@ -462,6 +479,7 @@ async def play(it: Play, steps: Steps) -> None:
 @given(STEPS, st.booleans())
 @example(steps=LATE_WORD, own=False)
 @example(steps=UNTAKEN_SUCCESS, own=False)
+@example(steps=EXISTS, own=False)
 def test_no_name_is_on_two_nodes_and_no_volume_is_lost(steps: Steps, own: bool) -> None:
     async def run(directory: Path) -> None:
         await play(Play(directory, own=own), steps)
@@ -475,6 +493,7 @@ def test_no_name_is_on_two_nodes_and_no_volume_is_lost(steps: Steps, own: bool) 
 @given(STEPS, st.booleans(), st.lists(st.integers(0, 2), min_size=1, max_size=7))
 @example(steps=LATE_WORD, own=False, turns=[1])
 @example(steps=AT_ONCE, own=True, turns=[0, 1])
+@example(steps=UNSENT, own=False, turns=[1])
 def test_with_two_hubs_no_name_is_on_two_nodes_and_no_volume_is_lost(steps: Steps, own: bool, turns: list[int]) -> None:
     async def run() -> None:
         await play(PlayOfTwo(Path(), own=own, turns=turns), steps)
