@@ -6,7 +6,7 @@ Read in this order:
 * `decisions`, `decide`, `find`: decide; the node of a call, and the node of an id, as tables of rules.
 * `requests`, `fleet`, `affinity`: names, ids and topologies in a request; the nodes of a driver and their reports; the
   nodes that PersistentVolumes allow.
-* `claim_store`, `claim_rules`, `claim_book`: claim; the Protocol, its rules, and its rows in memory.
+* `claim_store`, `claim_rules`, `memory_rows`: claim; the Protocol, its rules, and its rows in memory.
 * `sqlite_claims`, `sqlite_rows`: the claim store in an SQLite file.
 * `pending`, `attempts`: this hub's creates that run, and the exemption of pinned creates.
 * `carry`, `outcome`: carry; the call on its way, and the meaning of its end.

@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 from cloud.edge_nodes import Call, Reply
 from cloud.placement import outcome
 from cloud.placement.attempts import Attempt
-from cloud.placement.claim_store import ClaimStore, HeldBy
+from cloud.placement.claim_store import HeldBy
 from cloud.placement.decisions import Ask, Keeping, Segment, Send
-from cloud.placement.pending import Held, Pending
+from cloud.placement.pending import Pending, Untaken
 from cloud.placement.requests import Thing, made
 from cloud.placement.segment import with_missing_topology, with_topology, without_topology
 from common.errors import CallError, NameElsewhere, NodeOffline
@@ -25,40 +25,25 @@ from common.status import Code, Status
 
 
 @dataclass(frozen=True, slots=True)
-class Books:
-    """The records of outcomes, and the clock.
-
-    Attributes:
-        store: the records that all hubs share.
-        pending: the records of this hub alone.
-        now: seconds since the epoch.
-    """
-
-    store: ClaimStore
-    pending: Pending
-    now: Callable[[], float]
-
-
-@dataclass(frozen=True, slots=True)
-class Errand:
-    """One call on its way.
+class PlacedCall:
+    """A call with its node. Tells the claim store how the call ends.
 
     Attributes:
         ask: the facts of the call.
-        send: where it goes.
-        books: where its outcome is kept.
-        attempt: the attempt of a create at its name; None for any other call.
+        send: its node, and how its outcome is kept.
+        pending: this hub's names and ids, over the claim store's.
+        attempt: its attempt at its name; None if it makes nothing.
     """
 
     ask: Ask
     send: Send
-    books: Books
+    pending: Pending
     attempt: Attempt | None = None
 
     def end(self, *, in_doubt: bool | None) -> None:
         """Count the end of a create (`Attempt.end`)."""
         if self.attempt is not None:
-            self.books.pending.end(self.attempt, in_doubt=in_doubt)
+            self.pending.end(self.attempt, in_doubt=in_doubt)
 
     def made(self, message: bytes | None) -> tuple[Thing, ...]:
         """The things that a create's answer names; none if it does not parse."""
@@ -69,9 +54,9 @@ class Errand:
         except ValueError:
             return ()
 
-    def hold(self, message: bytes | None) -> Held:
-        """Hold the things that a successful answer names in memory, until the caller has taken the answer."""
-        return self.books.pending.hold(self.ask.driver, self.send.node, self.ask.asked.name, self.made(message))
+    def keep(self, message: bytes | None) -> Untaken:
+        """Keep the things that a successful answer names in memory, until the caller has taken the answer."""
+        return self.pending.keep(self.ask.driver, self.send.node, self.ask.asked.name, self.made(message))
 
     def answer(self, message: bytes) -> bytes:
         """The answer with its topology changed as `Send.segment` says. An answer that does not parse stays as it is."""
@@ -112,69 +97,69 @@ class Errand:
         """Whether the hub knows a thing that was made under the name."""
         driver, name = self.ask.driver, self.ask.asked.name
         try:
-            standing = await self.books.store.look(driver, name, ())
+            standing = await self.pending.store.look(driver, name, ())
         except CallError:
             return False
-        return bool(self.books.pending.over(standing, driver, name).name.made)
+        return bool(self.pending.over(standing, driver, name).name.made)
 
     async def _succeeded(self, things: tuple[Thing, ...]) -> None:
         in_doubt = True
         try:
             driver, node = self.ask.driver, self.send.node
             new = outcome.after_creation(self.ask.asked.name, things)
-            expected = (await self.books.store.look(driver, "", things)).ids
-            while isinstance(result := await self.books.store.record(driver, node, new, expected), HeldBy):
+            expected = (await self.pending.store.look(driver, "", things)).ids
+            while isinstance(result := await self.pending.store.record(driver, node, new, expected), HeldBy):
                 expected = result.entry
             in_doubt = not things
         finally:
             self.end(in_doubt=in_doubt)
 
     async def _deleted(self) -> None:
-        driver, node, ends, store = self.ask.driver, self.send.node, self.send.ends, self.books.store
-        self.books.pending.gone(driver, node, ends)
-        claims = await store.look(driver, "", ends)
+        driver, node, ends, store = self.ask.driver, self.send.node, self.send.ends, self.pending.store
+        self.pending.gone(driver, node, ends)
+        standing = await store.look(driver, "", ends)
         while True:
-            new = outcome.after_deletion(self.send, claims, now=self.books.now())
-            result = await store.record(driver, node, new, claims.ids)
+            new = outcome.after_deletion(self.send, standing, now=self.pending.now())
+            result = await store.record(driver, node, new, standing.ids)
             if not isinstance(result, HeldBy):
                 return
-            claims = replace(claims, ids=result.entry)
+            standing = replace(standing, ids=result.entry)
 
 
-def carry(call: Call, errand: Errand, send: Callable[[str, Call], Reply]) -> Reply:
+def carry(call: Call, placed: PlacedCall, send: Callable[[str, Call], Reply]) -> Reply:
     """Send a call to its node, and return a reply that records the outcome. A create's name has been claimed already.
 
     Args:
         call: the call, as the caller sent it.
-        errand: where it goes, and where its outcome is kept.
+        placed: the call with its node; it gets the outcome.
         send: sends a call to a node (`Nodes.call`).
 
     Raises:
         CallError: the call was not sent.
     """
-    node, attempt = errand.send.node, errand.attempt
-    if errand.send.segment is Segment.ADDED:
+    node, attempt = placed.send.node, placed.attempt
+    if placed.send.segment is Segment.ADDED:
         request = without_topology(call.method, call.request)
         call = call if request is call.request else replace(call, request=request)
     try:
         if attempt is not None:
             attempt.send()
-        return CarriedReply(send(node, call), errand)
+        return CarriedReply(send(node, call), placed)
     except CallError:
-        errand.end(in_doubt=None)
+        placed.end(in_doubt=None)
         raise
     except BaseException:  # a bug: the call may have been sent
-        errand.end(in_doubt=True)
+        placed.end(in_doubt=True)
         raise
 
 
 class CarriedReply:
     """A node's reply (`cloud.edge_nodes.Reply`) that records the call's outcome before the caller gets the status."""
 
-    def __init__(self, reply: Reply, errand: Errand) -> None:
-        self._reply, self._errand = reply, errand
+    def __init__(self, reply: Reply, placed: PlacedCall) -> None:
+        self._reply, self._placed = reply, placed
         self._message: bytes | None = None
-        self._held: Held = {}
+        self._untaken: Untaken = {}
         """The things of a success that the caller has not taken yet."""
         self._is_over = False
 
@@ -192,7 +177,7 @@ class CarriedReply:
         """The answer's next message, or None after the last one.
 
         Raises:
-            CallError: from the node's reply, or from `Errand.ended`.
+            CallError: from the node's reply, or from `PlacedCall.ended`.
         """
         try:
             message = await self._reply.receive()
@@ -200,7 +185,7 @@ class CarriedReply:
             self._end(in_doubt=None if isinstance(error, NodeOffline) else True)  # NodeOffline: the call was not sent
             raise
         if message is not None:
-            message = self._message = self._errand.answer(message)
+            message = self._message = self._placed.answer(message)
         if self._reply.status is not None and (message is None or self._reply.exhausted):
             await self._ended(self._reply.status)
         return message
@@ -209,7 +194,7 @@ class CarriedReply:
         """Note whether the caller took the answer. If not, the store records the things of a `Keeping.LATE` success."""
         self._reply.acknowledge(delivered=delivered)
         if delivered:
-            self._errand.books.pending.drop(self._held)
+            self._placed.pending.drop(self._untaken)
             self._end(in_doubt=False)
         else:
             self._give_up()
@@ -222,26 +207,26 @@ class CarriedReply:
     async def _ended(self, status: Status) -> None:
         if self._is_over:
             return
-        if status.ok and self._errand.attempt is not None and self._errand.send.keeping is Keeping.LATE:
-            self._hold()  # until `acknowledge` or `cancel`
+        if status.ok and self._placed.attempt is not None and self._placed.send.keeping is Keeping.LATE:
+            self._keep()  # until `acknowledge` or `cancel`
             return
         self._is_over = True
-        if self._errand.send.keeping is not Keeping.NEVER:
-            await asyncio.shield(self._errand.ended(status, self._message))
+        if self._placed.send.keeping is not Keeping.NEVER:
+            await asyncio.shield(self._placed.ended(status, self._message))
 
-    def _hold(self) -> None:
-        self._held = self._held or self._errand.hold(self._message)
+    def _keep(self) -> None:
+        self._untaken = self._untaken or self._placed.keep(self._message)
 
     def _give_up(self) -> None:
         """End a call whose answer nobody takes. The store records a success's things; any other end is in doubt."""
         if not self._is_over:
             if self._reply.status is not None and self._reply.status.ok:
-                self._hold()
-            self._errand.books.pending.record(self._held)
-            self._end(in_doubt=not self._held)
+                self._keep()
+            self._placed.pending.record(self._untaken)
+            self._end(in_doubt=not self._untaken)
 
     def _end(self, *, in_doubt: bool | None) -> None:
         """Count the end of the call once: nothing more comes from the node, or nothing more counts."""
         if not self._is_over:
             self._is_over = True
-            self._errand.end(in_doubt=in_doubt)
+            self._placed.end(in_doubt=in_doubt)

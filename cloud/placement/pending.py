@@ -10,11 +10,11 @@ Rules:
 
 * `over` adds the pending state to the store's answer, so that every decision of this hub sees both.
 * Creates of one name are under way at one node only. `begin` checks that and notes the create without an await between.
-* `Pending` holds the things of a success until the caller has taken the answer. Then the caller knows their node, and
+* `Pending` keeps the things of a success until the caller has taken the answer. Then the caller knows their node, and
   the hub drops them. If nobody takes the answer, the store records them (`ClaimStore.record_later`).
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Final
 
@@ -22,20 +22,25 @@ from cloud.placement.attempts import Attempt, OpenName
 from cloud.placement.claim_store import ClaimStore, Hold, Holding, NameEntry, Place, Standing
 from cloud.placement.requests import Thing
 
-Held = dict[Place, object]
-"""Things that one `Pending.hold` holds. The token of each tells this hold from a later one of the same thing."""
+Untaken = dict[Place, object]
+"""Things that one `Pending.keep` keeps. The token of each tells this success from a later one with the same thing."""
 
 _ELSEWHERE: Final = object()
-"""Instead of a token: another success holds the thing already."""
+"""Instead of a token: another success keeps the thing already."""
 
 
 class Pending:
-    """The names and ids that this hub holds in memory, for all drivers."""
+    """The names and ids that this hub holds in memory, for all drivers.
 
-    def __init__(self, store: ClaimStore) -> None:
-        self._store = store
+    Attributes:
+        store: the claim store, which all hubs share.
+        now: seconds since the epoch.
+    """
+
+    def __init__(self, store: ClaimStore, *, now: Callable[[], float]) -> None:
+        self.store, self.now = store, now
         self._names: dict[tuple[str, str], OpenName] = {}
-        self._held: dict[Place, tuple[str, object]] = {}
+        self._untaken: dict[Place, tuple[str, object]] = {}
         """The name of the create and the token, for each thing of an answer that the caller has not taken yet."""
 
     def over(self, standing: Standing, driver: str, name: str) -> Standing:
@@ -43,11 +48,11 @@ class Pending:
         ours = self._names.get((driver, name))
         entry = standing.name
         if ours is not None:
-            entry = replace(entry, holds={**entry.holds, self._store.owner: Hold(ours.node)})
-        if not self._held:
+            entry = replace(entry, holds={**entry.holds, self.store.owner: Hold(ours.node)})
+        if not self._untaken:
             return standing if entry is standing.name else replace(standing, name=entry)
         ids, nodes = dict(standing.ids), standing.nodes
-        for (its_driver, thing, node), (made_as, _) in self._held.items():
+        for (its_driver, thing, node), (made_as, _) in self._untaken.items():
             if its_driver != driver:
                 continue
             nodes = nodes if node in nodes else {*nodes, node}
@@ -71,12 +76,12 @@ class Pending:
         """
         ours = self._names.get((driver, name))
         if ours is None:
-            hold = entry.holds.get(self._store.owner)
+            hold = entry.holds.get(self.store.owner)
             if hold is not None and hold.node != node:
                 return None
             doubts = int(hold is not None)
             ours = OpenName(driver, name, node, sent=doubts, doubtful=doubts, is_held=hold is not None)
-            ours.is_shared = bool(entry.holds.keys() - {self._store.owner})
+            ours.is_shared = bool(entry.holds.keys() - {self.store.owner})
             self._names[ours.key] = ours
         return Attempt(ours) if ours.node == node else None
 
@@ -88,63 +93,63 @@ class Pending:
             return
         if ours.in_doubt and not ours.is_held:
             ours.is_held = True
-            self._store.hold_later(ours.driver, ours.name, ours.node)
+            self.store.hold_later(ours.driver, ours.name, ours.node)
         if ours.is_settled and (ours.is_held or ours.claims):
             ours.is_held, ours.is_confirmed, ours.claims = False, False, 0
-            self._store.free_later(ours.driver, ours.name)
+            self.store.free_later(ours.driver, ours.name)
         if not ours.attempts:
             del self._names[ours.key]
 
     # ---- things that were made, and that the caller has not taken ----------------------------------------------------
 
-    def hold(self, driver: str, node: str, name: str, things: Iterable[Thing]) -> Held:
-        """Hold things that a node has made under a name, until `record` or `drop`."""
-        held: Held = {}
+    def keep(self, driver: str, node: str, name: str, things: Iterable[Thing]) -> Untaken:
+        """Keep things that a node has made under a name, until `record` or `drop`."""
+        untaken: Untaken = {}
         for place in ((driver, thing, node) for thing in things):
-            token = held[place] = object() if place not in self._held else _ELSEWHERE
+            token = untaken[place] = object() if place not in self._untaken else _ELSEWHERE
             if token is not _ELSEWHERE:
-                self._held[place] = name, token
-        return held
+                self._untaken[place] = name, token
+        return untaken
 
-    def record(self, held: Held) -> None:
+    def record(self, untaken: Untaken) -> None:
         """Let the store record things whose answer nobody took, unless they were deleted or forgotten meanwhile."""
-        for (driver, thing, node), name in self._pop(held):
-            self._store.record_later(driver, node, thing, name)
+        for (driver, thing, node), name in self._pop(untaken):
+            self.store.record_later(driver, node, thing, name)
 
-    def drop(self, held: Held) -> None:
+    def drop(self, untaken: Untaken) -> None:
         """Drop things whose answer the caller has taken: the caller knows their node."""
-        self._pop(held)
+        self._pop(untaken)
 
     def gone(self, driver: str, node: str, things: Iterable[Thing]) -> None:
         """Drop things that the vendor has deleted."""
         for thing in things:
-            self._held.pop((driver, thing, node), None)
+            self._untaken.pop((driver, thing, node), None)
 
     def forget(self, node: str, driver: str = "") -> None:
         """Drop everything of a node, or of one driver there. If its creates still run, their ends change nothing."""
         names = [key for key, ours in self._names.items() if ours.node == node and driver in ("", ours.driver)]
-        places = [place for place in self._held if place[2] == node and driver in ("", place[0])]
+        places = [place for place in self._untaken if place[2] == node and driver in ("", place[0])]
         for key in names:
             del self._names[key]
         for place in places:
-            del self._held[place]
+            del self._untaken[place]
 
     def existing(self) -> list[Place]:
-        """The things that it holds."""
-        return list(self._held)
+        """The things that it keeps."""
+        return list(self._untaken)
 
     def knows(self, node: str, driver: str) -> bool:
-        """Whether it holds anything of a node, or of one driver there."""
+        """Whether it has anything of a node, or of one driver there."""
         places = [(ours.driver, ours.node) for ours in self._names.values()]
-        places += [(its_driver, its_node) for its_driver, _, its_node in self._held]
+        places += [(its_driver, its_node) for its_driver, _, its_node in self._untaken]
         return any(its_node == node and driver in ("", its_driver) for its_driver, its_node in places)
 
-    def _pop(self, held: Held) -> list[tuple[Place, str]]:
-        """Take out the things that are still held by these tokens."""
-        found = [(place, self._held[place][0]) for place, token in held.items() if self._has(place, token)]
+    def _pop(self, untaken: Untaken) -> list[tuple[Place, str]]:
+        """Take out the things that are still kept under these tokens."""
+        found = [(place, self._untaken[place][0]) for place, token in untaken.items() if self._has(place, token)]
         for place, _ in found:
-            del self._held[place]
+            del self._untaken[place]
         return found
 
     def _has(self, place: Place, token: object) -> bool:
-        return place in self._held and self._held[place][1] is token
+        return place in self._untaken and self._untaken[place][1] is token

@@ -21,7 +21,7 @@ from cloud.edge_nodes import Call, Reply
 from cloud.placement import fleet as fleets
 from cloud.placement.attempts import Attempt
 from cloud.placement.capabilities import merged
-from cloud.placement.carry import Books, Errand, carry
+from cloud.placement.carry import PlacedCall, carry
 from cloud.placement.claim_store import NOTHING, ClaimStore, HeldBy, Place, Standing
 from cloud.placement.decide import ask_for, decide, is_local, only_node
 from cloud.placement.decisions import Ask, AskForLists, Keeping, Refuse, Send, Snapshot, Volumes
@@ -79,8 +79,7 @@ class Placement:
         self._nodes, self._losses = nodes, losses
         self._connected = _Connected(nodes)
         self._fleets = Fleets(nodes)
-        self._pending = Pending(claims)
-        self._books = Books(claims, self._pending, now)
+        self._pending = Pending(claims, now=now)
 
     # ---- questions ---------------------------------------------------------------------------------------------------
 
@@ -136,10 +135,10 @@ class Placement:
                     if send.passes:
                         return self._nodes.call(send.node, call)
                     if not ask.asked.name:
-                        return carry(call, Errand(ask, send, self._books), self._nodes.call)
+                        return carry(call, PlacedCall(ask, send, self._pending), self._nodes.call)
                     attempt = await self._claim(ask, send, standing)
                     if attempt is not None:
-                        return carry(call, Errand(ask, send, self._books, attempt), self._nodes.call)
+                        return carry(call, PlacedCall(ask, send, self._pending, attempt), self._nodes.call)
                 case AskForLists(kind, nodes, error):
                     self.lists.ask(ask.driver, kind, nodes)
                     raise error

@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from cloud.losses import Losses
-from cloud.placement.claim_book import ClaimBook
 from cloud.placement.claim_rules import Rows, Writer
 from cloud.placement.claim_store import Claimed, HeldBy, Hold, Holding, IdEntry, NameEntry, Place, Standing
+from cloud.placement.memory_rows import MemoryRows
 from cloud.placement.requests import Thing
 from cloud.placement.sqlite_rows import SCHEMA, SqliteRows
 from common.database import open_database
@@ -68,7 +68,7 @@ class SqliteClaims:
         self.owner = owner
         self._path = state_dir / "placement.db"
         self._is_alone = alone
-        self._book = ClaimBook()
+        self._memory = MemoryRows()
         self._epochs = itertools.count(1)
         try:
             self.losses = Losses(state_dir / "placement.losses")
@@ -93,7 +93,7 @@ class SqliteClaims:
     async def look(self, driver: str, name: str, things: Iterable[Thing]) -> Standing:
         """See `ClaimStore`. A store that is alone answers without a wait."""
         if self._is_alone:
-            return self._book.standing(driver, name, things)
+            return self._memory.standing(driver, name, things)
         return await self._transact(lambda rows: rows.standing(driver, name, things))
 
     async def claim(
@@ -113,7 +113,7 @@ class SqliteClaims:
             is_wanted.clear()
             raise
         if self.owner in result.entry.holds:
-            self._book.set_hold(driver, name, self.owner, result.entry.holds[self.owner])
+            self._memory.set_hold(driver, name, self.owner, result.entry.holds[self.owner])
         return result
 
     async def record(
@@ -128,7 +128,7 @@ class SqliteClaims:
             )
             if isinstance(result, Claimed):
                 stamped = {thing: entry.holders.get(node) for thing, entry in result.entry.items()}
-                Writer(self._book, self.owner, epoch).write(driver, node, stamped)
+                Writer(self._memory, self.owner, epoch).write(driver, node, stamped)
             return result
 
         return await _to_the_end(record()) if new else Claimed({})
@@ -148,28 +148,28 @@ class SqliteClaims:
 
     async def knows(self, node: str, driver: str = "") -> bool:
         """See `ClaimStore`."""
-        return await self._read_book(lambda book: book.knows(node, driver))
+        return await self._read_memory(lambda rows: rows.knows(node, driver))
 
     async def existing(self) -> list[Place]:
         """See `ClaimStore`."""
-        return await self._read_book(lambda book: book.existing())
+        return await self._read_memory(lambda rows: rows.existing())
 
     def hold_later(self, driver: str, name: str, node: str) -> None:
         """See `ClaimStore`."""
         hold = Hold(node, next(self._epochs))
-        self._book.set_hold(driver, name, self.owner, hold)
+        self._memory.set_hold(driver, name, self.owner, hold)
         self._writer.put((driver, name), (_HOLD, (driver, name, self.owner, *hold)))
 
     def free_later(self, driver: str, name: str) -> None:
         """See `ClaimStore`."""
         epoch = next(self._epochs)
-        Writer(self._book, self.owner, epoch).free(driver, name)
+        Writer(self._memory, self.owner, epoch).free(driver, name)
         self._writer.put((driver, name), (_FREE, (driver, name, self.owner, epoch)))
 
     def record_later(self, driver: str, node: str, thing: Thing, name: str) -> None:
         """See `ClaimStore`."""
         epoch, place = next(self._epochs), (driver, thing.kind, thing.id, node)
-        Writer(self._book, self.owner, epoch).record_made(driver, node, thing, name)
+        Writer(self._memory, self.owner, epoch).record_made(driver, node, thing, name)
         self._writer.put(place, (_RECORD, (*place, name, self.owner, epoch)))
 
     async def close(self) -> None:
@@ -184,15 +184,15 @@ class SqliteClaims:
 
     async def _change(self, change: Callable[[Rows], None]) -> None:
         await self._transact(change)
-        change(self._book)
+        change(self._memory)
 
-    async def _read_book(self, read: Callable[[ClaimBook], T]) -> T:
+    async def _read_memory(self, read: Callable[[MemoryRows], T]) -> T:
         if self._is_alone:
-            return read(self._book)
-        return read(await self._transact(lambda rows: rows.book()))
+            return read(self._memory)
+        return read(await self._transact(lambda rows: rows.in_memory()))
 
     def _read(self, database: sqlite3.Connection) -> None:
-        self._book = SqliteRows(database).book()
+        self._memory = SqliteRows(database).in_memory()
         highest = "SELECT max(epoch) FROM (SELECT epoch FROM holds UNION ALL SELECT epoch FROM things)"
         self._epochs = itertools.count((database.execute(highest).fetchone()[0] or 0) + 1)
 

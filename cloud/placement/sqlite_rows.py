@@ -4,8 +4,8 @@ import sqlite3
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from cloud.placement.claim_book import ClaimBook
 from cloud.placement.claim_store import NO_NAME, Hold, Holding, IdEntry, NameEntry, Standing
+from cloud.placement.memory_rows import MemoryRows
 from cloud.placement.requests import Thing
 from common.database import Schema
 
@@ -109,14 +109,14 @@ class SqliteRows:
         """Remove the ids that were deleted before a moment."""
         self._database.execute("DELETE FROM things WHERE gone > 0 AND gone < ?", (before,))
 
-    def book(self) -> ClaimBook:
+    def in_memory(self) -> MemoryRows:
         """All rows in memory."""
-        book, read = ClaimBook(), self._database.execute
+        rows, read = MemoryRows(), self._database.execute
         for driver, name, owner, node, epoch in read("SELECT driver, name, owner, node, epoch FROM holds"):
-            book.set_hold(driver, name, owner, Hold(node, epoch))
+            rows.set_hold(driver, name, owner, Hold(node, epoch))
         for driver, node, kind in read("SELECT driver, node, kind FROM inventories"):
-            book.set_listed(driver, node, kind)
+            rows.set_listed(driver, node, kind)
         sql = "SELECT driver, kind, id, node, name, gone, owner, epoch FROM things ORDER BY gone"
         for driver, kind, id_, node, *rest in read(sql):
-            book.set_holding(driver, Thing(kind, id_), node, Holding(*rest))
-        return book
+            rows.set_holding(driver, Thing(kind, id_), node, Holding(*rest))
+        return rows

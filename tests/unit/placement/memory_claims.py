@@ -6,9 +6,9 @@ import asyncio
 import itertools
 from typing import TYPE_CHECKING
 
-from cloud.placement.claim_book import ClaimBook
 from cloud.placement.claim_rules import Writer
 from cloud.placement.claim_store import Claimed, HeldBy, Hold, Standing
+from cloud.placement.memory_rows import MemoryRows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -21,12 +21,12 @@ class Shelf:
     """What several stores share.
 
     Attributes:
-        book: the rows.
+        rows: the rows.
         turns: how many turns of the loop each await takes, in a circle.
     """
 
     def __init__(self, turns: Iterable[int] = (1, 2)) -> None:
-        self.book = ClaimBook()
+        self.rows = MemoryRows()
         self.turns = itertools.cycle(turns)
         self.epochs = itertools.count(1)
 
@@ -55,7 +55,7 @@ class MemoryClaims:
 
     async def look(self, driver: str, name: str, things: Iterable[Thing]) -> Standing:
         await self._turn()
-        found = self._shelf.book.standing(driver, name, things)
+        found = self._shelf.rows.standing(driver, name, things)
         found = Standing(found.name, found.ids, set(found.nodes), set(found.lists))
         await self._shelf.turn()
         return found
@@ -86,16 +86,16 @@ class MemoryClaims:
 
     async def forget(self, node: str, driver: str = "") -> None:
         await self._turn()
-        self._shelf.book.forget(node, driver)
+        self._shelf.rows.forget(node, driver)
         await self._shelf.turn()
 
     async def knows(self, node: str, driver: str = "") -> bool:
         await self._turn()
-        return self._shelf.book.knows(node, driver)
+        return self._shelf.rows.knows(node, driver)
 
     async def existing(self) -> list[Place]:
         await self._turn()
-        return self._shelf.book.existing()
+        return self._shelf.rows.existing()
 
     def hold_later(self, driver: str, name: str, node: str) -> None:
         write = self._writer()
@@ -122,7 +122,7 @@ class MemoryClaims:
         return {name for name, _ in later.values()}
 
     def _writer(self) -> Writer:
-        return Writer(self._shelf.book, self.owner, next(self._shelf.epochs))
+        return Writer(self._shelf.rows, self.owner, next(self._shelf.epochs))
 
     async def _turn(self) -> None:
         await self._shelf.turn()

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from cloud.placement.claim_book import ClaimBook
+from cloud.placement.claim_rules import Writer
 from cloud.placement.claim_store import NO_ID, NO_NAME, Claimed, HeldBy, Holding
 from cloud.placement.requests import SNAPSHOT, VOLUME, Thing
 from cloud.placement.sqlite_claims import SqliteClaims
@@ -142,6 +144,15 @@ async def test_a_hold_that_is_made_again_is_not_ended_by_the_end_of_the_one_befo
     one.free_later(D, NAME)
     claimed = await one.claim(D, NAME, "n2", NO_NAME)
     assert (claimed.entry.nodes, (await entry(one)).nodes) == (["n2"], ["n2"])
+
+
+def test_the_late_end_of_a_hold_does_not_end_the_next_one() -> None:
+    book = ClaimBook()
+    assert isinstance(Writer(book, "a", 2).claim(D, NAME, "n1", NO_NAME), Claimed)
+    Writer(book, "a", 1).free(D, NAME)
+    assert book.name(D, NAME).nodes == ["n1"]
+    Writer(book, "a", 3).free(D, NAME)
+    assert book.name(D, NAME) == NO_NAME
 
 
 async def test_a_hubs_own_later_writes_are_seen_by_it_at_once(one: ClaimStore) -> None:
@@ -293,6 +304,20 @@ async def test_what_exists_is_what_is_made_or_listed_and_not_deleted(one: ClaimS
     assert set(await one.existing()) == {(D, VOL, "n1"), (D, OTHER, "n2")}
     await delete(one, "n1")
     assert await one.existing() == [(D, OTHER, "n2")]
+
+
+async def test_a_hold_of_before_a_restart_can_be_ended(tmp_path: Path) -> None:
+    for is_first in (True, False):
+        store = SqliteClaims(tmp_path)
+        if is_first:
+            await make(store, "n1", VOL)
+            await store.claim(D, "CreateVolume other", "n1", NO_NAME)
+        else:
+            store.free_later(D, "CreateVolume other")
+        await store.close()
+    store = SqliteClaims(tmp_path)
+    assert await entry(store, "CreateVolume other") == NO_NAME
+    await store.close()
 
 
 # -------------------- the database of the version before --------------------

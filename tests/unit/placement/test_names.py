@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cloud.edge_nodes import Call
+from cloud.placement.claim_store import NO_NAME, Hold, NameEntry
 from cloud.placement.decisions import Mode
+from cloud.placement.pending import Pending
 from cloud.placement.sqlite_claims import SqliteClaims
 from common.csi import csi_pb2 as csi
 from common.errors import KnowledgeLost, LinkLost, NameElsewhere, NodeOffline, NoPlace, PlacementNotKept
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from cloud.edge_nodes import Reply
-    from cloud.placement.claim_store import Standing
+    from cloud.placement.claim_store import Claimed, HeldBy, Standing
     from cloud.placement.requests import Thing
 
 GROUPS = "/csi.v1.GroupController/"
@@ -269,6 +271,36 @@ async def test_a_caller_who_leaves_before_anything_was_sent_frees_the_name(world
     assert world.holder() == "n2"
 
 
+async def test_creates_of_one_hub_under_one_name_begin_at_one_node_alone() -> None:
+    pending, name = Pending(MemoryClaims(Shelf(), "x")), "CreateVolume pvc-1"
+    assert pending.begin(DRIVER, name, "n1", NameEntry({"x": Hold("n2")})) is None
+    assert pending.begin(DRIVER, name, "n1", NO_NAME) is not None
+    assert pending.begin(DRIVER, name, "n2", NO_NAME) is None
+    assert pending.begin(DRIVER, name, "n1", NO_NAME) is not None
+
+
+async def test_a_caller_who_leaves_when_the_claim_is_written_and_nothing_is_sent_frees_the_name(tmp_path: Path) -> None:
+    shelf, is_written = Shelf(), asyncio.Event()
+
+    class NeverReturns(MemoryClaims):
+        async def claim(
+            self, driver: str, name: str, node: str, expected: NameEntry
+        ) -> Claimed[NameEntry] | HeldBy[NameEntry]:
+            await super().claim(driver, name, node, expected)
+            is_written.set()
+            return await asyncio.get_running_loop().create_future()
+
+    world = World(tmp_path, report("n1"), store=lambda: NeverReturns(shelf, "x"))
+    asking = asyncio.create_task(world.ask("CreateVolume", create("pvc-1", on("n1"))))
+    await is_written.wait()
+    assert shelf.book.name(DRIVER, "CreateVolume pvc-1").nodes == ["n1"]
+    asking.cancel()
+    await asyncio.wait([asking])
+    await world.placement.close()
+    assert not world.calls
+    assert not shelf.book.name(DRIVER, "CreateVolume pvc-1").nodes
+
+
 async def test_a_caller_who_leaves_while_a_success_is_written_down_leaves_it_written(world: World) -> None:
     answer = asyncio.get_running_loop().create_future()
     world.vendors["n1"] = lambda _: answer
@@ -280,8 +312,26 @@ async def test_a_caller_who_leaves_while_a_success_is_written_down_leaves_it_wri
         asking.cancel()
         await asyncio.wait([asking])
         assert not world.places()
+    await until(lambda: world.places() == ["n1"])
+    await settle()
     await world.restart()
     assert world.places() == ["n1"]
+    await world.ask("DeleteVolume", delete())
+    assert not world.holder()
+
+
+async def test_a_claim_whose_caller_left_before_its_turn_is_not_written(world: World) -> None:
+    with world.disk.slow():
+        other = asyncio.create_task(world.ask("CreateVolume", create("pvc-2", on("n1"))))
+        await until(lambda: not world.store._writer._once)  # type: ignore[attr-defined]  # its thread has it
+        await settle()
+        asking = asyncio.create_task(world.ask("CreateVolume", create("pvc-1", on("n1"))))
+        await settle()
+        asking.cancel()
+        await asyncio.wait([asking])
+    await other
+    await world.restart()
+    assert not world.holder()
 
 
 # -------------------- a node that refuses what was asked of another one --------------------

@@ -28,11 +28,11 @@ from typing import TYPE_CHECKING, Any
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from cloud.placement.claim_book import ClaimBook
 from cloud.placement.claim_store import Holding
 from cloud.placement.decisions import Mode, Snapshot
 from cloud.placement.find import ListsNeeded, find_thing
 from cloud.placement.fleet import Fleets
+from cloud.placement.memory_rows import MemoryRows
 from cloud.placement.requests import VOLUME, Thing
 from cloud.placement.sqlite_rows import SqliteRows
 from common.csi import csi_pb2 as csi
@@ -388,7 +388,7 @@ class PlayOfTwo(Play):
         ]
 
     def standing(self, hub: World, name: str, *volumes: str) -> Standing:
-        known = self.shelf.book.standing(DRIVER, name, [Thing(VOLUME, volume) for volume in volumes])
+        known = self.shelf.rows.standing(DRIVER, name, [Thing(VOLUME, volume) for volume in volumes])
         return hub.placement._pending.over(known, DRIVER, name)
 
     def at_hub(self, name: str, how: str, number: int) -> tuple[str, World]:
@@ -444,6 +444,23 @@ AT_ONCE = [
 ]
 """Two hubs that claim a name at once, and one of them dies."""
 
+UNSENT = [
+    (("create", "a", "n1", "placed", 0), True),
+    (("away", "n1", "there, and one call is lost"), True),
+    (("create", "a", "n1", "placed", 0), True),
+    (("create", "a", "n2", "placed", 1), True),
+]
+"""A create that is not sent, while another one of its name is under way."""
+
+EXISTS = [
+    (("create", "a", "n1", "placed", 0), True),
+    (("answer", 0, "busy and made"), True),
+    (("create", "a", "n1", "placed", 0), True),
+    (("answer", 0, "exists"), True),
+    (("create", "a", "n2", "placed", 1), True),
+]
+"""A vendor that says that something exists of which no hub knows."""
+
 Steps = list[tuple[tuple[Any, ...], bool]]
 
 
@@ -462,6 +479,7 @@ async def play(it: Play, steps: Steps) -> None:
 @given(STEPS, st.booleans())
 @example(steps=LATE_WORD, own=False)
 @example(steps=UNTAKEN_SUCCESS, own=False)
+@example(steps=EXISTS, own=False)
 def test_no_name_is_on_two_nodes_and_no_volume_is_lost(steps: Steps, own: bool) -> None:
     async def run(directory: Path) -> None:
         await play(Play(directory, own=own), steps)
@@ -475,6 +493,7 @@ def test_no_name_is_on_two_nodes_and_no_volume_is_lost(steps: Steps, own: bool) 
 @given(STEPS, st.booleans(), st.lists(st.integers(0, 2), min_size=1, max_size=7))
 @example(steps=LATE_WORD, own=False, turns=[1])
 @example(steps=AT_ONCE, own=True, turns=[0, 1])
+@example(steps=UNSENT, own=False, turns=[1])
 def test_with_two_hubs_no_name_is_on_two_nodes_and_no_volume_is_lost(steps: Steps, own: bool, turns: list[int]) -> None:
     async def run() -> None:
         await play(PlayOfTwo(Path(), own=own, turns=turns), steps)
@@ -555,20 +574,20 @@ def told(node: str, *, own: bool, hides: bool) -> DriverReport:
 
 def known(case: Case, thing: Thing) -> Standing:
     """What the claim store would have."""
-    book = ClaimBook()
+    rows = MemoryRows()
     if case.home not in case.fleet:
-        book.set_holding(DRIVER, Thing(VOLUME, "another"), case.home, Holding("CreateVolume another"))
+        rows.set_holding(DRIVER, Thing(VOLUME, "another"), case.home, Holding("CreateVolume another"))
     for node in SITES:
         has = node == case.home or node in case.others
         if has and node in case.made:
-            book.set_holding(DRIVER, thing, node, Holding(f"CreateVolume {node}"))
+            rows.set_holding(DRIVER, thing, node, Holding(f"CreateVolume {node}"))
         elif not has and node in case.deleted:
-            book.set_holding(DRIVER, thing, node, Holding(f"CreateVolume {node}", 1.0))
+            rows.set_holding(DRIVER, thing, node, Holding(f"CreateVolume {node}", 1.0))
         elif node in case.listed:
-            book.set_listed(DRIVER, node, VOLUME)
+            rows.set_listed(DRIVER, node, VOLUME)
             if has and not (node == case.home and case.stale):
-                book.set_holding(DRIVER, thing, node, Holding())
-    return book.standing(DRIVER, "", [thing])
+                rows.set_holding(DRIVER, thing, node, Holding())
+    return rows.standing(DRIVER, "", [thing])
 
 
 @examples(300)

@@ -1,4 +1,4 @@
-"""A claim book: the rows of a claim store, in memory. Pure."""
+"""The rows of a claim store in memory. Pure."""
 
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -15,7 +15,7 @@ from cloud.placement.claim_store import (
 from cloud.placement.requests import Thing
 
 
-class ClaimBook:
+class MemoryRows:
     """All names, ids and lists (`claim_rules.Rows`)."""
 
     def __init__(self) -> None:
