@@ -8,13 +8,14 @@ fast as the vendor's own socket. A caller that pins creates sends all creates of
 Rules:
 
 * `over` adds the pending state to the store's answer, so that every decision of this hub sees both.
+* State that moves to the store while the hub reads the store would be in neither: `look` then reads again.
 * One name has creates under way at one node. `begin` compares and sets without an await.
 * A success that the caller has not taken yet is kept here. Taken: the caller knows the node, and the hub drops it. Not
   taken: the hub records it (`ClaimStore.record_later`).
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from cloud.placement.attempts import Attempt, OpenName
@@ -26,6 +27,21 @@ Untaken = dict[Place, object]
 
 _ELSEWHERE: Final = object()
 """In the place of a token: another success keeps the thing already."""
+
+
+@dataclass(slots=True, eq=False)
+class _Look:
+    """A look at the store that waits for its answer.
+
+    Attributes:
+        driver: the driver.
+        name: the name, or empty.
+        is_stale: whether this hub has given the store a change meanwhile that the answer may lack.
+    """
+
+    driver: str
+    name: str
+    is_stale: bool = False
 
 
 class Pending:
@@ -41,6 +57,24 @@ class Pending:
         self._names: dict[tuple[str, str], OpenName] = {}
         self._untaken: dict[Place, tuple[str, object]] = {}
         """Name of the create, and token, of each thing that was made and not taken yet."""
+        self._looks: set[_Look] = set()
+
+    async def look(self, driver: str, name: str, things: Iterable[Thing]) -> Standing:
+        """The store's answer, without this hub's pending state, but with all that this hub has given to the store.
+
+        Raises:
+            PlacementNotKept: the store cannot be reached.
+        """
+        look = _Look(driver, name)
+        self._looks.add(look)
+        try:
+            standing = await self.store.look(driver, name, things)
+            while look.is_stale:
+                look.is_stale = False
+                standing = await self.store.look(driver, name, things)
+            return standing
+        finally:
+            self._looks.discard(look)
 
     def over(self, standing: Standing, driver: str, name: str) -> Standing:
         """The store's answer with the pending state over it."""
@@ -92,9 +126,11 @@ class Pending:
         if ours.in_doubt and not ours.is_held:
             ours.is_held = True
             self.store.hold_later(ours.driver, ours.name, ours.node)
+            self._moved(ours.driver, ours.name)
         if ours.is_settled and (ours.is_held or ours.claims):
             ours.is_held, ours.claims = False, 0
             self.store.free_later(ours.driver, ours.name)
+            self._moved(ours.driver, ours.name)
         if not ours.attempts:
             del self._names[ours.key]
 
@@ -113,6 +149,7 @@ class Pending:
         """Nobody took them: let the store record them, unless they were deleted or forgotten meanwhile."""
         for (driver, thing, node), name in self._pop(untaken):
             self.store.record_later(driver, node, thing, name)
+            self._moved(driver)
 
     def drop(self, untaken: Untaken) -> None:
         """The caller took them, and knows their node."""
@@ -141,6 +178,12 @@ class Pending:
         places = [(ours.driver, ours.node) for ours in self._names.values()]
         places += [(its_driver, its_node) for its_driver, _, its_node in self._untaken]
         return any(its_node == node and driver in ("", its_driver) for its_driver, its_node in places)
+
+    def _moved(self, driver: str, name: str = "") -> None:
+        """The store gets a change of a name, or of things of the driver: looks that wait may lack it."""
+        for look in self._looks:
+            if look.driver == driver and name in ("", look.name):
+                look.is_stale = True
 
     def _pop(self, untaken: Untaken) -> list[tuple[Place, str]]:
         """Take out the things that are still kept under these tokens."""
