@@ -97,7 +97,7 @@ class PlacedCall:
         """Whether the hub knows a thing that was made under the name."""
         driver, name = self.ask.driver, self.ask.asked.name
         try:
-            standing = await self.pending.store.look(driver, name, ())
+            standing = await self.pending.look(driver, name, ())
         except CallError:
             return False
         return bool(self.pending.over(standing, driver, name).name.made)

@@ -9,13 +9,14 @@ is safe as long as the caller pins all creates of a name to one node.
 Rules:
 
 * `over` adds the pending state to the store's answer, so that every decision of this hub sees both.
+* State that moves to the store while the hub reads the store would be in neither: `look` then reads again.
 * Creates of one name are under way at one node only. `begin` checks that and notes the create without an await between.
 * `Pending` keeps the things of a success until the caller has taken the answer. Then the caller knows their node, and
   the hub drops them. If nobody takes the answer, the store records them (`ClaimStore.record_later`).
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from cloud.placement.attempts import Attempt, OpenName
@@ -27,6 +28,21 @@ Untaken = dict[Place, object]
 
 _ELSEWHERE: Final = object()
 """Instead of a token: another success keeps the thing already."""
+
+
+@dataclass(slots=True, eq=False)
+class _Look:
+    """A look at the store that waits for its answer.
+
+    Attributes:
+        driver: the driver.
+        name: the name, or empty.
+        is_stale: whether this hub has given the store a change meanwhile that the answer may lack.
+    """
+
+    driver: str
+    name: str
+    is_stale: bool = False
 
 
 class Pending:
@@ -42,6 +58,24 @@ class Pending:
         self._names: dict[tuple[str, str], OpenName] = {}
         self._untaken: dict[Place, tuple[str, object]] = {}
         """The name of the create and the token, for each thing of an answer that the caller has not taken yet."""
+        self._looks: set[_Look] = set()
+
+    async def look(self, driver: str, name: str, things: Iterable[Thing]) -> Standing:
+        """The store's answer, without this hub's pending state, but with all that this hub has given to the store.
+
+        Raises:
+            PlacementNotKept: the store cannot be reached.
+        """
+        look = _Look(driver, name)
+        self._looks.add(look)
+        try:
+            standing = await self.store.look(driver, name, things)
+            while look.is_stale:
+                look.is_stale = False
+                standing = await self.store.look(driver, name, things)
+            return standing
+        finally:
+            self._looks.discard(look)
 
     def over(self, standing: Standing, driver: str, name: str) -> Standing:
         """The store's entries with the pending names and things added."""
@@ -94,9 +128,11 @@ class Pending:
         if ours.in_doubt and not ours.is_held:
             ours.is_held = True
             self.store.hold_later(ours.driver, ours.name, ours.node)
+            self._moved(ours.driver, ours.name)
         if ours.is_settled and (ours.is_held or ours.claims):
             ours.is_held, ours.is_confirmed, ours.claims = False, False, 0
             self.store.free_later(ours.driver, ours.name)
+            self._moved(ours.driver, ours.name)
         if not ours.attempts:
             del self._names[ours.key]
 
@@ -115,6 +151,7 @@ class Pending:
         """Let the store record things whose answer nobody took, unless they were deleted or forgotten meanwhile."""
         for (driver, thing, node), name in self._pop(untaken):
             self.store.record_later(driver, node, thing, name)
+            self._moved(driver)
 
     def drop(self, untaken: Untaken) -> None:
         """Drop things whose answer the caller has taken: the caller knows their node."""
@@ -143,6 +180,12 @@ class Pending:
         places = [(ours.driver, ours.node) for ours in self._names.values()]
         places += [(its_driver, its_node) for its_driver, _, its_node in self._untaken]
         return any(its_node == node and driver in ("", its_driver) for its_driver, its_node in places)
+
+    def _moved(self, driver: str, name: str = "") -> None:
+        """The store gets a change of a name, or of things of the driver: looks that wait may lack it."""
+        for look in self._looks:
+            if look.driver == driver and name in ("", look.name):
+                look.is_stale = True
 
     def _pop(self, untaken: Untaken) -> list[tuple[Place, str]]:
         """Take out the things that are still kept under these tokens."""

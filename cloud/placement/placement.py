@@ -127,7 +127,7 @@ class Placement:
         fleet = self._fleets.of(call.driver)
         ask = ask_for(call.driver, call.method, call.request, wanted=wanted, mode=mode, fleet=fleet)
         for _ in range(_TRIES):
-            standing = await self._look(ask) if ask.needs_claims else NOTHING
+            standing = await self._pending.look(ask.driver, ask.asked.name, ask.things) if ask.needs_claims else NOTHING
             claims = self._pending.over(standing, ask.driver, ask.asked.name)
             match decide(ask, self._snapshot(self._fleets.of(call.driver), claims)):
                 case Send() as send:
@@ -163,9 +163,6 @@ class Placement:
         """Ask no more nodes, and close the claim store."""
         await self.lists.close()
         await self.claims.close()
-
-    async def _look(self, ask: Ask) -> Standing:
-        return await self.claims.look(ask.driver, ask.asked.name, ask.things)
 
     def _snapshot(self, fleet: Fleet, claims: Standing) -> Snapshot:
         return Snapshot(fleet, self._connected, claims, self.affinity, self._losses(), self.claims.lost())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
@@ -272,7 +273,7 @@ async def test_a_caller_who_leaves_before_anything_was_sent_frees_the_name(world
 
 
 async def test_creates_of_one_hub_under_one_name_begin_at_one_node_alone() -> None:
-    pending, name = Pending(MemoryClaims(Shelf(), "x")), "CreateVolume pvc-1"
+    pending, name = Pending(MemoryClaims(Shelf(), "x"), now=time.time), "CreateVolume pvc-1"
     assert pending.begin(DRIVER, name, "n1", NameEntry({"x": Hold("n2")})) is None
     assert pending.begin(DRIVER, name, "n1", NO_NAME) is not None
     assert pending.begin(DRIVER, name, "n2", NO_NAME) is None
@@ -293,12 +294,12 @@ async def test_a_caller_who_leaves_when_the_claim_is_written_and_nothing_is_sent
     world = World(tmp_path, report("n1"), store=lambda: NeverReturns(shelf, "x"))
     asking = asyncio.create_task(world.ask("CreateVolume", create("pvc-1", on("n1"))))
     await is_written.wait()
-    assert shelf.book.name(DRIVER, "CreateVolume pvc-1").nodes == ["n1"]
+    assert shelf.rows.name(DRIVER, "CreateVolume pvc-1").nodes == ["n1"]
     asking.cancel()
     await asyncio.wait([asking])
     await world.placement.close()
     assert not world.calls
-    assert not shelf.book.name(DRIVER, "CreateVolume pvc-1").nodes
+    assert not shelf.rows.name(DRIVER, "CreateVolume pvc-1").nodes
 
 
 async def test_a_caller_who_leaves_while_a_success_is_written_down_leaves_it_written(world: World) -> None:
@@ -641,14 +642,14 @@ async def test_a_hold_of_this_hub_that_has_ended_since_the_look_is_claimed_again
     await has_looked.wait()
     answers[0].set_result((None, Status(Code.INTERNAL)))
     await first
-    await until(lambda: not shelf.book.name(DRIVER, "CreateVolume pvc-1").nodes)
+    await until(lambda: not shelf.rows.name(DRIVER, "CreateVolume pvc-1").nodes)
     may_end.set()
     await until_sent(world, 2)
-    assert shelf.book.name(DRIVER, "CreateVolume pvc-1").nodes == ["n1"]
+    assert shelf.rows.name(DRIVER, "CreateVolume pvc-1").nodes == ["n1"]
     answers[1].set_result((None, Status(Code.INTERNAL)))
     await second
     await world.placement.close()
-    assert not shelf.book.name(DRIVER, "CreateVolume pvc-1").nodes
+    assert not shelf.rows.name(DRIVER, "CreateVolume pvc-1").nodes
 
 
 async def test_a_doubt_about_a_pinned_create_is_written_though_the_disk_once_refused_its_name(world: World) -> None:

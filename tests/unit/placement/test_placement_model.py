@@ -461,6 +461,13 @@ EXISTS = [
 ]
 """A vendor that says that something exists of which no hub knows."""
 
+LATE_LOOK = [
+    (("create", "b", "n2", "pinned", 0), True),
+    (("answer", 0, "busy and made"), False),
+    (("create", "b", "n1", "pinned", 0), True),
+]
+"""A doubt that moves to the store while the next create reads the store."""
+
 Steps = list[tuple[tuple[Any, ...], bool]]
 
 
@@ -494,6 +501,7 @@ def test_no_name_is_on_two_nodes_and_no_volume_is_lost(steps: Steps, own: bool) 
 @example(steps=LATE_WORD, own=False, turns=[1])
 @example(steps=AT_ONCE, own=True, turns=[0, 1])
 @example(steps=UNSENT, own=False, turns=[1])
+@example(steps=LATE_LOOK, own=False, turns=[1])
 def test_with_two_hubs_no_name_is_on_two_nodes_and_no_volume_is_lost(steps: Steps, own: bool, turns: list[int]) -> None:
     async def run() -> None:
         await play(PlayOfTwo(Path(), own=own, turns=turns), steps)
