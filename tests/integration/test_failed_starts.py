@@ -1,4 +1,4 @@
-"""A hub, a proxy driver or an agent that cannot start closes all that it has opened: another may start at once in its place."""
+"""A process that cannot start closes all that it has opened: another one may start at once in its place."""
 
 from __future__ import annotations
 
