@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cloud.placement.claim_book import ClaimBook
 from cloud.placement.claim_rules import Writer
 from cloud.placement.claim_store import NO_ID, NO_NAME, Claimed, HeldBy, Holding
+from cloud.placement.memory_rows import MemoryRows
 from cloud.placement.requests import SNAPSHOT, VOLUME, Thing
 from cloud.placement.sqlite_claims import SqliteClaims
 from tests.support.stored import restore
@@ -147,7 +147,7 @@ async def test_a_hold_that_is_made_again_is_not_ended_by_the_end_of_the_one_befo
 
 
 def test_the_late_end_of_a_hold_does_not_end_the_next_one() -> None:
-    book = ClaimBook()
+    book = MemoryRows()
     assert isinstance(Writer(book, "a", 2).claim(D, NAME, "n1", NO_NAME), Claimed)
     Writer(book, "a", 1).free(D, NAME)
     assert book.name(D, NAME).nodes == ["n1"]
