@@ -14,6 +14,8 @@ T = TypeVar("T")
 
 _CHUNK_BYTES = 65_536
 
+_CUT = "the connection ended before the whole answer"
+
 _WHY_CHARS = 200
 """A server says why in one sentence."""
 
@@ -51,11 +53,11 @@ def ask_page(sock: Path, path: str, page: type[T], *, timeout_s: float) -> T:
             if time.monotonic() > give_up:
                 raise TimeoutError(f"no whole answer within {timeout_s:g} s")
         if answer.length:
-            raise http.client.IncompleteRead(bytes(body), answer.length)  # noqa: TRY301  # as a cut read raises it
+            raise ConnectionError(_CUT)
         if answer.status != HTTPStatus.OK:
             raise NoSuchPage(answer.status, _why(answer.status, bytes(body)))
     except (http.client.IncompleteRead, http.client.RemoteDisconnected) as error:
-        raise ConnectionError("the connection ended before the whole answer") from error
+        raise ConnectionError(_CUT) from error
     except http.client.HTTPException as error:
         raise ValueError(str(error) or type(error).__name__) from error
     finally:
