@@ -3,7 +3,6 @@
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, cast
 
 from cloud.edge_nodes import Nodes
 from cloud.node_calls import NodeCalls
@@ -96,7 +95,7 @@ class HubPages:
         for driver, thing, node in await self._placement.existing():
             if thing.kind == VOLUME:
                 placed[driver, thing.id].append(node)
-        return (VolumeStatus(**cast("dict[str, Any]", entry)) for entry in self._part.volumes(placed))
+        return self._part.volumes(placed)
 
     async def facts(self, node: str = "") -> Iterator[NodeFact]:
         """Every fact that the hub has, or those of one node."""

@@ -12,6 +12,7 @@ from cloud.sources.source import Source
 from cloud.sync.fact_kinds import Fact
 from common.link import Stream
 from common.objects import Ref
+from common.pages.hub import VolumeStatus
 
 
 class Sync(Protocol):
@@ -72,7 +73,7 @@ class SyncPart:
     source: Source | None = None
     sync: Sync = field(default_factory=NoSync)
     problems: Callable[[], list[str]] = list
-    volumes: Callable[[volume_report.Placed], Iterable[volume_report.Entry]] = volume_report.report_placed
+    volumes: Callable[[volume_report.Placed], Iterable[VolumeStatus]] = volume_report.report_placed
     facts: Callable[[str], Iterable[tuple[str, Ref, Fact]]] = lambda _node: ()
 
 

@@ -14,7 +14,7 @@ A volume has one entry for each node that uses it, or one entry without a node:
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from cloud.kinds import pods, volumeattachments
@@ -22,10 +22,9 @@ from cloud.kinds.fields import Body
 from cloud.sync.fact_kinds import Fact
 from common.node_selector import choices, selects
 from common.objects import Ref
+from common.pages.hub import VolumeStatus
 from common.pod_fact import MOUNTED, UNMOUNTED, ToldVolume, VolumeState, condition, read_volumes, shorten
 from common.topology import NODE_SEGMENT
-
-Entry = dict[str, object]
 
 Placed = Mapping[tuple[str, str], Sequence[str]]
 """The nodes that have a volume according to the placement, by the driver's name and the volume's handle."""
@@ -67,14 +66,13 @@ class _Use:
     error: str = ""
 
 
-def report_placed(placed: Placed, *, state: str = "known") -> Iterator[Entry]:
+def report_placed(placed: Placed, *, state: str = "known") -> Iterator[VolumeStatus]:
     """The entries of all volumes that the placement knows, for a hub that knows no objects."""
     for (driver, handle), nodes in sorted(placed.items()):
-        volume: Entry = {"volume": handle, "driver": driver, "pv": "", "claim": ""}
-        yield from _unused(volume, nodes, state)
+        yield from _unused(_volume(handle, driver), nodes, state)
 
 
-def report(source: Objects, facts: Facts, placed: Placed) -> Iterator[Entry]:
+def report(source: Objects, facts: Facts, placed: Placed) -> Iterator[VolumeStatus]:
     """The entries of all PersistentVolumes of CSI drivers by name, then of volumes without a PersistentVolume.
 
     Args:
@@ -94,24 +92,25 @@ def report(source: Objects, facts: Facts, placed: Placed) -> Iterator[Entry]:
         without.pop(key, None)
         claim = body["spec"].get("claimRef") or {}
         uses = _joined(wanted.get((claim.get("namespace", ""), claim.get("name", "")), ()), attached.get(ref.name, ()))
-        volume = {
-            "volume": csi["volumeHandle"],
-            "driver": csi["driver"],
-            "pv": ref.name,
-            "claim": f"{claim['namespace']}/{claim['name']}" if claim else "",
-        }
+        claim_name = f"{claim['namespace']}/{claim['name']}" if claim else ""
+        volume = _volume(csi["volumeHandle"], csi["driver"], ref.name, claim_name)
         for node in sorted(uses):
             use = uses[node]
-            yield volume | {"node": node, "state": _state(use), "pods": sorted(use.pods), "error": use.error}
+            yield replace(volume, node=node, state=_state(use), pods=sorted(use.pods), error=use.error)
         if not uses:
             phase = str((body.get("status") or {}).get("phase") or "known").lower()
             yield from _unused(volume, placed.get(key) or [nodes.named_by(body)], phase)
     yield from report_placed(without, state="no PV")
 
 
-def _unused(volume: Entry, nodes: Iterable[str], state: str) -> Iterator[Entry]:
+def _volume(handle: str, driver: str, pv: str = "", claim: str = "") -> VolumeStatus:
+    """An entry without a node."""
+    return VolumeStatus(volume=handle, driver=driver, pv=pv, claim=claim, node="", state="", pods=[], error="")
+
+
+def _unused(volume: VolumeStatus, nodes: Iterable[str], state: str) -> Iterator[VolumeStatus]:
     for node in nodes:
-        yield volume | {"node": node, "state": state, "pods": [], "error": ""}
+        yield replace(volume, node=node, state=state)
 
 
 def _state(use: _Use) -> str:

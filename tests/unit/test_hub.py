@@ -25,7 +25,7 @@ from common.limits import Limits
 from common.messages import Hello, Kind, Ping, encode
 from common.metrics import Metrics
 from common.objects import Object, Ref, Stamp, encode_body
-from common.pages.hub import FailedCall
+from common.pages.hub import FailedCall, VolumeStatus
 from common.reports import GET_PLUGIN_INFO, MAX_REPORT_BYTES, Answer, DriverReport, decode_reports, encode_reports
 from common.status import Code, Origin, Status
 from common.transport import Peer as Address
@@ -628,11 +628,9 @@ async def test_problems_are_cut_each(tmp_path: Path) -> None:
 
 
 async def test_volumes_are_told_as_the_part_reports_them(tmp_path: Path) -> None:
-    entry = {"volume": "h", "driver": DRIVER, "pv": "v", "claim": "", "node": "n1", "state": "mounted", "pods": []}
-    part = SyncPart(volumes=lambda _placed: iter([entry | {"error": ""}]))
-    async with running(World(tmp_path, part)) as world:
-        (told,) = await world.pages.volumes()
-    assert (told.volume, told.pv, told.node, told.state) == ("h", "v", "n1", "mounted")
+    entry = VolumeStatus(volume="h", driver=DRIVER, pv="v", claim="", node="n1", state="mounted", pods=[], error="")
+    async with running(World(tmp_path, SyncPart(volumes=lambda _placed: iter([entry])))) as world:
+        assert list(await world.pages.volumes()) == [entry]
 
 
 async def test_facts_are_told_as_objects_with_their_nodes_and_times(told: tuple[World, FactSink]) -> None:

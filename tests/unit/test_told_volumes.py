@@ -45,7 +45,7 @@ async def reported(*errors: str) -> dict[Any, tuple[Any, Any]]:
     bound = [(claim(name, volume=name), volume(name, claim=f"default/{name}")) for name in ("data", "logs")]
     objects = Objects()
     objects.update({ref: it.item for ref, it in entries(web, *sum(bound, ())).items()}, ready=True)
-    return {it["pv"]: (it["state"], it["error"]) for it in report(objects, facts, {})}
+    return {it.pv: (it.state, it.error) for it in report(objects, facts, {})}
 
 
 async def test_a_volume_that_is_not_mounted_is_never_reported_mounted_however_long_anothers_error_is() -> None:

@@ -10,6 +10,7 @@ from cloud.sources.source import Objects
 from cloud.sync.fact_kinds import Fact
 from cloud.volume_report import report, report_placed
 from common.objects import Ref, Stamp
+from common.pages.hub import VolumeStatus
 from common.pod_fact import MOUNTED, RELEASED
 from tests.support.cluster_objects import DRIVER, attachment, claim, entries, node, pod, volume
 
@@ -52,22 +53,22 @@ def told(objects: Objects, name: str, status: str, *volumes: Any, uid: str = "",
 
 def lines(objects: Objects, facts: Facts | None = None, **more: Any) -> list[tuple[Any, ...]]:
     placed = more.get("placed", {})
-    return [(it["pv"], it["node"], it["state"], it["error"]) for it in report(objects, facts or Facts(), placed)]
+    return [(it.pv, it.node, it.state, it.error) for it in report(objects, facts or Facts(), placed)]
 
 
 def test_an_entry_names_the_volume_its_claim_its_node_and_who_uses_it_there() -> None:
     objects = source(pod("web", claims=("data",)), *CLAIMED)
     assert list(report(objects, Facts(n1=told(objects, "web", "True")), {})) == [
-        {
-            "volume": "h-v",
-            "driver": DRIVER,
-            "pv": "v",
-            "claim": "default/data",
-            "node": "n1",
-            "state": "mounted",
-            "pods": ["default/web"],
-            "error": "",
-        }
+        VolumeStatus(
+            volume="h-v",
+            driver=DRIVER,
+            pv="v",
+            claim="default/data",
+            node="n1",
+            state="mounted",
+            pods=["default/web"],
+            error="",
+        )
     ]
 
 
@@ -126,16 +127,16 @@ def test_a_volume_that_nobody_uses_is_where_the_placement_knows_it_to_be() -> No
 
 def test_without_any_objects_the_placement_alone_knows_where_volumes_are() -> None:
     assert list(report_placed({(DRIVER, "h-v"): ["n1", "n2"]})) == [
-        {
-            "volume": "h-v",
-            "driver": DRIVER,
-            "pv": "",
-            "claim": "",
-            "node": node,
-            "state": "known",
-            "pods": [],
-            "error": "",
-        }
+        VolumeStatus(
+            volume="h-v",
+            driver=DRIVER,
+            pv="",
+            claim="",
+            node=node,
+            state="known",
+            pods=[],
+            error="",
+        )
         for node in ("n1", "n2")
     ]
 
