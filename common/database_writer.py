@@ -58,14 +58,16 @@ class _Write:
 
     Attributes:
         work: executes the caller's statements, or is the caller's function.
-        done: gets the result; None if no caller waits for it (`put`).
+        done: gets the result; None if nothing needs it.
         retried: whether it is retried after a failure, instead of giving the failure to the caller.
+        is_put: whether no caller waits for it, so that it is at risk until it is written.
         raises: whether an error that `work` itself raises goes to the caller, and does not count as the database's.
     """
 
     work: Work[Any]
     done: asyncio.Future[Any] | None = None
     retried: bool = False
+    is_put: bool = False
     raises: bool = False
 
 
@@ -164,16 +166,17 @@ class DatabaseWriter:
             return False
         return True
 
-    def put(self, key: Hashable, *statements: Statement) -> None:
+    def put(self, key: Hashable, *statements: Statement, done: asyncio.Future[None] | None = None) -> None:
         """Execute statements soon, and retry until they are committed. Any thread may call this.
 
         Args:
             key: they take the place of the statements that wait under the same key.
             statements: the new ones.
+            done: ends when they are committed. It never ends if others take their place.
         """
         with self._woken:
             self._retried.pop(key, None)  # so that the new write comes after all others
-            self._retried[key] = _Write(_executes(statements), retried=True)
+            self._retried[key] = _Write(_executes(statements), done, retried=True, is_put=True)
             self._woken.notify()
 
     def end_retries(self) -> None:
@@ -238,7 +241,7 @@ class DatabaseWriter:
                     del results[write]
                 self._retried = again | self._retried  # a newer `put` of the same key stays
         self._note_trouble(errors[0] if errors else None)
-        self._note_risk(any(write.done is None for write in again.values()))
+        self._note_risk(any(write.is_put for write in again.values()))
         self._tell(results, works=len(errors) < len(writes))
 
     def _transact(self, writes: list[_Write]) -> list[Any]:

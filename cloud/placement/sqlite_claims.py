@@ -18,7 +18,9 @@ Rules:
 import asyncio
 import itertools
 import sqlite3
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Hashable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -29,7 +31,7 @@ from cloud.placement.memory_rows import MemoryRows
 from cloud.placement.requests import Thing
 from cloud.placement.sqlite_rows import SCHEMA, SqliteRows
 from common.database import open_database
-from common.database_writer import RETRY_S, DatabaseWriter, WriteFailed
+from common.database_writer import RETRY_S, DatabaseWriter, Statement, WriteFailed
 from common.errors import PlacementNotKept, SettingsError
 
 _HOLD: Final = (
@@ -43,6 +45,21 @@ _RECORD: Final = (
 )
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Later:
+    """A change that the file gets when that works.
+
+    Attributes:
+        driver: the driver.
+        node: the node that it is about; empty if it only removes.
+        change: the change of the rows.
+    """
+
+    driver: str
+    node: str
+    change: Callable[[Rows], None]
 
 
 class SqliteClaims:
@@ -69,6 +86,8 @@ class SqliteClaims:
         self._path = state_dir / "placement.db"
         self._is_alone = alone
         self._memory = MemoryRows()
+        self._later: dict[Hashable, _Later] = {}
+        """The changes that memory has and the file may lack, in the order in which the file gets them."""
         self._epochs = itertools.count(1)
         try:
             self.losses = Losses(state_dir / "placement.losses")
@@ -128,7 +147,7 @@ class SqliteClaims:
             )
             if isinstance(result, Claimed):
                 stamped = {thing: entry.holders.get(node) for thing, entry in result.entry.items()}
-                Writer(self._memory, self.owner, epoch).write(driver, node, stamped)
+                self._remember(lambda rows: Writer(rows, self.owner, epoch).write(driver, node, stamped))
             return result
 
         return await _to_the_end(record()) if new else Claimed({})
@@ -136,15 +155,20 @@ class SqliteClaims:
     async def listed(self, driver: str, node: str, kind: str, things: Iterable[Thing], *, began: float) -> None:
         """See `ClaimStore`."""
         epoch, told = next(self._epochs), list(things)
-
-        def change(rows: Rows) -> None:
-            Writer(rows, self.owner, epoch).listed(driver, node, kind, told, began=began)
-
-        await _to_the_end(self._change(change))
+        await _to_the_end(
+            self._change(lambda rows: Writer(rows, self.owner, epoch).listed(driver, node, kind, told, began=began))
+        )
 
     async def forget(self, node: str, driver: str = "") -> None:
         """See `ClaimStore`."""
-        await _to_the_end(self._change(lambda rows: rows.forget(node, driver)))
+        await _to_the_end(self._forget(node, driver))
+
+    async def _forget(self, node: str, driver: str) -> None:
+        await self._change(lambda rows: rows.forget(node, driver))
+        for key in [key for key, later in self._later.items() if later.node == node and driver in ("", later.driver)]:
+            del self._later[key]
+            self._writer.put(key)  # in place of the change
+        self._memory.forget(node, driver)
 
     async def knows(self, node: str, driver: str = "") -> bool:
         """See `ClaimStore`."""
@@ -157,20 +181,24 @@ class SqliteClaims:
     def hold_later(self, driver: str, name: str, node: str) -> None:
         """See `ClaimStore`."""
         hold = Hold(node, next(self._epochs))
-        self._memory.set_hold(driver, name, self.owner, hold)
-        self._writer.put((driver, name), (_HOLD, (driver, name, self.owner, *hold)))
+        later = _Later(driver, node, lambda rows: rows.set_hold(driver, name, self.owner, hold))
+        self._put((driver, name), later, (_HOLD, (driver, name, self.owner, *hold)))
 
     def free_later(self, driver: str, name: str) -> None:
         """See `ClaimStore`."""
         epoch = next(self._epochs)
-        Writer(self._memory, self.owner, epoch).free(driver, name)
-        self._writer.put((driver, name), (_FREE, (driver, name, self.owner, epoch)))
+        later = _Later(driver, "", lambda rows: Writer(rows, self.owner, epoch).free(driver, name))
+        self._put((driver, name), later, (_FREE, (driver, name, self.owner, epoch)))
 
     def record_later(self, driver: str, node: str, thing: Thing, name: str) -> None:
         """See `ClaimStore`."""
+        if self._is_alone and node in self._memory.id(driver, thing).made:
+            return
         epoch, place = next(self._epochs), (driver, thing.kind, thing.id, node)
-        Writer(self._memory, self.owner, epoch).record_made(driver, node, thing, name)
-        self._writer.put(place, (_RECORD, (*place, name, self.owner, epoch)))
+        later = _Later(
+            driver, node, lambda rows: Writer(rows, self.owner, epoch).record_made(driver, node, thing, name)
+        )
+        self._put(place, later, (_RECORD, (*place, name, self.owner, epoch)))
 
     async def close(self) -> None:
         """See `ClaimStore`."""
@@ -184,7 +212,26 @@ class SqliteClaims:
 
     async def _change(self, change: Callable[[Rows], None]) -> None:
         await self._transact(change)
+        self._remember(change)
+
+    def _put(self, key: Hashable, later: "_Later", statement: Statement) -> None:
+        """Change memory now, and the file when that works."""
+        done = asyncio.get_running_loop().create_future()
+        done.add_done_callback(partial(self._written, key, later))
+        self._later.pop(key, None)
+        self._later[key] = later
+        later.change(self._memory)
+        self._writer.put(key, statement, done=done)
+
+    def _written(self, key: Hashable, later: "_Later", done: asyncio.Future[None]) -> None:
+        if not done.cancelled() and done.exception() is None and self._later.get(key) is later:
+            del self._later[key]
+
+    def _remember(self, change: Callable[[Rows], None]) -> None:
+        """Make a change of the file in memory. The changes that the file does not have yet come after it there too."""
         change(self._memory)
+        for later in self._later.values():
+            later.change(self._memory)
 
     async def _read_memory(self, read: Callable[[MemoryRows], T]) -> T:
         if self._is_alone:
