@@ -8,7 +8,7 @@ A volume has one entry for each node that uses it, or one entry without a node:
     unknown     A pod on the node wants it, and the node has not told whether it is mounted.
     waiting     A pod on the node wants it.
     (a phase)   Unused, with the phase of its PersistentVolume: `available`, `bound`, `released`, `failed`.
-    known       Unused, and its phase is unknown.
+    known       Unused, and its phase is unknown; or the hub has not read all PersistentVolumes yet.
     no PV       The hub placed it, or a node listed it, and it has no PersistentVolume (yet, or any more).
 """
 
@@ -40,6 +40,10 @@ _HOSTNAME = "kubernetes.io/hostname"
 
 class Objects(Protocol):
     """The objects (`cloud.sources.source.Source`)."""
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether all objects are there."""
 
     def refs(self, kind: str) -> Iterable[Ref]:
         """All objects of a kind, in any order."""
@@ -100,7 +104,7 @@ def report(source: Objects, facts: Facts, placed: Placed) -> Iterator[VolumeStat
         if not uses:
             phase = str((body.get("status") or {}).get("phase") or "known").lower()
             yield from _unused(volume, placed.get(key) or [nodes.named_by(body)], phase)
-    yield from report_placed(without, state="no PV")
+    yield from report_placed(without, state="no PV" if source.is_ready else "known")
 
 
 def _volume(handle: str, driver: str, pv: str = "", claim: str = "") -> VolumeStatus:

@@ -232,3 +232,10 @@ def test_volumes_of_no_csi_driver_are_nobodys_business() -> None:
     other = volume("v")
     del other["spec"]["csi"]
     assert lines(source(other)) == []
+
+
+def test_a_volume_without_a_pv_is_only_known_while_the_hub_still_reads_the_objects() -> None:
+    objects = Objects()
+    assert [it.state for it in report(objects, Facts(), {(DRIVER, "h"): ["n1"]})] == ["known"]
+    objects.update({}, ready=True)
+    assert [it.state for it in report(objects, Facts(), {(DRIVER, "h"): ["n1"]})] == ["no PV"]
