@@ -44,6 +44,14 @@ class Kind(IntEnum):
     """Edge to hub: the agent sends facts about its node, and the hub keeps them (`common.sync`)."""
     OBSERVE = 9
     """Edge to hub, in place of SYNC and FACTS: a kubelet serves the node. The stream carries no message."""
+    CA = 10
+    """Edge to hub, before it joins: the answer is the hub's CA certificates (`common.enrolment`)."""
+    JOIN = 11
+    """Edge to hub's join listener: the request has a token and a certificate request, the answer a certificate."""
+    RENEW = 12
+    """Edge to hub: the same with the node's present key in place of a token; or the node's next key."""
+    ORDER = 13
+    """Operator to hub: `method` is the order's name, the message its arguments as JSON. The answer is JSON."""
 
 
 class Priority(IntEnum):
@@ -92,6 +100,10 @@ class Reason(StrEnum):
     """The hello was refused: the hub is shutting down."""
     FULL = "full"
     """The hello was refused: the node is new, and the hub knows `--max-nodes` already."""
+    EXPIRED = "expired"
+    """The peer's certificate has ended."""
+    DENIED = "denied"
+    """An operator or a revocation list denies the peer's name or certificate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +124,7 @@ class Hello:
         session_window_bytes: the same for all streams together.
         max_streams: how many of the peer's streams the sender keeps at once.
         placement: from a proxy driver, the placement of its driver's volumes; empty leaves it to the hub.
+        beside: the sender's earlier link lives, and the sender drains it once this one is accepted.
     """
 
     type: ClassVar[int] = 0
@@ -128,6 +141,7 @@ class Hello:
     session_window_bytes: int
     max_streams: int
     placement: str = ""
+    beside: bool = False
 
 
 @dataclass(frozen=True, slots=True)

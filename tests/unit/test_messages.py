@@ -33,18 +33,18 @@ from common.messages import (
 from tests.support.examples import examples
 
 HELLO = Hello(
-    1, 1, "edge", "n7", "i-1", 3, "csi-bridge 0.1.0", ("a", "b"), 4_194_304, 262_144, 67_108_864, 1_024, "local"
+    1, 1, "edge", "n7", "i-1", 3, "csi-bridge 0.1.0", ("a", "b"), 4_194_304, 262_144, 67_108_864, 1_024, "local", beside=True
 )
 
 GOLDEN: list[tuple[Frame, bytes]] = [
     (
         HELLO,
         (
-            b"\x9e\x00"
+            b"\x9f\x00"
             b"\x01\x01\xa4edge\xa2n7\xa3i-1\x03\xb0csi-bridge 0.1.0"
             b"\x92\xa1a\xa1b"
             b"\xce\x00\x40\x00\x00\xce\x00\x04\x00\x00\xce\x04\x00\x00\x00\xcd\x04\x00"
-            b"\xa5local"
+            b"\xa5local\xc3"
         ),
     ),
     (Goodbye("drained", "bye", 300), b"\x94\x01\xa7drained\xa3bye\xcd\x01\x2c"),

@@ -1,0 +1,4 @@
+"""Who may do what: tokens and certificates of nodes, denials, the policy, and the audit log.
+
+Read in this order:
+"""
