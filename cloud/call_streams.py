@@ -15,7 +15,7 @@ from cloud.edge_nodes import Call, Reply
 from cloud.node_calls import NodeCalls
 from cloud.placement.placement import Placement
 from common.accounting import Account, Accounted
-from common.csi.methods import is_controller_side, is_csi
+from common.csi.methods import is_controller_side
 from common.errors import Draining, ForeignDriver, NotCarried
 from common.link import Stream
 from common.messages import Open
@@ -82,11 +82,9 @@ def check_driver(stream: Stream) -> None:
 def _check(stream: Stream, frame: Open) -> None:
     if stream.link.context.role is Role.DRIVER:
         check_driver(stream)
-        if not is_controller_side(frame.method):
-            why = "a proxy driver serves the controller side of CSI; the Node service is at the edge node"
-            raise NotCarried(frame.method, why)
-    elif not is_csi(frame.method):
-        raise NotCarried(frame.method, "the bridge carries only methods of CSI")
+    if not is_controller_side(frame.method):
+        why = "the hub forwards only methods of CSI, and of the Node service, which mounts volumes, NodeGetCapabilities"
+        raise NotCarried(frame.method, why)
 
 
 async def _forward(stream: Stream, reply: Reply, account: Account) -> None:
