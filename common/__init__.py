@@ -14,6 +14,7 @@ A session on the event loop and on the network:
 * `transport`: a WebSocket under a link.
 * `backoff`, `dial`, `uplink`, `standing`: make a link, keep it, keep a stream open on it.
 * `listener`: accept links.
+* `enrolment`: how a node joins and renews its certificate, and the token that invites it.
 
 The objects and facts between hub and agent:
 
