@@ -167,6 +167,12 @@ HUB_OPTIONS = Options(
         help="Edge nodes that the hub knows, connected or not. Above this limit a new node is refused; a known one "
         "never is.",
     ),
+    _tuning(
+        "--audit-size",
+        type=size_type("10MiB", "100GiB"),
+        default="100MiB",
+        help="Size of all files of the audit log in --state-dir. The oldest lines go first.",
+    ),
 )
 
 DRIVER_OPTIONS = Options(
