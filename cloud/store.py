@@ -19,6 +19,7 @@ from common.database import Schema, lock, open_database
 from common.database_writer import RETRY_S, DatabaseWriter
 from common.errors import SettingsError
 from common.reports import DriverReport, decode_reports, encode_reports
+from common.state_directory import make_state_directory
 
 log = logging.getLogger("csi_bridge.hub.store")
 
@@ -68,7 +69,7 @@ class Store:
         self._path = state_dir / "hub.db"
         self._rows: list[tuple[str, str, int, float, int, bytes]] = []
         try:
-            state_dir.mkdir(parents=True, exist_ok=True)
+            make_state_directory(state_dir)
             self._lock_file = lock(state_dir / "hub.lock")
             try:
                 self.losses = Losses(state_dir / "hub.losses")

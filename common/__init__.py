@@ -30,7 +30,8 @@ For every process:
 * `operator_orders`: the orders of operators to the hub, as dataclasses.
 * `tasks`, `logs`, `metrics`, `accounting`, `httpd`, `version`: tasks with an owner; one log line and one metric per
   call; `/metrics`.
-* `files`, `state_file`: a file replaced as a whole; a JSON file with the version of its form.
+* `state_directory`, `files`, `state_file`: a directory closed to other users; a file replaced as a whole; a JSON file
+  with the version of its form.
 * `database`, `database_writer`: an SQLite file with the version of its schema; the one thread that writes to it.
 
 Of CSI and Kubernetes:
