@@ -16,8 +16,8 @@ _PARENT_MODE = 0o755
 def make_state_directory(path: Path) -> None:
     """Make a state directory with its missing parents, and close it to other users, whatever the umask is.
 
-    An existing directory is closed, too. If it belongs to another user, or all users share it (/tmp), its mode stays, and
-    a warning is logged.
+    An existing directory is closed, too. If it belongs to another user, or all users share it (/tmp), its mode stays,
+    and a warning is logged.
 
     Raises:
         OSError: it cannot be made.
