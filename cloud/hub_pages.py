@@ -8,6 +8,7 @@ from cloud.edge_nodes import Nodes
 from cloud.node_calls import NodeCalls
 from cloud.placement.placement import Placement
 from cloud.placement.requests import VOLUME
+from cloud.policy_answers import PolicyAnswers
 from cloud.proxy_rights import ProxyRights
 from cloud.refusals import Refusals
 from cloud.store import Store
@@ -71,7 +72,7 @@ class HubPages:
         return Pages(
             {"/status": self.status},
             {"/nodes": self.nodes, "/volumes": self.volumes, "/facts": self.facts},
-            of_one={"/facts": self.facts},
+            of_one={"/facts": self.facts, "/policy": PolicyAnswers(self._nodes, self._policy).of},
         )
 
     def status(self) -> HubStatus:
