@@ -3,5 +3,6 @@
 Read in this order:
 
 * `audit_file`, `audit_log`: the events, as JSON lines that rotate.
+* `policy`, `policy_text`, `policy_file`: which nodes may report which drivers, and which proxy drivers may call which.
 * `trust_store`: tokens, certificates, locks and denials, in memory and on disk.
 """
