@@ -167,6 +167,13 @@ HUB_OPTIONS = Options(
         help="Edge nodes that the hub knows, connected or not. Above this limit a new node is refused; a known one "
         "never is.",
     ),
+    _tuning(
+        "--fact-quota",
+        type=size_type("1MiB", "1GiB"),
+        default="8MiB",
+        help="Room on the hub's disk for the facts of one node: its own state, its pods' and claims' state, and Events. "
+        "Events have a quarter.",
+    ),
 )
 
 DRIVER_OPTIONS = Options(

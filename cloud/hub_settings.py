@@ -30,6 +30,7 @@ class HubSettings(ProcessSettings):
     register_with_taints: Taints
     max_connections: int
     max_nodes: int
+    fact_quota_bytes: int
 
     def __post_init__(self) -> None:
         """Check that the values fit each other."""
