@@ -171,8 +171,8 @@ HUB_OPTIONS = Options(
         "--fact-quota",
         type=size_type("1MiB", "1GiB"),
         default="8MiB",
-        help="Room on the hub's disk for the facts of one node: its own state, its pods' and claims' state, and Events. "
-        "Events have a quarter.",
+        help="Room on the hub's disk for one node's facts: the state of the node, its pods and claims, and its Events, "
+        "which have a quarter.",
     ),
 )
 
