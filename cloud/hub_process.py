@@ -22,13 +22,14 @@ from cloud.refusals import Refusals
 from cloud.report_streams import ReportStreams
 from cloud.store import Store
 from cloud.sync_part import SyncPart
+from cloud.trust.audit_log import Audit, AuditLog, Event
 from cloud.uds_hub import Hub
 from common.errors import SettingsError
 from common.httpd import HttpEndpoint
 from common.listener import Listener, listen_tcp
 from common.metrics import Metrics
 from common.settings import as_texts
-from common.version import introduce
+from common.version import SOFTWARE, introduce
 
 log = logging.getLogger("csi_bridge.hub")
 
@@ -47,6 +48,9 @@ async def _run(settings: HubSettings, stopping: asyncio.Event, opened: AsyncExit
     metrics = Metrics()
     store = Store(settings.state_dir)
     opened.push_async_callback(store.close)
+    audit = AuditLog(settings.state_dir, largest_bytes=settings.audit_size_bytes)
+    opened.push_async_callback(asyncio.to_thread, audit.close)
+    audit.add(Event.START, who=settings.name, software=SOFTWARE)
     part = await opened.enter_async_context(_part(settings))
     claims = SqliteClaims(settings.state_dir)
     made = assemble(
@@ -54,6 +58,7 @@ async def _run(settings: HubSettings, stopping: asyncio.Event, opened: AsyncExit
         claims,
         metrics,
         part,
+        audit=audit,
         insecure=settings.tls_cert is None,
         max_nodes=settings.max_nodes,
         settings=as_texts(settings),
@@ -90,12 +95,14 @@ class Assembled:
         hub: the handler of its links.
         nodes: the edge nodes that it knows.
         placement: chooses the node for each call.
+        orders: the orders of operators.
         pages: its state, for people and programs.
     """
 
     hub: Hub
     nodes: Nodes
     placement: Placement
+    orders: Orders
     pages: HubPages
 
 
@@ -105,6 +112,7 @@ def assemble(
     metrics: Metrics,
     part: SyncPart,
     *,
+    audit: Audit,
     insecure: bool,
     max_nodes: int,
     settings: Mapping[str, list[str]],
@@ -116,6 +124,7 @@ def assemble(
         claims: its names and ids on disk.
         metrics: counts its links and calls.
         part: its objects and facts.
+        audit: takes its events.
         insecure: it listens without TLS.
         max_nodes: it takes no more nodes than that.
         settings: its flags, for operators.
@@ -126,18 +135,20 @@ def assemble(
     nodes.subscribe(placement.changed)
     counts, refusals = NodeCalls(knows=nodes.knows), Refusals()
     reports = ReportStreams(nodes, placement, store.losses)
+    orders = Orders(nodes, placement, reports, part.sync, calls=counts, losses=store.losses)
     hub = Hub(
         nodes,
         CallStreams(placement, counts, metrics),
         reports,
-        Orders(nodes, placement, reports, part.sync, calls=counts, losses=store.losses),
+        orders,
         part.sync,
         refusals=refusals,
+        audit=audit,
         metrics=metrics,
         insecure=insecure,
     )
     pages = HubPages(hub, nodes, placement, part, store, calls=counts, refusals=refusals, settings=settings)
-    return Assembled(hub, nodes, placement, pages)
+    return Assembled(hub, nodes, placement, orders, pages)
 
 
 def _part(settings: HubSettings) -> AbstractAsyncContextManager[SyncPart]:

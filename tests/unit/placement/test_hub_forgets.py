@@ -13,10 +13,11 @@ from cloud.store import Store
 from cloud.sync_part import SyncPart
 from common.messages import Kind
 from common.metrics import Metrics
+from common.peer import Peer as Address
 from common.reports import encode_reports
 from common.status import Code
-from common.transport import Peer as Address
 from common.version import introduce
+from tests.support.audit import RecordedAudit
 from tests.support.linked import Peer, cut, link_pair
 from tests.support.waiting import settle, until
 from tests.unit.placement.world import DRIVER, Disk, report
@@ -33,7 +34,16 @@ if TYPE_CHECKING:
 @pytest.fixture
 async def hub(tmp_path: Path) -> AsyncIterator[Assembled]:
     store = Store(tmp_path)
-    made = assemble(store, SqliteClaims(tmp_path), Metrics(), SyncPart(), insecure=True, max_nodes=3, settings={})
+    made = assemble(
+        store,
+        SqliteClaims(tmp_path),
+        Metrics(),
+        SyncPart(),
+        audit=RecordedAudit(),
+        insecure=True,
+        max_nodes=3,
+        settings={},
+    )
     yield made
     await made.placement.close()
     await store.close()
