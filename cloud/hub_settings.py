@@ -31,6 +31,7 @@ class HubSettings(ProcessSettings):
     register_with_taints: Taints
     max_connections: int
     max_nodes: int
+    fact_quota_bytes: int
     audit_size_bytes: int
 
     def __post_init__(self) -> None:
