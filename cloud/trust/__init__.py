@@ -4,4 +4,5 @@ Read in this order:
 
 * `audit_file`, `audit_log`: the events, as JSON lines that rotate.
 * `trust_store`: tokens, certificates, locks and denials, in memory and on disk.
+* `tokens`, `signer`, `generations`: invitations to join; the CA's key; the newest certificate of a node, and copies.
 """
