@@ -33,7 +33,20 @@ from common.messages import (
 from tests.support.examples import examples
 
 HELLO = Hello(
-    1, 1, "edge", "n7", "i-1", 3, "csi-bridge 0.1.0", ("a", "b"), 4_194_304, 262_144, 67_108_864, 1_024, "local", beside=True
+    1,
+    1,
+    "edge",
+    "n7",
+    "i-1",
+    3,
+    "csi-bridge 0.1.0",
+    ("a", "b"),
+    4_194_304,
+    262_144,
+    67_108_864,
+    1_024,
+    "local",
+    beside=True,
 )
 
 GOLDEN: list[tuple[Frame, bytes]] = [
