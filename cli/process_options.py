@@ -164,7 +164,7 @@ HUB_OPTIONS = Options(
         type=click.IntRange(1, 1_000_000),
         default="2048",
         unit="connections",
-        help="Connections to --listen, and to --uds, that have not shown at one time who they are. Above this limit, the "
+        help="Connections to --listen, and to --uds, whose peers the hub has not admitted yet. Above this limit, the "
         "address with the most of them loses one.",
     ),
     _tuning(
@@ -174,6 +174,12 @@ HUB_OPTIONS = Options(
         unit="nodes",
         help="Edge nodes that the hub knows, connected or not. Above this limit a new node is refused; a known one "
         "never is.",
+    ),
+    _tuning(
+        "--audit-size",
+        type=size_type("10MiB", "100GiB"),
+        default="100MiB",
+        help="Size of all files of the audit log in --state-dir. The oldest lines go first.",
     ),
 )
 

@@ -22,13 +22,14 @@ from cloud.refusals import Refusals
 from cloud.report_streams import ReportStreams
 from cloud.store import Store
 from cloud.sync_part import SyncPart
+from cloud.trust.audit_log import Audit, AuditLog, Event
 from cloud.uds_hub import Hub
 from common.errors import SettingsError
 from common.httpd import HttpEndpoint
 from common.listener import Listener, listen_tcp
 from common.metrics import Metrics
 from common.settings import as_texts
-from common.version import introduce
+from common.version import SOFTWARE, introduce
 
 log = logging.getLogger("csi_bridge.hub")
 
@@ -47,6 +48,9 @@ async def _run(settings: HubSettings, stopping: asyncio.Event, opened: AsyncExit
     metrics = Metrics()
     store = Store(settings.state_dir)
     opened.push_async_callback(store.close)
+    audit = AuditLog(settings.state_dir, largest_bytes=settings.audit_size_bytes)
+    opened.push_async_callback(asyncio.to_thread, audit.close)
+    audit.add(Event.START, who=settings.name, software=SOFTWARE)
     part = await opened.enter_async_context(_part(settings))
     claims = SqliteClaims(settings.state_dir)
     made = assemble(
@@ -54,6 +58,7 @@ async def _run(settings: HubSettings, stopping: asyncio.Event, opened: AsyncExit
         claims,
         metrics,
         part,
+        audit=audit,
         insecure=settings.tls_cert is None,
         max_nodes=settings.max_nodes,
         settings=as_texts(settings),
@@ -109,6 +114,7 @@ def assemble(
     metrics: Metrics,
     part: SyncPart,
     *,
+    audit: Audit,
     insecure: bool,
     max_nodes: int,
     settings: Mapping[str, list[str]],
@@ -120,6 +126,7 @@ def assemble(
         claims: its names and ids on disk.
         metrics: counts its links and calls.
         part: its objects and facts.
+        audit: takes its events.
         insecure: it listens without TLS.
         max_nodes: it takes no more nodes than that.
         settings: its flags, for operators.
@@ -138,6 +145,7 @@ def assemble(
         orders,
         part.sync,
         refusals=refusals,
+        audit=audit,
         metrics=metrics,
         insecure=insecure,
     )

@@ -38,6 +38,7 @@ class HubSettings(ProcessSettings):
     max_connections: int
     max_handshakes: int
     max_nodes: int
+    audit_size_bytes: int
 
     def __post_init__(self) -> None:
         """Check that the values fit each other."""

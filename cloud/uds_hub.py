@@ -22,6 +22,7 @@ from cloud.placement.decisions import Mode
 from cloud.refusals import Refusals
 from cloud.report_streams import ReportStreams
 from cloud.sync_part import Sync
+from cloud.trust.audit_log import Audit, Event
 from common.errors import Draining, HandshakeRefused, NotCarried
 from common.handshakes import group_of
 from common.link import Link, Stream
@@ -52,6 +53,7 @@ class Hub:
         sync: Sync,
         *,
         refusals: Refusals,
+        audit: Audit,
         metrics: Metrics,
         insecure: bool,
     ) -> None:
@@ -64,12 +66,14 @@ class Hub:
             orders: serves the operators' orders.
             sync: sends Kubernetes objects to agents, and takes their facts about them.
             refusals: remembers the refused peers, for operators.
+            audit: takes the events of links and of operators' calls.
             metrics: counts links.
             insecure: the hub listens without TLS (loopback only), so it checks no certificate.
         """
         self._nodes = nodes
         self._calls = calls
         self._refusals = refusals
+        self._audit = audit
         self._metrics = metrics
         self._insecure = insecure
         self._links: dict[Link, None] = {}  # a dict keeps their order
@@ -77,7 +81,7 @@ class Hub:
         self._serve: dict[tuple[Role, int], Callable[[Stream], Awaitable[None]]] = {
             (Role.DRIVER, Kind.CALL): calls.serve,
             (Role.DRIVER, Kind.WATCH): reports.serve_watch,
-            (Role.OPERATOR, Kind.CALL): calls.serve,
+            (Role.OPERATOR, Kind.CALL): self._serve_call_by_hand,
             (Role.OPERATOR, Kind.STATUS): _refuse_status,
             (Role.OPERATOR, Kind.FORGET): orders.serve_forget,
             (Role.OPERATOR, Kind.TRUST): orders.serve_trust,
@@ -106,6 +110,15 @@ class Hub:
                 extra=_stranger(link),
             )
             self._refusals.add(link, refusal.reason, refusal.why)
+            self._audit.add(
+                Event.REFUSAL,
+                who=link.peer_identity.common_name or said.name,
+                address=link.peer_identity.address,
+                role=said.role,
+                name=said.name,
+                reason=refusal.reason,
+                why=refusal.why,
+            )
             link.refuse(refusal)
             return
         self._refusals.settle(link)
@@ -122,6 +135,15 @@ class Hub:
             link.peer.software[:_SHOWN_CHARS],
             extra=_admitted(link),
         )
+        if link.context.role is not Role.OPERATOR:  # their orders are noted
+            self._audit.add(
+                Event.ADMISSION,
+                who=link.peer.name,
+                address=link.peer_identity.address,
+                role=link.context.role,
+                instance=link.peer.instance,
+                software=link.peer.software,
+            )
 
     def _admit(self, link: Link) -> Admitted:
         if self._draining:
@@ -199,6 +221,13 @@ class Hub:
         if self._draining:
             raise Draining("hub")
         await serve(stream)
+
+    async def _serve_call_by_hand(self, stream: Stream) -> None:
+        assert stream.opened is not None
+        opened = stream.opened
+        called = {"method": opened.method, "driver": opened.subject, "node": opened.node}
+        self._audit.add(Event.ORDER, who="operator", address=stream.link.peer_identity.address, order="call", **called)
+        await self._calls.serve(stream)
 
 
 async def _refuse_status(_stream: Stream) -> None:

@@ -2,8 +2,8 @@
 
 Rules:
 
-* From its connect on, a peer has `hello_timeout_s` for TLS, WebSocket and hello together. Until the handler has accepted
-  it, its connection is a handshake (`common.handshakes`). Then it is an admitted link, which has a limit of its own.
+* From its connect on, a peer has `hello_timeout_s` for TLS, WebSocket and hello together. Until the handler accepts it,
+  its connection is a handshake (`common.handshakes`). Then it is an admitted link, and these have a limit of their own.
 * TLS begins with the client's first bytes: a silent connection costs 3 KB.
 * After many handshakes the listener gives their memory back to the system: allocators keep it otherwise.
 """
@@ -42,7 +42,7 @@ _TRIM_AFTER: Final = 512
 """Handshakes at one time, after whose end the listener gives memory back: they have taken 30 MB."""
 
 OnFailed = Callable[[str, Reason, str], None]
-"""Called with address, reason and a sentence when a connection ends before its hello, other than by the client alone."""
+"""Called with address, reason and a sentence if a connection ends before its hello, except when the client just left."""
 
 
 class _Arrival:

@@ -256,7 +256,7 @@ def _escaped(text: str) -> str:
 
 
 def _escaped_in_json(text: str) -> str:
-    """The JSON text with `\\u` escapes for characters that could steer a terminal: JSON itself allows U+0080 to U+009F."""
+    """The JSON text with escapes for characters that could steer a terminal, of which JSON allows some (U+009B)."""
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else json.dumps(char)[1:-1] for char in text)

@@ -528,7 +528,7 @@ class RawTcp(asyncio.Protocol):
         with contextlib.suppress(OSError):  # the peer is gone already
             handle = socket.socket(fileno=os.dup(self.transport.get_extra_info("socket").fileno()))
             asyncio.get_running_loop().call_later(LINGER_S, handle.close)
-            handle.setblocking(False)
+            handle.settimeout(0.0)
             handle.send(alert)
             handle.shutdown(socket.SHUT_WR)
 
@@ -577,18 +577,21 @@ def in_words(error: BaseException) -> str:
     """A library's error in the words of this project."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not trusted: {error.verify_message}"
-    if isinstance(error, ssl.SSLError) and "_ALERT_" in (error.reason or ""):
-        alert = error.reason.partition("_ALERT_")[2].lower().replace("_", " ")
-        if alert in _REFUSED_ALERTS:
-            return f"the peer refuses this side's certificate with the TLS alert: {alert}"
-        return f"the peer ended TLS with the alert: {alert}"
     if isinstance(error, ssl.SSLError):
-        return f"TLS failed: {error.reason or error}"
+        return _tls_in_words(error)
     if isinstance(error, OSError) and error.errno:
         return f"{errno.errorcode.get(error.errno, '')} {error.strerror}".strip()
     if isinstance(error, UnicodeError):  # from the idna codec, whose text differs between Python versions
         return "that is no host's name"
     return str(error) or type(error).__name__
+
+
+def _tls_in_words(error: ssl.SSLError) -> str:
+    reason = error.reason or str(error)
+    alert = reason.partition("_ALERT_")[2].lower().replace("_", " ")
+    if alert in _REFUSED_ALERTS:
+        return f"the peer refuses this side's certificate, with the TLS alert {alert!r}"
+    return f"the peer ended TLS with the alert {alert!r}" if alert else f"TLS failed: {reason}"
 
 
 def _no_hub(error: Exception) -> str:

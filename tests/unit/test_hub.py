@@ -19,6 +19,7 @@ from cloud.sync.fact_table import FactTable
 from cloud.sync.facts import FactSink
 from cloud.sync.streams import SyncServer
 from cloud.sync_part import SyncPart
+from cloud.trust.audit_log import Event
 from common.csi.csi_pb2 import CreateVolumeRequest
 from common.errors import Draining, OperatorRefused, status_of
 from common.limits import Limits
@@ -31,6 +32,7 @@ from common.peer import Peer as Address
 from common.reports import GET_PLUGIN_INFO, MAX_REPORT_BYTES, Answer, DriverReport, decode_reports, encode_reports
 from common.status import Code, Origin, Status
 from common.version import SOFTWARE, introduce
+from tests.support.audit import RecordedAudit
 from tests.support.linked import Peer, cut, link_pair
 from tests.support.waiting import settle, until
 
@@ -58,12 +60,13 @@ class World:
     """A hub in memory, and the links of those who came."""
 
     def __init__(self, directory: Path, part: SyncPart | None = None, max_nodes: int = 3) -> None:
-        self.store, self.metrics = Store(directory), Metrics()
+        self.store, self.metrics, self.audit = Store(directory), Metrics(), RecordedAudit()
         made = assemble(
             self.store,
             SqliteClaims(directory),
             self.metrics,
             part or SyncPart(),
+            audit=self.audit,
             insecure=True,
             max_nodes=max_nodes,
             settings=SETTINGS,
@@ -684,6 +687,22 @@ async def test_a_node_too_many_is_refused_and_the_log_says_so(world: World, capl
     assert "refused edge n3 from 10.0.0.1:7: the hub knows 3 nodes, which is its limit (--max-nodes)" in messages(
         caplog
     )
+
+
+async def test_the_audit_log_tells_admissions_refusals_and_calls_by_hand(world: World) -> None:
+    await with_driver(world)
+    await world.come(introduce("edge", "", instance="i", boot=1))
+    await called(await world.operator(), STAGE)
+    await called(await world.driver(), CREATE)
+    assert [
+        (event, who, details.get("name", details.get("method"))) for event, who, _, details in world.audit.lines
+    ] == [
+        (Event.ADMISSION, "n1", None),
+        (Event.REFUSAL, "", ""),
+        (Event.ORDER, "operator", STAGE),
+        (Event.ADMISSION, DRIVER, None),
+    ]
+    assert {address for _, _, address, _ in world.audit.lines} == {NETWORK.address, SOCKET.address}
 
 
 async def test_what_a_peer_says_of_itself_is_cut_in_the_log(world: World, caplog: pytest.LogCaptureFixture) -> None:

@@ -17,6 +17,7 @@ from common.peer import Peer as Address
 from common.reports import encode_reports
 from common.status import Code
 from common.version import introduce
+from tests.support.audit import RecordedAudit
 from tests.support.linked import Peer, cut, link_pair
 from tests.support.waiting import settle, until
 from tests.unit.placement.world import DRIVER, Disk, report
@@ -33,7 +34,16 @@ if TYPE_CHECKING:
 @pytest.fixture
 async def hub(tmp_path: Path) -> AsyncIterator[Assembled]:
     store = Store(tmp_path)
-    made = assemble(store, SqliteClaims(tmp_path), Metrics(), SyncPart(), insecure=True, max_nodes=3, settings={})
+    made = assemble(
+        store,
+        SqliteClaims(tmp_path),
+        Metrics(),
+        SyncPart(),
+        audit=RecordedAudit(),
+        insecure=True,
+        max_nodes=3,
+        settings={},
+    )
     yield made
     await made.placement.close()
     await store.close()

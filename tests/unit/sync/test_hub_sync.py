@@ -19,6 +19,7 @@ from common.status import Code, Status
 from common.sync_messages import Digest as DigestSaid
 from common.sync_messages import encode
 from common.version import introduce
+from tests.support.audit import RecordedAudit
 from tests.support.linked import Peer, link_pair
 from tests.support.waiting import settle, until
 
@@ -75,7 +76,9 @@ async def hub(tmp_path: Path, server: Server) -> AsyncIterator[Hub]:
 async def made(directory: Path, part: SyncPart) -> AsyncIterator[Hub]:
     """A hub for as long as the block lasts."""
     store = Store(directory)
-    made = assemble(store, SqliteClaims(directory), Metrics(), part, insecure=True, max_nodes=3, settings={})
+    made = assemble(
+        store, SqliteClaims(directory), Metrics(), part, audit=RecordedAudit(), insecure=True, max_nodes=3, settings={}
+    )
     yield made.hub
     await made.placement.close()
     await store.close()
