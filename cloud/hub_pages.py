@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from cloud.edge_nodes import Nodes
+from cloud.hub_settings import INSECURE
 from cloud.node_calls import NodeCalls
 from cloud.placement.placement import Placement
 from cloud.placement.requests import VOLUME
@@ -76,11 +77,14 @@ class HubPages:
             has_source=self._part.source is not None,
             lost=[*self._store.losses.standing, *self._placement.claims.lost()],
             trouble=self._store.trouble,
-            problems=[problem[:_PROBLEM_CHARS] for problem in self._part.problems()],
+            problems=[problem[:_PROBLEM_CHARS] for problem in [*self._insecure(), *self._part.problems()]],
             drivers=list(self._hub.proxy_drivers()),
             refused=self._refusals.all(),
             settings=dict(self._settings),
         )
+
+    def _insecure(self) -> list[str]:
+        return [INSECURE] if "listen" in self._settings and "tls_cert" not in self._settings else []
 
     async def nodes(self) -> Iterator[NodeStatus]:
         """Every node that the hub knows, each as it is when it is asked for."""
