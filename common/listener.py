@@ -42,7 +42,7 @@ _TRIM_AFTER: Final = 512
 """Handshakes at one time, after whose end the listener gives memory back: they have taken 30 MB."""
 
 OnFailed = Callable[[str, Reason, str], None]
-"""Called with address, reason and a sentence if a connection ends before its hello, except when the client just left."""
+"""Called with address, reason and a sentence if a connection ends before its hello, unless the client just left."""
 
 
 class _Arrival:

@@ -8,8 +8,8 @@ Rules:
 """
 
 import logging
-from asyncio import TimerHandle
 from collections import defaultdict
+from collections.abc import Callable
 from typing import Final
 
 from cloud.trust.enrolment import Enrolment
@@ -55,7 +55,8 @@ class JoinLinks:
             life_s: of a link.
         """
         self._enrolment, self._most, self._life_s = enrolment, most, life_s
-        self._links: dict[Link, TimerHandle] = {}  # a dict keeps their order
+        self._links: dict[Link, Callable[[], None]] = {}
+        """Each with a function that ends the timer of its life; the oldest first."""
         self._draining = False
 
     def drain(self) -> None:
@@ -73,8 +74,8 @@ class JoinLinks:
         else:
             if len(self._links) >= self._most:
                 self._drop_one()
-            end = link.goodbye
-            self._links[link] = link.loop.call_later(self._life_s, end, Reason.DONE, "a join takes less time")
+            timer = link.loop.call_later(self._life_s, link.goodbye, Reason.DONE, "a join takes less time")
+            self._links[link] = timer.cancel
             link.accept()
 
     async def serve(self, stream: Stream) -> None:
@@ -98,9 +99,8 @@ class JoinLinks:
 
     def closed(self, link: Link, _reason: str, _message: str) -> None:
         """Forget a link that is gone."""
-        timer = self._links.pop(link, None)
-        if timer is not None:
-            timer.cancel()
+        if link in self._links:
+            self._links.pop(link)()
 
     def _drop_one(self) -> None:
         by_address: defaultdict[str, list[Link]] = defaultdict(list)
@@ -111,5 +111,5 @@ class JoinLinks:
             "the join listener has %d links, and ends one of %s: it has %d", self._most, address, len(links),
             extra=of_peer(address),
         )  # fmt: skip
-        self._links.pop(links[0]).cancel()
+        self._links.pop(links[0])()
         links[0].goodbye(Reason.FULL, "too many nodes join at once; try again")
