@@ -31,6 +31,7 @@ class HubSettings(ProcessSettings):
     uds_allow_uid: tuple[int, ...]
     listen: HostPort | None
     state_dir: Path
+    policy: Path | None
     manifests: Path | None
     kubeconfig: str | None
     node_labels: Labels

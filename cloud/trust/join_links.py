@@ -41,6 +41,9 @@ LIMITS: Final = Limits(
 """Requests have some kilobytes."""
 
 
+_EndTimer = Callable[[], None]
+
+
 class JoinLinks:
     """Handles the links of a join listener (`common.link.LinkHandler`)."""
 
@@ -55,8 +58,8 @@ class JoinLinks:
             life_s: of a link.
         """
         self._enrolment, self._most, self._life_s = enrolment, most, life_s
-        self._links: dict[Link, Callable[[], None]] = {}
-        """Each with a function that ends the timer of its life; the oldest first."""
+        self._links: dict[Link, _EndTimer] = {}
+        """Each with the end of its timer; the oldest first."""
         self._draining = False
 
     def drain(self) -> None:

@@ -48,6 +48,27 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DeniedProxy:
+    """A proxy driver that tried to call a driver, against the hub's policy.
+
+    Attributes:
+        identity: the name in its certificate, or `uid:N` on the hub's UNIX socket.
+        driver: the name of the CSI driver.
+        address: as of a `ProxyDriver`.
+        at: when it tried last.
+        times: how often it has tried.
+        why: the policy's reason.
+    """
+
+    identity: str
+    driver: str
+    address: str
+    at: datetime
+    times: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HubStatus:
     """The hub as a whole: the page `/status`.
 
@@ -62,6 +83,7 @@ class HubStatus:
         problems: problems with objects, manifests and the API server, a sentence each.
         drivers: the proxy drivers that are connected.
         refused: the peers that the hub refused.
+        denied: the proxy drivers whose calls the policy forbids.
         settings: the hub's flags: each one's texts, by its name with underscores.
     """
 
@@ -75,6 +97,7 @@ class HubStatus:
     problems: list[str] = field(default_factory=list)
     drivers: list[ProxyDriver] = field(default_factory=list)
     refused: list[Refusal] = field(default_factory=list)
+    denied: list[DeniedProxy] = field(default_factory=list)
     settings: dict[str, list[str]] = field(default_factory=dict)
 
 
