@@ -163,7 +163,15 @@ HUB_OPTIONS = Options(
         type=click.IntRange(1, 1_000_000),
         default="20000",
         unit="connections",
-        help="Connections to --listen at one time; more are refused.",
+        help="Agents and proxy drivers that are connected to --listen at one time; more are refused.",
+    ),
+    _tuning(
+        "--max-handshakes",
+        type=click.IntRange(1, 1_000_000),
+        default="2048",
+        unit="connections",
+        help="Connections to --listen, and to --uds, whose peers the hub has not admitted yet. Above this limit, the "
+        "address with the most of them loses one.",
     ),
     _tuning(
         "--max-nodes",

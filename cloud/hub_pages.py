@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from cloud.edge_nodes import Nodes
+from cloud.hub_settings import INSECURE
 from cloud.node_calls import NodeCalls
 from cloud.placement.placement import Placement
 from cloud.placement.requests import VOLUME
@@ -93,6 +94,8 @@ class HubPages:
         )
 
     def _problems(self) -> Iterator[str]:
+        if "listen" in self._settings and "tls_cert" not in self._settings:
+            yield INSECURE
         if self._policy.problem:
             yield self._policy.problem
         yield from self._part.problems()

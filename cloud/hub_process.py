@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from cloud.call_streams import CallStreams
 from cloud.edge_nodes import Nodes
 from cloud.hub_pages import HubPages
-from cloud.hub_settings import HubSettings
+from cloud.hub_settings import INSECURE, HubSettings
 from cloud.manifests_part import reading
 from cloud.node_calls import NodeCalls
 from cloud.orders import Orders
@@ -78,6 +78,8 @@ async def _run(settings: HubSettings, stopping: asyncio.Event, opened: AsyncExit
         listeners.append(listener)
     for loss in [*store.losses.standing, *claims.lost()]:
         log.warning("calls that name no node are refused, until csi-bridge trust: %s", loss)
+    if settings.listen is not None and settings.tls_cert is None:
+        log.warning("%s", INSECURE)
     if settings.listen is None:
         log.warning("without --listen no edge agent can connect")
     if settings.policy is not None:
@@ -206,8 +208,19 @@ def _listeners(settings: HubSettings, made: Assembled) -> Iterator[Listener]:
             limits=limits,
             tls=tls.context if tls is not None else None,
             max_connections=settings.max_connections,
+            max_handshakes=settings.max_handshakes,
+            on_failed=made.hub.failed,
         )
     # Last, because it makes a file, and an earlier failure must leave none.
     sock = settings.listen_unix("uds", mode=0o600 if settings.uds_group is None else 0o660, gid=settings.uds_gid())
     allowed = frozenset(settings.uds_allow_uid) if settings.uds_group is not None else None
-    yield Listener(sock, hello, made.hub, limits=limits, allow_uids=allowed, pages=made.pages.pages())
+    yield Listener(
+        sock,
+        hello,
+        made.hub,
+        limits=limits,
+        allow_uids=allowed,
+        max_handshakes=settings.max_handshakes,
+        pages=made.pages.pages(),
+        on_failed=made.hub.failed,
+    )

@@ -29,12 +29,13 @@ class Refusal:
     """A peer that the hub refused, and that it has not let in since.
 
     Attributes:
-        role: `edge`, `driver` or `operator`, or any other word of the peer's.
-        name: the name that the peer gave.
+        role: `edge`, `driver` or `operator`, or any other word of the peer's; empty if it ended before its hello.
+        name: the name that the peer gave; empty in that case.
         address: as of a `ProxyDriver`.
         at: when the hub refused it last.
         reason: a word of a closed set (`common.messages.Reason`).
         why: the reason in a sentence.
+        times: how often connections of the address ended before a hello, and without an hour between them.
     """
 
     role: str
@@ -43,6 +44,7 @@ class Refusal:
     at: datetime
     reason: str
     why: str
+    times: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
