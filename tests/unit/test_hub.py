@@ -428,7 +428,7 @@ async def test_a_watch_ends_once_the_policy_forbids_it(strict: World) -> None:
 
 async def test_an_operator_may_call_any_driver_whatever_the_policy_says(strict: World) -> None:
     await with_driver(strict)
-    assert await called(await strict.operator(), STAGE) == Status(Code.OK)
+    assert await called(await strict.operator(), CREATE) == Status(Code.OK)
 
 
 async def test_a_policy_that_cannot_be_used_is_a_problem_of_the_hub(strict: World) -> None:
