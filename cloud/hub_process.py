@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 
+from cloud.admission import Role
 from cloud.call_streams import CallStreams
 from cloud.edge_nodes import Nodes
 from cloud.hub_pages import HubPages
@@ -21,6 +22,7 @@ from cloud.placement.sqlite_claims import SqliteClaims
 from cloud.proxy_rights import ProxyRights
 from cloud.refusals import Refusals
 from cloud.report_streams import ReportStreams
+from cloud.role_port import RolePort
 from cloud.store import Store
 from cloud.sync_part import SyncPart
 from cloud.trust.audit_log import Audit, AuditLog, Event
@@ -28,8 +30,10 @@ from cloud.trust.policy_file import PolicyFile
 from cloud.uds_hub import Hub
 from common.errors import SettingsError
 from common.httpd import HttpEndpoint
+from common.link import LinkHandler
 from common.listener import Listener, listen_tcp
 from common.metrics import Metrics
+from common.parsers import HostPort
 from common.settings import as_texts
 from common.tasks import supervised
 from common.version import SOFTWARE, introduce
@@ -78,7 +82,7 @@ async def _run(settings: HubSettings, stopping: asyncio.Event, opened: AsyncExit
         listeners.append(listener)
     for loss in [*store.losses.standing, *claims.lost()]:
         log.warning("calls that name no node are refused, until csi-bridge trust: %s", loss)
-    if settings.listen is not None and settings.tls_cert is None:
+    if settings.tls_cert is None and (settings.listen is not None or settings.driver_listen is not None):
         log.warning("%s", INSECURE)
     if settings.listen is None:
         log.warning("without --listen no edge agent can connect")
@@ -199,12 +203,12 @@ def _part(settings: HubSettings) -> AbstractAsyncContextManager[SyncPart]:
 
 def _listeners(settings: HubSettings, made: Assembled) -> Iterator[Listener]:
     limits, hello = settings.limits(), introduce("hub", settings.name, instance="hub")
-    if settings.listen is not None:
-        tls = settings.tls(server=True)
+    tls = settings.tls(server=True)
+    for flag, address, handler in _ports(settings, made.hub):
         yield Listener(
-            listen_tcp(settings.listen),
+            listen_tcp(address, flag=flag),
             hello,
-            made.hub,
+            handler,
             limits=limits,
             tls=tls.context if tls is not None else None,
             max_connections=settings.max_connections,
@@ -224,3 +228,11 @@ def _listeners(settings: HubSettings, made: Assembled) -> Iterator[Listener]:
         pages=made.pages.pages(),
         on_failed=made.hub.failed,
     )
+
+
+def _ports(settings: HubSettings, hub: Hub) -> Iterator[tuple[str, HostPort, LinkHandler]]:
+    """Yield the flag and the address of each port for peers from the network, and the handler of its links."""
+    if settings.listen is not None:
+        yield "--listen", settings.listen, hub if settings.driver_listen is None else RolePort(hub, Role.EDGE)
+    if settings.driver_listen is not None:
+        yield "--driver-listen", settings.driver_listen, RolePort(hub, Role.DRIVER)
