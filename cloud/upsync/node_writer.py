@@ -239,7 +239,7 @@ def _amount(text: object) -> int | None:
 
 
 def _is_reserved(label: str) -> bool:
-    """Whether a node may not set a label of its own Node: the bridge's own, and those that a kubelet may not set either.
+    """Whether a node may not set a label of its own Node: it is the bridge's, or a kubelet may not set it either.
 
     Source: kubernetes plugin/pkg/admission/noderestriction.
     """

@@ -164,10 +164,42 @@ def test_a_node_sets_no_label_by_which_the_bridge_chooses_nodes(users: Users, co
     assert users.kubelet.patch("Node", "k1", ready) == ""
 
 
-def _pod(name: str, namespace: str) -> dict[str, Any]:
+def test_only_images_named_by_their_digests_run_in_the_bridges_namespaces(
+    control_plane: ControlPlane, namespace: str
+) -> None:
+    api, edges = control_plane.api, "csi-bridge-edge"
+    control_plane.apply(DEPLOY / "edge/base/namespace.yaml")
+    for where in (edges, namespace):
+        api.wait_until("ServiceAccount", "default", bool, what="of pods", namespace=where)
+    admin, tag, pinned = User(api), "registry.example/x:1", f"registry.example/x:1@sha256:{'5' * 64}"
+    assert admin.create(_pod("older", edges, image=tag)) == ""
+    policies = objects(DEPLOY / "cloud/digests/digests.yaml")
+    for each in policies:
+        api.create(each)
+    try:
+        tags = (_pod(f"look-{number}", edges, image=tag) for number in count())
+        wait_for(lambda: admin.create(next(tags)), what="effective policy", timeout_s=_EFFECTIVE_S)
+
+        assert admin.create(_pod("pinned", edges, image=pinned)) == ""
+        assert admin.create(_pod("elsewhere", namespace, image=tag)) == ""
+        refusal = f"name these images by their digests: {tag}"
+        assert refusal in admin.create(_pod("tag", edges, image=tag))
+        init = {"initContainers": [{"name": "i", "image": tag}]}
+        assert refusal in admin.create(_pod("init", edges, image=pinned, **init))
+        assert admin.patch("Pod", "older", {"metadata": {"labels": {"a": "b"}}}, edges) == ""
+        change = {"spec": {"containers": [{"name": "c", "image": tag}]}}
+        assert refusal in admin.patch("Pod", "pinned", change, edges)
+    finally:
+        for each in policies:
+            api.delete(each["kind"], each["metadata"]["name"])
+        for each in api.all("Pod", namespace=edges):
+            api.delete_now("Pod", each["metadata"]["name"], namespace=edges)
+
+
+def _pod(name: str, namespace: str, *, image: str = "none", **spec: Any) -> dict[str, Any]:
     return {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {"name": name, "namespace": namespace},
-        "spec": {"nodeName": "k1", "containers": [{"name": "c", "image": "none"}]},
+        "spec": {"nodeName": "k1", "containers": [{"name": "c", "image": image}], **spec},
     }

@@ -44,6 +44,7 @@ STEP_BY_STEP = {
     "edge/csi-bridge-edge.service": "systemd reads it, below",
     "edge/edge.env": "tests/unit/test_deploy.py starts an agent with it",
     "images/cloud.Dockerfile": "its steps are done below",
+    "images/digests.sh": "a newcomer types it, below",
     "images/csidriver": "runs below, as KubeEdge's StatefulSet would",
     "images/edge.Dockerfile": "its steps are done below",
 }
@@ -549,6 +550,9 @@ def typed(name: str, *, since: str = "", until: str = "") -> list[str]:
 
 _REMOVAL = "## To remove it"
 
+_DIGEST = "5" * 64
+"""The digest of every image, as the registry tells it."""
+
 
 @pytest.fixture
 def newcomer(tmp_path: Path, peer: Callable[[str], Path], control_plane: ControlPlane) -> Callable[[list[str]], str]:
@@ -570,7 +574,10 @@ case "$*" in
 esac
 """
     )
-    kubectl.chmod(0o755)
+    docker = tmp_path / "bin/docker"
+    docker.write_text(f"#!/bin/sh\n[ $# = 6 ] && echo sha256:{_DIGEST}\n")
+    for program in (kubectl, docker):
+        program.chmod(0o755)
 
     def type_(blocks: list[str]) -> str:
         look = "for each in cloud edge other; do [ ! -d my-cluster/$each ] || kubectl kustomize my-cluster/$each; done"
@@ -583,8 +590,9 @@ esac
             check=False,
         )
         assert done.returncode == 0, done.stderr
-        assert "image: registry.example" not in done.stdout
-        assert "image: registry.your.company/csi-bridge/edge:0.1.0" in done.stdout
+        assert f"image: registry.your.company/csi-bridge/edge@sha256:{_DIGEST}" in done.stdout
+        images = re.findall(r"^ *(?:- )?image: (.*)$", done.stdout, re.MULTILINE)
+        assert [image for image in images if not image.endswith(f"@sha256:{_DIGEST}")] == []
         assert "secret/csi-bridge-hub-tls created" in done.stdout
         return done.stdout
 
