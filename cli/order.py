@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Awaitable
+from typing import TypeVar
 
 import click
 
@@ -10,6 +11,11 @@ from cli.operator import connected
 from cli.operator_options import OperatorSettings
 from common.errors import BridgeError
 from common.messages import Kind
+from common.operator_orders import Order
+from common.pages.json_form import decode, encode
+from common.status import Code
+
+T = TypeVar("T")
 
 
 async def forget(settings: OperatorSettings, *, node: str, driver: str) -> str:
@@ -32,6 +38,21 @@ async def trust(settings: OperatorSettings) -> str:
     return "\n".join(f"settled: {line}" for line in lost) or "the hub had lost nothing"
 
 
+async def give_order(settings: OperatorSettings, order: Order, answer: type[T]) -> T:
+    """Give the hub an order of `common.operator_orders`. Returns its answer, of the type that the order names.
+
+    Raises:
+        BridgeError: there is no hub, the link to it was lost, it is too old for the order, or it refused.
+    """
+    said = await _give(settings, Kind.ORDER, encode(order), name=order.order)
+    try:
+        return decode(b"".join(said), answer)
+    except ValueError as error:
+        raise BridgeError(
+            f"the hub at {settings.hub} is of another version, whose answer cannot be read here: {error}"
+        ) from error
+
+
 def run(settings: OperatorSettings, order: Awaitable[str]) -> int:
     """Give the order. Returns the exit code: 0, or 1 with the reason on standard error."""
     try:
@@ -51,12 +72,22 @@ async def _in_time(order: Awaitable[str], timeout_s: float) -> str:
         return await order
 
 
-async def _give(settings: OperatorSettings, kind: Kind, *, node: str = "", driver: str = "") -> list[bytes]:
+async def _give(
+    settings: OperatorSettings,
+    kind: Kind,
+    message: bytes | None = None,
+    *,
+    name: str = "",
+    node: str = "",
+    driver: str = "",
+) -> list[bytes]:
     async with connected(settings.hub, limits=settings.limits()) as link:
-        stream = link.open(kind, node=node, subject=driver)
+        stream = link.open(kind, message, method=name, node=node, subject=driver)
         said = [message async for message in stream]
         assert stream.status is not None
         stream.acknowledge(delivered=True)
+        if kind is Kind.ORDER and stream.status.code == Code.UNIMPLEMENTED:
+            raise BridgeError(f"the hub at {settings.hub} is an older version that has no order {name}; upgrade it")
         if not stream.status.ok:
             raise BridgeError(stream.status.message)
     return said

@@ -11,7 +11,7 @@ from enum import StrEnum
 from common.errors import HandshakeRefused
 from common.messages import Hello, Reason
 from common.parsers import LONGEST_NAME_CHARS
-from common.transport import Peer
+from common.peer import Peer
 
 
 class Role(StrEnum):
@@ -89,9 +89,9 @@ def _check_text(role: Role, what: str, text: str, *, needed: bool) -> None:
 
 def _check_certificate(role: Role, name: str, peer: Peer) -> None:
     wanted = SUBJECTS[role]
-    if peer.common_name != wanted.common_name + name or wanted.organization not in peer.organizations:
+    if peer.common_names != (wanted.common_name + name,) or wanted.organization not in peer.organizations:
         raise HandshakeRefused(
             Reason.CERTIFICATE,
-            f"the peer says that it is {role} {name}, but its certificate is for CN={peer.common_name} "
+            f"the peer says that it is {role} {name}, but its certificate is for CN={','.join(peer.common_names)} "
             f"O={','.join(peer.organizations)}; it needs one for CN={wanted.common_name}{name} O={wanted.organization}",
         )

@@ -95,12 +95,14 @@ class Assembled:
         hub: the handler of its links.
         nodes: the edge nodes that it knows.
         placement: chooses the node for each call.
+        orders: the orders of operators.
         pages: its state, for people and programs.
     """
 
     hub: Hub
     nodes: Nodes
     placement: Placement
+    orders: Orders
     pages: HubPages
 
 
@@ -133,11 +135,12 @@ def assemble(
     nodes.subscribe(placement.changed)
     counts, refusals = NodeCalls(knows=nodes.knows), Refusals()
     reports = ReportStreams(nodes, placement, store.losses)
+    orders = Orders(nodes, placement, reports, part.sync, calls=counts, losses=store.losses)
     hub = Hub(
         nodes,
         CallStreams(placement, counts, metrics),
         reports,
-        Orders(nodes, placement, reports, part.sync, calls=counts, losses=store.losses),
+        orders,
         part.sync,
         refusals=refusals,
         audit=audit,
@@ -145,7 +148,7 @@ def assemble(
         insecure=insecure,
     )
     pages = HubPages(hub, nodes, placement, part, store, calls=counts, refusals=refusals, settings=settings)
-    return Assembled(hub, nodes, placement, pages)
+    return Assembled(hub, nodes, placement, orders, pages)
 
 
 def _part(settings: HubSettings) -> AbstractAsyncContextManager[SyncPart]:

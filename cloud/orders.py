@@ -1,8 +1,14 @@
-"""The operators' orders: `forget` and `trust`. Each changes the hub's records at an operator's word."""
+"""The operators' orders. Each changes the hub's records at an operator's word.
+
+`forget` and `trust` have a stream kind of their own. All other orders have a name and come on `Kind.ORDER`: other parts
+of the hub add them to the table (`Orders.add`).
+"""
 
 import asyncio
 import json
 import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
 
 from cloud.edge_nodes import Nodes
 from cloud.losses import Losses
@@ -10,11 +16,21 @@ from cloud.node_calls import NodeCalls
 from cloud.placement.placement import Placement
 from cloud.report_streams import ReportStreams
 from cloud.sync_part import Sync
-from common.errors import OperatorRefused
+from common.errors import NotCarried, OperatorRefused
 from common.link import Stream
+from common.operator_orders import Order
+from common.pages.json_form import decode, encode
 from common.status import Code, Origin, Status
 
 log = logging.getLogger("csi_bridge.hub")
+
+Given = TypeVar("Given", bound=Order)
+
+CarryOut = Callable[[Given, str], Awaitable[object]]
+"""Carries out an order of an operator at an address (`pid 7 uid 0`), and returns the answer, a dataclass.
+
+It raises OperatorRefused if the order cannot be carried out.
+"""
 
 
 class Orders:
@@ -46,6 +62,31 @@ class Orders:
         self._sync = sync
         self._calls = calls
         self._losses = losses
+        self._named: dict[str, tuple[type[Order], CarryOut[Any]]] = {}
+
+    def add(self, order: type[Given], carry_out: CarryOut[Given]) -> None:
+        """Serve the orders of a dataclass (`common.operator_orders`) by a function."""
+        self._named[order.order] = (order, carry_out)
+
+    async def serve_order(self, stream: Stream) -> None:
+        """Carry out an order by its name.
+
+        Raises:
+            NotCarried: this hub has no order of that name.
+            OperatorRefused: the arguments are not the order's, or it cannot be carried out.
+        """
+        assert stream.opened is not None
+        name = stream.opened.method
+        if name not in self._named:
+            raise NotCarried(f"the order {name!r}", "this hub does not know it; use the csi-bridge of its version")
+        order, carry_out = self._named[name]
+        try:
+            arguments = decode(await stream.receive() or b"", order)
+        except ValueError as error:
+            raise OperatorRefused(f"the order {name} is not carried out", str(error)) from error
+        stream.detach()  # an operator who leaves does not cut it in the middle
+        answer = await carry_out(arguments, stream.link.peer_identity.address)
+        stream.end(Status(Code.OK, origin=Origin.HUB), encode(answer))
 
     async def serve_forget(self, stream: Stream) -> None:
         """Forget a node that is gone for good, or one driver of it."""

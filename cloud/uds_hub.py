@@ -61,7 +61,7 @@ class Hub:
             nodes: the edge nodes.
             calls: serves CSI calls.
             reports: takes the agents' reports of their drivers, and sends each proxy driver its driver's report.
-            orders: serves the operators' orders `forget` and `trust`.
+            orders: serves the operators' orders.
             sync: sends Kubernetes objects to agents, and takes their facts about them.
             refusals: remembers the refused peers, for operators.
             audit: takes the events of links and of operators' calls.
@@ -83,6 +83,7 @@ class Hub:
             (Role.OPERATOR, Kind.STATUS): _refuse_status,
             (Role.OPERATOR, Kind.FORGET): orders.serve_forget,
             (Role.OPERATOR, Kind.TRUST): orders.serve_trust,
+            (Role.OPERATOR, Kind.ORDER): orders.serve_order,
             (Role.EDGE, Kind.REPORT): reports.serve_report,
             (Role.EDGE, Kind.SYNC): lambda stream: sync.serve_sync(stream, stream.link.peer.name),
             (Role.EDGE, Kind.FACTS): lambda stream: sync.serve_facts(stream, stream.link.peer.name),

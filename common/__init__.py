@@ -11,6 +11,7 @@ A session on the event loop and on the network:
 
 * `link`: streams as objects to await.
 * `sockets`, `tls`, `endpoint`: UNIX sockets, certificates, addresses.
+* `peer`: the other side of a connection, with the names and the key of its certificate.
 * `transport`: a WebSocket under a link.
 * `backoff`, `dial`, `uplink`, `standing`: make a link, keep it, keep a stream open on it.
 * `listener`: accept links.
@@ -25,6 +26,7 @@ For every process:
 
 * `parsers`, `settings`: the values that an operator wrote, read and checked.
 * `pages`: the state of a hub or an agent, as JSON over HTTP on a UNIX socket.
+* `operator_orders`: the orders of operators to the hub, as dataclasses.
 * `tasks`, `logs`, `metrics`, `accounting`, `httpd`, `version`: tasks with an owner; one log line and one metric per
   call; `/metrics`.
 * `files`, `state_file`: a file replaced as a whole; a JSON file with the version of its form.

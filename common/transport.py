@@ -18,7 +18,6 @@ import logging
 import socket
 import ssl
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, cast
 
 from websockets.client import ClientProtocol
@@ -34,6 +33,7 @@ from common.endpoint import Endpoint
 from common.limits import Limits
 from common.link import Link
 from common.parsers import HostPort
+from common.peer import Peer, with_certificate
 from common.sockets import peer_credentials
 
 log = logging.getLogger("csi_bridge.transport")
@@ -77,25 +77,6 @@ OnPlain = Callable[[str, asyncio.StreamWriter], None]
 """Called with the path of a plain `GET`, or empty for another method, and the writer of its answer."""
 
 
-@dataclass(frozen=True, slots=True)
-class Peer:
-    """The other side as the transport knows it, independent of its hello.
-
-    Attributes:
-        address: for logs: `10.0.0.7:51234`, or `pid 4711 uid 0` on a UNIX socket.
-        local: whether it is connected by a UNIX socket.
-        uid: its user id on the UNIX socket, else None.
-        common_name: its certificate's CN, or None without a certificate.
-        organizations: its certificate's O values.
-    """
-
-    address: str
-    local: bool
-    uid: int | None = None
-    common_name: str | None = None
-    organizations: tuple[str, ...] = ()
-
-
 class WebSocket(asyncio.Protocol):
     """One WebSocket connection: gives received messages to its link, and writes the link's messages."""
 
@@ -113,6 +94,7 @@ class WebSocket(asyncio.Protocol):
         "_on_plain",
         "_opened",
         "_paused",
+        "_peer",
         "_reason",
         "_scheduled",
         "_transport",
@@ -152,6 +134,7 @@ class WebSocket(asyncio.Protocol):
             self._loop.create_future() if isinstance(core, ClientProtocol) else None
         )
         self._ended = False
+        self._peer: Peer | None = None
         self.lingers = False
         """Whether the goodbye is written, and the socket only waits for the peer to close."""
         self._paused = False
@@ -271,21 +254,21 @@ class WebSocket(asyncio.Protocol):
         return await self._opened
 
     def peer(self) -> Peer:
-        """The peer, as far as the socket knows it."""
+        """The peer, as far as the socket knows it. Its certificate is read once."""
+        self._peer = self._peer or self._find_peer()
+        return self._peer
+
+    def _find_peer(self) -> Peer:
         assert self._transport is not None
         sock = self._transport.get_extra_info("socket")
         if sock is not None and sock.family == socket.AF_UNIX:
             pid, uid, _ = peer_credentials(sock)
             return Peer(f"pid {pid} uid {uid}", local=True, uid=uid)
         host, port, *_ = self._transport.get_extra_info("peername") or ("?", 0)
-        certificate = self._transport.get_extra_info("peercert") or {}
-        names = [entry for rdn in certificate.get("subject", ()) for entry in rdn]
-        return Peer(
-            f"{host}:{port}",
-            local=False,
-            common_name=next((value for key, value in names if key == "commonName"), None),
-            organizations=tuple(value for key, value in names if key == "organizationName"),
-        )
+        tls = self._transport.get_extra_info("ssl_object")
+        certificate = tls.getpeercert(binary_form=True) if tls is not None else None
+        address = f"{host}:{port}"
+        return with_certificate(address, certificate) if certificate else Peer(address, local=False)
 
     def turn_away(self, why: str) -> None:
         """Refuse the client's request for the upgrade with this reason. Call it before the request has come."""

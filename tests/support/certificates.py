@@ -10,10 +10,15 @@ from typing import TYPE_CHECKING
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from common.peer import key_fingerprint
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
+
+CLIENT_AUTH, SERVER_AUTH = ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH
 
 _CA_USAGE = x509.KeyUsage(
     digital_signature=False,
@@ -26,6 +31,9 @@ _CA_USAGE = x509.KeyUsage(
     encipher_only=False,
     decipher_only=False,
 )
+
+_LONGEST_CN_CHARS = 64
+"""RFC 5280, appendix A: ub-common-name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +49,28 @@ class Pem:
         """The command line's three flags."""
         return ["--tls-ca", str(self.ca), "--tls-cert", str(self.cert), "--tls-key", str(self.key)]
 
+    @property
+    def certificate(self) -> x509.Certificate:
+        """The certificate."""
+        return x509.load_pem_x509_certificate(self.cert.read_bytes())
+
+    @property
+    def serial(self) -> int:
+        """The certificate's serial number."""
+        return self.certificate.serial_number
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of the key's SubjectPublicKeyInfo, as `common.peer.Peer.key`."""
+        return key_fingerprint(self.certificate.public_key())
+
 
 class Authority:
     """Signs certificates into a directory.
+
+    Attributes:
+        path: its certificate.
+        key_path: its private key.
 
     Args:
         directory: for the files.
@@ -51,6 +78,7 @@ class Authority:
         strict: all certificates have the extensions that RFC 5280 demands and many clusters' lack: key identifiers, and
             the key usage of a CA.
         parent: the authority that signs this one's certificate; None: it signs its own.
+        lifetime_s: the life of the CA's certificate from now on.
     """
 
     def __init__(
@@ -60,13 +88,14 @@ class Authority:
         name: str = "csi-bridge test CA",
         strict: bool = True,
         parent: Authority | None = None,
+        lifetime_s: float = 3600.0,
     ) -> None:
         self.directory = directory
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         self._strict = strict
         signer = parent or self
-        builder = signer._builder(self._name, self._key).add_extension(
+        builder = signer._builder(self._name, self._key.public_key(), lifetime_s=lifetime_s).add_extension(
             x509.BasicConstraints(ca=True, path_length=None), critical=True
         )
         if strict:
@@ -74,63 +103,128 @@ class Authority:
         certificate = builder.sign(signer._key, hashes.SHA256())
         self.path = directory / f"{name.replace(' ', '-')}.pem"
         self.path.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+        self.key_path = self.path.with_suffix(".key")
+        _write_key(self.key_path, self._key)
 
     def hub(self) -> Pem:
         """Issue a certificate for a hub on this machine."""
-        return self.issue("csi-bridge:hub", "csi-bridge:hubs", file="hub")
+        return self.issue("csi-bridge:hub", "csi-bridge:hubs", file="hub", purposes=[SERVER_AUTH])
 
-    def edge(self, node: str) -> Pem:
+    def edge(self, node: str, *, lifetime_s: float = 3600.0) -> Pem:
         """Issue a certificate for the agent of a node."""
-        return self.issue(f"system:node:{node}", "system:nodes", file=f"edge-{node}")
+        return self._issue_role("system:node:", node, "system:nodes", "node", f"edge-{node}", lifetime_s)
 
-    def driver(self, name: str) -> Pem:
+    def driver(self, name: str, *, lifetime_s: float = 3600.0) -> Pem:
         """Issue a certificate for a proxy driver on another host."""
-        return self.issue(f"csi-bridge:driver:{name}", "csi-bridge:drivers", file=f"driver-{name}")
+        return self._issue_role(
+            "csi-bridge:driver:", name, "csi-bridge:drivers", "driver", f"driver-{name}", lifetime_s
+        )
 
-    def issue(self, common_name: str, organization: str, *, file: str, expired: bool = False) -> Pem:
-        """Issue any certificate for 127.0.0.1 and localhost, valid for an hour, or until a minute ago."""
-        key = ec.generate_private_key(ec.SECP256R1())
+    def _issue_role(self, prefix: str, name: str, organization: str, role: str, file: str, lifetime_s: float) -> Pem:
+        common_name = prefix + name
+        return self.issue(
+            common_name if len(common_name) <= _LONGEST_CN_CHARS else f"csi-bridge {role}",
+            organization,
+            file=file[:200],
+            uris=[f"csi-bridge:{role}:{name}"],
+            purposes=[CLIENT_AUTH],
+            lifetime_s=lifetime_s,
+        )
+
+    def issue(
+        self,
+        common_name: str | Sequence[str],
+        organization: str,
+        *,
+        file: str,
+        uris: Iterable[str] = (),
+        purposes: Sequence[x509.ObjectIdentifier] | None = (CLIENT_AUTH, SERVER_AUTH),
+        lifetime_s: float = 3600.0,
+        expired: bool = False,
+        extensions: Iterable[x509.ExtensionType] = (),
+        key: ec.EllipticCurvePrivateKey | None = None,
+    ) -> Pem:
+        """Issue any certificate for 127.0.0.1 and localhost.
+
+        Args:
+            common_name: its CN, or several.
+            organization: its O.
+            file: the name of its files, without `.crt` and `.key`.
+            uris: URIs in its subjectAltName.
+            purposes: its extended key usage; None: no such extension.
+            lifetime_s: its life from now on. A certificate ends at a whole second.
+            expired: it ended a minute ago.
+            extensions: more extensions, not critical.
+            key: its key; None makes one.
+        """
+        key = key or ec.generate_private_key(ec.SECP256R1())
+        common_names = [common_name] if isinstance(common_name, str) else common_name
         subject = x509.Name(
             [
                 x509.NameAttribute(NameOID.ORGANIZATION_NAME, organization),
-                x509.NameAttribute(NameOID.COMMON_NAME, common_name),
+                *(x509.NameAttribute(NameOID.COMMON_NAME, each) for each in common_names),
             ]
         )
-        names = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
-        certificate = (
-            self._builder(subject, key, valid=dt.timedelta(minutes=-1) if expired else dt.timedelta(hours=1))
-            .add_extension(x509.SubjectAlternativeName(names), critical=False)
-            .sign(self._key, hashes.SHA256())
-        )
+        names: list[x509.GeneralName] = [
+            x509.DNSName("localhost"),
+            x509.IPAddress(ipaddress.ip_address("127.0.0.1")),
+            *(x509.UniformResourceIdentifier(uri) for uri in uris),
+        ]
+        builder = self._builder(subject, key.public_key(), lifetime_s=-60.0 if expired else lifetime_s)
+        for extension in [x509.SubjectAlternativeName(names), *extensions]:
+            builder = builder.add_extension(extension, critical=False)
+        if purposes is not None:
+            builder = builder.add_extension(x509.ExtendedKeyUsage(purposes), critical=False)
         found = Pem(self.path, self.directory / f"{file}.crt", self.directory / f"{file}.key")
-        found.cert.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-        found.key.write_bytes(
-            key.private_bytes(
-                serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-            )
-        )
+        found.cert.write_bytes(builder.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
+        _write_key(found.key, key)
         return found
 
+    def revoke(self, serials: Iterable[int], *, file: str = "revoked.crl", lifetime_s: float = 3600.0) -> Path:
+        """Write a revocation list of these serial numbers, as PEM."""
+        now = dt.datetime.now(dt.UTC)
+        builder = (
+            x509.CertificateRevocationListBuilder()
+            .issuer_name(self._name)
+            .last_update(now - dt.timedelta(minutes=5))
+            .next_update(now + dt.timedelta(seconds=lifetime_s))
+        )
+        for serial in serials:
+            revoked = x509.RevokedCertificateBuilder().serial_number(serial).revocation_date(now).build()
+            builder = builder.add_revoked_certificate(revoked)
+        path = self.directory / file
+        path.write_bytes(builder.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
+        return path
+
     def _builder(
-        self,
-        subject: x509.Name,
-        key: ec.EllipticCurvePrivateKey,
-        *,
-        valid: dt.timedelta = dt.timedelta(hours=1),
+        self, subject: x509.Name, key: ec.EllipticCurvePublicKey, *, lifetime_s: float
     ) -> x509.CertificateBuilder:
         now = dt.datetime.now(dt.UTC)
         builder = (
             x509.CertificateBuilder()
             .subject_name(subject)
             .issuer_name(self._name)
-            .public_key(key.public_key())
+            .public_key(key)
             .serial_number(x509.random_serial_number())
             .not_valid_before(now - dt.timedelta(minutes=5))
-            .not_valid_after(now + valid)
+            .not_valid_after(now + dt.timedelta(seconds=lifetime_s))
         )
         if not self._strict:
             return builder
         ours = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
-        return builder.add_extension(
-            x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False
-        ).add_extension(ours, critical=False)
+        return builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False).add_extension(
+            ours, critical=False
+        )
+
+
+def bundle(path: Path, *authorities: Authority) -> Path:
+    """Write the certificates of several authorities to one file, for `--tls-ca`."""
+    path.write_bytes(b"".join(authority.path.read_bytes() for authority in authorities))
+    return path
+
+
+def _write_key(path: Path, key: ec.EllipticCurvePrivateKey) -> None:
+    path.touch(mode=0o600)
+    path.write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )

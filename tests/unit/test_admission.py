@@ -9,7 +9,7 @@ import pytest
 from cloud.admission import SUBJECTS, Role, admit
 from common.errors import HandshakeRefused
 from common.messages import Hello, Reason
-from common.transport import Peer
+from common.peer import Peer
 from common.version import introduce
 
 UDS = Peer("pid 7 uid 0", local=True, uid=0)
@@ -21,7 +21,7 @@ def hello(role: str, name: str = "n1") -> Hello:
 
 
 def certificate(common_name: str | None, *organizations: str) -> Peer:
-    return replace(PLAIN, common_name=common_name, organizations=organizations)
+    return replace(PLAIN, common_names=(common_name,) if common_name else (), organizations=organizations)
 
 
 def refusal_of(said: Hello, peer: Peer, *, insecure: bool = False) -> HandshakeRefused:

@@ -24,9 +24,9 @@ from common.errors import (
 )
 from common.limits import Limits
 from common.messages import Hello, Reason
+from common.peer import Peer as Address
 from common.reports import GET_PLUGIN_INFO, MAX_REPORT_BYTES, NODE_GET_INFO, Answer, DriverReport
 from common.status import Code, Status
-from common.transport import Peer as Address
 from common.version import introduce
 from tests.support.linked import Peer, cut, link_pair
 from tests.support.waiting import settle

@@ -21,15 +21,16 @@ from cloud.sync.streams import SyncServer
 from cloud.sync_part import SyncPart
 from cloud.trust.audit_log import Event
 from common.csi.csi_pb2 import CreateVolumeRequest
-from common.errors import Draining, status_of
+from common.errors import Draining, OperatorRefused, status_of
 from common.limits import Limits
 from common.messages import Hello, Kind, Ping, encode
 from common.metrics import Metrics
 from common.objects import Object, Ref, Stamp, encode_body
+from common.operator_orders import Deny, Done
 from common.pages.hub import FailedCall, VolumeStatus
+from common.peer import Peer as Address
 from common.reports import GET_PLUGIN_INFO, MAX_REPORT_BYTES, Answer, DriverReport, decode_reports, encode_reports
 from common.status import Code, Origin, Status
-from common.transport import Peer as Address
 from common.version import SOFTWARE, introduce
 from tests.support.audit import RecordedAudit
 from tests.support.linked import Peer, cut, link_pair
@@ -71,6 +72,7 @@ class World:
             settings=SETTINGS,
         )
         self.hub, self.nodes, self.placement, self.pages = made.hub, made.nodes, made.placement, made.pages
+        self.orders = made.orders
         self.links: list[Link] = []
 
     async def come(
@@ -363,7 +365,7 @@ async def order(link: Link, kind: Kind, **about: str) -> tuple[list[bytes], Stat
     return [message async for message in stream], stream.status
 
 
-@pytest.mark.parametrize("kind", [Kind.FORGET, Kind.TRUST])
+@pytest.mark.parametrize("kind", [Kind.FORGET, Kind.TRUST, Kind.ORDER])
 async def test_only_an_operator_gives_orders(world: World, kind: Kind) -> None:
     await with_driver(world)
     _, status = await order(await world.driver(), kind, node="n1")
@@ -372,6 +374,40 @@ async def test_only_an_operator_gives_orders(world: World, kind: Kind) -> None:
         status.message == f"stream kind {kind.value} is not served here: this hub does not serve it to the role driver"
     )
     assert world.nodes.known == 1
+
+
+async def carry_out_deny(deny: Deny, by: str) -> Done:
+    if deny.subject == "none":
+        raise OperatorRefused("none is not denied", "there is no such node")
+    return Done(said=[f"{by} denies {deny.subject}"])
+
+
+async def test_a_named_order_gets_its_arguments_and_the_operators_address_and_its_answer_goes_back(
+    world: World,
+) -> None:
+    world.orders.add(Deny, carry_out_deny)
+    stream = (await world.operator()).open(Kind.ORDER, b'{"subject": "n1"}', method="deny")
+    assert [message async for message in stream] == [b'{"said": ["pid 7 uid 0 denies n1"]}']
+    assert stream.status == Status(Code.OK, origin=Origin.HUB)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "code", "said"),
+    [
+        ("no-such", b"{}", Code.UNIMPLEMENTED, "the order 'no-such' is not served here: this hub does not know it"),
+        ("deny", b"{}", Code.UNAVAILABLE, "the order deny is not carried out: the page has no subject"),
+        ("deny", b"\xff", Code.UNAVAILABLE, "the order deny is not carried out: 'utf-8' codec"),
+        ("deny", b'{"subject": "none"}', Code.UNAVAILABLE, "none is not denied: there is no such node"),
+    ],
+)
+async def test_a_named_order_that_cannot_be_carried_out_is_refused_with_the_reason(
+    world: World, name: str, arguments: bytes, code: Code, said: str
+) -> None:
+    world.orders.add(Deny, carry_out_deny)
+    stream = (await world.operator()).open(Kind.ORDER, arguments, method=name)
+    assert [message async for message in stream] == []
+    assert stream.status is not None
+    assert (stream.status.code, stream.status.message[: len(said)]) == (code, said)
 
 
 async def test_a_node_that_an_operator_gives_up_leaves_the_other_one_with_the_driver_and_a_watch_hears_of_it(

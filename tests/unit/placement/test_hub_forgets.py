@@ -13,9 +13,9 @@ from cloud.store import Store
 from cloud.sync_part import SyncPart
 from common.messages import Kind
 from common.metrics import Metrics
+from common.peer import Peer as Address
 from common.reports import encode_reports
 from common.status import Code
-from common.transport import Peer as Address
 from common.version import introduce
 from tests.support.audit import RecordedAudit
 from tests.support.linked import Peer, cut, link_pair

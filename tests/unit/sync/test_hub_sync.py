@@ -14,10 +14,10 @@ from cloud.sync_part import SyncPart
 from common.digest import Digest
 from common.messages import Kind
 from common.metrics import Metrics
+from common.peer import Peer as Address
 from common.status import Code, Status
 from common.sync_messages import Digest as DigestSaid
 from common.sync_messages import encode
-from common.transport import Peer as Address
 from common.version import introduce
 from tests.support.audit import RecordedAudit
 from tests.support.linked import Peer, link_pair
