@@ -16,14 +16,17 @@ from cloud.node_calls import NodeCalls
 from cloud.orders import Orders
 from cloud.placement.affinity import Affinity
 from cloud.placement.claim_store import ClaimStore
+from cloud.placement.offers import Offers
 from cloud.placement.placement import Placement
 from cloud.placement.sqlite_claims import SqliteClaims
 from cloud.refusals import Refusals
+from cloud.report_judge import ReportJudge
 from cloud.report_streams import ReportStreams
 from cloud.store import Store
 from cloud.sync_part import SyncPart
 from cloud.trust.audit_log import Audit, AuditLog, Event
 from cloud.uds_hub import Hub
+from cloud.unique_segments import NO_KEYS, UniqueKeys, UniqueSegments
 from common.errors import SettingsError
 from common.httpd import HttpEndpoint
 from common.listener import Listener, listen_tcp
@@ -61,6 +64,7 @@ async def _run(settings: HubSettings, stopping: asyncio.Event, opened: AsyncExit
         audit=audit,
         insecure=settings.tls_cert is None,
         max_nodes=settings.max_nodes,
+        unique_topology=settings.unique_topology,
         settings=as_texts(settings),
     )
     opened.push_async_callback(made.placement.close)  # and with it the claims
@@ -115,6 +119,7 @@ def assemble(
     audit: Audit,
     insecure: bool,
     max_nodes: int,
+    unique_topology: UniqueKeys = NO_KEYS,
     settings: Mapping[str, list[str]],
 ) -> Assembled:
     """Put a hub together.
@@ -127,14 +132,23 @@ def assemble(
         audit: takes its events.
         insecure: it listens without TLS.
         max_nodes: it takes no more nodes than that.
+        unique_topology: the keys of topology segments that belong to one node each.
         settings: its flags, for operators.
     """
-    nodes = Nodes(store, max_nodes=max_nodes)
+    judge = ReportJudge(UniqueSegments(store, unique_topology), (), audit=audit, metrics=metrics)
+    nodes = Nodes(store, judge, max_nodes=max_nodes)
     affinity = Affinity(part.source) if part.source is not None else None
-    placement = Placement(nodes, claims, losses=lambda: store.losses.standing, affinity=affinity)
+    placement = Placement(
+        nodes,
+        claims,
+        offers=Offers(store, metrics),
+        metrics=metrics,
+        losses=lambda: store.losses.standing,
+        affinity=affinity,
+    )
     nodes.subscribe(placement.changed)
     counts, refusals = NodeCalls(knows=nodes.knows), Refusals()
-    reports = ReportStreams(nodes, placement, store.losses)
+    reports = ReportStreams(nodes, placement, metrics)
     orders = Orders(nodes, placement, reports, part.sync, calls=counts, losses=store.losses)
     hub = Hub(
         nodes,

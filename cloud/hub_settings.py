@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cloud.node_marks import Labels, Taints
+from cloud.unique_segments import UniqueKeys
 from common.endpoint import is_loopback
 from common.errors import SettingsError
 from common.parsers import HostPort
@@ -30,6 +31,7 @@ class HubSettings(ProcessSettings):
     register_with_taints: Taints
     max_connections: int
     max_nodes: int
+    unique_topology: UniqueKeys
     audit_size_bytes: int
 
     def __post_init__(self) -> None:
