@@ -54,8 +54,9 @@ def last_errors(nodes: Sequence[NodeStatus]) -> Iterator[str]:
 def refusals(refused: Sequence[Refusal]) -> Iterator[str]:
     """The refused peers, a line each."""
     for one in refused:
-        who = f"{one.role} {one.name} from {one.address}"
-        yield f"REFUSED: {shown(one.at)} {who}: {one.why}"
+        who = f"{one.role} {one.name} from {one.address}" if one.role else f"a peer without a hello from {one.address}"
+        times = f" ({one.times:,} times)" if one.times > 1 else ""
+        yield f"REFUSED: {shown(one.at)} {who}: {one.why}{times}"
 
 
 def show(state: HubState, width: int | None = None) -> Iterator[str]:

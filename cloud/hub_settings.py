@@ -15,6 +15,13 @@ LARGEST_ID = 2**32 - 2
 """`uid_t` and `gid_t` have 32 bits, and their highest value means "leave it" (chown(2))."""
 
 
+INSECURE = (
+    "--insecure: the hub listens without TLS and believes every name that a peer gives; remove the flag and give it "
+    "--tls-ca, --tls-cert and --tls-key, except in a test"
+)
+"""The warning of a hub that listens without TLS."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class HubSettings(ProcessSettings):
     """The settings of `csi-bridge hub`. `cli.process_options.HUB_OPTIONS` has the flags and their help."""
@@ -25,13 +32,16 @@ class HubSettings(ProcessSettings):
     uds_allow_uid: tuple[int, ...]
     listen: HostPort | None
     state_dir: Path
+    policy: Path | None
     manifests: Path | None
     kubeconfig: str | None
     node_labels: Labels
     register_with_taints: Taints
     max_connections: int
+    max_handshakes: int
     max_nodes: int
     unique_topology: UniqueKeys
+    fact_quota_bytes: int
     audit_size_bytes: int
 
     def __post_init__(self) -> None:

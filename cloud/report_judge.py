@@ -10,7 +10,7 @@ The reports come from nodes. A hostile node can report any driver, with the topo
 """
 
 import logging
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
@@ -18,6 +18,7 @@ from typing import Protocol
 from google.protobuf.message import DecodeError
 
 from cloud.trust.audit_log import Audit, Event
+from cloud.trust.policy import Verdict
 from cloud.unique_segments import UniqueSegments
 from common.csi.csi_pb2 import NodeGetInfoResponse
 from common.metrics import Metrics
@@ -31,7 +32,7 @@ _SHOWN_CHARS = 100
 
 
 class Cause(StrEnum):
-    """The rule that a report breaks. A closed set: labels of the metric."""
+    """The rule that a report breaks. A closed set, for the metrics."""
 
     NAME = "name"
     SEGMENT = "segment"
@@ -51,23 +52,27 @@ class Refused:
     why: str
 
 
-class Verdict(Protocol):
-    """The policy's answer (`cloud.trust.policy.Verdict`)."""
-
-    @property
-    def allowed(self) -> bool:
-        """Whether the policy allows it."""
-
-    @property
-    def why(self) -> str:
-        """The line that decides, or the reason."""
-
-
 class ReportPolicy(Protocol):
-    """Says which nodes may report which drivers (`cloud.trust.policy`)."""
+    """Says which nodes may report which drivers (`cloud.trust.policy_file`)."""
 
     def allows_report(self, node: str, driver: str, segments: Mapping[str, str]) -> Verdict:
         """Whether a node may report a driver with this topology."""
+
+
+class TokenPolicy:
+    """Lets a node that joined with a token report the drivers of the token (`csi-bridge token create --driver`)."""
+
+    def __init__(self, drivers_of: Callable[[str], Collection[str]]) -> None:
+        """`drivers_of` returns the drivers of a node's token; none: every driver."""
+        self._drivers_of = drivers_of
+
+    def allows_report(self, node: str, driver: str, _segments: Mapping[str, str]) -> Verdict:
+        """Whether a node may report a driver."""
+        drivers = self._drivers_of(node)
+        if not drivers or driver in drivers:
+            return Verdict(allowed=True, why="its token allows this driver")
+        why = f"the token with which {node} joined is for {', '.join(drivers)}; let it join again with another token"
+        return Verdict(allowed=False, why=why)
 
 
 class ReportJudge:
@@ -103,7 +108,10 @@ class ReportJudge:
             if before.get(driver) != refused:
                 log.warning("the report of driver %s on edge node %s is refused: %s", driver, node, refused.why)
                 self._audit.add(Event.REPORT, who=node, driver=driver, refused=refused.cause, why=refused.why)
-                self._metrics.node_conflict(refused.cause)
+                if refused.cause is Cause.POLICY:
+                    self._metrics.policy_denial("report")
+                else:
+                    self._metrics.node_conflict(refused.cause)
         for driver in before.keys() - now.keys():
             log.info("the report of driver %s on edge node %s is no longer refused", driver, node)
             self._audit.add(Event.REPORT, who=node, driver=driver)

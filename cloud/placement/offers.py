@@ -78,7 +78,9 @@ class Offers:
         reports = {ballot.digest: ballot.report for ballot in reversed([*ballots])}
         earlier = self._earlier.get(driver)
         report = voted([(reports[digest], nodes) for digest, nodes in count.items()], earlier)
-        if earlier is None or report.answers != earlier.answers:
+        if earlier is not None and report.answers == earlier.answers:
+            report = earlier
+        else:
             self._earlier[driver] = report
             self._store.save_offer(driver, report)
         missing = {digest: lacking(one, report) for digest, one in reports.items()}

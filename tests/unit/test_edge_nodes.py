@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,6 +11,7 @@ import pytest
 from cloud.edge_nodes import Call, Nodes
 from cloud.report_judge import ReportJudge
 from cloud.store import Store
+from cloud.trust.policy import Verdict
 from cloud.unique_segments import UniqueKeys, UniqueSegments
 from common.csi.csi_pb2 import GetPluginInfoResponse
 from common.errors import (
@@ -76,12 +77,6 @@ def call(*, timeout_s: float | None = None, driver: str = DRIVER) -> Call:
     return Call(driver, CREATE, b"request", "c-1", timeout_s)
 
 
-@dataclass(frozen=True)
-class Verdict:
-    allowed: bool
-    why: str = ""
-
-
 class Policy:
     """A policy that a test changes.
 
@@ -96,7 +91,7 @@ class Policy:
 
     def allows_report(self, node: str, driver: str, segments: Mapping[str, str]) -> Verdict:
         self.asked.append((node, driver, dict(segments)))
-        return Verdict(allowed=False, why="line 7 says no") if driver in self.denied else Verdict(allowed=True)
+        return Verdict(allowed=driver not in self.denied, why="line 7 says no")
 
 
 class World:

@@ -14,6 +14,7 @@ import cloud
 import cloud.placement.sqlite_rows
 import cloud.store
 import cloud.sync.fact_table
+import cloud.trust.trust_store
 import edge
 import edge.manager.states
 import edge.metastore
@@ -28,6 +29,7 @@ SCHEMAS = {
     "facts.db": cloud.sync.fact_table.SCHEMA,
     "hub.db": cloud.store.SCHEMA,
     "placement.db": cloud.placement.sqlite_rows.SCHEMA,
+    "trust.db": cloud.trust.trust_store.SCHEMA,
     "volumes.db": edge.manager.states.SCHEMA,
 }
 

@@ -1,0 +1,356 @@
+"""The trust store: tokens, certificates of nodes, locks and denials, in memory and in `trust.db`.
+
+Rules:
+
+* The file follows the rules of `common.database`, with `full`: a denial that was confirmed outlives a power cut.
+* Memory is what the hub asks. A change that a caller awaits is on the disk before it is in memory; if the disk takes
+  nothing, the caller gets `WriteFailed` and nothing has changed. `put_certificate` and `put_lock` change memory at once
+  and are written soon: a hello is decided without the disk.
+* A damaged file stops the hub from starting: without its denials, a stolen node would be admitted again.
+* `cloud.trust.tokens`, `generations` and `denials` have the rules for the rows. This module has none.
+"""
+
+import json
+import sqlite3
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Final
+
+from common.database import Schema, connect
+from common.database_writer import RETRY_S, DatabaseWriter, Statement
+from common.errors import SettingsError
+
+SCHEMA: Final = Schema(
+    "hub",
+    (
+        (
+            """CREATE TABLE IF NOT EXISTS tokens (
+                id TEXT PRIMARY KEY, secret_hash BLOB NOT NULL, nodes TEXT NOT NULL, drivers TEXT NOT NULL,
+                made_at REAL NOT NULL, ends_at REAL NOT NULL, uses INTEGER NOT NULL, used INTEGER NOT NULL,
+                revoked_at REAL NOT NULL
+            ) STRICT, WITHOUT ROWID""",
+            """CREATE TABLE IF NOT EXISTS certificates (
+                node TEXT NOT NULL, generation INTEGER NOT NULL, key TEXT NOT NULL, serial TEXT NOT NULL,
+                issued_at REAL NOT NULL, not_after REAL NOT NULL, state TEXT NOT NULL, token TEXT NOT NULL,
+                drivers TEXT NOT NULL, chain BLOB NOT NULL,
+                PRIMARY KEY (node, generation)
+            ) STRICT, WITHOUT ROWID""",
+            """CREATE TABLE IF NOT EXISTS locks (
+                node TEXT PRIMARY KEY, locked_at REAL NOT NULL, upto INTEGER NOT NULL, settled INTEGER NOT NULL,
+                why TEXT NOT NULL
+            ) STRICT, WITHOUT ROWID""",
+            """CREATE TABLE IF NOT EXISTS denials (
+                kind TEXT NOT NULL, value TEXT NOT NULL, at REAL NOT NULL, why TEXT NOT NULL,
+                PRIMARY KEY (kind, value)
+            ) STRICT, WITHOUT ROWID""",
+        ),
+    ),
+)
+"""Of `trust.db`. Lists of drivers are JSON; serials and keys are lower-case hex."""
+
+
+class DenialKind(StrEnum):
+    """The kinds of denials."""
+
+    NODE = "node"
+    SERIAL = "serial"
+
+
+@dataclass(frozen=True, slots=True)
+class Denial:
+    """A node, or a certificate, that may not connect.
+
+    Attributes:
+        kind: says which.
+        value: the node's name, or the certificate's serial in lower-case hex.
+        at: the time of the decision, in seconds since the epoch.
+        why: the operator's reason; may be empty.
+    """
+
+    kind: DenialKind
+    value: str
+    at: float
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """An invitation to join, without its secret.
+
+    Attributes:
+        id: random, no secret.
+        secret_hash: the SHA-256 of its secret.
+        nodes: a node's name, or a pattern of names (`fnmatch`); `*` is every new node.
+        drivers: the drivers that its nodes may report; none: every driver.
+        made_at: in seconds since the epoch.
+        ends_at: from then on it is refused.
+        uses: how many nodes may join with it.
+        used: how many have.
+        revoked_at: the time at which an operator revoked it; 0 before.
+    """
+
+    id: str
+    secret_hash: bytes
+    nodes: str
+    drivers: tuple[str, ...]
+    made_at: float
+    ends_at: float
+    uses: int
+    used: int = 0
+    revoked_at: float = 0.0
+
+
+class State(StrEnum):
+    """The states of a node's certificate."""
+
+    PENDING = "pending"
+    """Issued, and its key has not authenticated yet."""
+    CURRENT = "current"
+    """Its key was the newest one that authenticated."""
+    VOID = "void"
+    """A later one has authenticated, or has taken its place unused."""
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """One generation of a node's certificate.
+
+    Attributes:
+        node: the node's name.
+        generation: 1, 2, 3 … of this node.
+        key: the fingerprint of its public key.
+        serial: lower-case hex.
+        issued_at: in seconds since the epoch; 0 if this hub did not issue it, or has lost the record.
+        not_after: its end.
+        state: whether it counts.
+        token: the id of the token that it was issued for; empty for a renewal.
+        drivers: the drivers that the node may report, from its token; none: every driver.
+        chain: the certificate as PEM with intermediate ones, to answer a repeated request; empty if not known.
+    """
+
+    node: str
+    generation: int
+    key: str
+    serial: str
+    issued_at: float
+    not_after: float
+    state: State
+    token: str = ""
+    drivers: tuple[str, ...] = ()
+    chain: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Lock:
+    """What copies have done to a node.
+
+    Attributes:
+        node: the node's name.
+        locked_at: since then its certificates are refused, in seconds since the epoch; 0: it is not locked.
+        upto: the newest generation that is locked. A later one comes from a token, which is an operator's decision.
+        settled: void certificates up to this generation are refused, and lock the node no more.
+        why: a sentence about the copy.
+    """
+
+    node: str
+    locked_at: float
+    upto: int
+    settled: int
+    why: str
+
+
+_TOKEN: Final = "INSERT OR REPLACE INTO tokens VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"  # noqa: S105  # SQL
+_CERTIFICATE: Final = "INSERT OR REPLACE INTO certificates VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_LOCK: Final = "INSERT OR REPLACE INTO locks VALUES (?, ?, ?, ?, ?)"
+
+
+class TrustStore:
+    """The rows of `trust.db`, all of them in memory.
+
+    Attributes:
+        tokens: by id.
+        certificates: by node and generation.
+        locks: by node.
+        denials: by kind and value.
+    """
+
+    def __init__(self, state_dir: Path, *, retry_s: float = RETRY_S) -> None:
+        """Read all rows. The hub's `Store` has locked the directory.
+
+        Args:
+            state_dir: exists.
+            retry_s: between a write that failed and its retry.
+
+        Raises:
+            SettingsError: the file is damaged, a newer hub wrote it, or it cannot be used.
+        """
+        self._path = state_dir / "trust.db"
+        self.tokens: dict[str, Token] = {}
+        self.certificates: dict[str, dict[int, Certificate]] = {}
+        self.locks: dict[str, Lock] = {}
+        self.denials: dict[tuple[DenialKind, str], Denial] = {}
+        try:
+            database = connect(self._path, SCHEMA, check=self._read, full=True).connection
+        except (sqlite3.OperationalError, OSError) as error:
+            raise SettingsError("--state-dir", str(state_dir), f"{self._path} cannot be used: {error}") from error
+        except (sqlite3.Error, ValueError) as error:
+            why = (
+                f"{self._path} is damaged ({error}), and it has the denials of stolen nodes: put back a copy of it, or "
+                f"move it away, and deny those nodes again (csi-bridge deny) as soon as the hub runs"
+            )
+            raise SettingsError("--state-dir", str(state_dir), why) from error
+        self._writer = DatabaseWriter(
+            self._path, database, meanwhile="no node can join, and no certificate is renewed", retry_s=retry_s
+        )
+
+    @property
+    def trouble(self) -> str:
+        """Why writing fails; empty while it works."""
+        return self._writer.trouble
+
+    async def close(self) -> None:
+        """Finish the writes that wait, then close the file."""
+        await self._writer.close()
+
+    # ---- tokens ------------------------------------------------------------------------------------------------------
+
+    async def save_token(self, token: Token) -> None:
+        """Add or change a token.
+
+        Raises:
+            WriteFailed: nothing has changed.
+        """
+        await self._writer.commit([_token_row(token)])
+        self.tokens[token.id] = token
+
+    async def drop_tokens(self, ids: Iterable[str]) -> None:
+        """Remove tokens that nobody asks about any more.
+
+        Raises:
+            WriteFailed: nothing has changed.
+        """
+        gone = list(ids)
+        await self._writer.commit([("DELETE FROM tokens WHERE id = ?", (token,)) for token in gone])
+        for token in gone:
+            self.tokens.pop(token, None)
+
+    # ---- certificates ------------------------------------------------------------------------------------------------
+
+    async def add_certificate(self, certificate: Certificate, *, used: Token | None = None) -> None:
+        """Add a certificate, together with the use of the token for which it was issued.
+
+        Raises:
+            WriteFailed: nothing has changed.
+        """
+        rows = [_certificate_row(certificate)]
+        if used is not None:
+            rows.append(_token_row(used))
+        await self._writer.commit(rows)
+        self.certificates.setdefault(certificate.node, {})[certificate.generation] = certificate
+        if used is not None:
+            self.tokens[used.id] = used
+
+    def put_certificate(self, certificate: Certificate) -> None:
+        """Add or change a certificate, now in memory and soon on the disk."""
+        node, generation = certificate.node, certificate.generation
+        self.certificates.setdefault(node, {})[generation] = certificate
+        self._writer.put(("certificate", node, generation), _certificate_row(certificate))
+
+    def drop_certificate(self, node: str, generation: int) -> None:
+        """Remove a certificate, now from memory and soon from the disk."""
+        self.certificates[node].pop(generation)
+        gone = ("DELETE FROM certificates WHERE node = ? AND generation = ?", (node, generation))
+        self._writer.put(("certificate", node, generation), gone)
+
+    # ---- locks -------------------------------------------------------------------------------------------------------
+
+    def put_lock(self, lock: Lock) -> None:
+        """Change a node's lock, now in memory and soon on the disk."""
+        self.locks[lock.node] = lock
+        self._writer.put(("lock", lock.node), _lock_row(lock))
+
+    async def save_lock(self, lock: Lock) -> None:
+        """Change a node's lock.
+
+        Raises:
+            WriteFailed: nothing has changed.
+        """
+        await self._writer.commit([_lock_row(lock)])
+        self.locks[lock.node] = lock
+
+    # ---- denials -----------------------------------------------------------------------------------------------------
+
+    async def add_denial(self, denial: Denial) -> None:
+        """Add a denial, or change its reason.
+
+        Raises:
+            WriteFailed: nothing has changed.
+        """
+        row = (denial.kind, denial.value, denial.at, denial.why)
+        await self._writer.commit([("INSERT OR REPLACE INTO denials VALUES (?, ?, ?, ?)", row)])
+        self.denials[denial.kind, denial.value] = denial
+
+    async def remove_denial(self, kind: DenialKind, value: str) -> bool:
+        """Remove a denial. Returns whether there was one.
+
+        Raises:
+            WriteFailed: nothing has changed.
+        """
+        await self._writer.commit([("DELETE FROM denials WHERE kind = ? AND value = ?", (kind, value))])
+        return self.denials.pop((kind, value), None) is not None
+
+    # ---- inside ------------------------------------------------------------------------------------------------------
+
+    def _read(self, database: sqlite3.Connection) -> None:
+        """Read all rows.
+
+        Raises:
+            ValueError: a row makes no sense.
+        """
+        for token, secret_hash, nodes, drivers, *times, uses, used, revoked_at in database.execute(
+            "SELECT id, secret_hash, nodes, drivers, made_at, ends_at, uses, used, revoked_at FROM tokens"
+        ):
+            found = Token(token, secret_hash, nodes, _names(drivers), times[0], times[1], uses, used, revoked_at)
+            self.tokens[token] = found
+        for node, generation, key, serial, issued_at, not_after, state, token, drivers, chain in database.execute(
+            "SELECT node, generation, key, serial, issued_at, not_after, state, token, drivers, chain FROM certificates"
+        ):
+            self.certificates.setdefault(node, {})[generation] = Certificate(
+                node, generation, key, serial, issued_at, not_after, State(state), token, _names(drivers), chain
+            )
+        for row in database.execute("SELECT node, locked_at, upto, settled, why FROM locks"):
+            self.locks[row[0]] = Lock(*row)
+        for kind, value, at, why in database.execute("SELECT kind, value, at, why FROM denials"):
+            self.denials[DenialKind(kind), value] = Denial(DenialKind(kind), value, at, why)
+
+
+def _token_row(token: Token) -> Statement:
+    return _TOKEN, (
+        token.id, token.secret_hash, token.nodes, json.dumps(token.drivers), token.made_at, token.ends_at, token.uses,
+        token.used, token.revoked_at,
+    )  # fmt: skip
+
+
+def _certificate_row(it: Certificate) -> Statement:
+    return _CERTIFICATE, (
+        it.node, it.generation, it.key, it.serial, it.issued_at, it.not_after, it.state, it.token,
+        json.dumps(it.drivers), it.chain,
+    )  # fmt: skip
+
+
+def _lock_row(lock: Lock) -> Statement:
+    return _LOCK, (lock.node, lock.locked_at, lock.upto, lock.settled, lock.why)
+
+
+def _names(text: str) -> tuple[str, ...]:
+    """The drivers of a row.
+
+    Raises:
+        ValueError: it is no JSON list of strings.
+    """
+    found = json.loads(text)
+    if not isinstance(found, list) or not all(isinstance(name, str) for name in found):
+        raise ValueError("a row's drivers are no list of names")
+    return tuple(found)

@@ -1,0 +1,307 @@
+"""Enrolment: the messages by which a node joins a hub and renews its certificate, and the token that invites it.
+
+    stream   over                          request          answer
+    CA       join listener, unverified     AskCa            CaCertificates
+    JOIN     join listener                 Join             Issued or Refused
+    RENEW    join listener                 Renew            Issued or Refused
+    RENEW    an admitted agent's link      Renew, NextKey   Issued, Noted or Refused
+
+Rules:
+
+* The agent makes a key, stores it, and only then sends the certificate request. It repeats a request whose answer was
+  lost: the hub answers the same key with the same certificate, and takes no second use of the token.
+* The hub's join listener proves its name with a certificate under the CA of the token's pin. An agent sends the token's
+  secret only on a connection that it has verified so.
+* On an admitted link, TLS has proved the present key, and `Renew` has neither certificate nor signature. On the join
+  listener the present key signs `renewal_text`: TLS would refuse the expired certificate.
+* Each request and each answer is one message of its stream, as `common.codec` writes it. A stream ends with OK after
+  its answer, also after `Refused`.
+"""
+
+import base64
+import binascii
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import ClassVar, Final
+
+from common.codec import LARGEST_NUMBER, Codec, UnknownFrame
+from common.endpoint import hub_endpoint
+from common.errors import RemoteProtocolError
+
+NODE_URI: Final = "csi-bridge:node:"
+"""Begins the URI (subject alternative name) of a certificate that holds its node's name."""
+
+GENERATION_URI: Final = "csi-bridge:generation:"
+"""Begins the URI of a certificate that holds its generation: 1 for a node's first one from the hub, then 2."""
+
+MAX_REQUEST_BYTES: Final = 65_536
+"""The longest message of a join or renewal. A request has about 2 kB with a long chain of certificates."""
+
+LONGEST_TOKEN_CHARS: Final = 4_096
+"""The longest token, of which a terminal takes as many characters on one line."""
+
+_PREFIX: Final = "csi1."
+_SECRET_BYTES: Final = 32
+_PIN_BYTES: Final = 32
+_RENEWAL: Final = b"csi-bridge renewal 1\0"
+
+
+class RefusedFor(StrEnum):
+    """The hub's reason why it issues no certificate. A newer hub may know more."""
+
+    TOKEN = "token"  # noqa: S105  # a reason
+    """The token is unknown, revoked, expired, used up, or for another node. The agent needs a new one."""
+    NODE = "node"
+    """The node has joined before, and the token names no node: its own token must name it."""
+    REQUEST = "request"
+    """The certificate request, or the signature of the present key, is not valid."""
+    CERTIFICATE = "certificate"
+    """The present certificate is not one that this hub renews: an unknown CA, no generation, or past the grace."""
+    DENIED = "denied"
+    """An operator or a revocation list denies the node or its certificate."""
+    COPY = "copy"
+    """The present key was replaced by a later one, or the node is locked because of a copy."""
+    NO_CA_KEY = "no-ca-key"
+    """The hub signs no certificates: it runs without --ca-key. Certificates come from files."""
+    BUSY = "busy"
+    """Too many requests at once, or the hub's disk takes nothing: the same request later may succeed."""
+
+
+@dataclass(frozen=True, slots=True)
+class AskCa:
+    """The agent asks for the certificates of the hub's CA."""
+
+    type: ClassVar[int] = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CaCertificates:
+    """The hub's CA certificates, several while the CA changes.
+
+    Attributes:
+        pem: the certificates.
+    """
+
+    type: ClassVar[int] = 1
+    pem: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """A new node asks for its first certificate.
+
+    Attributes:
+        token: the token's id.
+        secret: the token's secret.
+        node: the node's name.
+        request: a PKCS#10 certificate request (DER) for an EC P-256 key. The hub reads its key and signature alone.
+    """
+
+    type: ClassVar[int] = 2
+    token: str
+    secret: bytes
+    node: str
+    request: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Renew:
+    """A node asks for its next certificate.
+
+    Attributes:
+        request: as in `Join`, for the next key.
+        certificate: on the join listener, the present certificate (DER), which may have expired; else empty.
+        signature: on the join listener, the present key's signature (ECDSA with SHA-256) over `renewal_text`; else
+            empty.
+    """
+
+    type: ClassVar[int] = 3
+    request: bytes
+    certificate: bytes = b""
+    signature: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class NextKey:
+    """The agent's certificates come from files, and it will dial again with this key. The answer is `Noted`.
+
+    Attributes:
+        key: the key's fingerprint (`fingerprint`).
+    """
+
+    type: ClassVar[int] = 4
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class Issued:
+    """A certificate.
+
+    Attributes:
+        chain: the node's certificate, then intermediate ones, as PEM: the content of a --tls-cert file.
+        ca: the CA certificates as PEM: the content of a --tls-ca file.
+        generation: counts the node's certificates.
+        renew_grace_s: for so long after its end the certificate can be renewed at the join listener.
+        hubs: the addresses for agents' links, as --hub takes them.
+        joins: the addresses of the join listener; none while the hub has no such listener.
+    """
+
+    type: ClassVar[int] = 5
+    chain: bytes
+    ca: bytes
+    generation: int
+    renew_grace_s: int
+    hubs: tuple[str, ...]
+    joins: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """The hub will accept the next key beside the present one."""
+
+    type: ClassVar[int] = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The hub issues no certificate.
+
+    Attributes:
+        reason: a `RefusedFor`, or a newer hub's word.
+        message: a sentence for people.
+        retry_s: the same request may succeed after this time; 0 if only an operator can change the answer.
+    """
+
+    type: ClassVar[int] = 7
+    reason: str
+    message: str
+    retry_s: int = 0
+
+
+Request = AskCa | Join | Renew | NextKey
+"""Every message of an agent."""
+
+Answer = CaCertificates | Issued | Noted | Refused
+"""Every message of a hub."""
+
+_CLASSES: tuple[type[Request | Answer], ...] = (
+    AskCa, CaCertificates, Join, Renew, NextKey, Issued, Noted, Refused,
+)  # fmt: skip
+
+_CODEC: Codec[Request | Answer] = Codec(_CLASSES)
+
+encode = _CODEC.encode
+"""Returns one message's bytes."""
+
+
+def decode(data: bytes) -> Request | Answer:
+    """Return the one message of these bytes.
+
+    Raises:
+        RemoteProtocolError: they are not exactly one message that this program knows.
+    """
+    found = _CODEC.decode(data)
+    if len(found) != 1:
+        raise RemoteProtocolError(f"{len(found)} messages of enrolment, where one is expected")
+    if isinstance(found[0], UnknownFrame):
+        raise RemoteProtocolError(f"a message of enrolment has the unknown type {found[0].type}")
+    return found[0]
+
+
+def fingerprint(public_key: bytes) -> str:
+    """The SHA-256 of a public key, as 64 hex digits.
+
+    Args:
+        public_key: its SubjectPublicKeyInfo (DER).
+    """
+    return hashlib.sha256(public_key).hexdigest()
+
+
+def renewal_text(certificate: bytes, request: bytes) -> bytes:
+    """The bytes that the present key signs when a node renews at the join listener.
+
+    Args:
+        certificate: the present certificate (DER).
+        request: the certificate request for the next key (DER).
+    """
+    return _RENEWAL + hashlib.sha256(certificate).digest() + hashlib.sha256(request).digest()
+
+
+def generation_of(uris: Iterable[str]) -> int:
+    """The generation in a certificate's URIs; 0 if they hold none.
+
+    Raises:
+        ValueError: they hold several, or one that is no generation.
+    """
+    found = [uri.removeprefix(GENERATION_URI) for uri in uris if uri.startswith(GENERATION_URI)]
+    if not found:
+        return 0
+    text = found[0]
+    if (
+        len(found) > 1
+        or not (text.isascii() and text.isdecimal())
+        or text.startswith("0")
+        or len(text) > len(str(LARGEST_NUMBER))
+    ):
+        raise ValueError("the certificate has several generations, or one that is not a whole number above 0")
+    if (generation := int(text)) > LARGEST_NUMBER:
+        raise ValueError("the certificate's generation is too large")
+    return generation
+
+
+@dataclass(frozen=True, slots=True)
+class JoinToken:
+    """An invitation to join a hub: the line that `csi-bridge token create` prints. Whoever has it may join.
+
+    Attributes:
+        joins: the addresses of the hub's join listener, as --hub takes them, each with TLS.
+        pin: the fingerprint of the key of the CA that signed the join listener's certificate.
+        id: the token's id, which is no secret.
+        secret: 32 random bytes.
+    """
+
+    type: ClassVar[int] = 0
+    joins: tuple[str, ...]
+    pin: bytes
+    id: str
+    secret: bytes
+
+    def __repr__(self) -> str:
+        return f"JoinToken(id={self.id!r}, joins={self.joins!r})"  # without the secret, as this may reach a log
+
+
+_TOKENS: Codec[JoinToken] = Codec((JoinToken,))
+
+
+def format_token(token: JoinToken) -> str:
+    """The token as one line of text: `csi1.` and base64url without padding (RFC 4648)."""
+    return _PREFIX + base64.urlsafe_b64encode(_TOKENS.encode(token)).rstrip(b"=").decode()
+
+
+def parse_token(text: str) -> JoinToken:
+    """The token of a line of text. White space around it is ignored.
+
+    Raises:
+        ValueError: it is no token; the message says why, and holds no part of the text.
+    """
+    text = text.strip()
+    if not text.startswith(_PREFIX):
+        raise ValueError(f"a token begins with {_PREFIX}; paste the whole line that csi-bridge token create printed")
+    if len(text) > LONGEST_TOKEN_CHARS:
+        raise ValueError(f"a token has at most {LONGEST_TOKEN_CHARS} characters")
+    body = text.removeprefix(_PREFIX)
+    try:
+        found = _TOKENS.decode(base64.b64decode(body + "=" * (-len(body) % 4), altchars=b"-_", validate=True))
+    except (binascii.Error, ValueError, RemoteProtocolError):
+        raise ValueError("the token is damaged; paste the whole line that csi-bridge token create printed") from None
+    if len(found) != 1 or isinstance(found[0], UnknownFrame):
+        raise ValueError("the token is damaged, or of a newer hub")
+    token = found[0]
+    if len(token.pin) != _PIN_BYTES or len(token.secret) != _SECRET_BYTES or not token.id or not token.joins:
+        raise ValueError("the token is damaged; paste the whole line that csi-bridge token create printed")
+    for address in token.joins:
+        if not hub_endpoint(address).tls:
+            raise ValueError("the token's address must begin with wss://")
+    return token
