@@ -16,6 +16,7 @@ The hub:
 * `policy_answers`, `hub_pages`: the hub's state, over HTTP on its UNIX socket.
 * `hub_process`: puts a hub together and runs it.
 * `edge_nodes`, `node_calls`: every known edge node and its link; counts of its calls, for people.
+* `report_judge`, `unique_segments`: whether a report counts; the topology segments that belong to one node each.
 * `routing`, `placement`: the node for each call.
 * `store`, `losses`: the nodes on disk; lost reports, until an operator settles them.
 * `kinds`, `sources`: the kinds of objects that nodes need, and the two places that objects come from.

@@ -110,7 +110,13 @@ class HubPages:
     async def nodes(self) -> Iterator[NodeStatus]:
         """Every node that the hub knows, each as it is when it is asked for."""
         return (
-            replace(node, calls=self._calls.under_way(node.node), last_error=self._calls.last_error(node.node))
+            replace(
+                node,
+                lacking=self._placement.lacking(node.node, node.drivers),
+                problems=[*node.problems, *self._placement.conflicts(node.node)],
+                calls=self._calls.under_way(node.node),
+                last_error=self._calls.last_error(node.node),
+            )
             for node in self._nodes.describe()
         )
 

@@ -17,16 +17,19 @@ from cloud.orders import Orders
 from cloud.peer_ends import show_first_ends
 from cloud.placement.affinity import Affinity
 from cloud.placement.claim_store import ClaimStore
+from cloud.placement.offers import Offers
 from cloud.placement.placement import Placement
 from cloud.placement.sqlite_claims import SqliteClaims
 from cloud.proxy_rights import ProxyRights
 from cloud.refusals import Refusals
+from cloud.report_judge import ReportJudge
 from cloud.report_streams import ReportStreams
 from cloud.store import Store
 from cloud.sync_part import SyncPart
 from cloud.trust.audit_log import Audit, AuditLog, Event
 from cloud.trust.policy_file import PolicyFile
 from cloud.uds_hub import Hub
+from cloud.unique_segments import NO_KEYS, UniqueKeys, UniqueSegments
 from common.certificate_ends import CertificateEnds
 from common.errors import SettingsError
 from common.httpd import HttpEndpoint
@@ -70,6 +73,7 @@ async def _run(settings: HubSettings, stopping: asyncio.Event, opened: AsyncExit
         ends=ends,
         insecure=settings.tls_cert is None,
         max_nodes=settings.max_nodes,
+        unique_topology=settings.unique_topology,
         settings=as_texts(settings),
     )
     opened.push_async_callback(made.placement.close)  # and with it the claims
@@ -132,6 +136,7 @@ def assemble(
     ends: CertificateEnds,
     insecure: bool,
     max_nodes: int,
+    unique_topology: UniqueKeys = NO_KEYS,
     settings: Mapping[str, list[str]],
 ) -> Assembled:
     """Put a hub together.
@@ -146,15 +151,25 @@ def assemble(
         ends: its own certificate and CA.
         insecure: it listens without TLS.
         max_nodes: it takes no more nodes than that.
+        unique_topology: the keys of topology segments that belong to one node each.
         settings: its flags, for operators.
     """
-    nodes = Nodes(store, max_nodes=max_nodes)
+    judge = ReportJudge(UniqueSegments(store, unique_topology), [policy], audit=audit, metrics=metrics)
+    nodes = Nodes(store, judge, max_nodes=max_nodes)
     affinity = Affinity(part.source) if part.source is not None else None
-    placement = Placement(nodes, claims, losses=lambda: store.losses.standing, affinity=affinity)
+    placement = Placement(
+        nodes,
+        claims,
+        offers=Offers(store, metrics),
+        metrics=metrics,
+        losses=lambda: store.losses.standing,
+        affinity=affinity,
+    )
     nodes.subscribe(placement.changed)
     counts, refusals = NodeCalls(knows=nodes.knows), Refusals()
     rights = ProxyRights(policy, metrics, audit)
-    reports = ReportStreams(nodes, placement, store.losses, rights)
+    reports = ReportStreams(nodes, placement, rights, metrics)
+    policy.subscribe(nodes.judge_again)
     policy.subscribe(reports.look_again)
     orders = Orders(nodes, placement, reports, part.sync, calls=counts, losses=store.losses)
     hub = Hub(

@@ -34,6 +34,9 @@ LINK_DOWN_REASONS: Final = (*(str(reason) for reason in Reason), OTHER)
 """The values of the label `reason`: the reasons for a session's end, and `other` for a newer peer's words."""
 
 
+CONFLICTS: Final = ("name", "segment", "unreadable", "capability", "id")
+"""The values of the label `cause`: why the hub refused a node's report or answer, or a call to the node."""
+
 POLICY_DENIALS: Final = ("report", "call")
 """The values of the label `what`: a node's report of a driver, and a call or watch of a proxy driver."""
 
@@ -76,6 +79,12 @@ class Metrics:
         self.redials = self._counter("csi_bridge_redials_total", "Dials that failed and are tried again.")
         # Made now, so that each series starts at 0 and its first event is an increase.
         self._downs = {reason: link_downs.labels(reason) for reason in LINK_DOWN_REASONS}
+        conflicts = self._counter(
+            "csi_bridge_node_conflicts_total",
+            "Nodes' reports and answers that the hub refused, and capabilities that drivers lack on a node, by cause.",
+            "cause",
+        )
+        self._conflicts = {cause: conflicts.labels(cause) for cause in CONFLICTS}
 
     def observe_call(self, driver: str, method: str, code: int, duration_s: float) -> None:
         """Count one finished call.
@@ -94,6 +103,10 @@ class Metrics:
     def link_down(self, reason: str) -> None:
         """Count one session's end. A reason outside `LINK_DOWN_REASONS` counts as `other`."""
         self._downs.get(reason, self._downs[OTHER]).inc()
+
+    def node_conflict(self, cause: str) -> None:
+        """Count a conflict of a node, by one of `CONFLICTS`."""
+        self._conflicts[cause].inc()
 
     def policy_denial(self, what: str) -> None:
         """Count one denial by the policy: `report` or `call`."""
