@@ -1,5 +1,6 @@
 """The hub's pages: its state as people and programs see it, over HTTP on its UNIX socket."""
 
+import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -7,6 +8,7 @@ from dataclasses import replace
 from cloud.edge_nodes import Nodes
 from cloud.hub_settings import INSECURE
 from cloud.node_calls import NodeCalls
+from cloud.peer_ends import ending
 from cloud.placement.placement import Placement
 from cloud.placement.requests import VOLUME
 from cloud.policy_answers import PolicyAnswers
@@ -17,6 +19,7 @@ from cloud.sync.fact_kinds import as_object
 from cloud.sync_part import SyncPart
 from cloud.trust.policy_file import PolicyFile
 from cloud.uds_hub import Hub
+from common.certificate_ends import CertificateEnds
 from common.pages.hub import HubStatus, NodeFact, NodeStatus, VolumeStatus
 from common.pages.json_form import time_of
 from common.pages.server import Pages
@@ -41,6 +44,7 @@ class HubPages:
         refusals: Refusals,
         rights: ProxyRights,
         policy: PolicyFile,
+        ends: CertificateEnds,
         settings: Mapping[str, list[str]],
     ) -> None:
         """For a hub and its parts.
@@ -55,6 +59,7 @@ class HubPages:
             refusals: the peers that it refused.
             rights: the proxy drivers that the policy forbids to call.
             policy: the policy in force.
+            ends: its own certificate and CA.
             settings: its flags (`common.settings.as_texts`).
         """
         self._hub = hub
@@ -66,6 +71,7 @@ class HubPages:
         self._refusals = refusals
         self._rights = rights
         self._policy = policy
+        self._ends = ends
         self._settings = settings
 
     def pages(self) -> Pages:
@@ -90,6 +96,7 @@ class HubPages:
             drivers=list(self._hub.proxy_drivers()),
             refused=self._refusals.all(),
             denied=self._rights.denied(),
+            ending=[*self._ends.problems(), *ending(self._hub.peer_terms(), time.time())],
             settings=dict(self._settings),
         )
 

@@ -14,6 +14,7 @@ from cloud.hub_settings import INSECURE, HubSettings
 from cloud.manifests_part import reading
 from cloud.node_calls import NodeCalls
 from cloud.orders import Orders
+from cloud.peer_ends import show_first_ends
 from cloud.placement.affinity import Affinity
 from cloud.placement.claim_store import ClaimStore
 from cloud.placement.offers import Offers
@@ -29,6 +30,7 @@ from cloud.trust.audit_log import Audit, AuditLog, Event
 from cloud.trust.policy_file import PolicyFile
 from cloud.uds_hub import Hub
 from cloud.unique_segments import NO_KEYS, UniqueKeys, UniqueSegments
+from common.certificate_ends import CertificateEnds
 from common.errors import SettingsError
 from common.httpd import HttpEndpoint
 from common.listener import Listener, listen_tcp
@@ -58,6 +60,7 @@ async def _run(settings: HubSettings, stopping: asyncio.Event, opened: AsyncExit
     opened.push_async_callback(asyncio.to_thread, audit.close)
     audit.add(Event.START, who=settings.name, software=SOFTWARE)
     policy = PolicyFile(settings.policy, settings.state_dir, audit=audit)
+    ends = CertificateEnds(settings.tls_cert, settings.tls_ca, metrics)
     part = await opened.enter_async_context(_part(settings))
     claims = SqliteClaims(settings.state_dir)
     made = assemble(
@@ -67,6 +70,7 @@ async def _run(settings: HubSettings, stopping: asyncio.Event, opened: AsyncExit
         part,
         audit=audit,
         policy=policy,
+        ends=ends,
         insecure=settings.tls_cert is None,
         max_nodes=settings.max_nodes,
         unique_topology=settings.unique_topology,
@@ -86,8 +90,9 @@ async def _run(settings: HubSettings, stopping: asyncio.Event, opened: AsyncExit
         log.warning("%s", INSECURE)
     if settings.listen is None:
         log.warning("without --listen no edge agent can connect")
+    tasks = await opened.enter_async_context(supervised())
+    tasks.start(ends.follow(), name="certificate ends")
     if settings.policy is not None:
-        tasks = await opened.enter_async_context(supervised())
         tasks.start(policy.follow(), name="policy")
     for listener in listeners:
         await listener.start()
@@ -128,6 +133,7 @@ def assemble(
     *,
     audit: Audit,
     policy: PolicyFile,
+    ends: CertificateEnds,
     insecure: bool,
     max_nodes: int,
     unique_topology: UniqueKeys = NO_KEYS,
@@ -142,6 +148,7 @@ def assemble(
         part: its objects and facts.
         audit: takes its events.
         policy: says which nodes and proxy drivers may do what.
+        ends: its own certificate and CA.
         insecure: it listens without TLS.
         max_nodes: it takes no more nodes than that.
         unique_topology: the keys of topology segments that belong to one node each.
@@ -186,8 +193,10 @@ def assemble(
         refusals=refusals,
         rights=rights,
         policy=policy,
+        ends=ends,
         settings=settings,
     )
+    show_first_ends(metrics, hub.peer_terms)
     return Assembled(hub, nodes, placement, orders, pages)
 
 

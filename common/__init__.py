@@ -12,6 +12,7 @@ A session on the event loop and on the network:
 * `link`: streams as objects to await.
 * `sockets`, `alerts`, `tls`, `endpoint`: UNIX sockets, TLS's refusals, certificates, addresses.
 * `peer`: the other side of a connection, with the names and the key of its certificate.
+* `certificate_ends`: when this process's certificate and its CA end.
 * `transport`: a WebSocket under a link.
 * `backoff`, `dial`, `uplink`, `standing`: make a link, keep it, keep a stream open on it.
 * `handshakes`, `listener`: the connections without a hello, and their limit; accept links.

@@ -84,6 +84,7 @@ class HubStatus:
         drivers: the proxy drivers that are connected.
         refused: the peers that the hub refused.
         denied: the proxy drivers whose calls the policy forbids.
+        ending: the certificates that end soon or have ended, a sentence each.
         settings: the hub's flags: each one's texts, by its name with underscores.
     """
 
@@ -98,6 +99,7 @@ class HubStatus:
     drivers: list[ProxyDriver] = field(default_factory=list)
     refused: list[Refusal] = field(default_factory=list)
     denied: list[DeniedProxy] = field(default_factory=list)
+    ending: list[str] = field(default_factory=list)
     settings: dict[str, list[str]] = field(default_factory=dict)
 
 

@@ -21,6 +21,7 @@ from cloud.sync.streams import SyncServer
 from cloud.sync_part import SyncPart
 from cloud.trust.audit_log import Event
 from cloud.trust.policy_file import PolicyFile
+from common.certificate_ends import CertificateEnds
 from common.csi.csi_pb2 import CreateVolumeRequest, GetPluginInfoResponse
 from common.errors import Draining, NotAllowed, OperatorRefused, status_of
 from common.limits import Limits
@@ -75,6 +76,7 @@ class World:
             part or SyncPart(),
             audit=self.audit,
             policy=self.policy,
+            ends=CertificateEnds(None, None, self.metrics),
             insecure=True,
             max_nodes=max_nodes,
             settings=SETTINGS,

@@ -12,6 +12,7 @@ from cloud.placement.sqlite_claims import SqliteClaims
 from cloud.store import Store
 from cloud.sync_part import SyncPart
 from cloud.trust.policy_file import PolicyFile
+from common.certificate_ends import CertificateEnds
 from common.messages import Kind
 from common.metrics import Metrics
 from common.peer import Peer as Address
@@ -42,6 +43,7 @@ async def hub(tmp_path: Path) -> AsyncIterator[Assembled]:
         SyncPart(),
         audit=RecordedAudit(),
         policy=PolicyFile(None, tmp_path, audit=RecordedAudit()),
+        ends=CertificateEnds(None, None, Metrics()),
         insecure=True,
         max_nodes=3,
         settings={},

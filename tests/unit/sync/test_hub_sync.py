@@ -12,6 +12,7 @@ from cloud.placement.sqlite_claims import SqliteClaims
 from cloud.store import Store
 from cloud.sync_part import SyncPart
 from cloud.trust.policy_file import PolicyFile
+from common.certificate_ends import CertificateEnds
 from common.digest import Digest
 from common.messages import Kind
 from common.metrics import Metrics
@@ -84,6 +85,7 @@ async def made(directory: Path, part: SyncPart) -> AsyncIterator[Hub]:
         part,
         audit=RecordedAudit(),
         policy=PolicyFile(None, directory, audit=RecordedAudit()),
+        ends=CertificateEnds(None, None, Metrics()),
         insecure=True,
         max_nodes=3,
         settings={},
