@@ -40,6 +40,7 @@ For every process:
 * `files`, `state_file`: a file replaced as a whole; a JSON file with the version of its form.
 >>>>>>> main
 * `database`, `database_writer`: an SQLite file with the version of its schema; the one thread that writes to it.
+* `database_reserve`: room that a database holds for a full disk.
 
 Of CSI and Kubernetes:
 
