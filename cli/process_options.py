@@ -128,6 +128,12 @@ HUB_OPTIONS = Options(
         help="Directory for the hub's records of nodes and volumes. Its disk must outlive the hub. One hub uses it.",
     ),
     option(
+        "--policy",
+        type=PATH,
+        help="YAML file with the rules which nodes may report which drivers, and which proxy drivers may call which "
+        "drivers. The hub reads it again when it changes. Unset: each node may report every driver.",
+    ),
+    option(
         "--manifests",
         type=PATH,
         help="Directory of YAML with the pods, claims and volumes of the edge nodes, for sites without Kubernetes.",
@@ -174,6 +180,13 @@ HUB_OPTIONS = Options(
         unit="nodes",
         help="Edge nodes that the hub knows, connected or not. Above this limit a new node is refused; a known one "
         "never is.",
+    ),
+    _tuning(
+        "--fact-quota",
+        type=size_type("1MiB", "1GiB"),
+        default="8MiB",
+        help="Room on the hub's disk for one node's facts: the state of the node, its pods and claims, and its Events, "
+        "which have a quarter.",
     ),
     _tuning(
         "--audit-size",

@@ -18,17 +18,20 @@ from cloud.placement.affinity import Affinity
 from cloud.placement.claim_store import ClaimStore
 from cloud.placement.placement import Placement
 from cloud.placement.sqlite_claims import SqliteClaims
+from cloud.proxy_rights import ProxyRights
 from cloud.refusals import Refusals
 from cloud.report_streams import ReportStreams
 from cloud.store import Store
 from cloud.sync_part import SyncPart
 from cloud.trust.audit_log import Audit, AuditLog, Event
+from cloud.trust.policy_file import PolicyFile
 from cloud.uds_hub import Hub
 from common.errors import SettingsError
 from common.httpd import HttpEndpoint
 from common.listener import Listener, listen_tcp
 from common.metrics import Metrics
 from common.settings import as_texts
+from common.tasks import supervised
 from common.version import SOFTWARE, introduce
 
 log = logging.getLogger("csi_bridge.hub")
@@ -51,6 +54,7 @@ async def _run(settings: HubSettings, stopping: asyncio.Event, opened: AsyncExit
     audit = AuditLog(settings.state_dir, largest_bytes=settings.audit_size_bytes)
     opened.push_async_callback(asyncio.to_thread, audit.close)
     audit.add(Event.START, who=settings.name, software=SOFTWARE)
+    policy = PolicyFile(settings.policy, settings.state_dir, audit=audit)
     part = await opened.enter_async_context(_part(settings))
     claims = SqliteClaims(settings.state_dir)
     made = assemble(
@@ -59,6 +63,7 @@ async def _run(settings: HubSettings, stopping: asyncio.Event, opened: AsyncExit
         metrics,
         part,
         audit=audit,
+        policy=policy,
         insecure=settings.tls_cert is None,
         max_nodes=settings.max_nodes,
         settings=as_texts(settings),
@@ -77,6 +82,9 @@ async def _run(settings: HubSettings, stopping: asyncio.Event, opened: AsyncExit
         log.warning("%s", INSECURE)
     if settings.listen is None:
         log.warning("without --listen no edge agent can connect")
+    if settings.policy is not None:
+        tasks = await opened.enter_async_context(supervised())
+        tasks.start(policy.follow(), name="policy")
     for listener in listeners:
         await listener.start()
         log.info("listening on %s", listener.address)
@@ -115,6 +123,7 @@ def assemble(
     part: SyncPart,
     *,
     audit: Audit,
+    policy: PolicyFile,
     insecure: bool,
     max_nodes: int,
     settings: Mapping[str, list[str]],
@@ -127,6 +136,7 @@ def assemble(
         metrics: counts its links and calls.
         part: its objects and facts.
         audit: takes its events.
+        policy: says which nodes and proxy drivers may do what.
         insecure: it listens without TLS.
         max_nodes: it takes no more nodes than that.
         settings: its flags, for operators.
@@ -136,11 +146,13 @@ def assemble(
     placement = Placement(nodes, claims, losses=lambda: store.losses.standing, affinity=affinity)
     nodes.subscribe(placement.changed)
     counts, refusals = NodeCalls(knows=nodes.knows), Refusals()
-    reports = ReportStreams(nodes, placement, store.losses)
+    rights = ProxyRights(policy, metrics, audit)
+    reports = ReportStreams(nodes, placement, store.losses, rights)
+    policy.subscribe(reports.look_again)
     orders = Orders(nodes, placement, reports, part.sync, calls=counts, losses=store.losses)
     hub = Hub(
         nodes,
-        CallStreams(placement, counts, metrics),
+        CallStreams(placement, counts, metrics, rights),
         reports,
         orders,
         part.sync,
@@ -149,14 +161,25 @@ def assemble(
         metrics=metrics,
         insecure=insecure,
     )
-    pages = HubPages(hub, nodes, placement, part, store, calls=counts, refusals=refusals, settings=settings)
+    pages = HubPages(
+        hub,
+        nodes,
+        placement,
+        part,
+        store,
+        calls=counts,
+        refusals=refusals,
+        rights=rights,
+        policy=policy,
+        settings=settings,
+    )
     return Assembled(hub, nodes, placement, orders, pages)
 
 
 def _part(settings: HubSettings) -> AbstractAsyncContextManager[SyncPart]:
     """Follow the source of objects that the settings name."""
     if settings.manifests is not None:
-        return reading(settings.manifests, settings.state_dir)
+        return reading(settings.manifests, settings.state_dir, fact_quota_bytes=settings.fact_quota_bytes)
     if settings.kubeconfig is None:
         return contextlib.nullcontext(SyncPart())
     try:  # here, because the library is large, and may be missing where nobody needs it
@@ -165,7 +188,13 @@ def _part(settings: HubSettings) -> AbstractAsyncContextManager[SyncPart]:
         why = f"needs the package {error.name}: install csi-bridge[cloud]"
         raise SettingsError("--kubeconfig", settings.kubeconfig, why) from error
     labels, taints = settings.node_labels.to_map(), settings.register_with_taints.to_list()
-    return following(settings.kubeconfig, settings.state_dir, labels=labels, taints=taints)
+    return following(
+        settings.kubeconfig,
+        settings.state_dir,
+        labels=labels,
+        taints=taints,
+        fact_quota_bytes=settings.fact_quota_bytes,
+    )
 
 
 def _listeners(settings: HubSettings, made: Assembled) -> Iterator[Listener]:

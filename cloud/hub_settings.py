@@ -31,6 +31,7 @@ class HubSettings(ProcessSettings):
     uds_allow_uid: tuple[int, ...]
     listen: HostPort | None
     state_dir: Path
+    policy: Path | None
     manifests: Path | None
     kubeconfig: str | None
     node_labels: Labels
@@ -38,6 +39,7 @@ class HubSettings(ProcessSettings):
     max_connections: int
     max_handshakes: int
     max_nodes: int
+    fact_quota_bytes: int
     audit_size_bytes: int
 
     def __post_init__(self) -> None:

@@ -3,10 +3,10 @@
 import asyncio
 import logging
 
-from cloud.call_streams import check_driver
 from cloud.edge_nodes import Nodes
 from cloud.losses import Losses
 from cloud.placement.placement import Placement
+from cloud.proxy_rights import ProxyRights
 from common.errors import KnowledgeLost, MessageTooLarge, NoRoute, NotCarried
 from common.link import Stream
 from common.reports import MAX_REPORT_BYTES, DriverReport, decode_reports, encode_reports
@@ -23,17 +23,19 @@ _MOST_WATCHES = 64
 class ReportStreams:
     """Serves the reports of agents and the watches of proxy drivers."""
 
-    def __init__(self, nodes: Nodes, placement: Placement, losses: Losses) -> None:
+    def __init__(self, nodes: Nodes, placement: Placement, losses: Losses, rights: ProxyRights) -> None:
         """Without streams.
 
         Args:
             nodes: store each report, and name the drivers whose reports have changed.
             placement: gives each proxy driver the report of its driver.
             losses: remember a report that cannot be read.
+            rights: say which proxy driver may watch which driver.
         """
         self._nodes = nodes
         self._placement = placement
         self._losses = losses
+        self._rights = rights
         self._watchers: dict[str, set[asyncio.Event]] = {}
         nodes.subscribe(self._changed)
 
@@ -60,7 +62,6 @@ class ReportStreams:
     async def serve_watch(self, stream: Stream) -> None:
         """Send a proxy driver the Identity and capabilities of its driver, now and at each change."""
         assert stream.opened is not None
-        check_driver(stream)
         driver, wanted = stream.opened.subject, stream.opened.node
         changed = asyncio.Event()
         watchers = self._watchers.setdefault(driver, set())
@@ -71,6 +72,7 @@ class ReportStreams:
         try:
             while True:
                 changed.clear()
+                self._rights.check(stream)
                 told = await self._tell(stream, driver, wanted, told)
                 await changed.wait()
         finally:

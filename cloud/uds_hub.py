@@ -112,7 +112,7 @@ class Hub:
             self._refusals.add(link, refusal.reason, refusal.why)
             self._audit.add(
                 Event.REFUSAL,
-                who=link.peer_identity.common_name or said.name,
+                who=", ".join(link.peer_identity.common_names) or said.name,
                 address=link.peer_identity.address,
                 role=said.role,
                 name=said.name,

@@ -100,6 +100,7 @@ class Listener:
         max_handshakes: int = MOST_HANDSHAKES,
         pages: Pages | None = None,
         on_failed: OnFailed = lambda _address, _reason, _why: None,
+        admits: Callable[[str], bool] = lambda _group: True,
     ) -> None:
         """A listener on a bound, listening socket. It owns the socket and closes it.
 
@@ -114,6 +115,7 @@ class Listener:
             max_handshakes: connections whose peers are not admitted yet; more end others, or are ended.
             pages: answer plain HTTP requests; None: they get an error.
             on_failed: hears of connections that ended before a hello.
+            admits: whether a connection of an address (`common.handshakes.group_of`) may begin TLS now.
         """
         self._sock = sock
         self._hello = hello
@@ -124,6 +126,7 @@ class Listener:
         self._max_connections = max_connections
         self._pages = pages
         self._on_failed = on_failed
+        self._admits = admits
         self._server: asyncio.Server | None = None
         self._arrivals: Handshakes[_Arrival] = Handshakes(max_handshakes, share_s=_SHARE * limits.hello_timeout_s)
         self._may_trim = False
@@ -247,6 +250,9 @@ class Listener:
         self._leave(arrival)
 
     def _start_tls(self, arrival: _Arrival, raw: RawTcp) -> None:
+        if not self._admits(arrival.group):
+            raw.transport.abort()
+            return
         self._raw.discard(raw)
         if arrival.timer is not None:
             arrival.timer.cancel()

@@ -33,6 +33,10 @@ LINK_DOWN_REASONS: Final = (*(str(reason) for reason in Reason), OTHER)
 """The values of the label `reason`: the reasons for a session's end, and `other` for a newer peer's words."""
 
 
+POLICY_DENIALS: Final = ("report", "call")
+"""The values of the label `what`: a node's report of a driver, and a call or watch of a proxy driver."""
+
+
 class Metrics:
     """The metrics of one process.
 
@@ -60,6 +64,8 @@ class Metrics:
         self.calls_in_flight = self._gauge("csi_bridge_calls_in_flight", "Calls taken and not yet answered.")
         self.link_ups = self._counter("csi_bridge_link_ups_total", "Sessions begun.")
         link_downs = self._counter("csi_bridge_link_downs_total", "Sessions ended, by reason.", "reason")
+        denials = self._counter("csi_bridge_policy_denials_total", "Reports and calls that the policy forbids.", "what")
+        self._denials = {what: denials.labels(what) for what in POLICY_DENIALS}
         self.redials = self._counter("csi_bridge_redials_total", "Dials that failed and are tried again.")
         # Made now, so that each series starts at 0 and its first event is an increase.
         self._downs = {reason: link_downs.labels(reason) for reason in LINK_DOWN_REASONS}
@@ -81,6 +87,10 @@ class Metrics:
     def link_down(self, reason: str) -> None:
         """Count one session's end. A reason outside `LINK_DOWN_REASONS` counts as `other`."""
         self._downs.get(reason, self._downs[OTHER]).inc()
+
+    def policy_denial(self, what: str) -> None:
+        """Count one denial by the policy: `report` or `call`."""
+        self._denials[what].inc()
 
     def _observer(self, driver: str, method: str, code: int) -> Histogram:
         driver_name = self._driver_name(driver)

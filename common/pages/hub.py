@@ -1,4 +1,4 @@
-"""The hub's pages: `/status`, `/nodes`, `/volumes` and `/facts`."""
+"""The hub's pages: `/status`, `/nodes`, `/volumes`, `/facts` and `/policy`."""
 
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -48,6 +48,27 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DeniedProxy:
+    """A proxy driver that tried to call a driver, against the hub's policy.
+
+    Attributes:
+        identity: the name in its certificate, or `uid:N` on the hub's UNIX socket.
+        driver: the name of the CSI driver.
+        address: as of a `ProxyDriver`.
+        at: when it tried last.
+        times: how often it has tried.
+        why: the policy's reason.
+    """
+
+    identity: str
+    driver: str
+    address: str
+    at: datetime
+    times: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HubStatus:
     """The hub as a whole: the page `/status`.
 
@@ -62,6 +83,7 @@ class HubStatus:
         problems: problems with objects, manifests and the API server, a sentence each.
         drivers: the proxy drivers that are connected.
         refused: the peers that the hub refused.
+        denied: the proxy drivers whose calls the policy forbids.
         settings: the hub's flags: each one's texts, by its name with underscores.
     """
 
@@ -75,6 +97,7 @@ class HubStatus:
     problems: list[str] = field(default_factory=list)
     drivers: list[ProxyDriver] = field(default_factory=list)
     refused: list[Refusal] = field(default_factory=list)
+    denied: list[DeniedProxy] = field(default_factory=list)
     settings: dict[str, list[str]] = field(default_factory=dict)
 
 
@@ -134,6 +157,27 @@ class NodeStatus:
     conflict: str
     calls: int = 0
     last_error: FailedCall | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyVerdict:
+    """The policy's word about one driver of a node: an entry of the page `/policy/NODE`, or of `/policy/NODE%2FDRIVER`.
+
+    Attributes:
+        driver: the driver's name; or the glob of a rule, if the node has not reported such a driver.
+        allowed: whether the node may report it.
+        why: the rule that allows it, by its line, or the reason why none does.
+        reported: whether the node has ever reported it.
+        topology: the segments that the node reported with it, which were judged.
+        proxies: the identities of proxy drivers that may call it, or globs of them.
+    """
+
+    driver: str
+    allowed: bool
+    why: str
+    reported: bool
+    topology: dict[str, str]
+    proxies: list[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
