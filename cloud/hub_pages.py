@@ -14,7 +14,10 @@ from cloud.refusals import Refusals
 from cloud.store import Store
 from cloud.sync.fact_kinds import as_object
 from cloud.sync_part import SyncPart
+from cloud.trust.generations import Generations
 from cloud.trust.policy_file import PolicyFile
+from cloud.trust.tokens import Tokens
+from cloud.trust.trust_store import TrustStore
 from cloud.uds_hub import Hub
 from common.pages.hub import HubStatus, NodeFact, NodeStatus, VolumeStatus
 from common.pages.json_form import time_of
@@ -40,6 +43,9 @@ class HubPages:
         refusals: Refusals,
         rights: ProxyRights,
         policy: PolicyFile,
+        trust: TrustStore,
+        tokens: Tokens,
+        generations: Generations,
         settings: Mapping[str, list[str]],
     ) -> None:
         """For a hub and its parts.
@@ -54,6 +60,9 @@ class HubPages:
             refusals: the peers that it refused.
             rights: the proxy drivers that the policy forbids to call.
             policy: the policy in force.
+            trust: its trouble with the disk.
+            tokens: the invitations to join.
+            generations: the copies of nodes' keys.
             settings: its flags (`common.settings.as_texts`).
         """
         self._hub = hub
@@ -65,13 +74,19 @@ class HubPages:
         self._refusals = refusals
         self._rights = rights
         self._policy = policy
+        self._trust, self._tokens, self._generations = trust, tokens, generations
         self._settings = settings
 
     def pages(self) -> Pages:
         """All pages, for a listener."""
         return Pages(
             {"/status": self.status},
-            {"/nodes": self.nodes, "/volumes": self.volumes, "/facts": self.facts},
+            {
+                "/nodes": self.nodes,
+                "/volumes": self.volumes,
+                "/facts": self.facts,
+                "/tokens": self._tokens.describe,
+            },
             of_one={"/facts": self.facts},
         )
 
@@ -97,6 +112,9 @@ class HubPages:
             yield INSECURE
         if self._policy.problem:
             yield self._policy.problem
+        if self._trust.trouble:
+            yield f"no node can join, and no certificate is renewed: {self._trust.trouble}"
+        yield from self._generations.problems()
         yield from self._part.problems()
 
     async def nodes(self) -> Iterator[NodeStatus]:

@@ -40,6 +40,7 @@ PAGES: Final = (
     Page("hub", "/volumes", hub.VolumeStatus, is_list=True),
     Page("hub", "/facts", hub.NodeFact, is_list=True),
     Page("hub", "/facts/NODE", hub.NodeFact, is_list=True),
+    Page("hub", "/tokens", hub.TokenStatus, is_list=True),
     Page("agent", "/status", agent.AgentStatus),
     Page("agent", "/volumes", agent.NodeVolumes),
 )

@@ -12,6 +12,7 @@ from cloud.placement.sqlite_claims import SqliteClaims
 from cloud.store import Store
 from cloud.sync_part import SyncPart
 from cloud.trust.policy_file import PolicyFile
+from cloud.trust.trust_store import TrustStore
 from common.messages import Kind
 from common.metrics import Metrics
 from common.peer import Peer as Address
@@ -35,12 +36,14 @@ if TYPE_CHECKING:
 @pytest.fixture
 async def hub(tmp_path: Path) -> AsyncIterator[Assembled]:
     store = Store(tmp_path)
+    trust = TrustStore(tmp_path)
     made = assemble(
         store,
         SqliteClaims(tmp_path),
         Metrics(),
         SyncPart(),
         audit=RecordedAudit(),
+        trust=trust,
         policy=PolicyFile(None, tmp_path, audit=RecordedAudit()),
         insecure=True,
         max_nodes=3,
@@ -48,6 +51,7 @@ async def hub(tmp_path: Path) -> AsyncIterator[Assembled]:
     )
     yield made
     await made.placement.close()
+    await trust.close()
     await store.close()
 
 
