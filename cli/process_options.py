@@ -216,7 +216,7 @@ HUB_OPTIONS = Options(
     ),
     _join(
         "--on-copy",
-        type=click.Choice([*OnCopy]),
+        type=click.Choice([each.value for each in OnCopy]),
         default="lock",
         help="What happens when a certificate appears that its node has replaced: somebody has copied the node's keys. "
         "lock: all certificates of the node are refused until you decide (csi-bridge allow, or a new token). alarm: "
