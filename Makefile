@@ -21,7 +21,7 @@ E2E_PEERS := registrar sidecars kubernetes upstream agnhost
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-full e2e e2e-full e2e-upstream check peers record-kubelet parity bench proto reference constraints clean
+.PHONY: help demo test test-slow test-full e2e e2e-full e2e-upstream check fuzz peers record-kubelet parity bench proto reference constraints clean
 
 help:                ## list the targets
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -60,6 +60,12 @@ e2e-upstream: $(STAMP) ## Kubernetes' own storage tests, direct and bridged: doc
 
 test-full: $(STAMP)  ## everything, however slow
 	@$(PYTEST) $(ARGS)
+
+# Coverage-guided; its package has wheels for x86-64 only, so nothing else installs it.
+fuzz: $(STAMP)       ## feed any bytes to every parser for a minute; ARGS="--cases 1000000" for longer
+	@$(BIN)/python -c 'import atheris' 2>/dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check \
+		--constraint constraints.txt --editable '.[fuzz]'
+	@$(BIN)/python -m tests.fuzz.run $(ARGS)
 
 check: $(STAMP)      ## format, lint, types, layers
 	@$(BIN)/ruff format --check .

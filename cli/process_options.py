@@ -184,6 +184,13 @@ HUB_OPTIONS = Options(
         "never is.",
     ),
     _tuning(
+        "--fact-quota",
+        type=size_type("1MiB", "1GiB"),
+        default="8MiB",
+        help="Room on the hub's disk for one node's facts: the state of the node, its pods and claims, and its Events, "
+        "which have a quarter.",
+    ),
+    _tuning(
         "--audit-size",
         type=size_type("10MiB", "100GiB"),
         default="100MiB",

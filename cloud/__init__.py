@@ -12,7 +12,7 @@ The hub:
 * `trust`, `join_part`: says who may do what; lets nodes join.
 * `proxy_rights`: the drivers that each proxy driver may call.
 * `call_streams`, `report_streams`, `orders`: serve calls, reports of drivers, and operators' orders.
-* `hub_pages`: the hub's state, over HTTP on its UNIX socket.
+* `policy_answers`, `hub_pages`: the hub's state, over HTTP on its UNIX socket.
 * `hub_process`: puts a hub together and runs it.
 * `edge_nodes`, `node_calls`: every known edge node and its link; counts of its calls, for people.
 * `routing`, `placement`: the node for each call.

@@ -10,13 +10,12 @@ Rules:
 
 import logging
 
-from cloud.admission import Role
 from cloud.edge_nodes import Call, Reply
 from cloud.node_calls import NodeCalls
 from cloud.placement.placement import Placement
 from cloud.proxy_rights import ProxyRights
 from common.accounting import Account, Accounted
-from common.csi.methods import is_controller_side, is_csi
+from common.csi.methods import is_controller_side
 from common.errors import Draining, NotCarried
 from common.link import Stream
 from common.messages import Open
@@ -67,7 +66,7 @@ class CallStreams:
             if self._draining:
                 raise Draining("hub")
             self._rights.check(stream)
-            _check(stream, frame)
+            _check(frame)
             call = Call(frame.subject, frame.method, request, frame.call, stream.remaining_s())
             with self._counts.counted(account) as goes_to:
                 mode = stream.link.context.placement
@@ -75,13 +74,10 @@ class CallStreams:
                 await _forward(stream, reply, account)
 
 
-def _check(stream: Stream, frame: Open) -> None:
-    if stream.link.context.role is Role.DRIVER:
-        if not is_controller_side(frame.method):
-            why = "a proxy driver serves the controller side of CSI; the Node service is at the edge node"
-            raise NotCarried(frame.method, why)
-    elif not is_csi(frame.method):
-        raise NotCarried(frame.method, "the bridge carries only methods of CSI")
+def _check(frame: Open) -> None:
+    if not is_controller_side(frame.method):
+        why = "the hub forwards only methods of CSI, and of the Node service, which mounts volumes, NodeGetCapabilities"
+        raise NotCarried(frame.method, why)
 
 
 async def _forward(stream: Stream, reply: Reply, account: Account) -> None:

@@ -9,6 +9,7 @@ from cloud.hub_settings import INSECURE
 from cloud.node_calls import NodeCalls
 from cloud.placement.placement import Placement
 from cloud.placement.requests import VOLUME
+from cloud.policy_answers import PolicyAnswers
 from cloud.proxy_rights import ProxyRights
 from cloud.refusals import Refusals
 from cloud.store import Store
@@ -87,7 +88,7 @@ class HubPages:
                 "/facts": self.facts,
                 "/tokens": self._tokens.describe,
             },
-            of_one={"/facts": self.facts},
+            of_one={"/facts": self.facts, "/policy": PolicyAnswers(self._nodes, self._policy).of},
         )
 
     def status(self) -> HubStatus:

@@ -218,7 +218,7 @@ def _join_part(settings: HubSettings, made: Assembled, trust: TrustStore, audit:
 def _part(settings: HubSettings) -> AbstractAsyncContextManager[SyncPart]:
     """Follow the source of objects that the settings name."""
     if settings.manifests is not None:
-        return reading(settings.manifests, settings.state_dir)
+        return reading(settings.manifests, settings.state_dir, fact_quota_bytes=settings.fact_quota_bytes)
     if settings.kubeconfig is None:
         return contextlib.nullcontext(SyncPart())
     try:  # here, because the library is large, and may be missing where nobody needs it
@@ -227,7 +227,13 @@ def _part(settings: HubSettings) -> AbstractAsyncContextManager[SyncPart]:
         why = f"needs the package {error.name}: install csi-bridge[cloud]"
         raise SettingsError("--kubeconfig", settings.kubeconfig, why) from error
     labels, taints = settings.node_labels.to_map(), settings.register_with_taints.to_list()
-    return following(settings.kubeconfig, settings.state_dir, labels=labels, taints=taints)
+    return following(
+        settings.kubeconfig,
+        settings.state_dir,
+        labels=labels,
+        taints=taints,
+        fact_quota_bytes=settings.fact_quota_bytes,
+    )
 
 
 def _listeners(settings: HubSettings, made: Assembled, join: JoinPart | None) -> Iterator[Listener]:

@@ -39,6 +39,7 @@ class HubSettings(ProcessSettings):
     max_connections: int
     max_handshakes: int
     max_nodes: int
+    fact_quota_bytes: int
     audit_size_bytes: int
     ca_key: Path | None
     cert_ttl_s: float

@@ -8,6 +8,7 @@ from typing import Protocol
 from cloud.kube import Body, connect
 from cloud.sources.cluster.cluster import Cluster
 from cloud.sync.closures import Closures
+from cloud.sync.fact_quota import FACT_QUOTA_BYTES
 from cloud.sync.fact_table import FactTable
 from cloud.sync.facts import FactSink
 from cloud.sync.streams import SyncServer
@@ -33,15 +34,27 @@ class _Part(Protocol):
 
 @asynccontextmanager
 async def following(
-    kubeconfig: str, state_dir: Path, *, labels: Mapping[str, str] | None = None, taints: Sequence[Body] = ()
+    kubeconfig: str,
+    state_dir: Path,
+    *,
+    labels: Mapping[str, str] | None = None,
+    taints: Sequence[Body] = (),
+    fact_quota_bytes: int = FACT_QUOTA_BYTES,
 ) -> AsyncIterator[SyncPart]:
-    """Follow an API server, and write to it, until the block ends. The Nodes that it makes get `labels` and `taints`.
+    """Follow an API server, and write to it, until the block ends.
+
+    Args:
+        kubeconfig: how to reach it.
+        state_dir: for the facts.
+        labels: of each Node that the hub makes.
+        taints: of each such Node.
+        fact_quota_bytes: the room of one node's facts.
 
     Raises:
         SettingsError: the kubeconfig or the state directory cannot be used.
     """
     async with (
-        FactTable(state_dir) as table,
+        FactTable(state_dir, quota_bytes=fact_quota_bytes) as table,
         connect(kubeconfig) as kube,
         supervised() as tasks,  # stopped first: they use the others
     ):

@@ -3,6 +3,8 @@
 Rules:
 
 * The agent dials the hub; nothing dials the agent.
+* The hub may call every service of CSI except Node: a call of Node names paths, and the driver mounts there as root.
+  Volumes are mounted only for the pods of the node's own objects (`edge.kubelet_part`).
 * A call that changes something is an operation (`edge.operations`): it goes on when its caller leaves. Any other call
   is passed through, and so is its cancellation.
 * The agent reports its drivers' answers to the hub on each connection and after each change.
@@ -17,7 +19,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from common.accounting import Account, Accounted
-from common.csi.methods import is_csi
+from common.csi.methods import is_controller_side
 from common.errors import NotCarried, OperationLimit
 from common.httpd import HttpEndpoint
 from common.link import Link, Stream
@@ -152,8 +154,9 @@ class Agent:
             account.status = await self._call(stream, frame, request, account)
 
     async def _call(self, stream: Stream, frame: Open, request: bytes, account: Account) -> Status:
-        if not is_csi(frame.method):
-            raise NotCarried(frame.method, "an edge agent calls only methods of CSI")
+        if not is_controller_side(frame.method):
+            why = "an edge agent calls only methods of CSI for a hub, and of the Node service only NodeGetCapabilities"
+            raise NotCarried(frame.method, why)
         driver = find_driver(self._drivers(), frame.subject, self.node, frame.method)
         if len(request) > PARSE_OFF_LOOP_BYTES:
             operation = await asyncio.to_thread(identify, frame.subject, frame.method, request)

@@ -18,6 +18,7 @@ Rules:
   up (`use`), and when the last one no longer does (`release`).
 * `Closures` keeps the closure of a node while somebody watches it. For any other node it makes a closure for one
   answer, and does not ask the source for objects.
+* `Closures` remembers the last pods and claims that have left a watched closure: their nodes may still tell of them.
 * One change may concern every node. In each turn of the event loop, `Closures` brings the closures of a few nodes up to
   date and calls their watchers. A query brings the closure of its node up to date first.
 """
@@ -44,6 +45,12 @@ _V = TypeVar("_V")
 _LEAVES = frozenset({"Node", "Secret", "ServiceAccountToken", "VolumeAttachment"})
 """Kinds that need no other object: a change changes only the object's own stamp in a closure."""
 
+_TOLD_OF = frozenset({"Pod", "PersistentVolumeClaim"})
+"""The kinds of objects in a closure that a node tells facts about."""
+
+_MOST_PAST = 1_000
+"""The objects of one node that are remembered after they have left its closure."""
+
 NODES_A_TURN = 20
 """The nodes whose closures are brought up to date in one turn of the loop: some 5 ms, with a few pods on each."""
 
@@ -64,6 +71,8 @@ class Closures:
         self._watchers: dict[str, list[Callable[[], None]]] = defaultdict(list)
         self._touched: dict[str, set[Ref]] = defaultdict(set)
         """By node: the objects that have changed since the closure was last brought up to date."""
+        self._past: dict[str, dict[Ref, None]] = {}
+        """By node: the pods and claims that have left the closure, or were in it when its watchers left."""
         self._unheard: dict[str, None] = {}
         """The nodes with a change of which their watchers do not know yet, in the order of the changes."""
         self._is_telling = False
@@ -94,6 +103,19 @@ class Closures:
     def holds(self, node: str, ref: Ref) -> bool:
         """Whether the object is in the node's closure."""
         return ref in self._closure(node).stamps()
+
+    def may_concern(self, node: str, ref: Ref) -> bool:
+        """Whether the node may know the object from its closure: the closure has it, had it, or is not yet known."""
+        if not self.is_ready or ref in self._past.get(node, ()):
+            return True
+        closure = self._closure(node)
+        if closure.looks_up(ref) or ref in closure.stamps():
+            return True
+        return not all(map(self._source.knows, closure.looked_up()))
+
+    def forget(self, node: str) -> None:
+        """Forget the objects that have left a node's closure: the node is gone for good."""
+        self._past.pop(node, None)
 
     def read(self, ref: Ref) -> Object | None:
         """An object in its present state; None if there is none."""
@@ -191,10 +213,21 @@ class Closures:
                     self._source.use(ref, request)
                 self._users.setdefault(ref, set()).add(closure.node)
             elif ref in self._users:
+                self._remember(closure.node, ref)
                 _discard(self._users, ref, closure.node)
                 if ref not in self._users:
                     self._source.release(ref)
             closure.unnoted.discard(ref)
+
+    def _remember(self, node: str, ref: Ref) -> None:
+        """Remember that an object has left a node's closure, and forget the oldest of too many."""
+        if ref.kind not in _TOLD_OF:
+            return
+        past = self._past.setdefault(node, {})
+        past.pop(ref, None)
+        past[ref] = None
+        if len(past) > _MOST_PAST:
+            del past[next(iter(past))]
 
 
 class _Bound:

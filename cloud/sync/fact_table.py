@@ -5,6 +5,7 @@ Rules:
 * A fact is in the database before it counts and before the hub acknowledges it, so it outlives the hub.
 * `cloud.sync.facts` has checked that the fact is the node's to tell and makes sense.
 * Events are kept for people, the newest ones of each node. They are not in memory.
+* Each node has a quota of bytes (`cloud.sync.fact_quota`), and the table leaves the last MiB of the disk to others.
 * One thread does all writing (`common.database_writer`). A write that fails raises OSError: the caller tries again.
 """
 
@@ -14,7 +15,6 @@ import json
 import logging
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import islice
 from pathlib import Path
 from typing import Final, Self
 from weakref import WeakValueDictionary
@@ -22,6 +22,7 @@ from weakref import WeakValueDictionary
 from cloud.kinds.kind_rules import pick
 from cloud.sources.manifests.binding import ClaimStatus, Told
 from cloud.sync.fact_kinds import Fact, check_ref, keep
+from cloud.sync.fact_quota import FACT_QUOTA_BYTES, ROW_BYTES, FactQuota
 from cloud.sync.fact_tree import import_tree
 from cloud.sync.node_ids import id_conflicts
 from common.database import Schema, connect_to_read, open_database
@@ -68,11 +69,19 @@ _Row = tuple[str, str, str, str, str, str, int, str]
 class FactTable:
     """The facts of all nodes. It is open as long as an `async with` block of it."""
 
-    def __init__(self, state_dir: Path, *, most_facts: int = MOST_FACTS, most_events: int = MOST_EVENTS) -> None:
+    def __init__(
+        self,
+        state_dir: Path,
+        *,
+        quota_bytes: int = FACT_QUOTA_BYTES,
+        most_facts: int = MOST_FACTS,
+        most_events: int = MOST_EVENTS,
+    ) -> None:
         """Read all facts, after those of an earlier hub were imported (`cloud.sync.fact_tree`).
 
         Args:
             state_dir: made if it is missing.
+            quota_bytes: the room of one node's facts.
             most_facts: of one node, without its Events.
             most_events: of one node. The table drops the oldest ones.
 
@@ -81,9 +90,9 @@ class FactTable:
         """
         self._path = state_dir / "facts.db"
         self._most_facts, self._most_events = most_facts, most_events
+        self._quota_bytes = quota_bytes
+        self._quota = FactQuota(quota_bytes)
         self._facts: dict[str, dict[Ref, Fact]] = {}
-        self._events: dict[str, dict[Ref, None]] = {}
-        """The Events of each node, the oldest first."""
         self._told: Told | None = None
         self._conflicts: list[str] | None = None
         self._subscribers: list[Callable[[], None]] = []
@@ -118,6 +127,10 @@ class FactTable:
         """The nodes that have facts, apart from Events."""
         return iter(list(self._facts))
 
+    def has_accepted(self, node: str, ref: Ref) -> bool:
+        """Whether a fact about an object is stored, and not as a stray one."""
+        return ref in self.of(node) and not self._quota.is_stray(node, ref)
+
     def told(self) -> Told:
         """All facts that change other objects. It is the same object until one of these facts changes."""
         if self._told is None:
@@ -147,18 +160,28 @@ class FactTable:
             self._conflicts = list(id_conflicts(self._facts))
         why = self._writer.trouble
         trouble = f"the hub cannot store the facts that nodes send, and the nodes keep them until it can: {why}"
-        return [*([trouble] if why else []), *self._conflicts]
+        exceeded = [
+            f"{text}: the hub stores no more of them; what is left out is not shown here and not in Kubernetes"
+            for _, text in sorted(self._quota.exceeded.items())
+        ]
+        return [*([trouble] if why else []), *exceeded, *self._conflicts]
 
     def subscribe(self, changed: Callable[[], None]) -> Callable[[], None]:
         """Call `changed` on the loop whenever `told()` is another object. Returns a function that ends this."""
         self._subscribers.append(changed)
         return lambda: self._subscribers.remove(changed)
 
-    async def put(self, node: str, ref: Ref, fact: Fact) -> None:
+    async def put(self, node: str, ref: Ref, fact: Fact, *, stray: bool = False) -> None:
         """Keep a fact. If the caller is cancelled, it may be kept or not.
 
+        Args:
+            node: the node that told it.
+            ref: the object.
+            fact: its state.
+            stray: whether the hub does not know that the node has the object.
+
         Raises:
-            ValueError: the node has told too many.
+            ValueError: the node has told too many, or has no room left.
             OSError: it cannot be written.
         """
         async with self._lock(node):
@@ -167,7 +190,10 @@ class FactTable:
                 raise ValueError(f"node {node} sends more than {self._most_facts} objects")
             if facts.get(ref) == fact:
                 return
-            await self._writer.commit([_put(node, ref, fact)])
+            row = _put(node, ref, fact)
+            self._quota.check(node, ref, _size(row), stray=stray)
+            await self._writer.commit([row])
+            self._quota.put(node, ref, _size(row), stray=stray)
             facts = self._facts.setdefault(node, {})
             old = facts.pop(ref, None)  # so that it comes last
             facts[ref] = fact
@@ -181,6 +207,7 @@ class FactTable:
         """
         async with self._lock(node):
             await self._writer.commit([(_DROP, _key(node, ref))])
+            self._quota.remove(node, ref)
             self._note(ref, self._facts.get(node, {}).pop(ref, None), None)
 
     async def forget(self, node: str) -> None:
@@ -191,27 +218,37 @@ class FactTable:
         """
         async with self._lock(node):
             await self._writer.commit([(_FORGET, (node,))])
-            self._events.pop(node, None)
+            self._quota.forget(node)
             for ref, fact in self._facts.pop(node, {}).items():
                 self._note(ref, fact, None)
 
-    async def put_event(self, node: str, ref: Ref, fact: Fact) -> None:
+    async def put_event(self, node: str, ref: Ref, fact: Fact, *, stray: bool = False) -> bool:
         """Keep an Event, and of the node's Events the newest ones.
+
+        Args:
+            node: the node that told it.
+            ref: the Event.
+            fact: its state.
+            stray: whether the hub does not know that the node has the object that the Event is about.
+
+        Returns:
+            Whether it is kept. False: it has no room.
 
         Raises:
             OSError: it cannot be written.
         """
         async with self._lock(node):
-            events = self._events.setdefault(node, {})
-            too_many = len(events) + (ref not in events) - self._most_events
-            oldest = list(islice((other for other in events if other != ref), max(0, too_many)))
-            events.pop(ref, None)
-            events[ref] = (
-                None  # last, and also if the caller is cancelled meanwhile: it counts as long as it may be kept
-            )
-            await self._writer.commit([_put(node, ref, fact), *((_DROP, _key(node, old)) for old in oldest)])
+            row = _put(node, ref, fact)
+            size = _size(row)
+            if not self._quota.has_room_for_event(node, ref, size, stray=stray):
+                return False
+            oldest = self._quota.oldest_events(node, ref, size, most=self._most_events)
+            # Before the write: if the caller is cancelled meanwhile, the Event counts as long as it may be kept.
+            self._quota.put(node, ref, size, stray=stray)
+            await self._writer.commit([row, *((_DROP, _key(node, old)) for old in oldest)])
             for old in oldest:
-                del events[old]
+                self._quota.remove(node, old)
+            return True
 
     def stored(self, node: str = "") -> Iterator[tuple[str, Ref, Fact]]:
         """The facts in the database with their Events and nodes, in order; of one node alone if `node` names it.
@@ -243,11 +280,10 @@ class FactTable:
 
     def _read(self, database: sqlite3.Connection) -> None:
         """Take all facts into memory."""
-        self._facts, self._events = {}, {}
+        self._facts, self._quota = {}, FactQuota(self._quota_bytes)
         for node, ref, fact in _readable(database.execute(_SELECT)):
-            if ref.kind == "Event":
-                self._events.setdefault(node, {})[ref] = None
-            else:
+            self._quota.put(node, ref, _size(_put(node, ref, fact)))
+            if ref.kind != "Event":
                 self._facts.setdefault(node, {})[ref] = fact
 
 
@@ -258,6 +294,11 @@ def _key(node: str, ref: Ref) -> tuple[str, str, str, str]:
 def _put(node: str, ref: Ref, fact: Fact) -> Statement:
     stamp = fact.stamp
     return _PUT, (*_key(node, ref), stamp.uid, stamp.version, fact.told_ns, encode_body(fact.body).decode())
+
+
+def _size(row: Statement) -> int:
+    """The bytes of a row for the quota."""
+    return ROW_BYTES + sum(len(value.encode()) for value in row[1] if isinstance(value, str))
 
 
 def _readable(rows: Iterable[_Row]) -> Iterator[tuple[str, Ref, Fact]]:

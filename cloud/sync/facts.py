@@ -4,11 +4,13 @@ Rules:
 
 * A node may send facts about its CSINode, its Node, its pods and the claims that these use, and Events about all these.
   Any other fact is an error of the node (ValueError).
-* An object may leave the node's closure while its fact is under way. The sink drops an Event about such an object
-  without an error, as Kubernetes would answer "not found".
-* The sink keeps a fact about such a claim until the node takes it back: the node would not send it again when the pod
-  returns. The fact counts only while a pod of the node uses the claim, which the user of the fact checks
-  (`cloud.sources.manifests.binding`). In the same way a fact about a pod counts only while the pod is on the node.
+* Facts count only for objects that are, or were, in the node's closure. Until the closure is known, all facts count.
+* An object may leave the closure while its fact is under way, or while the hub is down. The sink keeps a fact about
+  such a claim until the node takes it back: the node would not send it again when the pod returns. It is written only
+  while a pod of the node uses the claim, which the user of the fact checks (`cloud.sources.manifests.binding`). In the
+  same way a fact about a pod counts only while the pod is on the node.
+* After a restart the sink cannot tell such an object from one that the node never had. It keeps the fact as a *stray*
+  one, in a small part of the node's quota (`cloud.sync.fact_quota`).
 * A node sends an Event once and never takes it back. Events have no stamps.
 """
 
@@ -26,12 +28,11 @@ log = logging.getLogger("csi_bridge.hub.facts")
 class NodeClosures(Protocol):
     """Tells which objects each node has (`closures.Closures`)."""
 
-    @property
-    def is_ready(self) -> bool:
-        """Whether an object that no closure has is surely gone."""
+    def may_concern(self, node: str, ref: Ref) -> bool:
+        """Whether the object is or was in the node's closure. True if that is not known yet."""
 
-    def holds(self, node: str, ref: Ref) -> bool:
-        """Whether the object is in the node's closure."""
+    def forget(self, node: str) -> None:
+        """Forget the objects that were in a node's closure."""
 
 
 class FactSink:
@@ -54,17 +55,18 @@ class FactSink:
         """A kubelet serves the node. This sink does nothing then."""
 
     async def store(self, node: str, obj: Object) -> bool:
-        """Keep a fact. Returns True once it is in the database; False: it is an Event about an object that left.
+        """Keep a fact. Returns True once it is in the database; False: it is an Event that does not count.
 
         Raises:
-            ValueError: the fact is not this node's to tell, or makes no sense.
+            ValueError: the fact is not this node's to tell, makes no sense, or has no room in the node's quota.
             OSError: the disk is full or broken. The caller tries again.
         """
         check_ref(node, obj.ref)
         fact = Fact(obj.stamp, read_fact(obj))
         if obj.ref.kind == "Event":
             return await self._put_event(node, obj.ref, fact)
-        await self._table.put(node, obj.ref, fact)
+        stray = not self._table.has_accepted(node, obj.ref) and not self._may_concern(node, obj.ref)
+        await self._table.put(node, obj.ref, fact, stray=stray)
         return True
 
     async def void(self, node: str) -> None:
@@ -78,6 +80,7 @@ class FactSink:
     async def forget(self, node: str) -> None:
         """Remove all facts of a node that is gone for good. Raises as `void` does."""
         await self.void(node)
+        self._closures.forget(node)
 
     async def drop(self, node: str, ref: Ref, uid: str) -> None:
         """The node takes back its fact about an object. Events stay.
@@ -94,12 +97,12 @@ class FactSink:
     async def _put_event(self, node: str, ref: Ref, fact: Fact) -> bool:
         involved = fact.body["involvedObject"]
         about = Ref(involved["kind"], involved.get("namespace", ""), involved["name"])
-        if not self._may_concern(node, about):
-            log.debug("node %s sent %s, which it does not need any more: dropped", node, about)
-            return False
-        await self._table.put_event(node, ref, fact)
-        return True
+        counts = self._may_concern(node, about)
+        kept = await self._table.put_event(node, ref, fact, stray=not counts)
+        if not kept:
+            log.debug("node %s sent %s about %s, and has no room for it: dropped", node, ref, about)
+        return kept and counts
 
     def _may_concern(self, node: str, about: Ref) -> bool:
-        """Whether an object is the node itself or in its closure. True until the closures are complete."""
-        return about == Ref("Node", "", node) or not self._closures.is_ready or self._closures.holds(node, about)
+        """Whether an object is one of the node's own, or is or was in its closure. True until that is known."""
+        return about in (Ref("Node", "", node), Ref("CSINode", "", node)) or self._closures.may_concern(node, about)

@@ -171,6 +171,16 @@ class Policy:
                 self._calls[identity, driver] = found
         return found
 
+    def drivers_of(self, node: str) -> list[str]:
+        """The drivers, and globs of drivers, that the rules for a node name."""
+        return [text for rule in (self.nodes.of(node) if self.nodes is not None else ()) for text in rule.drivers.texts]
+
+    def callers_of(self, driver: str) -> list[str]:
+        """The identities, and globs of identities, that may call a driver; without rules its own proxy driver."""
+        if self.proxies is None:
+            return [driver]
+        return sorted({text for rule in self.proxies if rule.drivers.match(driver) for text in rule.names.texts})
+
     def summary(self) -> str:
         """The number of rules of each section, for people."""
         return "; ".join(

@@ -1,4 +1,4 @@
-"""The hub's pages: `/status`, `/nodes`, `/volumes` and `/facts`."""
+"""The hub's pages: `/status`, `/nodes`, `/volumes`, `/facts` and `/policy`."""
 
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -157,6 +157,27 @@ class NodeStatus:
     conflict: str
     calls: int = 0
     last_error: FailedCall | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyVerdict:
+    """The policy's word about one driver of a node: an entry of the page `/policy/NODE`, or of `/policy/NODE%2FDRIVER`.
+
+    Attributes:
+        driver: the driver's name; or the glob of a rule, if the node has not reported such a driver.
+        allowed: whether the node may report it.
+        why: the rule that allows it, by its line, or the reason why none does.
+        reported: whether the node has ever reported it.
+        topology: the segments that the node reported with it, which were judged.
+        proxies: the identities of proxy drivers that may call it, or globs of them.
+    """
+
+    driver: str
+    allowed: bool
+    why: str
+    reported: bool
+    topology: dict[str, str]
+    proxies: list[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,6 +16,9 @@ Header: TypeAlias = tuple[bytes, bytes]
 
 COMPRESSION_ERROR, ENHANCE_YOUR_CALM = 0x9, 0xB
 
+_FIELD_BYTES = 32
+"""The overhead of a field in the size of a header list (RFC 9113, section 6.5.2)."""
+
 NO_DYNAMIC_TABLE = b"\x20"
 """A dynamic table size update to 0, for the start of a connection's first block. So no later limit of the peer can be
 too small (RFC 7541, 4.2)."""
@@ -67,7 +70,7 @@ def _string(text: bytes) -> bytes:
 class Decoder:
     """Decodes the header blocks of one direction, in their order."""
 
-    __slots__ = ("_decoder",)
+    __slots__ = ("_decoder", "_max_list_bytes")
 
     def __init__(self, max_list_bytes: int) -> None:
         """A decoder for a new connection.
@@ -76,6 +79,7 @@ class Decoder:
             max_list_bytes: the largest header list, with 32 bytes more for each field (RFC 9113, section 6.5.2).
         """
         self._decoder = _RustDecoder(max_list_bytes)
+        self._max_list_bytes = max_list_bytes
 
     def decode(self, block: bytes) -> list[Header]:
         """The fields of a block.
@@ -84,10 +88,14 @@ class Decoder:
             Http2Error: the block is broken or too large. The connection cannot go on, because the table is lost.
         """
         try:
-            return [(name, value) for name, value, _ in self._decoder.decode(block, raw=True)]
+            fields = [(name, value) for name, value, _ in self._decoder.decode(block, raw=True)]
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:  # noqa: BLE001 - some broken blocks make it panic
             if type(error).__name__ == "OversizedHeaderListError":
                 raise Http2Error("its header list is larger than the limit", ENHANCE_YOUR_CALM) from None
             raise Http2Error("its header block cannot be decoded", COMPRESSION_ERROR) from None
+        # jh2 counts names and values alone, so thousands of small fields would pass.
+        if sum(len(name) + len(value) + _FIELD_BYTES for name, value in fields) > self._max_list_bytes:
+            raise Http2Error("its header list is larger than the limit", ENHANCE_YOUR_CALM)
+        return fields

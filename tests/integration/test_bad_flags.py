@@ -78,6 +78,7 @@ OUT_OF_BOUNDS = {
     "max_calls": ("0", "100001"),
     "max_connections": ("0", "1000001"),
     "max_nodes": ("0", "1000001"),
+    "fact_quota_bytes": ("1KiB", "2GiB"),
     "keepalive_s": ("99ms", "11m"),
     "hello_timeout_s": ("0s", "601s"),
     "operation_limit_s": ("999ms", "25h"),

@@ -74,6 +74,14 @@ def test_a_small_block_that_unfolds_into_a_huge_list_is_refused() -> None:
     assert caught.value.code == ENHANCE_YOUR_CALM
 
 
+def test_many_small_fields_count_with_their_overhead() -> None:
+    decoder = Decoder(4_096)
+    assert len(decoder.decode(b"\x82" * 97)) == 97  # ":method: GET", 42 bytes each
+    with pytest.raises(Http2Error) as caught:
+        decoder.decode(b"\x82" * 98)
+    assert caught.value.code == ENHANCE_YOUR_CALM
+
+
 @given(st.binary(max_size=60))
 def test_no_bytes_make_the_decoder_do_anything_but_answer_or_refuse(block: bytes) -> None:
     with contextlib.suppress(Http2Error):

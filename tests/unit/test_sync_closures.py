@@ -242,6 +242,54 @@ def test_everybody_hears_when_the_source_becomes_ready() -> None:
     assert told == [False, True]
 
 
+# -------------------- what a node may tell of --------------------
+
+WEB_POD, DATA = Ref("Pod", "default", "web"), Ref("PersistentVolumeClaim", "default", "data")
+
+
+def test_a_node_may_tell_of_what_it_has_or_had_and_of_nothing_else() -> None:
+    objects = source(*WEB, pod("other", node="n2", claims=("theirs",)), claim("theirs"))
+    closures = watched(objects, "n1", "n2")
+    strange = Ref("PersistentVolumeClaim", "default", "theirs")
+    assert closures.may_concern("n1", WEB_POD)
+    assert closures.may_concern("n1", DATA)
+    assert not closures.may_concern("n1", strange)
+    assert not closures.may_concern("n1", Ref("Pod", "default", "never"))
+    remove(objects, WEB_POD)
+    assert closures.may_concern("n1", WEB_POD)
+    assert closures.may_concern("n1", DATA)
+    assert not closures.may_concern("n2", DATA)
+    closures.forget("n1")
+    assert not closures.may_concern("n1", DATA)
+
+
+def test_a_node_may_tell_of_what_left_it_while_it_was_away() -> None:
+    objects = source(*WEB)
+    closures = Closures(objects)
+    closures.watch("n1", lambda: None)()
+    remove(objects, WEB_POD)
+    assert closures.may_concern("n1", WEB_POD)
+    assert closures.may_concern("n1", DATA)
+
+
+def test_a_node_may_tell_of_anything_until_the_source_is_ready() -> None:
+    objects = Objects()
+    closures = watched(objects)
+    assert closures.may_concern("n1", DATA)
+    objects.update(items(node()), ready=True)
+    assert not closures.may_concern("n1", DATA)
+
+
+def test_of_the_objects_that_left_a_node_the_last_ones_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(closures_module, "_MOST_PAST", 2)
+    names = ["a", "b", "c"]
+    objects = source(*(pod(name) for name in names))
+    closures = watched(objects)
+    for name in names:
+        remove(objects, Ref("Pod", "default", name))
+    assert [closures.may_concern("n1", Ref("Pod", "default", name)) for name in names] == [False, True, True]
+
+
 def test_an_object_is_read_as_it_is_now() -> None:
     objects = source(*WEB)
     closures = Closures(objects)
@@ -540,6 +588,9 @@ def test_a_closure_is_known_when_all_that_it_needs_was_asked_for() -> None:
     closures.watch("n1", lambda: told.append(closures.is_known("n1")))
     assert not closures.is_known("n1")
     assert closures.is_known("n2")
+    strange = Ref("Pod", "default", "strange")
+    assert closures.may_concern("n1", strange)
+    assert not closures.may_concern("n2", strange)
     found.asked.add(ref)
     found.tell(frozenset({ref}))  # there is none
     assert told == [True]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import sqlite3
 from typing import TYPE_CHECKING, Any
 
@@ -31,16 +30,19 @@ EVENT = Ref("Event", "default", "web.17a2b3")
 class FixedClosures:
     """Closures that hold what a test says (`facts.NodeClosures`)."""
 
-    def __init__(self, *held: tuple[str, Ref], is_ready: bool = True) -> None:
-        self.is_ready = is_ready
-        self._held = set(held)
+    def __init__(self, *held: tuple[str, Ref], is_known: bool = True) -> None:
+        self.is_known = is_known
+        self.held = set(held)
 
-    def holds(self, node: str, ref: Ref) -> bool:
-        return (node, ref) in self._held
+    def may_concern(self, node: str, ref: Ref) -> bool:
+        return not self.is_known or (node, ref) in self.held
+
+    def forget(self, node: str) -> None:
+        self.held = {(other, ref) for other, ref in self.held if other != node}
 
 
-def sink(files: FactTable, *, is_ready: bool = True) -> FactSink:
-    return FactSink(FixedClosures(("n1", CLAIM), ("n1", POD), ("n2", CLAIM), is_ready=is_ready), files)
+def sink(files: FactTable, *, is_known: bool = True) -> FactSink:
+    return FactSink(FixedClosures(("n1", CLAIM), ("n1", POD), ("n2", CLAIM), is_known=is_known), files)
 
 
 def obj(ref: Ref, body: Any, *, version: str = "1", uid: str = "") -> Object:
@@ -260,17 +262,99 @@ async def test_a_fact_that_makes_no_sense_is_refused(tables: Tables, told: Objec
     assert tables.written() == []
 
 
-async def test_what_has_just_left_the_closure_is_dropped_without_a_word_to_the_node(
-    tables: Tables, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.DEBUG, "csi_bridge")
+async def test_an_event_about_an_object_that_the_node_may_not_have_is_kept_and_does_not_count(tables: Tables) -> None:
     to = sink(await tables())
     gone = Ref("Pod", "default", "gone")
-    await to.store("n1", event(about=gone))
-    await to.store("n2", event(about=POD))
-    await to.store("n1", event(about=Ref("Node", "", "n2")))
-    assert tables.written() == []
-    assert caplog.messages[0] == "node n1 sent Pod default/gone, which it does not need any more: dropped"
+    assert not await to.store("n1", event("e1", about=gone))
+    assert not await to.store("n2", event("e2", about=POD))
+    assert not await to.store("n1", event("e3", about=Ref("Node", "", "n2")))
+    assert await to.store("n1", event("e4", about=POD))
+    assert tables.written() == [
+        "n1/Event/default/e1", "n1/Event/default/e3", "n1/Event/default/e4", "n2/Event/default/e2"
+    ]  # fmt: skip
+
+
+# -------------------- the quota --------------------
+
+
+def stray(number: int, *, padding: int = 0, version: str = "1") -> Object:
+    """A fact about a claim that the hub gave no node."""
+    body = {"status": {"conditions": [{"type": "x", "status": "True", "message": "m" * padding}]}}
+    return obj(Ref("PersistentVolumeClaim", "default", f"stray-{number}"), body, version=version)
+
+
+async def accepted(to: FactSink, *facts: Object) -> int:
+    """How many facts of n1 the sink takes."""
+    count = 0
+    for fact in facts:
+        with contextlib.suppress(ValueError):
+            await to.store("n1", fact)
+            count += 1
+    return count
+
+
+async def test_facts_about_objects_that_a_node_may_not_have_take_a_small_part_of_its_quota(tables: Tables) -> None:
+    table = await tables(quota_bytes=320_000)
+    to = sink(table)
+    assert await accepted(to, *(stray(number, padding=3_000) for number in range(100))) == 3
+    assert await accepted(to, *(stray(number, padding=9_000, version="2") for number in range(3))) == 0
+    with pytest.raises(ValueError, match="more than 10000 bytes of facts about objects that the hub did not give it"):
+        await to.store("n1", stray(7, padding=3_000))
+    (said,) = table.problems()
+    assert said.startswith("node n1 sends more than 10000 bytes of facts about objects")
+    await to.store("n1", claim("1Gi"))
+    await to.store("n2", stray(7, padding=3_000))
+    assert table.problems() == []
+
+
+async def test_an_event_about_a_strange_object_without_room_is_dropped(tables: Tables) -> None:
+    to = sink(await tables(quota_bytes=320_000))
+    for number in range(100):
+        assert not await to.store("n1", event(f"e{number}", about=Ref("Pod", "default", "x"), message="m" * 3_000))
+    assert len(tables.written()) == 3
+
+
+async def test_a_fact_stays_small_change_once_its_object_is_known(tables: Tables) -> None:
+    table, closures = await tables(quota_bytes=320_000), FixedClosures()
+    to = FactSink(closures, table)
+    assert await accepted(to, *(stray(number, padding=3_000) for number in range(100))) == 3
+    closures.held = {("n1", stray(number).ref) for number in range(100)}
+    assert await accepted(to, *(stray(number, padding=3_001) for number in range(50))) == 50
+    closures.held = set()
+    assert await accepted(to, *(stray(number, padding=3_002) for number in range(50))) == 50
+
+
+async def test_a_nodes_facts_have_a_quota_of_bytes_also_after_a_restart_and_another_node_has_its_own(
+    tables: Tables,
+) -> None:
+    table = await tables(quota_bytes=40_000)
+    to = sink(table, is_known=False)
+    assert await accepted(to, *(stray(number, padding=5_000) for number in range(100))) == 5
+    to = sink(await tables(quota_bytes=40_000), is_known=False)
+    assert await accepted(to, stray(99, padding=5_000)) == 0
+    assert await accepted(to, stray(0, padding=10), stray(99, padding=5_000)) == 2
+    with pytest.raises(ValueError, match=r"node n1 sends more than 30000 bytes of facts \(--fact-quota\)"):
+        await to.store("n1", stray(98, padding=5_000))
+    await to.store("n2", stray(98, padding=5_000))
+    await to.drop("n1", stray(1).ref, "")
+    assert await accepted(to, stray(98, padding=5_000)) == 1
+    await to.forget("n1")
+    assert await accepted(to, *(stray(number, padding=5_000) for number in range(100))) == 5
+
+
+async def test_of_large_events_the_newest_are_kept_that_have_room(tables: Tables) -> None:
+    to = sink(await tables(quota_bytes=40_000))
+    for number in range(9):
+        await to.store("n1", event(f"e{number}", message="m" * 3_000))
+    assert tables.written() == ["n1/Event/default/e6", "n1/Event/default/e7", "n1/Event/default/e8"]
+    await sink(await tables(quota_bytes=40_000)).store("n1", event("e9", message="m" * 6_000))
+    assert tables.written() == ["n1/Event/default/e8", "n1/Event/default/e9"]
+
+
+async def test_a_fact_that_shrinks_is_taken_also_above_a_lowered_quota(tables: Tables) -> None:
+    to = sink(await tables())
+    await to.store("n1", claim("1Gi", conditions=[{"type": "x", "status": "True", "message": "m" * 9_000}]))
+    await sink(await tables(quota_bytes=8_000)).store("n1", claim("2Gi", version="2"))
 
 
 async def test_of_a_claim_that_has_just_left_the_closure_it_is_kept_for_the_pod_may_come_back(tables: Tables) -> None:
@@ -293,8 +377,8 @@ async def test_a_fact_of_a_claim_names_its_volume_also_after_a_restart(tables: T
 
 
 async def test_before_the_closures_are_known_nothing_is_dropped(tables: Tables) -> None:
-    to = sink(await tables(), is_ready=False)
-    await to.store("n1", event(about=Ref("Pod", "default", "later")))
+    to = sink(await tables(), is_known=False)
+    assert await to.store("n1", event(about=Ref("Pod", "default", "later")))
     assert tables.written() == ["n1/Event/default/web.17a2b3"]
 
 
@@ -475,7 +559,7 @@ async def test_a_row_of_one_node_says_nothing_of_another(tables: Tables) -> None
 
 
 async def test_the_longest_names_differ(tables: Tables) -> None:
-    to = sink(await tables(), is_ready=False)
+    to = sink(await tables(), is_known=False)
     names = ["x" * 252 + end for end in ("a", "b")]
     for name in names:
         await to.store("n1", obj(Ref("PersistentVolumeClaim", "default", name), {"status": {}}))

@@ -49,6 +49,11 @@ class Closures:
     def holds(self, node: str, ref: Ref) -> bool:
         return ref != OTHERS
 
+    may_concern = holds
+
+    def forget(self, node: str) -> None:
+        pass
+
 
 class Writer:
     """Notes what it is to write, and fails on demand."""

@@ -1,0 +1,51 @@
+"""A cutter: cuts a fuzzer's bytes into the numbers and parts that a target needs.
+
+All bytes give something, and the same bytes give the same: past the end there are only zeros.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+T = TypeVar("T")
+
+
+class Cutter:
+    """The bytes of one case, from the front."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data, self._at = data, 0
+
+    @property
+    def left(self) -> int:
+        """How many bytes are left."""
+        return len(self._data) - self._at
+
+    def take(self, count: int) -> bytes:
+        """At most `count` bytes."""
+        part = self._data[self._at : self._at + count]
+        self._at += len(part)
+        return part
+
+    def part(self) -> bytes:
+        """Some bytes, as many as a number before them says."""
+        return self.take(self.number(2))
+
+    def number(self, size: int = 1) -> int:
+        """A number of `size` bytes."""
+        return int.from_bytes(self.take(size), "little")
+
+    def choose(self, among: Sequence[T]) -> T:
+        """One of these."""
+        return among[self.number() % len(among)]
+
+    def text(self) -> str:
+        """A short text; any character may be in it, also one that UTF-8 cannot encode."""
+        return self.take(self.number()).decode("utf-8", "surrogateescape")
+
+    def rest(self) -> bytes:
+        """All bytes that are left."""
+        return self.take(self.left)

@@ -1,0 +1,79 @@
+"""The targets of documents: manifests, reports of drivers, and facts of nodes."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from typing import TYPE_CHECKING
+
+from cloud.placement.fleet import Fleet, _member
+from cloud.sources.manifests.binding import Binder, ClaimStatus, Told
+from cloud.sources.manifests.manifest_objects import BrokenFile, read_objects
+from cloud.sources.source import Objects
+from cloud.sync.closures import Closures
+from cloud.sync.fact_kinds import MOST_FACT_BYTES, as_object, check_ref, keep, read_fact
+from common.objects import Object, Ref, Stamp, encode_body
+from common.pod_fact import read_volumes
+from common.reports import decode_reports, encode_reports, vendor_version
+from tests.fuzz.cutter import Cutter
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_KINDS = (*MOST_FACT_BYTES, "Secret")
+
+
+def manifests(data: bytes) -> None:
+    """A manifest file: broken ones are told by name and line; good ones are bound, and told to their nodes."""
+    for name in ("case.yaml", "case.json"):
+        try:
+            entries = {entry.ref: entry for entry in read_objects(name, data)}
+        except BrokenFile as error:
+            assert str(error).startswith(f"{name}:")
+            continue
+        told = {ref: (ClaimStatus("n1", "", {"capacity": {"storage": "1Gi"}}),) for ref in entries}
+        bound = Binder().bind(entries, Told(told), {})
+        source = Objects()
+        source.update(dict(bound.items), ready=True)
+        closures = Closures(source)
+        nodes = {item.body["spec"]["nodeName"] for ref, item in bound.items.items() if ref.kind == "Pod"}
+        for node in sorted(nodes):
+            for ref in closures.stamps(node):
+                assert closures.read(ref) is not None
+
+
+def reports(data: bytes) -> None:
+    """An agent's report, as the hub reads it and places calls by it."""
+    try:
+        found = decode_reports(data)
+    except ValueError:
+        return
+    with contextlib.suppress(UnicodeEncodeError):
+        assert decode_reports(encode_reports(found)) == found
+    for report in found:
+        vendor_version(report)
+        Fleet({report.node: _member(report)})
+
+
+def facts(data: bytes) -> None:
+    """A node's fact: a broken one is refused; the kept part is kept again unchanged."""
+    cut = Cutter(data)
+    kind = cut.choose(_KINDS)
+    namespace, name = ("", "n1") if kind in {"Node", "CSINode"} else ("default", cut.choose(("data", cut.text())))
+    fact = Object(Ref(kind, namespace, name), Stamp(cut.choose(("", "u-1", cut.text())), "1"), cut.rest())
+    try:
+        check_ref("n1", fact.ref)
+        body = read_fact(fact)
+    except ValueError:
+        return
+    assert len(encode_body(body)) <= 3 * MOST_FACT_BYTES[kind]
+    again = json.loads(encode_body(body))
+    assert keep(again, fact.ref) == again
+    as_object(fact.ref, body)
+    if kind == "Pod":
+        assert _reads(body["status"])
+
+
+def _reads(status: Mapping[str, object]) -> bool:
+    read_volumes(status)
+    return True
