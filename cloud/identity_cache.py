@@ -4,6 +4,7 @@ Rules:
 
 * Published answers stay until the proxy driver restarts, because sidecars read them only when they start
   (docs/csi-contract.md#sidecars-read-capabilities-once). A change is stored and logged.
+* A report in which the plugin has another name than the driver is ignored, from the hub and from the disk.
 * Only the vendor's own bytes are published. If nothing is known yet, `GetPluginInfo` still returns the name (the
   snapshotter exits otherwise), and any other call gets `NothingKnown`.
 """
@@ -25,6 +26,7 @@ from common.reports import (
     DriverReport,
     decode_reports,
     encode_reports,
+    plugin_name,
 )
 from common.state_directory import make_state_directory
 from common.state_file import Form, read_state, write_state
@@ -116,7 +118,9 @@ class IdentityCache:
             )
 
     def _is_usable(self, report: DriverReport) -> bool:
-        return report.driver == self._driver and report.answers.keys() >= set(ESSENTIAL_METHODS)
+        if report.driver != self._driver or not report.answers.keys() >= set(ESSENTIAL_METHODS):
+            return False
+        return plugin_name(report) == self._driver
 
     def _differs(self, report: DriverReport) -> bool:
         """Whether an answer differs from the published one. A first answer to a method is no difference."""

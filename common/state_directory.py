@@ -16,8 +16,8 @@ _PARENT_MODE = 0o755
 def make_state_directory(path: Path) -> None:
     """Make a state directory with its missing parents, and close it to other users, whatever the umask is.
 
-    An existing directory is closed, too. If it belongs to another user (a volume of a pod), or all users share it (/tmp),
-    its mode stays, and a log line says so: a warning if others may write to it.
+    An existing directory is closed, too. If it belongs to another user (a volume of a pod), or all users share it
+    (/tmp), its mode stays, and a log line says so: a warning if others may write to it.
 
     Raises:
         OSError: it cannot be made.
