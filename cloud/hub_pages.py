@@ -14,9 +14,11 @@ from cloud.placement.requests import VOLUME
 from cloud.policy_answers import PolicyAnswers
 from cloud.proxy_rights import ProxyRights
 from cloud.refusals import Refusals
+from cloud.report_judge import ReportJudge
 from cloud.store import Store
 from cloud.sync.fact_kinds import as_object
 from cloud.sync_part import SyncPart
+from cloud.trust.audit_log import Audit
 from cloud.trust.policy_file import PolicyFile
 from cloud.uds_hub import Hub
 from common.certificate_ends import CertificateEnds
@@ -44,6 +46,8 @@ class HubPages:
         refusals: Refusals,
         rights: ProxyRights,
         policy: PolicyFile,
+        judge: ReportJudge,
+        audit: Audit,
         ends: CertificateEnds,
         settings: Mapping[str, list[str]],
     ) -> None:
@@ -59,6 +63,8 @@ class HubPages:
             refusals: the peers that it refused.
             rights: the proxy drivers that the policy forbids to call.
             policy: the policy in force.
+            judge: asks all policies about a node's drivers.
+            audit: its trouble with the disk.
             ends: its own certificate and CA.
             settings: its flags (`common.settings.as_texts`).
         """
@@ -71,6 +77,8 @@ class HubPages:
         self._refusals = refusals
         self._rights = rights
         self._policy = policy
+        self._answers = PolicyAnswers(nodes, policy, judge)
+        self._audit = audit
         self._ends = ends
         self._settings = settings
 
@@ -79,7 +87,7 @@ class HubPages:
         return Pages(
             {"/status": self.status},
             {"/nodes": self.nodes, "/volumes": self.volumes, "/facts": self.facts},
-            of_one={"/facts": self.facts, "/policy": PolicyAnswers(self._nodes, self._policy).of},
+            of_one={"/facts": self.facts, "/policy": self._answers.of},
         )
 
     def status(self) -> HubStatus:
@@ -105,6 +113,8 @@ class HubPages:
             yield INSECURE
         if self._policy.problem:
             yield self._policy.problem
+        if self._audit.trouble:
+            yield f"the audit log is not written, and its newest lines wait in memory: {self._audit.trouble}"
         yield from self._part.problems()
 
     async def nodes(self) -> Iterator[NodeStatus]:

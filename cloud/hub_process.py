@@ -193,6 +193,8 @@ def assemble(
         refusals=refusals,
         rights=rights,
         policy=policy,
+        judge=judge,
+        audit=audit,
         ends=ends,
         settings=settings,
     )

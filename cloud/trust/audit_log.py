@@ -104,6 +104,10 @@ _LONGEST_CHARS, _MOST_ITEMS = 500, 50
 class Audit(Protocol):
     """Takes the events of the audit log."""
 
+    @property
+    def trouble(self) -> str:
+        """Why the disk does not take the newest lines; empty if it does. For operators."""
+
     def add(self, event: Event, *, who: str, address: str = "", **details: str | int | list[str]) -> None:
         """Note an event. Returns at once, and raises nothing.
 
