@@ -19,7 +19,10 @@ from cloud.store import Store
 from cloud.sync.fact_kinds import as_object
 from cloud.sync_part import SyncPart
 from cloud.trust.audit_log import Audit
+from cloud.trust.generations import Generations
 from cloud.trust.policy_file import PolicyFile
+from cloud.trust.tokens import Tokens
+from cloud.trust.trust_store import TrustStore
 from cloud.uds_hub import Hub
 from common.certificate_ends import CertificateEnds
 from common.pages.hub import HubStatus, NodeFact, NodeStatus, VolumeStatus
@@ -49,6 +52,9 @@ class HubPages:
         judge: ReportJudge,
         audit: Audit,
         ends: CertificateEnds,
+        trust: TrustStore,
+        tokens: Tokens,
+        generations: Generations,
         settings: Mapping[str, list[str]],
     ) -> None:
         """For a hub and its parts.
@@ -66,6 +72,9 @@ class HubPages:
             judge: asks all policies about a node's drivers.
             audit: its trouble with the disk.
             ends: its own certificate and CA.
+            trust: its trouble with the disk.
+            tokens: the invitations to join.
+            generations: the copies of nodes' keys.
             settings: its flags (`common.settings.as_texts`).
         """
         self._hub = hub
@@ -80,13 +89,19 @@ class HubPages:
         self._answers = PolicyAnswers(nodes, policy, judge)
         self._audit = audit
         self._ends = ends
+        self._trust, self._tokens, self._generations = trust, tokens, generations
         self._settings = settings
 
     def pages(self) -> Pages:
         """All pages, for a listener."""
         return Pages(
             {"/status": self.status},
-            {"/nodes": self.nodes, "/volumes": self.volumes, "/facts": self.facts},
+            {
+                "/nodes": self.nodes,
+                "/volumes": self.volumes,
+                "/facts": self.facts,
+                "/tokens": self._tokens.describe,
+            },
             of_one={"/facts": self.facts, "/policy": self._answers.of},
         )
 
@@ -115,6 +130,9 @@ class HubPages:
             yield self._policy.problem
         if self._audit.trouble:
             yield f"the audit log is not written, and its newest lines wait in memory: {self._audit.trouble}"
+        if self._trust.trouble:
+            yield f"no node can join, and no certificate is renewed: {self._trust.trouble}"
+        yield from self._generations.problems()
         yield from self._part.problems()
 
     async def nodes(self) -> Iterator[NodeStatus]:
