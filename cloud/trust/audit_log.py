@@ -112,7 +112,7 @@ class Audit(Protocol):
         """Note an event. Returns at once, and raises nothing.
 
         Args:
-            event: what happened.
+            event: the event.
             who: the name that the peer has proved, or that it claims if it has proved none; or the operator.
             address: where it connected from; for an operator its user id.
             details: further fields of the line, such as the node that an order names.
