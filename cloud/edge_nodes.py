@@ -333,10 +333,13 @@ class Nodes:
         """The nodes that have reported a driver, connected or not."""
         return self._by_driver.get(driver, frozenset())
 
-    def drivers_of(self, name: str) -> list[str]:
-        """The drivers that a node has reported; none if the hub does not know the node."""
+    def told_reports(self, name: str) -> dict[str, DriverReport]:
+        """The newest reports of a node by driver, refused ones as well; none if the hub does not know the node."""
         node = self._nodes.get(name)
-        return [report.driver for report in node.stored.reports] if node is not None else []
+        if node is None:
+            return {}
+        told = node.visit.told if node.visit is not None else {}
+        return {report.driver: report for report in node.stored.reports} | dict(told)
 
     def find_report(self, driver: str, name: str) -> DriverReport | None:
         """The report of a driver by a node; None if there is none."""

@@ -14,9 +14,11 @@ from cloud.placement.requests import VOLUME
 from cloud.policy_answers import PolicyAnswers
 from cloud.proxy_rights import ProxyRights
 from cloud.refusals import Refusals
+from cloud.report_judge import ReportJudge
 from cloud.store import Store
 from cloud.sync.fact_kinds import as_object
 from cloud.sync_part import SyncPart
+from cloud.trust.audit_log import Audit
 from cloud.trust.generations import Generations
 from cloud.trust.policy_file import PolicyFile
 from cloud.trust.tokens import Tokens
@@ -47,6 +49,8 @@ class HubPages:
         refusals: Refusals,
         rights: ProxyRights,
         policy: PolicyFile,
+        judge: ReportJudge,
+        audit: Audit,
         ends: CertificateEnds,
         trust: TrustStore,
         tokens: Tokens,
@@ -65,6 +69,8 @@ class HubPages:
             refusals: the peers that it refused.
             rights: the proxy drivers that the policy forbids to call.
             policy: the policy in force.
+            judge: asks all policies about a node's drivers.
+            audit: its trouble with the disk.
             ends: its own certificate and CA.
             trust: its trouble with the disk.
             tokens: the invitations to join.
@@ -80,6 +86,8 @@ class HubPages:
         self._refusals = refusals
         self._rights = rights
         self._policy = policy
+        self._answers = PolicyAnswers(nodes, policy, judge)
+        self._audit = audit
         self._ends = ends
         self._trust, self._tokens, self._generations = trust, tokens, generations
         self._settings = settings
@@ -94,7 +102,7 @@ class HubPages:
                 "/facts": self.facts,
                 "/tokens": self._tokens.describe,
             },
-            of_one={"/facts": self.facts, "/policy": PolicyAnswers(self._nodes, self._policy).of},
+            of_one={"/facts": self.facts, "/policy": self._answers.of},
         )
 
     def status(self) -> HubStatus:
@@ -120,6 +128,8 @@ class HubPages:
             yield INSECURE
         if self._policy.problem:
             yield self._policy.problem
+        if self._audit.trouble:
+            yield f"the audit log is not written, and its newest lines wait in memory: {self._audit.trouble}"
         if self._trust.trouble:
             yield f"no node can join, and no certificate is renewed: {self._trust.trouble}"
         yield from self._generations.problems()

@@ -2,21 +2,27 @@
 
 from collections.abc import Iterator
 
-from google.protobuf.message import DecodeError
-
 from cloud.edge_nodes import Nodes
+from cloud.report_judge import ReportJudge, topology_of
 from cloud.trust.policy_file import PolicyFile
-from common.csi.csi_pb2 import NodeGetInfoResponse
 from common.pages.hub import PolicyVerdict
-from common.reports import NODE_GET_INFO, DriverReport
+from common.reports import DriverReport
 
 
 class PolicyAnswers:
-    """Answers from the policy in force, and from the nodes' reports."""
+    """Answers from the policies in force, and from the nodes' reports."""
 
-    def __init__(self, nodes: Nodes, policy: PolicyFile) -> None:
+    def __init__(self, nodes: Nodes, policy: PolicyFile, judge: ReportJudge) -> None:
+        """For one hub.
+
+        Args:
+            nodes: their reports.
+            policy: the policy file.
+            judge: asks all policies, that of the nodes' tokens as well.
+        """
         self._nodes = nodes
         self._policy = policy
+        self._judge = judge
 
     async def of(self, asked: str) -> Iterator[PolicyVerdict]:
         """The verdicts about a node.
@@ -25,29 +31,18 @@ class PolicyAnswers:
             asked: `NODE`: each driver that it has reported, and each one that a rule names for it; or `NODE/DRIVER`.
         """
         node, _, driver = asked.partition("/")
-        reported = self._nodes.drivers_of(node)
-        wanted = [driver] if driver else sorted({*reported, *self._policy.policy.drivers_of(node)})
-        return (self._verdict(node, each, is_reported=each in reported) for each in wanted)
+        told = self._nodes.told_reports(node)
+        wanted = [driver] if driver else sorted({*told, *self._policy.policy.drivers_of(node)})
+        return (self._verdict(node, each, told.get(each)) for each in wanted)
 
-    def _verdict(self, node: str, driver: str, *, is_reported: bool) -> PolicyVerdict:
-        report = self._nodes.find_report(driver, node)
-        segments = _segments(report) if report is not None else {}
-        verdict = self._policy.allows_report(node, driver, segments)
+    def _verdict(self, node: str, driver: str, report: DriverReport | None) -> PolicyVerdict:
+        segments = topology_of(report) if report is not None else {}
+        verdict = self._judge.allows_report(node, driver, segments)
         return PolicyVerdict(
             driver=driver,
             allowed=verdict.allowed,
             why=verdict.why,
-            reported=is_reported,
-            topology=segments,
+            reported=report is not None,
+            topology=dict(segments),
             proxies=self._policy.policy.callers_of(driver),
         )
-
-
-def _segments(report: DriverReport) -> dict[str, str]:
-    """The topology of a report; empty if it has none, or if it does not parse."""
-    answer = report.answers.get(NODE_GET_INFO)
-    try:
-        info = NodeGetInfoResponse.FromString(answer.body if answer is not None and not answer.code else b"")
-    except DecodeError:
-        return {}
-    return dict(info.accessible_topology.segments)

@@ -91,12 +91,16 @@ class ReportJudge:
             shown = ascii(name[:_SHOWN_CHARS])
             return Refused(Cause.NAME, f"the plugin there calls itself {shown}; look at the agent's log")
         segments = topology_of(report)
-        for policy in self._policies:
-            verdict = policy.allows_report(report.node, report.driver, segments)
-            if not verdict.allowed:
-                return Refused(Cause.POLICY, verdict.why)
+        verdict = self.allows_report(report.node, report.driver, segments)
+        if not verdict.allowed:
+            return Refused(Cause.POLICY, verdict.why)
         why = self.segments.why_not(report.node, segments, known)
         return Refused(Cause.SEGMENT, why) if why else None
+
+    def allows_report(self, node: str, driver: str, segments: Mapping[str, str]) -> Verdict:
+        """The first policy's refusal; the first one's word if all of them allow the report."""
+        verdicts = [policy.allows_report(node, driver, segments) for policy in self._policies]
+        return next((verdict for verdict in verdicts if not verdict.allowed), verdicts[0])
 
     def accept(self, report: DriverReport) -> None:
         """Give the node the unique segments of a report that counts."""

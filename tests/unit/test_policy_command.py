@@ -11,13 +11,15 @@ from cli import policy
 from cli.main import cli
 from cloud.edge_nodes import Nodes
 from cloud.policy_answers import PolicyAnswers
+from cloud.report_judge import ReportJudge
 from cloud.store import Store
 from cloud.trust.policy_file import PolicyFile
-from common.csi.csi_pb2 import NodeGetInfoResponse, Topology
+from cloud.unique_segments import NO_KEYS, UniqueSegments
+from common.metrics import Metrics
 from common.pages.hub import PolicyVerdict
-from common.reports import NODE_GET_INFO, Answer, DriverReport
 from common.version import introduce
 from tests.support.audit import RecordedAudit
+from tests.support.spoken_node import report
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -83,23 +85,31 @@ def test_a_broken_file_is_told_with_its_line(path: Path) -> None:
 async def test_the_hub_answers_for_drivers_that_a_node_has_reported_and_that_rules_name(
     path: Path, tmp_path: Path
 ) -> None:
-    store = Store(tmp_path)
-    nodes = Nodes(store, max_nodes=3)
-    answers = PolicyAnswers(nodes, PolicyFile(path, tmp_path, audit=RecordedAudit()))
+    store, audit = Store(tmp_path), RecordedAudit()
+    file = PolicyFile(path, tmp_path, audit=audit)
+    judge = ReportJudge(UniqueSegments(store, NO_KEYS), [file], audit=audit, metrics=Metrics())
+    nodes = Nodes(store, judge, max_nodes=3)
+    answers = PolicyAnswers(nodes, file, judge)
     assert [each.driver for each in await answers.of("n1")] == ["disk.example", "nfs.*"]
     nodes.connect(introduce("edge", "n1", instance="i", boot=1), None)  # type: ignore[arg-type]  # no link is used
-    info = NodeGetInfoResponse(node_id="x", accessible_topology=Topology(segments={"zone": "b"}))
-    nodes.report("n1", [DriverReport("disk.example", "n1", {NODE_GET_INFO: Answer(0, "", info.SerializeToString())})])
-    nodes.report("n1", [DriverReport("other.example", "n1", {NODE_GET_INFO: Answer(0, "", b"\xff")})])
+    nodes.report(
+        "n1",
+        [
+            report("disk.example", "n1", segments={"zone": "b"}),
+            report("other.example", "n1"),
+            report("nfs.example", "n1", segments={"zone": "a"}),
+        ],
+    )
     found = {each.driver: each for each in await answers.of("n1")}
-    assert [(name, each.allowed, each.reported) for name, each in found.items()] == [
-        ("disk.example", False, True),
-        ("nfs.*", True, False),
-        ("other.example", False, True),
-    ]
+    assert {name: (each.allowed, each.reported) for name, each in found.items()} == {
+        "disk.example": (False, True),
+        "nfs.*": (True, False),
+        "nfs.example": (True, True),
+        "other.example": (False, True),
+    }
     disk = found["disk.example"]
     assert (disk.why, disk.topology) == (f"line 2 of {path} does not allow its topology zone=b", {"zone": "b"})
     assert (disk.proxies, found["other.example"].proxies) == (["disk.example", "uid:0"], [])
-    (one,) = await answers.of("n1/nfs.example")
-    assert (one.driver, one.allowed, one.reported) == ("nfs.example", True, False)
+    (one,) = await answers.of("n1/nfs.other")
+    assert (one.driver, one.allowed, one.reported) == ("nfs.other", True, False)
     await store.close()
