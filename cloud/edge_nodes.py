@@ -228,7 +228,7 @@ class Nodes:
         """
         node = self._nodes[name]
         told = {report.driver: report for report in reports if report.node == name}
-        if not all(len(driver) <= LONGEST_NAME_CHARS and driver.isprintable() for driver in told):
+        if not all(0 < len(driver) <= LONGEST_NAME_CHARS and driver.isprintable() for driver in told):
             raise ValueError("a driver's name in it is no name")
         if node.visit is not None:
             node.visit.told, node.visit.untaken = told, ""
