@@ -37,6 +37,7 @@ def _wrong(state: HubState) -> Iterator[str]:
     yield from distrusted(state.nodes)
     if hub.trouble:
         yield f"NOT WRITTEN: the hub has its newest records in memory only, and tries to write them: {hub.trouble}"
+    yield from (f"EXPIRES: {sentence}" for sentence in hub.ending)
     yield from (f"PROBLEM: {problem}" for problem in hub.problems)
     yield from (f"PROBLEM: {what}; {do}" for what, do in unreported(state.nodes))
     for loss in hub.lost:

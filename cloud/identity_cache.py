@@ -28,6 +28,7 @@ from common.reports import (
     encode_reports,
     plugin_name,
 )
+from common.state_directory import make_state_directory
 from common.state_file import Form, read_state, write_state
 
 log = logging.getLogger("csi_bridge.driver.cache")
@@ -52,7 +53,7 @@ class IdentityCache:
         self._updating = threading.Lock()
         self._path = state_dir / f"identity-{driver.replace('/', '_')}.json"
         try:
-            state_dir.mkdir(parents=True, exist_ok=True)
+            make_state_directory(state_dir)
             probe = self._path.with_suffix(".new")
             probe.touch()
             probe.unlink()

@@ -9,6 +9,7 @@ Rules:
 * The objects of a label set are kept, so that a call costs a dictionary look-up and an addition.
 """
 
+from collections.abc import Callable
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
@@ -69,6 +70,12 @@ class Metrics:
         link_downs = self._counter("csi_bridge_link_downs_total", "Sessions ended, by reason.", "reason")
         denials = self._counter("csi_bridge_policy_denials_total", "Reports and calls that the policy forbids.", "what")
         self._denials = {what: denials.labels(what) for what in POLICY_DENIALS}
+        self._ends = Gauge(
+            "csi_bridge_certificate_end_timestamp_seconds",
+            "When a certificate ends: this process's own, its CA's, or the first one of the hub's connected peers.",
+            ("certificate",),
+            registry=self.registry,
+        )
         self.redials = self._counter("csi_bridge_redials_total", "Dials that failed and are tried again.")
         # Made now, so that each series starts at 0 and its first event is an increase.
         self._downs = {reason: link_downs.labels(reason) for reason in LINK_DOWN_REASONS}
@@ -104,6 +111,10 @@ class Metrics:
     def policy_denial(self, what: str) -> None:
         """Count one denial by the policy: `report` or `call`."""
         self._denials[what].inc()
+
+    def show_certificate_end(self, certificate: str, end: Callable[[], float]) -> None:
+        """Show the end of a certificate, in seconds since the epoch. A thread calls `end` at each scrape."""
+        self._ends.labels(certificate).set_function(end)
 
     def _observer(self, driver: str, method: str, code: int) -> Histogram:
         driver_name = self._driver_name(driver)
