@@ -21,10 +21,10 @@ from cloud.sync.streams import SyncServer
 from cloud.sync_part import SyncPart
 from cloud.trust.audit_log import Event
 from cloud.trust.policy_file import PolicyFile
-from cloud.trust.trust_store import Certificate, State, TrustStore
+from cloud.trust.trust_store import TrustStore
 from common.certificate_ends import CertificateEnds
 from common.csi.csi_pb2 import CreateVolumeRequest, GetPluginInfoResponse
-from common.errors import Draining, NotAllowed, OperatorRefused, status_of
+from common.errors import Draining, NotAllowed, OperatorRefused, ReportRefused, status_of
 from common.limits import Limits
 from common.messages import Hello, Kind, Ping, encode
 from common.metrics import Metrics
@@ -440,26 +440,18 @@ async def test_a_policy_that_cannot_be_used_is_a_problem_of_the_hub(strict: Worl
     assert strict.pages.status().problems == [strict.policy.problem]
 
 
-async def test_a_node_reports_only_drivers_that_its_token_and_the_policy_allow(tmp_path: Path) -> None:
-    policy = "nodes: [{names: ['*'], drivers: [d.example, e.example]}]\n"
-    async with running(World(tmp_path, policy=policy)) as world:
-        joined = Certificate(
-            "n1", 1, "aa", "01", 0.0, 2e9, State.CURRENT, token="t", drivers=("d.example", "f.example")
-        )  # an id
-        await world.trust.add_certificate(joined)
-        reports = [report(driver) for driver in ("d.example", "e.example", "f.example")]
+async def test_a_node_reports_only_drivers_that_the_policy_allows_and_each_new_policy_counts(tmp_path: Path) -> None:
+    async with running(World(tmp_path, policy="nodes: [{names: ['*'], drivers: [d.example]}]\n")) as world:
+        reports = [report(driver) for driver in ("d.example", "e.example")]
         (await world.edge()).open(Kind.REPORT, encode_reports(reports))
         await settle()
-        assert told_of(world, "n1").drivers == ["d.example"]
-        token = "the token with which n1 joined is for d.example, f.example; let it join again with another token"
-        assert told_of(world, "n1").refused == {
-            "e.example": token,
-            "f.example": f"no rule of {world.policy_path} allows it to report this driver",
-        }
+        why = f"no rule of {world.policy_path} allows it to report this driver"
+        assert (told_of(world, "n1").drivers, told_of(world, "n1").refused) == (["d.example"], {"e.example": why})
         world.policy_path.write_text("nodes: []\n")
         for _ in range(2):
             await world.policy.look()
-        assert set(told_of(world, "n1").refused) == {"d.example", "e.example", "f.example"}
+        assert told_of(world, "n1").refused == dict.fromkeys(("d.example", "e.example"), why)
+        assert await called(await world.operator(), CREATE) == status_of(ReportRefused(DRIVER, "n1", why), Origin.HUB)
 
 
 # -------------------- the operator's orders --------------------

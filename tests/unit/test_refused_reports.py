@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cloud.edge_nodes import Call, Nodes
-from cloud.report_judge import ReportJudge, TokenPolicy
+from cloud.report_judge import ReportJudge
 from cloud.store import Store
 from cloud.trust.audit_log import Event
 from cloud.trust.policy import Verdict
@@ -62,7 +62,7 @@ class World:
         self.audit, self.metrics = RecordedAudit(), Metrics()
         self.changes: list[str] = []
         segments = UniqueSegments(self.store, UniqueKeys(keys))
-        judge = ReportJudge(segments, [self.policy], audit=self.audit, metrics=self.metrics)
+        judge = ReportJudge(segments, self.policy, audit=self.audit, metrics=self.metrics)
         self.nodes = Nodes(self.store, judge, max_nodes=10)
         self.nodes.subscribe(self.changes.append)
         self._links: dict[str, tuple[Link, Link]] = {}
@@ -264,7 +264,7 @@ async def test_a_hub_that_starts_with_another_policy_refuses_the_stored_reports(
     policy = Policy()
     policy.denied = {DRIVER}
     store = Store(tmp_path)
-    judge = ReportJudge(UniqueSegments(store, UniqueKeys()), [policy], audit=RecordedAudit(), metrics=Metrics())
+    judge = ReportJudge(UniqueSegments(store, UniqueKeys()), policy, audit=RecordedAudit(), metrics=Metrics())
     assert Nodes(store, judge, max_nodes=10).why_refused(DRIVER, "n1") == "line 7 says no"
     await store.close()
 
@@ -373,12 +373,3 @@ async def test_of_a_node_that_invents_drivers_only_the_first_refusals_are_kept(w
     assert DRIVER in world.refused("n1")
     with pytest.raises(DriverMissing):
         world.nodes.check("n1", "d99.example")
-
-
-def test_a_token_for_some_drivers_allows_its_node_no_other_one() -> None:
-    policy = TokenPolicy({"n1": (DRIVER,), "n2": ()}.__getitem__)
-    assert policy.allows_report("n1", DRIVER, {}).allowed
-    assert policy.allows_report("n2", OTHER, {}).allowed
-    assert policy.allows_report("n1", OTHER, {}) == Verdict(
-        allowed=False, why="the token with which n1 joined is for d.example; let it join again with another token"
-    )
