@@ -24,7 +24,7 @@ from cloud.placement.placement import Placement
 from cloud.placement.sqlite_claims import SqliteClaims
 from cloud.proxy_rights import ProxyRights
 from cloud.refusals import Refusals
-from cloud.report_judge import ReportJudge, TokenPolicy
+from cloud.report_judge import ReportJudge
 from cloud.report_streams import ReportStreams
 from cloud.role_port import RolePort
 from cloud.store import Store
@@ -178,9 +178,7 @@ def assemble(
         unique_topology: the keys of topology segments that belong to one node each.
         settings: its flags, for operators.
     """
-    tokens, generations = Tokens(trust), Generations(trust, on_copy=on_copy, audit=audit)
-    policies = (policy, TokenPolicy(generations.drivers_of))
-    judge = ReportJudge(UniqueSegments(store, unique_topology), policies, audit=audit, metrics=metrics)
+    judge = ReportJudge(UniqueSegments(store, unique_topology), policy, audit=audit, metrics=metrics)
     nodes = Nodes(store, judge, max_nodes=max_nodes)
     affinity = Affinity(part.source) if part.source is not None else None
     placement = Placement(
@@ -198,6 +196,7 @@ def assemble(
     policy.subscribe(nodes.judge_again)
     policy.subscribe(reports.look_again)
     orders = Orders(nodes, placement, reports, part.sync, calls=counts, losses=store.losses)
+    tokens, generations = Tokens(trust), Generations(trust, on_copy=on_copy, audit=audit)
     hub = Hub(
         nodes,
         CallStreams(placement, counts, metrics, rights),
