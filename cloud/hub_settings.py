@@ -31,6 +31,7 @@ class HubSettings(ProcessSettings):
     max_connections: int
     max_nodes: int
     fact_quota_bytes: int
+    seal_key: Path | None
     audit_size_bytes: int
 
     def __post_init__(self) -> None:
