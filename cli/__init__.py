@@ -10,6 +10,7 @@ Read in this order:
 * `call`: `call`.
 * `hub_state`, `table`, `json_text`: the hub's state; tables and JSON.
 * `status`, `node_list`, `volumes`, `facts`: `status`, `nodes`, `volumes`, `facts`.
+* `policy`, `audit_log`, `moment`: `policy`, `audit-log`, and the time of `--since`.
 * `order`: `forget` and `trust`.
 * `edge_volumes`: `edge volumes`.
 * `doctor`, `demo`: the commands of these names.

@@ -1,15 +1,17 @@
 """The command line: `csi-bridge` and its commands. Each imports its code only when it runs."""
 
 import sys
+from pathlib import Path
 from typing import Any
 
 import click
 
 from cli import process_options
 from cli.command import CONTEXT_SETTINGS, Group
+from cli.moment import moment
 from cli.operator_options import LOCAL_HUB, OperatorSettings, asking
 from cli.options import Text, duration_type, of_command, option
-from cli.process_options import NODE, SOCKET, TEXT
+from cli.process_options import NODE, PATH, SOCKET, TEXT
 from cloud.driver_settings import DriverSettings
 from cloud.hub_settings import HubSettings
 from common.parsers import driver_name
@@ -129,8 +131,9 @@ def call(settings: OperatorSettings, driver: str, node: str | None, method: str,
     """Make one CSI call by hand, through the hub.
 
     METHOD is CreateVolume, Controller/CreateVolume or a whole path. JSON is the request; @FILE reads it from a file,
-    and - from standard input. The answer is printed as JSON, without secrets. Exit code 1: the call did not end with
-    OK.
+    and - from standard input. Pass a request with secrets in one of these ways: other users see the command line. The
+    answer is printed as JSON, without secrets. Of the Node service only NodeGetCapabilities can be called. Exit code 1:
+    the call did not end with OK.
     """
     from cli import call as by_hand
 
@@ -257,6 +260,52 @@ def trust(settings: OperatorSettings) -> None:
     from cli import order
 
     sys.exit(order.run(settings, order.trust(settings)))
+
+
+@cli.command(
+    settings=asking(
+        "POLICY",
+        OUTPUT,
+        option("--file", type=PATH, help="Ask this policy file in place of the hub. No hub needs to use it yet."),
+    )
+)
+@click.argument("node")
+@click.argument("driver", default="")
+def policy(settings: OperatorSettings, output: str, file: Path | None, node: str, driver: str) -> None:
+    """Show which drivers the hub's policy allows a node, and by which line.
+
+    Without DRIVER, all drivers of NODE are listed: those that it has reported, and those that a rule names for it. The
+    verdict of a reported driver counts its topology.
+    """
+    from cli import policy as of_hub
+
+    if file is not None:
+        sys.exit(of_hub.try_file(file, node=node, driver=driver))
+    sys.exit(of_hub.run(settings, node=node, driver=driver, as_json=output == "json"))
+
+
+@cli.command(
+    "audit-log",
+    settings=asking(
+        "AUDIT_LOG",
+        option("--state-dir", type=PATH, help="The hub's --state-dir. Unset: the hub at --hub is asked."),
+        option(
+            "--since",
+            type=Text(moment, "TIME"),
+            help="Only the lines of this time and later: 2026-11-21T09:12:03Z, or a duration before now, such as 24h.",
+        ),
+        option("--follow", "-f", type=click.BOOL, help="Go on with new lines until Ctrl-C."),
+    ),
+)
+def audit_log(settings: OperatorSettings, state_dir: Path | None, since: float | None, *, follow: bool) -> None:
+    """Print the hub's audit log: JSON lines, the oldest first.
+
+    A line has the time, the event, the peer and its address. Events are admissions, refusals, takeovers, joins,
+    renewals, denials, orders of operators, and changes of the policy.
+    """
+    from cli import audit_log as of_hub
+
+    sys.exit(of_hub.run(settings, state_dir=state_dir, since=since, follow=follow))
 
 
 @cli.command()

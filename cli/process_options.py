@@ -9,6 +9,7 @@ from cli.options import FilePath, Options, Text, duration_type, option, size_typ
 from cloud.driver_settings import DriverSettings
 from cloud.hub_settings import LARGEST_ID, HubSettings
 from cloud.node_marks import AGENT, EDGE, labels, taints
+from cloud.unique_segments import HOSTNAME, unique_keys
 from common.endpoint import hub_endpoint
 from common.parsers import driver_name, host_port, node_name, octal_mode, unix_path, words
 from edge.settings import AgentSettings
@@ -128,6 +129,12 @@ HUB_OPTIONS = Options(
         help="Directory for the hub's records of nodes and volumes. Its disk must outlive the hub. One hub uses it.",
     ),
     option(
+        "--policy",
+        type=PATH,
+        help="YAML file with the rules which nodes may report which drivers, and which proxy drivers may call which "
+        "drivers. The hub reads it again when it changes. Unset: each node may report every driver.",
+    ),
+    option(
         "--manifests",
         type=PATH,
         help="Directory of YAML with the pods, claims and volumes of the edge nodes, for sites without Kubernetes.",
@@ -159,12 +166,28 @@ HUB_OPTIONS = Options(
         help="With --kubeconfig: the taints of each such Node, as for --node-labels: only pods that tolerate them go "
         "there.",
     ),
+    option(
+        "--unique-topology",
+        type=Text(unique_keys, "KEY,..."),
+        default=HOSTNAME,
+        help="Keys of topology segments that only one node can have. A segment belongs to the first node that reports "
+        "it, until csi-bridge forget. The list replaces the default; an empty flag lists none. csi-bridge.io/node is "
+        "always unique.",
+    ),
     _tuning(
         "--max-connections",
         type=click.IntRange(1, 1_000_000),
         default="20000",
         unit="connections",
-        help="Connections to --listen at one time; more are refused.",
+        help="Agents and proxy drivers that are connected to --listen at one time; more are refused.",
+    ),
+    _tuning(
+        "--max-handshakes",
+        type=click.IntRange(1, 1_000_000),
+        default="2048",
+        unit="connections",
+        help="Connections to --listen, and to --uds, whose peers the hub has not admitted yet. Above this limit, the "
+        "address with the most of them loses one.",
     ),
     _tuning(
         "--max-nodes",

@@ -5,18 +5,18 @@ Rules:
 * A call is forwarded as bytes; the hub reads only its `Open` frame.
 * If the caller leaves, the hub cancels the call at the node, and the agent decides whether the work goes on. If the
   node leaves, the caller gets an error that names the node.
-* A proxy driver may call only its own driver, and only the controller side of CSI.
+* A proxy driver may call only its own driver (`cloud.proxy_rights`), and only the controller side of CSI.
 """
 
 import logging
 
-from cloud.admission import Role
 from cloud.edge_nodes import Call, Reply
 from cloud.node_calls import NodeCalls
 from cloud.placement.placement import Placement
+from cloud.proxy_rights import ProxyRights
 from common.accounting import Account, Accounted
-from common.csi.methods import is_controller_side, is_csi
-from common.errors import Draining, ForeignDriver, NotCarried
+from common.csi.methods import is_controller_side
+from common.errors import Draining, NotCarried
 from common.link import Stream
 from common.messages import Open
 from common.metrics import Metrics
@@ -28,17 +28,19 @@ log = logging.getLogger("csi_bridge.hub")
 class CallStreams:
     """Serves the calls of proxy drivers and operators."""
 
-    def __init__(self, placement: Placement, counts: NodeCalls, metrics: Metrics) -> None:
+    def __init__(self, placement: Placement, counts: NodeCalls, metrics: Metrics, rights: ProxyRights) -> None:
         """Without calls.
 
         Args:
             placement: sends a call to its node.
             counts: counts the calls of each node.
             metrics: counts all of them.
+            rights: say which proxy driver may call which driver.
         """
         self._placement = placement
         self._counts = counts
         self._metrics = metrics
+        self._rights = rights
         self._draining = False
 
     def drain(self) -> None:
@@ -63,7 +65,8 @@ class CallStreams:
             account.request_bytes = len(request)
             if self._draining:
                 raise Draining("hub")
-            _check(stream, frame)
+            self._rights.check(stream)
+            _check(frame)
             call = Call(frame.subject, frame.method, request, frame.call, stream.remaining_s())
             with self._counts.counted(account) as goes_to:
                 mode = stream.link.context.placement
@@ -71,22 +74,10 @@ class CallStreams:
                 await _forward(stream, reply, account)
 
 
-def check_driver(stream: Stream) -> None:
-    """Raise ForeignDriver if a proxy driver asks for another driver than its own."""
-    assert stream.opened is not None
-    proxy = stream.link.peer.name
-    if stream.opened.subject != proxy:
-        raise ForeignDriver(proxy, stream.opened.subject)
-
-
-def _check(stream: Stream, frame: Open) -> None:
-    if stream.link.context.role is Role.DRIVER:
-        check_driver(stream)
-        if not is_controller_side(frame.method):
-            why = "a proxy driver serves the controller side of CSI; the Node service is at the edge node"
-            raise NotCarried(frame.method, why)
-    elif not is_csi(frame.method):
-        raise NotCarried(frame.method, "the bridge carries only methods of CSI")
+def _check(frame: Open) -> None:
+    if not is_controller_side(frame.method):
+        why = "the hub forwards only methods of CSI, and of the Node service, which mounts volumes, NodeGetCapabilities"
+        raise NotCarried(frame.method, why)
 
 
 async def _forward(stream: Stream, reply: Reply, account: Account) -> None:

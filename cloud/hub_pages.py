@@ -1,18 +1,25 @@
 """The hub's pages: its state as people and programs see it, over HTTP on its UNIX socket."""
 
+import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from cloud.edge_nodes import Nodes
+from cloud.hub_settings import INSECURE
 from cloud.node_calls import NodeCalls
+from cloud.peer_ends import ending
 from cloud.placement.placement import Placement
 from cloud.placement.requests import VOLUME
+from cloud.policy_answers import PolicyAnswers
+from cloud.proxy_rights import ProxyRights
 from cloud.refusals import Refusals
 from cloud.store import Store
 from cloud.sync.fact_kinds import as_object
 from cloud.sync_part import SyncPart
+from cloud.trust.policy_file import PolicyFile
 from cloud.uds_hub import Hub
+from common.certificate_ends import CertificateEnds
 from common.pages.hub import HubStatus, NodeFact, NodeStatus, VolumeStatus
 from common.pages.json_form import time_of
 from common.pages.server import Pages
@@ -35,6 +42,9 @@ class HubPages:
         *,
         calls: NodeCalls,
         refusals: Refusals,
+        rights: ProxyRights,
+        policy: PolicyFile,
+        ends: CertificateEnds,
         settings: Mapping[str, list[str]],
     ) -> None:
         """For a hub and its parts.
@@ -47,6 +57,9 @@ class HubPages:
             store: its losses and its trouble with the disk.
             calls: the nodes' calls.
             refusals: the peers that it refused.
+            rights: the proxy drivers that the policy forbids to call.
+            policy: the policy in force.
+            ends: its own certificate and CA.
             settings: its flags (`common.settings.as_texts`).
         """
         self._hub = hub
@@ -56,6 +69,9 @@ class HubPages:
         self._store = store
         self._calls = calls
         self._refusals = refusals
+        self._rights = rights
+        self._policy = policy
+        self._ends = ends
         self._settings = settings
 
     def pages(self) -> Pages:
@@ -63,7 +79,7 @@ class HubPages:
         return Pages(
             {"/status": self.status},
             {"/nodes": self.nodes, "/volumes": self.volumes, "/facts": self.facts},
-            of_one={"/facts": self.facts},
+            of_one={"/facts": self.facts, "/policy": PolicyAnswers(self._nodes, self._policy).of},
         )
 
     def status(self) -> HubStatus:
@@ -76,16 +92,31 @@ class HubPages:
             has_source=self._part.source is not None,
             lost=[*self._store.losses.standing, *self._placement.claims.lost()],
             trouble=self._store.trouble,
-            problems=[problem[:_PROBLEM_CHARS] for problem in self._part.problems()],
+            problems=[problem[:_PROBLEM_CHARS] for problem in self._problems()],
             drivers=list(self._hub.proxy_drivers()),
             refused=self._refusals.all(),
+            denied=self._rights.denied(),
+            ending=[*self._ends.problems(), *ending(self._hub.peer_terms(), time.time())],
             settings=dict(self._settings),
         )
+
+    def _problems(self) -> Iterator[str]:
+        if "listen" in self._settings and "tls_cert" not in self._settings:
+            yield INSECURE
+        if self._policy.problem:
+            yield self._policy.problem
+        yield from self._part.problems()
 
     async def nodes(self) -> Iterator[NodeStatus]:
         """Every node that the hub knows, each as it is when it is asked for."""
         return (
-            replace(node, calls=self._calls.under_way(node.node), last_error=self._calls.last_error(node.node))
+            replace(
+                node,
+                lacking=self._placement.lacking(node.node, node.drivers),
+                problems=[*node.problems, *self._placement.conflicts(node.node)],
+                calls=self._calls.under_way(node.node),
+                last_error=self._calls.last_error(node.node),
+            )
             for node in self._nodes.describe()
         )
 

@@ -10,25 +10,33 @@ from dataclasses import dataclass
 from cloud.call_streams import CallStreams
 from cloud.edge_nodes import Nodes
 from cloud.hub_pages import HubPages
-from cloud.hub_settings import HubSettings
+from cloud.hub_settings import INSECURE, HubSettings
 from cloud.manifests_part import reading
 from cloud.node_calls import NodeCalls
 from cloud.orders import Orders
+from cloud.peer_ends import show_first_ends
 from cloud.placement.affinity import Affinity
 from cloud.placement.claim_store import ClaimStore
+from cloud.placement.offers import Offers
 from cloud.placement.placement import Placement
 from cloud.placement.sqlite_claims import SqliteClaims
+from cloud.proxy_rights import ProxyRights
 from cloud.refusals import Refusals
+from cloud.report_judge import ReportJudge
 from cloud.report_streams import ReportStreams
 from cloud.store import Store
 from cloud.sync_part import SyncPart
 from cloud.trust.audit_log import Audit, AuditLog, Event
+from cloud.trust.policy_file import PolicyFile
 from cloud.uds_hub import Hub
+from cloud.unique_segments import NO_KEYS, UniqueKeys, UniqueSegments
+from common.certificate_ends import CertificateEnds
 from common.errors import SettingsError
 from common.httpd import HttpEndpoint
 from common.listener import Listener, listen_tcp
 from common.metrics import Metrics
 from common.settings import as_texts
+from common.tasks import supervised
 from common.version import SOFTWARE, introduce
 
 log = logging.getLogger("csi_bridge.hub")
@@ -51,6 +59,8 @@ async def _run(settings: HubSettings, stopping: asyncio.Event, opened: AsyncExit
     audit = AuditLog(settings.state_dir, largest_bytes=settings.audit_size_bytes)
     opened.push_async_callback(asyncio.to_thread, audit.close)
     audit.add(Event.START, who=settings.name, software=SOFTWARE)
+    policy = PolicyFile(settings.policy, settings.state_dir, audit=audit)
+    ends = CertificateEnds(settings.tls_cert, settings.tls_ca, metrics)
     part = await opened.enter_async_context(_part(settings))
     claims = SqliteClaims(settings.state_dir)
     made = assemble(
@@ -59,8 +69,11 @@ async def _run(settings: HubSettings, stopping: asyncio.Event, opened: AsyncExit
         metrics,
         part,
         audit=audit,
+        policy=policy,
+        ends=ends,
         insecure=settings.tls_cert is None,
         max_nodes=settings.max_nodes,
+        unique_topology=settings.unique_topology,
         settings=as_texts(settings),
     )
     opened.push_async_callback(made.placement.close)  # and with it the claims
@@ -73,8 +86,14 @@ async def _run(settings: HubSettings, stopping: asyncio.Event, opened: AsyncExit
         listeners.append(listener)
     for loss in [*store.losses.standing, *claims.lost()]:
         log.warning("calls that name no node are refused, until csi-bridge trust: %s", loss)
+    if settings.listen is not None and settings.tls_cert is None:
+        log.warning("%s", INSECURE)
     if settings.listen is None:
         log.warning("without --listen no edge agent can connect")
+    tasks = await opened.enter_async_context(supervised())
+    tasks.start(ends.follow(), name="certificate ends")
+    if settings.policy is not None:
+        tasks.start(policy.follow(), name="policy")
     for listener in listeners:
         await listener.start()
         log.info("listening on %s", listener.address)
@@ -113,8 +132,11 @@ def assemble(
     part: SyncPart,
     *,
     audit: Audit,
+    policy: PolicyFile,
+    ends: CertificateEnds,
     insecure: bool,
     max_nodes: int,
+    unique_topology: UniqueKeys = NO_KEYS,
     settings: Mapping[str, list[str]],
 ) -> Assembled:
     """Put a hub together.
@@ -125,20 +147,34 @@ def assemble(
         metrics: counts its links and calls.
         part: its objects and facts.
         audit: takes its events.
+        policy: says which nodes and proxy drivers may do what.
+        ends: its own certificate and CA.
         insecure: it listens without TLS.
         max_nodes: it takes no more nodes than that.
+        unique_topology: the keys of topology segments that belong to one node each.
         settings: its flags, for operators.
     """
-    nodes = Nodes(store, max_nodes=max_nodes)
+    judge = ReportJudge(UniqueSegments(store, unique_topology), [policy], audit=audit, metrics=metrics)
+    nodes = Nodes(store, judge, max_nodes=max_nodes)
     affinity = Affinity(part.source) if part.source is not None else None
-    placement = Placement(nodes, claims, losses=lambda: store.losses.standing, affinity=affinity)
+    placement = Placement(
+        nodes,
+        claims,
+        offers=Offers(store, metrics),
+        metrics=metrics,
+        losses=lambda: store.losses.standing,
+        affinity=affinity,
+    )
     nodes.subscribe(placement.changed)
     counts, refusals = NodeCalls(knows=nodes.knows), Refusals()
-    reports = ReportStreams(nodes, placement, store.losses)
+    rights = ProxyRights(policy, metrics, audit)
+    reports = ReportStreams(nodes, placement, rights, metrics)
+    policy.subscribe(nodes.judge_again)
+    policy.subscribe(reports.look_again)
     orders = Orders(nodes, placement, reports, part.sync, calls=counts, losses=store.losses)
     hub = Hub(
         nodes,
-        CallStreams(placement, counts, metrics),
+        CallStreams(placement, counts, metrics, rights),
         reports,
         orders,
         part.sync,
@@ -147,7 +183,20 @@ def assemble(
         metrics=metrics,
         insecure=insecure,
     )
-    pages = HubPages(hub, nodes, placement, part, store, calls=counts, refusals=refusals, settings=settings)
+    pages = HubPages(
+        hub,
+        nodes,
+        placement,
+        part,
+        store,
+        calls=counts,
+        refusals=refusals,
+        rights=rights,
+        policy=policy,
+        ends=ends,
+        settings=settings,
+    )
+    show_first_ends(metrics, hub.peer_terms)
     return Assembled(hub, nodes, placement, orders, pages)
 
 
@@ -188,8 +237,19 @@ def _listeners(settings: HubSettings, made: Assembled) -> Iterator[Listener]:
             limits=limits,
             tls=tls.context if tls is not None else None,
             max_connections=settings.max_connections,
+            max_handshakes=settings.max_handshakes,
+            on_failed=made.hub.failed,
         )
     # Last, because it makes a file, and an earlier failure must leave none.
     sock = settings.listen_unix("uds", mode=0o600 if settings.uds_group is None else 0o660, gid=settings.uds_gid())
     allowed = frozenset(settings.uds_allow_uid) if settings.uds_group is not None else None
-    yield Listener(sock, hello, made.hub, limits=limits, allow_uids=allowed, pages=made.pages.pages())
+    yield Listener(
+        sock,
+        hello,
+        made.hub,
+        limits=limits,
+        allow_uids=allowed,
+        max_handshakes=settings.max_handshakes,
+        pages=made.pages.pages(),
+        on_failed=made.hub.failed,
+    )

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cloud.node_marks import Labels, Taints
+from cloud.unique_segments import UniqueKeys
 from common.endpoint import is_loopback
 from common.errors import SettingsError
 from common.parsers import HostPort
@@ -12,6 +13,13 @@ from common.settings import ProcessSettings
 
 LARGEST_ID = 2**32 - 2
 """`uid_t` and `gid_t` have 32 bits, and their highest value means "leave it" (chown(2))."""
+
+
+INSECURE = (
+    "--insecure: the hub listens without TLS and believes every name that a peer gives; remove the flag and give it "
+    "--tls-ca, --tls-cert and --tls-key, except in a test"
+)
+"""The warning of a hub that listens without TLS."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,12 +32,15 @@ class HubSettings(ProcessSettings):
     uds_allow_uid: tuple[int, ...]
     listen: HostPort | None
     state_dir: Path
+    policy: Path | None
     manifests: Path | None
     kubeconfig: str | None
     node_labels: Labels
     register_with_taints: Taints
     max_connections: int
+    max_handshakes: int
     max_nodes: int
+    unique_topology: UniqueKeys
     fact_quota_bytes: int
     seal_key: Path | None
     audit_size_bytes: int

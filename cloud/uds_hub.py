@@ -18,13 +18,17 @@ from cloud.admission import Admitted, Role, admit
 from cloud.call_streams import CallStreams
 from cloud.edge_nodes import Nodes
 from cloud.orders import Orders
+from cloud.peer_ends import PeerTerm
 from cloud.placement.decisions import Mode
 from cloud.refusals import Refusals
 from cloud.report_streams import ReportStreams
 from cloud.sync_part import Sync
 from cloud.trust.audit_log import Audit, Event
+from common.certificate_ends import Term
 from common.errors import Draining, HandshakeRefused, NotCarried
+from common.handshakes import group_of
 from common.link import Link, Stream
+from common.logs import of_peer
 from common.messages import Kind, Reason
 from common.metrics import Metrics
 from common.pages.hub import ProxyDriver
@@ -105,11 +109,12 @@ class Hub:
                 said.name[:_SHOWN_CHARS],
                 link.peer_identity.address,
                 refusal.why,
+                extra=_stranger(link),
             )
             self._refusals.add(link, refusal.reason, refusal.why)
             self._audit.add(
                 Event.REFUSAL,
-                who=link.peer_identity.common_name or said.name,
+                who=", ".join(link.peer_identity.common_names) or said.name,
                 address=link.peer_identity.address,
                 role=said.role,
                 name=said.name,
@@ -130,6 +135,7 @@ class Hub:
             link.peer.name,
             link.peer_identity.address,
             link.peer.software[:_SHOWN_CHARS],
+            extra=_admitted(link),
         )
         if link.context.role is not Role.OPERATOR:  # their orders are noted
             self._audit.add(
@@ -156,7 +162,12 @@ class Hub:
     def refused(self, link: Link, reason: str, message: str) -> None:
         """Note that a connection ended before its hello."""
         self._metrics.link_down(reason)
-        log.warning("no hello from %s: %s", link.peer_identity.address, message)
+        log.warning("no hello from %s: %s", link.peer_identity.address, message, extra=_stranger(link))
+        self.failed(link.peer_identity.address, reason, f"no hello: {message}")
+
+    def failed(self, address: str, reason: str, why: str) -> None:
+        """Note for operators that a connection ended before its hello (`common.listener.OnFailed`)."""
+        self._refusals.add_nameless(address, reason, why)
 
     def closed(self, link: Link, reason: str, message: str) -> None:
         """Note that a link is gone."""
@@ -167,11 +178,12 @@ class Hub:
         if link.context.role is Role.EDGE:
             self._nodes.disconnect(link.peer.name, link)
             self._metrics.connected_nodes.set(self._nodes.connected)
-        log.log(_level(link), "%s %s is gone: %s", link.context.role, link.peer.name, message)
+        role, name = link.context.role, link.peer.name
+        log.log(_level(link), "%s %s is gone: %s", role, name, message, extra=_admitted(link))
 
     def draining(self, link: Link, message: str) -> None:
         """Log that a peer shuts down. If it is an agent, `Nodes.call` refuses new calls to its node."""
-        log.info("%s %s is draining: %s", link.context.role, link.peer.name, message)
+        log.info("%s %s is draining: %s", link.context.role, link.peer.name, message, extra=_admitted(link))
 
     async def drain(self) -> None:
         """Refuse new peers and streams, and wait until the open streams have ended and all links are closed."""
@@ -181,6 +193,15 @@ class Hub:
         for link in links:
             link.drain("the hub is shutting down")
         await asyncio.gather(*(link.wait_closed() for link in links))
+
+    def peer_terms(self) -> list[PeerTerm]:
+        """The certificates of the connected peers. Any thread may ask."""
+        found = [(link.context, link.peer, link.peer_identity) for link in list(self._links)]
+        return [
+            PeerTerm(context.role, said.name, Term(shown.not_before, shown.not_after))
+            for context, said, shown in found
+            if shown.not_after
+        ]
 
     def proxy_drivers(self) -> Iterator[ProxyDriver]:
         """Yield the connected proxy drivers, sorted by name."""
@@ -222,6 +243,17 @@ class Hub:
 
 async def _refuse_status(_stream: Stream) -> None:
     raise NotCarried("the question for its state", "this hub answers it over HTTP; use the csi-bridge of its version")
+
+
+def _stranger(link: Link) -> dict[str, str]:
+    """The `extra` of a line about a peer that the hub has not admitted."""
+    peer = link.peer_identity
+    return of_peer(f"uid {peer.uid}" if peer.local else group_of(peer.host))
+
+
+def _admitted(link: Link) -> dict[str, str]:
+    """The `extra` of a line about a peer that the hub has admitted."""
+    return of_peer(f"{link.context.role} {link.peer.name}")
 
 
 def _level(link: Link) -> int:

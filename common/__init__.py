@@ -10,11 +10,12 @@ Read in this order. The session protocol, without I/O:
 A session on the event loop and on the network:
 
 * `link`: streams as objects to await.
-* `sockets`, `tls`, `endpoint`: UNIX sockets, certificates, addresses.
+* `sockets`, `alerts`, `tls`, `endpoint`: UNIX sockets, TLS's refusals, certificates, addresses.
 * `peer`: the other side of a connection, with the names and the key of its certificate.
+* `certificate_ends`: when this process's certificate and its CA end.
 * `transport`: a WebSocket under a link.
 * `backoff`, `dial`, `uplink`, `standing`: make a link, keep it, keep a stream open on it.
-* `listener`: accept links.
+* `handshakes`, `listener`: the connections without a hello, and their limit; accept links.
 * `enrolment`: how a node joins and renews its certificate, and the token that invites it.
 
 The objects and facts between hub and agent:
@@ -28,9 +29,10 @@ For every process:
 * `parsers`, `settings`: the values that an operator wrote, read and checked.
 * `pages`: the state of a hub or an agent, as JSON over HTTP on a UNIX socket.
 * `operator_orders`: the orders of operators to the hub, as dataclasses.
-* `tasks`, `logs`, `metrics`, `accounting`, `httpd`, `version`: tasks with an owner; one log line and one metric per
-  call; `/metrics`.
-* `files`, `state_file`: a file replaced as a whole; a JSON file with the version of its form.
+* `tasks`, `line_limit`, `logs`, `metrics`, `accounting`, `httpd`, `version`: tasks with an owner; one log line and one
+  metric per call; `/metrics`.
+* `state_directory`, `files`, `state_file`: a directory closed to other users; a file replaced as a whole; a JSON file
+  with the version of its form.
 * `database`, `database_writer`: an SQLite file with the version of its schema; the one thread that writes to it.
 * `database_reserve`: room that a database holds for a full disk.
 * `sealing`: encryption of credentials on the disk.

@@ -254,7 +254,7 @@ class Stream:
 class Link:
     """One session on the loop. Made by `common.transport`, which calls `received`, `pull` and `lost`."""
 
-    __slots__ = ("__weakref__", "_closed", "_handler", "_streams", "_timer", "_timer_at",
+    __slots__ = ("__weakref__", "_closed", "_handler", "_on_greeting", "_streams", "_timer", "_timer_at",
                  "context", "draining", "greeted", "loop", "peer_identity", "session", "writer")  # fmt: skip
 
     def __init__(
@@ -265,6 +265,7 @@ class Link:
         loop: asyncio.AbstractEventLoop,
         writer: Writer,
         peer_identity: Any = None,
+        on_hello: Callable[["Link"], None] | None = None,
     ) -> None:
         """A link for a transport.
 
@@ -273,7 +274,8 @@ class Link:
             handler: handles the link and serves its streams.
             loop: the running loop.
             writer: the transport.
-            peer_identity: the transport's knowledge of the peer (`common.transport.Peer`).
+            peer_identity: the transport's knowledge of the peer (`common.peer.Peer`).
+            on_hello: called in place of `handler.greeted`, which it may call.
         """
         self.session = session
         self.loop = loop
@@ -284,6 +286,7 @@ class Link:
         self.context: Any = None
         """The handler's own note about this link."""
         self._handler = handler
+        self._on_greeting = on_hello or handler.greeted
         self.writer = writer
         self._streams: dict[int, Stream] = {}
         self._closed: asyncio.Future[tuple[str, str]] | tuple[str, str] | None = None
@@ -430,7 +433,7 @@ class Link:
     def _on_hello(self, _event: HelloReceived | Welcomed) -> None:
         self.greeted = True
         self._arm()
-        self._handler.greeted(self)
+        self._on_greeting(self)
 
     def _on_opened(self, event: Opened) -> None:
         stream = Stream(self, event.stream, event.frame, event.deadline)

@@ -1,24 +1,84 @@
-"""A listener: a socket on which every connection becomes a link. UNIX, plain TCP, or TCP with TLS."""
+"""A listener: a socket on which every connection becomes a link. UNIX, plain TCP, or TCP with TLS.
+
+Rules:
+
+* From its connect on, a peer has `hello_timeout_s` for TLS, WebSocket and hello together. Until the handler accepts it,
+  its connection is a handshake (`common.handshakes`). Then it is an admitted link, and these have a limit of their own.
+* TLS begins with the client's first TLS record: a silent connection costs 2 KB.
+* After many handshakes the listener gives their memory back to the system: allocators keep it otherwise.
+"""
 
 import asyncio
+import ctypes
+import gc
 import logging
 import socket
 import ssl
 from collections.abc import Callable
+from typing import Final
 
-from common.errors import SettingsError
+from common.errors import HandshakeRefused, SettingsError
+from common.handshakes import Handshakes, group_of
 from common.limits import Limits
 from common.link import Link, LinkHandler
-from common.messages import Hello
+from common.logs import of_peer
+from common.messages import Hello, Reason
 from common.pages.server import Pages
 from common.parsers import HostPort
-from common.session import Session
+from common.session import Session, State
 from common.transport import LINGER_S, RawTcp, WebSocket, in_words, tune
 
 log = logging.getLogger("csi_bridge.listener")
 
 _BACKLOG = 4_096
 """Connections that the kernel queues while the hub is busy: after a restart all agents dial within seconds."""
+
+MOST_HANDSHAKES: Final = 2_048
+"""More than a hub finishes in two seconds. With a ClientHello from each they take 125 MB."""
+
+_SHARE: Final = 0.3
+"""The part of its time after which a handshake of an address may be ended for a newer one, if there are too many."""
+
+_TRIM_AFTER: Final = 256
+"""Handshakes at one time, after whose end the listener gives memory back: they have taken 15 MB."""
+
+_TRIM_DELAY_S: Final = 1.0
+"""When it does so. It takes up to 0.1 s after thousands of handshakes."""
+
+OnFailed = Callable[[str, Reason, str], None]
+"""Called with address, reason and a sentence if a connection ends before its hello, unless the client just left."""
+
+
+class _Arrival:
+    """A connection whose peer is not admitted yet.
+
+    Attributes:
+        address: for logs, with the port.
+        group: the address whose handshakes count together (`common.handshakes.group_of`).
+        began: when it connected, in the loop's clock.
+        raw: the connection before TLS, if the listener has TLS.
+        task: TLS's handshake.
+        websocket: the WebSocket, from TLS's end on.
+    """
+
+    __slots__ = ("address", "began", "group", "raw", "task", "timer", "websocket")
+
+    def __init__(self, began: float) -> None:
+        self.address = self.group = ""
+        self.began = began
+        self.raw: RawTcp | None = None
+        self.task: asyncio.Task[None] | None = None
+        self.timer: asyncio.TimerHandle | None = None
+        self.websocket: WebSocket | None = None
+
+    def cut(self, why: str) -> None:
+        """Close the connection at once."""
+        if self.websocket is not None:
+            self.websocket.abort(why)
+        elif self.task is not None:
+            self.task.cancel()
+        elif self.raw is not None:
+            self.raw.transport.abort()
 
 
 class Listener:
@@ -37,7 +97,10 @@ class Listener:
         tls: Callable[[], ssl.SSLContext] | None = None,
         allow_uids: frozenset[int] | None = None,
         max_connections: int = 20_000,
+        max_handshakes: int = MOST_HANDSHAKES,
         pages: Pages | None = None,
+        on_failed: OnFailed = lambda _address, _reason, _why: None,
+        admits: Callable[[str], bool] = lambda _group: True,
     ) -> None:
         """A listener on a bound, listening socket. It owns the socket and closes it.
 
@@ -48,8 +111,11 @@ class Listener:
             limits: the limits of each session.
             tls: returns the current server context; None for no TLS.
             allow_uids: the users that may connect to a UNIX socket; None for all users that the file mode allows.
-            max_connections: connections above this number are closed at once.
+            max_connections: admitted links; the hellos of more are refused.
+            max_handshakes: connections whose peers are not admitted yet; more end others, or are ended.
             pages: answer plain HTTP requests; None: they get an error.
+            on_failed: hears of connections that ended before a hello.
+            admits: whether a connection of an address (`common.handshakes.group_of`) may begin TLS now.
         """
         self._sock = sock
         self._hello = hello
@@ -58,11 +124,18 @@ class Listener:
         self._tls = tls
         self._allow_uids = allow_uids
         self._max_connections = max_connections
-        self._server: asyncio.Server | None = None
-        self._websockets: set[WebSocket] = set()
-        self._handshakes: set[asyncio.Task[None]] = set()
         self._pages = pages
+        self._on_failed = on_failed
+        self._admits = admits
+        self._server: asyncio.Server | None = None
+        self._arrivals: Handshakes[_Arrival] = Handshakes(max_handshakes, share_s=_SHARE * limits.hello_timeout_s)
+        self._may_trim = False
+        self._websockets: dict[WebSocket, _Arrival] = {}
+        self._admitted: set[WebSocket] = set()
+        self._handshakes: set[asyncio.Task[None]] = set()
+        self._raw: set[RawTcp] = set()
         self._answers: set[asyncio.Task[None]] = set()
+        self._on_hello = self._decide  # one bound method for all links
 
     @property
     def address(self) -> str:
@@ -73,7 +146,7 @@ class Listener:
     async def start(self) -> None:
         """Begin to accept connections."""
         loop = asyncio.get_running_loop()
-        factory = self._make if self._tls is None else lambda: RawTcp(self._start_tls)
+        factory = self._make_plain if self._tls is None else self._make_raw
         if self._sock.family == socket.AF_UNIX:
             self._server = await loop.create_unix_server(factory, sock=self._sock, backlog=_BACKLOG)
         else:
@@ -87,6 +160,8 @@ class Listener:
     async def close(self) -> None:
         """Close the socket and every connection. A connection that has sent its goodbye gets `LINGER_S` to end."""
         self.stop_accepting()
+        for raw in list(self._raw):
+            raw.transport.abort()
         for task in [*self._handshakes, *self._answers]:
             task.cancel()
         if any(websocket.lingers for websocket in self._websockets):
@@ -96,30 +171,168 @@ class Listener:
         await asyncio.gather(*self._handshakes, *self._answers, return_exceptions=True)
         self._sock.close()
 
-    def _make(self) -> WebSocket:
+    # ---- a connection on its way to a link ---------------------------------------------------------------------------
+
+    def _make_plain(self) -> WebSocket:
+        return self._make_websocket(_Arrival(asyncio.get_running_loop().time()))
+
+    def _make_raw(self) -> RawTcp:
+        arrival = _Arrival(asyncio.get_running_loop().time())
+        arrival.raw = RawTcp(
+            lambda raw: self._connected(arrival, raw),
+            on_flight=lambda raw: self._start_tls(arrival, raw),
+            on_lost=lambda raw: self._left(arrival, raw),
+        )
+        return arrival.raw
+
+    def _make_websocket(self, arrival: _Arrival) -> WebSocket:
         return WebSocket.accepting(
             self._limits,
             self._make_link,
-            on_made=self._admit,
-            on_end=self._websockets.discard,
+            on_made=lambda websocket: self._made(arrival, websocket),
+            on_end=self._ended,
             on_plain=self._answer if self._pages is not None else None,
+            on_failed=self._no_session,
+            began=arrival.began,
         )
 
-    def _admit(self, websocket: WebSocket) -> None:
-        self._websockets.add(websocket)
+    def _connected(self, arrival: _Arrival, raw: RawTcp) -> None:
+        """A TCP connection came in, on which the client may begin TLS."""
+        host, port, *_ = raw.transport.get_extra_info("peername") or ("?", 0)
+        arrival.address, arrival.group = f"{host}:{port}", group_of(host)
+        self._raw.add(raw)
+        loop = asyncio.get_running_loop()
+        arrival.timer = loop.call_later(self._limits.hello_timeout_s, self._no_client_hello, arrival, raw)
+        self._enter(arrival)
+
+    def _made(self, arrival: _Arrival, websocket: WebSocket) -> None:
+        """A connection can carry a WebSocket: at once without TLS, else after TLS's handshake."""
+        arrival.websocket = websocket
+        self._websockets[websocket] = arrival
+        if arrival.raw is not None:
+            return
         peer = websocket.peer()
-        if len(self._websockets) > self._max_connections:
-            log.warning(
-                "a connection from %s was refused: %d connections is the limit", peer.address, self._max_connections
-            )
-            websocket.abort("too many connections")
-        elif peer.uid is not None and self._allow_uids is not None and peer.uid not in self._allow_uids:
+        arrival.address = peer.address
+        arrival.group = f"uid {peer.uid}" if peer.local else group_of(peer.host)
+        self._enter(arrival)
+        if peer.uid is not None and self._allow_uids is not None and peer.uid not in self._allow_uids:
             websocket.turn_away(f"uid {peer.uid} is not on --uds-allow-uid")
+
+    def _enter(self, arrival: _Arrival) -> None:
+        """Count a new connection. If there are too many, end one (see `common.handshakes`)."""
+        surplus = self._arrivals.add(arrival, arrival.group, arrival.began)
+        self._may_trim = self._may_trim or len(self._arrivals) >= _TRIM_AFTER
+        if surplus is not None:
+            why = f"{self._arrivals.most} connections without a hello is the limit (--max-handshakes)"
+            log.warning("a connection from %s was closed: %s", surplus.address, why, extra=of_peer(surplus.group))
+            self._on_failed(surplus.address, Reason.FULL, why)
+            surplus.cut(why)
+
+    def _leave(self, arrival: _Arrival) -> None:
+        """Count a connection no more: its peer was admitted, or it has ended."""
+        self._arrivals.remove(arrival)
+        arrival.raw = arrival.task = arrival.timer = None
+        if self._may_trim and len(self._arrivals) < _TRIM_AFTER // 8:
+            self._may_trim = False
+            asyncio.get_running_loop().call_later(_TRIM_DELAY_S, _give_memory_back)
+
+    # ---- TLS ---------------------------------------------------------------------------------------------------------
+
+    def _no_client_hello(self, arrival: _Arrival, raw: RawTcp) -> None:
+        self._tls_failed(arrival, f"no ClientHello within {self._limits.hello_timeout_s:g} s", Reason.HELLO_TIMEOUT)
+        raw.transport.abort()
+
+    def _left(self, arrival: _Arrival, raw: RawTcp) -> None:
+        """A connection ended before TLS: a health check, or a client that was too slow."""
+        self._raw.discard(raw)
+        if arrival.timer is not None:
+            arrival.timer.cancel()
+        self._leave(arrival)
+
+    def _start_tls(self, arrival: _Arrival, raw: RawTcp) -> None:
+        if not self._admits(arrival.group):
+            raw.transport.abort()
+            return
+        self._raw.discard(raw)
+        if arrival.timer is not None:
+            arrival.timer.cancel()
+        arrival.task = asyncio.get_running_loop().create_task(self._handshake(arrival, raw), name="TLS handshake")
+        self._handshakes.add(arrival.task)
+        arrival.task.add_done_callback(self._handshakes.discard)
+
+    async def _handshake(self, arrival: _Arrival, raw: RawTcp) -> None:
+        assert self._tls is not None
+        tune(raw.transport, self._limits)
+        left_s = arrival.began + self._limits.hello_timeout_s - asyncio.get_running_loop().time()
+        websocket = self._make_websocket(arrival)
+        try:
+            secure = await raw.secure(websocket, self._tls(), server_side=True, ssl_handshake_timeout=max(0.01, left_s))
+        except OSError as error:  # SSLError and a lost connection are both OSErrors
+            self._leave(arrival)
+            if isinstance(error, ConnectionResetError):  # a client that connects and leaves is a health check
+                log.debug("the TLS handshake with %s failed: %s", arrival.address, in_words(error))
+            else:
+                too_slow = isinstance(error, ConnectionAbortedError)
+                self._tls_failed(arrival, in_words(error), Reason.HELLO_TIMEOUT if too_slow else Reason.CERTIFICATE)
+        except asyncio.CancelledError:
+            self._leave(arrival)
+            raise
+        else:
+            websocket.connection_made(secure)
+            if arrival.websocket is None:  # the connection had ended before
+                self._leave(arrival)
+
+    def _tls_failed(self, arrival: _Arrival, why: str, reason: Reason) -> None:
+        log.warning("the TLS handshake with %s failed: %s", arrival.address, why, extra=of_peer(arrival.group))
+        self._on_failed(arrival.address, reason, f"the TLS handshake failed: {why}")
+
+    # ---- WebSocket and hello -----------------------------------------------------------------------------------------
 
     def _make_link(self, websocket: WebSocket) -> Link:
         loop = asyncio.get_running_loop()
-        session = Session(self._hello, dialler=False, limits=self._limits, now=loop.time())
-        return Link(session, self._handler, loop=loop, writer=websocket, peer_identity=websocket.peer())
+        session = Session(self._hello, dialler=False, limits=self._limits, now=websocket.began)
+        return Link(
+            session,
+            self._handler,
+            loop=loop,
+            writer=websocket,
+            peer_identity=websocket.peer(),
+            on_hello=self._on_hello,
+        )
+
+    def _decide(self, link: Link) -> None:
+        """Let the handler decide on a peer whose hello has come. Refuse it if there are too many links."""
+        assert isinstance(link.writer, WebSocket)
+        websocket = link.writer
+        if len(self._admitted) >= self._max_connections:
+            why = f"{self._max_connections} connections is the limit (--max-connections)"
+            peer = link.peer_identity
+            log.warning(
+                "a connection from %s was refused: %s", peer.address, why, extra=of_peer(self._group(websocket))
+            )
+            self._on_failed(peer.address, Reason.FULL, f"{link.peer.role} {link.peer.name} was refused: {why}")
+            link.refuse(HandshakeRefused(Reason.FULL, f"the hub's listener is full: {why}"))
+            return
+        self._handler.greeted(link)
+        if link.session.state is State.OPEN:
+            self._admitted.add(websocket)
+            self._leave(self._websockets[websocket])
+
+    def _no_session(self, websocket: WebSocket, level: int, why: str) -> None:
+        address = websocket.peer().address
+        log.log(level, "%s got no session: %s", address, why, extra=of_peer(self._group(websocket)))
+        if level >= logging.WARNING:
+            self._on_failed(address, Reason.PROTOCOL_ERROR, f"no session: {why}")
+
+    def _ended(self, websocket: WebSocket) -> None:
+        arrival = self._websockets.pop(websocket, None)
+        self._admitted.discard(websocket)
+        if arrival is not None:
+            self._leave(arrival)
+
+    def _group(self, websocket: WebSocket) -> str:
+        arrival = self._websockets.get(websocket)
+        return arrival.group if arrival is not None else ""
 
     def _answer(self, path: str, writer: asyncio.StreamWriter) -> None:
         assert self._pages is not None
@@ -127,31 +340,14 @@ class Listener:
         self._answers.add(task)
         task.add_done_callback(self._answers.discard)
 
-    def _start_tls(self, raw: RawTcp) -> None:
-        task = asyncio.get_running_loop().create_task(self._handshake(raw), name="TLS handshake")
-        self._handshakes.add(task)
-        task.add_done_callback(self._handshakes.discard)
 
-    async def _handshake(self, raw: RawTcp) -> None:
-        assert self._tls is not None
-        host, port, *_ = raw.transport.get_extra_info("peername") or ("?", 0)
-        address = f"{host}:{port}"
-        if len(self._websockets) + len(self._handshakes) > self._max_connections:
-            log.warning("a connection from %s was refused: %d connections is the limit", address, self._max_connections)
-            raw.transport.abort()
-            return
-        tune(raw.transport, self._limits)
-        websocket = self._make()
-        try:
-            secure = await raw.secure(
-                websocket, self._tls(), server_side=True, ssl_handshake_timeout=self._limits.hello_timeout_s
-            )
-        except OSError as error:  # SSLError and a lost connection are both OSErrors
-            # A client that connects and leaves is a health check.
-            level = logging.DEBUG if isinstance(error, ConnectionResetError) else logging.WARNING
-            log.log(level, "the TLS handshake with %s failed: %s", address, in_words(error))
-        else:
-            websocket.connection_made(secure)
+def _give_memory_back() -> None:
+    """Return free memory to the system. glibc keeps it otherwise, 50 KB for each TLS handshake of a flood."""
+    gc.collect(1)  # ended connections are cycles, and still young
+    try:
+        ctypes.CDLL(None).malloc_trim(0)
+    except (AttributeError, OSError):  # another C library
+        log.debug("this C library cannot give memory back")
 
 
 def listen_tcp(address: HostPort) -> socket.socket:

@@ -7,21 +7,26 @@ Rules:
 * A line holds names, codes, sizes and times, but no payload and no secret.
 * A line that cannot be written (closed stderr, full disk) is counted and dropped. The process goes on with the same
   exit status (`LineHandler.give_up_unwritten`).
-* Control characters in a message are escaped, so that a vendor's text cannot forge a second line.
+* Control characters in a message are escaped, so that a vendor's text cannot forge a second line or steer a terminal.
+* A line that a peer can provoke names the peer (`of_peer`). Each peer gets some lines a minute; the handler counts the
+  rest, and adds the count to the last one: `… and 4,311 more` (`common.line_limit`).
 """
 
+import asyncio
 import atexit
 import contextlib
+import copy
 import functools
 import json
 import logging
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from typing import Any, Final, Protocol, TextIO
 
+from common.line_limit import WINDOW_S, LineLimit
 from common.status import Status, code_name
 
 ROOT: Final = "csi_bridge"
@@ -48,6 +53,15 @@ _about: ContextVar[About | None] = ContextVar("csi_bridge_about", default=None)
 def bind(about: About) -> None:
     """Add the fields of `about` to every further line of this task and of the tasks that it starts."""
     _about.set(about)
+
+
+def of_peer(peer: str) -> dict[str, str]:
+    """The `extra` of a line that this peer can provoke.
+
+    Args:
+        peer: `edge n1` once the hub has admitted it. Before that its host, without the port.
+    """
+    return {"peer": peer}
 
 
 def log_call(
@@ -119,17 +133,45 @@ class LineHandler(logging.StreamHandler[TextIO]):
         lost_lines: how many lines could not be written.
     """
 
-    def __init__(self, stream: TextIO | None) -> None:
+    def __init__(self, stream: TextIO | None, *, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(stream)
         self.lost_lines = 0
+        self._clock = clock
+        self._limit: LineLimit[logging.LogRecord] = LineLimit()
+        self._awaits_counts = False
+        self._counts_due = 0.0
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write one line, and flush it."""
+        """Write one line, and flush it. Count it instead if its peer has had its share."""
         # Read here: this is the thread and task of the log call.
         about = _about.get()
         if about is not None:
             record.about = about.log_fields()
-        super().emit(record)
+        peer = getattr(record, "peer", None)
+        now = self._clock()
+        if self._limit.holds and now >= self._counts_due:
+            self.write_counts()
+        if peer is None or self._limit.admits(peer, record.msg, record, now):
+            super().emit(record)
+        elif not self._awaits_counts:
+            self._write_counts_later(now)
+
+    def write_counts(self) -> None:
+        """Write the last line of each peer that had its share, with the number of lines that were left out."""
+        self.acquire()  # which a caller in `emit` holds already; it is reentrant
+        try:
+            self._awaits_counts = False
+            for last, more in self._limit.take_held():
+                line = copy.copy(last)
+                line.msg, line.args = last.getMessage() + (f" … and {more:,} more" if more else ""), ()
+                super().emit(line)
+        finally:
+            self.release()
+
+    def _write_counts_later(self, now: float) -> None:
+        self._awaits_counts, self._counts_due = True, now + WINDOW_S
+        with contextlib.suppress(RuntimeError):  # no loop runs in this thread: the next line brings the counts
+            asyncio.get_running_loop().call_later(WINDOW_S, self.write_counts)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: ARG002, N802  # logging's signature
         """Count the lost line. The base class would print a traceback to the failed stream."""
@@ -142,6 +184,7 @@ class LineHandler(logging.StreamHandler[TextIO]):
         for a broken pipe (`signal`, "Note on SIGPIPE"), the null device takes the text.
         """
         try:
+            self.write_counts()
             self.stream.flush()
         except OSError:
             with open(os.devnull, "w") as null, contextlib.suppress(OSError):  # noqa: PTH123  # it may be no file
@@ -164,7 +207,7 @@ class JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             line["exc"] = self.formatException(record.exc_info)
-        return _encode_json(line)
+        return _escaped_in_json(_encode_json(line))
 
 
 class TextFormatter(logging.Formatter):
@@ -176,7 +219,9 @@ class TextFormatter(logging.Formatter):
         head = f"{_timestamp(record.created)} {record.levelname:<7} {name}: {_printable(record.getMessage())}"
         fields = " ".join(f"{key}={_quoted(str(value))}" for key, value in _fields(record).items())
         line = f"{head}  {fields}" if fields else head
-        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+        if not record.exc_info:
+            return line
+        return "\n".join([line, *map(_escaped, self.formatException(record.exc_info).split("\n"))])
 
 
 def _fields(record: logging.LogRecord) -> dict[str, Any]:
@@ -203,8 +248,18 @@ def _shortened(text: str) -> str:
 
 
 def _printable(text: str) -> str:
-    text = _shortened(text)
+    return _escaped(_shortened(text))
+
+
+def _escaped(text: str) -> str:
     return text if text.isprintable() else "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+
+
+def _escaped_in_json(text: str) -> str:
+    """The JSON text with escapes for characters that could steer a terminal, of which JSON allows some (U+009B)."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else json.dumps(char)[1:-1] for char in text)
 
 
 def _quoted(text: str) -> str:

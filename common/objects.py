@@ -6,9 +6,13 @@ for equality, not for order.
 """
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+"""JSON's escape for half of a pair of UTF-16. `encode_body` writes none; without its other half it is no character."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -43,9 +47,14 @@ class Object:
         """The parsed body: a new dictionary at each call.
 
         Raises:
-            ValueError: the body is no JSON object.
+            ValueError: the body is no JSON object, is nested too deeply, or has text that UTF-8 cannot encode.
         """
-        body = json.loads(self.body)
+        try:
+            body = json.loads(self.body)
+        except RecursionError:
+            raise ValueError(f"{self.ref} is nested too deeply") from None
+        if _SURROGATE.search(self.body):
+            encode_body(body)
         if not isinstance(body, dict):
             raise ValueError(f"{self.ref} is not a JSON object")  # noqa: TRY004  # its value is wrong, as with bad JSON
         return body

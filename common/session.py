@@ -102,6 +102,10 @@ _MAX_CONTROL_BYTES = 1_048_576
 them."""
 
 
+_SLOWEST_BYTES_S = 256
+"""The rate below which a message under way is no sign of life: a thirtieth of 64 kbit/s, for links that often stall."""
+
+
 class State(Enum):
     """A session's state. Only an acceptor is `DECIDING`: it has received a hello and not yet answered it."""
 
@@ -131,6 +135,8 @@ class Session:
         "_mine_open",
         "_next_stream",
         "_outbox",
+        "_partial_bytes",
+        "_partial_since",
         "_peer_draining",
         "_pinged",
         "_pings",
@@ -164,7 +170,8 @@ class Session:
         self.state = State.GREETING
         self._dialler = dialler
         self._limits = limits
-        self._heard = now
+        self._heard = self._partial_since = now
+        self._partial_bytes = 0
         self._greet_by = now + limits.hello_timeout_s
         self._pinged = False
         self._pings = 0
@@ -339,7 +346,9 @@ class Session:
         """Take one WebSocket message. If it breaks a rule, the session ends with a goodbye that names the rule."""
         if self.state is State.CLOSED:
             return
-        self.heard(now)
+        self._heard = now
+        self._partial_bytes = 0
+        self._pinged = False
         try:
             for frame in decode(data):
                 self._handle(frame, now)
@@ -354,10 +363,18 @@ class Session:
             raise RemoteProtocolError(f"a {type(frame).__name__} frame in state {self.state.name}")
         handler(self, frame, now)
 
-    def heard(self, now: float) -> None:
-        """Note that bytes came in, a whole message or not: the peer is alive."""
-        self._heard = now
-        self._pinged = False
+    def heard(self, now: float, size: int) -> None:
+        """Note that `size` bytes came in, before it is clear whether they end a message.
+
+        Inside a message a peer has to send `_SLOWEST_BYTES_S`: from the message's first byte on, each byte is a sign of
+        life for its part of a second only.
+        """
+        if not self._partial_bytes:
+            self._partial_since = now
+        self._partial_bytes += size
+        self._heard = max(self._heard, min(now, self._partial_since + self._partial_bytes / _SLOWEST_BYTES_S))
+        if now < self._heard + self._limits.keepalive_s:
+            self._pinged = False
 
     def lost(self, message: str) -> None:
         """End the session, because the transport is gone."""
@@ -385,7 +402,10 @@ class Session:
             self._expire(heapq.heappop(self._deadlines)[1], now)
         # The same sums as in next_tick(): with differences, rounding could make the tick find nothing due.
         if now >= self._heard + self._limits.keepalive_s * 2:
-            self._close(Reason.PEER_SILENT, f"nothing was heard for {2 * self._limits.keepalive_s:g} s")
+            why = f"nothing was heard for {2 * self._limits.keepalive_s:g} s"
+            if self._partial_bytes:
+                why = f"{self._partial_bytes} bytes of a message in {now - self._partial_since:.3g} s are too few"
+            self._close(Reason.PEER_SILENT, why)
         elif now >= self._heard + self._limits.keepalive_s and not self._pinged:
             self._pinged = True
             self._pings += 1
@@ -423,6 +443,8 @@ class Session:
         self._close(frame.reason, frame.message, served=frame.served)
 
     def _on_drain(self, frame: Drain, _now: float) -> None:
+        if self._peer_draining:
+            raise RemoteProtocolError("Drain: twice")
         self._peer_draining = True
         self._events.append(PeerDraining(frame.message))
 

@@ -36,14 +36,19 @@ _Stamp = tuple[int, int, int] | None
 class TlsIdentity:
     """The TLS context of three files, reloaded when one changes. If the new files cannot be used, it stays."""
 
-    def __init__(self, files: TlsFiles, *, server: bool) -> None:
+    def __init__(self, files: TlsFiles, *, server: bool, asks: bool = True) -> None:
         """Read the files.
+
+        Args:
+            files: their paths.
+            server: whether this side accepts connections.
+            asks: whether a server asks for a certificate. The join listener does not: who joins has none yet.
 
         Raises:
             OSError: a file is missing or unreadable, or holds no matching PEM (`ssl.SSLError` is an OSError).
         """
         self._files = files
-        self._server = server
+        self._server, self._asks = server, asks
         self._seen = self._stamps()
         self._context = self._load()
 
@@ -66,7 +71,8 @@ class TlsIdentity:
     def _load(self) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if self._server else ssl.PROTOCOL_TLS_CLIENT)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
-        context.verify_mode = ssl.CERT_REQUIRED
+        if self._asks:
+            context.verify_mode = ssl.CERT_REQUIRED
         context.verify_flags &= ~ssl.VERIFY_X509_STRICT
         with _blaming(self._files.ca):
             context.load_verify_locations(self._files.ca)

@@ -15,6 +15,7 @@ import asyncio
 import contextlib
 import errno
 import logging
+import os
 import socket
 import ssl
 from collections.abc import Callable
@@ -29,14 +30,13 @@ from websockets.server import ServerProtocol
 from websockets.typing import Subprotocol
 from websockets.uri import parse_uri
 
+from common.alerts import sending_alerts
 from common.endpoint import Endpoint
 from common.limits import Limits
 from common.link import Link
 from common.parsers import HostPort
 from common.peer import Peer, with_certificate
 from common.sockets import peer_credentials
-
-log = logging.getLogger("csi_bridge.transport")
 
 _SUBPROTOCOL = Subprotocol("csi-bridge")
 """Named in the WebSocket handshake, so that each side recognises a foreign peer before any frame."""
@@ -73,6 +73,17 @@ _QUIET = logging.getLogger("csi_bridge.websockets")
 _QUIET.setLevel(logging.ERROR)  # the library logs every frame and handshake
 
 
+_REFUSED_ALERTS = frozenset(
+    {
+        "access denied", "bad certificate", "certificate expired", "certificate required", "certificate revoked",
+        "certificate unknown", "unknown ca", "unsupported certificate",
+    }
+)  # fmt: skip
+"""The TLS alerts with which a peer refuses this side's certificate (RFC 8446, 6.2)."""
+
+_LONGEST_CLIENT_HELLO_BYTES = 16_384
+"""The longest TLS record (RFC 8446, 5.1), and so the longest first piece of a ClientHello."""
+
 OnPlain = Callable[[str, asyncio.StreamWriter], None]
 """Called with the path of a plain `GET`, or empty for another method, and the writer of its answer."""
 
@@ -81,6 +92,7 @@ class WebSocket(asyncio.Protocol):
     """One WebSocket connection: gives received messages to its link, and writes the link's messages."""
 
     __slots__ = (
+        "_began",
         "_core",
         "_ended",
         "_is_probe",
@@ -90,6 +102,7 @@ class WebSocket(asyncio.Protocol):
         "_loop",
         "_make_link",
         "_on_end",
+        "_on_failed",
         "_on_made",
         "_on_plain",
         "_opened",
@@ -110,6 +123,8 @@ class WebSocket(asyncio.Protocol):
         on_made: Callable[["WebSocket"], None] | None = None,
         on_end: Callable[["WebSocket"], None] | None = None,
         on_plain: OnPlain | None = None,
+        on_failed: Callable[["WebSocket", int, str], None] | None = None,
+        began: float | None = None,
     ) -> None:
         """A connection that is not open yet.
 
@@ -120,6 +135,8 @@ class WebSocket(asyncio.Protocol):
             on_made: called once when the socket is connected; it may abort.
             on_end: called once when the socket is closed, or handed to `on_plain`.
             on_plain: takes over a connection whose client asks for a page, not for the upgrade.
+            on_failed: called when a client got no session, with the level of its log line and the reason.
+            began: the time in the loop's clock at which the peer connected: its hello's time runs from there on.
         """
         self._core = core
         self._limits = limits
@@ -127,7 +144,9 @@ class WebSocket(asyncio.Protocol):
         self._on_made = on_made
         self._on_end = on_end
         self._on_plain = on_plain
+        self._on_failed = on_failed
         self._loop = asyncio.get_running_loop()
+        self._began = self._loop.time() if began is None else began
         self._link: Link | None = None
         self._transport: asyncio.Transport | None = None
         self._opened: asyncio.Future[Link] | None = (
@@ -157,13 +176,13 @@ class WebSocket(asyncio.Protocol):
             self._core.send_request(self._core.connect())
             self._write_core()
         else:
-            self._loop.call_later(self._limits.hello_timeout_s, self._give_up_waiting)
+            self._loop.call_at(self._began + self._limits.hello_timeout_s, self._give_up_waiting)
             self._read_core()
 
     def data_received(self, data: bytes) -> None:
         """Take bytes. With TLS they may come before `connection_made`, which then reads them."""
         if self._link is not None:
-            self._link.session.heard(self._loop.time())
+            self._link.session.heard(self._loop.time(), len(data))
         self._core.receive_data(data)
         if self._transport is not None:
             self._read_core()
@@ -239,10 +258,21 @@ class WebSocket(asyncio.Protocol):
         on_made: Callable[["WebSocket"], None],
         on_end: Callable[["WebSocket"], None],
         on_plain: OnPlain | None = None,
+        on_failed: Callable[["WebSocket", int, str], None] | None = None,
+        began: float | None = None,
     ) -> "WebSocket":
         """A WebSocket for the acceptor."""
         core = ServerProtocol(subprotocols=[_SUBPROTOCOL], max_size=MAX_FRAME_BYTES, logger=_QUIET)
-        return cls(core, limits, make_link, on_made=on_made, on_end=on_end, on_plain=on_plain)
+        return cls(
+            core,
+            limits,
+            make_link,
+            on_made=on_made,
+            on_end=on_end,
+            on_plain=on_plain,
+            on_failed=on_failed,
+            began=began,
+        )
 
     async def opened(self) -> Link:
         """Wait for a client's WebSocket handshake, and return the link.
@@ -269,6 +299,11 @@ class WebSocket(asyncio.Protocol):
         certificate = tls.getpeercert(binary_form=True) if tls is not None else None
         address = f"{host}:{port}"
         return with_certificate(address, certificate) if certificate else Peer(address, local=False)
+
+    @property
+    def began(self) -> float:
+        """When the peer connected, in the loop's clock."""
+        return self._began
 
     def turn_away(self, why: str) -> None:
         """Refuse the client's request for the upgrade with this reason. Call it before the request has come."""
@@ -326,6 +361,8 @@ class WebSocket(asyncio.Protocol):
             method = getattr(request, "method", "GET")  # which older versions of `websockets` do not tell
             self._hand_over(request.path if method == "GET" else "", self._on_plain)
             return
+        if not self._reason and request.headers.get_all("Origin"):
+            self._reason = "it is a browser (its request has an Origin), and browsers get no session"
         response = self._core.reject(403, self._reason) if self._reason else self._core.accept(request)
         self._core.send_response(response)
         if response.status_code == 101:
@@ -402,7 +439,8 @@ class WebSocket(asyncio.Protocol):
         elif self._link is None and self._transport is not None and not self._transport.is_closing():
             # A client that leaves without a word is a health check.
             level = logging.DEBUG if left else logging.INFO if self._is_probe else logging.WARNING
-            log.log(level, "%s got no session: %s", self.peer().address, self._reason)
+            if self._on_failed is not None:
+                self._on_failed(self, level, self._reason)
 
 
 class RawTcp(asyncio.Protocol):
@@ -410,24 +448,53 @@ class RawTcp(asyncio.Protocol):
 
     It keeps early bytes and hands them over to TLS: uvloop reads once after `connection_made`, although that has paused
     reading (handles/basetransport.pyx). Without the ClientHello in these bytes, the connection would hang.
+
+    A server's connection waits for the first TLS record before `on_flight`. TLS takes 60 KB, and a silent client none.
     """
 
-    def __init__(self, on_made: Callable[["RawTcp"], None] | None = None) -> None:
+    def __init__(
+        self,
+        on_made: Callable[["RawTcp"], None] | None = None,
+        *,
+        on_flight: Callable[["RawTcp"], None] | None = None,
+        on_lost: Callable[["RawTcp"], None] | None = None,
+    ) -> None:
+        """A connection that is not made yet.
+
+        Args:
+            on_made: called when the socket is connected.
+            on_flight: called when the client's first TLS record has come, or bytes that are not TLS. None on the
+                client's side.
+            on_lost: called if the connection ends before TLS.
+        """
         self.transport: asyncio.Transport
         self._on_made = on_made
-        self._early = b""
+        self._on_flight = on_flight
+        self._on_lost = on_lost
+        self._early = bytearray()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The socket is connected."""
         self.transport = cast("asyncio.Transport", transport)
-        self.transport.pause_reading()
+        if self._on_flight is None:
+            self.transport.pause_reading()
         if self._on_made is not None:
             self._on_made(self)
 
     def data_received(self, data: bytes) -> None:
         """Keep bytes that came before TLS was in place."""
         self._early += data
-        self.transport.pause_reading()
+        if self._on_flight is None:
+            self.transport.pause_reading()
+        elif _has_first_record(self._early):
+            on_flight, self._on_flight = self._on_flight, None
+            self.transport.pause_reading()
+            on_flight(self)
+
+    def connection_lost(self, _exc: Exception | None) -> None:
+        """The connection ended before TLS."""
+        if self._on_lost is not None:
+            self._on_lost(self)
 
     async def secure(self, protocol: asyncio.Protocol, tls: ssl.SSLContext, **how: Any) -> asyncio.Transport:
         """Replace this protocol by TLS with `protocol` on top. `how` goes to `start_tls()`.
@@ -440,7 +507,8 @@ class RawTcp(asyncio.Protocol):
         loop = asyncio.get_running_loop()
         if self.transport.is_closing():
             raise ConnectionResetError("the peer closed the connection")
-        handshake = loop.create_task(loop.start_tls(self.transport, protocol, tls, **how), name="TLS handshake")
+        alerting = sending_alerts(tls, self._send_last)
+        handshake = loop.create_task(loop.start_tls(self.transport, protocol, alerting, **how), name="TLS handshake")
         try:
             await asyncio.sleep(0)  # TLS has replaced this protocol now, and its beginning is scheduled
             loop.call_soon(self._hand_over)  # after that, and before the loop reads on
@@ -452,6 +520,18 @@ class RawTcp(asyncio.Protocol):
         assert secure is not None
         return secure
 
+    def _send_last(self, alert: bytes) -> None:
+        """Send TLS's alert, and keep the connection for a moment, so that no reset overtakes it.
+
+        The event loop closes its own socket right after this, without the alert. This is a second handle of it.
+        """
+        with contextlib.suppress(OSError):  # the peer is gone already
+            handle = socket.socket(fileno=os.dup(self.transport.get_extra_info("socket").fileno()))
+            asyncio.get_running_loop().call_later(LINGER_S, handle.close)
+            handle.settimeout(0.0)
+            handle.send(alert)
+            handle.shutdown(socket.SHUT_WR)
+
     def _hand_over(self) -> None:
         tls = cast("asyncio.BufferedProtocol", self.transport.get_protocol())  # uvloop's is one without the base class
         while self._early:
@@ -460,6 +540,13 @@ class RawTcp(asyncio.Protocol):
             buffer[: len(piece)] = piece
             self._early = self._early[len(piece) :]
             tls.buffer_updated(len(piece))
+
+
+def _has_first_record(early: bytes | bytearray) -> bool:
+    """Whether the bytes have a whole first TLS record, or cannot begin one, which TLS itself then says."""
+    if early[:1] != b"\x16" or len(early) > _LONGEST_CLIENT_HELLO_BYTES:
+        return True
+    return len(early) >= 5 and len(early) >= 5 + int.from_bytes(early[3:5])
 
 
 def overlook_lost_handshakes(loop: asyncio.AbstractEventLoop) -> None:
@@ -491,12 +578,20 @@ def in_words(error: BaseException) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not trusted: {error.verify_message}"
     if isinstance(error, ssl.SSLError):
-        return f"TLS failed: {error.reason or error}"
+        return _tls_in_words(error)
     if isinstance(error, OSError) and error.errno:
         return f"{errno.errorcode.get(error.errno, '')} {error.strerror}".strip()
     if isinstance(error, UnicodeError):  # from the idna codec, whose text differs between Python versions
         return "that is no host's name"
     return str(error) or type(error).__name__
+
+
+def _tls_in_words(error: ssl.SSLError) -> str:
+    reason = error.reason or str(error)
+    alert = reason.partition("_ALERT_")[2].lower().replace("_", " ")
+    if alert in _REFUSED_ALERTS:
+        return f"the peer refuses this side's certificate, with the TLS alert {alert!r}"
+    return f"the peer ended TLS with the alert {alert!r}" if alert else f"TLS failed: {reason}"
 
 
 def _no_hub(error: Exception) -> str:

@@ -11,6 +11,8 @@ Rules:
 * A cancelled step is as uncertain as one that timed out: the driver may go on.
 * Unpublishing and unstaging need no Kubernetes object: vol_data.json is enough, and it is removed last
   (docs/csi-contract.md#vol_datajson-comes-first-and-goes-last).
+* No driver gets a path below the root directory that leads through a symbolic link. A link at the target itself is
+  removed before the call. Whoever can replace these directories during a call has the rights of root or of a driver.
 * A driver's OK does not count if the node shows otherwise: the target is missing, or the mount is still there.
 """
 
@@ -231,7 +233,7 @@ class VolumePlugin:
             if not keep and not volume.block:
                 await _tidied(self._dirs.tidy_refused_publish, published)
             raise
-        await _locally(Uncertain, self._dirs.require_target, driver.name, target)
+        await _locally(Uncertain, self._dirs.require_target, driver.name, target, block=volume.block)
         if volume.block:
             await _apart(Uncertain, self._devices.map, volume.name, uid)
         elif node_requests.wants_fs_group(wanted, driver.capabilities):
@@ -250,7 +252,13 @@ class VolumePlugin:
         assert pod.fs_group is not None
         reach("publish.before-ownership")
         try:
-            await ownership.give(target, pod.fs_group, on_root_mismatch=pod.fs_group_on_root_mismatch, tell=tell)
+            await ownership.give(
+                target,
+                pod.fs_group,
+                within=self._root,
+                on_root_mismatch=pod.fs_group_on_root_mismatch,
+                tell=tell,
+            )
         except OSError as error:
             raise Uncertain(
                 f"the files of {target} could not be given to the pod's fsGroup {pod.fs_group}: {_words(error)}"
@@ -268,6 +276,7 @@ class VolumePlugin:
             VolumeError: it is not surely unpublished: the step must be repeated.
         """
         target = self._dirs.target(published)
+        await _locally(NotReady, self._dirs.clear_way, target)
         if published.block:
             await _apart(Uncertain, self._devices.unmap, published.name, published.pod_uid)
         try:
@@ -300,7 +309,9 @@ class VolumePlugin:
         if recorded or mounted or await _locally(NotReady, self._dirs.may_be_staged, staged):
             driver = self._driver(staged.driver)
             if asked := Has.STAGE_UNSTAGE_VOLUME in driver.capabilities:
-                request = node_requests.unstage(staged.handle, str(self._dirs.staging_target(staged)))
+                target = self._dirs.staging_target(staged)
+                await _locally(NotReady, self._dirs.clear_way, target)
+                request = node_requests.unstage(staged.handle, str(target))
                 await self._call(driver, "unstage", node_requests.UNSTAGE, request)
             elif mounted:
                 raise NotReady(
@@ -330,6 +341,7 @@ class VolumePlugin:
             path = await _apart(NotReady, self._devices.device, volume.name, pod_uid)
             staging = self.layout.block_staging(volume.name)
         else:
+            await _locally(NotReady, self._dirs.clear_way, self.layout.target(pod_uid, volume.name))
             path = str(self.layout.target(pod_uid, volume.name))
             staging = self.layout.staging_target(volume.driver, volume.handle)
         request = node_requests.expand(

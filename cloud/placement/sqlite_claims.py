@@ -141,14 +141,20 @@ class SqliteClaims:
         return result
 
     async def record(
-        self, driver: str, node: str, new: Mapping[Thing, Holding | None], expected: Mapping[Thing, IdEntry]
+        self,
+        driver: str,
+        node: str,
+        new: Mapping[Thing, Holding | None],
+        expected: Mapping[Thing, IdEntry],
+        *,
+        alone: bool = False,
     ) -> Claimed[Mapping[Thing, IdEntry]] | HeldBy[Mapping[Thing, IdEntry]]:
         """See `ClaimStore`."""
         epoch = next(self._epochs)
 
         async def record() -> Claimed[Mapping[Thing, IdEntry]] | HeldBy[Mapping[Thing, IdEntry]]:
             result = await self._transact(
-                lambda rows: Writer(rows, self.owner, epoch).record(driver, node, new, expected)
+                lambda rows: Writer(rows, self.owner, epoch).record(driver, node, new, expected, alone=alone)
             )
             if isinstance(result, Claimed):
                 stamped = {thing: entry.holders.get(node) for thing, entry in result.entry.items()}

@@ -20,10 +20,9 @@ PARTS = 10
 """The files among which the size is divided: the one that grows, and the older ones."""
 
 
-def parts(state_dir: Path) -> Iterator[Path]:
-    """The files that exist, the oldest first."""
-    names = [*(f"{NAME}.{number}" for number in range(PARTS - 1, 0, -1)), NAME]
-    return (state_dir / name for name in names if (state_dir / name).exists())
+def paths(state_dir: Path) -> Iterator[Path]:
+    """The paths of all files that there can be, the newest first."""
+    return (state_dir / (f"{NAME}.{number}" if number else NAME) for number in range(PARTS))
 
 
 class AuditFile:

@@ -1,5 +1,6 @@
 """A CSI method: its path, its message types, and whether it streams. All are derived from csi.proto."""
 
+import re
 from dataclasses import dataclass
 
 from google.protobuf import message_factory
@@ -10,8 +11,10 @@ from common.csi import csi_pb2
 PREFIX = "/csi.v1."
 """Every method that the bridge carries starts with this (CSI spec, package csi.v1)."""
 
-_NODE_SERVICE = f"{PREFIX}Node/"
-_NODE_GET_CAPABILITIES = f"{_NODE_SERVICE}NodeGetCapabilities"
+_NODE_GET_CAPABILITIES = f"{PREFIX}Node/NodeGetCapabilities"
+
+_PATH = re.compile(re.escape(PREFIX) + r"(?P<service>[A-Za-z][A-Za-z0-9_]*)/[A-Za-z][A-Za-z0-9_]*")
+"""A method's path: the names of a service and an RPC, as protobuf allows them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +58,10 @@ def is_csi(path: str) -> bool:
 
 
 def is_controller_side(path: str) -> bool:
-    """Whether a proxy driver carries this path: all of CSI, except the Node service, which acts on its own node.
+    """Whether a method may be called from the cloud: all of CSI, except the Node service, which mounts on its node.
 
-    Of the Node service it carries NodeGetCapabilities (docs/csi-contract.md#the-resizer-asks-for-node-capabilities).
+    Of the Node service it is NodeGetCapabilities (docs/csi-contract.md#the-resizer-asks-for-node-capabilities). Unknown
+    methods and services of a later CSI may be called.
     """
-    return path.startswith(PREFIX) and (not path.startswith(_NODE_SERVICE) or path == _NODE_GET_CAPABILITIES)
+    found = _PATH.fullmatch(path)
+    return found is not None and (found["service"] != "Node" or path == _NODE_GET_CAPABILITIES)

@@ -1,4 +1,4 @@
-"""The hub's pages: `/status`, `/nodes`, `/volumes` and `/facts`."""
+"""The hub's pages: `/status`, `/nodes`, `/volumes`, `/facts` and `/policy`."""
 
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -29,12 +29,13 @@ class Refusal:
     """A peer that the hub refused, and that it has not let in since.
 
     Attributes:
-        role: `edge`, `driver` or `operator`, or any other word of the peer's.
-        name: the name that the peer gave.
+        role: `edge`, `driver` or `operator`, or any other word of the peer's; empty if it ended before its hello.
+        name: the name that the peer gave; empty in that case.
         address: as of a `ProxyDriver`.
         at: when the hub refused it last.
         reason: a word of a closed set (`common.messages.Reason`).
         why: the reason in a sentence.
+        times: how often connections of the address ended before a hello, and without an hour between them.
     """
 
     role: str
@@ -42,6 +43,28 @@ class Refusal:
     address: str
     at: datetime
     reason: str
+    why: str
+    times: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeniedProxy:
+    """A proxy driver that tried to call a driver, against the hub's policy.
+
+    Attributes:
+        identity: the name in its certificate, or `uid:N` on the hub's UNIX socket.
+        driver: the name of the CSI driver.
+        address: as of a `ProxyDriver`.
+        at: when it tried last.
+        times: how often it has tried.
+        why: the policy's reason.
+    """
+
+    identity: str
+    driver: str
+    address: str
+    at: datetime
+    times: int
     why: str
 
 
@@ -60,6 +83,8 @@ class HubStatus:
         problems: problems with objects, manifests and the API server, a sentence each.
         drivers: the proxy drivers that are connected.
         refused: the peers that the hub refused.
+        denied: the proxy drivers whose calls the policy forbids.
+        ending: the certificates that end soon or have ended, a sentence each.
         settings: the hub's flags: each one's texts, by its name with underscores.
     """
 
@@ -73,6 +98,8 @@ class HubStatus:
     problems: list[str] = field(default_factory=list)
     drivers: list[ProxyDriver] = field(default_factory=list)
     refused: list[Refusal] = field(default_factory=list)
+    denied: list[DeniedProxy] = field(default_factory=list)
+    ending: list[str] = field(default_factory=list)
     settings: dict[str, list[str]] = field(default_factory=dict)
 
 
@@ -113,6 +140,9 @@ class NodeStatus:
         unreported: those of them that its agent is connected and does not report.
         versions: each driver's version, by its name.
         streams: how many streams its link has open.
+        refused: the drivers whose report the hub refuses, each with the reason. The node gets no call of them.
+        lacking: by driver: the capabilities that it has on most nodes and lacks on this one.
+        problems: more problems with the node's reports and answers, a sentence each.
         conflict: a sentence if a second machine uses this node's name; else empty.
         calls: how many CSI calls are under way on it.
         last_error: its last failed call, until a later call succeeds.
@@ -130,8 +160,32 @@ class NodeStatus:
     versions: dict[str, str]
     streams: int
     conflict: str
+    refused: dict[str, str] = field(default_factory=dict)
+    lacking: dict[str, list[str]] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
     calls: int = 0
     last_error: FailedCall | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyVerdict:
+    """The policy's word about one driver of a node: an entry of the page `/policy/NODE`, or of `/policy/NODE%2FDRIVER`.
+
+    Attributes:
+        driver: the driver's name; or the glob of a rule, if the node has not reported such a driver.
+        allowed: whether the node may report it.
+        why: the rule that allows it, by its line, or the reason why none does.
+        reported: whether the node has ever reported it.
+        topology: the segments that the node reported with it, which were judged.
+        proxies: the identities of proxy drivers that may call it, or globs of them.
+    """
+
+    driver: str
+    allowed: bool
+    why: str
+    reported: bool
+    topology: dict[str, str]
+    proxies: list[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

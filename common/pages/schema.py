@@ -40,6 +40,8 @@ PAGES: Final = (
     Page("hub", "/volumes", hub.VolumeStatus, is_list=True),
     Page("hub", "/facts", hub.NodeFact, is_list=True),
     Page("hub", "/facts/NODE", hub.NodeFact, is_list=True),
+    Page("hub", "/policy/NODE", hub.PolicyVerdict, is_list=True),
+    Page("hub", "/policy/NODE%2FDRIVER", hub.PolicyVerdict, is_list=True),
     Page("agent", "/status", agent.AgentStatus),
     Page("agent", "/volumes", agent.NodeVolumes),
 )

@@ -56,14 +56,16 @@ class BlockDevices:
         if not (self._bound(place) and _is_same(device, place)):
             detach_loops(place)  # first: the kernel unmounts nothing that a loop device holds open
             self._unbind(place)
-            bind(Path(device), place)
+            with self._root.held(place) as held:
+                bind(Path(device), held)
         reach("publish.after-bind")
         link = self._layout.device_link(pod_uid, name)
         self._root.make_dir(link.parent)
         self._root.link(link, device)
         reach("publish.after-link")
         if not loops_on(place):
-            attach_loop(place)
+            with self._root.held(place) as held:
+                attach_loop(place, held)
         reach("publish.after-loop")
 
     def unmap(self, name: str, pod_uid: str) -> None:
@@ -87,7 +89,8 @@ class BlockDevices:
 
     def _unbind(self, place: Path) -> None:
         while self._bound(place):
-            unmount(place)
+            with self._root.parent(place) as folder:
+                unmount(Path(f"/proc/self/fd/{folder}", place.name))
 
     def _bound(self, place: Path) -> bool:
         return read_table(self._root.path).is_mount_point(place)

@@ -64,13 +64,17 @@ def loops_on(file: Path) -> list[Path]:
     return [device for device in devices if _is_on(device, file)]
 
 
-def attach_loop(file: Path) -> None:
+def attach_loop(file: Path, opened: Path) -> None:
     """Attach a loop device to a file, which holds it open.
+
+    Args:
+        file: the path under which it is found again.
+        opened: the path to open it by (`RootDir.held`).
 
     Raises:
         OSError: the kernel refused; no new loop device is left on the file.
     """
-    backing = _open_backing(file)
+    backing = _open_backing(opened)
     try:
         with _opened(Path("/dev/loop-control"), os.O_RDWR) as control:
             for _ in range(_MOST_TRIES):

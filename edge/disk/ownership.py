@@ -5,6 +5,7 @@ Rules:
 * Every entry gets the group. All but symbolic links also get `rw` for the group; directories also get `x` and setgid.
 * A directory is changed after its entries, and the root last. OnRootMismatch looks only at the root, so it never takes
   an interrupted change for a finished one.
+* No symbolic link leads to the volume (`RootDir.parent`).
 * Pods may change the volume meanwhile. Entries are reached through open directories, so no symbolic link leads out of
   the volume. Other file systems mounted inside the volume are not changed.
 * An entry that cannot be changed is logged and skipped, as in the kubelet; a directory that cannot be read is an error.
@@ -21,6 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from edge.disk.own_thread import in_own_thread
+from edge.disk.root_dir import RootDir
 
 log = logging.getLogger("csi_bridge.edge.disk.ownership")
 
@@ -49,12 +51,14 @@ class Walk:
     Attributes:
         root: the volume's mount point.
         gid: the group.
+        within: the root directory that it lies in.
         entries: the number of entries visited.
         refused: the number of entries that could not be changed.
     """
 
     root: Path
     gid: int
+    within: RootDir
     entries: int = 0
     refused: int = 0
     stop: threading.Event = field(default_factory=threading.Event)
@@ -65,17 +69,24 @@ class Walk:
         Raises:
             OSError: a directory cannot be read, or was moved away meanwhile.
         """
-        try:
-            folder = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | _NOT_FOLLOWED)
-        except NotADirectoryError:
-            parent = os.open(self.root.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        with self.within.parent(self.root) as parent:
             try:
-                self._change(parent, self.root.name, os.lstat(self.root))
-            finally:
-                os.close(parent)
-            return
+                folder = os.open(self.root.name, os.O_RDONLY | os.O_DIRECTORY | _NOT_FOLLOWED, dir_fd=parent)
+            except NotADirectoryError:
+                self._change(parent, self.root.name, os.lstat(self.root.name, dir_fd=parent))
+                return
         with suppress(_Stopped):
             self._tree(folder)
+
+    def is_done(self) -> bool:
+        """Whether the volume's root already has the group and the modes (OnRootMismatch)."""
+        try:
+            with self.within.parent(self.root) as parent:
+                found = os.lstat(self.root.name, dir_fd=parent)
+        except OSError:
+            return False
+        wanted = _GROUP_RW | _GROUP_X | stat.S_ISGID
+        return found.st_gid == self.gid and stat.S_ISDIR(found.st_mode) and found.st_mode & wanted == wanted
 
     def _tree(self, folder: int) -> None:
         """Change all entries below an open directory, then the directory. One descriptor is open at any depth."""
@@ -146,20 +157,11 @@ class Walk:
             log.warning("an entry below %s did not take the group %d: %s", self.root, self.gid, error.strerror)
 
 
-def matches(root: Path, gid: int) -> bool:
-    """Whether a volume's root already has the group and the modes (OnRootMismatch)."""
-    try:
-        found = root.stat()
-    except OSError:
-        return False
-    wanted = _GROUP_RW | _GROUP_X | stat.S_ISGID
-    return found.st_gid == gid and stat.S_ISDIR(found.st_mode) and found.st_mode & wanted == wanted
-
-
 async def give(
     root: Path,
     gid: int,
     *,
+    within: RootDir,
     on_root_mismatch: bool,
     tell: Callable[[str], None] | None = None,
     first_word_s: float = FIRST_WORD_S,
@@ -172,6 +174,7 @@ async def give(
     Args:
         root: the volume's mount point.
         gid: the pod's fsGroup.
+        within: the root directory that the volume lies in.
         on_root_mismatch: change nothing if the root already has the group and the modes.
         tell: gets a text for people while the change takes long.
         first_word_s: seconds until the first text.
@@ -180,8 +183,8 @@ async def give(
     Raises:
         OSError: a directory of the volume cannot be read.
     """
-    walk = Walk(root, gid)
-    work = in_own_thread(lambda: None if on_root_mismatch and matches(root, gid) else walk.run(), name="ownership")
+    walk = Walk(root, gid, within)
+    work = in_own_thread(lambda: None if on_root_mismatch and walk.is_done() else walk.run(), name="ownership")
     due_s, words = first_word_s, _slow(root)
     try:
         while not (await asyncio.wait({work}, timeout=due_s))[0]:

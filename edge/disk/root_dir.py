@@ -3,6 +3,8 @@
 Rules:
 
 * Only the root's own path may contain symbolic links. A link below it is refused, because it may lead anywhere.
+* A path is opened directory by directory, and the open directory is used. So a directory that another program replaces
+  meanwhile leads nowhere else.
 * A removal takes one empty directory or one file, never a tree.
 * The last component of a path is neither opened nor stat'ed, except by `read_file`: a dead mount there would hang.
 * The caller first checks the mount table for a mount at the path.
@@ -73,6 +75,8 @@ class RootDir:
                     _make(folder, name)
                     folder = _step(folder, name)
                 _make(folder, last)
+                if self._names(folder).get(last) == "link":
+                    raise OSError(errno.ELOOP, "it is a link")
             finally:
                 os.close(folder)
 
@@ -88,14 +92,9 @@ class RootDir:
             except (FileNotFoundError, NotADirectoryError):
                 return {}
             try:
-                readable = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
+                return self._names(folder)
             finally:
                 os.close(folder)
-            try:
-                with os.scandir(readable) as entries:
-                    return {entry.name: _kind(entry) for entry in entries}
-            finally:
-                os.close(readable)
 
     def has(self, path: Path) -> bool:
         """Whether there is such an entry, from its parent's list: the entry itself is not opened."""
@@ -108,7 +107,7 @@ class RootDir:
             FileNotFoundError: there is none.
             RootDirError: it cannot be read, is no ordinary file, or is larger than `limit` bytes.
         """
-        with _told("read", path), self._parent(path) as folder:
+        with _told("read", path), self.parent(path) as folder:
             # O_NONBLOCK: opening a FIFO would otherwise wait for a writer for ever.
             file = os.open(path.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
             try:
@@ -132,12 +131,12 @@ class RootDir:
         Raises:
             RootDirError: it cannot be written; the old content stays.
         """
-        with _told("write", path), self._parent(path) as folder:
+        with _told("write", path), self.parent(path) as folder:
             replace_file(path, content, durable=self.durable, mode=FILE_MODE, folder=folder, reached=reached)
 
     def touch(self, path: Path, mode: int) -> None:
         """Make an empty file, if there is no entry of that name."""
-        with _told("make", path), self._parent(path) as folder, suppress(FileExistsError):
+        with _told("make", path), self.parent(path) as folder, suppress(FileExistsError):
             file = os.open(path.name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode, dir_fd=folder)
             try:
                 os.fchmod(file, mode)
@@ -146,25 +145,36 @@ class RootDir:
 
     def link(self, path: Path, target: str) -> None:
         """Make a symbolic link; it replaces a file or link of that name."""
-        with _told("make the link", path), self._parent(path) as folder:
+        with _told("make the link", path), self.parent(path) as folder:
             if _read_link(folder, path.name) == target:
                 return
             with suppress(FileNotFoundError):
                 os.unlink(path.name, dir_fd=folder)
             os.symlink(target, path.name, dir_fd=folder)
 
+    def drop_link(self, path: Path) -> bool:
+        """Remove a symbolic link; any other entry stays. Returns whether there was one.
+
+        Raises:
+            RootDirError: the way to it has a symbolic link, or it cannot be removed.
+        """
+        if self._kind(path) != "link":
+            return False
+        self.remove_file(path)
+        return True
+
     def read_link(self, path: Path) -> str | None:
         """Return the target of a symbolic link; None if there is no link."""
         with _told("read the link", path):
             try:
-                with self._parent(path) as folder:
+                with self.parent(path) as folder:
                     return _read_link(folder, path.name)
             except (FileNotFoundError, NotADirectoryError):
                 return None
 
     def remove_file(self, path: Path) -> None:
         """Remove a file or a link, if it exists, and the temporary file of an interrupted write."""
-        with _told("remove the file", path), suppress(FileNotFoundError), self._parent(path) as folder:
+        with _told("remove the file", path), suppress(FileNotFoundError), self.parent(path) as folder:
             for name in (path.name + NEW, path.name):
                 with suppress(FileNotFoundError):
                     os.unlink(name, dir_fd=folder)
@@ -175,7 +185,7 @@ class RootDir:
         Raises:
             RootDirError: it is not empty, is a mount point, or cannot be removed.
         """
-        with _told("remove the directory", path), suppress(FileNotFoundError), self._parent(path) as folder:
+        with _told("remove the directory", path), suppress(FileNotFoundError), self.parent(path) as folder:
             os.rmdir(path.name, dir_fd=folder)
 
     def remove(self, path: Path) -> None:
@@ -186,6 +196,38 @@ class RootDir:
             if error.errno != errno.ENOTDIR:
                 raise
             self.remove_file(path)
+
+    @contextmanager
+    def parent(self, path: Path) -> Iterator[int]:
+        """Hold the directory of a path open, for use as `dir_fd` or below /proc/self/fd. No link can lead it away."""
+        folder = self._open(path.parent)
+        try:
+            yield folder
+        finally:
+            os.close(folder)
+
+    @contextmanager
+    def held(self, path: Path) -> Iterator[Path]:
+        """Hold a file open, and yield a path that leads to this file, even if another one takes its place.
+
+        Raises:
+            RootDirError: it is a symbolic link, or cannot be opened.
+        """
+        with _told("open", path), self.parent(path) as folder:
+            file = os.open(path.name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+        try:
+            with _told("open", path):
+                if stat.S_ISLNK(os.fstat(file).st_mode):
+                    raise OSError(errno.ELOOP, "it is a link")
+            yield Path(f"/proc/self/fd/{file}")
+        finally:
+            os.close(file)
+
+    def _kind(self, path: Path) -> Kind | None:
+        """Return the kind of an entry, from its parent's list; None if there is no entry."""
+        with _told("look for", path), suppress(FileNotFoundError), self.parent(path) as folder:
+            return self._names(folder).get(path.name)
+        return None
 
     def _parts(self, path: Path) -> tuple[str, ...]:
         parts = path.relative_to(self.path).parts
@@ -198,14 +240,6 @@ class RootDir:
             self.path.mkdir(DIR_MODE, parents=True, exist_ok=True)
         return os.open(self.path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
 
-    @contextmanager
-    def _parent(self, path: Path) -> Iterator[int]:
-        folder = self._open(path.parent)
-        try:
-            yield folder
-        finally:
-            os.close(folder)
-
     def _open(self, path: Path) -> int:
         """Open a directory, for use as `dir_fd`."""
         folder = self._open_root()
@@ -216,6 +250,15 @@ class RootDir:
             os.close(folder)
             raise
         return folder
+
+    @staticmethod
+    def _names(folder: int) -> dict[str, Kind]:
+        readable = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
+        try:
+            with os.scandir(readable) as entries:
+                return {entry.name: _kind(entry) for entry in entries}
+        finally:
+            os.close(readable)
 
 
 @contextmanager

@@ -60,6 +60,15 @@ class VolumeDirs:
 
     # ---------------------------------------------------------------- before a call
 
+    def clear_way(self, target: Path) -> None:
+        """Remove a symbolic link at a target: the driver would mount or unmount where it leads.
+
+        Raises:
+            OSError: another part of the path is a symbolic link, or the link cannot be removed.
+        """
+        if self._root.drop_link(target):
+            log.warning("%s was a symbolic link, and is removed: the driver could have followed it", target)
+
     def prepare_stage(self, volume: Volume, selinux_context: str, *, stages: bool) -> None:
         """Make the directories and vol_data.json that NodeStageVolume needs.
 
@@ -75,6 +84,7 @@ class VolumeDirs:
             return
         target = self.layout.staging_target(volume.driver, volume.handle)
         reach("stage.before-dir")
+        self.clear_way(target)
         self._root.make_dir(target)
         reach("stage.after-dir")
         self._write_data(target, volume_data.of_staging(volume, selinux_context), "stage")
@@ -85,6 +95,7 @@ class VolumeDirs:
         try:
             self._write_block_data(volume, "stage")
             if stages:
+                self.clear_way(self.layout.block_staging(volume.name))
                 self._root.make_dir(self.layout.block_staging(volume.name))
                 reach("stage.after-dir")
         except OSError:
@@ -99,10 +110,12 @@ class VolumeDirs:
             self._write_block_data(wanted.volume, "publish")
             self._root.make_dir(target.parent)
             reach("publish.after-dir")
+            self.clear_way(target)
             return
         reach("publish.before-dir")
         self._root.make_dir(target.parent)
         reach("publish.after-dir")
+        self.clear_way(target)
         data = volume_data.of_target(wanted, self._node, wanted.selinux_context)
         self._write_data(target, data, "publish")
 
@@ -139,9 +152,15 @@ class VolumeDirs:
 
     # ---------------------------------------------------------------- after a call
 
-    def require_target(self, driver: str, target: Path) -> None:
-        """Raise Uncertain if a driver answered NodePublishVolume with OK and nothing is at the target."""
-        if not self._root.has(target):
+    def require_target(self, driver: str, target: Path, *, block: bool) -> None:
+        """Raise Uncertain if a driver answered NodePublishVolume with OK and no directory or file is at the target.
+
+        A driver may publish a block volume as a symbolic link to its device.
+        """
+        kind = self._root.names(target.parent).get(target.name)
+        if kind == "link" and not block:
+            raise Uncertain(f"driver {driver} answered NodePublishVolume with OK, but {target} is a symbolic link")
+        if kind is None:
             raise Uncertain(
                 f"driver {driver} answered NodePublishVolume with OK, but there is nothing at {target}; "
                 f"check that the driver's container mounts {self.layout.root} with bidirectional mount propagation"

@@ -8,11 +8,14 @@ Rules:
 * The preconditions are the kubelet's (docs/csi-contract.md#checks-before-mounting). The volume task checks those that
   depend on present mounts.
 * A malformed object leaves its volumes unresolved; the pod stays known.
+* A file system type is one word, and a mount option has no control character: drivers run `mkfs.<type>` as root, and
+  some write options into files of lines.
 * A pod that is being deleted is over when its status says that all containers have ended. It is also over when its
   grace period has passed since this process learned of the deletion. The deletion timestamp does not count: another
   machine wrote it, and the object may have arrived late. Until then nothing on this node had stopped the containers.
 """
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -20,6 +23,7 @@ from typing import Any
 from common.node_selector import selects
 from common.objects import Object, Ref
 from common.quantity import parse_bytes
+from edge.disk.layout import shown
 from edge.volumes import (
     Claim,
     DriverRules,
@@ -43,6 +47,12 @@ _ENDED = ("Succeeded", "Failed")
 
 _GRACE_S = 30
 """The grace period in seconds of a pod that gives none (core/v1, DefaultTerminationGracePeriodSeconds)."""
+
+_LARGEST_GROUP = (1 << 31) - 1
+"""Kubernetes' largest group id (IsValidGroupID of apimachinery); the kernel takes 4294967295 for "no change"."""
+
+_FS_TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
+_CONTROL = re.compile(r"[\0-\x1f\x7f]")
 
 _CONTAINERS = ("initContainers", "containers", "ephemeralContainers")
 _STATUSES = ("initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses")
@@ -185,7 +195,7 @@ def _pod(found: Object, body: Body, *, is_over: bool) -> Pod:
         namespace=found.ref.namespace,
         name=found.ref.name,
         service_account=str(spec.get("serviceAccountName") or "default"),
-        fs_group=None if group is None else int(group),
+        fs_group=None if group is None else _group(group),
         fs_group_on_root_mismatch=context.get("fsGroupChangePolicy") == "OnRootMismatch",
         gone=ended or is_over,
     )
@@ -306,9 +316,9 @@ class _Resolver:
             handle=str(csi["volumeHandle"]),
             name=name,
             block=spec.get("volumeMode") == "Block",
-            fs_type=str(csi.get("fsType") or ""),
+            fs_type=_fs_type(csi),
             access_modes=modes or ("ReadWriteOnce",),
-            mount_options=tuple(str(option) for option in spec.get("mountOptions") or ()),
+            mount_options=_mount_options(spec),
             attributes=_strings(csi.get("volumeAttributes")),
             stage_secret=_secret(csi.get("nodeStageSecretRef")),
             publish_secret=_secret(csi.get("nodePublishSecretRef")),
@@ -343,7 +353,7 @@ class _Resolver:
             handle=inline_handle(self._pod.uid, name),
             name=name,
             ephemeral=True,
-            fs_type=str(csi.get("fsType") or ""),
+            fs_type=_fs_type(csi),
             attributes=_strings(csi.get("volumeAttributes")),
             publish_secret=SecretRef(self._pod.namespace, str(secret["name"])) if secret else None,
             rules=rules,
@@ -449,6 +459,28 @@ def _claim(found: Object, volume: str, status: Body) -> Claim:
         allocated_bytes=None if allocated is None else parse_bytes(allocated),
         resize_status=str((status.get("allocatedResourceStatuses") or {}).get("storage") or ""),
     )
+
+
+def _fs_type(csi: Body) -> str:
+    found = str(csi.get("fsType") or "")
+    if found and not _FS_TYPE.fullmatch(found):
+        raise _Unresolved(f"its fsType {shown(found)} is not the name of a file system: correct it")
+    return found
+
+
+def _mount_options(spec: Body) -> tuple[str, ...]:
+    found = tuple(str(option) for option in spec.get("mountOptions") or ())
+    for option in found:
+        if _CONTROL.search(option):
+            raise _Unresolved(f"its mount option {shown(option)} has a control character: correct it")
+    return found
+
+
+def _group(given: Any) -> int:
+    group = int(given)
+    if not 0 <= group <= _LARGEST_GROUP:
+        raise ValueError(f"the fsGroup {group} is not a group id")
+    return group
 
 
 def _is_owned(body: Body, uid: str) -> bool:

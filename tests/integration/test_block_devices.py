@@ -215,7 +215,7 @@ def test_the_kernel_tells_a_kubelet_the_path_of_what_the_agent_holds_open(node: 
 
 def test_a_loop_device_whose_number_became_another_files_stays(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between the look for it and its opening somebody else detaches it, and attaches another file to it."""
-    loop_devices.attach_loop(node.second)
+    loop_devices.attach_loop(node.second, node.second)
     (loop,) = loops_of(node.second)
     outdated, look = [[Path(loop)]], loop_devices.loops_on
     monkeypatch.setattr(loop_devices, "loops_on", lambda file: outdated.pop() if outdated else look(file))

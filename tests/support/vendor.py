@@ -138,6 +138,10 @@ class Vendor(grpc.GenericRpcHandler):
         """Return the calls of a method so far, oldest first."""
         return list(self._calls[path_of(method)])
 
+    def forget_calls(self) -> None:
+        """Forget the calls so far."""
+        self._calls.clear()
+
     def wait_for_call(self, method: str, number: int = 1) -> VendorCall:
         """Wait for the `number`th call of a method, and return it."""
         found = self._calls[path_of(method)]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cloud.trust import audit_log
-from cloud.trust.audit_file import PARTS, AuditFile, parts
+from cloud.trust.audit_file import PARTS, AuditFile, paths
 from cloud.trust.audit_log import AuditLog, Event
 
 if TYPE_CHECKING:
@@ -37,6 +37,11 @@ def clock() -> Clock:
 @pytest.fixture
 def log(tmp_path: Path, clock: Clock) -> AuditLog:
     return AuditLog(tmp_path, largest_bytes=PARTS * 4_096, now=clock, monotonic=clock)
+
+
+def parts(state_dir: Path) -> list[Path]:
+    """The files that exist, the oldest first."""
+    return [path for path in reversed(list(paths(state_dir))) if path.exists()]
 
 
 def lines(state_dir: Path) -> list[dict[str, Any]]:

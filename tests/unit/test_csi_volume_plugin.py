@@ -107,6 +107,45 @@ async def test_the_driver_gets_the_paths_as_they_were_given(plugin: VolumePlugin
     assert not (root / TARGET / "mount").is_symlink()
 
 
+async def test_a_link_at_a_target_is_removed_before_each_call(
+    plugin: VolumePlugin, driver: ScriptedDriver, tmp_path: Path
+) -> None:
+    root, outside = plugin.layout.root, tmp_path / "outside"
+    outside.mkdir()
+    seen: list[bool] = []
+
+    def look(request: Any) -> None:
+        seen.append(Path(getattr(request, "target_path", "") or request.staging_target_path).is_symlink())
+
+    for method in ("NodeStageVolume", "NodePublishVolume", "NodeUnpublishVolume", "NodeUnstageVolume"):
+        driver.meanwhile[method] = look
+    steps = (
+        (STAGING, "globalmount", lambda: stage(plugin)),
+        (TARGET, "mount", lambda: publish(plugin)),
+        (TARGET, "mount", lambda: plugin.unpublish(PUBLISHED)),
+        (STAGING, "globalmount", lambda: plugin.unstage(STAGED)),
+    )
+    for folder, name, step in steps:
+        place = root / folder / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        if place.exists():
+            place.rmdir()
+        place.symlink_to(outside)
+        await step()
+    assert seen == [False] * 4
+
+
+async def test_a_driver_that_publishes_a_file_system_as_a_link_has_not_published_it(
+    plugin: VolumePlugin, driver: ScriptedDriver, tmp_path: Path
+) -> None:
+    await stage(plugin)
+    driver.broken.add("NodePublishVolume")
+    driver.meanwhile["NodePublishVolume"] = lambda request: Path(request.target_path).symlink_to(tmp_path)
+    error = await failed(publish(plugin))
+    assert isinstance(error, Uncertain)
+    assert error.why.endswith("mount is a symbolic link")
+
+
 async def test_a_driver_that_does_not_stage_is_not_asked_to(plugin: VolumePlugin, driver: ScriptedDriver) -> None:
     driver.capabilities = frozenset()
     await stage(plugin)

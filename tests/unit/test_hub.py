@@ -20,8 +20,10 @@ from cloud.sync.facts import FactSink
 from cloud.sync.streams import SyncServer
 from cloud.sync_part import SyncPart
 from cloud.trust.audit_log import Event
-from common.csi.csi_pb2 import CreateVolumeRequest
-from common.errors import Draining, OperatorRefused, status_of
+from cloud.trust.policy_file import PolicyFile
+from common.certificate_ends import CertificateEnds
+from common.csi.csi_pb2 import CreateVolumeRequest, GetPluginInfoResponse
+from common.errors import Draining, NotAllowed, OperatorRefused, status_of
 from common.limits import Limits
 from common.messages import Hello, Kind, Ping, encode
 from common.metrics import Metrics
@@ -59,14 +61,22 @@ FOREIGN = Status(
 class World:
     """A hub in memory, and the links of those who came."""
 
-    def __init__(self, directory: Path, part: SyncPart | None = None, max_nodes: int = 3) -> None:
+    def __init__(
+        self, directory: Path, part: SyncPart | None = None, max_nodes: int = 3, policy: str | None = None
+    ) -> None:
         self.store, self.metrics, self.audit = Store(directory), Metrics(), RecordedAudit()
+        self.policy_path = directory / "policy.yaml"
+        if policy is not None:
+            self.policy_path.write_text(policy)
+        self.policy = PolicyFile(self.policy_path if policy is not None else None, directory, audit=self.audit)
         made = assemble(
             self.store,
             SqliteClaims(directory),
             self.metrics,
             part or SyncPart(),
             audit=self.audit,
+            policy=self.policy,
+            ends=CertificateEnds(None, None, self.metrics),
             insecure=True,
             max_nodes=max_nodes,
             settings=SETTINGS,
@@ -120,7 +130,8 @@ async def running(world: World) -> AsyncIterator[World]:
 
 
 def report(driver: str = DRIVER, node: str = "n1", *, version: bytes = b"1") -> DriverReport:
-    return DriverReport(driver, node, {GET_PLUGIN_INFO: Answer(0, body=version)})
+    info = GetPluginInfoResponse(name=driver, vendor_version=version.decode())
+    return DriverReport(driver, node, {GET_PLUGIN_INFO: Answer(0, body=info.SerializeToString())})
 
 
 async def with_driver(world: World, serve: Callable[[Stream], Awaitable[None]] | None = None) -> Stream:
@@ -176,19 +187,16 @@ async def test_a_proxy_driver_may_call_what_a_controller_is_asked(world: World, 
 
 
 @pytest.mark.parametrize("method", [STAGE, "/csi.v1.Node/NodePublishVolume", "/csi.v1.Node/Imagined"])
-async def test_a_proxy_driver_may_not_reach_into_nodes(world: World, method: str) -> None:
+@pytest.mark.parametrize("role", ["driver", "operator"])
+async def test_nobody_may_mount_on_a_node_through_the_hub(world: World, role: str, method: str) -> None:
     await with_driver(world)
-    assert await called(await world.driver(), method) == Status(
+    link = await (world.driver() if role == "driver" else world.operator())
+    assert await called(link, method) == Status(
         Code.UNIMPLEMENTED,
-        f"{method} is not served here: a proxy driver serves the controller side of CSI; the Node service is at the "
-        f"edge node",
+        f"{method} is not served here: the hub forwards only methods of CSI, and of the Node service, which mounts "
+        f"volumes, NodeGetCapabilities",
         Origin.HUB,
     )
-
-
-async def test_an_operator_may_call_a_node_by_hand(world: World) -> None:
-    await with_driver(world)
-    assert await called(await world.operator(), STAGE) == Status(Code.OK)
 
 
 @pytest.mark.parametrize("method", ["", "/grpc.health.v1.Health/Check", "/csi.v0.Controller/CreateVolume"])
@@ -293,7 +301,7 @@ async def test_a_report_beyond_the_limit_is_ignored_and_what_was_known_stays(
     await settle()
     assert world.nodes.find_report(DRIVER, "n1") == report()
     assert (
-        "node n1 sent an unreadable report: 349643 bytes, and 262144 is the limit; the node's earlier report stays"
+        "node n1 sent an unreadable report: 349663 bytes, and 262144 is the limit; the node's earlier report stays"
         in (messages(caplog))
     )
     await reports.send(encode_reports([report(version=b"2")]))
@@ -329,31 +337,103 @@ async def test_an_unreadable_report_is_logged_and_the_next_one_is_taken(
     assert "node n1 sent an unreadable report" in messages(caplog)
 
 
-async def test_after_a_report_that_cannot_be_taken_no_node_is_guessed_until_the_same_agent_is_understood(
-    world: World,
+async def test_a_report_that_cannot_be_taken_is_a_problem_of_its_node_alone_until_it_sends_a_better_one(
+    world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The node may run the driver as well: the hub would not know."""
     await with_driver(world)
     driver = await world.driver()
     reports = (await world.edge("n2")).open(Kind.REPORT, b"no JSON")
-    await until(lambda: world.store.losses.standing)
-    status = await called(driver, CREATE)
-    assert status.code == Code.UNAVAILABLE
-    assert "a report of edge node n2 could not be taken, as the hub's log tells); set --nodeid" in status.message
-    reports.queue(encode_reports([]))
-    await until(lambda: not world.store.losses.standing)
+    reports.queue(b"no JSON")
+    await until(lambda: told_of(world, "n2").problems)
+    assert told_of(world, "n2").problems == [
+        "the newest report of edge node n2 does not count: not a list of driver reports (JSONDecodeError)"
+    ]
+    assert messages(caplog).count("node n2 sent an unreadable report") == 1
+    assert world.store.losses.standing == ()
     assert await called(driver, CREATE) == Status(Code.OK)
+    reports.queue(encode_reports([]))
+    await until(lambda: not told_of(world, "n2").problems)
 
 
-async def test_what_an_earlier_agent_could_not_tell_is_not_settled_by_the_next_one(world: World) -> None:
-    edge = await world.edge("n2")
-    edge.open(Kind.REPORT, b"no JSON")
-    await until(lambda: world.store.losses.standing)
-    cut(world.links[-1])
+def told_of(world: World, name: str) -> NodeStatus:
+    return next(node for node in world.nodes.describe() if node.node == name)
+
+
+# -------------------- the policy --------------------
+
+
+@pytest.fixture
+async def strict(tmp_path: Path) -> AsyncIterator[World]:
+    """A hub whose policy names another proxy driver alone."""
+    policy = "proxies: [{names: [other.example], drivers: [other.example]}]\n"
+    async with running(World(tmp_path, policy=policy)) as world:
+        yield world
+
+
+async def loosen(world: World) -> None:
+    """Let the policy allow the driver."""
+    world.policy_path.write_text(f"proxies: [{{names: [{DRIVER}], drivers: [{DRIVER}]}}]\n")
+    for _ in range(2):
+        await world.policy.look()
     await settle()
-    await world.edge("n2")
-    await with_driver(world)
-    assert (await called(await world.driver(), CREATE)).code == Code.UNAVAILABLE
+
+
+async def test_a_proxy_driver_that_the_policy_does_not_name_calls_nothing_until_it_does(strict: World) -> None:
+    await with_driver(strict)
+    link = await strict.driver()
+    why = f"no rule of {strict.policy_path} allows {DRIVER} to call driver {DRIVER}"
+    for _ in range(2):
+        assert await called(link, CREATE) == status_of(NotAllowed(DRIVER, DRIVER, why), Origin.HUB)
+    (denied,) = strict.pages.status().denied
+    assert (denied.identity, denied.driver, denied.times, denied.why) == (DRIVER, DRIVER, 2, why)
+    assert strict.metrics.registry.get_sample_value("csi_bridge_policy_denials_total", {"what": "call"}) == 2
+    assert [details["why"] for event, _, _, details in strict.audit.lines if event is Event.REFUSAL] == [why] * 2
+    await loosen(strict)
+    assert await called(link, CREATE) == Status(Code.OK)
+    assert strict.pages.status().denied == []
+
+
+async def test_a_denied_call_is_logged_once(strict: World, caplog: pytest.LogCaptureFixture) -> None:
+    link = await strict.driver()
+    for _ in range(3):
+        await called(link, CREATE)
+    assert messages(caplog).count("may not call driver") == 1
+
+
+async def test_on_the_unix_socket_a_proxy_driver_is_the_user_who_connects(tmp_path: Path) -> None:
+    policy = f"proxies: [{{names: ['uid:0'], drivers: [{DRIVER}]}}]\n"
+    async with running(World(tmp_path, policy=policy)) as world:
+        await with_driver(world)
+        hello = introduce("driver", DRIVER, instance="p")
+        assert await called(await world.come(hello, SOCKET), CREATE) == Status(Code.OK)
+        other = Address("pid 8 uid 1000", local=True, uid=1000)
+        assert (await called(await world.come(hello, other), CREATE)).code == Code.UNAVAILABLE
+        assert (await called(await world.come(hello, NETWORK), CREATE)).code == Code.UNAVAILABLE
+
+
+async def test_a_watch_ends_once_the_policy_forbids_it(strict: World) -> None:
+    await with_driver(strict)
+    await loosen(strict)
+    watch = (await strict.driver()).open(Kind.WATCH, subject=DRIVER)
+    assert await watch.receive() is not None
+    strict.policy_path.write_text("proxies: []\n")
+    for _ in range(2):
+        await strict.policy.look()
+    assert await watch.receive() is None
+    assert watch.status is not None
+    assert watch.status.code == Code.UNAVAILABLE
+
+
+async def test_an_operator_may_call_any_driver_whatever_the_policy_says(strict: World) -> None:
+    await with_driver(strict)
+    assert await called(await strict.operator(), CREATE) == Status(Code.OK)
+
+
+async def test_a_policy_that_cannot_be_used_is_a_problem_of_the_hub(strict: World) -> None:
+    strict.policy_path.write_text("proxies: 1\n")
+    for _ in range(2):
+        await strict.policy.look()
+    assert strict.pages.status().problems == [strict.policy.problem]
 
 
 # -------------------- the operator's orders --------------------
@@ -517,7 +597,7 @@ async def test_the_nodes_are_told_with_their_drivers_in_the_order_of_their_names
     await with_driver(world)
     n1, n2 = await world.pages.nodes()
     assert (n1.node, n1.connected, n1.drivers, n1.address) == ("n1", True, [DRIVER], "10.0.0.1:7")
-    assert (n1.software, n1.versions) == (SOFTWARE, {DRIVER: ""})
+    assert (n1.software, n1.versions) == (SOFTWARE, {DRIVER: "1"})
     assert (n2.node, n2.drivers) == ("n2", [])
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from edge.disk import ownership
+from edge.disk.root_dir import RootDir
 from tests.support import needs
 
 needs_root = needs.skip_without(needs.root())  # only it gives files to any group
@@ -33,7 +34,7 @@ def look(path: Path) -> tuple[int, str]:
 
 async def test_every_entry_gets_the_group_and_the_modes(tmp_path: Path) -> None:
     root = tree(tmp_path / "v")
-    await ownership.give(root, GID, on_root_mismatch=False)
+    await ownership.give(root, GID, within=RootDir(tmp_path), on_root_mismatch=False)
     assert look(root) == look(root / "dir") == look(root / "dir/deep") == (GID, "0o2770")
     assert look(root / "plain") == (GID, "0o660")
     assert look(root / "dir/script") == (GID, "0o4771")
@@ -54,7 +55,7 @@ async def test_a_directory_that_another_pod_removes_meanwhile_is_passed_over(
         return found
 
     monkeypatch.setattr(ownership.os, "lstat", remove_after)
-    await ownership.give(root, GID, on_root_mismatch=False)
+    await ownership.give(root, GID, within=RootDir(tmp_path), on_root_mismatch=False)
     monkeypatch.undo()
     assert look(root) == look(root / "dir/deep") == (GID, "0o2770")
 
@@ -66,7 +67,7 @@ async def test_a_symbolic_link_is_given_and_what_it_leads_to_is_not(tmp_path: Pa
     root = tree(tmp_path / "v")
     (root / "link").symlink_to(outside)
     (root / "folder").symlink_to(tmp_path / "dir")
-    await ownership.give(root, GID, on_root_mismatch=False)
+    await ownership.give(root, GID, within=RootDir(tmp_path), on_root_mismatch=False)
     assert (root / "link").lstat().st_gid == GID
     assert look(outside) == (os.getegid(), "0o600")
     assert look(tmp_path / "dir") == (os.getegid(), "0o700")
@@ -76,9 +77,9 @@ async def test_a_root_that_matches_is_left_alone_on_root_mismatch(tmp_path: Path
     root = tree(tmp_path / "v")
     os.chown(root, -1, GID)
     root.chmod(0o2775)
-    await ownership.give(root, GID, on_root_mismatch=True)
+    await ownership.give(root, GID, within=RootDir(tmp_path), on_root_mismatch=True)
     assert look(root / "plain")[0] != GID
-    await ownership.give(root, GID, on_root_mismatch=False)
+    await ownership.give(root, GID, within=RootDir(tmp_path), on_root_mismatch=False)
     assert look(root / "plain") == (GID, "0o660")
 
 
@@ -87,20 +88,20 @@ async def test_a_root_that_differs_is_given_on_root_mismatch(tmp_path: Path, gid
     root = tree(tmp_path / "v")
     os.chown(root, -1, gid)
     root.chmod(mode)
-    await ownership.give(root, GID, on_root_mismatch=True)
+    await ownership.give(root, GID, within=RootDir(tmp_path), on_root_mismatch=True)
     assert look(root / "plain") == (GID, "0o660")
     assert look(root)[0] == GID
 
 
 async def test_a_volume_that_is_one_file_is_given_too(tmp_path: Path) -> None:
     (tmp_path / "v").touch(0o600)
-    await ownership.give(tmp_path / "v", GID, on_root_mismatch=False)
+    await ownership.give(tmp_path / "v", GID, within=RootDir(tmp_path), on_root_mismatch=False)
     assert look(tmp_path / "v") == (GID, "0o660")
 
 
 async def test_a_volume_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="No such file"):
-        await ownership.give(tmp_path / "v", GID, on_root_mismatch=False)
+        await ownership.give(tmp_path / "v", GID, within=RootDir(tmp_path), on_root_mismatch=False)
 
 
 def test_a_tree_deeper_than_the_descriptors_of_a_process_is_walked(tmp_path: Path) -> None:
@@ -111,7 +112,7 @@ def test_a_tree_deeper_than_the_descriptors_of_a_process_is_walked(tmp_path: Pat
         os.close(folder)
         folder = below
     before = len(list(Path("/proc/self/fd").iterdir()))
-    walk = ownership.Walk(tmp_path, GID)
+    walk = ownership.Walk(tmp_path, GID, RootDir(tmp_path.parent))
     walk.run()
     assert walk.entries == 1201
     assert os.fstat(folder).st_gid == GID
@@ -151,7 +152,7 @@ async def test_a_directory_moved_away_meanwhile_is_an_error_and_nothing_outside_
             super()._change(folder, name, entry)
 
     with pytest.raises(OSError, match="moved away"):
-        Moving(root, GID).run()
+        Moving(root, GID, RootDir(tmp_path)).run()
     assert look(tmp_path / "elsewhere")[0] != GID
     assert look(tmp_path / "elsewhere/other")[0] != GID
 
@@ -167,7 +168,9 @@ async def test_whoever_waits_long_is_told_again_and_again(tmp_path: Path, monkey
             gate.set()
 
     root = tmp_path / "pods/u1/volumes/kubernetes.io~csi/pv1/mount"
-    await ownership.give(root, GID, on_root_mismatch=False, tell=tell, first_word_s=0.01, next_word_s=0.01)
+    await ownership.give(
+        root, GID, within=RootDir(tmp_path), on_root_mismatch=False, tell=tell, first_word_s=0.01, next_word_s=0.01
+    )
     assert told[0].startswith("giving u1/volumes/kubernetes.io~csi/pv1/mount to the pod's fsGroup takes long")
     assert told[1] == "still giving u1/volumes/kubernetes.io~csi/pv1/mount to the pod's fsGroup: 0 entries so far"
 
@@ -186,7 +189,7 @@ async def test_cancelling_stops_the_walk(tmp_path: Path) -> None:
 
     original, ownership.Walk = ownership.Walk, Held  # type: ignore[misc]  # a walk that waits
     try:
-        task = asyncio.create_task(ownership.give(root, GID, on_root_mismatch=False))
+        task = asyncio.create_task(ownership.give(root, GID, within=RootDir(tmp_path), on_root_mismatch=False))
         await asyncio.to_thread(entered.wait, 30)
         task.cancel()
         await asyncio.sleep(0)
@@ -209,5 +212,5 @@ async def test_an_entry_that_refuses_is_passed_over(tmp_path: Path, monkeypatch:
         chown(path, *args, **kwargs)  # type: ignore[arg-type]  # passed on as they came
 
     monkeypatch.setattr(os, "chown", refuse)
-    await ownership.give(root, GID, on_root_mismatch=False)
+    await ownership.give(root, GID, within=RootDir(tmp_path), on_root_mismatch=False)
     assert look(root) == (GID, "0o2770")

@@ -48,6 +48,34 @@ def test_a_link_on_the_way_is_not_followed(root: RootDir, tmp_path: Path) -> Non
     assert sorted(path.name for path in outside.iterdir()) == ["dir", "file"]
 
 
+def test_a_link_is_no_directory_even_as_the_last_part(root: RootDir, tmp_path: Path) -> None:
+    root.make_dir(root.path / "pods")
+    (root.path / "pods/u1").symlink_to(tmp_path)
+    with pytest.raises(RootDirError, match="symbolic link, which is not followed"):
+        root.make_dir(root.path / "pods/u1")
+
+
+def test_only_a_link_is_dropped(root: RootDir, tmp_path: Path) -> None:
+    root.make_dir(root.path / "a/dir")
+    (root.path / "a/file").touch()
+    (root.path / "a/link").symlink_to(tmp_path)
+    names = ("dir", "file", "link", "missing", "missing/entry")
+    assert [root.drop_link(root.path / "a" / name) for name in names] == [False, False, True, False, False]
+    assert root.names(root.path / "a") == {"dir": "dir", "file": "file"}
+
+
+def test_a_held_file_is_the_same_though_another_one_takes_its_place(root: RootDir, tmp_path: Path) -> None:
+    root.make_dir(root.path / "a")
+    (root.path / "a/file").write_text("first")
+    (tmp_path / "other").write_text("other")
+    with root.held(root.path / "a/file") as held:
+        (root.path / "a/file").unlink()
+        (root.path / "a/file").symlink_to(tmp_path / "other")
+        assert held.read_text() == "first"
+    with pytest.raises(RootDirError, match="symbolic link"), root.held(root.path / "a/file"):
+        pass
+
+
 def test_removing_a_link_leaves_what_it_leads_to(root: RootDir, tmp_path: Path) -> None:
     (tmp_path / "data").touch()
     root.make_dir(root.path / "a")

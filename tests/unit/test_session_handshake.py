@@ -123,7 +123,7 @@ def test_a_decision_that_never_comes_ends_the_session_in_time() -> None:
 def test_bytes_that_dribble_in_do_not_lengthen_the_time_for_the_hello() -> None:
     session = Session(hello_of("hub", "hub-1"), dialler=False, limits=SMALL, now=100.0)
     for now in (101.0, 102.0, 103.0, 104.0):
-        session.heard(now)
+        session.heard(now, 1)
         session.receive(UNKNOWN, now)
     session.tick(105.0)
     assert session.events() == [Closed("hello-timeout", "no hello within 5 s")]

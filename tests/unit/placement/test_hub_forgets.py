@@ -11,6 +11,8 @@ from cloud.placement.requests import VOLUME, Thing
 from cloud.placement.sqlite_claims import SqliteClaims
 from cloud.store import Store
 from cloud.sync_part import SyncPart
+from cloud.trust.policy_file import PolicyFile
+from common.certificate_ends import CertificateEnds
 from common.messages import Kind
 from common.metrics import Metrics
 from common.peer import Peer as Address
@@ -40,6 +42,8 @@ async def hub(tmp_path: Path) -> AsyncIterator[Assembled]:
         Metrics(),
         SyncPart(),
         audit=RecordedAudit(),
+        policy=PolicyFile(None, tmp_path, audit=RecordedAudit()),
+        ends=CertificateEnds(None, None, Metrics()),
         insecure=True,
         max_nodes=3,
         settings={},

@@ -11,6 +11,8 @@ from cloud.hub_process import assemble
 from cloud.placement.sqlite_claims import SqliteClaims
 from cloud.store import Store
 from cloud.sync_part import SyncPart
+from cloud.trust.policy_file import PolicyFile
+from common.certificate_ends import CertificateEnds
 from common.digest import Digest
 from common.messages import Kind
 from common.metrics import Metrics
@@ -77,7 +79,16 @@ async def made(directory: Path, part: SyncPart) -> AsyncIterator[Hub]:
     """A hub for as long as the block lasts."""
     store = Store(directory)
     made = assemble(
-        store, SqliteClaims(directory), Metrics(), part, audit=RecordedAudit(), insecure=True, max_nodes=3, settings={}
+        store,
+        SqliteClaims(directory),
+        Metrics(),
+        part,
+        audit=RecordedAudit(),
+        policy=PolicyFile(None, directory, audit=RecordedAudit()),
+        ends=CertificateEnds(None, None, Metrics()),
+        insecure=True,
+        max_nodes=3,
+        settings={},
     )
     yield made.hub
     await made.placement.close()

@@ -1,0 +1,365 @@
+"""Enrolment: the hub's answers to nodes that join or renew, on the join listener and on the links of agents.
+
+Rules:
+
+* The messages and their order are in `common.enrolment`.
+* The hub stores a certificate before it sends it. If the disk takes nothing, the node gets `BUSY` and asks again.
+* The same key gets the same generation again: the answer may have been lost. A pending certificate that is about to end
+  is signed anew for it.
+* A node that renews shows a certificate that counts (`cloud.trust.generations`). It shows it to TLS on an admitted
+  link; on the join listener its key signs the request.
+* A refusal is one line in the log and in the audit log. A stranger learns nothing from it: who does not know a token's
+  secret hears that there is no such token.
+"""
+
+import asyncio
+import logging
+import re
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from typing import Final
+from weakref import WeakKeyDictionary, WeakValueDictionary
+
+from cloud.kinds.fields import is_name
+from cloud.trust.audit_log import Audit, Event
+from cloud.trust.generations import Generations
+from cloud.trust.join_rate import Bucket
+from cloud.trust.signer import CertificateRefused, RequestRefused, Signer
+from cloud.trust.tokens import TokenRefused, Tokens, names_one_node
+from cloud.trust.trust_store import Certificate, State, Token, TrustStore
+from common.database_writer import WriteFailed
+from common.enrolment import (
+    NODE_URI,
+    Answer,
+    AskCa,
+    CaCertificates,
+    Issued,
+    Join,
+    NextKey,
+    Noted,
+    Refused,
+    RefusedFor,
+    Renew,
+    Request,
+    decode,
+    encode,
+    generation_of,
+)
+from common.errors import HandshakeRefused, NotCarried, RemoteProtocolError
+from common.link import Link, Stream
+from common.logs import of_peer
+from common.messages import Kind, Reason
+from common.peer import Peer
+from common.status import Code, Origin, Status
+
+log = logging.getLogger("csi_bridge.hub.enrolment")
+
+RETRY_S: Final = 10
+"""An agent that was refused for a passing reason asks again after this time, and a part of it at random."""
+
+RENEWALS_A_SECOND: Final = 1.0
+"""Requests on one link. An agent renews every few days; one that repeats a request waits much longer."""
+
+_BURST: Final = 5.0
+
+_FINGERPRINT: Final = re.compile(r"[0-9a-f]{64}")
+
+_ENOUGH: Final = 0.5
+"""The part of a pending certificate's life that must be left for it to be sent again as it is."""
+
+
+class _Refusal(Exception):
+    """The hub issues no certificate: the reason, and a sentence for the node."""
+
+    def __init__(self, reason: RefusedFor, why: str, *, retry_s: int = 0) -> None:
+        self.reason, self.why, self.retry_s = reason, why, retry_s
+        super().__init__(why)
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """The terms on which the hub issues certificates, as its flags say.
+
+    Attributes:
+        ttl_s: the life of a certificate.
+        grace_s: a certificate may be renewed for so long after its end.
+        hubs: the addresses for agents' links.
+        joins: the addresses of the join listener.
+    """
+
+    ttl_s: float
+    grace_s: float
+    hubs: tuple[str, ...]
+    joins: tuple[str, ...]
+
+
+class Enrolment:
+    """Answers the nodes of one hub that join or renew."""
+
+    def __init__(
+        self,
+        store: TrustStore,
+        tokens: Tokens,
+        generations: Generations,
+        signer: Signer,
+        terms: Terms,
+        *,
+        audit: Audit,
+        denied: Callable[[str, int], str],
+        knows: Callable[[str], bool],
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        """For one hub.
+
+        Args:
+            store: keeps the certificates.
+            tokens: the invitations.
+            generations: the rules for certificates.
+            signer: has the CA, and its key if the hub signs.
+            terms: of the certificates.
+            audit: takes joins, renewals and refusals.
+            denied: the reason why a node (name) or certificate (serial number; 0 for none) is denied; empty if it is
+                not.
+            knows: whether a node of that name has ever connected.
+            now: in seconds since the epoch.
+        """
+        self._store, self._tokens, self._generations = store, tokens, generations
+        self._signer, self._terms = signer, terms
+        self._audit, self._denied, self._knows, self._now = audit, denied, knows, now
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        """By node: its certificates are issued one after another."""
+        self._turns: WeakKeyDictionary[Link, Bucket] = WeakKeyDictionary()
+
+    # ---- streams -----------------------------------------------------------------------------------------------------
+
+    async def serve_on_link(self, stream: Stream) -> None:
+        """Serve a renewal on an admitted agent's link."""
+        link, peer = stream.link, stream.link.peer_identity
+        node, who = link.peer.name, f"edge {link.peer.name}"
+        now = link.loop.time()
+        turns = self._turns.setdefault(link, Bucket(RENEWALS_A_SECOND, _BURST, _BURST, now))
+        asked = await _receive(stream)
+        if not turns.take(now):
+            busy = _Refusal(RefusedFor.BUSY, "this node asks too often", retry_s=RETRY_S)
+            return self._end(stream, self._refuse(busy, who, peer))
+        match asked:
+            case Renew():
+                stream.detach()  # a certificate that is stored and not sent is found again by its key
+                answer = await self._answer(self._renew_on_link(node, peer, asked), who, peer)
+            case NextKey():
+                answer = await self._answer(self._note_next(node, peer, asked), who, peer)
+            case _:
+                raise NotCarried(type(asked).__name__, "an admitted link renews a certificate, and does nothing else")
+        return self._end(stream, answer)
+
+    async def serve_stranger(self, stream: Stream) -> None:
+        """Serve a stream of the join listener, whose peer has shown no certificate."""
+        assert stream.opened is not None
+        peer = stream.link.peer_identity
+        asked = await _receive(stream)
+        match stream.opened.kind, asked:
+            case Kind.CA, AskCa():
+                return self._end(stream, CaCertificates(self._signer.bundle()))
+            case Kind.JOIN, Join():
+                stream.detach()
+                answer = await self._answer(self._join(asked, peer), peer.host, peer)
+            case Kind.RENEW, Renew():
+                stream.detach()
+                answer = await self._answer(self._renew_late(asked, peer), peer.host, peer)
+            case kind, _:
+                raise NotCarried(
+                    f"stream kind {kind} with {type(asked).__name__}", "the join listener does not serve it"
+                )
+        return self._end(stream, answer)
+
+    def _end(self, stream: Stream, answer: Answer) -> None:
+        stream.end(Status(Code.OK, origin=Origin.HUB), encode(answer))
+
+    # ---- requests ----------------------------------------------------------------------------------------------------
+
+    async def _join(self, asked: Join, peer: Peer) -> Issued:
+        key = self._request_key(asked.request)
+        if not is_name(asked.node):
+            raise _Refusal(RefusedFor.REQUEST, "a node's name must be a lower-case RFC 1123 subdomain")
+        self._tokens.check(asked.token, asked.secret, asked.node)
+        async with self._tokens.changing, self._lock(asked.node):
+            token = self._tokens.check(asked.token, asked.secret, asked.node)
+            self._check_denied(asked.node, 0)
+            found = self._generations.issued_to(asked.node, key)
+            if found is not None and found.token == token.id and found.not_after > self._now():
+                return self._issued(found)
+            self._tokens.check_use(token)
+            self._check_name_is_free(asked.node, token)
+            made = await self._issue(asked.request, asked.node, key, token=token)
+        log.info("node %s joined from %s with token %s", asked.node, peer.address, token.id)
+        self._audit.add(
+            Event.JOIN, who=asked.node, address=peer.address, token=token.id, generation=made.generation,
+            serial=made.serial,
+        )  # fmt: skip
+        return self._issued(made)
+
+    async def _renew_on_link(self, node: str, peer: Peer, asked: Renew) -> Issued:
+        if not _generation(peer):
+            why = "this certificate was not issued by the hub; renew it where it came from, or let the node join"
+            raise _Refusal(RefusedFor.CERTIFICATE, why)
+        if self._generations.locked(node) is not None or not self._generations.counts(node, peer):
+            # No alarm: TLS took this key before a later one replaced it.
+            raise _Refusal(RefusedFor.COPY, "a later certificate has replaced this one, or the node is locked")
+        return await self._renew(node, peer, asked)
+
+    async def _renew_late(self, asked: Renew, peer: Peer) -> Issued:
+        self._check_can_sign()
+        shown = self._signer.read_present(asked, peer.address, grace_s=self._terms.grace_s)
+        names = [uri.removeprefix(NODE_URI) for uri in shown.uris if uri.startswith(NODE_URI)]
+        if len(names) != 1 or not _generation(shown):
+            raise _Refusal(RefusedFor.CERTIFICATE, "this certificate was not issued by the hub; let the node join")
+        node = names[0]
+        self._check_denied(node, shown.serial)
+        self._generations.examine(node, shown)
+        self._generations.adopt(node, shown)
+        return await self._renew(node, shown, asked)
+
+    async def _renew(self, node: str, shown: Peer, asked: Renew) -> Issued:
+        key = self._request_key(asked.request)
+        async with self._lock(node):
+            found = self._generations.issued_to(node, key)
+            if key == shown.key or (found is not None and found.state is State.CURRENT):
+                raise _Refusal(RefusedFor.REQUEST, "the request is for a key in use; the next key must be a new one")
+            if found is not None and found.not_after - self._now() > _ENOUGH * self._terms.ttl_s:
+                return self._issued(found)
+            made = await self._issue(asked.request, node, key, again=found)
+            self._generations.limit_pending(node)
+        log.info("node %s renewed its certificate from %s: generation %d", node, shown.address, made.generation)
+        self._audit.add(
+            Event.RENEWAL, who=node, address=shown.address, generation=made.generation, serial=made.serial
+        )  # fmt: skip
+        return self._issued(made)
+
+    async def _note_next(self, node: str, peer: Peer, asked: NextKey) -> Noted:
+        if not _FINGERPRINT.fullmatch(asked.key):
+            raise _Refusal(RefusedFor.REQUEST, "a key's fingerprint has 64 hex digits")
+        self._generations.announce(node, peer.key, asked.key)
+        return Noted()
+
+    # ---- parts of an answer ------------------------------------------------------------------------------------------
+
+    async def _issue(
+        self, request: bytes, node: str, key: str, *, token: Token | None = None, again: Certificate | None = None
+    ) -> Certificate:
+        """Sign a certificate and store it.
+
+        Args:
+            request: the certificate request.
+            node: the node's name.
+            key: the fingerprint of the request's key.
+            token: the node joins with it, which counts as a use.
+            again: the certificate of the same key whose place it takes.
+        """
+        generation = again.generation if again is not None else self._generations.next_of(node)
+        signed = self._signer.sign(request, node=node, generation=generation)
+        made = Certificate(
+            node,
+            generation,
+            key,
+            signed.serial,
+            issued_at=self._now(),
+            not_after=signed.not_after,
+            state=State.PENDING,
+            token=token.id if token is not None else "",
+            drivers=token.drivers if token is not None else self._generations.drivers_of(node),
+            chain=signed.chain,
+        )
+        used = replace(token, used=token.used + 1) if token is not None else None
+        await self._store.add_certificate(made, used=used)
+        return made
+
+    def _issued(self, certificate: Certificate) -> Issued:
+        return Issued(
+            chain=certificate.chain,
+            ca=self._signer.bundle(),
+            generation=certificate.generation,
+            renew_grace_s=int(self._terms.grace_s),
+            hubs=self._terms.hubs,
+            joins=self._terms.joins,
+        )
+
+    def _request_key(self, request: bytes) -> str:
+        self._check_can_sign()
+        return self._signer.read_request(request)
+
+    def _check_can_sign(self) -> None:
+        if not self._signer.can_sign:
+            why = "the hub signs no certificates (it runs without --ca-key); give the agent its files"
+            raise _Refusal(RefusedFor.NO_CA_KEY, why)
+
+    def _check_denied(self, node: str, serial: int) -> None:
+        if self._denied(node, serial):
+            raise _Refusal(RefusedFor.DENIED, f"edge node {node}, or its certificate, is denied")
+
+    def _check_name_is_free(self, node: str, token: Token) -> None:
+        lock = self._generations.locked(node)
+        if names_one_node(token):
+            if lock is not None and token.made_at <= lock.locked_at:
+                raise _Refusal(RefusedFor.COPY, f"edge node {node} is locked, and this token was made before that")
+        elif self._generations.has_joined(node) or self._knows(node):
+            why = (
+                f"edge node {node} exists, and this token is for new nodes; to join it again, use a token of its own: "
+                f"csi-bridge token create --node {node}"
+            )
+            raise _Refusal(RefusedFor.NODE, why)
+
+    def _lock(self, node: str) -> asyncio.Lock:
+        return self._locks.setdefault(node, asyncio.Lock())
+
+    # ---- refusals ----------------------------------------------------------------------------------------------------
+
+    async def _answer(self, work: Awaitable[Answer], who: str, peer: Peer) -> Answer:
+        """The answer of `work`, or the refusal that it raises."""
+        try:
+            return await work
+        except _Refusal as error:
+            refusal = error
+        except TokenRefused as error:
+            refusal = _Refusal(RefusedFor.TOKEN, str(error))
+        except RequestRefused as error:
+            refusal = _Refusal(RefusedFor.REQUEST, str(error))
+        except CertificateRefused as error:
+            refusal = _Refusal(RefusedFor.CERTIFICATE, str(error))
+        except HandshakeRefused as error:
+            reason = RefusedFor.COPY if error.reason == Reason.DENIED else RefusedFor.CERTIFICATE
+            refusal = _Refusal(reason, error.why)
+        except WriteFailed as error:
+            log.warning("no certificate was issued: %s", error)
+            why = "the hub's disk takes nothing at the moment; its log says why"
+            refusal = _Refusal(RefusedFor.BUSY, why, retry_s=RETRY_S)
+        return self._refuse(refusal, who, peer)
+
+    def _refuse(self, refusal: _Refusal, who: str, peer: Peer) -> Refused:
+        log.warning("no certificate for %s at %s: %s", who, peer.address, refusal.why, extra=of_peer(who))
+        self._audit.add(
+            Event.REFUSAL, who=who, address=peer.address, role="enrolment", reason=refusal.reason, why=refusal.why
+        )
+        return Refused(refusal.reason, refusal.why, refusal.retry_s)
+
+
+async def _receive(stream: Stream) -> Request:
+    """The request of a stream.
+
+    Raises:
+        NotCarried: it is none.
+    """
+    try:
+        asked = decode(await stream.receive() or b"")
+    except RemoteProtocolError as error:
+        raise NotCarried("this message", str(error)) from error
+    if not isinstance(asked, Request):
+        raise NotCarried(type(asked).__name__, "it is no request of an agent")
+    return asked
+
+
+def _generation(peer: Peer) -> int:
+    try:
+        return generation_of(peer.uris)
+    except ValueError as error:
+        raise _Refusal(RefusedFor.CERTIFICATE, str(error)) from error

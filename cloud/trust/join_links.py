@@ -1,0 +1,118 @@
+"""The join links: the links of the join listener, whose peers have shown no certificate.
+
+Rules:
+
+* A link lives `LIFE_S` at most: a node needs it for one or two requests.
+* When there are `MOST` links, the address with the most loses its oldest one: one address cannot keep others out.
+* The peer's name is only its word: nothing here believes it.
+"""
+
+import logging
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Final
+
+from cloud.trust.enrolment import Enrolment
+from common.errors import Draining, HandshakeRefused
+from common.handshakes import group_of
+from common.limits import Limits
+from common.link import Link, Stream
+from common.logs import of_peer
+from common.messages import Reason
+from common.status import Origin
+
+log = logging.getLogger("csi_bridge.hub.enrolment")
+
+LIFE_S: Final = 30.0
+"""A request takes milliseconds at the hub, and some seconds on a slow line."""
+
+MOST: Final = 256
+"""At 50 connections a second each may take five seconds."""
+
+MOST_HANDSHAKES: Final = 256
+
+LIMITS: Final = Limits(
+    max_message_bytes=65_536,
+    stream_window_bytes=131_072,
+    session_window_bytes=131_072,
+    max_streams=2,
+    hello_timeout_s=10.0,
+)
+"""Requests have some kilobytes."""
+
+
+_EndTimer = Callable[[], None]
+
+
+class JoinLinks:
+    """Handles the links of a join listener (`common.link.LinkHandler`)."""
+
+    origin = Origin.HUB
+
+    def __init__(self, enrolment: Enrolment, *, most: int = MOST, life_s: float = LIFE_S) -> None:
+        """Without links.
+
+        Args:
+            enrolment: answers the requests.
+            most: links at one time.
+            life_s: of a link.
+        """
+        self._enrolment, self._most, self._life_s = enrolment, most, life_s
+        self._links: dict[Link, _EndTimer] = {}
+        """Each with the end of its timer; the oldest first."""
+        self._draining = False
+
+    def drain(self) -> None:
+        """Refuse new links and requests, and end the links without a request under way."""
+        self._draining = True
+        for link in list(self._links):
+            link.drain("the hub is shutting down")
+
+    def greeted(self, link: Link) -> None:
+        """Take a link of a node that wants to join or to renew."""
+        if self._draining:
+            link.refuse(HandshakeRefused(Reason.DRAINING, "the hub is shutting down"))
+        elif link.peer.role != "edge":
+            link.refuse(HandshakeRefused(Reason.ROLE, "this port is for edge nodes that join: csi-bridge edge join"))
+        else:
+            if len(self._links) >= self._most:
+                self._drop_one()
+            timer = link.loop.call_later(self._life_s, link.goodbye, Reason.DONE, "a join takes less time")
+            self._links[link] = timer.cancel
+            link.accept()
+
+    async def serve(self, stream: Stream) -> None:
+        """Serve a request.
+
+        Raises:
+            Draining: the hub is stopping.
+            NotCarried: the join listener does not serve it.
+        """
+        if self._draining:
+            raise Draining("hub")
+        await self._enrolment.serve_stranger(stream)
+
+    def draining(self, link: Link, message: str) -> None:
+        """The node needs nothing more."""
+
+    def refused(self, link: Link, _reason: str, message: str) -> None:
+        """The connection ended before its hello."""
+        address = link.peer_identity.address
+        log.debug("no hello from %s at the join listener: %s", address, message)
+
+    def closed(self, link: Link, _reason: str, _message: str) -> None:
+        """Forget a link that is gone."""
+        if link in self._links:
+            self._links.pop(link)()
+
+    def _drop_one(self) -> None:
+        by_address: defaultdict[str, list[Link]] = defaultdict(list)
+        for link in self._links:
+            by_address[group_of(link.peer_identity.host)].append(link)
+        address, links = max(by_address.items(), key=lambda item: len(item[1]))
+        log.warning(
+            "the join listener has %d links, and ends one of %s: it has %d", self._most, address, len(links),
+            extra=of_peer(address),
+        )  # fmt: skip
+        self._links.pop(links[0])()
+        links[0].goodbye(Reason.FULL, "too many nodes join at once; try again")

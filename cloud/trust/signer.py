@@ -1,0 +1,319 @@
+"""The signer: issues certificates of nodes with the CA's key, and checks requests for them.
+
+Rules:
+
+* `--ca-key` is the key of one certificate in `--tls-ca`. Both files are read again when they change, so a CA can be
+  replaced while the hub runs; a file that cannot be used leaves the earlier one in use.
+* Of a request the signer takes the public key alone, after it has checked the request's own signature. The hub chooses
+  all names.
+* A certificate begins five minutes ago, for clocks that differ, and never outlives the CA's.
+* The present certificate of a node that renews at the join listener may have ended. All else is checked: a CA of
+  `--tls-ca` has signed it, it is for a client, and its key signs the request.
+"""
+
+import datetime as dt
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from common.enrolment import GENERATION_URI, NODE_URI, Renew, renewal_text
+from common.peer import CLIENT_AUTH, Peer, key_fingerprint, with_certificate
+from common.tls import TlsFiles
+
+log = logging.getLogger("csi_bridge.hub.signer")
+
+ORGANIZATION: Final = "system:nodes"
+"""The O of a node's certificate, as of a kubelet's."""
+
+_COMMON_NAME: Final = "system:node:"
+_NO_COMMON_NAME: Final = "csi-bridge node"
+"""The CN of a node whose name is too long for one; its name is in the URI."""
+
+_LONGEST_CN_CHARS: Final = 64
+"""RFC 5280, appendix A: ub-common-name."""
+
+_BEFORE: Final = dt.timedelta(minutes=5)
+
+_CA_KEYS: Final = (ec.EllipticCurvePrivateKey, ed25519.Ed25519PrivateKey, rsa.RSAPrivateKey)
+"""The keys with which this hub signs certificates."""
+
+_KEY_USAGE: Final = x509.KeyUsage(
+    digital_signature=True,
+    content_commitment=False,
+    key_encipherment=False,
+    data_encipherment=False,
+    key_agreement=False,
+    key_cert_sign=False,
+    crl_sign=False,
+    encipher_only=False,
+    decipher_only=False,
+)
+"""TLS 1.3 signs with a client's key, and does nothing else with it."""
+
+_UNREADABLE: Final = (ValueError, TypeError, UnsupportedAlgorithm, x509.InvalidVersion)
+"""Raised by `cryptography` for bytes that are no certificate, request or key."""
+
+
+class RequestRefused(Exception):
+    """A certificate request, or the proof of the present key, is not valid."""
+
+
+class CertificateRefused(Exception):
+    """The present certificate is none that this hub renews."""
+
+
+@dataclass(frozen=True, slots=True)
+class Signed:
+    """A new certificate.
+
+    Attributes:
+        chain: it and intermediate ones, as PEM.
+        serial: its serial number, in lower-case hex.
+        not_after: its end, in seconds since the epoch.
+    """
+
+    chain: bytes
+    serial: str
+    not_after: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Authority:
+    """The CA's certificates and its key.
+
+    Attributes:
+        bundle: all certificates of `--tls-ca`.
+        certificate: the one of the key.
+        key: the key that signs.
+    """
+
+    bundle: tuple[x509.Certificate, ...]
+    certificate: x509.Certificate | None
+    key: ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey | rsa.RSAPrivateKey | None
+
+
+class Signer:
+    """Issues certificates of nodes."""
+
+    def __init__(
+        self, files: TlsFiles, ca_key: Path | None, *, ttl_s: float, now: Callable[[], float] = time.time
+    ) -> None:
+        """Read the CA.
+
+        Args:
+            files: the hub's own TLS files.
+            ca_key: the CA's key; None: this signer only checks.
+            ttl_s: the life of a certificate.
+            now: in seconds since the epoch.
+
+        Raises:
+            OSError: a file cannot be read.
+            ValueError: a file holds no such PEM, or the key is of no certificate in `--tls-ca`. The message names it.
+        """
+        self._files, self._ca_key, self._ttl_s, self._now = files, ca_key, ttl_s, now
+        self._seen = self._contents()
+        self._authority = self._load(self._seen)
+
+    @property
+    def can_sign(self) -> bool:
+        """Whether there is a CA key."""
+        return self._ca_key is not None
+
+    def bundle(self) -> bytes:
+        """All certificates of `--tls-ca`, as PEM."""
+        return b"".join(one.public_bytes(Encoding.PEM) for one in self._fresh().bundle)
+
+    def pin(self) -> str:
+        """The fingerprint of the key of the CA that signed the hub's own certificate."""
+        chain = x509.load_pem_x509_certificates(self._files.cert.read_bytes())
+        bundle = self._fresh().bundle
+        return key_fingerprint(next((it for it in bundle if _signed_by(chain[-1], it)), bundle[0]).public_key())
+
+    def hub_names(self) -> list[str]:
+        """The DNS names and IP addresses in the hub's own certificate, without wildcards."""
+        certificate = x509.load_pem_x509_certificates(self._files.cert.read_bytes())[0]
+        try:
+            names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        except (x509.ExtensionNotFound, ValueError):
+            return []
+        hosts = [name for name in names.get_values_for_type(x509.DNSName) if "*" not in name]
+        return [*hosts, *map(str, names.get_values_for_type(x509.IPAddress))]
+
+    # ---- requests ----------------------------------------------------------------------------------------------------
+
+    def read_request(self, request: bytes) -> str:
+        """The fingerprint of the key in a certificate request (PKCS#10, DER).
+
+        Raises:
+            RequestRefused: it is none, its key is not EC P-256, or its signature is not its key's.
+        """
+        return key_fingerprint(_request_key(request))
+
+    def read_present(self, renew: Renew, address: str, *, grace_s: float) -> Peer:
+        """The owner of the present certificate, with which a node at an address renews at the join listener.
+
+        Args:
+            renew: the node's message.
+            address: for logs.
+            grace_s: how long ago the certificate may have ended.
+
+        Raises:
+            RequestRefused: the signature is not of the certificate's key.
+            CertificateRefused: no CA of `--tls-ca` has signed the certificate, it is not for a client, or it ended too
+                long ago.
+        """
+        try:
+            found = x509.load_der_x509_certificate(renew.certificate)
+            public_key = found.public_key()
+        except _UNREADABLE as error:
+            raise RequestRefused("the present certificate cannot be read") from error
+        if not isinstance(public_key, ec.EllipticCurvePublicKey):
+            raise RequestRefused("the present certificate's key is not an EC key")
+        if not any(_signed_by(found, ca) for ca in self._fresh().bundle):
+            raise CertificateRefused("the present certificate is not signed by a CA of this hub")
+        try:
+            text = renewal_text(renew.certificate, renew.request)
+            public_key.verify(renew.signature, text, ec.ECDSA(hashes.SHA256()))
+        except InvalidSignature as error:
+            raise RequestRefused("the signature is not of the present certificate's key") from error
+        peer = with_certificate(address, renew.certificate)
+        if CLIENT_AUTH not in (peer.purposes or ()) or ORGANIZATION not in peer.organizations:
+            raise CertificateRefused("the present certificate is not one of a node")
+        if (ended := self._now() - peer.not_after) > grace_s:
+            raise CertificateRefused(
+                f"the present certificate ended {ended / 86_400:.1f} days ago, longer than --renew-grace; join again "
+                f"with a new token"
+            )
+        return peer
+
+    def sign(self, request: bytes, *, node: str, generation: int) -> Signed:
+        """Issue a certificate.
+
+        Args:
+            request: the certificate request (PKCS#10, DER).
+            node: the node's name.
+            generation: the certificate's generation.
+
+        Raises:
+            RequestRefused: as `read_request`.
+            CertificateRefused: the CA's own certificate has ended.
+        """
+        authority = self._fresh()
+        ca, ca_key = authority.certificate, authority.key
+        assert ca is not None
+        assert ca_key is not None
+        public_key = _request_key(request)
+        now = dt.datetime.fromtimestamp(self._now(), dt.UTC).replace(microsecond=0)
+        ends = min(now + dt.timedelta(seconds=self._ttl_s), ca.not_valid_after_utc)
+        if ends <= now:
+            raise CertificateRefused("the hub's CA certificate has ended; its operator must replace it")
+        common_name = f"{_COMMON_NAME}{node}"
+        subject = x509.Name(
+            [
+                x509.NameAttribute(NameOID.ORGANIZATION_NAME, ORGANIZATION),
+                x509.NameAttribute(
+                    NameOID.COMMON_NAME, common_name if len(common_name) <= _LONGEST_CN_CHARS else _NO_COMMON_NAME
+                ),
+            ]
+        )
+        uris = [x509.UniformResourceIdentifier(f"{NODE_URI}{node}")]
+        uris.append(x509.UniformResourceIdentifier(f"{GENERATION_URI}{generation}"))
+        certificate = (
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .issuer_name(ca.subject)
+            .public_key(public_key)
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(max(now - _BEFORE, ca.not_valid_before_utc))
+            .not_valid_after(ends)
+            .add_extension(x509.SubjectAlternativeName(uris), critical=False)
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(_KEY_USAGE, critical=True)
+            .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(public_key), critical=False)
+            .add_extension(_authority_key(ca), critical=False)
+            .sign(ca_key, None if isinstance(ca_key, ed25519.Ed25519PrivateKey) else hashes.SHA256())
+        )
+        chain = [certificate] if ca.issuer == ca.subject else [certificate, ca]
+        return Signed(
+            b"".join(one.public_bytes(Encoding.PEM) for one in chain),
+            f"{certificate.serial_number:x}",
+            certificate.not_valid_after_utc.timestamp(),
+        )
+
+    # ---- files -------------------------------------------------------------------------------------------------------
+
+    def _fresh(self) -> _Authority:
+        """The CA of the files as they are now, or as they were when they could be used last."""
+        try:
+            contents = self._contents()
+            if contents != self._seen:
+                self._seen = contents  # also if they cannot be used, so that they are tried and logged once
+                self._authority = self._load(contents)
+                log.info("the CA files changed; certificates are signed by %s", self._files.ca)
+        except (OSError, ValueError) as error:
+            log.error("the CA files changed and cannot be used, so the old ones stay in use: %s", error)  # noqa: TRY400  # the sentence says it all
+        return self._authority
+
+    def _contents(self) -> tuple[bytes, ...]:
+        return tuple(path.read_bytes() for path in (self._files.ca, self._ca_key) if path is not None)
+
+    def _load(self, contents: tuple[bytes, ...]) -> _Authority:
+        try:
+            bundle = tuple(x509.load_pem_x509_certificates(contents[0]))
+        except _UNREADABLE as error:
+            raise ValueError(f"{self._files.ca} holds no certificates") from error
+        if self._ca_key is None:
+            return _Authority(bundle, None, None)
+        try:
+            key = load_pem_private_key(contents[1], password=None)
+        except _UNREADABLE as error:
+            raise ValueError(f"{self._ca_key} holds no private key without a password") from error
+        if not isinstance(key, _CA_KEYS):
+            raise ValueError(f"{self._ca_key} is a key that signs no certificates")  # noqa: TRY004  # a file's fault
+        for certificate in bundle:
+            if certificate.public_key() == key.public_key():
+                return _Authority(bundle, certificate, key)
+        raise ValueError(f"{self._ca_key} is not the key of a certificate in {self._files.ca}")
+
+
+def _request_key(request: bytes) -> ec.EllipticCurvePublicKey:
+    try:
+        found = x509.load_der_x509_csr(request)
+        key, is_valid = found.public_key(), found.is_signature_valid
+    except _UNREADABLE as error:
+        raise RequestRefused("the certificate request cannot be read") from error
+    if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
+        raise RequestRefused("the certificate request's key is not an EC key on P-256")
+    if not is_valid:
+        raise RequestRefused("the certificate request is not signed by its own key")
+    return key
+
+
+def _signed_by(certificate: x509.Certificate, ca: x509.Certificate) -> bool:
+    try:
+        certificate.verify_directly_issued_by(ca)
+    except (*_UNREADABLE, InvalidSignature):
+        return False
+    return True
+
+
+def _authority_key(ca: x509.Certificate) -> x509.AuthorityKeyIdentifier:
+    """The identifier of the CA's key, as the CA's own certificate has it (RFC 5280, section 4.2.1.1)."""
+    try:
+        found = ca.extensions.get_extension_for_class(x509.SubjectKeyIdentifier)
+    except x509.ExtensionNotFound:
+        key = ca.public_key()
+        assert isinstance(key, (ec.EllipticCurvePublicKey, ed25519.Ed25519PublicKey, rsa.RSAPublicKey))
+        return x509.AuthorityKeyIdentifier.from_issuer_public_key(key)
+    return x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(found.value)

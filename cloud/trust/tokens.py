@@ -1,0 +1,128 @@
+"""Join tokens: the invitations that operators make, and the check of the one that a joining node shows.
+
+Rules:
+
+* A token has a random id and a secret of 256 random bits. The hub tells the secret once, and keeps a hash of it alone.
+* A token that names one node lets this node join, also again: its new certificate replaces the earlier ones. A token
+  for a pattern of names is for new nodes: it gives nobody the name, and so the volumes, of a node that exists.
+* A use is counted together with the certificate that it gave. The same node with the same key may ask again without
+  another use, as its first answer may be lost.
+* Tokens that ended more than `KEPT_S` ago are removed.
+"""
+
+import asyncio
+import hashlib
+import hmac
+import re
+import secrets
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from typing import Final
+
+from cloud.trust.trust_store import Token, TrustStore
+from common.errors import OperatorRefused
+
+MOST_TOKENS: Final = 10_000
+"""All of them are in memory."""
+
+KEPT_S: Final = 30 * 86_400.0
+"""For so long an operator can see what became of a token."""
+
+_SECRET_BYTES: Final = 32
+
+_PATTERN: Final = re.compile(r"[-.a-z0-9*?\[\]!]{1,253}")
+"""A node's name (RFC 1123), with the wildcards of `fnmatch`."""
+
+_WILDCARDS: Final = frozenset("*?[")
+
+
+class TokenRefused(Exception):
+    """The token does not let this node join."""
+
+
+class Tokens:
+    """The tokens of one hub."""
+
+    def __init__(self, store: TrustStore, *, now: Callable[[], float] = time.time) -> None:
+        """The tokens of the trust store; `now` is in seconds since the epoch."""
+        self._store, self._now = store, now
+        self.changing = asyncio.Lock()
+        """Held from the check of a token until its use is stored, and while an operator changes one."""
+
+    async def create(self, *, nodes: str, drivers: tuple[str, ...], ttl_s: float, uses: int) -> tuple[Token, bytes]:
+        """Make a token. Returns it with its secret, which the hub does not keep.
+
+        Raises:
+            OperatorRefused: the pattern can match no node, or there are too many tokens.
+            WriteFailed: the disk does not take it.
+        """
+        if not _PATTERN.fullmatch(nodes):
+            raise OperatorRefused("no token is made", "--node must be a node's name, or a pattern such as edge-*")
+        await self._store.drop_tokens(
+            [it.id for it in self._store.tokens.values() if it.ends_at + KEPT_S < self._now()]
+        )
+        if len(self._store.tokens) >= MOST_TOKENS:
+            raise OperatorRefused(
+                "no token is made", f"there are {MOST_TOKENS} tokens; one with --uses serves many nodes"
+            )
+        secret, now = secrets.token_bytes(_SECRET_BYTES), self._now()
+        token = Token(secrets.token_hex(6), _hash(secret), nodes, drivers, now, now + ttl_s, uses)
+        await self._store.save_token(token)
+        return token, secret
+
+    async def revoke(self, token: str) -> None:
+        """Revoke a token; nodes that have joined with it stay.
+
+        Raises:
+            OperatorRefused: there is no such token.
+            WriteFailed: the disk does not take it, and the token still counts.
+        """
+        if token not in self._store.tokens:
+            raise OperatorRefused(f"token {token} is not revoked", "the hub has no such token; csi-bridge token list")
+        async with self.changing:
+            found = self._store.tokens[token]
+            await self._store.save_token(replace(found, revoked_at=found.revoked_at or self._now()))
+
+    def all(self) -> Iterable[Token]:
+        """All tokens, the newest first."""
+        return sorted(self._store.tokens.values(), key=lambda it: it.made_at, reverse=True)
+
+    def check(self, token: str, secret: bytes, node: str) -> Token:
+        """The token of an id, if the secret is its own, the node is one of its nodes, and nobody revoked it.
+
+        Whether it has ended or is used up counts for a first request alone (`check_use`).
+
+        Raises:
+            TokenRefused: it is not; the message says why only to a peer that knows the secret.
+        """
+        found = self._store.tokens.get(token)
+        expected = found.secret_hash if found is not None else bytes(hashlib.sha256().digest_size)
+        if not hmac.compare_digest(expected, _hash(secret)) or found is None:
+            raise TokenRefused("the hub has no such token")
+        if found.revoked_at:
+            raise TokenRefused("an operator has revoked this token")
+        if not fnmatchcase(node, found.nodes):
+            raise TokenRefused(f"this token is for {found.nodes}, not for a node named {node}")
+        return found
+
+    def check_use(self, token: Token) -> None:
+        """Check that one more node may join with a token.
+
+        Raises:
+            TokenRefused: it may not.
+        """
+        if token.ends_at <= self._now():
+            raise TokenRefused("this token has ended")
+        if token.used >= token.uses:
+            raise TokenRefused(f"this token has been used {token.used} times, which is all that it allows")
+
+
+def names_one_node(token: Token) -> bool:
+    """Whether a token is for one node, and no pattern."""
+    return not _WILDCARDS & set(token.nodes)
+
+
+def _hash(secret: bytes) -> bytes:
+    return hashlib.sha256(secret).digest()

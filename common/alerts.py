@@ -1,0 +1,62 @@
+"""An alert: TLS's last message to a peer whose handshake failed, such as `certificate expired`.
+
+OpenSSL writes it, and both asyncio and uvloop close the connection without sending it (`_on_handshake_complete`,
+sslproto). So a client would read a reset connection, and not the reason. A context of `sending_alerts` gives the alert
+to its connection's own sender.
+"""
+
+import ssl
+from collections.abc import Callable
+from typing import Any
+
+Send = Callable[[bytes], None]
+"""Sends an alert to the peer, now: the connection closes right after it."""
+
+
+class _AlertingObject(ssl.SSLObject):
+    """One side of a TLS connection, which sends its alert if the handshake fails."""
+
+    outgoing: ssl.MemoryBIO
+    send: Send | None = None
+
+    def do_handshake(self) -> None:
+        """Go on with the handshake."""
+        try:
+            super().do_handshake()
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            raise
+        except ssl.SSLError:
+            if self.send is not None and (alert := self.outgoing.read()):
+                self.send(alert)
+            raise
+        self.send = None
+
+
+class _StandIn(ssl.SSLContext):
+    """A context that makes one connection of another context. Event loops accept only an `SSLContext`.
+
+    It costs as much as a real one, so it is used again.
+    """
+
+    real: ssl.SSLContext
+    send: Send
+
+    def wrap_bio(self, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO, *args: Any, **how: Any) -> ssl.SSLObject:
+        """A connection over two buffers."""
+        made = self.real.wrap_bio(incoming, outgoing, *args, **how)
+        if isinstance(made, _AlertingObject):
+            made.outgoing, made.send = outgoing, self.send
+        del self.real, self.send
+        _free.append(self)
+        return made
+
+
+_free: list[_StandIn] = []
+
+
+def sending_alerts(context: ssl.SSLContext, send: Send) -> ssl.SSLContext:
+    """A context for one `start_tls()`, whose connection gives the alert of a failed handshake to `send`."""
+    context.sslobject_class = _AlertingObject
+    found = _free.pop() if _free else _StandIn(ssl.PROTOCOL_TLS_SERVER)
+    found.real, found.send = context, send
+    return found
