@@ -2,8 +2,8 @@
 
 Rules:
 
-* AES-256-GCM with a random nonce for each sealed body. What the body is for is authenticated with it, so no body can
-  stand in for another one.
+* AES-256-GCM with a random nonce for each sealed body. The body's use is authenticated with it, so no body can stand in
+  for another one.
 * A key file has 32 random bytes, as they are or as base64 text: a Kubernetes Secret is often made from text.
 """
 
@@ -30,7 +30,7 @@ class Sealer:
         self._cipher = AESGCM(key)
 
     def seal(self, body: bytes, *, bound: bytes) -> bytes:
-        """The sealed form of a body. `bound` says what the body is for, and is no secret."""
+        """The sealed form of a body. `bound` names the body's use, and is no secret."""
         nonce = secrets.token_bytes(_NONCE_BYTES)
         return nonce + self._cipher.encrypt(nonce, body, bound)
 
