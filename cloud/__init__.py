@@ -9,7 +9,7 @@ The hub:
 * `hub_settings`: its flags.
 * `uds_hub`: its links, and the table of the streams that each role may open. Start here.
 * `admission`, `refusals`: checks each peer; the refused ones.
-* `trust`: says who may do what.
+* `trust`, `join_part`: says who may do what; lets nodes join.
 * `peer_ends`: when the peers' certificates end.
 * `proxy_rights`: the drivers that each proxy driver may call.
 * `call_streams`, `report_streams`, `orders`: serve calls, reports of drivers, and operators' orders.

@@ -17,7 +17,10 @@ from cloud.refusals import Refusals
 from cloud.store import Store
 from cloud.sync.fact_kinds import as_object
 from cloud.sync_part import SyncPart
+from cloud.trust.generations import Generations
 from cloud.trust.policy_file import PolicyFile
+from cloud.trust.tokens import Tokens
+from cloud.trust.trust_store import TrustStore
 from cloud.uds_hub import Hub
 from common.certificate_ends import CertificateEnds
 from common.pages.hub import HubStatus, NodeFact, NodeStatus, VolumeStatus
@@ -45,6 +48,9 @@ class HubPages:
         rights: ProxyRights,
         policy: PolicyFile,
         ends: CertificateEnds,
+        trust: TrustStore,
+        tokens: Tokens,
+        generations: Generations,
         settings: Mapping[str, list[str]],
     ) -> None:
         """For a hub and its parts.
@@ -60,6 +66,9 @@ class HubPages:
             rights: the proxy drivers that the policy forbids to call.
             policy: the policy in force.
             ends: its own certificate and CA.
+            trust: its trouble with the disk.
+            tokens: the invitations to join.
+            generations: the copies of nodes' keys.
             settings: its flags (`common.settings.as_texts`).
         """
         self._hub = hub
@@ -72,13 +81,19 @@ class HubPages:
         self._rights = rights
         self._policy = policy
         self._ends = ends
+        self._trust, self._tokens, self._generations = trust, tokens, generations
         self._settings = settings
 
     def pages(self) -> Pages:
         """All pages, for a listener."""
         return Pages(
             {"/status": self.status},
-            {"/nodes": self.nodes, "/volumes": self.volumes, "/facts": self.facts},
+            {
+                "/nodes": self.nodes,
+                "/volumes": self.volumes,
+                "/facts": self.facts,
+                "/tokens": self._tokens.describe,
+            },
             of_one={"/facts": self.facts, "/policy": PolicyAnswers(self._nodes, self._policy).of},
         )
 
@@ -105,6 +120,9 @@ class HubPages:
             yield INSECURE
         if self._policy.problem:
             yield self._policy.problem
+        if self._trust.trouble:
+            yield f"no node can join, and no certificate is renewed: {self._trust.trouble}"
+        yield from self._generations.problems()
         yield from self._part.problems()
 
     async def nodes(self) -> Iterator[NodeStatus]:

@@ -95,6 +95,10 @@ class Hub:
         }
         """The function that serves a stream, by the peer's role and the stream's kind. Any other pair is refused."""
 
+    def add(self, role: Role, kind: Kind, serve: Callable[[Stream], Awaitable[None]]) -> None:
+        """Serve one more kind of stream to a role."""
+        self._serve[role, kind] = serve
+
     # ---- links -------------------------------------------------------------------------------------------------------
 
     def greeted(self, link: Link) -> None:

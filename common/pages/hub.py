@@ -189,6 +189,31 @@ class PolicyVerdict:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TokenStatus:
+    """A token with which nodes join, without its secret: an entry of the page `/tokens`.
+
+    Attributes:
+        id: its id.
+        nodes: the name of its one node, or a pattern of the names of new nodes.
+        drivers: the CSI drivers that its nodes may report; none: every driver.
+        made_at: when an operator made it.
+        ends_at: from then on it is refused.
+        uses: how many nodes may join with it.
+        used: how many have.
+        state: `open`, `used up`, `ended` or `revoked`.
+    """
+
+    id: str
+    nodes: str
+    drivers: list[str]
+    made_at: datetime
+    ends_at: datetime
+    uses: int
+    used: int
+    state: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class VolumeStatus:
     """A volume and one node that has to do with it, or no node: an entry of the page `/volumes`.
 

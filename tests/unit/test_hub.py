@@ -21,6 +21,7 @@ from cloud.sync.streams import SyncServer
 from cloud.sync_part import SyncPart
 from cloud.trust.audit_log import Event
 from cloud.trust.policy_file import PolicyFile
+from cloud.trust.trust_store import TrustStore
 from common.certificate_ends import CertificateEnds
 from common.csi.csi_pb2 import CreateVolumeRequest, GetPluginInfoResponse
 from common.errors import Draining, NotAllowed, OperatorRefused, status_of
@@ -69,12 +70,14 @@ class World:
         if policy is not None:
             self.policy_path.write_text(policy)
         self.policy = PolicyFile(self.policy_path if policy is not None else None, directory, audit=self.audit)
+        self.trust = TrustStore(directory)
         made = assemble(
             self.store,
             SqliteClaims(directory),
             self.metrics,
             part or SyncPart(),
             audit=self.audit,
+            trust=self.trust,
             policy=self.policy,
             ends=CertificateEnds(None, None, self.metrics),
             insecure=True,
@@ -126,6 +129,7 @@ async def running(world: World) -> AsyncIterator[World]:
     cut(*(link for link in world.links if not link.over))
     await settle()
     await world.placement.close()
+    await world.trust.close()
     await world.store.close()
 
 

@@ -12,6 +12,7 @@ from cloud.placement.sqlite_claims import SqliteClaims
 from cloud.store import Store
 from cloud.sync_part import SyncPart
 from cloud.trust.policy_file import PolicyFile
+from cloud.trust.trust_store import TrustStore
 from common.certificate_ends import CertificateEnds
 from common.messages import Kind
 from common.metrics import Metrics
@@ -36,12 +37,14 @@ if TYPE_CHECKING:
 @pytest.fixture
 async def hub(tmp_path: Path) -> AsyncIterator[Assembled]:
     store = Store(tmp_path)
+    trust = TrustStore(tmp_path)
     made = assemble(
         store,
         SqliteClaims(tmp_path),
         Metrics(),
         SyncPart(),
         audit=RecordedAudit(),
+        trust=trust,
         policy=PolicyFile(None, tmp_path, audit=RecordedAudit()),
         ends=CertificateEnds(None, None, Metrics()),
         insecure=True,
@@ -50,6 +53,7 @@ async def hub(tmp_path: Path) -> AsyncIterator[Assembled]:
     )
     yield made
     await made.placement.close()
+    await trust.close()
     await store.close()
 
 
