@@ -247,7 +247,12 @@ def _join_part(settings: HubSettings, made: Assembled, trust: TrustStore, audit:
 def _part(settings: HubSettings) -> AbstractAsyncContextManager[SyncPart]:
     """Follow the source of objects that the settings name."""
     if settings.manifests is not None:
-        return reading(settings.manifests, settings.state_dir, fact_quota_bytes=settings.fact_quota_bytes)
+        return reading(
+            settings.manifests,
+            settings.state_dir,
+            seal_key=settings.seal_key,
+            fact_quota_bytes=settings.fact_quota_bytes,
+        )
     if settings.kubeconfig is None:
         return contextlib.nullcontext(SyncPart())
     try:  # here, because the library is large, and may be missing where nobody needs it

@@ -43,6 +43,7 @@ class HubSettings(ProcessSettings):
     max_nodes: int
     unique_topology: UniqueKeys
     fact_quota_bytes: int
+    seal_key: Path | None
     audit_size_bytes: int
     ca_key: Path | None
     cert_ttl_s: float
