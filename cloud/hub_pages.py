@@ -5,7 +5,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from cloud.edge_nodes import Nodes
-from cloud.hub_settings import INSECURE
 from cloud.node_calls import NodeCalls
 from cloud.placement.placement import Placement
 from cloud.placement.requests import VOLUME
@@ -20,6 +19,7 @@ from cloud.uds_hub import Hub
 from common.pages.hub import HubStatus, NodeFact, NodeStatus, VolumeStatus
 from common.pages.json_form import time_of
 from common.pages.server import Pages
+from common.settings import INSECURE
 from common.version import SOFTWARE
 
 _PROBLEM_CHARS = 2_000

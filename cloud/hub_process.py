@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from cloud.call_streams import CallStreams
 from cloud.edge_nodes import Nodes
 from cloud.hub_pages import HubPages
-from cloud.hub_settings import INSECURE, HubSettings
+from cloud.hub_settings import HubSettings
 from cloud.manifests_part import reading
 from cloud.node_calls import NodeCalls
 from cloud.orders import Orders
@@ -78,8 +78,6 @@ async def _run(settings: HubSettings, stopping: asyncio.Event, opened: AsyncExit
         listeners.append(listener)
     for loss in [*store.losses.standing, *claims.lost()]:
         log.warning("calls that name no node are refused, until csi-bridge trust: %s", loss)
-    if settings.listen is not None and settings.tls_cert is None:
-        log.warning("%s", INSECURE)
     if settings.listen is None:
         log.warning("without --listen no edge agent can connect")
     if settings.policy is not None:
