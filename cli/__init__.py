@@ -11,7 +11,7 @@ Read in this order:
 * `hub_state`, `table`, `json_text`: the hub's state; tables and JSON.
 * `status`, `node_list`, `volumes`, `facts`: `status`, `nodes`, `volumes`, `facts`.
 * `policy`, `audit_log`, `moment`: `policy`, `audit-log`, and the time of `--since`.
-* `order`: `forget` and `trust`.
+* `order`, `tokens`: `forget` and `trust`; `token create`, `token list`, `token revoke`.
 * `edge_volumes`: `edge volumes`.
 * `doctor`, `demo`: the commands of these names.
 * `reference`: writes docs/reference.md (`make reference`).

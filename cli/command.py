@@ -19,6 +19,7 @@ HEADINGS = {
     "required": "Required",
     "": "Options",
     "tls": "TLS",
+    "join": "Nodes that join",
     "logs": "Logs and health",
     "tuning": "Tuning (the defaults fit most sites)",
 }

@@ -1,5 +1,6 @@
 """The command line: `csi-bridge` and its commands. Each imports its code only when it runs."""
 
+import math
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from cli.options import Text, duration_type, of_command, option
 from cli.process_options import NODE, PATH, SOCKET, TEXT
 from cloud.driver_settings import DriverSettings
 from cloud.hub_settings import HubSettings
-from common.parsers import driver_name
+from common.parsers import driver_name, words
 from common.version import VERSION
 from edge.settings import AgentSettings
 
@@ -131,8 +132,9 @@ def call(settings: OperatorSettings, driver: str, node: str | None, method: str,
     """Make one CSI call by hand, through the hub.
 
     METHOD is CreateVolume, Controller/CreateVolume or a whole path. JSON is the request; @FILE reads it from a file,
-    and - from standard input. The answer is printed as JSON, without secrets. Exit code 1: the call did not end with
-    OK.
+    and - from standard input. Pass a request with secrets in one of these ways: other users see the command line. The
+    answer is printed as JSON, without secrets. Of the Node service only NodeGetCapabilities can be called. Exit code 1:
+    the call did not end with OK.
     """
     from cli import call as by_hand
 
@@ -305,6 +307,65 @@ def audit_log(settings: OperatorSettings, state_dir: Path | None, since: float |
     from cli import audit_log as of_hub
 
     sys.exit(of_hub.run(settings, state_dir=state_dir, since=since, follow=follow))
+
+
+@cli.group(context_settings=CONTEXT_SETTINGS)
+def token() -> None:
+    """Make, list and revoke the tokens with which nodes join the hub."""
+
+
+@token.command(
+    "create",
+    settings=asking(
+        "TOKEN_CREATE",
+        option(
+            "--node",
+            type=Text(words, "NAME|GLOB"),
+            default="*",
+            help="Name of the node that may join; it may also join again. Or a pattern such as edge-*: every new node "
+            "of such a name.",
+        ),
+        option(
+            "--driver",
+            type=Text(driver_name, "NAME"),
+            multiple=True,
+            help="CSI driver that the nodes may report. Unset: every driver.",
+        ),
+        option("--ttl", type=duration_type("1s", "8760h"), default="1h", help="Time in which nodes can use the token."),
+        option("--uses", type=click.IntRange(1, 1_000_000), default="1", unit="nodes", help="Nodes that may join."),
+    ),
+)
+def token_create(settings: OperatorSettings, node: str, driver: tuple[str, ...], ttl_s: float, uses: int) -> None:
+    """Make a token, and print it.
+
+    It is one line, for `csi-bridge edge join` on the node: the hub's address, the pin of its CA, and a secret. Whoever
+    has the line can join, so treat it like a password.
+    """
+    from cli import order, tokens
+    from common.operator_orders import CreateToken
+
+    asked = CreateToken(node=node, drivers=list(driver), ttl_s=math.ceil(ttl_s), uses=uses)
+    sys.exit(order.run(settings, tokens.create(settings, asked)))
+
+
+@token.command("list", settings=asking("TOKEN_LIST", OUTPUT))
+def token_list(settings: OperatorSettings, output: str) -> None:
+    """Show the tokens, without their secrets.
+
+    A token stays in the list for 30 days after its end.
+    """
+    from cli import tokens
+
+    sys.exit(tokens.run_list(settings, as_json=output == "json"))
+
+
+@token.command("revoke", settings=asking("TOKEN_REVOKE"))
+@click.argument("token_id", metavar="ID")
+def token_revoke(settings: OperatorSettings, token_id: str) -> None:
+    """Revoke a token by its ID. The nodes that have joined with it stay: see `deny`."""
+    from cli import order, tokens
+
+    sys.exit(order.run(settings, tokens.revoke(settings, token_id)))
 
 
 @cli.command()

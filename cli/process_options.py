@@ -9,7 +9,9 @@ from cli.options import FilePath, Options, Text, duration_type, option, size_typ
 from cloud.driver_settings import DriverSettings
 from cloud.hub_settings import LARGEST_ID, HubSettings
 from cloud.node_marks import AGENT, EDGE, labels, taints
-from common.endpoint import hub_endpoint
+from cloud.trust.generations import OnCopy
+from cloud.unique_segments import HOSTNAME, unique_keys
+from common.endpoint import hub_endpoint, hub_endpoint_with_tls
 from common.parsers import driver_name, host_port, node_name, octal_mode, unix_path, words
 from edge.settings import AgentSettings
 
@@ -19,7 +21,8 @@ TEXT = Text(words, "TEXT")
 NODE = Text(node_name, "NAME")
 ADDRESS = Text(host_port, "HOST:PORT")
 ENDPOINT = Text(hub_endpoint, "ENDPOINT")
-_logs, _tls, _tuning = (partial(option, group=group) for group in ("logs", "tls", "tuning"))
+HUB_ADDRESS = Text(hub_endpoint_with_tls, "wss://HOST:PORT")
+_logs, _tls, _tuning, _join = (partial(option, group=group) for group in ("logs", "tls", "tuning", "join"))
 _LINK_TIME = duration_type("100ms", "10m")
 _TIME = duration_type("1s", "24h")
 
@@ -158,6 +161,14 @@ HUB_OPTIONS = Options(
         help="With --kubeconfig: the taints of each such Node, as for --node-labels: only pods that tolerate them go "
         "there.",
     ),
+    option(
+        "--unique-topology",
+        type=Text(unique_keys, "KEY,..."),
+        default=HOSTNAME,
+        help="Keys of topology segments that only one node can have. A segment belongs to the first node that reports "
+        "it, until csi-bridge forget. The list replaces the default; an empty flag lists none. csi-bridge.io/node is "
+        "always unique.",
+    ),
     _tuning(
         "--max-connections",
         type=click.IntRange(1, 1_000_000),
@@ -193,6 +204,53 @@ HUB_OPTIONS = Options(
         type=size_type("10MiB", "100GiB"),
         default="100MiB",
         help="Size of all files of the audit log in --state-dir. The oldest lines go first.",
+    ),
+    _join(
+        "--ca-key",
+        type=PATH,
+        help="PEM file of the private key of a CA in --tls-ca. With it the hub signs the certificates of nodes that "
+        "join (csi-bridge token create) and renews them. Unset: the agents' certificates come from files.",
+    ),
+    _join(
+        "--cert-ttl",
+        type=duration_type("10s", "8760h"),
+        default="168h",
+        help="Life of a certificate that the hub signs. The agent renews it after two thirds of it.",
+    ),
+    _join(
+        "--join-listen",
+        type=ADDRESS,
+        help="Address at which nodes join, and renew certificates that have ended. It asks for no client certificate. "
+        "Unset: no node can join.",
+    ),
+    _join(
+        "--renew-grace",
+        type=duration_type("0s", "87600h"),
+        default="1440h",
+        help="Time after a certificate's end in which its node can renew it at --join-listen. Later it has to join "
+        "again.",
+    ),
+    _join(
+        "--on-copy",
+        type=click.Choice([each.value for each in OnCopy]),
+        default="lock",
+        help="What happens when a certificate appears that its node has replaced: somebody has copied the node's keys. "
+        "lock: all certificates of the node are refused until you decide (csi-bridge allow, or a new token). alarm: "
+        "only the replaced one is refused.",
+    ),
+    _join(
+        "--hub-address",
+        type=HUB_ADDRESS,
+        multiple=True,
+        help="Address of --listen that the hub tells joining nodes. Unset: the names in --tls-cert with the port of "
+        "--listen.",
+    ),
+    _join(
+        "--join-address",
+        type=HUB_ADDRESS,
+        multiple=True,
+        help="Address of --join-listen that tokens hold. Unset: the names in --tls-cert with the port of "
+        "--join-listen.",
     ),
 )
 

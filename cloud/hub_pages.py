@@ -1,11 +1,13 @@
 """The hub's pages: its state as people and programs see it, over HTTP on its UNIX socket."""
 
+import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from cloud.edge_nodes import Nodes
 from cloud.node_calls import NodeCalls
+from cloud.peer_ends import ending
 from cloud.placement.placement import Placement
 from cloud.placement.requests import VOLUME
 from cloud.policy_answers import PolicyAnswers
@@ -14,8 +16,12 @@ from cloud.refusals import Refusals
 from cloud.store import Store
 from cloud.sync.fact_kinds import as_object
 from cloud.sync_part import SyncPart
+from cloud.trust.generations import Generations
 from cloud.trust.policy_file import PolicyFile
+from cloud.trust.tokens import Tokens
+from cloud.trust.trust_store import TrustStore
 from cloud.uds_hub import Hub
+from common.certificate_ends import CertificateEnds
 from common.pages.hub import HubStatus, NodeFact, NodeStatus, VolumeStatus
 from common.pages.json_form import time_of
 from common.pages.server import Pages
@@ -41,6 +47,10 @@ class HubPages:
         refusals: Refusals,
         rights: ProxyRights,
         policy: PolicyFile,
+        ends: CertificateEnds,
+        trust: TrustStore,
+        tokens: Tokens,
+        generations: Generations,
         settings: Mapping[str, list[str]],
     ) -> None:
         """For a hub and its parts.
@@ -55,6 +65,10 @@ class HubPages:
             refusals: the peers that it refused.
             rights: the proxy drivers that the policy forbids to call.
             policy: the policy in force.
+            ends: its own certificate and CA.
+            trust: its trouble with the disk.
+            tokens: the invitations to join.
+            generations: the copies of nodes' keys.
             settings: its flags (`common.settings.as_texts`).
         """
         self._hub = hub
@@ -66,13 +80,20 @@ class HubPages:
         self._refusals = refusals
         self._rights = rights
         self._policy = policy
+        self._ends = ends
+        self._trust, self._tokens, self._generations = trust, tokens, generations
         self._settings = settings
 
     def pages(self) -> Pages:
         """All pages, for a listener."""
         return Pages(
             {"/status": self.status},
-            {"/nodes": self.nodes, "/volumes": self.volumes, "/facts": self.facts},
+            {
+                "/nodes": self.nodes,
+                "/volumes": self.volumes,
+                "/facts": self.facts,
+                "/tokens": self._tokens.describe,
+            },
             of_one={"/facts": self.facts, "/policy": PolicyAnswers(self._nodes, self._policy).of},
         )
 
@@ -90,6 +111,7 @@ class HubPages:
             drivers=list(self._hub.proxy_drivers()),
             refused=self._refusals.all(),
             denied=self._rights.denied(),
+            ending=[*self._ends.problems(), *ending(self._hub.peer_terms(), time.time())],
             settings=dict(self._settings),
         )
 
@@ -98,12 +120,21 @@ class HubPages:
             yield INSECURE
         if self._policy.problem:
             yield self._policy.problem
+        if self._trust.trouble:
+            yield f"no node can join, and no certificate is renewed: {self._trust.trouble}"
+        yield from self._generations.problems()
         yield from self._part.problems()
 
     async def nodes(self) -> Iterator[NodeStatus]:
         """Every node that the hub knows, each as it is when it is asked for."""
         return (
-            replace(node, calls=self._calls.under_way(node.node), last_error=self._calls.last_error(node.node))
+            replace(
+                node,
+                lacking=self._placement.lacking(node.node, node.drivers),
+                problems=[*node.problems, *self._placement.conflicts(node.node)],
+                calls=self._calls.under_way(node.node),
+                last_error=self._calls.last_error(node.node),
+            )
             for node in self._nodes.describe()
         )
 

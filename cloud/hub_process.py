@@ -7,28 +7,39 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 
+from cloud.admission import Role
 from cloud.call_streams import CallStreams
 from cloud.edge_nodes import Nodes
 from cloud.hub_pages import HubPages
 from cloud.hub_settings import HubSettings
+from cloud.join_part import JoinPart
 from cloud.manifests_part import reading
 from cloud.node_calls import NodeCalls
 from cloud.orders import Orders
+from cloud.peer_ends import show_first_ends
 from cloud.placement.affinity import Affinity
 from cloud.placement.claim_store import ClaimStore
+from cloud.placement.offers import Offers
 from cloud.placement.placement import Placement
 from cloud.placement.sqlite_claims import SqliteClaims
 from cloud.proxy_rights import ProxyRights
 from cloud.refusals import Refusals
+from cloud.report_judge import ReportJudge
 from cloud.report_streams import ReportStreams
 from cloud.store import Store
 from cloud.sync_part import SyncPart
 from cloud.trust.audit_log import Audit, AuditLog, Event
+from cloud.trust.generations import Generations, OnCopy
 from cloud.trust.policy_file import PolicyFile
+from cloud.trust.tokens import Tokens
+from cloud.trust.trust_store import DenialKind, TrustStore
 from cloud.uds_hub import Hub
+from cloud.unique_segments import NO_KEYS, UniqueKeys, UniqueSegments
+from common.certificate_ends import CertificateEnds
 from common.errors import SettingsError
 from common.httpd import HttpEndpoint
 from common.listener import Listener, listen_tcp
+from common.messages import Kind
 from common.metrics import Metrics
 from common.settings import as_texts
 from common.tasks import supervised
@@ -54,7 +65,10 @@ async def _run(settings: HubSettings, stopping: asyncio.Event, opened: AsyncExit
     audit = AuditLog(settings.state_dir, largest_bytes=settings.audit_size_bytes)
     opened.push_async_callback(asyncio.to_thread, audit.close)
     audit.add(Event.START, who=settings.name, software=SOFTWARE)
+    trust = TrustStore(settings.state_dir)
+    opened.push_async_callback(trust.close)
     policy = PolicyFile(settings.policy, settings.state_dir, audit=audit)
+    ends = CertificateEnds(settings.tls_cert, settings.tls_ca, metrics)
     part = await opened.enter_async_context(_part(settings))
     claims = SqliteClaims(settings.state_dir)
     made = assemble(
@@ -63,25 +77,31 @@ async def _run(settings: HubSettings, stopping: asyncio.Event, opened: AsyncExit
         metrics,
         part,
         audit=audit,
+        trust=trust,
+        on_copy=OnCopy(settings.on_copy),
         policy=policy,
+        ends=ends,
         insecure=settings.tls_cert is None,
         max_nodes=settings.max_nodes,
+        unique_topology=settings.unique_topology,
         settings=as_texts(settings),
     )
     opened.push_async_callback(made.placement.close)  # and with it the claims
     if settings.http is not None:
         http = HttpEndpoint(settings.http, registry=metrics.registry, ready=lambda: (True, ""))
         opened.push_async_callback(asyncio.to_thread, http.close)
+    join = _join_part(settings, made, trust, audit) if settings.tls_cert is not None else None
     listeners = []
-    for listener in _listeners(settings, made):
+    for listener in _listeners(settings, made, join):
         opened.push_async_callback(listener.close)
         listeners.append(listener)
     for loss in [*store.losses.standing, *claims.lost()]:
         log.warning("calls that name no node are refused, until csi-bridge trust: %s", loss)
     if settings.listen is None:
         log.warning("without --listen no edge agent can connect")
+    tasks = await opened.enter_async_context(supervised())
+    tasks.start(ends.follow(), name="certificate ends")
     if settings.policy is not None:
-        tasks = await opened.enter_async_context(supervised())
         tasks.start(policy.follow(), name="policy")
     for listener in listeners:
         await listener.start()
@@ -90,6 +110,8 @@ async def _run(settings: HubSettings, stopping: asyncio.Event, opened: AsyncExit
     log.info("stopping: calls under way have %g s to finish", settings.drain_timeout_s)
     for listener in listeners:
         listener.stop_accepting()
+    if join is not None:
+        join.drain()
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(settings.drain_timeout_s):
             await made.hub.drain()
@@ -104,6 +126,8 @@ class Assembled:
         nodes: the edge nodes that it knows.
         placement: chooses the node for each call.
         orders: the orders of operators.
+        tokens: the invitations to join.
+        generations: the rules for the certificates of nodes.
         pages: its state, for people and programs.
     """
 
@@ -111,6 +135,8 @@ class Assembled:
     nodes: Nodes
     placement: Placement
     orders: Orders
+    tokens: Tokens
+    generations: Generations
     pages: HubPages
 
 
@@ -121,9 +147,13 @@ def assemble(
     part: SyncPart,
     *,
     audit: Audit,
+    trust: TrustStore,
+    on_copy: OnCopy = OnCopy.LOCK,
     policy: PolicyFile,
+    ends: CertificateEnds,
     insecure: bool,
     max_nodes: int,
+    unique_topology: UniqueKeys = NO_KEYS,
     settings: Mapping[str, list[str]],
 ) -> Assembled:
     """Put a hub together.
@@ -134,20 +164,34 @@ def assemble(
         metrics: counts its links and calls.
         part: its objects and facts.
         audit: takes its events.
+        trust: its tokens and certificates on disk.
+        on_copy: the consequence of a copy of a node's keys.
         policy: says which nodes and proxy drivers may do what.
+        ends: its own certificate and CA.
         insecure: it listens without TLS.
         max_nodes: it takes no more nodes than that.
+        unique_topology: the keys of topology segments that belong to one node each.
         settings: its flags, for operators.
     """
-    nodes = Nodes(store, max_nodes=max_nodes)
+    judge = ReportJudge(UniqueSegments(store, unique_topology), [policy], audit=audit, metrics=metrics)
+    nodes = Nodes(store, judge, max_nodes=max_nodes)
     affinity = Affinity(part.source) if part.source is not None else None
-    placement = Placement(nodes, claims, losses=lambda: store.losses.standing, affinity=affinity)
+    placement = Placement(
+        nodes,
+        claims,
+        offers=Offers(store, metrics),
+        metrics=metrics,
+        losses=lambda: store.losses.standing,
+        affinity=affinity,
+    )
     nodes.subscribe(placement.changed)
     counts, refusals = NodeCalls(knows=nodes.knows), Refusals()
     rights = ProxyRights(policy, metrics, audit)
-    reports = ReportStreams(nodes, placement, store.losses, rights)
+    reports = ReportStreams(nodes, placement, rights, metrics)
+    policy.subscribe(nodes.judge_again)
     policy.subscribe(reports.look_again)
     orders = Orders(nodes, placement, reports, part.sync, calls=counts, losses=store.losses)
+    tokens, generations = Tokens(trust), Generations(trust, on_copy=on_copy, audit=audit)
     hub = Hub(
         nodes,
         CallStreams(placement, counts, metrics, rights),
@@ -169,9 +213,28 @@ def assemble(
         refusals=refusals,
         rights=rights,
         policy=policy,
+        ends=ends,
+        trust=trust,
+        tokens=tokens,
+        generations=generations,
         settings=settings,
     )
-    return Assembled(hub, nodes, placement, orders, pages)
+    show_first_ends(metrics, hub.peer_terms)
+    return Assembled(hub, nodes, placement, orders, tokens, generations, pages)
+
+
+def _join_part(settings: HubSettings, made: Assembled, trust: TrustStore, audit: Audit) -> JoinPart:
+    """Let nodes join and renew."""
+
+    def denied(node: str, serial: int) -> str:
+        found = trust.denials.get((DenialKind.NODE, node)) or trust.denials.get((DenialKind.SERIAL, f"{serial:x}"))
+        return "denied" if found is not None else ""
+
+    knows = made.nodes.knows
+    join = JoinPart(settings, trust, made.tokens, made.generations, audit=audit, denied=denied, knows=knows)
+    join.add_orders(made.orders)
+    made.hub.add(Role.EDGE, Kind.RENEW, join.enrolment.serve_on_link)
+    return join
 
 
 def _part(settings: HubSettings) -> AbstractAsyncContextManager[SyncPart]:
@@ -195,7 +258,7 @@ def _part(settings: HubSettings) -> AbstractAsyncContextManager[SyncPart]:
     )
 
 
-def _listeners(settings: HubSettings, made: Assembled) -> Iterator[Listener]:
+def _listeners(settings: HubSettings, made: Assembled, join: JoinPart | None) -> Iterator[Listener]:
     limits, hello = settings.limits(), introduce("hub", settings.name, instance="hub")
     if settings.listen is not None:
         tls = settings.tls(server=True)
@@ -209,6 +272,8 @@ def _listeners(settings: HubSettings, made: Assembled) -> Iterator[Listener]:
             max_handshakes=settings.max_handshakes,
             on_failed=made.hub.failed,
         )
+    if join is not None and (listener := join.listener()) is not None:
+        yield listener
     # Last, because it makes a file, and an earlier failure must leave none.
     sock = settings.listen_unix("uds", mode=0o600 if settings.uds_group is None else 0o660, gid=settings.uds_gid())
     allowed = frozenset(settings.uds_allow_uid) if settings.uds_group is not None else None

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cloud.node_marks import Labels, Taints
-from common.endpoint import is_loopback
+from cloud.unique_segments import UniqueKeys
+from common.endpoint import Endpoint, is_loopback
 from common.errors import SettingsError
 from common.parsers import HostPort
 from common.settings import ProcessSettings
@@ -32,8 +33,16 @@ class HubSettings(ProcessSettings):
     max_connections: int
     max_handshakes: int
     max_nodes: int
+    unique_topology: UniqueKeys
     fact_quota_bytes: int
     audit_size_bytes: int
+    ca_key: Path | None
+    cert_ttl_s: float
+    join_listen: HostPort | None
+    renew_grace_s: float
+    on_copy: str
+    hub_address: tuple[Endpoint, ...]
+    join_address: tuple[Endpoint, ...]
 
     def __post_init__(self) -> None:
         """Check that the values fit each other."""
@@ -44,6 +53,9 @@ class HubSettings(ProcessSettings):
                 raise SettingsError("--listen", self.listen, why)
             if not is_loopback(self.listen.host):
                 raise SettingsError("--insecure", "true", f"is for loopback addresses, and {self.listen.host} is none")
+        for flag, value in (("--ca-key", self.ca_key), ("--join-listen", self.join_listen)):
+            if value is not None and self.tls_cert is None:
+                raise SettingsError(flag, value, "needs --tls-ca, --tls-cert and --tls-key")
         if self.manifests is not None and self.kubeconfig is not None:
             why = "and --manifests exclude each other: the objects come from one place"
             raise SettingsError("--kubeconfig", self.kubeconfig, why)

@@ -38,6 +38,18 @@ def hub_endpoint(text: str) -> Endpoint:
     return Endpoint(text, path=unix_path(text))
 
 
+def hub_endpoint_with_tls(text: str) -> Endpoint:
+    """The endpoint of a text, with TLS.
+
+    Raises:
+        ValueError: it is none, or has no TLS.
+    """
+    endpoint = hub_endpoint(text)
+    if not endpoint.tls:
+        raise ValueError("must be wss://HOST:PORT")
+    return endpoint
+
+
 def is_loopback(host: str) -> bool:
     """Whether an address, or the name `localhost`, stays on this machine."""
     try:

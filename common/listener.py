@@ -350,8 +350,8 @@ def _give_memory_back() -> None:
         log.debug("this C library cannot give memory back")
 
 
-def listen_tcp(address: HostPort) -> socket.socket:
-    """A listening TCP socket.
+def listen_tcp(address: HostPort, *, flag: str = "--listen") -> socket.socket:
+    """A listening TCP socket, for the address of a flag.
 
     Raises:
         SettingsError: the system refuses the address.
@@ -360,4 +360,4 @@ def listen_tcp(address: HostPort) -> socket.socket:
         family = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
         return socket.create_server((address.host, address.port), family=family, backlog=_BACKLOG)
     except (OSError, UnicodeError) as error:  # a UnicodeError: the name cannot be a host's
-        raise SettingsError("--listen", str(address), f"cannot listen there: {in_words(error)}") from error
+        raise SettingsError(flag, str(address), f"cannot listen there: {in_words(error)}") from error

@@ -4,6 +4,7 @@ An order's stream has the kind `Kind.ORDER` and the order's name (`order`) as it
 """
 
 from dataclasses import dataclass
+from datetime import datetime
 from typing import ClassVar, Protocol
 
 
@@ -38,6 +39,51 @@ class Allow:
 
     order: ClassVar[str] = "allow"
     subject: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateToken:
+    """Make a token with which nodes join. The answer is `NewToken`.
+
+    Attributes:
+        node: the name of the one node, or a pattern of the names of new nodes.
+        drivers: the CSI drivers that its nodes may report; none: every driver.
+        ttl_s: how long it can be used, in seconds.
+        uses: how many nodes may join with it.
+    """
+
+    order: ClassVar[str] = "token-create"
+    node: str
+    drivers: list[str]
+    ttl_s: int
+    uses: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewToken:
+    """A new token. The hub does not keep its secret.
+
+    Attributes:
+        id: its id, which is no secret.
+        token: the line for `csi-bridge edge join`.
+        ends_at: from then on it is refused.
+    """
+
+    id: str
+    token: str
+    ends_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RevokeToken:
+    """Refuse a token from now on. The answer is `Done`.
+
+    Attributes:
+        id: the token's id.
+    """
+
+    order: ClassVar[str] = "token-revoke"
+    id: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

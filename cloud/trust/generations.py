@@ -8,7 +8,8 @@ Rules:
 * A void key that appears is a copy of the node's keys: an agent never goes back. With `OnCopy.LOCK` all certificates of
   the node are refused from then on, and its links end, until an operator decides: `csi-bridge allow NODE`, or a token
   for this node, with which it joins again. With `OnCopy.ALARM` the void key is refused, and the node goes on.
-* After `allow`, the void keys of that time are refused and lock the node no more.
+* After `allow`, void keys up to the generation of that copy are refused, and lock the node no more. After a node has
+  joined again, so are all earlier ones: the old machine may still run.
 * A generation above all that the hub knows becomes the current one: the CA has signed it, so the hub has lost its
   record (it was restored from a backup). Two keys of one generation are a copy.
 * A node that has joined is admitted with its generations alone. A certificate without one, from files, is refused.
@@ -142,7 +143,8 @@ class Generations:
         for earlier in [it for it in known.values() if it.generation < generation and it.state is not State.VOID]:
             self._store.put_certificate(replace(earlier, state=State.VOID, chain=b""))
         self._drop_void(node)
-        self._unlock_before(node, generation)
+        if found.token:
+            self._settle_before(node, generation)
         self._alarms.pop(node, None)
         log.info("generation %d of the certificate of node %s is in use", generation, node)
         self._audit.add(Event.RENEWAL, who=node, address=shown.address, generation=generation, in_use="yes")
@@ -209,7 +211,7 @@ class Generations:
         """
         lock = self.locked(node)
         if lock is not None:
-            await self._store.save_lock(replace(lock, locked_at=0.0, upto=0, settled=lock.upto))
+            await self._store.save_lock(replace(lock, locked_at=0.0, upto=0))
         return self._alarms.pop(node, None) is not None or lock is not None
 
     def problems(self) -> Iterable[str]:
@@ -236,17 +238,16 @@ class Generations:
                 log.warning("%s; it is refused, and the node goes on", why)
             self._alarms[node] = serial, why
             return f"this certificate was replaced by a later one of edge node {node}; join again with a new token"
-        new = Lock(node, self._now(), upto=max(newest, generation), settled=settled, why=why)
+        new = Lock(node, self._now(), upto=max(newest, generation), settled=max(settled, generation), why=why)
         self._store.put_lock(new)
         log.error("%s", _locked(new))
         self.on_locked(node, _locked(new))
         return _locked(new)
 
-    def _unlock_before(self, node: str, generation: int) -> None:
-        """Settle a lock that a later certificate, from an operator's token, has overtaken."""
-        lock = self._store.locks.get(node)
-        if lock is not None and lock.locked_at and generation > lock.upto:
-            self._store.put_lock(replace(lock, locked_at=0.0, upto=0, settled=lock.upto))
+    def _settle_before(self, node: str, generation: int) -> None:
+        """Unlock a node that has joined with an operator's token. No earlier certificate locks it again."""
+        if generation > 1:
+            self._store.put_lock(Lock(node, locked_at=0.0, upto=0, settled=generation - 1, why=""))
 
     # ---- inside ------------------------------------------------------------------------------------------------------
 

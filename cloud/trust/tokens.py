@@ -23,6 +23,8 @@ from typing import Final
 
 from cloud.trust.trust_store import Token, TrustStore
 from common.errors import OperatorRefused
+from common.pages.hub import TokenStatus
+from common.pages.json_form import time_of
 
 MOST_TOKENS: Final = 10_000
 """All of them are in memory."""
@@ -72,8 +74,8 @@ class Tokens:
         await self._store.save_token(token)
         return token, secret
 
-    async def revoke(self, token: str) -> None:
-        """Revoke a token; nodes that have joined with it stay.
+    async def revoke(self, token: str) -> Token:
+        """Revoke a token, and return it; nodes that have joined with it stay.
 
         Raises:
             OperatorRefused: there is no such token.
@@ -83,11 +85,25 @@ class Tokens:
             raise OperatorRefused(f"token {token} is not revoked", "the hub has no such token; csi-bridge token list")
         async with self.changing:
             found = self._store.tokens[token]
-            await self._store.save_token(replace(found, revoked_at=found.revoked_at or self._now()))
+            revoked = replace(found, revoked_at=found.revoked_at or self._now())
+            await self._store.save_token(revoked)
+        return revoked
 
-    def all(self) -> Iterable[Token]:
-        """All tokens, the newest first."""
-        return sorted(self._store.tokens.values(), key=lambda it: it.made_at, reverse=True)
+    async def describe(self) -> Iterable[TokenStatus]:
+        """All tokens for operators, the newest first."""
+        return [
+            TokenStatus(
+                id=it.id,
+                nodes=it.nodes,
+                drivers=list(it.drivers),
+                made_at=time_of(it.made_at),
+                ends_at=time_of(it.ends_at),
+                uses=it.uses,
+                used=it.used,
+                state=self._state_of(it),
+            )
+            for it in sorted(self._store.tokens.values(), key=lambda it: it.made_at, reverse=True)
+        ]
 
     def check(self, token: str, secret: bytes, node: str) -> Token:
         """The token of an id, if the secret is its own, the node is one of its nodes, and nobody revoked it.
@@ -117,6 +133,13 @@ class Tokens:
             raise TokenRefused("this token has ended")
         if token.used >= token.uses:
             raise TokenRefused(f"this token has been used {token.used} times, which is all that it allows")
+
+    def _state_of(self, token: Token) -> str:
+        if token.revoked_at:
+            return "revoked"
+        if token.used >= token.uses:
+            return "used up"
+        return "ended" if token.ends_at <= self._now() else "open"
 
 
 def names_one_node(token: Token) -> bool:

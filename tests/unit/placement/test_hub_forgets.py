@@ -12,6 +12,8 @@ from cloud.placement.sqlite_claims import SqliteClaims
 from cloud.store import Store
 from cloud.sync_part import SyncPart
 from cloud.trust.policy_file import PolicyFile
+from cloud.trust.trust_store import TrustStore
+from common.certificate_ends import CertificateEnds
 from common.messages import Kind
 from common.metrics import Metrics
 from common.peer import Peer as Address
@@ -35,19 +37,23 @@ if TYPE_CHECKING:
 @pytest.fixture
 async def hub(tmp_path: Path) -> AsyncIterator[Assembled]:
     store = Store(tmp_path)
+    trust = TrustStore(tmp_path)
     made = assemble(
         store,
         SqliteClaims(tmp_path),
         Metrics(),
         SyncPart(),
         audit=RecordedAudit(),
+        trust=trust,
         policy=PolicyFile(None, tmp_path, audit=RecordedAudit()),
+        ends=CertificateEnds(None, None, Metrics()),
         insecure=True,
         max_nodes=3,
         settings={},
     )
     yield made
     await made.placement.close()
+    await trust.close()
     await store.close()
 
 

@@ -12,6 +12,8 @@ from cloud.placement.sqlite_claims import SqliteClaims
 from cloud.store import Store
 from cloud.sync_part import SyncPart
 from cloud.trust.policy_file import PolicyFile
+from cloud.trust.trust_store import TrustStore
+from common.certificate_ends import CertificateEnds
 from common.digest import Digest
 from common.messages import Kind
 from common.metrics import Metrics
@@ -77,19 +79,23 @@ async def hub(tmp_path: Path, server: Server) -> AsyncIterator[Hub]:
 async def made(directory: Path, part: SyncPart) -> AsyncIterator[Hub]:
     """A hub for as long as the block lasts."""
     store = Store(directory)
+    trust = TrustStore(directory)
     made = assemble(
         store,
         SqliteClaims(directory),
         Metrics(),
         part,
         audit=RecordedAudit(),
+        trust=trust,
         policy=PolicyFile(None, directory, audit=RecordedAudit()),
+        ends=CertificateEnds(None, None, Metrics()),
         insecure=True,
         max_nodes=3,
         settings={},
     )
     yield made.hub
     await made.placement.close()
+    await trust.close()
     await store.close()
 
 

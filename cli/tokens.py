@@ -1,0 +1,54 @@
+"""The commands `token create`, `token list` and `token revoke`: the invitations with which nodes join the hub."""
+
+from collections.abc import Iterator
+
+from cli.hub_state import ask, tell
+from cli.operator_options import OperatorSettings
+from cli.order import give_order
+from cli.table import table
+from common.operator_orders import CreateToken, Done, NewToken, RevokeToken
+from common.pages.hub import TokenStatus
+from common.pages.json_form import plain, shown
+
+
+async def create(settings: OperatorSettings, asked: CreateToken) -> str:
+    """Make a token. Returns the line to paste.
+
+    Raises:
+        BridgeError: there is no hub, the link to it was lost, or it refused.
+    """
+    return (await give_order(settings, asked, NewToken)).token
+
+
+async def revoke(settings: OperatorSettings, token: str) -> str:
+    """Revoke a token. Returns the success message.
+
+    Raises:
+        BridgeError: there is no hub, the link to it was lost, or it refused.
+    """
+    return "\n".join((await give_order(settings, RevokeToken(id=token), Done)).said)
+
+
+def show(tokens: list[TokenStatus], width: int | None = None) -> Iterator[str]:
+    """The tokens as lines for people."""
+    if not tokens:
+        yield "the hub has no tokens; csi-bridge token create makes one"
+        return
+    yield from table(("ID", "NODES", "DRIVERS", "STATE", "USED", "ENDS"), [_row(one) for one in tokens], width=width)
+
+
+def run_list(settings: OperatorSettings, *, as_json: bool) -> int:
+    """Print the tokens. Returns the exit code: 0, or 1 with the reason on standard error if the hub did not answer."""
+    return tell(settings, _look, show=show, as_json=_as_json if as_json else None)
+
+
+def _look(settings: OperatorSettings) -> list[TokenStatus]:
+    return ask(settings.hub, "/tokens", list[TokenStatus], timeout_s=settings.timeout_s)
+
+
+def _as_json(tokens: list[TokenStatus]) -> object:
+    return {"tokens": plain(tokens)}
+
+
+def _row(one: TokenStatus) -> tuple[str, ...]:
+    return (one.id, one.nodes, ", ".join(one.drivers) or "all", one.state, f"{one.used}/{one.uses}", shown(one.ends_at))

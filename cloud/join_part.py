@@ -1,0 +1,177 @@
+"""The join part of a hub: its tokens, its CA key, and the listener at which nodes join.
+
+Rules:
+
+* Without TLS files there is none: an insecure hub issues no certificates.
+* Without `--ca-key` the hub signs nothing, and nodes get their certificates from elsewhere. It still takes the next key
+  of such a node on its link.
+* Tokens need both `--ca-key` and `--join-listen`.
+"""
+
+import asyncio
+import logging
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from cloud.hub_settings import HubSettings
+from cloud.orders import Orders
+from cloud.trust.audit_log import Audit, Event
+from cloud.trust.enrolment import Enrolment, Terms
+from cloud.trust.generations import Generations
+from cloud.trust.join_links import LIMITS, MOST, MOST_HANDSHAKES, JoinLinks
+from cloud.trust.join_rate import JoinRate
+from cloud.trust.signer import Signer
+from cloud.trust.tokens import Tokens
+from cloud.trust.trust_store import Token, TrustStore
+from common.database_writer import WriteFailed
+from common.endpoint import Endpoint, is_loopback
+from common.enrolment import JoinToken, format_token
+from common.errors import OperatorRefused, SettingsError
+from common.listener import Listener, listen_tcp
+from common.operator_orders import CreateToken, Done, NewToken, RevokeToken
+from common.pages.json_form import time_of
+from common.parsers import HostPort
+from common.tls import TlsFiles, TlsIdentity
+from common.version import introduce
+
+log = logging.getLogger("csi_bridge.hub.enrolment")
+
+_NOT_MADE: Final = "no token is made"
+
+
+class JoinPart:
+    """The join part of one hub that has TLS files.
+
+    Attributes:
+        enrolment: answers nodes that join or renew.
+    """
+
+    def __init__(
+        self,
+        settings: HubSettings,
+        trust: TrustStore,
+        tokens: Tokens,
+        generations: Generations,
+        *,
+        audit: Audit,
+        denied: Callable[[str, int], str],
+        knows: Callable[[str], bool],
+    ) -> None:
+        """Read the CA.
+
+        Args:
+            settings: the hub's.
+            trust: its trust store.
+            tokens: its invitations.
+            generations: its rules for certificates.
+            audit: takes tokens, joins and renewals.
+            denied: as of `Enrolment`.
+            knows: as of `Enrolment`.
+
+        Raises:
+            SettingsError: the CA's key cannot be used.
+        """
+        assert settings.tls_ca is not None
+        assert settings.tls_cert is not None
+        assert settings.tls_key is not None
+        self._settings, self._audit = settings, audit
+        self._files = TlsFiles(settings.tls_ca, settings.tls_cert, settings.tls_key)
+        self._signer = _signer(self._files, settings.ca_key, settings.cert_ttl_s)
+        self._tokens = tokens
+        self._joins = self._addresses(settings.join_address, settings.join_listen)
+        terms = Terms(
+            ttl_s=settings.cert_ttl_s,
+            grace_s=settings.renew_grace_s,
+            hubs=self._addresses(settings.hub_address, settings.listen),
+            joins=self._joins,
+        )
+        self.enrolment = Enrolment(
+            trust, tokens, generations, self._signer, terms, audit=audit, denied=denied, knows=knows
+        )
+        self._links = JoinLinks(self.enrolment)
+
+    def add_orders(self, orders: Orders) -> None:
+        """Serve the operators' orders about tokens."""
+        orders.add(CreateToken, self._create)
+        orders.add(RevokeToken, self._revoke)
+
+    def listener(self) -> Listener | None:
+        """The join listener, on a socket that listens; None without `--join-listen`.
+
+        Raises:
+            SettingsError: nothing can listen there.
+        """
+        if self._settings.join_listen is None:
+            return None
+        tls = TlsIdentity(self._files, server=True, asks=False)
+        clock = asyncio.get_running_loop().time
+        rate = JoinRate(clock())
+        return Listener(
+            listen_tcp(self._settings.join_listen, flag="--join-listen"),
+            introduce("hub", self._settings.name, instance="hub"),
+            self._links,
+            limits=LIMITS,
+            tls=tls.context,
+            max_connections=MOST + 1,  # the newest is in when `JoinLinks` ends another
+            max_handshakes=MOST_HANDSHAKES,
+            admits=lambda address: rate.admits(address, clock()),
+        )
+
+    def drain(self) -> None:
+        """Take no more joins."""
+        self._links.drain()
+
+    # ---- orders ------------------------------------------------------------------------------------------------------
+
+    async def _create(self, asked: CreateToken, by: str) -> NewToken:
+        if self._settings.join_listen is None:
+            raise OperatorRefused(_NOT_MADE, "the hub runs without --join-listen, so no node could use it")
+        if not self._signer.can_sign:
+            raise OperatorRefused(_NOT_MADE, "the hub runs without --ca-key, so it signs no certificates")
+        if not self._joins:
+            why = "the hub does not know its address: its certificate has no name; set --join-address"
+            raise OperatorRefused(_NOT_MADE, why)
+        try:
+            token, secret = await self._tokens.create(
+                nodes=asked.node, drivers=tuple(asked.drivers), ttl_s=asked.ttl_s, uses=asked.uses
+            )
+        except WriteFailed as error:
+            raise OperatorRefused(_NOT_MADE, str(error)) from error
+        self._note(token, by, "made")
+        text = format_token(JoinToken(self._joins, bytes.fromhex(self._signer.pin()), token.id, secret))
+        return NewToken(id=token.id, token=text, ends_at=time_of(token.ends_at))
+
+    async def _revoke(self, asked: RevokeToken, by: str) -> Done:
+        try:
+            token = await self._tokens.revoke(asked.id)
+        except WriteFailed as error:
+            raise OperatorRefused(f"token {asked.id} is not revoked", str(error)) from error
+        self._note(token, by, "revoked")
+        return Done(said=[f"token {token.id} is revoked; the {token.used} nodes that joined with it stay"])
+
+    def _note(self, token: Token, by: str, what: str) -> None:
+        log.warning("an operator (%s): token %s for %s is %s", by, token.id, token.nodes, what)
+        self._audit.add(
+            Event.TOKEN, who="operator", address=by, token=token.id, nodes=token.nodes, drivers=list(token.drivers),
+            uses=token.uses, action=what,
+        )  # fmt: skip
+
+    def _addresses(self, given: tuple[Endpoint, ...], listen: HostPort | None) -> tuple[str, ...]:
+        """The addresses at which agents reach a listener: those of a flag, else the names in the hub's certificate."""
+        if given or listen is None:
+            return tuple(map(str, given))
+        names = self._signer.hub_names()
+        usual = [name for name in names if not is_loopback(name)] or names
+        return tuple(f"wss://{HostPort(name, listen.port)}" for name in usual)
+
+
+def _signer(files: TlsFiles, ca_key: Path | None, ttl_s: float) -> Signer:
+    try:
+        if ca_key is not None and ca_key.stat().st_mode & stat.S_IROTH:
+            log.warning("every user of this machine can read %s, which signs certificates for any node", ca_key)
+        return Signer(files, ca_key, ttl_s=ttl_s)
+    except (OSError, ValueError) as error:
+        flag, value = ("--tls-ca", files.ca) if ca_key is None else ("--ca-key", ca_key)
+        raise SettingsError(flag, str(value), f"cannot be used: {error}") from error

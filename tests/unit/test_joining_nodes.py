@@ -1,0 +1,459 @@
+"""Enrolment: the hub's answers to nodes that join and renew, on both kinds of links."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cloud.trust.audit_log import Event
+from cloud.trust.enrolment import Enrolment, Terms
+from cloud.trust.generations import Generations, OnCopy
+from cloud.trust.join_links import JoinLinks
+from cloud.trust.signer import Signer
+from cloud.trust.tokens import Tokens
+from cloud.trust.trust_store import State, TrustStore
+from common.enrolment import (
+    Answer,
+    AskCa,
+    CaCertificates,
+    Issued,
+    Join,
+    NextKey,
+    Noted,
+    Refused,
+    Renew,
+    Request,
+    decode,
+    encode,
+)
+from common.messages import Kind
+from common.peer import Peer as Address
+from common.status import Code, Origin
+from common.tls import TlsFiles
+from common.version import introduce
+from tests.support.audit import RecordedAudit
+from tests.support.certificates import Authority
+from tests.support.enrolling import NodeKey
+from tests.support.linked import Peer, link_pair
+from tests.support.waiting import settle
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from common.link import Link, Stream
+
+TTL_S, GRACE_S = 900.0, 86_400.0
+STRANGER = Address("10.0.0.9:1", local=False)
+
+
+class Admitted:
+    """A link handler that has admitted an agent, and serves its renewals."""
+
+    origin = Origin.HUB
+
+    def __init__(self, enrolment: Enrolment) -> None:
+        self.serve = enrolment.serve_on_link
+
+    def greeted(self, link: Link) -> None:
+        link.accept()
+
+    def draining(self, link: Link, message: str) -> None: ...
+
+    def refused(self, link: Link, reason: str, message: str) -> None: ...
+
+    def closed(self, link: Link, reason: str, message: str) -> None: ...
+
+
+class World:
+    """A hub's enrolment, at a time that the test sets."""
+
+    def __init__(self, directory: Path, *, ca_key: bool = True, on_copy: OnCopy = OnCopy.LOCK) -> None:
+        self.now = time.time()
+        self.denied: set[str | int] = set()
+        self.known: set[str] = set()
+        self.audit, self.store = RecordedAudit(), TrustStore(directory)
+        self.tokens = Tokens(self.store, now=self.clock)
+        self.generations = Generations(self.store, on_copy=on_copy, audit=self.audit, now=self.clock)
+        (directory / "ca").mkdir(exist_ok=True)
+        self.authority = Authority(directory / "ca", lifetime_s=400 * 86_400.0)
+        hub = self.authority.hub()
+        files = TlsFiles(hub.ca, hub.cert, hub.key)
+        signer = Signer(files, self.authority.key_path if ca_key else None, ttl_s=TTL_S, now=self.clock)
+        terms = Terms(TTL_S, GRACE_S, ("wss://hub.example:7000",), ("wss://hub.example:7443",))
+        self.enrolment = Enrolment(
+            self.store,
+            self.tokens,
+            self.generations,
+            signer,
+            terms,
+            audit=self.audit,
+            denied=lambda node, serial: "stolen" if {node, serial} & self.denied else "",
+            knows=self.known.__contains__,
+            now=self.clock,
+        )
+        self.strangers = JoinLinks(self.enrolment)
+        self.links: list[Link] = []
+
+    def clock(self) -> float:
+        return self.now
+
+    async def dial(self, node: NodeKey | None = None) -> Link:
+        """A link to the join listener, or of an admitted node."""
+        handler = self.strangers if node is None else Admitted(self.enrolment)
+        at_hub, at_node = link_pair(
+            handler,
+            Peer(accepts=False),
+            introduce("edge", "n1", instance="i"),
+            identity=STRANGER if node is None else node.peer(),
+        )
+        await settle()
+        self.links.append(at_hub)
+        return at_node
+
+    async def ask(self, request: Request, *, over: NodeKey | None = None, kind: Kind | None = None) -> Answer:
+        """The answer to a request, at the join listener or over an admitted node's link."""
+        return await answer(open_stream(await self.dial(over), request, kind))
+
+    async def token(self, nodes: str = "n1", *, uses: int = 1, drivers: tuple[str, ...] = ()) -> tuple[str, bytes]:
+        token, secret = await self.tokens.create(nodes=nodes, drivers=drivers, ttl_s=60.0, uses=uses)
+        return token.id, secret
+
+    async def join(self, token: tuple[str, bytes], node: str = "n1", key: NodeKey | None = None) -> NodeKey:
+        """A node that has joined, and has not used its certificate yet."""
+        key = key or NodeKey()
+        issued = await self.ask(Join(*token, node, key.request))
+        assert isinstance(issued, Issued), issued
+        key.issued = issued
+        return key
+
+    async def joined(self) -> NodeKey:
+        """The node n1 after its first connect."""
+        node = await self.join(await self.token())
+        self.connect(node)
+        return node
+
+    async def renew(self, node: NodeKey, following: NodeKey | None = None) -> NodeKey:
+        """The next key of a node, after a renewal over its link."""
+        following = following or NodeKey()
+        issued = await self.ask(Renew(following.request), over=node)
+        assert isinstance(issued, Issued), issued
+        following.issued = issued
+        return following
+
+    def connect(self, node: NodeKey) -> None:
+        """Admit the node with its certificate."""
+        self.generations.examine("n1", node.peer())
+        self.generations.authenticated("n1", node.peer())
+
+    async def refusal(self, request: Request, *, over: NodeKey | None = None) -> str:
+        """The reason of a refusal."""
+        refused = await self.ask(request, over=over)
+        assert isinstance(refused, Refused), refused
+        assert self.audit.events[-1] is Event.REFUSAL
+        return refused.reason
+
+
+def open_stream(link: Link, request: Request, kind: Kind | None = None) -> Stream:
+    kinds = {AskCa: Kind.CA, Join: Kind.JOIN, Renew: Kind.RENEW, NextKey: Kind.RENEW}
+    return link.open(kind or kinds[type(request)], encode(request))
+
+
+async def answer(stream: Stream) -> Answer:
+    message = await stream.receive()
+    assert message is not None, stream.status
+    found = decode(message)
+    assert await stream.receive() is None
+    assert stream.status is not None
+    assert stream.status.ok
+    return found  # type: ignore[return-value]  # a hub sends answers
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    made = World(tmp_path)
+    yield made
+    for link in made.links:
+        link.lost("the test is over")
+    await made.store.close()
+
+
+# -------------------- joining --------------------
+
+
+async def test_a_node_that_has_not_joined_gets_the_ca(world: World) -> None:
+    assert await world.ask(AskCa()) == CaCertificates(world.authority.path.read_bytes())
+
+
+async def test_a_node_joins_with_a_token(world: World) -> None:
+    node = await world.join(await world.token(drivers=("a.csi",)))
+    assert node.issued is not None
+    assert (node.issued.generation, node.issued.renew_grace_s) == (1, int(GRACE_S))
+    assert (node.issued.hubs, node.issued.joins) == (("wss://hub.example:7000",), ("wss://hub.example:7443",))
+    assert node.issued.ca == world.authority.path.read_bytes()
+    assert node.peer().key == node.fingerprint
+    assert world.generations.drivers_of("n1") == ("a.csi",)
+    assert world.audit.lines[-1][0] is Event.JOIN
+    world.connect(node)
+
+
+async def test_a_token_serves_as_many_nodes_as_it_says(world: World) -> None:
+    token = await world.token("n*", uses=2)
+    await world.join(token, "n1")
+    await world.join(token, "n2")
+    assert await world.refusal(Join(*token, "n3", NodeKey().request)) == "token"
+
+
+async def test_a_repeated_request_gets_the_same_certificate_and_costs_no_second_use(world: World) -> None:
+    """The first answer may have been lost."""
+    token, key = await world.token(), NodeKey()
+    first = (await world.join(token, key=key)).issued
+    world.now += 600.0  # the token has ended meanwhile
+    assert (await world.join(token, key=key)).issued == first
+    assert await world.refusal(Join(*token, "n1", NodeKey().request)) == "token", "another key is another node"
+
+
+async def test_two_nodes_that_join_at_once_with_one_use_are_one_node(world: World) -> None:
+    token = await world.token("n*")
+    links = [await world.dial() for _ in range(8)]
+    asked = [Join(*token, f"n{number}", NodeKey().request) for number in range(8)]
+    answers = await asyncio.gather(*(answer(open_stream(link, one)) for link, one in zip(links, asked, strict=True)))
+    assert sorted(type(one).__name__ for one in answers) == ["Issued"] + ["Refused"] * 7
+    assert world.store.tokens[token[0]].used == 1
+
+
+async def test_a_token_for_new_nodes_does_not_give_the_name_of_a_node_that_exists(world: World) -> None:
+    token = await world.token("*", uses=9)
+    await world.join(token, "n1")
+    world.known.add("from-files")
+    assert await world.refusal(Join(*token, "n1", NodeKey().request)) == "node"
+    assert await world.refusal(Join(*token, "from-files", NodeKey().request)) == "node"
+    await world.join(await world.token("n1"), "n1")
+
+
+@pytest.mark.parametrize("name", ["", "N1", "../../etc", "a/b", "n1\x1b[2J", "n" * 254, "-n", "a..b"])
+async def test_a_node_joins_only_under_a_name_of_kubernetes(world: World, name: str) -> None:
+    assert await world.refusal(Join(*await world.token("*"), name, NodeKey().request)) == "request"
+
+
+async def test_a_denied_node_does_not_join(world: World) -> None:
+    world.denied.add("n1")
+    token = await world.token()
+    assert await world.refusal(Join(*token, "n1", NodeKey().request)) == "denied"
+    assert world.store.tokens[token[0]].used == 0
+
+
+async def test_a_request_that_is_none_costs_no_use(world: World) -> None:
+    token = await world.token()
+    assert await world.refusal(Join(*token, "n1", b"noise")) == "request"
+    assert world.store.tokens[token[0]].used == 0
+
+
+async def test_without_a_ca_key_the_hub_says_so(tmp_path: Path) -> None:
+    world = World(tmp_path, ca_key=False)
+    assert await world.refusal(Join(*await world.token(), "n1", NodeKey().request)) == "no-ca-key"
+    await world.store.close()
+
+
+async def test_a_disk_that_takes_nothing_costs_no_use_and_the_node_asks_again(world: World) -> None:
+    token = await world.token()
+    await world.store.close()
+    answer = await world.ask(Join(*token, "n1", NodeKey().request))
+    assert isinstance(answer, Refused)
+    assert (answer.reason, answer.retry_s > 0) == ("busy", True)
+    assert (world.store.tokens[token[0]].used, world.store.certificates) == (0, {})
+
+
+# -------------------- renewing over the link --------------------
+
+
+async def test_a_node_renews_over_its_link(world: World) -> None:
+    first = await world.joined()
+    second = await world.renew(first)
+    assert second.issued is not None
+    assert second.issued.generation == 2
+    world.connect(first)
+    world.connect(second)
+    assert world.store.certificates["n1"][1].state is State.VOID
+
+
+async def test_a_lost_answer_is_repeated_with_the_same_generation(world: World) -> None:
+    node, following = await world.joined(), NodeKey()
+    first = (await world.renew(node, following)).issued
+    assert (await world.renew(node, following)).issued == first
+
+
+async def test_a_pending_certificate_that_is_about_to_end_is_signed_anew(world: World) -> None:
+    node, following = await world.joined(), NodeKey()
+    before = (await world.renew(node, following)).peer()
+    world.now += TTL_S - 10
+    again = await world.renew(node, following)
+    assert again.issued is not None
+    assert again.issued.generation == 2
+    assert again.peer().not_after > before.not_after + TTL_S - 20
+    world.connect(again)
+
+
+async def test_the_next_key_must_be_new(world: World) -> None:
+    first = await world.joined()
+    assert await world.refusal(Renew(first.request), over=first) == "request"
+    second = await world.renew(first)
+    world.connect(second)
+    assert await world.refusal(Renew(second.request), over=second) == "request"
+
+
+async def test_a_renewal_over_the_old_link_after_the_next_key_is_in_use_is_refused_without_an_alarm(
+    world: World,
+) -> None:
+    first = await world.joined()
+    second = await world.renew(first)
+    world.connect(second)
+    assert await world.refusal(Renew(NodeKey().request), over=first) == "copy"
+    assert Event.COPY not in world.audit.events
+    world.connect(second)
+
+
+async def test_a_certificate_from_files_is_not_renewed(world: World) -> None:
+    pem = world.authority.edge("n1")
+    node = NodeKey(issued=Issued(pem.cert.read_bytes(), b"", 0, 0, (), ()))
+    assert await world.refusal(Renew(NodeKey().request), over=node) == "certificate"
+
+
+async def test_the_next_key_of_files_is_noted(world: World) -> None:
+    pem = world.authority.edge("n1")
+    node = NodeKey(issued=Issued(pem.cert.read_bytes(), b"", 0, 0, (), ()))
+    assert await world.ask(NextKey("ab" * 32), over=node) == Noted()
+    assert world.generations.follows("n1", pem.fingerprint, "ab" * 32)
+    assert await world.refusal(NextKey("AB"), over=node) == "request"
+
+
+async def test_a_node_that_asks_again_and_again_is_told_to_wait(world: World) -> None:
+    node = await world.joined()
+    link = await world.dial(node)
+    answers = [await answer(open_stream(link, Renew(NodeKey().request))) for _ in range(8)]
+    last = answers[-1]
+    assert isinstance(last, Refused)
+    assert (last.reason, last.retry_s) == ("busy", 10)
+
+
+# -------------------- renewing at the join listener --------------------
+
+
+async def test_a_node_whose_certificate_has_ended_renews_at_the_join_listener(world: World) -> None:
+    node, following = await world.joined(), NodeKey()
+    world.now += TTL_S + GRACE_S / 2
+    issued = await world.ask(node.late_renewal(following))
+    assert isinstance(issued, Issued)
+    following.issued = issued
+    world.connect(following)
+    assert world.store.certificates["n1"][2].state is State.CURRENT
+
+
+async def test_after_the_grace_the_node_has_to_join_again(world: World) -> None:
+    node = await world.joined()
+    world.now += TTL_S + GRACE_S + 10
+    assert await world.refusal(node.late_renewal(NodeKey())) == "certificate"
+
+
+async def test_a_denied_node_or_certificate_is_not_renewed(world: World) -> None:
+    node = await world.joined()
+    world.denied = {"n1"}
+    assert await world.refusal(node.late_renewal(NodeKey())) == "denied"
+    world.denied = {node.peer().serial}
+    assert await world.refusal(node.late_renewal(NodeKey())) == "denied"
+
+
+async def test_a_void_key_at_the_join_listener_is_a_copy(world: World) -> None:
+    first = await world.joined()
+    second = await world.renew(first)
+    world.connect(second)
+    assert await world.refusal(first.late_renewal(NodeKey())) == "copy"
+    assert await world.refusal(second.late_renewal(NodeKey())) == "copy", "the node is locked"
+    assert Event.COPY in world.audit.events
+
+
+async def test_only_the_holder_of_a_void_key_can_lock_the_node(world: World) -> None:
+    first = await world.joined()
+    second = await world.renew(first)
+    world.connect(second)
+    assert await world.refusal(first.late_renewal(NodeKey(), signer=NodeKey())) == "request"
+    world.connect(second)
+
+
+async def test_a_locked_node_joins_again_with_a_later_token_of_its_own(world: World) -> None:
+    before = await world.token()
+    first = await world.joined()
+    second = await world.renew(first)
+    world.connect(second)
+    await world.refusal(first.late_renewal(NodeKey()))
+    assert await world.refusal(Join(*before, "n1", NodeKey().request)) == "copy"
+    world.now += 1
+    node = await world.join(await world.token())
+    world.connect(node)
+    assert world.generations.locked("n1") is None
+
+
+async def test_a_hub_restored_from_a_backup_renews_what_it_has_no_record_of(world: World) -> None:
+    await world.joined()
+    later = NodeKey()
+    signed = world.enrolment._signer.sign(later.request, node="n1", generation=9)
+    later.issued = Issued(signed.chain, b"", 9, 0, (), ())
+    issued = await world.ask(later.late_renewal(NodeKey()))
+    assert isinstance(issued, Issued)
+    assert issued.generation == 10
+
+
+# -------------------- strangers --------------------
+
+
+async def test_the_join_listener_serves_nothing_else(world: World) -> None:
+    link = await world.dial()
+    for kind, request in ((Kind.CALL, AskCa()), (Kind.JOIN, AskCa()), (Kind.RENEW, NextKey("ab" * 32))):
+        stream = open_stream(link, request, kind)
+        assert await stream.receive() is None
+        assert stream.status is not None
+        assert stream.status.code == Code.UNIMPLEMENTED
+
+
+@pytest.mark.parametrize("noise", [b"", b"\xff" * 100, encode(Noted())])
+async def test_noise_is_refused_in_a_sentence(world: World, noise: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    link = await world.dial()
+    stream = link.open(Kind.JOIN, noise)
+    assert await stream.receive() is None
+    assert stream.status is not None
+    assert stream.status.code == Code.UNIMPLEMENTED
+    assert "Traceback" not in caplog.text
+
+
+async def test_only_edge_nodes_may_use_the_join_listener(world: World) -> None:
+    peer = Peer(accepts=False)
+    link_pair(world.strangers, peer, introduce("operator", "", instance="i"), identity=STRANGER)
+    await settle()
+    assert peer.ends[0][0] == "role"
+
+
+async def test_one_address_does_not_keep_the_others_out(world: World) -> None:
+    world.strangers = JoinLinks(world.enrolment, most=4)
+    flooders = [await world.dial() for _ in range(4)]
+    at_hub, other = link_pair(
+        world.strangers,
+        Peer(accepts=False),
+        introduce("edge", "n2", instance="i"),
+        identity=Address("10.0.0.5:1", local=False),
+    )
+    world.links.append(at_hub)
+    await settle()
+    assert await answer(open_stream(other, AskCa()))
+    assert flooders[0].session.state.name == "CLOSED"
+    assert await answer(open_stream(flooders[1], AskCa()))
+
+
+async def test_a_hub_that_stops_takes_no_more_joins(world: World) -> None:
+    world.strangers.drain()
+    peer = Peer(accepts=False)
+    link_pair(world.strangers, peer, introduce("edge", "n1", instance="i"), identity=STRANGER)
+    await settle()
+    assert peer.ends[0][0] == "draining"

@@ -1,0 +1,230 @@
+"""The signer: certificates of nodes, the requests for them, and the CA's files."""
+
+from __future__ import annotations
+
+import shutil
+import ssl
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from cloud.trust.signer import CertificateRefused, RequestRefused, Signer
+from common.enrolment import Issued, Renew
+from common.peer import key_fingerprint
+from common.tls import TlsFiles
+from tests.support.certificates import Authority, bundle
+from tests.support.enrolling import NodeKey
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+DAY_S = 86_400.0
+
+
+class World:
+    """A CA, a hub's files, and a signer at a time that the test sets."""
+
+    def __init__(self, directory: Path, *, strict: bool = True, ttl_s: float = 1_000.0) -> None:
+        self.now = time.time()
+        self.authority = Authority(directory, lifetime_s=400 * DAY_S, strict=strict)
+        self.files = self.authority.hub()
+        self.tls = TlsFiles(self.files.ca, self.files.cert, self.files.key)
+        self.signer = Signer(self.tls, self.authority.key_path, ttl_s=ttl_s, now=lambda: self.now)
+
+    def node(self, name: str = "n1", generation: int = 1, key: NodeKey | None = None) -> NodeKey:
+        """A node with a certificate."""
+        key = key or NodeKey()
+        signed = self.signer.sign(key.request, node=name, generation=generation)
+        key.issued = Issued(signed.chain, b"", generation, 0, (), ())
+        return key
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_certificate_names_node_and_generation_and_is_for_clients(tmp_path: Path, *, strict: bool) -> None:
+    world = World(tmp_path, strict=strict)
+    peer = world.node("n1", 7).peer()
+    assert peer.uris == ("csi-bridge:node:n1", "csi-bridge:generation:7")
+    assert (peer.common_names, peer.organizations) == (("system:node:n1",), ("system:nodes",))
+    assert peer.purposes == ("1.3.6.1.5.5.7.3.2",)
+    assert world.now + 999 <= peer.not_after <= world.now + 1_000
+    world.node().certificate.verify_directly_issued_by(x509.load_pem_x509_certificate(world.files.ca.read_bytes()))
+
+
+def test_the_hub_chooses_the_names_whatever_the_request_says(world: World) -> None:
+    assert b"somebody-else" in NodeKey().request
+    assert b"somebody-else" not in world.node().der
+
+
+def test_a_long_name_is_in_the_uri_alone(world: World) -> None:
+    name = "n" * 200
+    peer = world.node(name).peer()
+    assert peer.uris[0] == f"csi-bridge:node:{name}"
+    assert peer.common_names == ("csi-bridge node",)
+
+
+def test_openssl_with_strict_rules_accepts_the_certificate(world: World, tmp_path: Path) -> None:
+    node = world.node()
+    (tmp_path / "n.crt").write_bytes(node.issued.chain if node.issued else b"")
+    (tmp_path / "n.key").write_bytes(node.key_pem())
+    server, client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    server.verify_mode, server.verify_flags = ssl.CERT_REQUIRED, ssl.VERIFY_X509_STRICT
+    for context, cert, key in (
+        (server, world.files.cert, world.files.key),
+        (client, tmp_path / "n.crt", tmp_path / "n.key"),
+    ):
+        context.load_verify_locations(world.files.ca)
+        context.load_cert_chain(cert, key)
+    ends = [ssl.MemoryBIO() for _ in range(2)]
+    sides = [
+        server.wrap_bio(ends[0], ends[1], server_side=True),
+        client.wrap_bio(ends[1], ends[0], server_hostname="localhost"),
+    ]
+    for side in (1, 0, 1, 0):
+        try:
+            sides[side].do_handshake()
+        except ssl.SSLWantReadError:
+            continue
+    assert sides[0].getpeercert()
+
+
+def test_a_certificate_does_not_outlive_the_ca(tmp_path: Path) -> None:
+    world = World(tmp_path, ttl_s=500 * DAY_S)
+    assert world.node().peer().not_after <= world.now + 400 * DAY_S
+    world.now += 401 * DAY_S
+    with pytest.raises(CertificateRefused, match="CA certificate has ended"):
+        world.node()
+
+
+def test_the_same_key_of_the_agent_is_in_the_certificate(world: World) -> None:
+    node = world.node()
+    assert world.signer.read_request(node.request) == node.fingerprint == node.peer().key
+
+
+def other_request(key: ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey) -> bytes:
+    builder = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([]))
+    return builder.sign(key, hashes.SHA256()).public_bytes(Encoding.DER)
+
+
+def broken(request: bytes) -> bytes:
+    return request[:-1] + bytes([request[-1] ^ 1])
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        b"",
+        b"x" * 500,
+        broken(NodeKey().request),
+        other_request(ec.generate_private_key(ec.SECP384R1())),
+        other_request(rsa.generate_private_key(public_exponent=65_537, key_size=2048)),
+    ],
+    ids=["empty", "noise", "a wrong signature", "another curve", "RSA"],
+)
+def test_another_request_is_refused(world: World, request_: bytes) -> None:
+    with pytest.raises(RequestRefused):
+        world.signer.read_request(request_)
+    with pytest.raises(RequestRefused):
+        world.signer.sign(request_, node="n1", generation=1)
+
+
+def test_the_pin_is_of_the_ca_that_signed_the_hubs_certificate(world: World, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    other = Authority(tmp_path / "other", name="another CA")
+    both = bundle(tmp_path / "both.pem", other, world.authority)
+    signer = Signer(TlsFiles(both, world.files.cert, world.files.key), None, ttl_s=1.0)
+    ours = x509.load_pem_x509_certificate(world.files.ca.read_bytes())
+    assert signer.pin() == world.signer.pin() == key_fingerprint(ours.public_key())
+    assert signer.bundle().count(b"BEGIN CERTIFICATE") == 2
+    assert not signer.can_sign
+
+
+def test_the_key_belongs_to_any_certificate_of_the_bundle(world: World, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    other = Authority(tmp_path / "other", name="another CA")
+    both = bundle(tmp_path / "both.pem", world.authority, other)
+    signer = Signer(TlsFiles(both, world.files.cert, world.files.key), other.key_path, ttl_s=1_000.0)
+    signed = x509.load_pem_x509_certificate(signer.sign(NodeKey().request, node="n1", generation=1).chain)
+    signed.verify_directly_issued_by(x509.load_pem_x509_certificate(other.path.read_bytes()))
+
+
+def test_an_intermediate_ca_is_in_the_chain(world: World, tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    sub = Authority(tmp_path / "sub", name="intermediate", parent=world.authority)
+    both = bundle(tmp_path / "both.pem", world.authority, sub)
+    signer = Signer(TlsFiles(both, world.files.cert, world.files.key), sub.key_path, ttl_s=1_000.0)
+    assert signer.sign(NodeKey().request, node="n1", generation=1).chain.count(b"BEGIN CERTIFICATE") == 2
+
+
+def test_the_hubs_names_are_those_of_its_certificate(world: World) -> None:
+    assert world.signer.hub_names() == ["localhost", "127.0.0.1"]
+
+
+def test_a_ca_key_of_no_certificate_is_refused(world: World, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    other = Authority(tmp_path / "other")
+    with pytest.raises(ValueError, match="is not the key of a certificate in"):
+        Signer(world.tls, other.key_path, ttl_s=1.0)
+    with pytest.raises(ValueError, match="holds no private key"):
+        Signer(world.tls, world.files.ca, ttl_s=1.0)
+
+
+def test_new_files_of_the_ca_count_from_the_next_certificate_on(world: World, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    other = Authority(tmp_path / "other", name="another CA")
+    world.files.ca.write_bytes(b"no PEM")
+    world.node()  # the old ones stay in use
+    shutil.copy(other.path, world.files.ca)
+    shutil.copy(other.key_path, world.authority.key_path)
+    world.node().certificate.verify_directly_issued_by(x509.load_pem_x509_certificate(other.path.read_bytes()))
+
+
+def test_an_expired_certificate_is_renewed_within_the_grace(world: World) -> None:
+    node = world.node(generation=3)
+    world.now += 1_000 + 10 * DAY_S
+    peer = world.signer.read_present(node.late_renewal(NodeKey()), "10.0.0.7:1", grace_s=11 * DAY_S)
+    assert (peer.uris, peer.key) == (("csi-bridge:node:n1", "csi-bridge:generation:3"), node.fingerprint)
+    with pytest.raises(CertificateRefused, match="longer than --renew-grace"):
+        world.signer.read_present(node.late_renewal(NodeKey()), "10.0.0.7:1", grace_s=9 * DAY_S)
+
+
+def test_a_renewal_needs_the_present_key(world: World) -> None:
+    node, thief = world.node(), NodeKey()
+    renewal = node.late_renewal(thief, signer=thief)
+    with pytest.raises(RequestRefused, match="not of the present"):
+        world.signer.read_present(renewal, "10.0.0.7:1", grace_s=0.0)
+    seen = node.late_renewal(NodeKey())
+    with pytest.raises(RequestRefused, match="not of the present"):  # a signature for another request
+        world.signer.read_present(Renew(thief.request, seen.certificate, seen.signature), "10.0.0.7:1", grace_s=0.0)
+
+
+def test_a_certificate_of_another_ca_is_not_renewed(world: World, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    stranger = World(tmp_path / "other").node()
+    with pytest.raises(CertificateRefused, match="not signed by a CA of this hub"):
+        world.signer.read_present(stranger.late_renewal(NodeKey()), "10.0.0.7:1", grace_s=0.0)
+
+
+@pytest.mark.parametrize("role", ["hub", "driver"])
+def test_a_certificate_of_another_role_is_not_renewed(world: World, role: str) -> None:
+    key = ec.generate_private_key(ec.SECP256R1())
+    uses = {"hub": ("csi-bridge:hub", "csi-bridge:hubs"), "driver": ("csi-bridge:driver:a", "csi-bridge:drivers")}
+    pem = world.authority.issue(*uses[role], file="x", key=key)
+    node = NodeKey(key, Issued(pem.cert.read_bytes(), b"", 1, 0, (), ()))
+    with pytest.raises(CertificateRefused, match="not one of a node"):
+        world.signer.read_present(node.late_renewal(NodeKey()), "10.0.0.7:1", grace_s=0.0)
+
+
+@pytest.mark.parametrize("certificate", [b"", b"noise" * 50])
+def test_noise_in_place_of_the_present_certificate_is_refused(world: World, certificate: bytes) -> None:
+    with pytest.raises(RequestRefused):
+        world.signer.read_present(Renew(NodeKey().request, certificate, b"x"), "10.0.0.7:1", grace_s=0.0)
