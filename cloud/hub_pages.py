@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from cloud.edge_nodes import Nodes
-from cloud.hub_settings import INSECURE
 from cloud.node_calls import NodeCalls
 from cloud.peer_ends import ending
 from cloud.placement.placement import Placement
@@ -14,7 +13,6 @@ from cloud.placement.requests import VOLUME
 from cloud.policy_answers import PolicyAnswers
 from cloud.proxy_rights import ProxyRights
 from cloud.refusals import Refusals
-from cloud.report_judge import ReportJudge
 from cloud.store import Store
 from cloud.sync.fact_kinds import as_object
 from cloud.sync_part import SyncPart
@@ -28,6 +26,7 @@ from common.certificate_ends import CertificateEnds
 from common.pages.hub import HubStatus, NodeFact, NodeStatus, VolumeStatus
 from common.pages.json_form import time_of
 from common.pages.server import Pages
+from common.settings import INSECURE
 from common.version import SOFTWARE
 
 _PROBLEM_CHARS = 2_000
@@ -49,7 +48,6 @@ class HubPages:
         refusals: Refusals,
         rights: ProxyRights,
         policy: PolicyFile,
-        judge: ReportJudge,
         audit: Audit,
         ends: CertificateEnds,
         trust: TrustStore,
@@ -69,7 +67,6 @@ class HubPages:
             refusals: the peers that it refused.
             rights: the proxy drivers that the policy forbids to call.
             policy: the policy in force.
-            judge: asks all policies about a node's drivers.
             audit: its trouble with the disk.
             ends: its own certificate and CA.
             trust: its trouble with the disk.
@@ -86,7 +83,7 @@ class HubPages:
         self._refusals = refusals
         self._rights = rights
         self._policy = policy
-        self._answers = PolicyAnswers(nodes, policy, judge)
+        self._answers = PolicyAnswers(nodes, policy)
         self._audit = audit
         self._ends = ends
         self._trust, self._tokens, self._generations = trust, tokens, generations

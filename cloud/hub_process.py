@@ -11,7 +11,7 @@ from cloud.admission import Role
 from cloud.call_streams import CallStreams
 from cloud.edge_nodes import Nodes
 from cloud.hub_pages import HubPages
-from cloud.hub_settings import INSECURE, HubSettings
+from cloud.hub_settings import HubSettings
 from cloud.join_part import JoinPart
 from cloud.manifests_part import reading
 from cloud.node_calls import NodeCalls
@@ -100,8 +100,6 @@ async def _run(settings: HubSettings, stopping: asyncio.Event, opened: AsyncExit
         listeners.append(listener)
     for loss in [*store.losses.standing, *claims.lost()]:
         log.warning("calls that name no node are refused, until csi-bridge trust: %s", loss)
-    if settings.tls_cert is None and (settings.listen is not None or settings.driver_listen is not None):
-        log.warning("%s", INSECURE)
     if settings.listen is None:
         log.warning("without --listen no edge agent can connect")
     tasks = await opened.enter_async_context(supervised())
@@ -218,7 +216,6 @@ def assemble(
         refusals=refusals,
         rights=rights,
         policy=policy,
-        judge=judge,
         audit=audit,
         ends=ends,
         trust=trust,

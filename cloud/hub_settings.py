@@ -15,13 +15,6 @@ LARGEST_ID = 2**32 - 2
 """`uid_t` and `gid_t` have 32 bits, and their highest value means "leave it" (chown(2))."""
 
 
-INSECURE = (
-    "--insecure: the hub listens without TLS and believes every name that a peer gives; remove the flag and give it "
-    "--tls-ca, --tls-cert and --tls-key, except in a test"
-)
-"""The warning of a hub that listens without TLS."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class HubSettings(ProcessSettings):
     """The settings of `csi-bridge hub`. `cli.process_options.HUB_OPTIONS` has the flags and their help."""
