@@ -18,7 +18,7 @@ from cli.operator_options import OperatorSettings
 from common.csi.methods import METHODS, Method, is_csi
 from common.errors import BridgeError
 from common.messages import Kind
-from common.redact import redacted
+from common.redact import STRIPPED, redacted
 from common.status import Status, code_name
 
 
@@ -60,6 +60,22 @@ def encode_request(path: str, text: str) -> bytes:
         raise click.BadParameter(f"not a {method.request.DESCRIPTOR.name}: {error}") from error
 
 
+def secrets_in(path: str, text: str, request: bytes) -> str:
+    """Return a warning if the command line itself holds a request with secrets; else an empty text.
+
+    Every user of this machine can read the command line of every process (proc_pid_cmdline(5)).
+    """
+    method = METHODS.get(path)
+    if method is None or text == "-" or text.startswith("@"):
+        return ""
+    if STRIPPED not in json.dumps(redacted(method.request.FromString(request))):
+        return ""
+    return (
+        "warning: other users see the secrets of this request in the process list, and your shell may keep them in its "
+        "history; write the request to a file that only you can read, and pass @FILE, or pass - and standard input"
+    )
+
+
 def show(method: Method | None, message: bytes) -> str:
     """One message of the answer as JSON without secrets, or in base64 if the method is not in csi.proto."""
     if method is None:
@@ -94,6 +110,8 @@ def run(settings: OperatorSettings, *, driver: str, node: str, name: str, text: 
     """Make the call. Returns the exit code: 0 on OK, or 1 with the status or error on standard error."""
     path = find_method(name)
     request = encode_request(path, text)
+    if warning := secrets_in(path, text, request):
+        click.echo(f"csi-bridge: {warning}", err=True)
     try:
         status = asyncio.run(call(settings, path, request, driver=driver, node=node))
     except BridgeError as error:

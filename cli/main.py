@@ -132,8 +132,9 @@ def call(settings: OperatorSettings, driver: str, node: str | None, method: str,
     """Make one CSI call by hand, through the hub.
 
     METHOD is CreateVolume, Controller/CreateVolume or a whole path. JSON is the request; @FILE reads it from a file,
-    and - from standard input. The answer is printed as JSON, without secrets. Exit code 1: the call did not end with
-    OK.
+    and - from standard input. Pass a request with secrets in one of these ways: other users see the command line. The
+    answer is printed as JSON, without secrets. Of the Node service only NodeGetCapabilities can be called. Exit code 1:
+    the call did not end with OK.
     """
     from cli import call as by_hand
 

@@ -27,6 +27,19 @@ def unreported(nodes: Sequence[NodeStatus]) -> Iterator[tuple[str, str]]:
             yield what, do
 
 
+def distrusted(nodes: Sequence[NodeStatus]) -> Iterator[str]:
+    """The reports and answers of nodes that the hub refuses, and the capabilities that a node lacks, a line each."""
+    for node in nodes:
+        for driver, why in node.refused.items():
+            yield f"REFUSED: edge node {node.node} gets no call of driver {driver}: {why}"
+        for driver, missing in node.lacking.items():
+            yield (
+                f"PROBLEM: driver {driver} on edge node {node.node} lacks {', '.join(missing)}, which it has on most "
+                f"nodes; calls that need it are refused there; run the same version of the driver on all nodes"
+            )
+        yield from (f"PROBLEM: {problem}" for problem in node.problems)
+
+
 def last_errors(nodes: Sequence[NodeStatus]) -> Iterator[str]:
     """The last failed call of each node, a line each."""
     for node in nodes:
@@ -54,7 +67,7 @@ def show(state: HubState, width: int | None = None) -> Iterator[str]:
         yield from table(head, [_row(node) for node in nodes], width=width)
     else:
         yield "the hub knows no edge node"
-    wrong = [*conflicts(nodes), *last_errors(nodes), *refusals(state.hub.refused)]
+    wrong = [*conflicts(nodes), *distrusted(nodes), *last_errors(nodes), *refusals(state.hub.refused)]
     if wrong:
         yield ""
         yield from map(printable, wrong)

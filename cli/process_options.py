@@ -10,6 +10,7 @@ from cloud.driver_settings import DriverSettings
 from cloud.hub_settings import LARGEST_ID, HubSettings
 from cloud.node_marks import AGENT, EDGE, labels, taints
 from cloud.trust.generations import OnCopy
+from cloud.unique_segments import HOSTNAME, unique_keys
 from common.endpoint import hub_endpoint, hub_endpoint_with_tls
 from common.parsers import driver_name, host_port, node_name, octal_mode, unix_path, words
 from edge.settings import AgentSettings
@@ -159,6 +160,14 @@ HUB_OPTIONS = Options(
         default=f"{EDGE}={AGENT}:NoSchedule",
         help="With --kubeconfig: the taints of each such Node, as for --node-labels: only pods that tolerate them go "
         "there.",
+    ),
+    option(
+        "--unique-topology",
+        type=Text(unique_keys, "KEY,..."),
+        default=HOSTNAME,
+        help="Keys of topology segments that only one node can have. A segment belongs to the first node that reports "
+        "it, until csi-bridge forget. The list replaces the default; an empty flag lists none. csi-bridge.io/node is "
+        "always unique.",
     ),
     _tuning(
         "--max-connections",

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from cli.hub_state import HubState, look, tell
 from cli.hub_state import as_json as state_as_json
-from cli.node_list import conflicts, unreported
+from cli.node_list import conflicts, distrusted, unreported
 from cli.operator_options import OperatorSettings
 from cli.table import printable, table
 from common.pages.hub import NodeStatus
@@ -34,8 +34,10 @@ def show(state: HubState, width: int | None = None) -> Iterator[str]:
 def _wrong(state: HubState) -> Iterator[str]:
     hub = state.hub
     yield from conflicts(state.nodes)
+    yield from distrusted(state.nodes)
     if hub.trouble:
         yield f"NOT WRITTEN: the hub has its newest records in memory only, and tries to write them: {hub.trouble}"
+    yield from (f"EXPIRES: {sentence}" for sentence in hub.ending)
     yield from (f"PROBLEM: {problem}" for problem in hub.problems)
     yield from (f"PROBLEM: {what}; {do}" for what, do in unreported(state.nodes))
     for loss in hub.lost:

@@ -10,11 +10,13 @@ The hub:
 * `uds_hub`: its links, and the table of the streams that each role may open. Start here.
 * `admission`, `refusals`: checks each peer; the refused ones.
 * `trust`, `join_part`: says who may do what; lets nodes join.
+* `peer_ends`: when the peers' certificates end.
 * `proxy_rights`: the drivers that each proxy driver may call.
 * `call_streams`, `report_streams`, `orders`: serve calls, reports of drivers, and operators' orders.
 * `policy_answers`, `hub_pages`: the hub's state, over HTTP on its UNIX socket.
 * `hub_process`: puts a hub together and runs it.
 * `edge_nodes`, `node_calls`: every known edge node and its link; counts of its calls, for people.
+* `report_judge`, `unique_segments`: whether a report counts; the topology segments that belong to one node each.
 * `routing`, `placement`: the node for each call.
 * `store`, `losses`: the nodes on disk; lost reports, until an operator settles them.
 * `kinds`, `sources`: the kinds of objects that nodes need, and the two places that objects come from.

@@ -22,6 +22,7 @@ from cloud.driver_settings import DriverSettings
 from cloud.identity_cache import CACHED_METHODS, IdentityCache
 from common.accounting import Account, Accounted
 from common.backoff import Backoff
+from common.certificate_ends import CertificateEnds
 from common.csi.csi_pb2 import ProbeResponse
 from common.csi.methods import is_controller_side
 from common.errors import (
@@ -254,7 +255,9 @@ async def _run(settings: DriverSettings, stopping: asyncio.Event, opened: contex
     )
     opened.push_async_callback(server.close)
     log.info("serving %s on %s", settings.drivername, settings.endpoint)
+    ends = CertificateEnds(settings.tls_cert, settings.tls_ca, metrics)
     async with supervised() as tasks:
+        tasks.start(ends.follow(), name="certificate ends")
         tasks.start(uplink.run(), name="uplink")
         await stopping.wait()
         log.info("stopping: calls under way have %g s to finish", settings.drain_timeout_s)

@@ -8,14 +8,19 @@ Rules:
   state directory: two machines with one instance replace each other's link again and again.
 * A node that leaves stays known, with the time at which it left. Its calls are refused with that time. Only an operator
   can say that the node is gone for good.
+* A report that the judge refuses does not count, and the node gets no call of that driver. If an earlier report of it
+  counted, that one stays: the node may have volumes of the driver, so no call goes to another node as the only one.
+* A report that cannot be read changes nothing, for this node or for any other.
 """
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Protocol
 
+from cloud.report_judge import Refused, ReportJudge, topology_of
 from cloud.store import Store, StoredNode
 from common.errors import (
     CallTimeout,
@@ -27,12 +32,14 @@ from common.errors import (
     NodeUnknown,
     OperatorRefused,
     Overloaded,
+    ReportRefused,
     TunnelClosed,
 )
 from common.link import Link
 from common.messages import Hello, Kind, Reason
 from common.pages.hub import NodeStatus
 from common.pages.json_form import time_of
+from common.parsers import LONGEST_NAME_CHARS
 from common.reports import MAX_REPORT_BYTES, DriverReport, encode_reports, vendor_version
 from common.status import Status
 from common.uplink import LONGEST_REDIAL_S
@@ -51,6 +58,10 @@ _ASKED_S = 30.0
 
 _SHOWN_CHARS = 100
 """An agent's words about its software are cut here."""
+
+_MOST_REFUSED = 20
+"""Refused drivers that are remembered of a node, apart from drivers that counted before. A hostile node can invent
+thousands."""
 
 _MOST_SOON = 4
 """Links in a row that may be replaced soon (`_SOON_S`). One machine's network may do that once or twice; two machines
@@ -105,19 +116,22 @@ class _Visit:
         link: the link.
         began: when its hello came, in seconds of the monotonic clock.
         ended: when the link ended or was replaced, in seconds since the epoch; 0 before.
-        told: the drivers that its agent reported last.
+        told: its agent's last reports, by driver.
+        untaken: why the hub could not take its agent's newest reports; empty if it could.
     """
 
     link: Link
     began: float
     ended: float = 0.0
-    told: frozenset[str] = frozenset()
+    told: Mapping[str, DriverReport] = field(default_factory=dict)
+    untaken: str = ""
 
 
 @dataclass(slots=True)
 class _Node:
     stored: StoredNode
     visit: _Visit | None = None
+    refused: Mapping[str, Refused] = field(default_factory=dict)
     conflict: str = ""
     refused_at: float = 0.0
     replaced_soon: int = 0
@@ -133,11 +147,12 @@ def _unreported(drivers: Iterable[str], visit: _Visit | None) -> list[str]:
 class Nodes:
     """All edge nodes that the hub knows, connected or not."""
 
-    def __init__(self, store: Store, *, max_nodes: int) -> None:
+    def __init__(self, store: Store, judge: ReportJudge, *, max_nodes: int) -> None:
         """The nodes of the store, none of them connected.
 
         Args:
             store: keeps them on disk.
+            judge: judges their reports.
             max_nodes: with so many nodes known, a new one is refused; a known one never is.
         """
         self._store = store
@@ -154,6 +169,10 @@ class Nodes:
                 store.save(node.stored)
             for report in stored.reports:
                 self._by_driver.setdefault(report.driver, set()).add(stored.name)
+        self._judge = judge
+        stored_reports = (report for node in self._nodes.values() for report in node.stored.reports)
+        self._judge.segments.adopt((it.node, it.driver, topology_of(it)) for it in stored_reports)
+        self.judge_again()
 
     def subscribe(self, changed: Callable[[str], None]) -> None:
         """Call `changed` with a driver's name whenever a report of it has changed, in the order of subscription."""
@@ -204,28 +223,66 @@ class Nodes:
         as its node's topology while its node plugin is away.
 
         Raises:
-            ValueError: the new and the earlier reports are too large together. The earlier ones stay.
+            ValueError: a driver has no usable name, or the new and the earlier reports are too large together. The
+                earlier ones stay.
         """
         node = self._nodes[name]
         told = {report.driver: report for report in reports if report.node == name}
+        if not all(len(driver) <= LONGEST_NAME_CHARS and driver.isprintable() for driver in told):
+            raise ValueError("a driver's name in it is no name")
         if node.visit is not None:
-            node.visit.told = frozenset(told)
-        old = {report.driver: report for report in node.stored.reports}
-        new = old | {driver: _with_former(report, old.get(driver)) for driver, report in told.items()}
-        if new == old:
-            return
-        size = len(encode_reports(new.values()))
-        if size > MAX_REPORT_BYTES:
+            node.visit.told, node.visit.untaken = told, ""
+        self._take(node, told)
+
+    def not_taken(self, name: str, why: str) -> bool:
+        """Note why the hub could not take a report of a node's agent. Returns False if it knows that already."""
+        visit = self._nodes[name].visit
+        if visit is None or visit.untaken == why:
+            return False
+        visit.untaken = why
+        return True
+
+    def judge_again(self) -> None:
+        """Judge the reports of every node, after the policy has changed."""
+        self._judge_again(list(self._nodes.values()))
+
+    def _judge_again(self, nodes: Iterable[_Node]) -> None:
+        for node in nodes:
+            try:
+                self._take(node, node.visit.told if node.visit is not None else {})
+            except ValueError as error:  # with reports that are no longer refused, the node has too many
+                if self.not_taken(node.stored.name, str(error)):
+                    log.warning("not all reports of edge node %s can be taken: %s", node.stored.name, error)
+
+    def _take(self, node: _Node, told: Mapping[str, DriverReport]) -> None:
+        """Judge a node's new reports, and its earlier ones of other drivers.
+
+        Raises:
+            ValueError: as `report`.
+        """
+        name, old = node.stored.name, {report.driver: report for report in node.stored.reports}
+        judged = old | {driver: _with_former(report, old.get(driver)) for driver, report in told.items()}
+        refused = {
+            driver: found for driver, report in judged.items() if (found := self._judge.refuse(report, self._nodes))
+        }
+        new = old | {driver: report for driver, report in judged.items() if driver not in refused}
+        if new != old and (size := len(encode_reports(new.values()))) > MAX_REPORT_BYTES:
             raise ValueError(
                 f"{len(new)} drivers with the earlier ones, {size} bytes in all, and {MAX_REPORT_BYTES} is the limit; "
                 f"the node's earlier report stays; run csi-bridge forget {name} DRIVER for each that is gone"
             )
-        node.stored = replace(node.stored, reports=tuple(new.values()))
-        self._store.save(node.stored)
+        refused = _shortened(refused, old.keys())
+        before, node.refused = node.refused, refused
+        if new != old:
+            node.stored = replace(node.stored, reports=tuple(new.values()))
+            self._store.save(node.stored)
         for driver, report in new.items():
-            if report != old.get(driver):
+            if driver not in refused:
+                self._judge.accept(report)
+            if report != old.get(driver) or refused.get(driver) != before.get(driver):
                 self._by_driver.setdefault(driver, set()).add(name)
                 self._changed(driver)
+        self._judge.note(name, before, refused)
 
     def forget(self, name: str, driver: str = "") -> None:
         """Forget a node that is gone for good, or one driver of it, at an operator's word.
@@ -244,7 +301,7 @@ class Nodes:
             self._forget_node(node, what)
         elif driver not in known:
             raise OperatorRefused(what, "it has never reported such a driver")
-        elif node.visit is not None and driver in node.visit.told:
+        elif node.visit is not None and driver in node.visit.told and driver not in node.refused:
             raise OperatorRefused(
                 what,
                 "its agent still reports it; first stop the vendor's node plugin with its node-driver-registrar on "
@@ -254,9 +311,11 @@ class Nodes:
             kept = tuple(report for report in node.stored.reports if report.driver != driver)
             node.stored = replace(node.stored, reports=kept)
             self._store.save(node.stored)
+        self._judge.segments.forget(name, driver)
         for gone in [driver] if driver else known:
             self._by_driver[gone].discard(name)
             self._changed(gone)
+        self._judge_again([each for each in self._nodes.values() if each.refused])
 
     def _forget_node(self, node: _Node, what: str) -> None:
         if node.visit is not None:
@@ -285,6 +344,12 @@ class Nodes:
         if node is None:
             return None
         return next((report for report in node.stored.reports if report.driver == driver), None)
+
+    def why_refused(self, driver: str, name: str) -> str:
+        """Why a node gets no call of a driver that it reports; empty if it gets them."""
+        node = self._nodes.get(name)
+        refused = node.refused.get(driver) if node is not None else None
+        return refused.why if refused is not None else ""
 
     def is_connected(self, name: str) -> bool:
         """Whether a node's agent is connected."""
@@ -318,6 +383,8 @@ class Nodes:
                 boot=node.stored.boot,
                 software=link.peer.software[:_SHOWN_CHARS] if link is not None else "",
                 drivers=drivers,
+                refused={driver: refused.why for driver, refused in node.refused.items()},
+                problems=_problems(node),
                 unreported=_unreported(drivers, node.visit),
                 versions={report.driver: vendor_version(report) for report in node.stored.reports},
                 streams=link.session.open_streams if link is not None else 0,
@@ -330,7 +397,7 @@ class Nodes:
         """Send a call to a node.
 
         Raises:
-            NodeUnknown, NodeOffline, Draining, DriverMissing: as `check`; nothing was sent.
+            NodeUnknown, NodeOffline, Draining, ReportRefused, DriverMissing: as `check`; nothing was sent.
             Overloaded: too many calls are under way there; nothing was sent.
         """
         return NodeReply(name, self._reach(name, call.driver), call)
@@ -342,6 +409,7 @@ class Nodes:
             NodeUnknown: no such node has ever connected.
             NodeOffline: it is away.
             Draining: its agent is shutting down.
+            ReportRefused: the hub refuses its report of the driver.
             DriverMissing: its agent has no such driver.
         """
         self._reach(name, driver)
@@ -354,6 +422,8 @@ class Nodes:
             raise NodeOffline(name, node.stored.since)
         if node.visit.link.draining:
             raise Draining(f"agent of edge node {name}")
+        if driver in node.refused:
+            raise ReportRefused(driver, name, node.refused[driver].why)
         if not any(report.driver == driver for report in node.stored.reports):
             raise DriverMissing(driver, name)
         return node.visit
@@ -406,6 +476,20 @@ def _why_another_machine(node: _Node, old: _Visit, hello: Hello) -> str:
     soon = hello.boot == stored.boot and time.monotonic() - old.began < _SOON_S
     node.replaced_soon = node.replaced_soon + 1 if soon else 0
     return ""
+
+
+def _shortened(refused: Mapping[str, Refused], counted: Collection[str]) -> dict[str, Refused]:
+    """The refused reports of drivers that counted before, and the first few others."""
+    others = islice((driver for driver in refused if driver not in counted), _MOST_REFUSED)
+    kept = {*others, *counted}
+    return {driver: found for driver, found in refused.items() if driver in kept}
+
+
+def _problems(node: _Node) -> list[str]:
+    """The problems of a node for people, in sentences."""
+    if node.visit is None or not node.visit.untaken:
+        return []
+    return [f"the newest report of edge node {node.stored.name} does not count: {node.visit.untaken}"]
 
 
 class NodeReply:

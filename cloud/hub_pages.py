@@ -1,5 +1,6 @@
 """The hub's pages: its state as people and programs see it, over HTTP on its UNIX socket."""
 
+import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -7,6 +8,7 @@ from dataclasses import replace
 from cloud.edge_nodes import Nodes
 from cloud.hub_settings import INSECURE
 from cloud.node_calls import NodeCalls
+from cloud.peer_ends import ending
 from cloud.placement.placement import Placement
 from cloud.placement.requests import VOLUME
 from cloud.policy_answers import PolicyAnswers
@@ -20,6 +22,7 @@ from cloud.trust.policy_file import PolicyFile
 from cloud.trust.tokens import Tokens
 from cloud.trust.trust_store import TrustStore
 from cloud.uds_hub import Hub
+from common.certificate_ends import CertificateEnds
 from common.pages.hub import HubStatus, NodeFact, NodeStatus, VolumeStatus
 from common.pages.json_form import time_of
 from common.pages.server import Pages
@@ -44,6 +47,7 @@ class HubPages:
         refusals: Refusals,
         rights: ProxyRights,
         policy: PolicyFile,
+        ends: CertificateEnds,
         trust: TrustStore,
         tokens: Tokens,
         generations: Generations,
@@ -61,6 +65,7 @@ class HubPages:
             refusals: the peers that it refused.
             rights: the proxy drivers that the policy forbids to call.
             policy: the policy in force.
+            ends: its own certificate and CA.
             trust: its trouble with the disk.
             tokens: the invitations to join.
             generations: the copies of nodes' keys.
@@ -75,6 +80,7 @@ class HubPages:
         self._refusals = refusals
         self._rights = rights
         self._policy = policy
+        self._ends = ends
         self._trust, self._tokens, self._generations = trust, tokens, generations
         self._settings = settings
 
@@ -105,6 +111,7 @@ class HubPages:
             drivers=list(self._hub.proxy_drivers()),
             refused=self._refusals.all(),
             denied=self._rights.denied(),
+            ending=[*self._ends.problems(), *ending(self._hub.peer_terms(), time.time())],
             settings=dict(self._settings),
         )
 
@@ -121,7 +128,13 @@ class HubPages:
     async def nodes(self) -> Iterator[NodeStatus]:
         """Every node that the hub knows, each as it is when it is asked for."""
         return (
-            replace(node, calls=self._calls.under_way(node.node), last_error=self._calls.last_error(node.node))
+            replace(
+                node,
+                lacking=self._placement.lacking(node.node, node.drivers),
+                problems=[*node.problems, *self._placement.conflicts(node.node)],
+                calls=self._calls.under_way(node.node),
+                last_error=self._calls.last_error(node.node),
+            )
             for node in self._nodes.describe()
         )
 

@@ -16,12 +16,15 @@ from cloud.join_part import JoinPart
 from cloud.manifests_part import reading
 from cloud.node_calls import NodeCalls
 from cloud.orders import Orders
+from cloud.peer_ends import show_first_ends
 from cloud.placement.affinity import Affinity
 from cloud.placement.claim_store import ClaimStore
+from cloud.placement.offers import Offers
 from cloud.placement.placement import Placement
 from cloud.placement.sqlite_claims import SqliteClaims
 from cloud.proxy_rights import ProxyRights
 from cloud.refusals import Refusals
+from cloud.report_judge import ReportJudge
 from cloud.report_streams import ReportStreams
 from cloud.store import Store
 from cloud.sync_part import SyncPart
@@ -31,6 +34,8 @@ from cloud.trust.policy_file import PolicyFile
 from cloud.trust.tokens import Tokens
 from cloud.trust.trust_store import DenialKind, TrustStore
 from cloud.uds_hub import Hub
+from cloud.unique_segments import NO_KEYS, UniqueKeys, UniqueSegments
+from common.certificate_ends import CertificateEnds
 from common.errors import SettingsError
 from common.httpd import HttpEndpoint
 from common.listener import Listener, listen_tcp
@@ -63,6 +68,7 @@ async def _run(settings: HubSettings, stopping: asyncio.Event, opened: AsyncExit
     trust = TrustStore(settings.state_dir)
     opened.push_async_callback(trust.close)
     policy = PolicyFile(settings.policy, settings.state_dir, audit=audit)
+    ends = CertificateEnds(settings.tls_cert, settings.tls_ca, metrics)
     part = await opened.enter_async_context(_part(settings))
     claims = SqliteClaims(settings.state_dir)
     made = assemble(
@@ -74,8 +80,10 @@ async def _run(settings: HubSettings, stopping: asyncio.Event, opened: AsyncExit
         trust=trust,
         on_copy=OnCopy(settings.on_copy),
         policy=policy,
+        ends=ends,
         insecure=settings.tls_cert is None,
         max_nodes=settings.max_nodes,
+        unique_topology=settings.unique_topology,
         settings=as_texts(settings),
     )
     opened.push_async_callback(made.placement.close)  # and with it the claims
@@ -93,8 +101,9 @@ async def _run(settings: HubSettings, stopping: asyncio.Event, opened: AsyncExit
         log.warning("%s", INSECURE)
     if settings.listen is None:
         log.warning("without --listen no edge agent can connect")
+    tasks = await opened.enter_async_context(supervised())
+    tasks.start(ends.follow(), name="certificate ends")
     if settings.policy is not None:
-        tasks = await opened.enter_async_context(supervised())
         tasks.start(policy.follow(), name="policy")
     for listener in listeners:
         await listener.start()
@@ -143,8 +152,10 @@ def assemble(
     trust: TrustStore,
     on_copy: OnCopy = OnCopy.LOCK,
     policy: PolicyFile,
+    ends: CertificateEnds,
     insecure: bool,
     max_nodes: int,
+    unique_topology: UniqueKeys = NO_KEYS,
     settings: Mapping[str, list[str]],
 ) -> Assembled:
     """Put a hub together.
@@ -158,17 +169,28 @@ def assemble(
         trust: its tokens and certificates on disk.
         on_copy: the consequence of a copy of a node's keys.
         policy: says which nodes and proxy drivers may do what.
+        ends: its own certificate and CA.
         insecure: it listens without TLS.
         max_nodes: it takes no more nodes than that.
+        unique_topology: the keys of topology segments that belong to one node each.
         settings: its flags, for operators.
     """
-    nodes = Nodes(store, max_nodes=max_nodes)
+    judge = ReportJudge(UniqueSegments(store, unique_topology), [policy], audit=audit, metrics=metrics)
+    nodes = Nodes(store, judge, max_nodes=max_nodes)
     affinity = Affinity(part.source) if part.source is not None else None
-    placement = Placement(nodes, claims, losses=lambda: store.losses.standing, affinity=affinity)
+    placement = Placement(
+        nodes,
+        claims,
+        offers=Offers(store, metrics),
+        metrics=metrics,
+        losses=lambda: store.losses.standing,
+        affinity=affinity,
+    )
     nodes.subscribe(placement.changed)
     counts, refusals = NodeCalls(knows=nodes.knows), Refusals()
     rights = ProxyRights(policy, metrics, audit)
-    reports = ReportStreams(nodes, placement, store.losses, rights)
+    reports = ReportStreams(nodes, placement, rights, metrics)
+    policy.subscribe(nodes.judge_again)
     policy.subscribe(reports.look_again)
     orders = Orders(nodes, placement, reports, part.sync, calls=counts, losses=store.losses)
     tokens, generations = Tokens(trust), Generations(trust, on_copy=on_copy, audit=audit)
@@ -193,11 +215,13 @@ def assemble(
         refusals=refusals,
         rights=rights,
         policy=policy,
+        ends=ends,
         trust=trust,
         tokens=tokens,
         generations=generations,
         settings=settings,
     )
+    show_first_ends(metrics, hub.peer_terms)
     return Assembled(hub, nodes, placement, orders, tokens, generations, pages)
 
 

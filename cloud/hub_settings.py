@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cloud.node_marks import Labels, Taints
+from cloud.unique_segments import UniqueKeys
 from common.endpoint import Endpoint, is_loopback
 from common.errors import SettingsError
 from common.parsers import HostPort
@@ -39,6 +40,7 @@ class HubSettings(ProcessSettings):
     max_connections: int
     max_handshakes: int
     max_nodes: int
+    unique_topology: UniqueKeys
     fact_quota_bytes: int
     audit_size_bytes: int
     ca_key: Path | None

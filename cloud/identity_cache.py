@@ -4,6 +4,7 @@ Rules:
 
 * Published answers stay until the proxy driver restarts, because sidecars read them only when they start
   (docs/csi-contract.md#sidecars-read-capabilities-once). A change is stored and logged.
+* A report in which the plugin has another name than the driver is ignored, from the hub and from the disk.
 * Only the vendor's own bytes are published. If nothing is known yet, `GetPluginInfo` still returns the name (the
   snapshotter exits otherwise), and any other call gets `NothingKnown`.
 """
@@ -25,7 +26,9 @@ from common.reports import (
     DriverReport,
     decode_reports,
     encode_reports,
+    plugin_name,
 )
+from common.state_directory import make_state_directory
 from common.state_file import Form, read_state, write_state
 
 log = logging.getLogger("csi_bridge.driver.cache")
@@ -50,7 +53,7 @@ class IdentityCache:
         self._updating = threading.Lock()
         self._path = state_dir / f"identity-{driver.replace('/', '_')}.json"
         try:
-            state_dir.mkdir(parents=True, exist_ok=True)
+            make_state_directory(state_dir)
             probe = self._path.with_suffix(".new")
             probe.touch()
             probe.unlink()
@@ -115,7 +118,9 @@ class IdentityCache:
             )
 
     def _is_usable(self, report: DriverReport) -> bool:
-        return report.driver == self._driver and report.answers.keys() >= set(ESSENTIAL_METHODS)
+        if report.driver != self._driver or not report.answers.keys() >= set(ESSENTIAL_METHODS):
+            return False
+        return plugin_name(report) == self._driver
 
     def _differs(self, report: DriverReport) -> bool:
         """Whether an answer differs from the published one. A first answer to a method is no difference."""

@@ -72,12 +72,6 @@ class Losses:
             self._try_to_save()
             return True
 
-    def remove(self, what: str) -> None:
-        """Remove a loss that came back by itself."""
-        with self._lock:
-            self.standing = tuple(line for line in self.standing if not _tells(line, what))
-            self._try_to_save()
-
     def put_at_risk(self, what: str) -> None:
         """Note a loss that happens if the hub ends now; an empty text: nothing is at risk any more."""
         with self._lock:

@@ -4,11 +4,11 @@ import asyncio
 import logging
 
 from cloud.edge_nodes import Nodes
-from cloud.losses import Losses
 from cloud.placement.placement import Placement
 from cloud.proxy_rights import ProxyRights
 from common.errors import KnowledgeLost, MessageTooLarge, NoRoute, NotCarried
 from common.link import Stream
+from common.metrics import Metrics
 from common.reports import MAX_REPORT_BYTES, DriverReport, decode_reports, encode_reports
 
 log = logging.getLogger("csi_bridge.hub")
@@ -23,41 +23,39 @@ _MOST_WATCHES = 64
 class ReportStreams:
     """Serves the reports of agents and the watches of proxy drivers."""
 
-    def __init__(self, nodes: Nodes, placement: Placement, losses: Losses, rights: ProxyRights) -> None:
+    def __init__(self, nodes: Nodes, placement: Placement, rights: ProxyRights, metrics: Metrics) -> None:
         """Without streams.
 
         Args:
             nodes: store each report, and name the drivers whose reports have changed.
             placement: gives each proxy driver the report of its driver.
-            losses: remember a report that cannot be read.
             rights: say which proxy driver may watch which driver.
+            metrics: counts the reports that cannot be taken.
         """
         self._nodes = nodes
         self._placement = placement
-        self._losses = losses
         self._rights = rights
+        self._metrics = metrics
         self._watchers: dict[str, set[asyncio.Event]] = {}
         nodes.subscribe(self._changed)
 
     async def serve_report(self, stream: Stream) -> None:
         """Take an agent's reports for as long as it is connected.
 
-        A report that cannot be read may name a driver that the hub does not know there. So it is a loss until the same
-        agent's next report, which names all its drivers again.
+        A report that cannot be taken changes nothing, and is a problem of this node alone. The hub has all that it knew
+        before, and the driver that the report may name has made nothing through this hub.
         """
         node = stream.link.peer.name
-        lost = f"a report of edge node {node} could not be taken, as the hub's log tells"
-        is_mine = False
         async for message in stream:
             try:
                 self._nodes.report(node, await _read_reports(message))
             except ValueError as error:
-                log.warning("node %s sent an unreadable report: %s", node, error)
-                is_mine = await asyncio.to_thread(self._losses.add, lost) or is_mine
-            else:
-                if is_mine:
-                    await asyncio.to_thread(self._losses.remove, lost)
-                    is_mine = False
+                self._not_taken(node, str(error))
+
+    def _not_taken(self, node: str, why: str) -> None:
+        if self._nodes.not_taken(node, why):
+            log.warning("node %s sent an unreadable report: %s", node, why)
+            self._metrics.node_conflict("unreadable")
 
     async def serve_watch(self, stream: Stream) -> None:
         """Send a proxy driver the Identity and capabilities of its driver, now and at each change."""

@@ -4,6 +4,7 @@ Rules:
 
 * `hub.db` follows the rules of `common.database`. No call waits for the disk: memory is the truth while the hub runs,
   and a `DatabaseWriter` retries a write that fails until it works.
+* It keeps a reserve, so that writes go on when the disk is full (`common.database_reserve`).
 * The store keeps its losses on disk (`cloud.losses`): a damaged database, stored reports that are unreadable, writes
   that still failed when the hub ended.
 """
@@ -13,12 +14,15 @@ import os
 import sqlite3
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from cloud.losses import Losses
 from common.database import Schema, lock, open_database
-from common.database_writer import RETRY_S, DatabaseWriter
+from common.database_reserve import Reserve
+from common.database_writer import RETRY_S, DatabaseWriter, Statement
 from common.errors import SettingsError
 from common.reports import DriverReport, decode_reports, encode_reports
+from common.state_directory import make_state_directory
 
 log = logging.getLogger("csi_bridge.hub.store")
 
@@ -30,6 +34,13 @@ SCHEMA = Schema(
                 name TEXT PRIMARY KEY, instance TEXT NOT NULL, boot INTEGER NOT NULL, since REAL NOT NULL,
                 connected INTEGER NOT NULL, reports BLOB NOT NULL
             ) STRICT, WITHOUT ROWID""",
+        ),
+        (  # the owners of unique topology segments, and the capabilities that sidecars are offered of each driver
+            """CREATE TABLE segments (
+                key TEXT NOT NULL, value TEXT NOT NULL, driver TEXT NOT NULL, node TEXT NOT NULL,
+                PRIMARY KEY (key, value, driver)
+            ) STRICT, WITHOUT ROWID""",
+            "CREATE TABLE offers (driver TEXT PRIMARY KEY, report BLOB NOT NULL) STRICT, WITHOUT ROWID",
         ),
     ),
 )
@@ -46,6 +57,15 @@ class StoredNode:
     since: float
     connected: bool
     reports: tuple[DriverReport, ...]
+
+
+class StoredSegment(NamedTuple):
+    """A unique topology segment, and the node that has it for a driver."""
+
+    key: str
+    value: str
+    driver: str
+    node: str
 
 
 class Store:
@@ -67,11 +87,14 @@ class Store:
         """
         self._path = state_dir / "hub.db"
         self._rows: list[tuple[str, str, int, float, int, bytes]] = []
+        self._segments: list[StoredSegment] = []
+        self._offers: list[tuple[str, bytes]] = []
         try:
-            state_dir.mkdir(parents=True, exist_ok=True)
+            make_state_directory(state_dir)
             self._lock_file = lock(state_dir / "hub.lock")
             try:
                 self.losses = Losses(state_dir / "hub.losses")
+                reserve = Reserve(self._path)
                 database = self._open()
                 self.losses.create()
             except BaseException:
@@ -81,12 +104,15 @@ class Store:
             raise SettingsError("--state-dir", str(state_dir), "another hub is using it") from None
         except (OSError, sqlite3.Error) as error:
             raise SettingsError("--state-dir", str(state_dir), f"cannot be written: {error}") from error
-        self._writer = DatabaseWriter(self._path, database, at_risk=self.losses.put_at_risk, retry_s=retry_s)
+        self._writer = DatabaseWriter(
+            self._path, database, at_risk=self.losses.put_at_risk, retry_s=retry_s, reserve=reserve
+        )
 
     @property
     def trouble(self) -> str:
-        """Why writing fails; empty while it works."""
-        return self._writer.trouble
+        """Why writing fails, or soon will; empty while it works."""
+        shortage = self._writer.shortage
+        return self._writer.trouble or (shortage and f"{self._path} goes on in its reserved room: {shortage}")
 
     def nodes(self) -> list[StoredNode]:
         """All nodes that were on disk. The hub calls this once, when it starts."""
@@ -112,6 +138,38 @@ class Store:
         """Remove a node soon, in the writer's thread."""
         self._writer.put(name, ("DELETE FROM nodes WHERE name = ?", (name,)))
 
+    def segments(self) -> list[StoredSegment]:
+        """All unique segments that were on disk. The hub calls this once, when it starts."""
+        rows, self._segments = self._segments, []
+        return rows
+
+    def save_segment(self, segment: StoredSegment) -> None:
+        """Write a unique segment soon, in the writer's thread."""
+        self._writer.put(segment[:3], ("INSERT OR REPLACE INTO segments VALUES (?, ?, ?, ?)", tuple(segment)))
+
+    def drop_segment(self, segment: StoredSegment) -> None:
+        """Remove a unique segment soon, in the writer's thread."""
+        sql = "DELETE FROM segments WHERE key = ? AND value = ? AND driver = ?"
+        self._writer.put(segment[:3], (sql, segment[:3]))
+
+    def offers(self) -> dict[str, DriverReport]:
+        """The offer of each driver that was on disk (`cloud.placement.offers`). The hub calls this once."""
+        rows, self._offers = self._offers, []
+        found = {}
+        for driver, report in rows:
+            try:
+                (found[driver],) = decode_reports(report)
+            except ValueError as error:
+                log.warning("the stored offer of driver %s is unreadable and dropped: %s", driver, error)
+        return found
+
+    def save_offer(self, driver: str, offer: DriverReport | None) -> None:
+        """Write or remove the offer of a driver soon, in the writer's thread."""
+        statement: Statement = "DELETE FROM offers WHERE driver = ?", (driver,)
+        if offer is not None:
+            statement = "INSERT OR REPLACE INTO offers VALUES (?, ?)", (driver, encode_reports([offer]))
+        self._writer.put(("offer", driver), statement)
+
     async def close(self) -> None:
         """Finish the writes that wait, then close the files."""
         await self._writer.close()
@@ -127,3 +185,6 @@ class Store:
 
     def _read_rows(self, database: sqlite3.Connection) -> None:
         self._rows = database.execute("SELECT name, instance, boot, since, connected, reports FROM nodes").fetchall()
+        read = "SELECT key, value, driver, node FROM segments ORDER BY key, value, driver"
+        self._segments = [StoredSegment(*row) for row in database.execute(read)]
+        self._offers = database.execute("SELECT driver, report FROM offers").fetchall()

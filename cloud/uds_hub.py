@@ -18,11 +18,13 @@ from cloud.admission import Admitted, Role, admit
 from cloud.call_streams import CallStreams
 from cloud.edge_nodes import Nodes
 from cloud.orders import Orders
+from cloud.peer_ends import PeerTerm
 from cloud.placement.decisions import Mode
 from cloud.refusals import Refusals
 from cloud.report_streams import ReportStreams
 from cloud.sync_part import Sync
 from cloud.trust.audit_log import Audit, Event
+from common.certificate_ends import Term
 from common.errors import Draining, HandshakeRefused, NotCarried
 from common.handshakes import group_of
 from common.link import Link, Stream
@@ -195,6 +197,15 @@ class Hub:
         for link in links:
             link.drain("the hub is shutting down")
         await asyncio.gather(*(link.wait_closed() for link in links))
+
+    def peer_terms(self) -> list[PeerTerm]:
+        """The certificates of the connected peers. Any thread may ask."""
+        found = [(link.context, link.peer, link.peer_identity) for link in list(self._links)]
+        return [
+            PeerTerm(context.role, said.name, Term(shown.not_before, shown.not_after))
+            for context, said, shown in found
+            if shown.not_after
+        ]
 
     def proxy_drivers(self) -> Iterator[ProxyDriver]:
         """Yield the connected proxy drivers, sorted by name."""

@@ -1,37 +1,23 @@
 """An alert: TLS's last message to a peer whose handshake failed, such as `certificate expired`.
 
 OpenSSL writes it, and both asyncio and uvloop close the connection without sending it (`_on_handshake_complete`,
-sslproto). So a client would read a reset connection, and not the reason. A context of this module gives the alert to
-the connection's own sender.
+sslproto). So a client would read a reset connection, and not the reason. A context of `sending_alerts` gives the alert
+to its connection's own sender.
 """
 
-import contextlib
 import ssl
-from collections.abc import Callable, Iterator
-from contextvars import ContextVar
+from collections.abc import Callable
 from typing import Any
 
 Send = Callable[[bytes], None]
 """Sends an alert to the peer, now: the connection closes right after it."""
-
-_send: ContextVar[Send | None] = ContextVar("csi_bridge_send_alert", default=None)
-
-
-@contextlib.contextmanager
-def sending_alerts(send: Send) -> Iterator[None]:
-    """Use `send` for the alerts of connections whose TLS starts in a task that this block creates."""
-    token = _send.set(send)
-    try:
-        yield
-    finally:
-        _send.reset(token)
 
 
 class _AlertingObject(ssl.SSLObject):
     """One side of a TLS connection, which sends its alert if the handshake fails."""
 
     outgoing: ssl.MemoryBIO
-    send: Send | None
+    send: Send | None = None
 
     def do_handshake(self) -> None:
         """Go on with the handshake."""
@@ -40,20 +26,37 @@ class _AlertingObject(ssl.SSLObject):
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
             raise
         except ssl.SSLError:
-            alert = self.outgoing.read()
-            if alert and self.send is not None:
+            if self.send is not None and (alert := self.outgoing.read()):
                 self.send(alert)
             raise
+        self.send = None
 
 
-class AlertingContext(ssl.SSLContext):
-    """A TLS context whose connections send the alert of a failed handshake."""
+class _StandIn(ssl.SSLContext):
+    """A context that makes one connection of another context. Event loops accept only an `SSLContext`.
 
-    sslobject_class = _AlertingObject
+    It costs as much as a real one, so it is used again.
+    """
+
+    real: ssl.SSLContext
+    send: Send
 
     def wrap_bio(self, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO, *args: Any, **how: Any) -> ssl.SSLObject:
-        """A connection over two buffers. asyncio and uvloop call this in the context of the task that starts TLS."""
-        made = super().wrap_bio(incoming, outgoing, *args, **how)
-        assert isinstance(made, _AlertingObject)
-        made.outgoing, made.send = outgoing, _send.get()
+        """A connection over two buffers."""
+        made = self.real.wrap_bio(incoming, outgoing, *args, **how)
+        if isinstance(made, _AlertingObject):
+            made.outgoing, made.send = outgoing, self.send
+        del self.real, self.send
+        _free.append(self)
         return made
+
+
+_free: list[_StandIn] = []
+
+
+def sending_alerts(context: ssl.SSLContext, send: Send) -> ssl.SSLContext:
+    """A context for one `start_tls()`, whose connection gives the alert of a failed handshake to `send`."""
+    context.sslobject_class = _AlertingObject
+    found = _free.pop() if _free else _StandIn(ssl.PROTOCOL_TLS_SERVER)
+    found.real, found.send = context, send
+    return found

@@ -15,11 +15,15 @@ Rules:
   text. The hub stores the sentence in its file of losses. So a hub that ends before the retry works leaves a note of
   the loss.
 * If a caller is cancelled, its write goes on.
+* With a reserve (`common.database_reserve`), writes go on for a while when the disk is full.
+* A write that `grows` fails while the disk has less room than `least_free_bytes`: that room is for other files.
 """
 
 import asyncio
 import contextlib
+import errno
 import logging
+import os
 import sqlite3
 import threading
 import time
@@ -29,9 +33,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from common.database import transaction
+from common.database_reserve import Reserve
 from common.errors import BridgeError
 
 log = logging.getLogger("csi_bridge.database")
+
+RESERVE_AFTER_S = 1.0
+"""The time after a start when the reserve is filled."""
 
 RETRY_S = 5.0
 """The wait before a retry: people may make room on a full disk meanwhile."""
@@ -62,6 +70,7 @@ class _Write:
         retried: whether it is retried after a failure, instead of giving the failure to the caller.
         is_put: whether no caller waits for it, so that it is at risk until it is written.
         raises: whether an error that `work` itself raises goes to the caller, and does not count as the database's.
+        grows: whether it needs room that other files may need more.
     """
 
     work: Work[Any]
@@ -69,6 +78,7 @@ class _Write:
     retried: bool = False
     is_put: bool = False
     raises: bool = False
+    grows: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +100,7 @@ class DatabaseWriter:
 
     Attributes:
         trouble: why writing fails; empty while it works.
+        shortage: why the reserve cannot be filled again; empty while it is full enough.
     """
 
     def __init__(
@@ -103,6 +114,9 @@ class DatabaseWriter:
         connected: Callable[[], None] = lambda: None,
         trouble: str = "",
         retry_s: float = RETRY_S,
+        reserve: Reserve | None = None,
+        reserve_after_s: float = RESERVE_AFTER_S,
+        least_free_bytes: int = 0,
     ) -> None:
         """Start the writer's thread.
 
@@ -116,7 +130,14 @@ class DatabaseWriter:
             connected: called on the loop after the first write of a connection that `connect` made.
             trouble: why the file could not be written.
             retry_s: between a write that failed and its retry.
+            reserve: the room that the database holds.
+            reserve_after_s: the time after which it is filled.
+            least_free_bytes: with less free room on the disk, writes that grow fail.
         """
+        self._reserve, self._least_free_bytes = reserve, least_free_bytes
+        self._is_prepared = reserve is None
+        self._fill_at = time.monotonic() + reserve_after_s
+        """When the reserve may be filled: not at once, because a process has more urgent writes when it starts."""
         self._path, self._connection, self._meanwhile = path, connection, meanwhile
         self._at_risk, self._connect, self._retry_s = at_risk, connect, retry_s
         self._connected = connected if connection is None else None
@@ -128,18 +149,23 @@ class DatabaseWriter:
         self._gives_up = self._closing = False
         self._is_at_risk = False
         self.trouble = trouble
+        self.shortage = ""
         self._thread = threading.Thread(target=self._run, name=f"write-{path.name}", daemon=True)
         self._thread.start()
 
     # ---- for callers -------------------------------------------------------------------------------------------------
 
-    async def commit(self, statements: Iterable[Statement]) -> None:
+    async def commit(self, statements: Iterable[Statement], *, grows: bool = False) -> None:
         """Execute statements in one transaction; return once it is committed.
+
+        Args:
+            statements: what to execute.
+            grows: fail if the disk has less room than `least_free_bytes`.
 
         Raises:
             WriteFailed: none of them was executed.
         """
-        await self._submit(_Write(_executes(statements)))
+        await self._submit(_Write(_executes(statements), grows=grows))
 
     async def transact(self, work: Work[T]) -> T:
         """Read and write in one transaction, in the database's thread; return the result once committed.
@@ -193,6 +219,8 @@ class DatabaseWriter:
         await asyncio.to_thread(self._thread.join)
         if self._connection is not None:
             self._connection.close()
+        if self._reserve is not None:
+            self._reserve.keep()
 
     # ---- inside ------------------------------------------------------------------------------------------------------
 
@@ -212,21 +240,30 @@ class DatabaseWriter:
         """Write until the writer is closed. Runs in the thread."""
         while True:
             with self._woken:
-                while not (self._once or self._is_due() or self._closing):
+                while not (self._once or self._is_due() or self._must_fill() or self._closing):
                     self._woken.wait(self._wait_s())
                 is_last = self._closing
                 retried, self._retried = self._retried, {}
                 once, self._once = self._once, []
             if retried or once:
                 self._write(retried, once)
+            if not is_last:
+                self._fill_reserve()
             if is_last:
                 return
 
     def _is_due(self) -> bool:
         return bool(self._retried) and (self._gives_up or self._retry_at <= time.monotonic())
 
+    def _must_fill(self) -> bool:
+        """Whether the reserve is to be filled now although nothing is written."""
+        return (not self._is_prepared or bool(self.shortage)) and self._fill_at <= time.monotonic()
+
     def _wait_s(self) -> float | None:
-        return max(self._retry_at - time.monotonic(), 0.0) if self._retried else None
+        due = [self._retry_at] if self._retried else []
+        if not self._is_prepared or self.shortage:
+            due.append(self._fill_at)
+        return max(min(due) - time.monotonic(), 0.0) if due else None
 
     def _write(self, retried: dict[Hashable, _Write], once: list[_Write]) -> None:
         """Attempt all these writes once, and give their callers the results."""
@@ -250,10 +287,45 @@ class DatabaseWriter:
             if self._connection is None:
                 assert self._connect is not None
                 self._connection = self._connect()
+            crowded = self._no_room() if any(write.grows for write in writes) else None
             with transaction(self._connection):
-                return _attempt_all(self._connection, writes)
+                return _attempt_all(self._connection, writes, crowded)
         except Exception as error:  # noqa: BLE001  # the callers get it
             return [_Failed(error)] * len(writes)
+
+    def _no_room(self) -> OSError | None:
+        """The error of writes that grow; None if the disk has room for them."""
+        found = os.statvfs(self._path)
+        free_bytes = found.f_bavail * found.f_frsize
+        if free_bytes >= self._least_free_bytes:
+            return None
+        return OSError(
+            errno.ENOSPC,
+            f"the disk has {free_bytes >> 10} KiB left; the last {self._least_free_bytes >> 10} are for others",
+        )
+
+    def _fill_reserve(self) -> None:
+        """Fill the reserve if it was never filled, or if half of it is used."""
+        if self._reserve is None or time.monotonic() < self._fill_at:
+            return
+        if self._connection is None:
+            self._fill_at = time.monotonic() + self._retry_s
+            return
+        try:
+            if not self._is_prepared:
+                self._is_prepared = True
+                self._reserve.prepare(self._connection)
+            elif self.shortage or self._reserve.is_low(self._connection):
+                self._reserve.fill(self._connection)
+        except sqlite3.Error as error:
+            self._fill_at = time.monotonic() + self._retry_s
+            if not self.shortage:
+                log.error("%s goes on in the room that it has reserved; make room on its disk: %s", self._path, error)  # noqa: TRY400  # not a bug
+            self.shortage = _text(error)
+        else:
+            if self.shortage:
+                log.info("%s has its reserved room again", self._path)
+            self.shortage = ""
 
     def _note_trouble(self, error: Exception | None) -> None:
         if error is None:
@@ -311,10 +383,13 @@ def _executes(statements: Iterable[Statement]) -> Work[None]:
     return execute
 
 
-def _attempt_all(connection: sqlite3.Connection, writes: list[_Write]) -> list[Any]:
+def _attempt_all(connection: sqlite3.Connection, writes: list[_Write], crowded: OSError | None) -> list[Any]:
     results: list[Any] = []
     missing: _Failed | None = None
     for write in writes:
+        if write.grows and crowded is not None:
+            results.append(_Failed(crowded))
+            continue
         result = missing if missing and write.raises else _attempt(connection, write)
         if write.retried and isinstance(result, _Failed):
             missing = missing or result

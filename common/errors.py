@@ -154,6 +154,25 @@ class DriverMissing(CallError):
         )
 
 
+class ReportRefused(CallError):
+    """The hub refuses the node's report of the driver, so the node gets no call of it. Nothing was sent."""
+
+    def __init__(self, driver: str, node: str, why: str) -> None:
+        self.driver, self.node, self.why = driver, node, why
+        super().__init__(f"edge node {node} gets no call of driver {driver}, because the hub refuses its report: {why}")
+
+
+class CapabilityMissing(CallError):
+    """The driver lacks a capability on the call's node that it has on most nodes. Nothing was sent."""
+
+    def __init__(self, driver: str, node: str, method: str, capability: str) -> None:
+        self.driver, self.node, self.method, self.capability = driver, node, method, capability
+        super().__init__(
+            f"{method.rpartition('/')[2]} needs the capability {capability}, which driver {driver} has on most of its "
+            f"edge nodes and lacks on {node}; run the same version of the driver there"
+        )
+
+
 class DriverAmbiguous(CallError):
     """Two sockets of the node have the same driver name and services, so the agent cannot choose one."""
 
@@ -217,6 +236,18 @@ class NameElsewhere(CallError):
             f"edge node {node} may have carried out {name} of driver {driver} already, and this call is for {wanted}; "
             f"send the call to {node} (with --nodeid or --placement of the proxy driver, or csi-bridge call --node "
             f"{node}), or, if that node will not come back, run csi-bridge forget {node} on the hub's host"
+        )
+
+
+class ForeignId(CallError):
+    """A node answered a create with the id of an object of another node. The caller must not get it."""
+
+    def __init__(self, driver: str, name: str, node: str, what: str, owner: str) -> None:
+        self.driver, self.name, self.node, self.what, self.owner = driver, name, node, what, owner
+        super().__init__(
+            f"edge node {node} answered {name} of driver {driver} with {what}, which edge node {owner} has; the "
+            f"answer is not passed on; look at the driver on {node}, and run csi-bridge forget {node} on the hub's "
+            f"host if it will not come back"
         )
 
 
@@ -422,12 +453,15 @@ CODES: dict[type[BaseException], Code] = {
     NodeOffline: Code.UNAVAILABLE,
     NodeUnknown: Code.UNAVAILABLE,
     DriverMissing: Code.UNAVAILABLE,
+    ReportRefused: Code.UNAVAILABLE,
+    CapabilityMissing: Code.UNAVAILABLE,
     DriverAmbiguous: Code.UNAVAILABLE,
     NoRoute: Code.UNAVAILABLE,
     KnowledgeLost: Code.UNAVAILABLE,
     NoPlace: Code.UNAVAILABLE,
     NoNodeFits: Code.UNAVAILABLE,
     NameElsewhere: Code.UNAVAILABLE,
+    ForeignId: Code.UNAVAILABLE,
     IdConflict: Code.FAILED_PRECONDITION,
     SourceElsewhere: Code.RESOURCE_EXHAUSTED,
     SeveralNodes: Code.FAILED_PRECONDITION,

@@ -11,6 +11,19 @@ NEW = ".new"
 removes it."""
 
 
+Stamp = tuple[int, int, int] | None
+"""A file's inode, modification time and size, to see that it has changed; None while it is missing."""
+
+
+def stamp_of(path: Path) -> Stamp:
+    """The stamp of a file."""
+    try:
+        stat = path.stat()
+    except OSError:
+        return None
+    return stat.st_ino, stat.st_mtime_ns, stat.st_size
+
+
 def replace_file(
     path: Path,
     content: bytes,

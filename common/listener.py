@@ -4,12 +4,13 @@ Rules:
 
 * From its connect on, a peer has `hello_timeout_s` for TLS, WebSocket and hello together. Until the handler accepts it,
   its connection is a handshake (`common.handshakes`). Then it is an admitted link, and these have a limit of their own.
-* TLS begins with the client's first bytes: a silent connection costs 3 KB.
+* TLS begins with the client's first TLS record: a silent connection costs 2 KB.
 * After many handshakes the listener gives their memory back to the system: allocators keep it otherwise.
 """
 
 import asyncio
 import ctypes
+import gc
 import logging
 import socket
 import ssl
@@ -38,8 +39,11 @@ MOST_HANDSHAKES: Final = 2_048
 _SHARE: Final = 0.3
 """The part of its time after which a handshake of an address may be ended for a newer one, if there are too many."""
 
-_TRIM_AFTER: Final = 512
-"""Handshakes at one time, after whose end the listener gives memory back: they have taken 30 MB."""
+_TRIM_AFTER: Final = 256
+"""Handshakes at one time, after whose end the listener gives memory back: they have taken 15 MB."""
+
+_TRIM_DELAY_S: Final = 1.0
+"""When it does so. It takes up to 0.1 s after thousands of handshakes."""
 
 OnFailed = Callable[[str, Reason, str], None]
 """Called with address, reason and a sentence if a connection ends before its hello, unless the client just left."""
@@ -227,9 +231,10 @@ class Listener:
     def _leave(self, arrival: _Arrival) -> None:
         """Count a connection no more: its peer was admitted, or it has ended."""
         self._arrivals.remove(arrival)
+        arrival.raw = arrival.task = arrival.timer = None
         if self._may_trim and len(self._arrivals) < _TRIM_AFTER // 8:
             self._may_trim = False
-            asyncio.get_running_loop().call_later(LINGER_S, _give_memory_back)
+            asyncio.get_running_loop().call_later(_TRIM_DELAY_S, _give_memory_back)
 
     # ---- TLS ---------------------------------------------------------------------------------------------------------
 
@@ -338,6 +343,7 @@ class Listener:
 
 def _give_memory_back() -> None:
     """Return free memory to the system. glibc keeps it otherwise, 50 KB for each TLS handshake of a flood."""
+    gc.collect(1)  # ended connections are cycles, and still young
     try:
         ctypes.CDLL(None).malloc_trim(0)
     except (AttributeError, OSError):  # another C library

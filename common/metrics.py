@@ -9,6 +9,7 @@ Rules:
 * The objects of a label set are kept, so that a call costs a dictionary look-up and an addition.
 """
 
+from collections.abc import Callable
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
@@ -32,6 +33,9 @@ _GO_NAMES: Final = {int(code): code.name.title().replace("_", "") for code in Co
 LINK_DOWN_REASONS: Final = (*(str(reason) for reason in Reason), OTHER)
 """The values of the label `reason`: the reasons for a session's end, and `other` for a newer peer's words."""
 
+
+CONFLICTS: Final = ("name", "segment", "unreadable", "capability", "id")
+"""The values of the label `cause`: why the hub refused a node's report or answer, or a call to the node."""
 
 POLICY_DENIALS: Final = ("report", "call")
 """The values of the label `what`: a node's report of a driver, and a call or watch of a proxy driver."""
@@ -66,9 +70,21 @@ class Metrics:
         link_downs = self._counter("csi_bridge_link_downs_total", "Sessions ended, by reason.", "reason")
         denials = self._counter("csi_bridge_policy_denials_total", "Reports and calls that the policy forbids.", "what")
         self._denials = {what: denials.labels(what) for what in POLICY_DENIALS}
+        self._ends = Gauge(
+            "csi_bridge_certificate_end_timestamp_seconds",
+            "When a certificate ends: this process's own, its CA's, or the first one of the hub's connected peers.",
+            ("certificate",),
+            registry=self.registry,
+        )
         self.redials = self._counter("csi_bridge_redials_total", "Dials that failed and are tried again.")
         # Made now, so that each series starts at 0 and its first event is an increase.
         self._downs = {reason: link_downs.labels(reason) for reason in LINK_DOWN_REASONS}
+        conflicts = self._counter(
+            "csi_bridge_node_conflicts_total",
+            "Nodes' reports and answers that the hub refused, and capabilities that drivers lack on a node, by cause.",
+            "cause",
+        )
+        self._conflicts = {cause: conflicts.labels(cause) for cause in CONFLICTS}
 
     def observe_call(self, driver: str, method: str, code: int, duration_s: float) -> None:
         """Count one finished call.
@@ -88,9 +104,17 @@ class Metrics:
         """Count one session's end. A reason outside `LINK_DOWN_REASONS` counts as `other`."""
         self._downs.get(reason, self._downs[OTHER]).inc()
 
+    def node_conflict(self, cause: str) -> None:
+        """Count a conflict of a node, by one of `CONFLICTS`."""
+        self._conflicts[cause].inc()
+
     def policy_denial(self, what: str) -> None:
         """Count one denial by the policy: `report` or `call`."""
         self._denials[what].inc()
+
+    def show_certificate_end(self, certificate: str, end: Callable[[], float]) -> None:
+        """Show the end of a certificate, in seconds since the epoch. A thread calls `end` at each scrape."""
+        self._ends.labels(certificate).set_function(end)
 
     def _observer(self, driver: str, method: str, code: int) -> Histogram:
         driver_name = self._driver_name(driver)

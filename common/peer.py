@@ -31,6 +31,7 @@ class Peer:
         serial: its serial number.
         key: SHA-256 of its SubjectPublicKeyInfo, as lower-case hex: two certificates of one key have the same.
         not_after: the second in which it ends, in seconds since the epoch.
+        not_before: the second in which it begins.
     """
 
     address: str
@@ -43,6 +44,7 @@ class Peer:
     serial: int = 0
     key: str = ""
     not_after: float = 0.0
+    not_before: float = 0.0
 
     @property
     def host(self) -> str:
@@ -70,6 +72,7 @@ def with_certificate(address: str, der: bytes) -> Peer:
             serial=found.serial_number,
             key=key_fingerprint(found.public_key()),
             not_after=found.not_valid_after_utc.timestamp(),
+            not_before=found.not_valid_before_utc.timestamp(),
         )
     except (ValueError, UnsupportedAlgorithm, x509.DuplicateExtension, x509.UnsupportedGeneralNameType):
         return Peer(address, local=False)

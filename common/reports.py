@@ -89,6 +89,20 @@ def decode_reports(data: bytes) -> list[DriverReport]:
         raise ValueError(f"not a list of driver reports ({type(error).__name__})") from error
 
 
+def plugin_name(report: DriverReport) -> str | None:
+    """The name in GetPluginInfo; empty if the answer has none; None if the report has no such answer.
+
+    A report without it has the driver's name alone (`MAX_DRIVER_BYTES`). It tells nothing to sidecars.
+    """
+    answer = report.answers.get(GET_PLUGIN_INFO)
+    if answer is None:
+        return None
+    try:
+        return "" if answer.code else GetPluginInfoResponse.FromString(answer.body).name
+    except DecodeError:
+        return ""
+
+
 def vendor_version(report: DriverReport) -> str:
     """The driver's version from GetPluginInfo; empty if there is no answer or it does not parse."""
     answer = report.answers.get(GET_PLUGIN_INFO)

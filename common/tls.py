@@ -17,8 +17,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from common.alerts import AlertingContext
-
 log = logging.getLogger("csi_bridge.tls")
 
 
@@ -71,7 +69,7 @@ class TlsIdentity:
         return tuple(_stamp(path) for path in (self._files.ca, self._files.cert, self._files.key))
 
     def _load(self) -> ssl.SSLContext:
-        context = AlertingContext(ssl.PROTOCOL_TLS_SERVER if self._server else ssl.PROTOCOL_TLS_CLIENT)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if self._server else ssl.PROTOCOL_TLS_CLIENT)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         if self._asks:
             context.verify_mode = ssl.CERT_REQUIRED

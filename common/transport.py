@@ -507,8 +507,8 @@ class RawTcp(asyncio.Protocol):
         loop = asyncio.get_running_loop()
         if self.transport.is_closing():
             raise ConnectionResetError("the peer closed the connection")
-        with sending_alerts(self._send_last):
-            handshake = loop.create_task(loop.start_tls(self.transport, protocol, tls, **how), name="TLS handshake")
+        alerting = sending_alerts(tls, self._send_last)
+        handshake = loop.create_task(loop.start_tls(self.transport, protocol, alerting, **how), name="TLS handshake")
         try:
             await asyncio.sleep(0)  # TLS has replaced this protocol now, and its beginning is scheduled
             loop.call_soon(self._hand_over)  # after that, and before the loop reads on

@@ -19,6 +19,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from common.accounting import Account, Accounted
+from common.certificate_ends import CertificateEnds
 from common.csi.methods import is_controller_side
 from common.errors import NotCarried, OperationLimit
 from common.httpd import HttpEndpoint
@@ -223,7 +224,7 @@ def _fitting(report: DriverReport) -> DriverReport:
     return replace(report, answers={})
 
 
-def _pages(agent: Agent, uplink: Uplink, part: KubeletPart, settings: AgentSettings) -> Pages:
+def _pages(agent: Agent, uplink: Uplink, part: KubeletPart, ends: CertificateEnds, settings: AgentSettings) -> Pages:
     """The agent's state and its pods' volumes, for its status socket."""
 
     def status() -> AgentStatus:
@@ -236,7 +237,7 @@ def _pages(agent: Agent, uplink: Uplink, part: KubeletPart, settings: AgentSetti
             hub_software=uplink.link.peer.software if uplink.link is not None else "",
             why=uplink.why,
             drivers=[_driver(driver, part) for driver in part.registry.drivers],
-            problems=part.problems,
+            problems=[*part.problems, *ends.problems()],
             operations=agent.operations.under_way,
             registered=part.registry.csi_node(),
             settings=as_texts(settings),
@@ -294,19 +295,21 @@ async def _run(settings: AgentSettings, stopping: asyncio.Event, opened: context
         tls=settings.tls(server=False),
         on_redial=metrics.redials.inc,
     )
+    ends = CertificateEnds(settings.tls_cert, settings.tls_ca, metrics)
     if settings.http is not None:
         http = HttpEndpoint(settings.http, registry=metrics.registry, ready=lambda: (True, ""))
         opened.push_async_callback(asyncio.to_thread, http.close)
     status = None
     if settings.status is not None:  # last, because it makes a file, and an earlier failure must leave none
         sock = settings.listen_unix("status", mode=0o600, make_directory=True)
-        status = PageServer(sock, _pages(agent, uplink, part, settings))
+        status = PageServer(sock, _pages(agent, uplink, part, ends, settings))
         opened.push_async_callback(status.close)
     async with supervised() as tasks:
         await part.start(tasks)
         if status is not None:  # now that the mounts are known: before, the answer would be that no volume is missing
             await status.start()
         tasks.start(uplink.run(), name="uplink")
+        tasks.start(ends.follow(), name="certificate ends")
         await stopping.wait()
         log.info("stopping: calls under way have %g s to finish", settings.drain_timeout_s)
         with contextlib.suppress(TimeoutError):

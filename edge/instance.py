@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import SettingsError
+from common.state_directory import make_state_directory
 from common.state_file import Form, read_state, write_state
 
 log = logging.getLogger("csi_bridge.edge.instance")
@@ -51,7 +52,7 @@ def next_boot(state_dir: Path) -> Instance:
     last = _read(path)
     instance = Instance(last.id, last.boot + 1) if last is not None else Instance(secrets.token_hex(8), 1)
     try:
-        state_dir.mkdir(parents=True, exist_ok=True)
+        make_state_directory(state_dir)
         write_state(path, FORM, {"id": instance.id, "boot": instance.boot})
     except OSError as error:
         if last is None:

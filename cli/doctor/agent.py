@@ -13,12 +13,12 @@ from typing import Any
 from cli.doctor import csi_probe, hub_probe
 from cli.doctor.certificates import check_certificate, is_refused
 from cli.doctor.clock import check_clock, skew_s
-from cli.doctor.disk import check_directory, check_propagation
+from cli.doctor.disk import check_directory, check_propagation, check_state
 from cli.doctor.finding import Check, Finding, Level, Result, known, listed, ok, perform, warning, wrong
 from cli.doctor.sockets import LOOK_AT_LOG, answers, check_socket
 from cli.edge_volumes import ask, ask_agent
 from cli.process_options import EDGE_OPTIONS
-from cloud.admission import SUBJECTS, Role
+from cloud.admission import Role
 from common.errors import BridgeError
 from common.pages.agent import AgentStatus, DriverSocket, NodeVolumes
 from common.pages.json_form import shown
@@ -64,7 +64,7 @@ async def examine(status: Path, *, limit_s: float) -> list[Result]:
         known("version", check_version(state)),
         known("link", check_link(state)),
         *_hub_checks(settings),
-        Check("state directory", lambda: asyncio.to_thread(check_directory, settings.state_dir, flag="--state-dir")),
+        Check("state directory", lambda: asyncio.to_thread(check_state, settings.state_dir)),
         *_kubelet_checks(settings),
         *_driver_checks(state, own=settings.registration == "own"),
         *(known("problem", warning(text, _LOG)) for text in state.problems),
@@ -122,8 +122,7 @@ def _hub_checks(settings: AgentSettings) -> list[Check]:
 
     async def certificate() -> Finding:
         assert files is not None
-        subject = SUBJECTS[Role.EDGE]
-        return check_certificate(files, server=False, now=time.time(), name=settings.node, subject=subject)
+        return check_certificate(files, server=False, now=time.time(), name=settings.node, role=Role.EDGE)
 
     return [Check("hub", hub, _DROPPED), Check("clock", clock), *([Check("certificate", certificate)] if files else [])]
 

@@ -6,21 +6,22 @@ from collections.abc import Sequence
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 
 from cli.doctor.finding import Finding, Level, ok, warning, wrong
-from cloud.admission import Subject
-from common.errors import timestamp
+from cloud.admission import Role, admit
+from common.certificate_ends import term_of
+from common.errors import HandshakeRefused, timestamp
+from common.peer import with_certificate
 from common.tls import TlsFiles, TlsIdentity
-
-_SOON = dt.timedelta(days=7)
-"""The warning comes this long before the end, or in the last fifth of a short-lived certificate's life."""
+from common.version import introduce
 
 _LONGEST_CHAIN = 8
 
 
 def check_certificate(
-    files: TlsFiles, *, server: bool, now: float, name: str = "", subject: Subject | None = None
+    files: TlsFiles, *, server: bool, now: float, name: str = "", role: Role | None = None
 ) -> Finding:
     """Whether a process can use its certificate.
 
@@ -29,7 +30,7 @@ def check_certificate(
         server: whether it is the hub's.
         now: seconds since the epoch.
         name: the node's or driver's name, which the certificate must have.
-        subject: the form of the name in the certificate (`cloud.admission.SUBJECTS`); None for a hub's.
+        role: the peer's role; None for a hub.
     """
     try:
         TlsIdentity(files, server=server)
@@ -40,9 +41,8 @@ def check_certificate(
         return wrong(f"the TLS files cannot be used: {error}", "give the process files that fit together")
     return (
         _check_time(chain[0], str(files.cert), now)
-        or _check_time(authorities[0], str(files.ca), now)
-        or _check_signature(chain, authorities, files)
-        or _check_names(chain[0], name, subject)
+        or _check_authorities(chain, authorities, files, now)
+        or _check_names(chain[0], name, role)
         or _check_key(files, mode)
         or ok(
             f"{files.cert} is valid until {timestamp(chain[0].not_valid_after_utc.timestamp())} for {_said(chain[0])}"
@@ -60,10 +60,8 @@ def is_refused(files: TlsFiles, *, now: float) -> bool:
         authorities = x509.load_pem_x509_certificates(files.ca.read_bytes())
     except (OSError, ValueError):
         return False
-    found = (_check_time(chain[0], "", now), _check_time(authorities[0], "", now))
-    return any(it is not None and it.level is Level.WRONG for it in found) or bool(
-        _check_signature(chain, authorities, files)
-    )
+    found = (_check_time(chain[0], "", now), _check_authorities(chain, authorities, files, now))
+    return any(it is not None and it.level is Level.WRONG for it in found)
 
 
 def _check_time(certificate: x509.Certificate, file: str, now: float) -> Finding | None:
@@ -75,11 +73,26 @@ def _check_time(certificate: x509.Certificate, file: str, now: float) -> Finding
     if at < begin:
         do = "compare this machine's clock with the clock of the machine that signed it"
         return wrong(f"{file} is not valid before {timestamp(begin.timestamp())}", do)
-    if end - at < min(_SOON, (end - begin) / 5):
+    if term_of(certificate).ends_soon(now):
         return warning(
             f"{file} expires at {timestamp(end.timestamp())}", "renew it; the process uses the new file by itself"
         )
     return None
+
+
+def _check_authorities(
+    chain: Sequence[x509.Certificate], authorities: Sequence[x509.Certificate], files: TlsFiles, now: float
+) -> Finding | None:
+    """Check that a CA that is valid now has signed the chain, and whether any CA of the file ends soon."""
+    found = [_check_time(each, f"a CA in {files.ca}", now) for each in authorities]
+    faults = [it for it in found if it is not None and it.level is Level.WRONG]
+    valid = [each for each, it in zip(authorities, found, strict=True) if it is None or it.level is not Level.WRONG]
+    unsigned = _check_signature(chain, valid, files)
+    if unsigned is not None:
+        return next(iter(faults), unsigned)
+    if faults:
+        return warning(faults[0].what, f"remove it from {files.ca}, or renew it")
+    return next((it for it in found if it is not None), None)
 
 
 def _check_signature(
@@ -105,21 +118,20 @@ def _signed(certificate: x509.Certificate, by: x509.Certificate) -> bool:
     return True
 
 
-def _check_names(certificate: x509.Certificate, name: str, subject: Subject | None) -> Finding | None:
-    if subject is None:
+def _check_names(certificate: x509.Certificate, name: str, role: Role | None) -> Finding | None:
+    if role is None:
         try:
             certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
         except x509.ExtensionNotFound:
             do = "make a new one with the hub's host name or address as subjectAltName"
             return wrong("the hub's certificate has no subjectAltName, so no agent accepts it", do)
         return None
-    names, organizations = _values(certificate, NameOID.COMMON_NAME), _values(certificate, NameOID.ORGANIZATION_NAME)
-    if names[:1] == [subject.common_name + name] and subject.organization in organizations:
-        return None
-    return wrong(
-        f"the certificate is for {_said(certificate)}, so the hub refuses it",
-        f"make one for CN={subject.common_name}{name} O={subject.organization}",
-    )
+    shown = with_certificate("here", certificate.public_bytes(Encoding.DER))
+    try:
+        admit(introduce(role, name, instance="doctor"), shown, insecure=False)
+    except HandshakeRefused as refusal:
+        return wrong(f"the hub refuses the certificate in use here: {refusal.why}", "make one as the message says")
+    return None
 
 
 def _check_key(files: TlsFiles, mode: int) -> Finding | None:

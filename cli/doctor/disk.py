@@ -5,7 +5,7 @@ import stat
 from collections.abc import Iterable
 from pathlib import Path
 
-from cli.doctor.finding import Finding, ok, warning, wrong
+from cli.doctor.finding import Finding, Level, ok, warning, wrong
 from edge.disk.mounts import Mount
 
 _FULL_BYTES, _FULL_FILES = 1 << 20, 10
@@ -32,6 +32,17 @@ def check_directory(path: Path, *, flag: str) -> Finding:
     return check_room(
         path, free_bytes=room.f_bavail * room.f_frsize, free_files=room.f_favail if room.f_files else None
     )
+
+
+def check_state(path: Path) -> Finding:
+    """Whether a state directory can be used, and is closed to all other users of the host: it holds secrets."""
+    found = check_directory(path, flag="--state-dir")
+    if found.level is not Level.OK:
+        return found
+    mode = stat.S_IMODE(path.stat().st_mode)
+    if mode & (stat.S_IRWXG | stat.S_IRWXO):
+        return warning(f"other users of this host may look into {path} (mode {mode:04o})", f"chmod 0700 {path}")
+    return found
 
 
 def check_room(path: Path, *, free_bytes: int, free_files: int | None) -> Finding:

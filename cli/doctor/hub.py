@@ -6,8 +6,9 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from cli.doctor.certificates import check_certificate
-from cli.doctor.disk import check_directory
+from cli.doctor.disk import check_state
 from cli.doctor.finding import HUBS_ROLES, Check, Finding, Level, Result, known, listed, ok, perform, warning, wrong
+from cli.doctor.policy import check_policy
 from cli.doctor.sockets import check_socket
 from cli.hub_state import HubState, ask_state
 from cli.node_list import unreported
@@ -15,7 +16,7 @@ from cli.process_options import HUB_OPTIONS
 from cloud.hub_settings import HubSettings
 from common.endpoint import Endpoint
 from common.errors import BridgeError
-from common.pages.hub import NodeStatus, Refusal
+from common.pages.hub import HubStatus, NodeStatus, Refusal
 from common.pages.json_form import shown
 from common.parsers import HostPort
 from common.tls import TlsFiles
@@ -47,7 +48,12 @@ async def examine(hub: Endpoint, *, limit_s: float) -> tuple[list[Result], HubSt
         settings = HUB_OPTIONS.read(state.hub.settings)
     except BridgeError as error:
         return [*results, Result("hub", wrong(str(error), _LOG))], None
-    checks = [*checks_of(state, now=time.time()), *_surroundings(settings)]
+    policy = check_policy(settings.policy, state.nodes, state.hub.denied)
+    checks = [
+        *checks_of(state, now=time.time()),
+        *(known("policy", finding) for finding in policy),
+        *_surroundings(settings),
+    ]
     return results + await perform(checks, limit_s=limit_s), state
 
 
@@ -60,6 +66,7 @@ def checks_of(state: HubState, *, now: float) -> list[Check]:
         *(known("nodes", finding) for finding in check_idle(state.nodes)),
         *(known("nodes", finding) for finding in check_unreported(state.nodes)),
         *(known("conflict", wrong(node.conflict, _SEPARATE)) for node in state.nodes if node.conflict),
+        *(known("expiry", finding) for finding in check_expiry(state.hub)),
         *(known("refused", finding) for finding in check_refused(state.hub.refused, now)),
         *(known("driver", finding) for finding in check_drivers(state)),
     ]
@@ -139,6 +146,13 @@ def check_refused(refused: Sequence[Refusal], now: float) -> Iterator[Finding]:
             yield wrong(f"{who} was refused at {shown(one.at)}: {one.why}", "correct there what the message names")
 
 
+def check_expiry(hub: HubStatus) -> Iterator[Finding]:
+    """The certificates of the hub and of its connected peers that end soon."""
+    for sentence in hub.ending:
+        what, _, do = sentence.partition("; ")
+        yield warning(what, do)
+
+
 def check_drivers(state: HubState) -> Iterator[Finding]:
     """Whether every driver has its proxy driver, and every proxy driver its driver."""
     nodes: dict[str, list[NodeStatus]] = defaultdict(list)
@@ -170,7 +184,7 @@ def _check_driver(driver: str, nodes: Sequence[NodeStatus], *, has_proxy: bool) 
 def _surroundings(settings: HubSettings) -> list[Check]:
     """The checks of the hub's directory, listener and certificate, from its flags."""
     state_dir, listen = settings.state_dir, settings.listen
-    checks = [Check("state directory", lambda: asyncio.to_thread(check_directory, state_dir, flag="--state-dir"))]
+    checks = [Check("state directory", lambda: asyncio.to_thread(check_state, state_dir))]
     if listen is None:
         without = warning("without --listen no edge agent can connect", "start the hub with --listen")
         return [*checks, known("listen", without)]

@@ -1,11 +1,19 @@
-"""The capabilities of a fleet: those that a driver has on all of its nodes, as one driver's report. Pure.
+"""The capabilities that sidecars are offered of a driver: those that it has on most of its nodes. Pure.
 
-Sidecars know one driver, and read its capabilities once (docs/csi-contract.md#sidecars-read-capabilities-once). So the
-proxy driver may announce only capabilities that hold on every node. It announces no list of volumes if several nodes
-run the driver, because a list would have one node's volumes only.
+Sidecars know one driver, and read its capabilities once (docs/csi-contract.md#sidecars-read-capabilities-once). So one
+node, hostile or with another version of the driver, must not change them for all.
+
+Rules:
+
+* Each node has one vote for each capability. More than half of the votes decide. A tie keeps what was offered earlier.
+* If nothing was offered earlier, a tie offers a capability only if it is the topology of the vendor's own
+  (`cloud.placement.decisions.Mode`).
+* A capability to list needs all votes. A list of volumes is never offered for several nodes, because it would have one
+  node's volumes only.
+* A method's answer is an error, or missing, if it is so on most nodes.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from google.protobuf.message import DecodeError, Message
@@ -21,6 +29,7 @@ from common.csi.csi_pb2 import (
 from common.reports import (
     CONTROLLER_GET_CAPABILITIES,
     GET_PLUGIN_CAPABILITIES,
+    GET_PLUGIN_INFO,
     GROUP_GET_CAPABILITIES,
     NODE_GET_CAPABILITIES,
     Answer,
@@ -30,7 +39,10 @@ from common.reports import (
 _RPC, _SERVICE = ControllerServiceCapability.RPC, PluginCapability.Service
 
 _LISTS: Final = frozenset({_RPC.LIST_VOLUMES, _RPC.LIST_VOLUMES_PUBLISHED_NODES, _RPC.LIST_VOLUME_HEALTH})
-"""Not announced for several nodes. LIST_SNAPSHOTS is announced: the snapshotter asks for one snapshot by it."""
+"""Not offered for several nodes. LIST_SNAPSHOTS is offered: the snapshotter asks for one snapshot by it."""
+
+_OWN_TOPOLOGY, _OF_SNAPSHOTS = _SERVICE.VOLUME_ACCESSIBILITY_CONSTRAINTS, _SERVICE.SNAPSHOT_ACCESSIBILITY_CONSTRAINTS
+"""A topology of the vendor's own, for volumes and for snapshots."""
 
 _ANSWERS: Final[dict[str, type[Message]]] = {
     GET_PLUGIN_CAPABILITIES: GetPluginCapabilitiesResponse,
@@ -39,84 +51,163 @@ _ANSWERS: Final[dict[str, type[Message]]] = {
     NODE_GET_CAPABILITIES: NodeGetCapabilitiesResponse,
 }
 
+_OF_NODE: Final = "Node "
+"""Before the name of a capability of the Node service, some of which have the names of the controller's."""
 
-def merged(reports: Sequence[DriverReport], *, segment: bool) -> DriverReport:
-    """The report that a proxy driver gets of a driver on these nodes.
+_SUPPLIED: Final = frozenset({"VOLUME_ACCESSIBILITY_CONSTRAINTS", "SNAPSHOT_ACCESSIBILITY_CONSTRAINTS"})
+"""The bridge supplies these where the vendor lacks them."""
+
+Votes = Sequence[tuple[DriverReport, int]]
+"""Different reports of one driver, and the number of nodes with each. Each has the `ESSENTIAL_METHODS`."""
+
+
+def voted(votes: Votes, earlier: DriverReport | None) -> DriverReport:
+    """The report that most nodes agree on.
 
     Args:
-        reports: reports of one driver, at least one, each with the `ESSENTIAL_METHODS`. The result has the first one's
-            answers, except the capabilities.
-        segment: whether the bridge supplies the topology. Then the report announces it as the driver's.
+        votes: at least one.
+        earlier: the last result for this driver; None: there was none.
     """
-    first = reports[0]
-    answers = dict(first.answers)
+    votes = sorted(votes, key=lambda vote: -vote[1])
+    first = votes[0][0]
+    answers = {GET_PLUGIN_INFO: _most_common(votes, earlier)}
     for method, kind in _ANSWERS.items():
-        answer = _common(kind, [report.answers.get(method) for report in reports])
+        answer = _answer(method, kind, votes, earlier)
         if answer is not None:
             answers[method] = answer
-        else:
-            answers.pop(method, None)
-    if segment:
-        answers[GET_PLUGIN_CAPABILITIES] = Answer(0, body=_with_segment(answers))
     return DriverReport(first.driver, first.node, answers)
 
 
-def _common(kind: type[Message], told: Sequence[Answer | None]) -> Answer | None:
-    """The answer that holds on each node: none if one node has none, an error if one node has an error."""
-    distinct = list({(it.code, it.message, it.body) if it is not None else None: it for it in told}.values())
-    if None in distinct:
-        return None
-    answers = [it for it in distinct if it is not None]
-    refused = next((it for it in answers if it.code), None)
-    return refused or Answer(0, body=_capabilities(kind, answers, several=len(told) > 1))
-
-
-def _capabilities(kind: type[Message], told: Sequence[Answer], *, several: bool) -> bytes:
-    """The capabilities that are in each answer."""
-    messages = [_parse(kind, answer.body) for answer in told]
-    others = [{each.SerializeToString(deterministic=True) for each in message.capabilities} for message in messages[1:]]
-    common = kind()
-    capabilities: Any = common.capabilities  # type: ignore[attr-defined]  # each of these kinds has them
-    for capability in messages[0].capabilities:
-        everywhere = all(capability.SerializeToString(deterministic=True) in other for other in others)
-        if everywhere and not (several and _is_list(capability)):
-            capabilities.append(capability)
-    return common.SerializeToString()
-
-
-def _is_list(capability: Any) -> bool:  # one of four message classes
-    return isinstance(capability, ControllerServiceCapability) and capability.rpc.type in _LISTS
-
-
-def _with_segment(answers: dict[str, Answer]) -> bytes:
-    """A plugin's capabilities, with those of the topology that the bridge supplies for volumes and snapshots.
+def with_topology(report: DriverReport) -> DriverReport:
+    """A report of a driver that announces a topology: the bridge's for volumes and snapshots, if it has none.
 
     See docs/csi-contract.md#the-bridges-topology-for-vendors-without-one.
     """
-    plugin = _parse(GetPluginCapabilitiesResponse, answers[GET_PLUGIN_CAPABILITIES].body)
-    controller = _parse(ControllerGetCapabilitiesResponse, answers[CONTROLLER_GET_CAPABILITIES].body)
-    supplied = [_SERVICE.VOLUME_ACCESSIBILITY_CONSTRAINTS]
-    if any(each.rpc.type == _RPC.CREATE_DELETE_SNAPSHOT for each in controller.capabilities):
-        supplied.append(_SERVICE.SNAPSHOT_ACCESSIBILITY_CONSTRAINTS)
-    for kind in supplied:
-        _add_service(plugin, kind)
-    body: bytes = plugin.SerializeToString()
+    if has_topology(report):
+        return report
+    plugin = _parse(GetPluginCapabilitiesResponse, report.answers[GET_PLUGIN_CAPABILITIES])
+    for kind in (_OWN_TOPOLOGY, *[_OF_SNAPSHOTS] * ("CREATE_DELETE_SNAPSHOT" in names(report))):
+        if not any(_is_service(each, kind) for each in plugin.capabilities):
+            plugin.capabilities.add().service.type = kind
+    answer = Answer(0, body=plugin.SerializeToString())
+    return DriverReport(report.driver, report.node, {**report.answers, GET_PLUGIN_CAPABILITIES: answer})
+
+
+def has_topology(report: DriverReport) -> bool:
+    """Whether a report announces a topology of the vendor's own."""
+    plugin = _parse(GetPluginCapabilitiesResponse, report.answers.get(GET_PLUGIN_CAPABILITIES))
+    return any(_is_service(each, _OWN_TOPOLOGY) for each in plugin.capabilities)
+
+
+def names(report: DriverReport) -> dict[str, str]:
+    """The capabilities in a report: the method of the question, by names such as `EXPAND_VOLUME`."""
+    told = ((method, _parse(kind, report.answers.get(method))) for method, kind in _ANSWERS.items())
+    return {_name(method, each): method for method, message in told for each in message.capabilities}
+
+
+def lacking(report: DriverReport, offered: DriverReport) -> frozenset[str]:
+    """The offered capabilities that a node's driver lacks. A question that it has not answered yet tells nothing."""
+    asked = {name for name, method in names(offered).items() if method in report.answers}
+    return frozenset(asked - names(report).keys() - _SUPPLIED)
+
+
+def _most_common(votes: Votes, earlier: DriverReport | None) -> Answer:
+    """The answer to GetPluginInfo of most nodes; of several such answers the earlier one, else the first."""
+    count: dict[Answer, int] = {}
+    for report, nodes in votes:
+        answer = report.answers[GET_PLUGIN_INFO]
+        count[answer] = count.get(answer, 0) + nodes
+    most = max(count.values())
+    kept = earlier.answers.get(GET_PLUGIN_INFO) if earlier is not None else None
+    if kept is not None and count.get(kept) == most:
+        return kept
+    return next(answer for answer, nodes in count.items() if nodes == most)
+
+
+def _answer(method: str, kind: type[Message], votes: Votes, earlier: DriverReport | None) -> Answer | None:
+    """The answer to a question for capabilities; None: it has none."""
+    everyone = sum(nodes for _, nodes in votes)
+    told = [(report.answers.get(method), nodes) for report, nodes in votes]
+
+    def most(holds: Callable[[Answer | None], bool]) -> bool:
+        return 2 * sum(nodes for answer, nodes in told if holds(answer)) > everyone
+
+    if most(lambda answer: answer is None):
+        return None
+    if most(lambda answer: answer is not None and bool(answer.code)):
+        return next(answer for answer, _ in told if answer is not None and answer.code)
+    if not most(lambda answer: answer is not None and not answer.code):
+        kept = earlier.answers.get(method) if earlier is not None else None
+        if kept is None or kept.code:
+            return kept if kept is not None else _without_majority([answer for answer, _ in told])
+    return Answer(0, body=_capabilities(method, kind, votes, earlier))
+
+
+def _without_majority(told: Iterable[Answer | None]) -> Answer | None:
+    """The answer if neither most nodes nor earlier ones tell: the least that a node tells."""
+    answers = list(told)
+    if None in answers:
+        return None
+    return next(answer for answer in answers if answer is not None and answer.code)
+
+
+def _capabilities(method: str, kind: type[Message], votes: Votes, earlier: DriverReport | None) -> bytes:
+    """The capabilities of most nodes, in the order of the most common report."""
+    everyone = sum(nodes for _, nodes in votes)
+    count: dict[bytes, int] = {}
+    found: dict[bytes, Any] = {}
+    for report, nodes in votes:
+        for key, capability in _keys(kind, report.answers.get(method)).items():
+            count[key] = count.get(key, 0) + nodes
+            found.setdefault(key, capability)
+    kept = _keys(kind, earlier.answers.get(method)) if earlier is not None else {}
+    result: Any = kind()
+    for key, capability in found.items():
+        if _is_list(capability):
+            offers = count[key] == everyone and (everyone == 1 or capability.rpc.type not in _LISTS)
+        elif 2 * count[key] == everyone:
+            offers = key in kept or (earlier is None and _is_service(capability, _OWN_TOPOLOGY))
+        else:
+            offers = 2 * count[key] > everyone
+        if offers:
+            result.capabilities.append(capability)
+    body: bytes = result.SerializeToString()
     return body
 
 
-def _add_service(plugin: Any, kind: int) -> None:  # a GetPluginCapabilitiesResponse
-    if kind not in _services(plugin.capabilities):
-        plugin.capabilities.add().service.type = kind
+def _is_list(capability: Any) -> bool:  # one of four message classes
+    return isinstance(capability, ControllerServiceCapability) and capability.rpc.type in {*_LISTS, _RPC.LIST_SNAPSHOTS}
 
 
-def _services(capabilities: Iterable[Any]) -> set[int]:
-    return {each.service.type for each in capabilities if each.WhichOneof("type") == "service"}
+def _keys(kind: type[Message], answer: Answer | None) -> dict[bytes, Any]:
+    """The capabilities in an answer, by their bytes, which several have in common if they are the same."""
+    return {each.SerializeToString(deterministic=True): each for each in _parse(kind, answer).capabilities}
 
 
-def _parse(kind: type[Message], body: bytes) -> Any:  # one of four message classes
+def _is_service(capability: Any, kind: int) -> bool:
+    """Whether this is a plugin's service of a kind."""
+    if not isinstance(capability, PluginCapability) or capability.WhichOneof("type") != "service":
+        return False
+    return capability.service.type == kind
+
+
+def _name(method: str, capability: Any) -> str:  # one of four message classes
+    """The name of a capability; its number if the CSI specification of this program has no name for it."""
+    part = capability.WhichOneof("type")
+    if part is None:
+        return "an unknown capability"
+    field = getattr(capability, part)
+    known = field.DESCRIPTOR.fields_by_name["type"].enum_type.values_by_number.get(field.type)
+    name = known.name if known is not None else str(field.type)
+    prefix = _OF_NODE if method == NODE_GET_CAPABILITIES else "VolumeExpansion " if part == "volume_expansion" else ""
+    return prefix + name
+
+
+def _parse(kind: type[Message], answer: Answer | None) -> Any:  # one of four message classes
+    """The answer as a message; an empty one if there is none, if it is an error, or if it does not parse."""
     message = kind()
     try:
-        message.ParseFromString(body)
+        message.ParseFromString(answer.body if answer is not None and not answer.code else b"")
     except DecodeError:
         return kind()
     return message

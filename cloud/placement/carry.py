@@ -5,6 +5,8 @@ Rules:
 * `Keeping.FIRST`: the store records the things that a create has made before the caller gets the success.
 * `Keeping.LATE`, the exemption that `pending` describes: the caller gets the success at once. The hub holds the things
   in memory until the caller has taken the answer. If nobody takes the answer, the store records the things.
+* A create never hands on the id of a thing that another node has made (`foreign_ids`), except where several nodes reach
+  the same storage. The create stays in doubt, and the store does not record the id for this node.
 * If the caller is cancelled, a write of the store that has begun goes on.
 """
 
@@ -15,8 +17,9 @@ from dataclasses import dataclass, replace
 from cloud.edge_nodes import Call, Reply
 from cloud.placement import outcome
 from cloud.placement.attempts import Attempt
-from cloud.placement.claim_store import HeldBy
+from cloud.placement.claim_store import HeldBy, Standing
 from cloud.placement.decisions import Ask, Keeping, Segment, Send
+from cloud.placement.foreign_ids import ForeignIds
 from cloud.placement.pending import Pending, Untaken
 from cloud.placement.requests import Thing, made
 from cloud.placement.segment import with_missing_topology, with_topology, without_topology
@@ -32,12 +35,14 @@ class PlacedCall:
         ask: the facts of the call.
         send: its node, and how its outcome is kept.
         pending: this hub's names and ids, over the claim store's.
+        foreign: refuses ids of other nodes, and remembers them.
         attempt: its attempt at its name; None if it makes nothing.
     """
 
     ask: Ask
     send: Send
     pending: Pending
+    foreign: ForeignIds
     attempt: Attempt | None = None
 
     def end(self, *, in_doubt: bool | None) -> None:
@@ -74,6 +79,7 @@ class PlacedCall:
 
         Raises:
             PlacementNotKept: the call succeeded, and the store cannot record that. The caller gets this error instead.
+            ForeignId: the call succeeded with the id of a thing that another node has.
             NameElsewhere: the call failed with an error that the caller must not get (`outcome.must_wait`).
         """
         if not status.ok:
@@ -88,6 +94,8 @@ class PlacedCall:
             return
         is_known = status.code == Code.ALREADY_EXISTS and await self._is_known()
         in_doubt = outcome.leaves_doubt(status, self.ask.asked, self.send, is_known=is_known)
+        if not in_doubt:
+            self.foreign.settle(self.ask.driver, self.ask.asked.name, self.send.node)
         self.end(in_doubt=in_doubt)
         if outcome.must_wait(self.attempt.name, self.send, in_doubt=in_doubt):
             place = "a topology that this node does not have"
@@ -107,12 +115,23 @@ class PlacedCall:
         try:
             driver, node = self.ask.driver, self.send.node
             new = outcome.after_creation(self.ask.asked.name, things)
-            expected = (await self.pending.store.look(driver, "", things)).ids
-            while isinstance(result := await self.pending.store.record(driver, node, new, expected), HeldBy):
-                expected = result.entry
+            standing = await self.pending.store.look(driver, "", things)
+            while True:
+                self._refuse_foreign(standing)
+                alone = self.send.is_exclusive
+                result = await self.pending.store.record(driver, node, new, standing.ids, alone=alone)
+                if not isinstance(result, HeldBy):
+                    break
+                standing = replace(standing, ids=result.entry)
             in_doubt = not things
         finally:
             self.end(in_doubt=in_doubt)
+
+    def _refuse_foreign(self, standing: Standing) -> None:
+        if self.send.is_exclusive:
+            driver, name = self.ask.driver, self.ask.asked.name
+            ids = self.pending.over(standing, driver, "").ids
+            self.foreign.check(driver, name, self.send.node, ids)
 
     async def _deleted(self) -> None:
         driver, node, ends, store = self.ask.driver, self.send.node, self.send.ends, self.pending.store

@@ -69,11 +69,19 @@ class Writer:
             self.rows.set_hold(driver, name, self.owner, None)
 
     def record(
-        self, driver: str, node: str, new: Mapping[Thing, Holding | None], expected: Mapping[Thing, IdEntry]
+        self,
+        driver: str,
+        node: str,
+        new: Mapping[Thing, Holding | None],
+        expected: Mapping[Thing, IdEntry],
+        *,
+        alone: bool = False,
     ) -> Claimed[Mapping[Thing, IdEntry]] | HeldBy[Mapping[Thing, IdEntry]]:
         """See `ClaimStore.record`."""
         now = {thing: self.rows.id(driver, thing) for thing in new}
         if any(now[thing].holders.get(node) != expected[thing].holders.get(node) for thing in new):
+            return HeldBy(now)
+        if alone and any(set(now[thing].made) - {node, *expected[thing].made} for thing in new):
             return HeldBy(now)
         stamped = {thing: self._stamp(holding) if holding is not None else None for thing, holding in new.items()}
         self.write(driver, node, stamped)

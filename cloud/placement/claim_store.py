@@ -195,10 +195,17 @@ class ClaimStore(Protocol):
         """
 
     async def record(
-        self, driver: str, node: str, new: Mapping[Thing, Holding | None], expected: Mapping[Thing, IdEntry]
+        self,
+        driver: str,
+        node: str,
+        new: Mapping[Thing, Holding | None],
+        expected: Mapping[Thing, IdEntry],
+        *,
+        alone: bool = False,
     ) -> Claimed[Mapping[Thing, IdEntry]] | HeldBy[Mapping[Thing, IdEntry]]:
         """Set or remove (None) a node's holdings of ids: all of them, if its old holdings are as `expected`, else none.
 
+        With `alone`, it changes nothing either if another node has made one of the things, and `expected` lacks that.
         The entries in the result have the other nodes' holdings, too. Cancelling the caller does not stop the change.
         """
 

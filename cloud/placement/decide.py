@@ -3,7 +3,8 @@
 * A pinned call goes to the node that the caller names, else to the only node that runs the driver.
 * A local call is for a driver whose nodes each have volumes of their own. The rules below find the node.
 * A call that names a node is pinned. For any other call the proxy driver's mode decides (`--placement`).
-* The mode auto means local if the vendor has a topology on any node, else pinned. An operator's calls have this mode.
+* The mode auto means local if the vendor has a topology on most nodes (`capabilities`), else pinned. An operator's
+  calls have this mode.
 
 A node holds a name if it may have carried out a create of this name (`claim_store`).
 
@@ -13,6 +14,8 @@ A node holds a name if it may have carried out a create of this name (`claim_sto
                            3. refuse: `NoRoute`; `KnowledgeLost` if the hub has lost reports of nodes
     pinned create          as above, and refuse if only other nodes hold the name (`NameElsewhere`)
     local, unparsable      refuse: `NoPlace`
+    local, needs more      the driver lacks a capability on the node that it has on most nodes: refuse
+                           (`CapabilityMissing`)
     local, lacks a field   several nodes run the driver: refuse (`FieldMissing`); else as below, and the vendor
                            refuses it
     local create           1. a node that holds the name, a connected one first
@@ -22,7 +25,7 @@ A node holds a name if it may have carried out a create of this name (`claim_sto
                            4. the claim store has lost names, so another node may hold this one: refuse
                               (`KnowledgeLost`)
                            5. the first connected node in the topology, preferred terms first; if none is connected,
-                              the first node
+                              the first node. Nodes that may carry the create out come before the others
                            6. the only node, if no topology is requested
                            7. refuse: `NoNodeFits`
     local, about ids       the node that has all of them (`find`); several nodes: refuse (`SeveralNodes`)
@@ -52,6 +55,7 @@ from cloud.placement.requests import GET_CAPACITY, LISTED_BY, NOTHING_ASKED, cha
 from cloud.routing import route
 from common.errors import (
     CallError,
+    CapabilityMissing,
     FieldMissing,
     KnowledgeLost,
     NameElsewhere,
@@ -88,7 +92,7 @@ def decide(ask: Ask, now: Snapshot) -> Decision:
         return _decide_local(ask, now) if is_local(now.fleet, ask.wanted, ask.mode) else _decide_pinned(ask, now)
     except ListsNeeded as needed:
         can = LISTED_BY.get(needed.kind)
-        nodes = (member.node for member in now.fleet if can in member.lists and member.node in now.connected)
+        nodes = (it.node for it in now.fleet if can in it.lists and it.node in now.connected and not it.refused)
         return AskForLists(needed.kind, tuple(nodes), needed.error)
     except CallError as error:
         return Refuse(error)
@@ -115,16 +119,19 @@ def _decide_pinned(ask: Ask, now: Snapshot) -> Decision:
     if not (asked.name or ends):
         return Send(node, member)
     keeping = Keeping.FIRST if ask.is_by_hand else Keeping.LATE
-    return Send(node, member, keeping=keeping, ends=ends)
+    has_own_ids = ask.is_by_hand and now.fleet.has_topology
+    return Send(node, member, keeping=keeping, ends=ends, has_own_ids=has_own_ids)
 
 
-def _decide_local(ask: Ask, now: Snapshot) -> Send:
+def _decide_local(ask: Ask, now: Snapshot) -> Decision:
     asked = ask.asked
     if ask.unreadable:
         raise NoPlace(ask.driver, "what the call is about", ask.unreadable)
     if asked.missing and len(now.fleet) > 1:
         raise FieldMissing(ask.method, asked.missing)
     node = _node_for_create(ask, now) if asked.name else _node_for_call(ask, now)
+    if missing := asked.needs & now.fleet.lacking(node):
+        return Refuse(CapabilityMissing(ask.driver, node, ask.method, min(missing)), node)
     member = now.fleet.members.get(node)
     keeping = Keeping.FIRST if asked.name or asked.ends else Keeping.NEVER
     segment = _segment(member, ask.mode)
@@ -172,7 +179,8 @@ def _in_topology(ask: Ask, now: Snapshot) -> str:
     is_choice = len(asked.terms) > 1 or len(fitting) > 1  # another term may have a node that the hub has lost
     if is_choice and now.lost_claims:
         raise KnowledgeLost(ask.driver, now.lost_claims[0])
-    return next((node for node in fitting if node in now.connected), fitting[0])
+    able = [node for node in fitting if not (fleet.members[node].refused or asked.needs & fleet.lacking(node))]
+    return next((node for node in able or fitting if node in now.connected), fitting[0])
 
 
 def _node_for_call(ask: Ask, now: Snapshot) -> str:
@@ -181,7 +189,7 @@ def _node_for_call(ask: Ask, now: Snapshot) -> str:
     if asked.things:
         return find(ask, now)
     if ask.method == GET_CAPACITY and asked.terms:
-        fitting = fleet.at(asked.terms[0])
+        fitting = [node for node in fleet.at(asked.terms[0]) if not fleet.members[node].refused]
         if len(fitting) == 1:
             return fitting[0]
     if len(fleet) > 1:

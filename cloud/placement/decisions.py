@@ -134,6 +134,7 @@ class Send:
         keeping: when the claim store learns of the outcome.
         ends: the ids that the store records as deleted after a success.
         segment: how the topology in it changes.
+        has_own_ids: whether the ids of this node are no other node's although the hub did not choose it.
     """
 
     node: str
@@ -142,6 +143,12 @@ class Send:
     keeping: Keeping = Keeping.NEVER
     ends: tuple[Thing, ...] = ()
     segment: Segment = Segment.AS_IS
+    has_own_ids: bool = False
+
+    @property
+    def is_exclusive(self) -> bool:
+        """Whether an id that the node makes cannot be another node's. With shared storage it can."""
+        return self.is_placed or self.has_own_ids
 
     @property
     def passes(self) -> bool:

@@ -110,6 +110,14 @@ def find_thing(driver: str, thing: Thing, node_id: str, now: Snapshot) -> str:
     raise ListsNeeded(thing.kind, NoPlace(driver, str(thing), why))
 
 
+def elsewhere(driver: str, thing: Thing, node: str, now: Snapshot) -> str:
+    """Another node that the PersistentVolume of a thing is for, if it is not for this one; else empty."""
+    volumes = _volumes_of(thing, now)
+    if volumes is None or not _is_ruled_out(driver, thing, node, now):
+        return ""
+    return next(iter(volumes.fit(thing.id, driver, now.fleet).named))
+
+
 def _only_node(driver: str, nodes: Sequence[str], now: Snapshot) -> str:
     return route(driver, "", nodes, is_connected=now.connected.__contains__, losses=now.lost_reports)
 

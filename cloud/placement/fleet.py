@@ -1,21 +1,22 @@
 """A driver's fleet: the nodes that run it, and the parts of their reports that placement uses."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
+from cloud.placement.offers import NOTHING, Ballot, Offer, Offers, ballot_of
+from cloud.report_judge import announces_topology, topology_of
 from common.csi.csi_pb2 import ControllerGetCapabilitiesResponse, ControllerServiceCapability, NodeGetInfoResponse
 from common.reports import (
     CONTROLLER_GET_CAPABILITIES,
     ESSENTIAL_METHODS,
-    GET_PLUGIN_CAPABILITIES,
     NODE_GET_INFO,
     DriverReport,
 )
-from common.topology import has_topology, segment_of
+from common.topology import segment_of
 
 _RPC = ControllerServiceCapability.RPC
 
@@ -28,6 +29,9 @@ class Nodes(Protocol):
 
     def find_report(self, driver: str, name: str) -> DriverReport | None:
         """A node's report of a driver."""
+
+    def why_refused(self, driver: str, name: str) -> str:
+        """Why a node gets no call of a driver that it reports; empty if it gets them."""
 
     def is_connected(self, name: str) -> bool:
         """Whether a node's agent is connected."""
@@ -48,6 +52,9 @@ class Member:
         labels: the labels of its Node that follow from the report.
         node_id: the vendor's id of the node; empty if it has none.
         lists: the driver's capabilities to list, of `LIST_VOLUMES` and `LIST_SNAPSHOTS`.
+        ballot: its vote on the driver's capabilities; None if its report has the driver's name alone.
+        refused: why the node gets no call, because the hub refuses its newest report or judges this one anew; empty if
+            it gets calls. The node may have volumes all the same.
     """
 
     node: str
@@ -58,6 +65,8 @@ class Member:
     labels: Mapping[str, str]
     node_id: str
     lists: frozenset[int]
+    ballot: Ballot | None
+    refused: str = ""
 
     @property
     def tells_segments(self) -> bool:
@@ -74,12 +83,13 @@ class Fleet:
 
     Attributes:
         members: by name.
-        has_topology: whether the vendor has a topology of its own on any of them.
+        offer: what sidecars are told of the driver; None if no node describes it.
+        has_topology: whether the vendor has a topology of its own on most of them.
     """
 
-    def __init__(self, members: Mapping[str, Member]) -> None:
-        self.members = members
-        self.has_topology = any(member.has_topology for member in self)
+    def __init__(self, members: Mapping[str, Member], offer: Offer | None = None) -> None:
+        self.members, self.offer = members, offer
+        self.has_topology = offer is not None and offer.has_topology
         self._unlabelled: dict[str, list[Member]] = {}
         """By key: the members without such a label. Requests use few keys."""
 
@@ -88,6 +98,10 @@ class Fleet:
 
     def __len__(self) -> int:
         return len(self.members)
+
+    def lacking(self, node: str) -> frozenset[str]:
+        """The offered capabilities that the driver lacks on a node."""
+        return self.offer.lacking.get(node, NOTHING) if self.offer is not None else NOTHING
 
     def at(self, term: Mapping[str, str]) -> list[str]:
         """The nodes in a term of a topology. Each term is a look-up, because a request may have thousands of terms."""
@@ -134,8 +148,8 @@ class Fleet:
 class Fleets:
     """The fleet of every driver. A report is parsed once, until the node sends another one."""
 
-    def __init__(self, nodes: Nodes) -> None:
-        self._nodes = nodes
+    def __init__(self, nodes: Nodes, offers: Offers) -> None:
+        self._nodes, self._offers = nodes, offers
         self._fleets: dict[str, Fleet] = {}
         self._stale: set[str] = set()
 
@@ -154,17 +168,22 @@ class Fleets:
         for node in sorted(self._nodes.with_driver(driver)):
             report = self._nodes.find_report(driver, node)
             if report is not None:
-                member = known.get(node)
-                members[node] = member if member is not None and member.report is report else _member(report)
-        fleet = self._fleets[driver] = Fleet(members)
+                member, refused = known.get(node), self._nodes.why_refused(driver, node)
+                member = member if member is not None and member.report is report else _member(report)
+                members[node] = member if member.refused == refused else replace(member, refused=refused)
+        votes = [member.ballot for member in members.values() if member.ballot is not None and not member.refused]
+        if not members:
+            self._offers.forget(driver)
+        fleet = self._fleets[driver] = Fleet(members, self._offers.vote(driver, votes))
         return fleet
 
 
 def _member(report: DriverReport) -> Member:
     info = _parse(NodeGetInfoResponse, report, NODE_GET_INFO)
-    own, segment = _has_topology(report), _segment(report.node)
-    lacks = describes_itself(report) and not own
-    segments = dict(info.accessible_topology.segments) if own else segment if lacks else {}
+    own, segment = announces_topology(report), _segment(report.node)
+    describes = describes_itself(report)
+    lacks = describes and not own
+    segments = topology_of(report) if own else segment if lacks else {}
     capabilities = _parse(ControllerGetCapabilitiesResponse, report, CONTROLLER_GET_CAPABILITIES).capabilities
     return Member(
         node=report.node,
@@ -175,20 +194,13 @@ def _member(report: DriverReport) -> Member:
         labels={**segment, **segments},
         node_id=info.node_id,
         lists=frozenset(each.rpc.type for each in capabilities) & {_RPC.LIST_VOLUMES, _RPC.LIST_SNAPSHOTS},
+        ballot=ballot_of(report) if describes else None,
     )
 
 
 def describes_itself(report: DriverReport) -> bool:
     """Whether a report tells more than the driver's name (`MAX_DRIVER_BYTES`)."""
     return report.answers.keys() >= set(ESSENTIAL_METHODS)
-
-
-def _has_topology(report: DriverReport) -> bool:
-    answer = report.answers.get(GET_PLUGIN_CAPABILITIES)
-    try:
-        return answer is not None and has_topology(answer.body)
-    except ValueError:
-        return False
 
 
 def _segment(node: str) -> dict[str, str]:

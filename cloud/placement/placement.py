@@ -14,21 +14,26 @@ Rules:
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final, Protocol
 
 from cloud.edge_nodes import Call, Reply
 from cloud.placement import fleet as fleets
 from cloud.placement.attempts import Attempt
-from cloud.placement.capabilities import merged
+from cloud.placement.capabilities import with_topology
 from cloud.placement.carry import PlacedCall, carry
 from cloud.placement.claim_store import NOTHING, ClaimStore, HeldBy, Place, Standing
 from cloud.placement.decide import ask_for, decide, is_local, only_node
 from cloud.placement.decisions import Ask, AskForLists, Keeping, Refuse, Send, Snapshot, Volumes
-from cloud.placement.fleet import Fleet, Fleets, describes_itself
+from cloud.placement.find import elsewhere
+from cloud.placement.fleet import Fleet, Fleets
+from cloud.placement.foreign_ids import ForeignIds
 from cloud.placement.lists import Lists
+from cloud.placement.offers import Offers
 from cloud.placement.pending import Pending
+from cloud.placement.requests import Thing
 from common.errors import NameElsewhere, PlacementNotKept
+from common.metrics import Metrics
 from common.reports import DriverReport
 
 _TRIES: Final = 5
@@ -59,6 +64,8 @@ class Placement:
         nodes: Nodes,
         claims: ClaimStore,
         *,
+        offers: Offers,
+        metrics: Metrics,
         losses: Callable[[], tuple[str, ...]],
         affinity: Volumes | None = None,
         now: Callable[[], float] = time.time,
@@ -69,6 +76,8 @@ class Placement:
         Args:
             nodes: the nodes.
             claims: names and ids.
+            offers: what sidecars are told of each driver.
+            metrics: counts the answers that are not passed on.
             losses: the hub's losses of nodes' reports, in sentences.
             affinity: the PersistentVolumes; None: this hub follows none.
             now: seconds since the epoch.
@@ -78,7 +87,8 @@ class Placement:
         self.lists = Lists(nodes.call, claims, now=now, monotonic=monotonic)
         self._nodes, self._losses = nodes, losses
         self._connected = _Connected(nodes)
-        self._fleets = Fleets(nodes)
+        self._fleets = Fleets(nodes, offers)
+        self._foreign = ForeignIds(metrics, self._elsewhere)
         self._pending = Pending(claims, now=now)
 
     # ---- questions ---------------------------------------------------------------------------------------------------
@@ -95,12 +105,18 @@ class Placement:
         """
         fleet = self._fleets.of(driver)
         if not is_local(fleet, wanted, mode):
-            return self._nodes.find_report(driver, only_node(driver, wanted, self._snapshot(fleet, NOTHING)))
-        telling = [member for member in fleet if describes_itself(member.report)]
-        if not telling:
-            return None
-        segment = any(member.lacks_topology for member in telling)
-        return merged([member.report for member in telling], segment=segment)
+            member = fleet.members.get(only_node(driver, wanted, self._snapshot(fleet, NOTHING)))
+            return member.report if member is not None and not member.refused else None
+        return with_topology(fleet.offer.report) if fleet.offer is not None else None
+
+    def lacking(self, node: str, drivers: Iterable[str]) -> dict[str, list[str]]:
+        """By driver: the capabilities that sidecars are offered and that a node lacks."""
+        found = {driver: sorted(self._fleets.of(driver).lacking(node)) for driver in drivers}
+        return {driver: missing for driver, missing in found.items() if missing}
+
+    def conflicts(self, node: str) -> list[str]:
+        """The node's answers that were not passed on, a sentence each."""
+        return self._foreign.told_by(node)
 
     async def existing(self) -> list[Place]:
         """Every thing that exists, and its nodes."""
@@ -135,10 +151,12 @@ class Placement:
                     if send.passes:
                         return self._nodes.call(send.node, call)
                     if not ask.asked.name:
-                        return carry(call, PlacedCall(ask, send, self._pending), self._nodes.call)
+                        return carry(call, PlacedCall(ask, send, self._pending, self._foreign), self._nodes.call)
                     attempt = await self._claim(ask, send, standing)
                     if attempt is not None:
-                        return carry(call, PlacedCall(ask, send, self._pending, attempt), self._nodes.call)
+                        return carry(
+                            call, PlacedCall(ask, send, self._pending, self._foreign, attempt), self._nodes.call
+                        )
                 case AskForLists(kind, nodes, error):
                     self.lists.ask(ask.driver, kind, nodes)
                     raise error
@@ -156,6 +174,7 @@ class Placement:
             PlacementNotKept: the store cannot be written, and nothing is removed.
         """
         self.lists.forget(node, driver)
+        self._foreign.forget(node, driver)
         await self.claims.forget(node, driver)
         self._pending.forget(node, driver)
 
@@ -166,6 +185,9 @@ class Placement:
 
     def _snapshot(self, fleet: Fleet, claims: Standing) -> Snapshot:
         return Snapshot(fleet, self._connected, claims, self.affinity, self._losses(), self.claims.lost())
+
+    def _elsewhere(self, driver: str, thing: Thing, node: str) -> str:
+        return elsewhere(driver, thing, node, self._snapshot(self._fleets.of(driver), NOTHING))
 
     async def _claim(self, ask: Ask, send: Send, standing: Standing) -> Attempt | None:
         """An attempt at the name of a create, which the node holds now; None: another node got the name meanwhile.

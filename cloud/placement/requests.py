@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from google.protobuf.message import DecodeError, Message
 
-from common.csi.csi_pb2 import ControllerServiceCapability, TopologyRequirement
+from common.csi.csi_pb2 import ControllerServiceCapability, TopologyRequirement, VolumeCapability
 from common.csi.methods import METHODS
 
 _CONTROLLER, _GROUP, _METADATA = "/csi.v1.Controller/", "/csi.v1.GroupController/", "/csi.v1.SnapshotMetadata/"
@@ -28,6 +28,11 @@ LISTED_BY: Final = {
     SNAPSHOT: ControllerServiceCapability.RPC.LIST_SNAPSHOTS,
 }
 """The capability to list things, by kind."""
+
+_OF_ONE_NODE: Final = frozenset(
+    {VolumeCapability.AccessMode.SINGLE_NODE_SINGLE_WRITER, VolumeCapability.AccessMode.SINGLE_NODE_MULTI_WRITER}
+)
+"""The access modes that only a driver with SINGLE_NODE_MULTI_WRITER knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +66,8 @@ class Rule:
         ends: the things that do not exist after a success: kind and field of the request.
         wants: the requested topology: a TopologyRequirement or a Topology.
         placed: the messages in the answer that have a field `accessible_topology`.
+        needs: the capabilities without which a driver refuses the call, each with the field that must be set for that;
+            empty: always. Deletions and unpublications have none, because the node must always get them.
     """
 
     about: tuple[tuple[str, str], ...] = ()
@@ -71,6 +78,12 @@ class Rule:
     ends: tuple[tuple[str, str], ...] = ()
     wants: str = ""
     placed: tuple[str, ...] = ()
+    needs: tuple[tuple[str, str], ...] = ()
+
+
+_CONTROLLER_SERVICE = ("CONTROLLER_SERVICE", "")
+_GROUPS = (("GROUP_CONTROLLER_SERVICE", ""), ("CREATE_DELETE_GET_VOLUME_GROUP_SNAPSHOT", ""))
+_METADATA_SERVICE = (("SNAPSHOT_METADATA_SERVICE", ""),)
 
 
 RULES: Final[Mapping[str, Rule]] = {
@@ -84,35 +97,57 @@ RULES: Final[Mapping[str, Rule]] = {
         makes=((VOLUME, "volume.volume_id"),),
         wants="accessibility_requirements",
         placed=("volume",),
+        needs=(
+            _CONTROLLER_SERVICE,
+            ("CREATE_DELETE_VOLUME", ""),
+            ("CLONE_VOLUME", "volume_content_source.volume"),
+            ("CREATE_DELETE_SNAPSHOT", "volume_content_source.snapshot"),
+            ("MODIFY_VOLUME", "mutable_parameters"),
+        ),
     ),
     _CONTROLLER + "DeleteVolume": Rule(about=((VOLUME, "volume_id"),), ends=((VOLUME, "volume_id"),)),
-    _CONTROLLER + "ControllerPublishVolume": Rule(about=((VOLUME, "volume_id"),)),
+    _CONTROLLER + "ControllerPublishVolume": Rule(
+        about=((VOLUME, "volume_id"),),
+        needs=(_CONTROLLER_SERVICE, ("PUBLISH_UNPUBLISH_VOLUME", ""), ("PUBLISH_READONLY", "readonly")),
+    ),
     _CONTROLLER + "ControllerUnpublishVolume": Rule(about=((VOLUME, "volume_id"),)),
-    _CONTROLLER + "ValidateVolumeCapabilities": Rule(about=((VOLUME, "volume_id"),)),
-    _CONTROLLER + "ControllerExpandVolume": Rule(about=((VOLUME, "volume_id"),)),
-    _CONTROLLER + "ControllerModifyVolume": Rule(about=((VOLUME, "volume_id"),)),
-    _CONTROLLER + "ControllerGetVolume": Rule(about=((VOLUME, "volume_id"),), placed=("volume",)),
-    _CONTROLLER + "ControllerGetVolumeHealth": Rule(about=((VOLUME, "volume_id"),)),
+    _CONTROLLER + "ValidateVolumeCapabilities": Rule(about=((VOLUME, "volume_id"),), needs=(_CONTROLLER_SERVICE,)),
+    _CONTROLLER + "ControllerExpandVolume": Rule(
+        about=((VOLUME, "volume_id"),), needs=(_CONTROLLER_SERVICE, ("EXPAND_VOLUME", ""))
+    ),
+    _CONTROLLER + "ControllerModifyVolume": Rule(
+        about=((VOLUME, "volume_id"),), needs=(_CONTROLLER_SERVICE, ("MODIFY_VOLUME", ""))
+    ),
+    _CONTROLLER + "ControllerGetVolume": Rule(
+        about=((VOLUME, "volume_id"),), placed=("volume",), needs=(_CONTROLLER_SERVICE, ("GET_VOLUME", ""))
+    ),
+    _CONTROLLER + "ControllerGetVolumeHealth": Rule(
+        about=((VOLUME, "volume_id"),), needs=(_CONTROLLER_SERVICE, ("GET_VOLUME_HEALTH", ""))
+    ),
     _CONTROLLER + "CreateSnapshot": Rule(
         about=((VOLUME, "source_volume_id"),),
         name="name",
         makes=((SNAPSHOT, "snapshot.snapshot_id"),),
         wants="accessibility_requirements",
         placed=("snapshot",),
+        needs=(_CONTROLLER_SERVICE, ("CREATE_DELETE_SNAPSHOT", "")),
     ),
     _CONTROLLER + "DeleteSnapshot": Rule(about=((SNAPSHOT, "snapshot_id"),), ends=((SNAPSHOT, "snapshot_id"),)),
-    _CONTROLLER + "GetSnapshot": Rule(about=((SNAPSHOT, "snapshot_id"),), placed=("snapshot",)),
+    _CONTROLLER + "GetSnapshot": Rule(
+        about=((SNAPSHOT, "snapshot_id"),), placed=("snapshot",), needs=(_CONTROLLER_SERVICE, ("GET_SNAPSHOT", ""))
+    ),
     _CONTROLLER + "ListSnapshots": Rule(
         about=((SNAPSHOT, "snapshot_id"), (VOLUME, "source_volume_id")), optional=True, placed=("entries.snapshot",)
     ),
     _CONTROLLER + "ListVolumes": Rule(placed=("entries.volume",)),
     _CONTROLLER + "ControllerListVolumeHealth": Rule(),
-    GET_CAPACITY: Rule(wants="accessible_topology"),
+    GET_CAPACITY: Rule(wants="accessible_topology", needs=(_CONTROLLER_SERVICE, ("GET_CAPACITY", ""))),
     _GROUP + "CreateVolumeGroupSnapshot": Rule(
         about=((VOLUME, "source_volume_ids"),),
         name="name",
         makes=((GROUP, "group_snapshot.group_snapshot_id"), (SNAPSHOT, "group_snapshot.snapshots.snapshot_id")),
         placed=("group_snapshot.snapshots",),
+        needs=_GROUPS,
     ),
     _GROUP + "DeleteVolumeGroupSnapshot": Rule(
         about=((GROUP, "group_snapshot_id"),),
@@ -123,9 +158,12 @@ RULES: Final[Mapping[str, Rule]] = {
         about=((GROUP, "group_snapshot_id"),),
         parts=((SNAPSHOT, "snapshot_ids"),),
         placed=("group_snapshot.snapshots",),
+        needs=_GROUPS,
     ),
-    _METADATA + "GetMetadataAllocated": Rule(about=((SNAPSHOT, "snapshot_id"),)),
-    _METADATA + "GetMetadataDelta": Rule(about=((SNAPSHOT, "base_snapshot_id"), (SNAPSHOT, "target_snapshot_id"))),
+    _METADATA + "GetMetadataAllocated": Rule(about=((SNAPSHOT, "snapshot_id"),), needs=_METADATA_SERVICE),
+    _METADATA + "GetMetadataDelta": Rule(
+        about=((SNAPSHOT, "base_snapshot_id"), (SNAPSHOT, "target_snapshot_id")), needs=_METADATA_SERVICE
+    ),
 }
 """The rule of each method that names something. A method without a rule concerns every node."""
 
@@ -142,6 +180,7 @@ class Whereabouts:
         node_id: the vendor's id of a node, or empty.
         terms: the requested topology, preferred terms first: each a set of segments. Empty: none was requested.
         missing: a required field that is empty; every vendor refuses such a request. Empty: no field is missing.
+        needs: the capabilities without which a driver refuses the call.
     """
 
     name: str = ""
@@ -151,6 +190,7 @@ class Whereabouts:
     node_id: str = ""
     terms: tuple[Mapping[str, str], ...] = ()
     missing: str = ""
+    needs: frozenset[str] = frozenset()
 
 
 NOTHING_ASKED: Final = Whereabouts()
@@ -183,6 +223,7 @@ def read(method: str, request: bytes) -> Whereabouts:
         node_id=getattr(message, "node_id", ""),
         terms=tuple(_terms(message, rule.wants)) if rule.wants else (),
         missing=next((field for field in needed if not any(_values(message, field))), ""),
+        needs=frozenset(_needs(message, rule)),
     )
 
 
@@ -210,6 +251,31 @@ def _terms(message: Message, field: str) -> Iterator[Mapping[str, str]]:
     topologies = (*wanted.preferred, *wanted.requisite) if isinstance(wanted, TopologyRequirement) else (wanted,)
     terms = (dict(topology.segments) for topology in topologies)
     yield from {frozenset(term.items()): term for term in terms if term}.values()
+
+
+def _needs(message: Message, rule: Rule) -> Iterator[str]:
+    """The capabilities that a request needs. CSI spec, "ControllerGetCapabilities", and csi.proto."""
+    if not rule.needs:
+        return
+    for capability, field in rule.needs:
+        if not field or _is_set(message, field):
+            yield capability
+    for field in ("volume_capability", "volume_capabilities"):
+        if any(mode in _OF_ONE_NODE for mode in _access_modes(message, field)):
+            yield "SINGLE_NODE_MULTI_WRITER"
+
+
+def _is_set(message: Message, field: str) -> bool:
+    """Whether a field is there; a path leads through messages that need not be."""
+    first, _, rest = field.partition(".")
+    value: Any = next((value for known, value in message.ListFields() if known.name == first), None)
+    return _is_set(value, rest) if rest and value is not None else value is not None
+
+
+def _access_modes(message: Message, field: str) -> Iterator[int]:
+    found: Any = getattr(message, field, ())
+    for capability in (found,) if isinstance(found, VolumeCapability) else found:
+        yield capability.access_mode.mode
 
 
 def _values(message: Message, field: str) -> Iterator[str]:

@@ -5,7 +5,8 @@ Rules:
 * A fact is in the database before it counts and before the hub acknowledges it, so it outlives the hub.
 * `cloud.sync.facts` has checked that the fact is the node's to tell and makes sense.
 * Events are kept for people, the newest ones of each node. They are not in memory.
-* Each node has a quota of bytes (`cloud.sync.fact_quota`), and the table leaves the last MiB of the disk to others.
+* Each node has a quota of bytes (`cloud.sync.fact_quota`), and the table leaves the last room on the disk to the
+  hub's other files.
 * One thread does all writing (`common.database_writer`). A write that fails raises OSError: the caller tries again.
 """
 
@@ -48,6 +49,9 @@ SCHEMA: Final = Schema(
 
 MOST_FACTS: Final = 10_000
 """Of one node, without its Events: each is a claim or a pod."""
+
+LEAST_FREE_BYTES: Final = 16 * 1_048_576
+"""The room on the disk that facts leave to the hub's other files: calls need them, and no call needs facts."""
 
 MOST_EVENTS: Final = 1_000
 """Of one node."""
@@ -109,7 +113,12 @@ class FactTable:
                 raise
         except (OSError, sqlite3.Error) as error:
             raise SettingsError("--state-dir", str(state_dir), f"cannot be used: {error}") from error
-        self._writer = DatabaseWriter(self._path, database, meanwhile="the nodes keep their facts until it works")
+        self._writer = DatabaseWriter(
+            self._path,
+            database,
+            meanwhile="the nodes keep their facts until it works",
+            least_free_bytes=LEAST_FREE_BYTES,
+        )
 
     async def __aenter__(self) -> Self:
         """The table, for as long as the block lasts."""
@@ -192,7 +201,7 @@ class FactTable:
                 return
             row = _put(node, ref, fact)
             self._quota.check(node, ref, _size(row), stray=stray)
-            await self._writer.commit([row])
+            await self._writer.commit([row], grows=True)
             self._quota.put(node, ref, _size(row), stray=stray)
             facts = self._facts.setdefault(node, {})
             old = facts.pop(ref, None)  # so that it comes last
@@ -245,7 +254,7 @@ class FactTable:
             oldest = self._quota.oldest_events(node, ref, size, most=self._most_events)
             # Before the write: if the caller is cancelled meanwhile, the Event counts as long as it may be kept.
             self._quota.put(node, ref, size, stray=stray)
-            await self._writer.commit([row, *((_DROP, _key(node, old)) for old in oldest)])
+            await self._writer.commit([row, *((_DROP, _key(node, old)) for old in oldest)], grows=True)
             for old in oldest:
                 self._quota.remove(node, old)
             return True

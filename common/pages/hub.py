@@ -84,6 +84,7 @@ class HubStatus:
         drivers: the proxy drivers that are connected.
         refused: the peers that the hub refused.
         denied: the proxy drivers whose calls the policy forbids.
+        ending: the certificates that end soon or have ended, a sentence each.
         settings: the hub's flags: each one's texts, by its name with underscores.
     """
 
@@ -98,6 +99,7 @@ class HubStatus:
     drivers: list[ProxyDriver] = field(default_factory=list)
     refused: list[Refusal] = field(default_factory=list)
     denied: list[DeniedProxy] = field(default_factory=list)
+    ending: list[str] = field(default_factory=list)
     settings: dict[str, list[str]] = field(default_factory=dict)
 
 
@@ -138,6 +140,9 @@ class NodeStatus:
         unreported: those of them that its agent is connected and does not report.
         versions: each driver's version, by its name.
         streams: how many streams its link has open.
+        refused: the drivers whose report the hub refuses, each with the reason. The node gets no call of them.
+        lacking: by driver: the capabilities that it has on most nodes and lacks on this one.
+        problems: more problems with the node's reports and answers, a sentence each.
         conflict: a sentence if a second machine uses this node's name; else empty.
         calls: how many CSI calls are under way on it.
         last_error: its last failed call, until a later call succeeds.
@@ -155,6 +160,9 @@ class NodeStatus:
     versions: dict[str, str]
     streams: int
     conflict: str
+    refused: dict[str, str] = field(default_factory=dict)
+    lacking: dict[str, list[str]] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
     calls: int = 0
     last_error: FailedCall | None = None
 

@@ -10,7 +10,7 @@ import pytest
 from common.objects import Object, Ref, Stamp, encode_body
 from tests.support.bridge import Bridge
 from tests.support.certificates import Authority
-from tests.support.fact_teller import FactTeller, wait_judging
+from tests.support.fact_teller import FactTeller, claim_fact, wait_judging
 from tests.support.operator import hub_state
 from tests.support.stranger import Stranger
 
@@ -23,13 +23,6 @@ if TYPE_CHECKING:
 _MIB = 1 << 20
 
 SECRET = "{apiVersion: v1, kind: Secret, metadata: {name: s, namespace: default}}"
-
-
-def claim(name: str, *, padding: int) -> Object:
-    """A claim's fact of about `padding` bytes."""
-    condition = {"type": "NodeResizeError", "status": "True", "message": "x" * padding}
-    body = {"status": {"capacity": {"storage": "1Gi"}, "conditions": [condition]}}
-    return Object(Ref("PersistentVolumeClaim", "default", name), Stamp("", "1"), encode_body(body))
 
 
 def event(number: int, *, padding: int) -> Object:
@@ -54,7 +47,6 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 @pytest.fixture
 def bridge(short_dir: Path, tmp_path: Path, authority: Authority) -> Iterator[Bridge]:
     (tmp_path / "manifests").mkdir()
-    (tmp_path / "manifests" / "secret.yaml").write_text(SECRET)
     with Bridge(short_dir, tmp_path) as bridge:
         bridge.start_hub(*authority.hub().flags, f"--manifests={tmp_path / 'manifests'}")
         yield bridge
@@ -66,14 +58,15 @@ def facts_bytes(bridge: Bridge) -> int:
 
 
 def test_a_node_cannot_fill_the_hubs_disk_with_facts_about_objects_that_it_does_not_have(
-    bridge: Bridge, authority: Authority
+    bridge: Bridge, authority: Authority, tmp_path: Path
 ) -> None:
+    (tmp_path / "manifests" / "secret.yaml").write_text(SECRET)
     tls = trusting(authority.edge("n1"))
     with Stranger(bridge.hub.address, tls=tls) as stranger:
         wait_judging(stranger, "n1")
     with Stranger(bridge.hub.address, tls=tls) as stranger:
         teller = FactTeller(stranger, "n1")
-        said = teller.tell(*(claim(f"c{number}", padding=15_000) for number in range(600)))
+        said = teller.tell(*(claim_fact(f"c{number}", padding=15_000) for number in range(600)))
         assert said.count("") < 20
         assert "more than 262144 bytes of facts about objects that the hub did not give it" in said[-1]
         teller.tell(*(event(number, padding=15_000) for number in range(300)))
@@ -82,14 +75,12 @@ def test_a_node_cannot_fill_the_hubs_disk_with_facts_about_objects_that_it_does_
 
 
 def test_a_node_cannot_fill_the_hubs_disk_before_the_hub_knows_which_objects_the_node_has(
-    bridge: Bridge, authority: Authority, tmp_path: Path
+    bridge: Bridge, authority: Authority
 ) -> None:
-    (tmp_path / "manifests" / "broken.yaml").write_text("{")  # so the hub never knows
-    bridge.hub.stop()
-    bridge.hub.start()
+    """The directory of manifests is empty, as before it is mounted: no object is known."""
     with Stranger(bridge.hub.address, tls=trusting(authority.edge("n1"))) as stranger:
         teller = FactTeller(stranger, "n1")
-        said = teller.tell(*(claim(f"c{number}", padding=15_000) for number in range(600)))
+        said = teller.tell(*(claim_fact(f"c{number}", padding=15_000) for number in range(600)))
         assert 300 < said.count("") < 450
         assert "more than 6291456 bytes of facts" in said[-1]
         assert facts_bytes(bridge) < 16 * _MIB

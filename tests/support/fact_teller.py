@@ -14,16 +14,17 @@ from typing import TYPE_CHECKING
 
 from common.digest import Digest as Sums
 from common.messages import Chunk, Credit, End, Goodbye, Kind, Open, Ping, Pong, Priority, encode_chunk
+from common.objects import Object, Ref, Stamp, encode_body
 from common.sync import BUDGET_BYTES
 from common.sync_messages import Differ, Digest, Refused, Stored, SyncMessage, decode, encode, put
 from tests.support.stranger import hello
 
 if TYPE_CHECKING:
-    from common.objects import Object
     from tests.support.stranger import Stranger
 
 _STREAM = 1
 _CHUNK_BYTES = 16_384
+_MOST_KEY_BYTES = 1_000
 
 
 class Ended(Exception):
@@ -37,6 +38,13 @@ def wait_judging(stranger: Stranger, node: str) -> None:
     stranger.frames(Open(_STREAM, Kind.SYNC, Priority.SYNC, "", "", "", "", 0), Chunk(_STREAM, 0, question))
     while not isinstance(found := stranger.receive(), list) or not any(isinstance(it, Chunk) for it in found):
         assert isinstance(found, list), found
+
+
+def claim_fact(name: str, *, padding: int) -> Object:
+    """A fact of about `padding` bytes about a claim."""
+    condition = {"type": "NodeResizeError", "status": "True", "message": "x" * padding}
+    body = {"status": {"capacity": {"storage": "1Gi"}, "conditions": [condition]}}
+    return Object(Ref("PersistentVolumeClaim", "default", name), Stamp("", "1"), encode_body(body))
 
 
 class FactTeller:
@@ -60,24 +68,28 @@ class FactTeller:
         first = self._seq + 1
         told = 0
         for fact in facts:
-            data = encode(put(self._seq + 1, fact))
-            if told + len(data) > BUDGET_BYTES // 2:
-                self._wait()
+            if told + len(fact.body) > BUDGET_BYTES // 2:
+                self.wait()
                 told = 0
-            self._seq += 1
-            told += len(data)
-            self._send(data)
-        self._wait()
-        return [self._refused.get(seq, "") for seq in range(first, self._seq + 1)]
+            told += len(fact.body) + _MOST_KEY_BYTES
+            self.send(fact)
+        refused = self.wait()
+        return [refused.get(seq, "") for seq in range(first, self._seq + 1)]
 
-    def _wait(self) -> None:
-        """Wait until the hub has stored or refused everything."""
+    def send(self, fact: Object) -> None:
+        """Tell a fact, and wait for no answer."""
+        self._seq += 1
+        self._send(encode(put(self._seq, fact)))
+
+    def wait(self) -> dict[int, str]:
+        """Wait until the hub has stored or refused everything; return the reasons of its refusals, by number."""
         while self._stored < self._seq:
             said = self._next()
             if isinstance(said, Stored):
                 self._stored = said.seq
             elif isinstance(said, Refused):
                 self._refused[said.seq] = said.why
+        return self._refused
 
     def _send(self, data: bytes) -> None:
         for start in range(0, len(data), _CHUNK_BYTES):

@@ -31,11 +31,12 @@ from cli.doctor.cluster import NO_PROXIES
 from cli.doctor.cluster import checks_of as cluster_checks
 from cli.doctor.command import as_json, check_nothing, show
 from cli.doctor.csi_probe import GET_CAPACITY
-from cli.doctor.disk import check_directory, check_propagation, check_room
+from cli.doctor.disk import check_directory, check_propagation, check_room, check_state
 from cli.doctor.finding import Check, Level, Result, known, listed, ok, perform, warning, wrong
 from cli.doctor.hub import (
     _surroundings,
     check_drivers,
+    check_expiry,
     check_idle,
     check_nodes,
     check_refused,
@@ -46,21 +47,22 @@ from cli.doctor.hub import check_knowledge as check_hub_knowledge
 from cli.doctor.permissions import NEEDED
 from cli.doctor.permissions import checks_of as permission_checks
 from cli.doctor.permissions import examine as examine_permissions
+from cli.doctor.policy import check_policy
 from cli.doctor.proxy import check_call, check_sidecars, check_unknown
 from cli.doctor.sockets import answers, check_socket, connections
 from cli.doctor.storage_classes import check_classes
 from cli.process_options import HUB_OPTIONS
-from cloud.admission import SUBJECTS, Role
+from cloud.admission import Role
 from cloud.kube import KubeError, Page
 from cloud.node_marks import EDGE as EDGE_LABEL
 from common.errors import DialError, NotWhole
 from common.pages.agent import AgentStatus, DriverSocket, NodeVolumes
-from common.pages.hub import NodeStatus, Refusal
+from common.pages.hub import DeniedProxy, NodeStatus, Refusal
 from common.status import Code, Status
 from common.tls import TlsFiles
 from common.version import SOFTWARE
 from edge.disk.mounts import parse
-from tests.support.certificates import Authority, Pem
+from tests.support.certificates import Authority, Pem, bundle
 from tests.support.pages import SINCE, at, page, proxy, refusal
 from tests.support.pages import node as page_of_node
 from tests.support.pages import state as page_of_hub
@@ -198,6 +200,15 @@ def test_a_disk_is_full_of_bytes_or_of_files(free_bytes: int, free_files: int | 
     assert check_room(Path("/d"), free_bytes=free_bytes, free_files=free_files).level == level
 
 
+def test_a_state_directory_is_closed_to_other_users(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    assert check_state(tmp_path).level == "ok"
+    tmp_path.chmod(0o750)
+    found = check_state(tmp_path)
+    assert (found.level, found.do) == ("warning", f"chmod 0700 {tmp_path}")
+    assert check_state(tmp_path / "no").level == "wrong"
+
+
 MOUNTS = """\
 21 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw
 22 21 8:2 / /var/lib/kubelet rw,relatime - ext4 /dev/sdb1 rw
@@ -269,14 +280,11 @@ def test_connections_are_the_accepted_ends_of_a_path() -> None:
 # -------------------- certificates --------------------
 
 
-EDGE = SUBJECTS[Role.EDGE]
-
-
 def certificate(pem: Pem, *, now: float | None = None, name: str = "n1", hub: bool = False) -> Finding:
     files = TlsFiles(pem.ca, pem.cert, pem.key)
     pem.key.chmod(0o600)
     at = now if now is not None else pem.cert.stat().st_mtime
-    return check_certificate(files, server=hub, now=at, name=name, subject=None if hub else EDGE)
+    return check_certificate(files, server=hub, now=at, name=name, role=None if hub else Role.EDGE)
 
 
 def test_a_certificate_says_until_when_it_counts_and_for_whom(tmp_path: Path) -> None:
@@ -297,8 +305,25 @@ def test_a_certificate_counts_from_its_beginning_to_its_end_and_is_told_to_end_s
 
 def test_a_certificate_of_another_node_names_the_one_that_is_needed(tmp_path: Path) -> None:
     found = certificate(Authority(tmp_path).edge("n2"))
-    assert found.what.startswith("the certificate is for CN=system:node:n2 O=system:nodes (")
-    assert found.do == "make one for CN=system:node:n1 O=system:nodes"
+    assert found.what.startswith("the hub refuses the certificate in use here: the peer says that it is edge n1, but ")
+    assert "CN=system:node:n1 O=system:nodes" in found.what
+
+
+def test_a_certificate_that_the_hub_would_refuse_is_told_in_the_hubs_words(tmp_path: Path) -> None:
+    two = Authority(tmp_path).issue(["system:node:n1", "system:node:n2"], "system:nodes", file="two")
+    assert certificate(two).what.startswith("the hub refuses the certificate in use here: ")
+
+
+def test_while_the_ca_is_changed_an_old_one_that_has_ended_is_a_warning_unless_it_signed(tmp_path: Path) -> None:
+    old, new = Authority(tmp_path, name="old", lifetime_s=-60.0), Authority(tmp_path, name="new")
+    both = bundle(tmp_path / "ca.pem", old, new)
+    pem = new.edge("n1")
+    found = certificate(Pem(both, pem.cert, pem.key))
+    assert (found.level, found.do) == ("warning", f"remove it from {both}, or renew it")
+    assert found.what.startswith(f"a CA in {both} has expired at ")
+    signed_by_old = old.edge("n1")
+    found = certificate(Pem(both, signed_by_old.cert, signed_by_old.key))
+    assert (found.level, found.what.startswith(f"a CA in {both} has expired at ")) == ("wrong", True)
 
 
 def test_a_certificate_of_another_authority_is_refused_by_every_peer(tmp_path: Path) -> None:
@@ -315,7 +340,7 @@ def test_tls_files_that_do_not_fit_together_and_keys_that_all_may_read_are_told(
     assert "the key is not that certificate's" in found.what
     first.key.chmod(0o644)
     files = TlsFiles(first.ca, first.cert, first.key)
-    found = check_certificate(files, server=False, now=first.cert.stat().st_mtime, name="n1", subject=EDGE)
+    found = check_certificate(files, server=False, now=first.cert.stat().st_mtime, name="n1", role=Role.EDGE)
     assert (found.level, found.do) == ("warning", f"chmod o-rwx {first.key}")
 
 
@@ -547,6 +572,45 @@ async def test_a_hub_without_a_listener_and_one_on_which_nobody_answers_are_told
     texts |= {"listen": "127.0.0.1:1", "insecure": "true"}
     *_, dead = await perform(_surroundings(HUB_OPTIONS.read(texts)), limit_s=5.0)
     assert dead.finding.what.startswith("nobody answers at --listen=127.0.0.1:1: ")
+
+
+def test_certificates_that_end_soon_are_told_with_the_advice() -> None:
+    state = hub(ending=["the certificate in /c ends at T; renew the file, and no restart is needed"])
+    (found,) = check_expiry(state.hub)
+    assert found == warning("the certificate in /c ends at T", "renew the file, and no restart is needed")
+
+
+POLICY = """\
+nodes:
+- {names: ["n*"], drivers: [d.example]}
+- {names: [m7], drivers: [d.example]}
+proxies:
+- {names: [d.example], drivers: [d.example]}
+"""
+
+
+def test_a_policy_is_compared_with_the_nodes_and_the_denied_proxy_drivers(tmp_path: Path) -> None:
+    path = tmp_path / "policy.yaml"
+    path.write_text(POLICY)
+    nodes = [node("n1"), node("n2", drivers=["d.example", "other.example"])]
+    why = f"no rule of {path} allows uid:7 to call driver d.example"
+    denied = DeniedProxy(identity="uid:7", driver="d.example", address="pid 3 uid 7", at=at(NOW), times=2, why=why)
+    good, idle, refused, tried = check_policy(path, nodes, [denied])
+    assert good.what == f"the policy {path} can be used (nodes: 2 rules; proxies: 1 rules)"
+    assert idle.what == "these lines of the policy are for no node that the hub knows: line 3 (m7)"
+    assert refused.what == "the policy allows no report of other.example of n2"
+    assert (tried.level, tried.what.endswith(why)) == ("wrong", True)
+    assert [finding.level for finding in (good, idle, refused)] == ["ok", "warning", "warning"]
+
+
+def test_a_policy_that_cannot_be_used_is_wrong_and_a_hub_without_one_is_well(tmp_path: Path) -> None:
+    path = tmp_path / "policy.yaml"
+    (missing,) = check_policy(path, [], [])
+    assert (missing.level, missing.what) == ("wrong", f"the policy {path} cannot be used: No such file or directory")
+    path.write_text("nodes: 1\n")
+    (broken,) = check_policy(path, [], [])
+    assert broken.what == f"the policy {path} cannot be used: line 1: nodes must be a list of rules"
+    assert [finding.level for finding in check_policy(None, [], [])] == ["ok"]
 
 
 def test_nodes_that_are_away_are_named_with_the_time() -> None:

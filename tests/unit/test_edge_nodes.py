@@ -9,7 +9,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cloud.edge_nodes import Call, Nodes
+from cloud.report_judge import ReportJudge
 from cloud.store import Store
+from cloud.trust.policy import Verdict
+from cloud.unique_segments import UniqueKeys, UniqueSegments
+from common.csi.csi_pb2 import GetPluginInfoResponse
 from common.errors import (
     CallTimeout,
     Draining,
@@ -24,21 +28,24 @@ from common.errors import (
 )
 from common.limits import Limits
 from common.messages import Hello, Reason
+from common.metrics import Metrics
 from common.peer import Peer as Address
 from common.reports import GET_PLUGIN_INFO, MAX_REPORT_BYTES, NODE_GET_INFO, Answer, DriverReport
 from common.status import Code, Status
 from common.version import introduce
+from tests.support.audit import RecordedAudit
 from tests.support.linked import Peer, cut, link_pair
 from tests.support.waiting import settle
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
     from pathlib import Path
 
     from common.link import Link, Stream
     from common.pages.hub import NodeStatus
 
 DRIVER = "d.example"
+HOST = "topology.d.example/host"
 CREATE = "/csi.v1.Controller/CreateVolume"
 
 
@@ -62,11 +69,29 @@ def hello(name: str = "n1", *, instance: str = "i-1", boot: int = 1) -> Hello:
 
 
 def report(driver: str = DRIVER, node: str = "n1", *, version: bytes = b"1") -> DriverReport:
-    return DriverReport(driver, node, {GET_PLUGIN_INFO: Answer(0, body=version)})
+    info = GetPluginInfoResponse(name=driver, vendor_version=version.decode())
+    return DriverReport(driver, node, {GET_PLUGIN_INFO: Answer(0, body=info.SerializeToString())})
 
 
 def call(*, timeout_s: float | None = None, driver: str = DRIVER) -> Call:
     return Call(driver, CREATE, b"request", "c-1", timeout_s)
+
+
+class Policy:
+    """A policy that a test changes.
+
+    Attributes:
+        denied: the drivers that no node may report.
+        asked: node, driver and topology of each question.
+    """
+
+    def __init__(self) -> None:
+        self.denied: set[str] = set()
+        self.asked: list[tuple[str, str, dict[str, str]]] = []
+
+    def allows_report(self, node: str, driver: str, segments: Mapping[str, str]) -> Verdict:
+        self.asked.append((node, driver, dict(segments)))
+        return Verdict(allowed=driver not in self.denied, why="line 7 says no")
 
 
 class World:
@@ -76,7 +101,10 @@ class World:
         self.directory = directory
         self.store = Store(directory)
         self.changes: list[str] = []
-        self.nodes = Nodes(self.store, max_nodes=max_nodes)
+        self.audit, self.metrics, self.policy = RecordedAudit(), Metrics(), Policy()
+        segments = UniqueSegments(self.store, UniqueKeys((HOST,)))
+        judge = ReportJudge(segments, [self.policy], audit=self.audit, metrics=self.metrics)
+        self.nodes = Nodes(self.store, judge, max_nodes=max_nodes)
         self.nodes.subscribe(self.changes.append)
         self._ends: list[Link] = []
         self._closed = False

@@ -69,11 +69,17 @@ class MemoryClaims:
         return result
 
     async def record(
-        self, driver: str, node: str, new: Mapping[Thing, Holding | None], expected: Mapping[Thing, IdEntry]
+        self,
+        driver: str,
+        node: str,
+        new: Mapping[Thing, Holding | None],
+        expected: Mapping[Thing, IdEntry],
+        *,
+        alone: bool = False,
     ) -> Claimed[Mapping[Thing, IdEntry]] | HeldBy[Mapping[Thing, IdEntry]]:
         async def record() -> Claimed[Mapping[Thing, IdEntry]] | HeldBy[Mapping[Thing, IdEntry]]:
             await self._turn()
-            result = self._writer().record(driver, node, new, expected)
+            result = self._writer().record(driver, node, new, expected, alone=alone)
             await self._shelf.turn()
             return result
 

@@ -12,13 +12,13 @@ from cloud.placement.decisions import AskForLists, Decision, Keeping, Mode, Refu
 from cloud.placement.fleet import Fleets
 from cloud.placement.requests import VOLUME, Thing
 from common.errors import NameElsewhere, NoPlace
-from tests.unit.placement.world import CONTROLLER, DRIVER, RPC, Reported, create, delete, on, report
+from tests.unit.placement.world import CONTROLLER, DRIVER, RPC, Reported, create, delete, offers, on, report
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
 
 CAN = (RPC.CREATE_DELETE_VOLUME, RPC.LIST_VOLUMES)
-FLEET = Fleets(Reported({node: report(node, capabilities=CAN) for node in ("n1", "n2", "n3")})).of(DRIVER)
+FLEET = Fleets(Reported({node: report(node, capabilities=CAN) for node in ("n1", "n2", "n3")}), offers()).of(DRIVER)
 TWO = NameEntry({"a": Hold("n1", 1), "b": Hold("n2", 1)})
 """A name that two nodes hold, after two hubs used the exemption of pinned creates."""
 

@@ -13,6 +13,7 @@ from cloud.store import Store
 from cloud.sync_part import SyncPart
 from cloud.trust.policy_file import PolicyFile
 from cloud.trust.trust_store import TrustStore
+from common.certificate_ends import CertificateEnds
 from common.messages import Kind
 from common.metrics import Metrics
 from common.peer import Peer as Address
@@ -45,6 +46,7 @@ async def hub(tmp_path: Path) -> AsyncIterator[Assembled]:
         audit=RecordedAudit(),
         trust=trust,
         policy=PolicyFile(None, tmp_path, audit=RecordedAudit()),
+        ends=CertificateEnds(None, None, Metrics()),
         insecure=True,
         max_nodes=3,
         settings={},

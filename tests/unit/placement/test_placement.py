@@ -158,8 +158,7 @@ async def group(world: World, request: csi.CreateVolumeGroupSnapshotRequest) -> 
 
 async def test_one_id_on_two_nodes_is_a_conflict_that_the_calls_node_settles(world: World) -> None:
     for node in ("n1", "n2"):
-        world.make(node, "lv-1")
-        await world.ask("CreateVolume", create(f"pvc-{node}", on(node)))
+        world.know(node, "lv-1", f"CreateVolume pvc-{node}")
     with pytest.raises(IdConflict, match="volume lv-1 on several edge nodes"):
         await world.ask("DeleteVolume", delete("lv-1"))
     asked = csi.ControllerPublishVolumeRequest(volume_id="lv-1", node_id="id-of-n2")
@@ -168,8 +167,7 @@ async def test_one_id_on_two_nodes_is_a_conflict_that_the_calls_node_settles(wor
 
 async def test_an_operators_word_settles_what_cannot_be_decided(world: World) -> None:
     for node in ("n1", "n2"):
-        world.make(node, "lv-1")
-        await world.ask("CreateVolume", create(f"pvc-{node}", on(node)))
+        world.know(node, "lv-1", f"CreateVolume pvc-{node}")
     await world.ask("DeleteVolume", delete("lv-1"), mode="", wanted="n1")
     assert not world.holder("pvc-n1")
     assert (await world.ask("DeleteVolume", delete("lv-1"))).node == "n2"

@@ -43,7 +43,20 @@ from common.topology import NODE_SEGMENT
 from tests.support.examples import examples
 from tests.support.waiting import settle
 from tests.unit.placement.memory_claims import MemoryClaims, Shelf
-from tests.unit.placement.world import DRIVER, OK, Asked, Reported, World, affinity, at_once, create, delete, on, report
+from tests.unit.placement.world import (
+    DRIVER,
+    OK,
+    Asked,
+    Reported,
+    World,
+    affinity,
+    at_once,
+    create,
+    delete,
+    offers,
+    on,
+    report,
+)
 
 if TYPE_CHECKING:
     from cloud.edge_nodes import Call
@@ -604,7 +617,7 @@ def test_a_call_goes_to_the_node_that_has_its_volume_or_to_none(case: Case) -> N
     thing, key = Thing(VOLUME, "vol-1"), "zone" if case.own else NODE_SEGMENT
     nodes = Reported({node: told(node, own=case.own, hides=node in case.hides) for node in case.fleet})
     volumes = affinity(*case.named, handle="vol-1", key=key) if case.named else None
-    now = Snapshot(Fleets(nodes).of(DRIVER), case.fleet, known(case, thing), volumes)
+    now = Snapshot(Fleets(nodes, offers()).of(DRIVER), case.fleet, known(case, thing), volumes)
     node_id = f"id-of-{case.home}" if case.node_id else ""
     refused: CallError | None = None
     try:

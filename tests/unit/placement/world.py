@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from cloud.edge_nodes import Call
 from cloud.placement.affinity import Affinity
 from cloud.placement.decisions import Mode
+from cloud.placement.offers import Offers
 from cloud.placement.placement import Placement
 from cloud.placement.requests import VOLUME, Thing
 from cloud.placement.sqlite_claims import SqliteClaims
 from cloud.sources.source import Item, Objects
 from common.csi import csi_pb2 as csi
-from common.errors import DriverMissing, NodeOffline, NodeUnknown
+from common.errors import DriverMissing, NodeOffline, NodeUnknown, ReportRefused
+from common.metrics import Metrics
 from common.objects import Ref, Stamp
 from common.reports import (
     CONTROLLER_GET_CAPABILITIES,
@@ -170,6 +172,7 @@ class World:
         monotonic: seconds of the monotonic clock.
         store: names and ids.
         disk: the store's disk.
+        refused: by node: why it gets no call.
     """
 
     def __init__(
@@ -187,14 +190,23 @@ class World:
         self.now = 1_000_000.0
         self.monotonic = 0.0
         self.directory = directory
+        self.offers = StoredOffers()
+        self.refused: dict[str, str] = {}
         self.disk = Disk(directory)
         self._open = store or (lambda: SqliteClaims(directory, retry_s=60.0))
         self.placement = self._start()
 
     def _start(self) -> Placement:
         self.store = self._open()
+        metrics = Metrics()
         return Placement(
-            self, self.store, losses=lambda: self.lost, now=lambda: self.now, monotonic=lambda: self.monotonic
+            self,
+            self.store,
+            offers=Offers(self.offers, metrics),
+            metrics=metrics,
+            losses=lambda: self.lost,
+            now=lambda: self.now,
+            monotonic=lambda: self.monotonic,
         )
 
     async def restart(self) -> None:
@@ -213,9 +225,14 @@ class World:
     def is_connected(self, name: str) -> bool:
         return name in self.reports and name not in self.away
 
+    def why_refused(self, driver: str, name: str) -> str:
+        return self.refused.get(name, "")
+
     def check(self, name: str, driver: str) -> None:
         if name not in self.reports:
             raise NodeUnknown(name)
+        if name in self.refused:
+            raise ReportRefused(driver, name, self.refused[name])
         if name in self.away:
             raise NodeOffline(name, 0.0)
         if driver != DRIVER:
@@ -275,6 +292,10 @@ class World:
         answer = csi.CreateVolumeResponse(volume=csi.Volume(volume_id=volume, capacity_bytes=7))
         self.vendors[node] = lambda _: (answer.SerializeToString(), OK)
 
+    def know(self, node: str, volume: str, name: str) -> None:
+        """The store has it that a node made a volume under a name."""
+        self.store.record_later(DRIVER, node, Thing(VOLUME, volume), name)
+
     def refuse(self, node: str, code: Code, origin: Origin = Origin.VENDOR) -> None:
         """The vendor of a node, or a hop on the way, answers with a code."""
         self.vendors[node] = lambda _: (None, Status(code, "no", origin))
@@ -294,6 +315,29 @@ class Reported:
 
     def is_connected(self, name: str) -> bool:
         return name in self._reports
+
+    def why_refused(self, driver: str, name: str) -> str:
+        return ""
+
+
+class StoredOffers:
+    """A disk for offers (`cloud.placement.offers.OfferStore`)."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, DriverReport] = {}
+
+    def offers(self) -> dict[str, DriverReport]:
+        return dict(self.kept)
+
+    def save_offer(self, driver: str, offer: DriverReport | None) -> None:
+        self.kept.pop(driver, None)
+        if offer is not None:
+            self.kept[driver] = offer
+
+
+def offers() -> Offers:
+    """Offers that begin without earlier ones."""
+    return Offers(StoredOffers(), Metrics())
 
 
 class Asked:

@@ -13,6 +13,7 @@ from cloud.store import Store
 from cloud.sync_part import SyncPart
 from cloud.trust.policy_file import PolicyFile
 from cloud.trust.trust_store import TrustStore
+from common.certificate_ends import CertificateEnds
 from common.digest import Digest
 from common.messages import Kind
 from common.metrics import Metrics
@@ -87,6 +88,7 @@ async def made(directory: Path, part: SyncPart) -> AsyncIterator[Hub]:
         audit=RecordedAudit(),
         trust=trust,
         policy=PolicyFile(None, directory, audit=RecordedAudit()),
+        ends=CertificateEnds(None, None, Metrics()),
         insecure=True,
         max_nodes=3,
         settings={},

@@ -1,0 +1,59 @@
+"""The ends of the connected peers' certificates, for operators and for metrics."""
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from cloud.admission import Role
+from common.certificate_ends import Term
+from common.errors import timestamp
+from common.metrics import Metrics
+
+_ADVICE = {
+    Role.EDGE: "a joined node renews by itself: read in its agent's log why it does not; give any other one a new file",
+    Role.DRIVER: "give it a new file",
+}
+
+_MOST_NAMED = 3
+
+
+class PeerTerm(NamedTuple):
+    """The certificate of one connected peer.
+
+    Attributes:
+        role: the peer's role.
+        name: its name.
+        term: the time in which its certificate is valid.
+    """
+
+    role: Role
+    name: str
+    term: Term
+
+
+def show_first_ends(metrics: Metrics, terms: Callable[[], Iterable[PeerTerm]]) -> None:
+    """Show the first end of each role as a metric; not a number while nobody with a certificate is connected."""
+
+    def reader(role: Role) -> Callable[[], float]:
+        return lambda: min((it.term.ends_at for it in terms() if it.role is role), default=float("nan"))
+
+    for role in _ADVICE:
+        metrics.show_certificate_end(role, reader(role))
+
+
+def ending(terms: Iterable[PeerTerm], now: float) -> list[str]:
+    """A sentence for each role with certificates that end soon.
+
+    Args:
+        terms: those of all connected peers.
+        now: seconds since the epoch.
+    """
+    soon = sorted((it for it in terms if it.term.ends_soon(now)), key=lambda it: it.term.ends_at)
+    sentences = []
+    for role, advice in _ADVICE.items():
+        found = [it for it in soon if it.role is role]
+        if found:
+            named = [f"{it.name} at {timestamp(it.term.ends_at)}" for it in found[:_MOST_NAMED]]
+            more = [f"and {len(found) - _MOST_NAMED} more"] * (len(found) > _MOST_NAMED)
+            names = ", ".join([*named, *more])
+            sentences.append(f"certificates of connected peers ({role}) end soon: {names}; {advice}")
+    return sentences

@@ -1,0 +1,110 @@
+"""The offers: what sidecars are told of each driver, and the nodes whose driver lacks a part of it.
+
+An offer outlives the hub, because a tie of votes keeps the earlier one (`capabilities`).
+"""
+
+import hashlib
+import logging
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from cloud.placement.capabilities import has_topology, lacking, voted
+from common.metrics import Metrics
+from common.reports import NODE_GET_INFO, DriverReport, encode_reports
+
+log = logging.getLogger("csi_bridge.hub.placement")
+
+_SHOWN: Final = 20
+"""A line names at most this many capabilities."""
+
+NOTHING: Final[frozenset[str]] = frozenset()
+
+
+class OfferStore(Protocol):
+    """Keeps the offers on disk (`cloud.store.Store`)."""
+
+    def offers(self) -> Mapping[str, DriverReport]:
+        """The offer of each driver that was on disk."""
+
+    def save_offer(self, driver: str, offer: DriverReport | None) -> None:
+        """Write or remove an offer soon."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """The offer of one driver.
+
+    Attributes:
+        report: the answers that sidecars get, without the topology that the bridge supplies.
+        has_topology: whether the vendor has a topology of its own.
+        lacking: by node: the offered capabilities that its driver lacks. A node that lacks none is left out.
+    """
+
+    report: DriverReport
+    has_topology: bool
+    lacking: Mapping[str, frozenset[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Ballot:
+    """A node's vote.
+
+    Attributes:
+        report: the report of its driver, with the `ESSENTIAL_METHODS`.
+        digest: the same for each report with these answers.
+    """
+
+    report: DriverReport
+    digest: bytes
+
+
+class Offers:
+    """The offers of all drivers."""
+
+    def __init__(self, store: OfferStore, metrics: Metrics) -> None:
+        """The offers of the store."""
+        self._store, self._metrics = store, metrics
+        self._earlier = dict(store.offers())
+        self._lacking: dict[str, Mapping[str, frozenset[str]]] = {}
+
+    def vote(self, driver: str, ballots: Collection[Ballot]) -> Offer | None:
+        """The offer of a driver by its nodes' votes; None without votes. It is the earlier one of the next vote."""
+        if not ballots:
+            return None
+        count: dict[bytes, int] = {}
+        for ballot in ballots:
+            count[ballot.digest] = count.get(ballot.digest, 0) + 1
+        reports = {ballot.digest: ballot.report for ballot in reversed([*ballots])}
+        earlier = self._earlier.get(driver)
+        report = voted([(reports[digest], nodes) for digest, nodes in count.items()], earlier)
+        if earlier is not None and report.answers == earlier.answers:
+            report = earlier
+        else:
+            self._earlier[driver] = report
+            self._store.save_offer(driver, report)
+        missing = {digest: lacking(one, report) for digest, one in reports.items()}
+        found = {ballot.report.node: missing[ballot.digest] for ballot in ballots if missing[ballot.digest]}
+        self._note(driver, found)
+        return Offer(report, has_topology(report), found)
+
+    def forget(self, driver: str) -> None:
+        """Forget the offer of a driver that no node has any more."""
+        self._lacking.pop(driver, None)
+        if self._earlier.pop(driver, None) is not None:
+            self._store.save_offer(driver, None)
+
+    def _note(self, driver: str, found: Mapping[str, frozenset[str]]) -> None:
+        before = self._lacking.get(driver, {})
+        self._lacking[driver] = found
+        for node, missing in found.items():
+            if before.get(node) != missing:
+                named = ", ".join(sorted(missing)[:_SHOWN])
+                log.warning("driver %s on edge node %s lacks %s, which most of its nodes have", driver, node, named)
+                self._metrics.node_conflict("capability")
+
+
+def ballot_of(report: DriverReport) -> Ballot:
+    """The vote of a node with this report."""
+    answers = {method: answer for method, answer in report.answers.items() if method != NODE_GET_INFO}
+    return Ballot(report, hashlib.sha256(encode_reports([DriverReport("", "", answers)])).digest())

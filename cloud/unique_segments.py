@@ -1,0 +1,179 @@
+"""The unique topology segments: each belongs to the first node that had it, until an operator forgets the node.
+
+Without them, a node that reports another node's topology would get creates that are meant for the other one.
+
+Rules:
+
+* The bridge's own segment belongs to the node of its name (`common.topology`).
+* Of the other keys, an operator lists those that are unique (`--unique-topology`). A node keeps a segment that it no
+  longer reports: PersistentVolumes may name it.
+* A node's name counts as its `kubernetes.io/hostname` (`cloud.placement.affinity`). So this segment belongs to the node
+  of that name, if the hub knows one.
+* If several stored nodes report a segment when its key becomes unique, nobody knows the first one. Then the segment is
+  disputed: it belongs to the node of that name, else to none until an operator forgets the other ones.
+"""
+
+from collections.abc import Collection, Container, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from cloud.store import StoredSegment
+from common.topology import NODE_SEGMENT, is_label_key, is_label_value
+
+HOSTNAME: Final = "kubernetes.io/hostname"
+"""The label that static volumes on a node's own disk are bound by."""
+
+_MOST_OF_A_NODE: Final = 256
+"""The segments that one node can have. A node has one or two for each driver, and 100 drivers at most."""
+
+_SHOWN_CHARS: Final = 100
+"""A segment in a sentence is cut here."""
+
+_SHOWN_NODES: Final = 10
+
+Segment = tuple[str, str]
+"""Key and value."""
+
+
+@dataclass(frozen=True, slots=True)
+class UniqueKeys:
+    """The keys that an operator lists (`--unique-topology`)."""
+
+    keys: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        """The text that `unique_keys` reads."""
+        return ",".join(self.keys)
+
+
+NO_KEYS: Final = UniqueKeys()
+
+
+class SegmentStore(Protocol):
+    """Keeps the segments on disk (`cloud.store.Store`)."""
+
+    def segments(self) -> list[StoredSegment]:
+        """All segments that were on disk."""
+
+    def save_segment(self, segment: StoredSegment) -> None:
+        """Write a segment soon."""
+
+    def drop_segment(self, segment: StoredSegment) -> None:
+        """Remove a segment soon."""
+
+
+class UniqueSegments:
+    """The owner of each unique segment."""
+
+    def __init__(self, store: SegmentStore, unique: UniqueKeys) -> None:
+        """The segments of the store, with these keys."""
+        self._store, self._keys = store, frozenset(unique.keys) - {NODE_SEGMENT}
+        self._owners: dict[Segment, str] = {}
+        self._of: dict[str, dict[Segment, set[str]]] = {}
+        """By node: its segments, and the drivers that report each."""
+        self._disputed: dict[Segment, dict[str, set[str]]] = {}
+        """The segments without a first node: the nodes that report each, and their drivers."""
+        for key, value, driver, node in store.segments():
+            self._put((key, value), node, driver)
+
+    def why_not(self, node: str, segments: Mapping[str, str], known: Container[str]) -> str:
+        """The reason why a node cannot have these segments; empty if it can. `known` are all nodes."""
+        if (own := segments.get(NODE_SEGMENT, node)) != node:
+            return f"its topology says {_shown((NODE_SEGMENT, own))}, which belongs to edge node {_cut(own)}"
+        new = 0
+        for segment in self._unique(segments):
+            owner = self._owner(segment, known)
+            if segment in self._disputed and owner != node:
+                nodes = sorted(self._disputed[segment])[:_SHOWN_NODES]
+                return (
+                    f"its topology says {_shown(segment)}, which the edge nodes {', '.join(nodes)} have all reported; "
+                    f"run csi-bridge forget NODE DRIVER for each but the right one"
+                )
+            if owner not in ("", node):
+                return f"its topology says {_shown(segment)}, which belongs to edge node {owner}"
+            if not is_label_value(segment[1]):
+                return f"its topology says {_shown(segment)}, which cannot be a label"
+            new += segment not in self._of.get(node, ())
+        if new and len(self._of.get(node, ())) + new > _MOST_OF_A_NODE:
+            return f"it has had {_MOST_OF_A_NODE} unique segments; run csi-bridge forget {node} if that is no fault"
+        return ""
+
+    def claim(self, node: str, driver: str, segments: Mapping[str, str]) -> None:
+        """Give a node those of these segments that are unique. `why_not` has allowed it."""
+        for segment in self._unique(segments):
+            if driver not in self._of.get(node, {}).get(segment, ()):
+                self._put(segment, node, driver)
+                self._store.save_segment(StoredSegment(*segment, driver, node))
+
+    def adopt(self, reported: Iterable[tuple[str, str, Mapping[str, str]]]) -> None:
+        """Find the owners of segments that stored reports have and the store has not.
+
+        Args:
+            reported: node, driver and topology of each report.
+        """
+        found: dict[Segment, dict[str, set[str]]] = {}
+        for node, driver, segments in reported:
+            for segment in self._unique(segments):
+                if segment not in self._owners:
+                    found.setdefault(segment, {}).setdefault(node, set()).add(driver)
+        for segment, nodes in found.items():
+            self._settle(segment, nodes)
+
+    def forget(self, node: str, driver: str = "") -> None:
+        """Take all segments from a node, or those that it has for one driver."""
+        for segment, drivers in list(self._of.get(node, {}).items()):
+            for gone in [driver] if driver else list(drivers):
+                if gone in drivers:
+                    drivers.discard(gone)
+                    self._store.drop_segment(StoredSegment(*segment, gone, node))
+            if not drivers:
+                del self._of[node][segment], self._owners[segment]
+        for segment, nodes in list(self._disputed.items()):
+            drivers = nodes.get(node, set())
+            drivers.difference_update([driver] if driver else list(drivers))
+            if node in nodes and not drivers:
+                del self._disputed[segment], nodes[node]
+                self._settle(segment, nodes)
+
+    def _settle(self, segment: Segment, nodes: dict[str, set[str]]) -> None:
+        """Give a segment to one of the nodes that report it, or note that it is disputed."""
+        right = segment[1] if segment[1] in nodes else next(iter(nodes), "") if len(nodes) <= 1 else ""
+        if not right:
+            if nodes:
+                self._disputed[segment] = nodes
+            return
+        for driver in nodes[right]:
+            self.claim(right, driver, dict([segment]))
+
+    def _owner(self, segment: Segment, known: Container[str]) -> str:
+        """The node that has a segment; empty: none."""
+        key, value = segment
+        return self._owners.get(segment) or (value if key == HOSTNAME and value in known else "")
+
+    def _unique(self, segments: Mapping[str, str]) -> Collection[Segment]:
+        return [segment for segment in segments.items() if segment[0] in self._keys]
+
+    def _put(self, segment: Segment, node: str, driver: str) -> None:
+        self._owners[segment] = node
+        self._of.setdefault(node, {}).setdefault(segment, set()).add(driver)
+
+
+def unique_keys(text: str) -> UniqueKeys:
+    """The keys in a text, such as `KEY,KEY`. An empty text has none.
+
+    Raises:
+        ValueError: one of them is not the key of a label.
+    """
+    keys = tuple(dict.fromkeys(key.strip() for key in text.split(","))) if text.strip() else ()
+    if wrong := [key for key in keys if not is_label_key(key)]:
+        raise ValueError(f"{wrong[0]!r} is not the key of a label")
+    return UniqueKeys(keys)
+
+
+def _shown(segment: Segment) -> str:
+    return f"{segment[0]}={_cut(segment[1])}"
+
+
+def _cut(text: str) -> str:
+    text = text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}…"
+    return text if text.isprintable() else ascii(text)[1:-1]

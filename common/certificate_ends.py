@@ -1,0 +1,128 @@
+"""A certificate's end: until when the certificate and the CA of this process are valid.
+
+Rules:
+
+* A warning comes a week before the end, or in the last fifth of a shorter life. A node renews at two thirds of the
+  life, so a certificate that is renewed in time never has a warning.
+* The files are read again when they change, because the process uses the new ones, too.
+* If a file has several certificates, the first one that ends counts.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from cryptography import x509
+
+from common.errors import timestamp
+from common.files import Stamp, stamp_of
+from common.metrics import Metrics
+
+log = logging.getLogger("csi_bridge.tls")
+
+_SOON_S: Final = 7 * 86_400.0
+_LAST_PART: Final = 5
+
+_LOOK_S: Final = 3_600.0
+
+OWN, CA = "own", "ca"
+"""The certificate of this process, and the CA of its peers: values of the metric's label `certificate`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """The time in which a certificate is valid, in seconds since the epoch.
+
+    Attributes:
+        begins_at: its beginning; 0 if it is not known.
+        ends_at: its end.
+    """
+
+    begins_at: float
+    ends_at: float
+
+    def ends_soon(self, now: float) -> bool:
+        """Whether the end has come, or it is time for a warning."""
+        return self.ends_at - now < min(_SOON_S, (self.ends_at - self.begins_at) / _LAST_PART)
+
+
+def terms_in(pem: bytes) -> list[Term]:
+    """The terms of all certificates in a PEM file.
+
+    Raises:
+        ValueError: it has none, or one cannot be read.
+    """
+    return [term_of(certificate) for certificate in x509.load_pem_x509_certificates(pem)]
+
+
+def term_of(certificate: x509.Certificate) -> Term:
+    """The term of a certificate."""
+    return Term(certificate.not_valid_before_utc.timestamp(), certificate.not_valid_after_utc.timestamp())
+
+
+class CertificateEnds:
+    """Watches the certificate files of one process."""
+
+    def __init__(
+        self, cert: Path | None, ca: Path | None, metrics: Metrics, *, now: Callable[[], float] = time.time
+    ) -> None:
+        """Show the ends as metrics.
+
+        Args:
+            cert: `--tls-cert`; None without TLS.
+            ca: `--tls-ca`; None without TLS.
+            metrics: shows the ends.
+            now: seconds since the epoch.
+        """
+        files = {OWN: cert, CA: ca}
+        self._files: Mapping[str, Path] = {name: path for name, path in files.items() if path is not None}
+        self._now = now
+        self._known: dict[Path, tuple[Stamp, Term | None]] = {}
+        self._logged: set[str] = set()
+        for name, path in self._files.items():
+            metrics.show_certificate_end(name, partial(self._end, path))
+
+    def problems(self) -> list[str]:
+        """A sentence for each certificate that ends soon or has ended."""
+        return list(self._problems())
+
+    async def follow(self) -> None:
+        """Log each of these sentences once, until cancelled."""
+        while True:
+            for sentence in await asyncio.to_thread(self.problems):
+                if sentence not in self._logged:
+                    self._logged.add(sentence)
+                    log.warning("%s", sentence)
+            await asyncio.sleep(_LOOK_S)
+
+    def _problems(self) -> Iterator[str]:
+        now = self._now()
+        for name, path in self._files.items():
+            term = self._term(path)
+            if term is None or not term.ends_soon(now):
+                continue
+            what = "the certificate" if name == OWN else "a CA certificate"
+            ends = "has ended" if term.ends_at <= now else "ends"
+            do = "renew the file" if name == OWN else "change the CA (docs/recovery.md)"
+            yield f"{what} in {path} {ends} at {timestamp(term.ends_at)}; {do}, and no restart is needed"
+
+    def _end(self, path: Path) -> float:
+        term = self._term(path)
+        return term.ends_at if term is not None else float("nan")
+
+    def _term(self, path: Path) -> Term | None:
+        """The earliest end in a file; None if it cannot be read, which TLS reports."""
+        stamp = stamp_of(path)
+        known = self._known.get(path)
+        if known is None or known[0] != stamp:
+            try:
+                found = min(terms_in(path.read_bytes()), key=lambda term: term.ends_at)
+            except (OSError, ValueError):
+                found = None
+            known = self._known[path] = stamp, found
+        return known[1]

@@ -1,0 +1,27 @@
+"""Fixtures of the attacks: hubs that stay usable for others, and the certificates of both sides."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.bridge import Bridge
+from tests.support.certificates import Authority
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    """The CA of hub, agents and proxy drivers."""
+    return Authority(tmp_path_factory.mktemp("ca"))
+
+
+@pytest.fixture
+def bridge(short_dir: Path, tmp_path: Path) -> Iterator[Bridge]:
+    """A bridge without members, for one test."""
+    with Bridge(short_dir, tmp_path) as bridge:
+        yield bridge

@@ -1,0 +1,43 @@
+"""Attack 12: another user of the machine reads a state directory, because nothing has closed it."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.bridge import Bridge
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+def mode(path: Path) -> str:
+    """Return the permissions of a path."""
+    return oct(path.stat().st_mode & 0o7777)
+
+
+@pytest.fixture
+def open_umask() -> Iterator[None]:
+    """The umask of a unit or a shell that closes nothing."""
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+@pytest.mark.usefixtures("open_umask")
+@pytest.mark.parametrize("existed", [False, True])
+def test_other_users_enter_no_state_directory_whatever_the_umask(
+    short_dir: Path, tmp_path: Path, existed: bool
+) -> None:
+    folders = [short_dir / "hub", short_dir / "n1", short_dir / "p0" / "state"]
+    if existed:
+        folders[0].mkdir(0o755)
+        folders[1].mkdir(0o777)
+    with Bridge(short_dir, tmp_path) as bridge:
+        bridge.start_hub()
+        bridge.start_agent("n1")
+        bridge.start_proxy("vendor.test")
+        assert [mode(folder) for folder in folders] == ["0o700"] * 3

@@ -1,0 +1,27 @@
+"""A peer sends a frame so slowly that it never ends: the hub ends the link."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from common.messages import Ping, encode
+from tests.support.stranger import Stranger, hello, websocket_frame
+from tests.support.waiting import let_pass
+
+if TYPE_CHECKING:
+    from tests.support.bridge import Bridge
+
+
+def test_bytes_that_dribble_inside_a_frame_do_not_keep_a_link_open(bridge: Bridge) -> None:
+    hub = bridge.start_hub("--keepalive=500ms")
+    with Stranger(hub.address) as stranger:
+        stranger.greet(hello("edge", "n1"))
+        began = time.monotonic()
+        for byte in websocket_frame(encode(Ping(1)) * 1_000):
+            stranger.send(bytes([byte]))
+            let_pass(0.05)
+            if hub.logged("edge n1 is gone") or time.monotonic() - began > 5:
+                break
+    hub.wait_logged("bytes of a message in")
+    assert time.monotonic() - began < 4
