@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 
 from cloud.admission import Role
 from cloud.call_streams import CallStreams
@@ -29,7 +30,7 @@ from cloud.report_streams import ReportStreams
 from cloud.store import Store
 from cloud.sync_part import SyncPart
 from cloud.trust.audit_log import Audit, AuditLog, Event
-from cloud.trust.generations import Generations, OnCopy
+from cloud.trust.generations import Generations, OnCopy, drivers_of
 from cloud.trust.policy_file import PolicyFile
 from cloud.trust.tokens import Tokens
 from cloud.trust.trust_store import DenialKind, TrustStore
@@ -67,7 +68,7 @@ async def _run(settings: HubSettings, stopping: asyncio.Event, opened: AsyncExit
     audit.add(Event.START, who=settings.name, software=SOFTWARE)
     trust = TrustStore(settings.state_dir)
     opened.push_async_callback(trust.close)
-    policy = PolicyFile(settings.policy, settings.state_dir, audit=audit)
+    policy = PolicyFile(settings.policy, settings.state_dir, audit=audit, joined_for=partial(drivers_of, trust))
     ends = CertificateEnds(settings.tls_cert, settings.tls_ca, metrics)
     part = await opened.enter_async_context(_part(settings))
     claims = SqliteClaims(settings.state_dir)
@@ -194,6 +195,7 @@ def assemble(
     policy.subscribe(reports.look_again)
     orders = Orders(nodes, placement, reports, part.sync, calls=counts, losses=store.losses)
     tokens, generations = Tokens(trust), Generations(trust, on_copy=on_copy, audit=audit)
+    generations.on_drivers = policy.judge_again
     hub = Hub(
         nodes,
         CallStreams(placement, counts, metrics, rights),
