@@ -19,9 +19,10 @@ from common.status import Code
 from tests.support.bridge import Bridge, Hub
 from tests.support.certificates import Authority
 from tests.support.enrolling import NodeKey, ask, trusting
-from tests.support.operator import by_hand, hub_state
+from tests.support.operator import by_hand, hub_state, node_state
 from tests.support.ports import free_ports
 from tests.support.stranger import HungUp, Stranger, hello
+from tests.support.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -131,6 +132,16 @@ def test_a_token_for_new_nodes_does_not_give_away_a_node_that_exists(world: Worl
         refused = world.join(token, name)
         assert isinstance(refused, Refused)
         assert refused.reason == "node"
+
+
+def test_a_node_reports_no_driver_that_its_token_does_not_name(world: World) -> None:
+    node = world.join(world.token("--node=n4", "--driver=mine.csi"), "n4")
+    assert isinstance(node, NodeKey)
+    with Stranger(world.hub.address, tls=node.client(world.authority.path, world.directory)) as link:
+        link.greet(hello("edge", "n4"))
+        link.report("n4", "other.csi")
+        found = wait_for(lambda: node_state(world.hub.uds, "n4")["refused"], what="refused report")
+    assert found == {"other.csi": "the token with which it joined is for mine.csi"}
 
 
 def test_a_revoked_token_is_worth_nothing_also_after_a_restart(world: World) -> None:
