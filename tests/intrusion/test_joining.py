@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from common.enrolment import AskCa, CaCertificates, Issued, Join, JoinToken, Refused, parse_token
+from common.enrolment import AskCa, CaCertificates, JoinToken, Refused, parse_token
 from common.messages import Chunk, End, Kind, Open, Priority
 from common.status import Code
-from tests.support.bridge import Bridge, Hub
-from tests.support.certificates import Authority
+from tests.support.bridge import Bridge
 from tests.support.enrolling import NodeKey, ask, trusting
-from tests.support.operator import by_hand, hub_state, node_state
-from tests.support.ports import free_ports
+from tests.support.join_world import JoinWorld
+from tests.support.operator import hub_state, node_state
 from tests.support.stranger import HungUp, Stranger, hello
 from tests.support.waiting import wait_for
 
@@ -28,57 +27,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-class World:
-    """A hub that lets nodes join."""
-
-    def __init__(self, bridge: Bridge, directory: Path) -> None:
-        self.directory, self.authority = directory, Authority(directory)
-        (port,) = free_ports(1)
-        self.joins = f"127.0.0.1:{port}"
-        self.flags = [
-            *self.authority.hub().flags,
-            f"--ca-key={self.authority.key_path}",
-            f"--join-listen={self.joins}",
-            "--cert-ttl=10m",
-        ]
-        self.hub: Hub = bridge.start_hub(*self.flags)
-
-    def operator(self, *words: str) -> str:
-        """The output of an operator's command."""
-        told = by_hand(*words, f"--hub=unix://{self.hub.uds}")
-        assert (told.returncode, told.stderr) == (0, "")
-        return told.stdout
-
-    def token(self, *words: str) -> JoinToken:
-        """A new token."""
-        return parse_token(self.operator("token", "create", *words))
-
-    def dial(self, role: str = "edge") -> Stranger:
-        """A greeted link to the join listener."""
-        stranger = Stranger(self.joins, tls=trusting(self.authority.path))
-        stranger.greet(hello(role, "n1"))
-        return stranger
-
-    def join(self, token: JoinToken, node: str, key: NodeKey | None = None) -> NodeKey | Refused:
-        """Join with a key of one's own."""
-        key = key or NodeKey()
-        with self.dial() as stranger:
-            answer = ask(stranger, Join(token.id, token.secret, node, key.request), Kind.JOIN)
-        if isinstance(answer, Issued):
-            key.issued = answer
-            return key
-        assert isinstance(answer, Refused)
-        return answer
-
-
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JoinWorld]:
     directory = tmp_path_factory.mktemp("hub")
     with tempfile.TemporaryDirectory(prefix="csi-") as name, Bridge(Path(name), directory) as bridge:
-        yield World(bridge, directory)
+        yield JoinWorld(bridge, directory)
 
 
-def test_a_token_lets_one_node_join_and_its_thief_comes_too_late(world: World) -> None:
+def test_a_token_lets_one_node_join_and_its_thief_comes_too_late(world: JoinWorld) -> None:
     token = world.token()
     assert token.joins == (f"wss://localhost:{world.joins[10:]}", f"wss://{world.joins}")
     node = world.join(token, "n1")
@@ -90,7 +46,7 @@ def test_a_token_lets_one_node_join_and_its_thief_comes_too_late(world: World) -
     assert (thief.reason, thief.message) == ("token", "this token has been used 1 times, which is all that it allows")
 
 
-def test_a_stranger_without_a_token_gets_the_ca_and_nothing_else(world: World) -> None:
+def test_a_stranger_without_a_token_gets_the_ca_and_nothing_else(world: JoinWorld) -> None:
     guess = JoinToken((), b"", world.token().id, bytes(32))
     refused = world.join(guess, "n1")
     assert isinstance(refused, Refused)
@@ -105,14 +61,14 @@ def test_a_stranger_without_a_token_gets_the_ca_and_nothing_else(world: World) -
 
 
 @pytest.mark.parametrize("role", ["operator", "driver", "hub"])
-def test_no_other_role_gets_a_link_at_the_join_listener(world: World, role: str) -> None:
+def test_no_other_role_gets_a_link_at_the_join_listener(world: JoinWorld, role: str) -> None:
     with Stranger(world.joins, tls=trusting(world.authority.path)) as stranger:
         stranger.upgrade()
         stranger.frames(hello(role, "n1"))
         assert stranger.last_word()[0] == "role"
 
 
-def test_the_main_port_goes_on_asking_everybody_for_a_certificate(world: World) -> None:
+def test_the_main_port_goes_on_asking_everybody_for_a_certificate(world: JoinWorld) -> None:
     with (
         pytest.raises((OSError, HungUp)),
         Stranger(world.hub.address, tls=trusting(world.authority.path)) as stranger,
@@ -120,7 +76,7 @@ def test_the_main_port_goes_on_asking_everybody_for_a_certificate(world: World) 
         stranger.greet(hello("edge", "n1"))
 
 
-def test_a_token_for_new_nodes_does_not_give_away_a_node_that_exists(world: World) -> None:
+def test_a_token_for_new_nodes_does_not_give_away_a_node_that_exists(world: JoinWorld) -> None:
     pem = world.authority.edge("with-volumes")
     context = trusting(world.authority.path)
     context.load_cert_chain(pem.cert, pem.key)
@@ -134,7 +90,7 @@ def test_a_token_for_new_nodes_does_not_give_away_a_node_that_exists(world: Worl
         assert refused.reason == "node"
 
 
-def test_a_node_reports_no_driver_that_its_token_does_not_name(world: World) -> None:
+def test_a_node_reports_no_driver_that_its_token_does_not_name(world: JoinWorld) -> None:
     node = world.join(world.token("--node=n4", "--driver=mine.csi"), "n4")
     assert isinstance(node, NodeKey)
     with Stranger(world.hub.address, tls=node.client(world.authority.path, world.directory)) as link:
@@ -144,7 +100,7 @@ def test_a_node_reports_no_driver_that_its_token_does_not_name(world: World) -> 
     assert found == {"other.csi": "the token with which it joined is for mine.csi"}
 
 
-def test_a_revoked_token_is_worth_nothing_also_after_a_restart(world: World) -> None:
+def test_a_revoked_token_is_worth_nothing_also_after_a_restart(world: JoinWorld) -> None:
     token = world.token("--node=n1")
     assert world.operator("token", "revoke", token.id).startswith(f"token {token.id} is revoked")
     world.hub.kill()
@@ -156,7 +112,7 @@ def test_a_revoked_token_is_worth_nothing_also_after_a_restart(world: World) -> 
     assert (token.id, "revoked") in [(one["id"], one["state"]) for one in listed]
 
 
-def test_neither_the_disk_nor_a_log_nor_a_page_has_a_tokens_secret(world: World) -> None:
+def test_neither_the_disk_nor_a_log_nor_a_page_has_a_tokens_secret(world: JoinWorld) -> None:
     line = world.operator("token", "create", "--node=secret").strip()
     token = parse_token(line)
     assert isinstance(world.join(token, "secret"), NodeKey)
@@ -172,7 +128,7 @@ def test_neither_the_disk_nor_a_log_nor_a_page_has_a_tokens_secret(world: World)
     world.hub.start()
 
 
-def test_a_flood_at_the_join_listener_locks_neither_nodes_nor_joins_out(world: World) -> None:
+def test_a_flood_at_the_join_listener_locks_neither_nodes_nor_joins_out(world: JoinWorld) -> None:
     """600 silent connections from one address."""
     token = world.token("--node=n3")
     host, _, port = world.joins.rpartition(":")
