@@ -43,6 +43,7 @@ class HubSettings(ProcessSettings):
     unique_topology: UniqueKeys
     fact_quota_bytes: int
     audit_size_bytes: int
+    tls_crl: Path | None
     ca_key: Path | None
     cert_ttl_s: float
     join_listen: HostPort | None
@@ -60,6 +61,8 @@ class HubSettings(ProcessSettings):
                 raise SettingsError("--listen", self.listen, why)
             if not is_loopback(self.listen.host):
                 raise SettingsError("--insecure", "true", f"is for loopback addresses, and {self.listen.host} is none")
+        if self.tls_crl is not None and self.tls_ca is None:
+            raise SettingsError("--tls-crl", str(self.tls_crl), "needs --tls-ca, whose CA signs the list")
         for flag, value in (("--ca-key", self.ca_key), ("--join-listen", self.join_listen)):
             if value is not None and self.tls_cert is None:
                 raise SettingsError(flag, value, "needs --tls-ca, --tls-cert and --tls-key")
