@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from common.enrolment import Refused
+from common.enrolment import Issued, Refused
 from common.messages import Kind
 from tests.support.bridge import Bridge
 from tests.support.enrolling import NodeKey, ask
@@ -75,14 +75,14 @@ def test_a_copy_gets_no_certificate_at_the_join_listener(world: JoinWorld) -> No
 
 
 def test_a_certificate_from_before_the_join_is_worth_nothing(world: JoinWorld) -> None:
-    pem = world.authority.edge("n4")
     stolen = NodeKey()
-    stolen.issued = None
+    pem = world.authority.issue(
+        "csi-bridge node", "system:nodes", file="n4", uris=["csi-bridge:node:n4"], key=stolen.key
+    )
+    stolen.issued = Issued(pem.cert.read_bytes(), b"", 0, 0, (), ())
+    assert world.outcome(stolen, "n4") == "welcome"
     node = world.joined("n4")
     assert world.outcome(node, "n4") == "welcome"
-    context = node.client(world.authority.path, world.directory)
-    context.load_cert_chain(pem.cert, pem.key)
-    stolen.client = lambda _ca, _directory: context  # type: ignore[method-assign]  # the file's key in place of its own
     assert world.outcome(stolen, "n4") == "certificate"
     assert world.outcome(node, "n4") == "welcome"
 

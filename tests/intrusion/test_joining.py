@@ -100,6 +100,20 @@ def test_a_node_reports_no_driver_that_its_token_does_not_name(world: JoinWorld)
     assert found == {"other.csi": "the token with which it joined is for mine.csi"}
 
 
+def test_a_denied_node_comes_back_neither_by_renewal_nor_by_a_token(world: JoinWorld) -> None:
+    stolen = world.joined("n5")
+    token = world.token("--node=n5")
+    world.operator("deny", "n5")
+    with world.dial() as thief:
+        answer = ask(thief, stolen.late_renewal(NodeKey()), Kind.RENEW)
+    assert isinstance(answer, Refused)
+    assert answer.reason == "denied"
+    refused = world.join(token, "n5")
+    assert isinstance(refused, Refused)
+    assert refused.reason == "denied"
+    assert world.outcome(stolen, "n5") == "denied"
+
+
 def test_a_revoked_token_is_worth_nothing_also_after_a_restart(world: JoinWorld) -> None:
     token = world.token("--node=n1")
     assert world.operator("token", "revoke", token.id).startswith(f"token {token.id} is revoked")
