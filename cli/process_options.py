@@ -218,6 +218,12 @@ HUB_OPTIONS = Options(
         default="100MiB",
         help="Size of all files of the audit log in --state-dir. The oldest lines go first.",
     ),
+    _tls(
+        "--tls-crl",
+        type=PATH,
+        help="PEM file of the revocation lists (CRLs) of the CAs in --tls-ca. When it changes, the hub reads it again, "
+        "and ends the links of revoked certificates.",
+    ),
     _join(
         "--ca-key",
         type=PATH,

@@ -38,6 +38,7 @@ class HubSettings(ProcessSettings):
     fact_quota_bytes: int
     seal_key: Path | None
     audit_size_bytes: int
+    tls_crl: Path | None
     ca_key: Path | None
     cert_ttl_s: float
     join_listen: HostPort | None
@@ -57,6 +58,8 @@ class HubSettings(ProcessSettings):
                 raise SettingsError(flag, address, why)
             if not is_loopback(address.host):
                 raise SettingsError("--insecure", "true", f"is for loopback addresses, and {address.host} is none")
+        if self.tls_crl is not None and self.tls_ca is None:
+            raise SettingsError("--tls-crl", str(self.tls_crl), "needs --tls-ca, whose CA signs the list")
         for flag, value in (("--ca-key", self.ca_key), ("--join-listen", self.join_listen)):
             if value is not None and self.tls_cert is None:
                 raise SettingsError(flag, value, "needs --tls-ca, --tls-cert and --tls-key")
