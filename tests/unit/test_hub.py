@@ -732,7 +732,7 @@ async def test_who_was_refused_is_told_until_such_a_one_is_let_in(world: World) 
         await world.come(rival)
     (told,) = refused(world)
     assert told.at.timestamp() > 1_700_000_000
-    assert told.why.startswith("another machine is connected as n1 (instance i-n1, this one another)")
+    assert told.why.startswith("two machines use the node name n1: instance i-n1 at 10.0.0.1:7 stays, instance another")
     assert (told.role, told.name, told.address, told.reason) == ("edge", "n1", "10.0.0.1:7", "conflict")
     cut(world.links[0])
     await settle()
