@@ -125,6 +125,12 @@ HUB_OPTIONS = Options(
     ),
     option("--listen", type=ADDRESS, help="Address for edge agents, and for proxy drivers on other hosts (wss)."),
     option(
+        "--driver-listen",
+        type=ADDRESS,
+        help="Address for proxy drivers on other hosts (wss). With it --listen takes edge agents only. Unset: --listen "
+        "takes both.",
+    ),
+    option(
         "--state-dir",
         type=PATH,
         default="/var/lib/csi-bridge/hub",

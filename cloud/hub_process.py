@@ -26,6 +26,7 @@ from cloud.proxy_rights import ProxyRights
 from cloud.refusals import Refusals
 from cloud.report_judge import ReportJudge, TokenPolicy
 from cloud.report_streams import ReportStreams
+from cloud.role_port import RolePort
 from cloud.store import Store
 from cloud.sync_part import SyncPart
 from cloud.trust.audit_log import Audit, AuditLog, Event
@@ -38,9 +39,11 @@ from cloud.unique_segments import NO_KEYS, UniqueKeys, UniqueSegments
 from common.certificate_ends import CertificateEnds
 from common.errors import SettingsError
 from common.httpd import HttpEndpoint
+from common.link import LinkHandler
 from common.listener import Listener, listen_tcp
 from common.messages import Kind
 from common.metrics import Metrics
+from common.parsers import HostPort
 from common.settings import as_texts
 from common.tasks import supervised
 from common.version import SOFTWARE, introduce
@@ -97,7 +100,7 @@ async def _run(settings: HubSettings, stopping: asyncio.Event, opened: AsyncExit
         listeners.append(listener)
     for loss in [*store.losses.standing, *claims.lost()]:
         log.warning("calls that name no node are refused, until csi-bridge trust: %s", loss)
-    if settings.listen is not None and settings.tls_cert is None:
+    if settings.tls_cert is None and (settings.listen is not None or settings.driver_listen is not None):
         log.warning("%s", INSECURE)
     if settings.listen is None:
         log.warning("without --listen no edge agent can connect")
@@ -265,12 +268,12 @@ def _part(settings: HubSettings) -> AbstractAsyncContextManager[SyncPart]:
 
 def _listeners(settings: HubSettings, made: Assembled, join: JoinPart | None) -> Iterator[Listener]:
     limits, hello = settings.limits(), introduce("hub", settings.name, instance="hub")
-    if settings.listen is not None:
-        tls = settings.tls(server=True)
+    tls = settings.tls(server=True)
+    for flag, address, handler in _ports(settings, made.hub):
         yield Listener(
-            listen_tcp(settings.listen),
+            listen_tcp(address, flag=flag),
             hello,
-            made.hub,
+            handler,
             limits=limits,
             tls=tls.context if tls is not None else None,
             max_connections=settings.max_connections,
@@ -292,3 +295,11 @@ def _listeners(settings: HubSettings, made: Assembled, join: JoinPart | None) ->
         pages=made.pages.pages(),
         on_failed=made.hub.failed,
     )
+
+
+def _ports(settings: HubSettings, hub: Hub) -> Iterator[tuple[str, HostPort, LinkHandler]]:
+    """Yield the flag and the address of each port for peers from the network, and the handler of its links."""
+    if settings.listen is not None:
+        yield "--listen", settings.listen, hub if settings.driver_listen is None else RolePort(hub, Role.EDGE)
+    if settings.driver_listen is not None:
+        yield "--driver-listen", settings.driver_listen, RolePort(hub, Role.DRIVER)

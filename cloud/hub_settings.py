@@ -31,6 +31,7 @@ class HubSettings(ProcessSettings):
     uds_group: str | None
     uds_allow_uid: tuple[int, ...]
     listen: HostPort | None
+    driver_listen: HostPort | None
     state_dir: Path
     policy: Path | None
     manifests: Path | None
@@ -54,12 +55,14 @@ class HubSettings(ProcessSettings):
     def __post_init__(self) -> None:
         """Check that the values fit each other."""
         super().__post_init__()
-        if self.listen is not None and self.tls_cert is None:
+        for flag, address in (("--listen", self.listen), ("--driver-listen", self.driver_listen)):
+            if address is None or self.tls_cert is not None:
+                continue
             if not self.insecure:
                 why = "needs --tls-ca, --tls-cert and --tls-key (or --insecure on a loopback address)"
-                raise SettingsError("--listen", self.listen, why)
-            if not is_loopback(self.listen.host):
-                raise SettingsError("--insecure", "true", f"is for loopback addresses, and {self.listen.host} is none")
+                raise SettingsError(flag, address, why)
+            if not is_loopback(address.host):
+                raise SettingsError("--insecure", "true", f"is for loopback addresses, and {address.host} is none")
         for flag, value in (("--ca-key", self.ca_key), ("--join-listen", self.join_listen)):
             if value is not None and self.tls_cert is None:
                 raise SettingsError(flag, value, "needs --tls-ca, --tls-cert and --tls-key")
