@@ -1,17 +1,16 @@
-"""The commands `forget` and `trust`: orders of an operator to the hub on this host."""
+"""The commands `forget`, `trust`, `deny` and `allow`: orders of an operator to the hub on this host."""
 
 import asyncio
 import json
 from collections.abc import Awaitable
 from typing import TypeVar
 
-import click
-
 from cli.operator import connected
 from cli.operator_options import OperatorSettings
+from cli.table import say
 from common.errors import BridgeError
 from common.messages import Kind
-from common.operator_orders import Order
+from common.operator_orders import Allow, Deny, Done, Order
 from common.pages.json_form import decode, encode
 from common.status import Code
 
@@ -38,6 +37,16 @@ async def trust(settings: OperatorSettings) -> str:
     return "\n".join(f"settled: {line}" for line in lost) or "the hub had lost nothing"
 
 
+async def deny(settings: OperatorSettings, *, subject: str, why: str) -> str:
+    """Let the hub deny a node or a certificate. Returns the success message. Errors as of `give_order`."""
+    return "\n".join((await give_order(settings, Deny(subject=subject, why=why), Done)).said)
+
+
+async def allow(settings: OperatorSettings, *, subject: str) -> str:
+    """Let the hub allow a node or a certificate again. Returns the success message. Errors as of `give_order`."""
+    return "\n".join((await give_order(settings, Allow(subject=subject), Done)).said)
+
+
 async def give_order(settings: OperatorSettings, order: Order, answer: type[T]) -> T:
     """Give the hub an order of `common.operator_orders`. Returns its answer, of the type that the order names.
 
@@ -58,12 +67,12 @@ def run(settings: OperatorSettings, order: Awaitable[str]) -> int:
     try:
         said = asyncio.run(_in_time(order, settings.timeout_s))
     except BridgeError as error:
-        click.echo(f"csi-bridge: {error}", err=True)
+        say(f"csi-bridge: {error}", err=True)
         return 1
     except TimeoutError:
-        click.echo(f"csi-bridge: the hub at {settings.hub} has not answered in {settings.timeout_s:g} s", err=True)
+        say(f"csi-bridge: the hub at {settings.hub} has not answered in {settings.timeout_s:g} s", err=True)
         return 1
-    click.echo(said)
+    say(said)
     return 0
 
 

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from cloud.edge_nodes import Nodes
-from cloud.hub_settings import INSECURE
 from cloud.node_calls import NodeCalls
 from cloud.peer_ends import ending
 from cloud.placement.placement import Placement
@@ -14,20 +13,22 @@ from cloud.placement.requests import VOLUME
 from cloud.policy_answers import PolicyAnswers
 from cloud.proxy_rights import ProxyRights
 from cloud.refusals import Refusals
-from cloud.report_judge import ReportJudge
 from cloud.store import Store
 from cloud.sync.fact_kinds import as_object
 from cloud.sync_part import SyncPart
 from cloud.trust.audit_log import Audit
+from cloud.trust.credentials import Credentials
+from cloud.trust.denials import Denials
 from cloud.trust.generations import Generations
 from cloud.trust.policy_file import PolicyFile
 from cloud.trust.tokens import Tokens
 from cloud.trust.trust_store import TrustStore
 from cloud.uds_hub import Hub
 from common.certificate_ends import CertificateEnds
-from common.pages.hub import HubStatus, NodeFact, NodeStatus, VolumeStatus
+from common.pages.hub import DenialStatus, HubStatus, NodeFact, NodeStatus, VolumeStatus
 from common.pages.json_form import time_of
 from common.pages.server import Pages
+from common.settings import INSECURE
 from common.version import SOFTWARE
 
 _PROBLEM_CHARS = 2_000
@@ -47,9 +48,10 @@ class HubPages:
         *,
         calls: NodeCalls,
         refusals: Refusals,
+        denials: Denials,
+        credentials: Credentials,
         rights: ProxyRights,
         policy: PolicyFile,
-        judge: ReportJudge,
         audit: Audit,
         ends: CertificateEnds,
         trust: TrustStore,
@@ -67,9 +69,10 @@ class HubPages:
             store: its losses and its trouble with the disk.
             calls: the nodes' calls.
             refusals: the peers that it refused.
+            denials: the nodes and certificates that may not connect.
+            credentials: its problems with certificates.
             rights: the proxy drivers that the policy forbids to call.
             policy: the policy in force.
-            judge: asks all policies about a node's drivers.
             audit: its trouble with the disk.
             ends: its own certificate and CA.
             trust: its trouble with the disk.
@@ -84,9 +87,11 @@ class HubPages:
         self._store = store
         self._calls = calls
         self._refusals = refusals
+        self._denials = denials
+        self._credentials = credentials
         self._rights = rights
         self._policy = policy
-        self._answers = PolicyAnswers(nodes, policy, judge)
+        self._answers = PolicyAnswers(nodes, policy)
         self._audit = audit
         self._ends = ends
         self._trust, self._tokens, self._generations = trust, tokens, generations
@@ -100,6 +105,7 @@ class HubPages:
                 "/nodes": self.nodes,
                 "/volumes": self.volumes,
                 "/facts": self.facts,
+                "/denials": self.denials,
                 "/tokens": self._tokens.describe,
             },
             of_one={"/facts": self.facts, "/policy": self._answers.of},
@@ -132,8 +138,14 @@ class HubPages:
             yield f"the audit log is not written, and its newest lines wait in memory: {self._audit.trouble}"
         if self._trust.trouble:
             yield f"no node can join, and no certificate is renewed: {self._trust.trouble}"
-        yield from self._generations.problems()
+        yield from self._credentials.problems()
         yield from self._part.problems()
+
+    async def denials(self) -> Iterable[DenialStatus]:
+        """Every denial, the oldest first."""
+        return [
+            DenialStatus(kind=it.kind, subject=it.value, at=time_of(it.at), why=it.why) for it in self._denials.all()
+        ]
 
     async def nodes(self) -> Iterator[NodeStatus]:
         """Every node that the hub knows, each as it is when it is asked for."""

@@ -15,13 +15,6 @@ LARGEST_ID = 2**32 - 2
 """`uid_t` and `gid_t` have 32 bits, and their highest value means "leave it" (chown(2))."""
 
 
-INSECURE = (
-    "--insecure: the hub listens without TLS and believes every name that a peer gives; remove the flag and give it "
-    "--tls-ca, --tls-cert and --tls-key, except in a test"
-)
-"""The warning of a hub that listens without TLS."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class HubSettings(ProcessSettings):
     """The settings of `csi-bridge hub`. `cli.process_options.HUB_OPTIONS` has the flags and their help."""
@@ -43,7 +36,9 @@ class HubSettings(ProcessSettings):
     max_nodes: int
     unique_topology: UniqueKeys
     fact_quota_bytes: int
+    seal_key: Path | None
     audit_size_bytes: int
+    tls_crl: Path | None
     ca_key: Path | None
     cert_ttl_s: float
     join_listen: HostPort | None
@@ -63,6 +58,8 @@ class HubSettings(ProcessSettings):
                 raise SettingsError(flag, address, why)
             if not is_loopback(address.host):
                 raise SettingsError("--insecure", "true", f"is for loopback addresses, and {address.host} is none")
+        if self.tls_crl is not None and self.tls_ca is None:
+            raise SettingsError("--tls-crl", str(self.tls_crl), "needs --tls-ca, whose CA signs the list")
         for flag, value in (("--ca-key", self.ca_key), ("--join-listen", self.join_listen)):
             if value is not None and self.tls_cert is None:
                 raise SettingsError(flag, value, "needs --tls-ca, --tls-cert and --tls-key")

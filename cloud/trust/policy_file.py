@@ -10,7 +10,7 @@ Rules:
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
@@ -33,13 +33,21 @@ _LOOK_S: Final = 1.0
 class PolicyFile:
     """The policy in force, from a file or without one."""
 
-    def __init__(self, path: Path | None, state_dir: Path, *, audit: Audit) -> None:
+    def __init__(
+        self,
+        path: Path | None,
+        state_dir: Path,
+        *,
+        audit: Audit,
+        joined_for: Callable[[str], Collection[str]] = lambda _node: (),
+    ) -> None:
         """Read the file.
 
         Args:
             path: the file; None: everything is allowed.
             state_dir: the hub's state directory, for the copy.
             audit: takes each change.
+            joined_for: returns the drivers that the token of a node names; none: every driver.
 
         Raises:
             SettingsError: the file cannot be used, and there is no copy of a good one.
@@ -47,6 +55,7 @@ class PolicyFile:
         self._path = path
         self._copy = state_dir / _COPY
         self._audit = audit
+        self._joined_for = joined_for
         self._subscribers: list[Callable[[], None]] = []
         self.policy = Policy()
         self.problem = ""
@@ -58,12 +67,20 @@ class PolicyFile:
         self._subscribers.append(changed)
 
     def allows_report(self, node: str, driver: str, segments: Mapping[str, str]) -> Verdict:
-        """Whether a node may report a driver with this topology."""
+        """Whether a node may report a driver with this topology, by the token with which it joined and the rules."""
+        named = self._joined_for(node)
+        if named and driver not in named:
+            return Verdict(allowed=False, why=f"the token with which it joined is for {', '.join(named)}")
         return self.policy.allows_report(node, driver, segments)
 
     def allows_call(self, identity: str, driver: str) -> Verdict:
         """Whether a proxy driver of this identity may call a driver."""
         return self.policy.allows_call(identity, driver)
+
+    def judge_again(self) -> None:
+        """Tell the subscribers that a verdict may have changed."""
+        for changed in self._subscribers:
+            changed()
 
     async def follow(self) -> None:
         """Take every change of the file, until cancelled."""
@@ -101,8 +118,7 @@ class PolicyFile:
             self._complain(path, f"{error}; the last good one stays in force")
             return
         self._use(path, content, policy)
-        for changed in self._subscribers:
-            changed()
+        self.judge_again()
 
     def _use(self, path: Path, content: bytes | str, policy: Policy) -> None:
         assert isinstance(content, bytes)

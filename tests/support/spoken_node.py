@@ -232,7 +232,7 @@ class Site:
         self.hub.wait_logged(f"edge {node.name} is gone")
 
     def state(self, node: SpokenNode) -> dict[str, Any]:
-        """Return what the hub says of a node."""
+        """Return the hub's page about a node."""
         return node_state(self.hub.uds, node.name)
 
     def call(self, sidecar: Sidecar, method: str, request: Message) -> Outcome:

@@ -69,7 +69,8 @@ class Stranger:
         address: its address in the hub's log.
     """
 
-    def __init__(self, to: str | Path, *, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(self, to: str | Path, *, tls: ssl.SSLContext | None = None, patience_s: float = _PATIENCE_S) -> None:
+        """Connect. A read fails after `patience_s`."""
         self._buffer = b""
         if isinstance(to, Path):
             self._socket = socket.socket(socket.AF_UNIX)
@@ -82,6 +83,7 @@ class Stranger:
             self.address = "{}:{}".format(*self._socket.getsockname())
         if tls is not None:
             self._socket = tls.wrap_socket(self._socket, server_hostname="localhost")
+        self._socket.settimeout(patience_s)
 
     # -------------------- bytes --------------------
 
