@@ -9,9 +9,9 @@ Read in this order:
 * `operator_options`, `operator`: the flags of commands for operators, and their link to the hub on this host.
 * `call`: `call`.
 * `hub_state`, `table`, `json_text`: the hub's state; tables and JSON.
-* `status`, `node_list`, `volumes`, `facts`: `status`, `nodes`, `volumes`, `facts`.
+* `status`, `node_list`, `volumes`, `facts`, `denials`: `status`, `nodes`, `volumes`, `facts`, `denials`.
 * `policy`, `audit_log`, `moment`: `policy`, `audit-log`, and the time of `--since`.
-* `order`, `tokens`: `forget` and `trust`; `token create`, `token list`, `token revoke`.
+* `order`, `tokens`: `forget`, `trust`, `deny` and `allow`; `token create`, `token list`, `token revoke`.
 * `edge_volumes`: `edge volumes`.
 * `doctor`, `demo`: the commands of these names.
 * `reference`: writes docs/reference.md (`make reference`).

@@ -263,6 +263,40 @@ def trust(settings: OperatorSettings) -> None:
     sys.exit(order.run(settings, order.trust(settings)))
 
 
+@cli.command(settings=asking("DENY", option("--why", type=TEXT, help="The reason, for operators and the audit log.")))
+@click.argument("subject", metavar="NODE|SERIAL")
+def deny(settings: OperatorSettings, subject: str, why: str | None) -> None:
+    """Refuse a node or a certificate from now on.
+
+    Its links end at once. Use it for a stolen NODE or a leaked key. SERIAL is a certificate's number as openssl x509
+    -noout -serial prints it: serial=1A2B. A denial lasts until `allow`, also when the hub restarts or forgets the node.
+    """
+    from cli import order
+
+    sys.exit(order.run(settings, order.deny(settings, subject=subject, why=why or "")))
+
+
+@cli.command(settings=asking("ALLOW"))
+@click.argument("subject", metavar="NODE|SERIAL")
+def allow(settings: OperatorSettings, subject: str) -> None:
+    """Undo a denial, or unlock a node.
+
+    A NODE is locked when a replaced certificate of it appears again: somebody has a copy of its keys. First find out
+    which machine is the node. SERIAL is as of `deny`.
+    """
+    from cli import order
+
+    sys.exit(order.run(settings, order.allow(settings, subject=subject)))
+
+
+@cli.command(settings=asking("DENIALS", OUTPUT))
+def denials(settings: OperatorSettings, output: str) -> None:
+    """Show the denied nodes and certificates."""
+    from cli import denials as of_hub
+
+    sys.exit(of_hub.run(settings, as_json=output == "json"))
+
+
 @cli.command(
     settings=asking(
         "POLICY",

@@ -1,4 +1,4 @@
-"""The commands `forget` and `trust`: orders of an operator to the hub on this host."""
+"""The commands `forget`, `trust`, `deny` and `allow`: orders of an operator to the hub on this host."""
 
 import asyncio
 import json
@@ -10,7 +10,7 @@ from cli.operator_options import OperatorSettings
 from cli.table import say
 from common.errors import BridgeError
 from common.messages import Kind
-from common.operator_orders import Order
+from common.operator_orders import Allow, Deny, Done, Order
 from common.pages.json_form import decode, encode
 from common.status import Code
 
@@ -35,6 +35,16 @@ async def trust(settings: OperatorSettings) -> str:
     """
     lost = json.loads(b"".join(await _give(settings, Kind.TRUST)))["lost"]
     return "\n".join(f"settled: {line}" for line in lost) or "the hub had lost nothing"
+
+
+async def deny(settings: OperatorSettings, *, subject: str, why: str) -> str:
+    """Let the hub deny a node or a certificate. Returns the success message. Errors as of `give_order`."""
+    return "\n".join((await give_order(settings, Deny(subject=subject, why=why), Done)).said)
+
+
+async def allow(settings: OperatorSettings, *, subject: str) -> str:
+    """Let the hub allow a node or a certificate again. Returns the success message. Errors as of `give_order`."""
+    return "\n".join((await give_order(settings, Allow(subject=subject), Done)).said)
 
 
 async def give_order(settings: OperatorSettings, order: Order, answer: type[T]) -> T:

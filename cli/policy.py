@@ -1,4 +1,4 @@
-"""The command `policy`: shows what the policy of the hub on this host, or of a file, allows a node."""
+"""The command `policy`: shows the verdicts about a node, of the hub on this host or of a policy file."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path

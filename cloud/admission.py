@@ -1,17 +1,24 @@
 """Admission: checks that a peer may have the role and name of its hello. Pure: a table of roles and a comparison.
 
-Over the network the certificate decides: `CN=system:node:<name>`, `O=system:nodes` for an edge agent,
-`CN=csi-bridge:driver:<name>`, `O=csi-bridge:drivers` for a proxy driver on another host. On the hub's UNIX socket the
-file's mode and the list of users have decided already. Operators come by that socket alone.
+Over the network the certificate decides:
+
+* It must be for clients (extended key usage clientAuth).
+* Its URI `csi-bridge:node:<name>` or `csi-bridge:driver:<name>` has role and name. It must be the only one.
+* Without such a URI its one common name has them, with the organization: `CN=system:node:<name>`, `O=system:nodes` for
+  an edge agent, `CN=csi-bridge:driver:<name>`, `O=csi-bridge:drivers` for a proxy driver.
+
+On the hub's UNIX socket the file's mode and the list of users have decided already. Operators come by that socket
+alone.
 """
 
 from dataclasses import dataclass
 from enum import StrEnum
 
+from common.enrolment import GENERATION_URI, NODE_URI
 from common.errors import HandshakeRefused
 from common.messages import Hello, Reason
-from common.parsers import LONGEST_NAME_CHARS
-from common.peer import Peer
+from common.parsers import LONGEST_NAME_CHARS, is_node_name
+from common.peer import CLIENT_AUTH, Peer
 
 
 class Role(StrEnum):
@@ -39,17 +46,21 @@ class Admitted:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """The subject of a role's certificate: `common_name` followed by the hello's name, and `organization`."""
+    """The subject of a role's certificate: `uri` or `common_name`, each followed by the name, and `organization`."""
 
+    uri: str
     common_name: str
     organization: str
 
 
 SUBJECTS = {
-    Role.EDGE: Subject("system:node:", "system:nodes"),
-    Role.DRIVER: Subject("csi-bridge:driver:", "csi-bridge:drivers"),
+    Role.EDGE: Subject(NODE_URI, "system:node:", "system:nodes"),
+    Role.DRIVER: Subject("csi-bridge:driver:", "csi-bridge:driver:", "csi-bridge:drivers"),
 }
 """The certificate of each role. A role without an entry cannot come over the network."""
+
+_OURS = "csi-bridge:"
+"""Begins each URI of the bridge."""
 
 
 def admit(hello: Hello, peer: Peer, *, insecure: bool) -> Role:
@@ -70,6 +81,11 @@ def admit(hello: Hello, peer: Peer, *, insecure: bool) -> Role:
         raise HandshakeRefused(Reason.ROLE, f"a hub does not know the role {shown!r}") from None
     _check_text(role, "name", hello.name, needed=role is not Role.OPERATOR)
     _check_text(role, "instance", hello.instance, needed=False)
+    if role is Role.EDGE and not is_node_name(hello.name):
+        raise HandshakeRefused(
+            Reason.NAME,
+            f"{hello.name!r} is no node's name: it has lower-case letters, digits, dashes and dots (RFC 1123)",
+        )
     if peer.local:
         if role is Role.EDGE:
             raise HandshakeRefused(
@@ -82,6 +98,15 @@ def admit(hello: Hello, peer: Peer, *, insecure: bool) -> Role:
     return role
 
 
+def certified(peer: Peer) -> str:
+    """The names in a peer's certificate, for people: its URIs of the bridge, or its CN and O; empty without one."""
+    uris = _identities(peer)
+    if uris:
+        return ", ".join(uris)
+    names = [f"CN={name}" for name in peer.common_names] + [f"O={name}" for name in peer.organizations]
+    return " ".join(names)
+
+
 def _check_text(role: Role, what: str, text: str, *, needed: bool) -> None:
     if len(text) > LONGEST_NAME_CHARS or not text.isprintable() or (needed and not text):
         raise HandshakeRefused(Reason.NAME, f"the {role} gave no usable {what} ({len(text)} characters)")
@@ -89,9 +114,23 @@ def _check_text(role: Role, what: str, text: str, *, needed: bool) -> None:
 
 def _check_certificate(role: Role, name: str, peer: Peer) -> None:
     wanted = SUBJECTS[role]
-    if peer.common_names != (wanted.common_name + name,) or wanted.organization not in peer.organizations:
+    uris = _identities(peer)
+    if uris:
+        fits = uris == [wanted.uri + name]
+    else:
+        fits = peer.common_names == (wanted.common_name + name,) and wanted.organization in peer.organizations
+    if not fits:
         raise HandshakeRefused(
             Reason.CERTIFICATE,
-            f"the peer says that it is {role} {name}, but its certificate is for CN={','.join(peer.common_names)} "
-            f"O={','.join(peer.organizations)}; it needs one for CN={wanted.common_name}{name} O={wanted.organization}",
+            f"the peer says that it is {role} {name}, but its certificate is for {certified(peer) or 'nobody'}; it "
+            f"needs one for {wanted.uri}{name}, or for CN={wanted.common_name}{name} O={wanted.organization}",
         )
+    if CLIENT_AUTH not in (peer.purposes or ()):
+        raise HandshakeRefused(
+            Reason.CERTIFICATE,
+            f"the certificate of {role} {name} is not for clients; it needs the extended key usage clientAuth",
+        )
+
+
+def _identities(peer: Peer) -> list[str]:
+    return [uri for uri in peer.uris if uri.startswith(_OURS) and not uri.startswith(GENERATION_URI)]

@@ -3,9 +3,12 @@
 Rules:
 
 * `call(node, call)` is the only way to a node, so that a node of another hub can be reached the same way.
-* One name belongs to one machine. The same instance with the same or a later boot replaces its old link. The hub
-  refuses another instance while the first one is connected, and shows the conflict. It also refuses a copy of the
-  state directory: two machines with one instance replace each other's link again and again.
+* One name belongs to one machine. The same instance with the same or a later boot replaces its old link, if it shows
+  the same key or one that was issued to this node. The hub refuses every other machine while a link lives, and shows
+  the conflict. The refused peer hears nothing of the connected one: an attacker could use it for a takeover. The hub
+  also refuses a copy of the state directory: two machines with one instance replace each other's link again and again.
+* An agent that renews its certificate connects a second link beside the first (`Hello.beside`). New calls go over the
+  second one. The hub drains the first one: its calls finish there.
 * A node that leaves stays known, with the time at which it left. Its calls are refused with that time. Only an operator
   can say that the node is gone for good.
 * A report that the judge refuses does not count, and the node gets no call of that driver. If an earlier report of it
@@ -108,6 +111,10 @@ class Reply(Protocol):
         """Stop waiting for the answer."""
 
 
+Follows = Callable[[str, str, str], bool]
+"""Whether a node (its name), while it is connected with a key, may connect with another key, too."""
+
+
 @dataclass(slots=True)
 class _Visit:
     """One link of a node.
@@ -129,8 +136,20 @@ class _Visit:
 
 @dataclass(slots=True)
 class _Node:
+    """A node.
+
+    Attributes:
+        stored: the part of it that is on disk.
+        visit: the link that takes new calls; None while it is away.
+        earlier: the link beside which that one came, until it ends.
+        conflict: a sentence about another machine of this name, which the hub refused at `refused_at`.
+        refused_at: in seconds of the monotonic clock.
+        replaced_soon: the links in a row that were replaced soon (`_SOON_S`).
+    """
+
     stored: StoredNode
     visit: _Visit | None = None
+    earlier: _Visit | None = None
     refused: Mapping[str, Refused] = field(default_factory=dict)
     conflict: str = ""
     refused_at: float = 0.0
@@ -147,15 +166,24 @@ def _unreported(drivers: Iterable[str], visit: _Visit | None) -> list[str]:
 class Nodes:
     """All edge nodes that the hub knows, connected or not."""
 
-    def __init__(self, store: Store, judge: ReportJudge, *, max_nodes: int) -> None:
+    def __init__(
+        self,
+        store: Store,
+        judge: ReportJudge,
+        *,
+        max_nodes: int,
+        follows: Follows = lambda _node, live, key: live == key,
+    ) -> None:
         """The nodes of the store, none of them connected.
 
         Args:
             store: keeps them on disk.
             judge: judges their reports.
             max_nodes: with so many nodes known, a new one is refused; a known one never is.
+            follows: says whether a node that is connected with a key may show another one.
         """
         self._store = store
+        self._follows = follows
         self._subscribers: list[Callable[[str], None]] = []
         self.max_nodes = max_nodes
         self._nodes: dict[str, _Node] = {}
@@ -184,8 +212,10 @@ class Nodes:
 
     # ---- links come and go -------------------------------------------------------------------------------------------
 
-    def connect(self, hello: Hello, link: Link) -> None:
-        """Take the link of a node's agent, in place of its old link if there is one.
+    def connect(self, hello: Hello, link: Link) -> Link | None:
+        """Take the link of a node's agent, in place of its old link if there is one, or beside it.
+
+        Returns the old link if the new one has replaced it.
 
         Raises:
             HandshakeRefused: another machine of this name is connected, or a later boot of this one, or the hub knows
@@ -195,19 +225,32 @@ class Nodes:
         if node is None:
             self._check_room(hello.name)
             node = self._nodes[hello.name] = _Node(StoredNode(hello.name, "", 0, 0.0, connected=False, reports=()))
-        if node.visit is not None:
-            self._replace(node, node.visit, hello, link)
+        if (live := node.visit or node.earlier) is not None:
+            self._check_machine(node, live, hello, link)
+        old = node.visit
+        if old is not None and hello.boot == node.stored.boot and _comes_beside(old, hello, link):
+            self._take_beside(node, old, link)
+            return None
+        if old is not None:
+            self._replace(node, old, hello)
         node.stored = replace(node.stored, instance=hello.instance, boot=hello.boot, since=time.time(), connected=True)
         node.visit = _Visit(link, time.monotonic())
         node.conflict = ""
         self._connected += 1
         self._store.save(node.stored)
+        return old.link if old is not None else None
 
     def disconnect(self, name: str, link: Link) -> bool:
-        """Note that a node's link is gone. Returns False if a newer link has replaced it."""
+        """Note that a node's link is gone. Returns False if another link of the node takes its calls."""
         node = self._nodes.get(name)
-        visit = node.visit if node is not None else None
-        if node is None or visit is None or visit.link is not link:
+        if node is None:
+            return False
+        if node.earlier is not None and node.earlier.link is link:
+            node.earlier.ended = time.time()
+            node.earlier = None
+            return False
+        visit = node.visit
+        if visit is None or visit.link is not link:
             return False
         self._end(node, visit)
         node.replaced_soon = 0
@@ -228,7 +271,7 @@ class Nodes:
         """
         node = self._nodes[name]
         told = {report.driver: report for report in reports if report.node == name}
-        if not all(len(driver) <= LONGEST_NAME_CHARS and driver.isprintable() for driver in told):
+        if not all(0 < len(driver) <= LONGEST_NAME_CHARS and driver.isprintable() for driver in told):
             raise ValueError("a driver's name in it is no name")
         if node.visit is not None:
             node.visit.told, node.visit.untaken = told, ""
@@ -318,7 +361,7 @@ class Nodes:
         self._judge_again([each for each in self._nodes.values() if each.refused])
 
     def _forget_node(self, node: _Node, what: str) -> None:
-        if node.visit is not None:
+        if node.visit is not None or node.earlier is not None:
             raise OperatorRefused(what, "it is connected; stop its agent first")
         del self._nodes[node.stored.name]
         self._store.forget(node.stored.name)
@@ -334,9 +377,17 @@ class Nodes:
         return self._by_driver.get(driver, frozenset())
 
     def drivers_of(self, name: str) -> list[str]:
-        """The drivers that a node has reported; none if the hub does not know the node."""
+        """The drivers that a node has reported, refused ones, too; none if the hub does not know the node."""
         node = self._nodes.get(name)
-        return [report.driver for report in node.stored.reports] if node is not None else []
+        if node is None:
+            return []
+        return list(dict.fromkeys([*(report.driver for report in node.stored.reports), *node.refused]))
+
+    def newest_report(self, driver: str, name: str) -> DriverReport | None:
+        """The newest report of a driver by a node, also if it is refused; None if there is none."""
+        node = self._nodes.get(name)
+        told = node.visit.told.get(driver) if node is not None and node.visit is not None else None
+        return told or self.find_report(driver, name)
 
     def find_report(self, driver: str, name: str) -> DriverReport | None:
         """The report of a driver by a node; None if there is none."""
@@ -436,23 +487,52 @@ class Nodes:
                 f"raise it, or run csi-bridge forget NODE for nodes that will not come back",
             )
 
-    def _replace(self, node: _Node, old: _Visit, hello: Hello, link: Link) -> None:
-        """End the old link of a node whose agent has connected again, or refuse the new link."""
-        stored = node.stored
-        if hello.instance == stored.instance and hello.boot < stored.boot:
-            raise HandshakeRefused(Reason.STALE, f"a later start of {hello.name} is connected (boot {stored.boot})")
-        why = _why_another_machine(node, old, hello)
-        if why:
-            node.conflict = (
-                f"two machines use the node name {hello.name}: instance {stored.instance} at "
-                f"{old.link.peer_identity.address} stays, instance {hello.instance} at {link.peer_identity.address} is "
-                f"refused"
-            )
-            node.refused_at = time.monotonic()
-            log.error("%s", node.conflict)
-            raise HandshakeRefused(Reason.CONFLICT, why)
+    def _check_machine(self, node: _Node, live: _Visit, hello: Hello, link: Link) -> None:
+        """Refuse a machine that is not the connected one, or that is an earlier start or a copy of it."""
+        stored, name = node.stored, hello.name
+        here, there = live.link.peer_identity, link.peer_identity
+        why, more = f"another machine is connected as {name}; give each --node a name of its own", ""
+        if hello.instance == stored.instance:
+            if not self._follows(name, here.key, there.key):
+                more = ": its key is another one, not issued to the connected agent"
+            elif hello.boot < stored.boot:
+                raise HandshakeRefused(Reason.STALE, f"a later start of this machine is connected as {name}")
+            elif hello.boot == stored.boot and node.replaced_soon >= _MOST_SOON:
+                why = (
+                    f"another machine is connected as {name} with this one's identity; give each --node a name and a "
+                    f"--state-dir of its own, and never copy instance.json"
+                )
+                more = ": one is a copy of the other"
+            else:
+                return
+        node.conflict = (
+            f"two machines use the node name {name}: instance {stored.instance} at {here.address} stays, instance "
+            f"{hello.instance} at {there.address} is refused{more}"
+        )
+        node.refused_at = time.monotonic()
+        raise HandshakeRefused(Reason.CONFLICT, why, shown=node.conflict)
+
+    def _replace(self, node: _Node, old: _Visit, hello: Hello) -> None:
+        """End the old link of a node whose agent has connected again."""
+        soon = hello.boot == node.stored.boot and time.monotonic() - old.began < _SOON_S
+        node.replaced_soon = node.replaced_soon + 1 if soon else 0
         self._end(node, old)  # first, so that its end is not taken for the node's
         old.link.goodbye(Reason.REPLACED, f"{hello.name} has connected again")
+
+    def _take_beside(self, node: _Node, live: _Visit, link: Link) -> None:
+        """Let the agent's new link take the new calls. The live one stays until its calls have finished.
+
+        The hub drains it: only the hub knows its last call there.
+        """
+        name, earliest = node.stored.name, node.earlier
+        node.earlier = live
+        node.visit = replace(live, link=link)
+        node.conflict = ""
+        log.info("edge %s at %s shows its next certificate on a second link", name, link.peer_identity.address)
+        if earliest is not None:  # an agent has two links at most
+            earliest.ended = time.time()
+            earliest.link.goodbye(Reason.REPLACED, f"{name} has connected again")
+        live.link.drain(f"{name} goes on over its next link")
 
     def _end(self, node: _Node, visit: _Visit) -> None:
         visit.ended = time.time()
@@ -460,22 +540,12 @@ class Nodes:
         self._connected -= 1
 
 
-def _why_another_machine(node: _Node, old: _Visit, hello: Hello) -> str:
-    """Why a peer cannot be the machine that is connected; empty if it can. Counts its replacements that came soon."""
-    stored = node.stored
-    if hello.instance != stored.instance:
-        return (
-            f"another machine is connected as {hello.name} (instance {stored.instance}, this one {hello.instance})"
-            f"; give each --node a name of its own"
-        )
-    if hello.boot == stored.boot and node.replaced_soon >= _MOST_SOON:
-        return (
-            f"another machine is connected as {hello.name} with this one's identity (instance {stored.instance}); "
-            f"give each --node a name and a --state-dir of its own, and never copy instance.json"
-        )
-    soon = hello.boot == stored.boot and time.monotonic() - old.began < _SOON_S
-    node.replaced_soon = node.replaced_soon + 1 if soon else 0
-    return ""
+def _comes_beside(live: _Visit, hello: Hello, link: Link) -> bool:
+    """Whether a link is to stand beside the live one: its agent says so, and it has another certificate.
+
+    With the same certificate it may be a copy of the agent, which must not take calls unseen.
+    """
+    return hello.beside and link.peer_identity.serial != live.link.peer_identity.serial
 
 
 def _shortened(refused: Mapping[str, Refused], counted: Collection[str]) -> dict[str, Refused]:

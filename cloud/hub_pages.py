@@ -16,13 +16,16 @@ from cloud.refusals import Refusals
 from cloud.store import Store
 from cloud.sync.fact_kinds import as_object
 from cloud.sync_part import SyncPart
+from cloud.trust.audit_log import Audit
+from cloud.trust.credentials import Credentials
+from cloud.trust.denials import Denials
 from cloud.trust.generations import Generations
 from cloud.trust.policy_file import PolicyFile
 from cloud.trust.tokens import Tokens
 from cloud.trust.trust_store import TrustStore
 from cloud.uds_hub import Hub
 from common.certificate_ends import CertificateEnds
-from common.pages.hub import HubStatus, NodeFact, NodeStatus, VolumeStatus
+from common.pages.hub import DenialStatus, HubStatus, NodeFact, NodeStatus, VolumeStatus
 from common.pages.json_form import time_of
 from common.pages.server import Pages
 from common.settings import INSECURE
@@ -45,8 +48,11 @@ class HubPages:
         *,
         calls: NodeCalls,
         refusals: Refusals,
+        denials: Denials,
+        credentials: Credentials,
         rights: ProxyRights,
         policy: PolicyFile,
+        audit: Audit,
         ends: CertificateEnds,
         trust: TrustStore,
         tokens: Tokens,
@@ -63,8 +69,11 @@ class HubPages:
             store: its losses and its trouble with the disk.
             calls: the nodes' calls.
             refusals: the peers that it refused.
+            denials: the nodes and certificates that may not connect.
+            credentials: its problems with certificates.
             rights: the proxy drivers that the policy forbids to call.
             policy: the policy in force.
+            audit: its trouble with the disk.
             ends: its own certificate and CA.
             trust: its trouble with the disk.
             tokens: the invitations to join.
@@ -78,8 +87,12 @@ class HubPages:
         self._store = store
         self._calls = calls
         self._refusals = refusals
+        self._denials = denials
+        self._credentials = credentials
         self._rights = rights
         self._policy = policy
+        self._answers = PolicyAnswers(nodes, policy)
+        self._audit = audit
         self._ends = ends
         self._trust, self._tokens, self._generations = trust, tokens, generations
         self._settings = settings
@@ -92,9 +105,10 @@ class HubPages:
                 "/nodes": self.nodes,
                 "/volumes": self.volumes,
                 "/facts": self.facts,
+                "/denials": self.denials,
                 "/tokens": self._tokens.describe,
             },
-            of_one={"/facts": self.facts, "/policy": PolicyAnswers(self._nodes, self._policy).of},
+            of_one={"/facts": self.facts, "/policy": self._answers.of},
         )
 
     def status(self) -> HubStatus:
@@ -120,10 +134,18 @@ class HubPages:
             yield INSECURE
         if self._policy.problem:
             yield self._policy.problem
+        if self._audit.trouble:
+            yield f"the audit log is not written, and its newest lines wait in memory: {self._audit.trouble}"
         if self._trust.trouble:
             yield f"no node can join, and no certificate is renewed: {self._trust.trouble}"
-        yield from self._generations.problems()
+        yield from self._credentials.problems()
         yield from self._part.problems()
+
+    async def denials(self) -> Iterable[DenialStatus]:
+        """Every denial, the oldest first."""
+        return [
+            DenialStatus(kind=it.kind, subject=it.value, at=time_of(it.at), why=it.why) for it in self._denials.all()
+        ]
 
     async def nodes(self) -> Iterator[NodeStatus]:
         """Every node that the hub knows, each as it is when it is asked for."""

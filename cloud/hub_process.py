@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 
 from cloud.admission import Role
 from cloud.call_streams import CallStreams
@@ -26,26 +27,35 @@ from cloud.proxy_rights import ProxyRights
 from cloud.refusals import Refusals
 from cloud.report_judge import ReportJudge
 from cloud.report_streams import ReportStreams
+from cloud.role_port import RolePort
 from cloud.store import Store
 from cloud.sync_part import SyncPart
 from cloud.trust.audit_log import Audit, AuditLog, Event
-from cloud.trust.generations import Generations, OnCopy
+from cloud.trust.credentials import Credentials
+from cloud.trust.denials import Denials
+from cloud.trust.generations import Generations, OnCopy, drivers_of
 from cloud.trust.policy_file import PolicyFile
+from cloud.trust.revocations import Revocations
 from cloud.trust.tokens import Tokens
-from cloud.trust.trust_store import DenialKind, TrustStore
+from cloud.trust.trust_store import TrustStore
 from cloud.uds_hub import Hub
 from cloud.unique_segments import NO_KEYS, UniqueKeys, UniqueSegments
 from common.certificate_ends import CertificateEnds
 from common.errors import SettingsError
 from common.httpd import HttpEndpoint
+from common.link import LinkHandler
 from common.listener import Listener, listen_tcp
 from common.messages import Kind
 from common.metrics import Metrics
+from common.parsers import HostPort
 from common.settings import as_texts
 from common.tasks import supervised
 from common.version import SOFTWARE, introduce
 
 log = logging.getLogger("csi_bridge.hub")
+
+_WATCH_S = 0.5
+"""A link ends within a second of its certificate. For 10,000 links, a look takes a millisecond."""
 
 
 async def run(settings: HubSettings, stopping: asyncio.Event) -> None:
@@ -67,17 +77,19 @@ async def _run(settings: HubSettings, stopping: asyncio.Event, opened: AsyncExit
     audit.add(Event.START, who=settings.name, software=SOFTWARE)
     trust = TrustStore(settings.state_dir)
     opened.push_async_callback(trust.close)
-    policy = PolicyFile(settings.policy, settings.state_dir, audit=audit)
+    policy = PolicyFile(settings.policy, settings.state_dir, audit=audit, joined_for=partial(drivers_of, trust))
     ends = CertificateEnds(settings.tls_cert, settings.tls_ca, metrics)
     part = await opened.enter_async_context(_part(settings))
     claims = SqliteClaims(settings.state_dir)
+    revocations = Revocations(settings.tls_crl, settings.tls_ca)
     made = assemble(
         store,
         claims,
         metrics,
         part,
-        audit=audit,
         trust=trust,
+        revocations=revocations,
+        audit=audit,
         on_copy=OnCopy(settings.on_copy),
         policy=policy,
         ends=ends,
@@ -106,6 +118,8 @@ async def _run(settings: HubSettings, stopping: asyncio.Event, opened: AsyncExit
     for listener in listeners:
         await listener.start()
         log.info("listening on %s", listener.address)
+    tasks = await opened.enter_async_context(supervised())
+    tasks.start(_watch(made.hub, revocations), name="watch of certificates")
     await stopping.wait()
     log.info("stopping: calls under way have %g s to finish", settings.drain_timeout_s)
     for listener in listeners:
@@ -127,7 +141,8 @@ class Assembled:
         placement: chooses the node for each call.
         orders: the orders of operators.
         tokens: the invitations to join.
-        generations: the rules for the certificates of nodes.
+        generations: the certificates of nodes that have joined.
+        credentials: judges the certificates of peers.
         pages: its state, for people and programs.
     """
 
@@ -137,6 +152,7 @@ class Assembled:
     orders: Orders
     tokens: Tokens
     generations: Generations
+    credentials: Credentials
     pages: HubPages
 
 
@@ -146,8 +162,9 @@ def assemble(
     metrics: Metrics,
     part: SyncPart,
     *,
-    audit: Audit,
     trust: TrustStore,
+    revocations: Revocations | None = None,
+    audit: Audit,
     on_copy: OnCopy = OnCopy.LOCK,
     policy: PolicyFile,
     ends: CertificateEnds,
@@ -163,8 +180,9 @@ def assemble(
         claims: its names and ids on disk.
         metrics: counts its links and calls.
         part: its objects and facts.
+        trust: its tokens, denials and certificates of nodes, on disk.
+        revocations: the certificates that their CAs have revoked; None: none.
         audit: takes its events.
-        trust: its tokens and certificates on disk.
         on_copy: the consequence of a copy of a node's keys.
         policy: says which nodes and proxy drivers may do what.
         ends: its own certificate and CA.
@@ -173,8 +191,11 @@ def assemble(
         unique_topology: the keys of topology segments that belong to one node each.
         settings: its flags, for operators.
     """
-    judge = ReportJudge(UniqueSegments(store, unique_topology), [policy], audit=audit, metrics=metrics)
-    nodes = Nodes(store, judge, max_nodes=max_nodes)
+    denials = Denials(trust, audit=audit)
+    generations = Generations(trust, on_copy=on_copy, audit=audit)
+    credentials = Credentials(denials, revocations or Revocations(None, None), generations)
+    judge = ReportJudge(UniqueSegments(store, unique_topology), policy, audit=audit, metrics=metrics)
+    nodes = Nodes(store, judge, max_nodes=max_nodes, follows=credentials.follows)
     affinity = Affinity(part.source) if part.source is not None else None
     placement = Placement(
         nodes,
@@ -190,19 +211,33 @@ def assemble(
     reports = ReportStreams(nodes, placement, rights, metrics)
     policy.subscribe(nodes.judge_again)
     policy.subscribe(reports.look_again)
-    orders = Orders(nodes, placement, reports, part.sync, calls=counts, losses=store.losses)
-    tokens, generations = Tokens(trust), Generations(trust, on_copy=on_copy, audit=audit)
+    orders = Orders(
+        nodes,
+        placement,
+        reports,
+        part.sync,
+        calls=counts,
+        losses=store.losses,
+        denials=denials,
+        generations=generations,
+        audit=audit,
+    )
+    tokens = Tokens(trust)
+    generations.on_drivers = policy.judge_again
     hub = Hub(
         nodes,
         CallStreams(placement, counts, metrics, rights),
         reports,
         orders,
         part.sync,
+        credentials=credentials,
         refusals=refusals,
         audit=audit,
         metrics=metrics,
         insecure=insecure,
     )
+    denials.on_change = hub.end_unfit
+    generations.on_locked = hub.end_node
     pages = HubPages(
         hub,
         nodes,
@@ -211,8 +246,11 @@ def assemble(
         store,
         calls=counts,
         refusals=refusals,
+        denials=denials,
+        credentials=credentials,
         rights=rights,
         policy=policy,
+        audit=audit,
         ends=ends,
         trust=trust,
         tokens=tokens,
@@ -220,18 +258,25 @@ def assemble(
         settings=settings,
     )
     show_first_ends(metrics, hub.peer_terms)
-    return Assembled(hub, nodes, placement, orders, tokens, generations, pages)
+    return Assembled(hub, nodes, placement, orders, tokens, generations, credentials, pages)
+
+
+async def _watch(hub: Hub, revocations: Revocations) -> None:
+    """End the links of certificates that end, or that a changed revocation list names. Runs until it is cancelled."""
+    while True:
+        await asyncio.sleep(_WATCH_S)
+        if revocations.has_changed():
+            await asyncio.to_thread(revocations.reload)
+            hub.end_unfit()
+        hub.end_expired()
 
 
 def _join_part(settings: HubSettings, made: Assembled, trust: TrustStore, audit: Audit) -> JoinPart:
     """Let nodes join and renew."""
-
-    def denied(node: str, serial: int) -> str:
-        found = trust.denials.get((DenialKind.NODE, node)) or trust.denials.get((DenialKind.SERIAL, f"{serial:x}"))
-        return "denied" if found is not None else ""
-
     knows = made.nodes.knows
-    join = JoinPart(settings, trust, made.tokens, made.generations, audit=audit, denied=denied, knows=knows)
+    join = JoinPart(
+        settings, trust, made.tokens, made.generations, audit=audit, denied=made.credentials.denied, knows=knows
+    )
     join.add_orders(made.orders)
     made.hub.add(Role.EDGE, Kind.RENEW, join.enrolment.serve_on_link)
     return join
@@ -240,7 +285,12 @@ def _join_part(settings: HubSettings, made: Assembled, trust: TrustStore, audit:
 def _part(settings: HubSettings) -> AbstractAsyncContextManager[SyncPart]:
     """Follow the source of objects that the settings name."""
     if settings.manifests is not None:
-        return reading(settings.manifests, settings.state_dir, fact_quota_bytes=settings.fact_quota_bytes)
+        return reading(
+            settings.manifests,
+            settings.state_dir,
+            seal_key=settings.seal_key,
+            fact_quota_bytes=settings.fact_quota_bytes,
+        )
     if settings.kubeconfig is None:
         return contextlib.nullcontext(SyncPart())
     try:  # here, because the library is large, and may be missing where nobody needs it
@@ -260,12 +310,12 @@ def _part(settings: HubSettings) -> AbstractAsyncContextManager[SyncPart]:
 
 def _listeners(settings: HubSettings, made: Assembled, join: JoinPart | None) -> Iterator[Listener]:
     limits, hello = settings.limits(), introduce("hub", settings.name, instance="hub")
-    if settings.listen is not None:
-        tls = settings.tls(server=True)
+    tls = settings.tls(server=True)
+    for flag, address, handler in _ports(settings, made.hub):
         yield Listener(
-            listen_tcp(settings.listen),
+            listen_tcp(address, flag=flag),
             hello,
-            made.hub,
+            handler,
             limits=limits,
             tls=tls.context if tls is not None else None,
             max_connections=settings.max_connections,
@@ -287,3 +337,11 @@ def _listeners(settings: HubSettings, made: Assembled, join: JoinPart | None) ->
         pages=made.pages.pages(),
         on_failed=made.hub.failed,
     )
+
+
+def _ports(settings: HubSettings, hub: Hub) -> Iterator[tuple[str, HostPort, LinkHandler]]:
+    """Yield the flag and the address of each port for peers from the network, and the handler of its links."""
+    if settings.listen is not None:
+        yield "--listen", settings.listen, hub if settings.driver_listen is None else RolePort(hub, Role.EDGE)
+    if settings.driver_listen is not None:
+        yield "--driver-listen", settings.driver_listen, RolePort(hub, Role.DRIVER)

@@ -24,6 +24,7 @@ class HubSettings(ProcessSettings):
     uds_group: str | None
     uds_allow_uid: tuple[int, ...]
     listen: HostPort | None
+    driver_listen: HostPort | None
     state_dir: Path
     policy: Path | None
     manifests: Path | None
@@ -35,7 +36,9 @@ class HubSettings(ProcessSettings):
     max_nodes: int
     unique_topology: UniqueKeys
     fact_quota_bytes: int
+    seal_key: Path | None
     audit_size_bytes: int
+    tls_crl: Path | None
     ca_key: Path | None
     cert_ttl_s: float
     join_listen: HostPort | None
@@ -47,12 +50,16 @@ class HubSettings(ProcessSettings):
     def __post_init__(self) -> None:
         """Check that the values fit each other."""
         super().__post_init__()
-        if self.listen is not None and self.tls_cert is None:
+        for flag, address in (("--listen", self.listen), ("--driver-listen", self.driver_listen)):
+            if address is None or self.tls_cert is not None:
+                continue
             if not self.insecure:
                 why = "needs --tls-ca, --tls-cert and --tls-key (or --insecure on a loopback address)"
-                raise SettingsError("--listen", self.listen, why)
-            if not is_loopback(self.listen.host):
-                raise SettingsError("--insecure", "true", f"is for loopback addresses, and {self.listen.host} is none")
+                raise SettingsError(flag, address, why)
+            if not is_loopback(address.host):
+                raise SettingsError("--insecure", "true", f"is for loopback addresses, and {address.host} is none")
+        if self.tls_crl is not None and self.tls_ca is None:
+            raise SettingsError("--tls-crl", str(self.tls_crl), "needs --tls-ca, whose CA signs the list")
         for flag, value in (("--ca-key", self.ca_key), ("--join-listen", self.join_listen)):
             if value is not None and self.tls_cert is None:
                 raise SettingsError(flag, value, "needs --tls-ca, --tls-cert and --tls-key")

@@ -16,10 +16,15 @@ from cloud.node_calls import NodeCalls
 from cloud.placement.placement import Placement
 from cloud.report_streams import ReportStreams
 from cloud.sync_part import Sync
+from cloud.trust.audit_log import Audit, Event
+from cloud.trust.denials import Denials
+from cloud.trust.generations import Generations
+from common.database_writer import WriteFailed
 from common.errors import NotCarried, OperatorRefused
 from common.link import Stream
-from common.operator_orders import Order
+from common.operator_orders import Allow, Deny, Done, Order
 from common.pages.json_form import decode, encode
+from common.parsers import is_node_name
 from common.status import Code, Origin, Status
 
 log = logging.getLogger("csi_bridge.hub")
@@ -45,6 +50,9 @@ class Orders:
         *,
         calls: NodeCalls,
         losses: Losses,
+        denials: Denials,
+        generations: Generations,
+        audit: Audit,
     ) -> None:
         """For one hub.
 
@@ -55,6 +63,9 @@ class Orders:
             sync: the facts that nodes have told.
             calls: the failed calls of nodes.
             losses: the lost reports of nodes.
+            denials: the nodes and certificates that may not connect.
+            generations: the locks of nodes whose keys were copied.
+            audit: takes the orders.
         """
         self._nodes = nodes
         self._placement = placement
@@ -62,7 +73,12 @@ class Orders:
         self._sync = sync
         self._calls = calls
         self._losses = losses
+        self._denials = denials
+        self._generations = generations
+        self._audit = audit
         self._named: dict[str, tuple[type[Order], CarryOut[Any]]] = {}
+        self.add(Deny, self._deny)
+        self.add(Allow, self._allow)
 
     def add(self, order: type[Given], carry_out: CarryOut[Given]) -> None:
         """Serve the orders of a dataclass (`common.operator_orders`) by a function."""
@@ -88,10 +104,33 @@ class Orders:
         answer = await carry_out(arguments, stream.link.peer_identity.address)
         stream.end(Status(Code.OK, origin=Origin.HUB), encode(answer))
 
+    async def _deny(self, order: Deny, by: str) -> Done:
+        """Deny a node or a certificate. `forget` does not undo it."""
+        said = [await self._denials.deny(order, by)]
+        if is_node_name(order.subject) and not self._nodes.knows(order.subject):
+            said.append(f"the hub knows no edge node {order.subject} yet")
+        return Done(said=said)
+
+    async def _allow(self, order: Allow, by: str) -> Done:
+        """Undo a denial, and unlock a node after a copy of its keys was seen."""
+        said = [await self._denials.allow(order, by)]
+        try:
+            if await self._generations.allow(order.subject):
+                self._audit.add(Event.ALLOWANCE, who="operator", address=by, subject=order.subject, unlocked="yes")
+                said.append(f"edge node {order.subject} is unlocked; replaced certificates of it stay refused")
+        except WriteFailed as error:
+            raise OperatorRefused(
+                f"edge node {order.subject} stays locked", f"the decision cannot be written to the disk: {error}"
+            ) from error
+        if not any(said):
+            raise OperatorRefused(f"{order.subject} is not allowed", "it is neither denied nor locked")
+        return Done(said=[line for line in said if line])
+
     async def serve_forget(self, stream: Stream) -> None:
         """Forget a node that is gone for good, or one driver of it."""
         assert stream.opened is not None
         node, driver = stream.opened.node, stream.opened.subject
+        self._note(stream, "forget", node=node, driver=driver)
         left = await self._placement.knows(node, driver) or (not driver and self._sync.knows(node))
         if self._nodes.knows(node, driver) or not left:  # else an earlier order failed halfway: go on there
             self._nodes.forget(node, driver)
@@ -115,6 +154,7 @@ class Orders:
 
     async def serve_trust(self, stream: Stream) -> None:
         """Settle all losses: the hub knows all nodes and their drivers again."""
+        self._note(stream, "trust")
         try:
             cleared = [
                 *await asyncio.to_thread(self._losses.clear),
@@ -129,3 +169,6 @@ class Orders:
         self._reports.look_again()
         await stream.send(json.dumps({"lost": cleared}).encode())
         stream.end(Status(Code.OK, origin=Origin.HUB))
+
+    def _note(self, stream: Stream, order: str, **about: str) -> None:
+        self._audit.add(Event.ORDER, who="operator", address=stream.link.peer_identity.address, order=order, **about)

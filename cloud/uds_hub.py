@@ -14,7 +14,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Iterator
 
-from cloud.admission import Admitted, Role, admit
+from cloud.admission import Admitted, Role, admit, certified
 from cloud.call_streams import CallStreams
 from cloud.edge_nodes import Nodes
 from cloud.orders import Orders
@@ -24,6 +24,7 @@ from cloud.refusals import Refusals
 from cloud.report_streams import ReportStreams
 from cloud.sync_part import Sync
 from cloud.trust.audit_log import Audit, Event
+from cloud.trust.credentials import Credentials
 from common.certificate_ends import Term
 from common.errors import Draining, HandshakeRefused, NotCarried
 from common.handshakes import group_of
@@ -54,6 +55,7 @@ class Hub:
         orders: Orders,
         sync: Sync,
         *,
+        credentials: Credentials,
         refusals: Refusals,
         audit: Audit,
         metrics: Metrics,
@@ -67,6 +69,7 @@ class Hub:
             reports: takes the agents' reports of their drivers, and sends each proxy driver its driver's report.
             orders: serves the operators' orders.
             sync: sends Kubernetes objects to agents, and takes their facts about them.
+            credentials: judges the peers' certificates.
             refusals: remembers the refused peers, for operators.
             audit: takes the events of links and of operators' calls.
             metrics: counts links.
@@ -74,6 +77,7 @@ class Hub:
         """
         self._nodes = nodes
         self._calls = calls
+        self._credentials = credentials
         self._refusals = refusals
         self._audit = audit
         self._metrics = metrics
@@ -101,10 +105,15 @@ class Hub:
 
     # ---- links -------------------------------------------------------------------------------------------------------
 
-    def greeted(self, link: Link) -> None:
-        """Admit a peer whose hello has come, or refuse it and send it the reason."""
+    def greeted(self, link: Link, *, only: Role | None = None) -> None:
+        """Admit a peer whose hello has come, or refuse it and send it the reason.
+
+        Args:
+            link: its link.
+            only: the only role that its listener takes; None: any role.
+        """
         try:
-            link.context = self._admit(link)
+            link.context = self._admit(link, only)
         except HandshakeRefused as refusal:
             said = link.peer
             log.warning(
@@ -112,18 +121,18 @@ class Hub:
                 said.role[:_SHOWN_CHARS],
                 said.name[:_SHOWN_CHARS],
                 link.peer_identity.address,
-                refusal.why,
+                refusal.shown,
                 extra=_stranger(link),
             )
-            self._refusals.add(link, refusal.reason, refusal.why)
+            self._refusals.add(link, refusal.reason, refusal.shown)
             self._audit.add(
-                Event.REFUSAL,
-                who=", ".join(link.peer_identity.common_names) or said.name,
+                Event.CONFLICT if refusal.reason == Reason.CONFLICT else Event.REFUSAL,
+                who=certified(link.peer_identity) or said.name,
                 address=link.peer_identity.address,
                 role=said.role,
                 name=said.name,
                 reason=refusal.reason,
-                why=refusal.why,
+                why=refusal.shown,
             )
             link.refuse(refusal)
             return
@@ -151,17 +160,63 @@ class Hub:
                 software=link.peer.software,
             )
 
-    def _admit(self, link: Link) -> Admitted:
+    def _admit(self, link: Link, only: Role | None) -> Admitted:
         if self._draining:
             raise HandshakeRefused(Reason.DRAINING, "the hub is shutting down")
         role = admit(link.peer, link.peer_identity, insecure=self._insecure)
+        if only not in (None, role):
+            flag = "--listen" if role is Role.EDGE else "--driver-listen"
+            raise HandshakeRefused(Reason.ROLE, f"this port of the hub takes no {role}; it has the port of {flag}")
+        self._check(role, link)
         if role is Role.EDGE:
-            self._nodes.connect(link.peer, link)
+            self._credentials.check_generation(link.peer.name, link.peer_identity)
+            replaced = self._nodes.connect(link.peer, link)
+            self._credentials.admitted(link.peer.name, link.peer_identity)
+            if replaced is not None:
+                before, address = replaced.peer_identity.address, link.peer_identity.address
+                self._audit.add(Event.TAKEOVER, who=link.peer.name, address=address, before=before)
         if role is Role.DRIVER and link.peer.placement not in ("", *Mode):
             shown = link.peer.placement[:_SHOWN_CHARS]
             why = f"this hub knows the placements {', '.join(Mode)}, not {shown!r}; a newer hub may know it"
             raise HandshakeRefused(Reason.PROTOCOL_ERROR, why)
         return Admitted(role, time.time(), "" if role is Role.OPERATOR else link.peer.placement or Mode.AUTO)
+
+    def _check(self, role: Role, link: Link) -> None:
+        if role is not Role.OPERATOR:
+            self._credentials.check(role, link.peer.name, link.peer_identity, is_node=role is Role.EDGE)
+
+    def end_unfit(self) -> None:
+        """End each link whose peer is denied by now, or whose certificate has ended."""
+        for link in list(self._links):
+            try:
+                self._check(link.context.role, link)
+            except HandshakeRefused as unfit:
+                self._end(link, unfit)
+
+    def end_expired(self) -> None:
+        """End each link whose certificate has ended. Quicker than `end_unfit`."""
+        if any(self._credentials.has_ended(link.peer_identity) for link in self._links):
+            self.end_unfit()
+
+    def end_node(self, node: str, why: str) -> None:
+        """End the links of a node that is locked from now on."""
+        for link in list(self._links):
+            if link.context.role is Role.EDGE and link.peer.name == node:
+                told = f"the hub denies edge {node}: ask its operator"
+                self._end(link, HandshakeRefused(Reason.DENIED, told, shown=why))
+
+    def _end(self, link: Link, unfit: HandshakeRefused) -> None:
+        role, name, address = link.context.role, link.peer.name, link.peer_identity.address
+        log.warning("the link of %s %s at %s ends: %s", role, name, address, unfit.shown)
+        self._audit.add(
+            Event.EXPIRY if unfit.reason == Reason.EXPIRED else Event.DENIAL,
+            who=name,
+            address=address,
+            role=role,
+            serial=f"{link.peer_identity.serial:x}",
+            why=unfit.shown,
+        )
+        link.goodbye(unfit.reason, unfit.why)
 
     def refused(self, link: Link, reason: str, message: str) -> None:
         """Note that a connection ended before its hello."""

@@ -94,11 +94,12 @@ class HandshakeRefused(LinkError):
 
     Attributes:
         reason: a word from a closed set, fit for a metric label.
-        why: the sentence for people.
+        why: the sentence for people at the other side.
+        shown: the sentence for people at this side. It may hold what the refused peer must not learn.
     """
 
-    def __init__(self, reason: str, why: str) -> None:
-        self.reason, self.why = reason, why
+    def __init__(self, reason: str, why: str, *, shown: str = "") -> None:
+        self.reason, self.why, self.shown = reason, why, shown or why
         super().__init__(why)
 
 

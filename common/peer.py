@@ -28,6 +28,7 @@ class Peer:
         organizations: its O values.
         uris: the URIs of its subjectAltName.
         purposes: the object identifiers of its extended key usage; None without that extension.
+        issuer: the DER of its issuer's name.
         serial: its serial number.
         key: SHA-256 of its SubjectPublicKeyInfo, as lower-case hex: two certificates of one key have the same.
         not_after: the second in which it ends, in seconds since the epoch.
@@ -41,6 +42,7 @@ class Peer:
     organizations: tuple[str, ...] = ()
     uris: tuple[str, ...] = ()
     purposes: tuple[str, ...] | None = None
+    issuer: bytes = b""
     serial: int = 0
     key: str = ""
     not_after: float = 0.0
@@ -69,6 +71,7 @@ def with_certificate(address: str, der: bytes) -> Peer:
             organizations=_names(found.subject, NameOID.ORGANIZATION_NAME),
             uris=_uris(extensions),
             purposes=_purposes(extensions),
+            issuer=found.issuer.public_bytes(),
             serial=found.serial_number,
             key=key_fingerprint(found.public_key()),
             not_after=found.not_valid_after_utc.timestamp(),

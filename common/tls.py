@@ -17,6 +17,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from common.files import Stamp, stamp_of
+
 log = logging.getLogger("csi_bridge.tls")
 
 
@@ -27,10 +29,6 @@ class TlsFiles:
     ca: Path
     cert: Path
     key: Path
-
-
-_Stamp = tuple[int, int, int] | None
-"""A file's inode, modification time and size, to see that it has changed; None while it is missing."""
 
 
 class TlsIdentity:
@@ -65,8 +63,8 @@ class TlsIdentity:
                 log.info("the TLS files changed; new connections use %s", self._files.cert)
         return self._context
 
-    def _stamps(self) -> tuple[_Stamp, ...]:
-        return tuple(_stamp(path) for path in (self._files.ca, self._files.cert, self._files.key))
+    def _stamps(self) -> tuple[Stamp, ...]:
+        return tuple(stamp_of(path) for path in (self._files.ca, self._files.cert, self._files.key))
 
     def _load(self) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if self._server else ssl.PROTOCOL_TLS_CLIENT)
@@ -85,14 +83,6 @@ class TlsIdentity:
     def _refuse_password(self) -> str:
         """Called only for an encrypted key. Without this function OpenSSL would wait for input on the terminal."""
         raise OSError(errno.EINVAL, f"{self._files.key}: the key is encrypted; it must have no password")
-
-
-def _stamp(path: Path) -> _Stamp:
-    try:
-        stat = path.stat()
-    except OSError:
-        return None
-    return stat.st_ino, stat.st_mtime_ns, stat.st_size
 
 
 @contextmanager

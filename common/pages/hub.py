@@ -1,4 +1,4 @@
-"""The hub's pages: `/status`, `/nodes`, `/volumes`, `/facts` and `/policy`."""
+"""The hub's pages: `/status`, `/nodes`, `/volumes`, `/facts`, `/denials` and `/policy`."""
 
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -45,6 +45,23 @@ class Refusal:
     reason: str
     why: str
     times: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DenialStatus:
+    """A node or a certificate that an operator denies: an entry of the page `/denials`.
+
+    Attributes:
+        kind: `node` or `serial`.
+        subject: the node's name, or the certificate's serial number in lower-case hex.
+        at: when the operator decided it.
+        why: the operator's reason; may be empty.
+    """
+
+    kind: str
+    subject: str
+    at: datetime
+    why: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -63,6 +63,11 @@ def serves_on(hub: Hub) -> None:
     assert [line for line in hub.lines() if "exc" in line or line["level"] == "error"] == []
 
 
+def node_of(stranger: Stranger) -> str:
+    """A node's name that no other test uses."""
+    return f"n{stranger.address.replace(':', '-')}"
+
+
 def resident_bytes(hub: Hub) -> int:
     return int(psutil.Process(hub.process.pid).memory_info().rss)
 
@@ -201,14 +206,14 @@ def test_a_websocket_frame_that_is_not_ours_closes_the_websocket(
 ) -> None:
     with Stranger(hub.address) as stranger:
         if greeted:
-            stranger.greet(hello("edge", f"n{stranger.address}"))
+            stranger.greet(hello("edge", node_of(stranger)))
         else:
             stranger.upgrade()
         stranger.send(data)
         closed = stranger.receive()
         assert isinstance(closed, Closed)
         assert closed.code == code
-        where = f"edge n{stranger.address} is gone: " if greeted else f"no hello from {stranger.address}: "
+        where = f"edge {node_of(stranger)} is gone: " if greeted else f"no hello from {stranger.address}: "
         hub.wait_logged(where)
         assert why in hub.logged(where)[0]["msg"]
 
@@ -217,7 +222,7 @@ def test_a_websocket_frame_that_is_not_ours_closes_the_websocket(
 def test_a_connection_that_ends_without_a_goodbye_was_cut_and_broke_no_protocol(hub: Hub, data: bytes) -> None:
     """A killed process leaves so: the kernel closes its socket, perhaps in the middle of a frame."""
     with Stranger(hub.address) as stranger:
-        name = f"n{stranger.address}"
+        name = node_of(stranger)
         stranger.greet(hello("edge", name))
         stranger.send(data)
     hub.wait_logged(f"edge {name} is gone: the connection was cut at the peer's end, without a goodbye")
@@ -294,7 +299,7 @@ def test_websocket_pings_are_no_hello(hub: Hub) -> None:
 )
 def test_a_peer_that_breaks_the_sessions_rules_is_said_goodbye_to(hub: Hub, frames: tuple[Any, ...], why: str) -> None:
     with Stranger(hub.address) as stranger:
-        name = f"n{stranger.address}"
+        name = node_of(stranger)
         stranger.greet(hello("edge", name))
         stranger.frames(*frames)
         assert stranger.last_word() == (Reason.PROTOCOL_ERROR, why)
@@ -317,7 +322,7 @@ def test_a_peer_that_sends_more_than_its_credit_is_said_goodbye_to(hub: Hub) -> 
 
 def test_credit_out_of_nothing_does_no_harm(hub: Hub) -> None:
     with Stranger(hub.address) as stranger:
-        stranger.greet(hello("edge", f"n{stranger.address}"))
+        stranger.greet(hello("edge", node_of(stranger)))
         stranger.frames(Credit(0, 2**62), Credit(0, 2**62), Credit(99, 2**62), Ping(7))
         assert stranger.receive() != []
 
@@ -398,7 +403,7 @@ def test_a_driver_that_calls_another_drivers_name_is_told_that_it_may_not(hub: H
 )
 def test_a_stream_that_is_not_the_roles_is_refused_and_the_link_stays(hub: Hub, role: str, kind: int) -> None:
     with Stranger(hub.address) as stranger:
-        stranger.greet(hello(role, f"x{stranger.address}"))
+        stranger.greet(hello(role, node_of(stranger)))
         stranger.frames(Open(1, kind, Priority.CALL, "", "", "", "", 0))
         (end,) = _frames(stranger)
         assert isinstance(end, End)
@@ -433,18 +438,18 @@ def test_a_flood_of_websocket_pings_that_nobody_reads_is_cut_off(hub: Hub, greet
     before = resident_bytes(hub)
     with Stranger(hub.address) as stranger:
         if greeted:
-            stranger.greet(hello("edge", f"n{stranger.address}"))
+            stranger.greet(hello("edge", node_of(stranger)))
         else:
             stranger.upgrade()
         stranger.flood(websocket_frame(bytes(125), opcode=PING) * 500, most=200 << 20)
-        hub.wait_logged(f"n{stranger.address} is gone: it asks" if greeted else f"no hello from {stranger.address}")
+        hub.wait_logged(f"{node_of(stranger)} is gone: it asks" if greeted else f"no hello from {stranger.address}")
     assert resident_bytes(hub) - before < MOST_GROWTH_BYTES
 
 
 def test_a_flood_of_session_pings_that_nobody_reads_is_cut_off(hub: Hub) -> None:
     before = resident_bytes(hub)
     with Stranger(hub.address) as stranger:
-        name = f"n{stranger.address}"
+        name = node_of(stranger)
         stranger.greet(hello("edge", name))
         stranger.flood(websocket_frame(encode(Ping(2**40)) * 1_000), most=400 << 20)
         hub.wait_logged(f"edge {name} is gone: it asks for answers and does not read them")
@@ -453,7 +458,7 @@ def test_a_flood_of_session_pings_that_nobody_reads_is_cut_off(hub: Hub) -> None
 
 def test_others_are_served_while_somebody_floods(hub: Hub) -> None:
     with Stranger(hub.address) as stranger:
-        stranger.greet(hello("edge", f"n{stranger.address}"))
+        stranger.greet(hello("edge", node_of(stranger)))
         for _ in range(20):
             stranger.send(websocket_frame(encode(Ping(2**40)) * 100))
             assert hub_state(hub.uds)["software"]
@@ -656,8 +661,12 @@ def test_a_tls_handshake_that_never_comes_is_hung_up_on_after_the_hellos_time(se
 @pytest.mark.parametrize(
     ("said", "shown", "needed"),
     [
-        (hello("edge", "n2"), "n1", "it needs one for CN=system:node:n2 O=system:nodes"),
-        (hello("driver", "n1"), "n1", "it needs one for CN=csi-bridge:driver:n1 O=csi-bridge:drivers"),
+        (hello("edge", "n2"), "n1", "it needs one for csi-bridge:node:n2, or for CN=system:node:n2 O=system:nodes"),
+        (
+            hello("driver", "n1"),
+            "n1",
+            "it needs one for csi-bridge:driver:n1, or for CN=csi-bridge:driver:n1 O=csi-bridge:drivers",
+        ),
     ],
     ids=["another node", "another role"],
 )
@@ -667,8 +676,8 @@ def test_a_hello_that_says_something_else_than_the_certificate_is_refused(
     refusal = refusal_of(secure.address, said, tls=client_of(authority, authority.edge(shown)))
     assert refusal == Goodbye(
         Reason.CERTIFICATE,
-        f"the peer says that it is {said.role} {said.name}, but its certificate is for CN=system:node:{shown} "
-        f"O=system:nodes; {needed}",
+        f"the peer says that it is {said.role} {said.name}, but its certificate is for "
+        f"csi-bridge:node:{shown}; {needed}",
         0,
     )
     secure.wait_logged(f"refused {said.role} {said.name} from 127.0.0.1:")

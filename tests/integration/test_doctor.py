@@ -94,7 +94,7 @@ def test_a_certificate_of_another_node_is_told_at_the_node_and_who_was_refused_a
         agent.process.wait_until(lambda: "it needs one for" in agent.status()["why"], what="refusal")
         at_edge = findings(f"--status=unix://{agent.socket}")
         assert at_edge["certificate"][0] == "wrong"
-        assert "its certificate is for CN=system:node:n2" in at_edge["link"][1]
+        assert "its certificate is for csi-bridge:node:n2" in at_edge["link"][1]
         assert at_edge["hub"][0] == "ok"
         at_hub = findings(f"--hub=unix://{bridge.hub.uds}")
         assert "edge n1 from 127.0.0.1:" in at_hub["refused"][1]

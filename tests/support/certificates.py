@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import ipaddress
+import ssl
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -49,6 +50,12 @@ class Pem:
         """The command line's three flags."""
         return ["--tls-ca", str(self.ca), "--tls-cert", str(self.cert), "--tls-key", str(self.key)]
 
+    def client(self) -> ssl.SSLContext:
+        """A client's TLS context with these files."""
+        context = ssl.create_default_context(cafile=self.ca)
+        context.load_cert_chain(self.cert, self.key)
+        return context
+
     @property
     def certificate(self) -> x509.Certificate:
         """The certificate."""
@@ -91,6 +98,7 @@ class Authority:
         lifetime_s: float = 3600.0,
     ) -> None:
         self.directory = directory
+        self._issued = 0
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         self._strict = strict
@@ -122,10 +130,11 @@ class Authority:
 
     def _issue_role(self, prefix: str, name: str, organization: str, role: str, file: str, lifetime_s: float) -> Pem:
         common_name = prefix + name
+        self._issued += 1  # two certificates of one name have files of their own
         return self.issue(
             common_name if len(common_name) <= _LONGEST_CN_CHARS else f"csi-bridge {role}",
             organization,
-            file=file[:200],
+            file=f"{file[:200]}-{self._issued}",
             uris=[f"csi-bridge:{role}:{name}"],
             purposes=[CLIENT_AUTH],
             lifetime_s=lifetime_s,

@@ -9,7 +9,7 @@ import pytest
 from cloud.admission import SUBJECTS, Role, admit
 from common.errors import HandshakeRefused
 from common.messages import Hello, Reason
-from common.peer import Peer
+from common.peer import CLIENT_AUTH, Peer
 from common.version import introduce
 
 UDS = Peer("pid 7 uid 0", local=True, uid=0)
@@ -21,7 +21,12 @@ def hello(role: str, name: str = "n1") -> Hello:
 
 
 def certificate(common_name: str | None, *organizations: str) -> Peer:
-    return replace(PLAIN, common_names=(common_name,) if common_name else (), organizations=organizations)
+    names = (common_name,) if common_name else ()
+    return replace(PLAIN, common_names=names, organizations=organizations, purposes=(CLIENT_AUTH,))
+
+
+def with_uris(peer: Peer, *uris: str) -> Peer:
+    return replace(peer, uris=uris)
 
 
 def refusal_of(said: Hello, peer: Peer, *, insecure: bool = False) -> HandshakeRefused:
@@ -30,6 +35,9 @@ def refusal_of(said: Hello, peer: Peer, *, insecure: bool = False) -> HandshakeR
         admit(said, peer, insecure=insecure)
     return refusal.value
 
+
+LONGEST = ".".join(["n" * 63] * 3) + "." + "n" * 61
+"""A node's name of 253 characters; a common name has 64."""
 
 EDGE_N1 = certificate("system:node:n1", "system:nodes")
 DRIVER_D = certificate("csi-bridge:driver:d.example", "csi-bridge:drivers")
@@ -44,6 +52,13 @@ DRIVER_D = certificate("csi-bridge:driver:d.example", "csi-bridge:drivers")
         (hello("operator", "operator"), UDS, Role.OPERATOR),
         (hello("operator", ""), UDS, Role.OPERATOR),
         (hello("edge"), replace(EDGE_N1, organizations=("others", "system:nodes")), Role.EDGE),
+        (hello("edge"), replace(EDGE_N1, purposes=("1.3.6.1.5.5.7.3.1", CLIENT_AUTH)), Role.EDGE),
+        (hello("edge"), with_uris(certificate("a host"), "csi-bridge:node:n1"), Role.EDGE),
+        (hello("edge"), with_uris(certificate(None), "csi-bridge:node:n1", "csi-bridge:generation:7"), Role.EDGE),
+        (hello("edge"), with_uris(certificate(None), "https://example.org", "csi-bridge:node:n1"), Role.EDGE),
+        (hello("edge"), with_uris(EDGE_N1, "spiffe://cluster/n2"), Role.EDGE),
+        (hello("edge", LONGEST), with_uris(certificate("a host"), f"csi-bridge:node:{LONGEST}"), Role.EDGE),
+        (hello("driver", "d.example"), with_uris(certificate("a host"), "csi-bridge:driver:d.example"), Role.DRIVER),
     ],
 )
 def test_who_proves_what_it_says_is_let_in(said: Hello, peer: Peer, role: Role) -> None:
@@ -75,7 +90,6 @@ def test_an_operator_may_not_come_over_the_network_whatever_its_certificate(peer
     [
         (hello("edge"), PLAIN),
         (hello("edge", "n2"), EDGE_N1),
-        (hello("edge", "N1"), EDGE_N1),
         (hello("edge"), DRIVER_D),
         (hello("driver", "n1"), EDGE_N1),
         (hello("driver", "other.example"), DRIVER_D),
@@ -83,6 +97,17 @@ def test_an_operator_may_not_come_over_the_network_whatever_its_certificate(peer
         (hello("edge"), certificate("system:node:n1")),
         (hello("edge"), certificate(None, "system:nodes")),
         (hello("edge", "d.example"), certificate("csi-bridge:driver:d.example", "system:nodes")),
+        (hello("edge"), replace(EDGE_N1, common_names=("system:node:n1", "system:node:n2"))),
+        (hello("edge"), replace(EDGE_N1, common_names=("system:node:n2", "system:node:n1"))),
+        (hello("edge"), replace(EDGE_N1, common_names=("system:node:n1", "system:node:n1"))),
+        (hello("edge"), with_uris(EDGE_N1, "csi-bridge:node:n2")),
+        (hello("edge"), with_uris(EDGE_N1, "csi-bridge:node:n1", "csi-bridge:node:n2")),
+        (hello("edge"), with_uris(EDGE_N1, "csi-bridge:node:n1", "csi-bridge:driver:d.example")),
+        (hello("edge"), with_uris(EDGE_N1, "csi-bridge:driver:n1")),
+        (hello("edge"), with_uris(EDGE_N1, "csi-bridge:hub:n1")),
+        (hello("edge"), replace(EDGE_N1, purposes=None)),
+        (hello("edge"), replace(EDGE_N1, purposes=("1.3.6.1.5.5.7.3.1",))),
+        (hello("edge"), replace(EDGE_N1, purposes=("2.5.29.37.0",))),
     ],
 )
 def test_a_hello_that_says_something_else_than_the_certificate_is_refused(said: Hello, peer: Peer) -> None:
@@ -92,7 +117,7 @@ def test_a_hello_that_says_something_else_than_the_certificate_is_refused(said: 
 def test_the_refusal_says_what_the_certificate_says_and_what_is_needed() -> None:
     assert str(refusal_of(hello("edge", "n2"), EDGE_N1)) == (
         "the peer says that it is edge n2, but its certificate is for CN=system:node:n1 O=system:nodes; "
-        "it needs one for CN=system:node:n2 O=system:nodes"
+        "it needs one for csi-bridge:node:n2, or for CN=system:node:n2 O=system:nodes"
     )
 
 
@@ -101,6 +126,18 @@ def test_the_refusal_says_what_the_certificate_says_and_what_is_needed() -> None
 def test_a_name_that_is_none_is_refused(role: str, name: str) -> None:
     refusal = refusal_of(hello(role, name), PLAIN, insecure=True)
     assert (refusal.reason, str(refusal)) == (Reason.NAME, f"the {role} gave no usable name ({len(name)} characters)")
+
+
+@pytest.mark.parametrize(
+    "name", ["../../etc", "N1", "n_1", "-n1", "n1-", "n1.", ".n1", "n..1", "n 1", "\N{KELVIN SIGN}1"]
+)
+@pytest.mark.parametrize("insecure", [False, True])
+def test_a_node_has_the_name_of_a_kubernetes_node(name: str, insecure: bool) -> None:
+    refusal = refusal_of(hello("edge", name), certificate(f"system:node:{name}", "system:nodes"), insecure=insecure)
+    assert (refusal.reason, str(refusal)) == (
+        Reason.NAME,
+        f"{name!r} is no node's name: it has lower-case letters, digits, dashes and dots (RFC 1123)",
+    )
 
 
 @pytest.mark.parametrize("name", ["o" * 254, "o\n1"])

@@ -24,7 +24,7 @@ from cloud.trust.policy_file import PolicyFile
 from cloud.trust.trust_store import TrustStore
 from common.certificate_ends import CertificateEnds
 from common.csi.csi_pb2 import CreateVolumeRequest, GetPluginInfoResponse
-from common.errors import Draining, NotAllowed, OperatorRefused, status_of
+from common.errors import Draining, NotAllowed, OperatorRefused, ReportRefused, status_of
 from common.limits import Limits
 from common.messages import Hello, Kind, Ping, encode
 from common.metrics import Metrics
@@ -440,6 +440,20 @@ async def test_a_policy_that_cannot_be_used_is_a_problem_of_the_hub(strict: Worl
     assert strict.pages.status().problems == [strict.policy.problem]
 
 
+async def test_a_node_reports_only_drivers_that_the_policy_allows_and_each_new_policy_counts(tmp_path: Path) -> None:
+    async with running(World(tmp_path, policy="nodes: [{names: ['*'], drivers: [d.example]}]\n")) as world:
+        reports = [report(driver) for driver in ("d.example", "e.example")]
+        (await world.edge()).open(Kind.REPORT, encode_reports(reports))
+        await settle()
+        why = f"no rule of {world.policy_path} allows it to report this driver"
+        assert (told_of(world, "n1").drivers, told_of(world, "n1").refused) == (["d.example"], {"e.example": why})
+        world.policy_path.write_text("nodes: []\n")
+        for _ in range(2):
+            await world.policy.look()
+        assert told_of(world, "n1").refused == dict.fromkeys(("d.example", "e.example"), why)
+        assert await called(await world.operator(), CREATE) == status_of(ReportRefused(DRIVER, "n1", why), Origin.HUB)
+
+
 # -------------------- the operator's orders --------------------
 
 
@@ -718,7 +732,7 @@ async def test_who_was_refused_is_told_until_such_a_one_is_let_in(world: World) 
         await world.come(rival)
     (told,) = refused(world)
     assert told.at.timestamp() > 1_700_000_000
-    assert told.why.startswith("another machine is connected as n1 (instance i-n1, this one another)")
+    assert told.why.startswith("two machines use the node name n1: instance i-n1 at 10.0.0.1:7 stays, instance another")
     assert (told.role, told.name, told.address, told.reason) == ("edge", "n1", "10.0.0.1:7", "conflict")
     cut(world.links[0])
     await settle()

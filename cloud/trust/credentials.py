@@ -1,0 +1,100 @@
+"""The credentials of a peer: whether its certificate counts, at its hello and for as long as its link lives.
+
+A certificate counts until it ends, unless an operator denies it or its node, its CA has revoked it, or, for a node that
+has joined, a later generation has replaced it. `cloud.admission` compares the names in it before.
+"""
+
+import time
+from collections.abc import Callable, Iterable
+
+from cloud.trust.denials import Denials, in_words
+from cloud.trust.generations import Generations
+from cloud.trust.revocations import Revocations
+from common.errors import HandshakeRefused
+from common.messages import Reason
+from common.peer import Peer
+
+
+class Credentials:
+    """Judges the certificates of one hub's peers."""
+
+    def __init__(
+        self,
+        denials: Denials,
+        revocations: Revocations,
+        generations: Generations,
+        *,
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        """For one hub.
+
+        Args:
+            denials: the nodes and certificates that an operator denies.
+            revocations: the certificates that their CAs have revoked.
+            generations: the certificates of nodes that have joined.
+            now: the time, in seconds since the epoch.
+        """
+        self._denials, self._revocations, self._generations, self._now = denials, revocations, generations, now
+
+    def check(self, role: str, name: str, peer: Peer, *, is_node: bool) -> None:
+        """Check that a peer may connect, or that its link may go on.
+
+        Args:
+            role: its role, for the message.
+            name: its name, which its certificate has proved.
+            peer: its certificate, if it has one.
+            is_node: whether the name is a node's.
+
+        Raises:
+            HandshakeRefused: its certificate has ended, or it is denied.
+        """
+        if self.has_ended(peer):
+            raise HandshakeRefused(
+                Reason.EXPIRED, f"the certificate of {role} {name} has ended; connect with a renewed one"
+            )
+        why = self.denied(name if is_node else "", peer.serial, peer.issuer)
+        if why:
+            raise HandshakeRefused(Reason.DENIED, f"the hub denies {role} {name}: ask its operator", shown=why)
+
+    def check_generation(self, node: str, peer: Peer) -> None:
+        """Check at the hello of a node that no later certificate has replaced its own.
+
+        Raises:
+            HandshakeRefused: it is replaced, or the node is locked because of a copy.
+        """
+        if peer.key:
+            self._generations.examine(node, peer)
+
+    def admitted(self, node: str, peer: Peer) -> None:
+        """Note that a node was admitted: its certificate is the current one, and earlier ones are void."""
+        if peer.key:
+            self._generations.authenticated(node, peer)
+
+    def follows(self, node: str, live: str, key: str) -> bool:
+        """Whether a node that is connected with the key `live` may show `key` on a second link."""
+        return self._generations.follows(node, live, key)
+
+    def has_ended(self, peer: Peer) -> bool:
+        """Whether the peer's certificate has ended. Without a certificate it has not."""
+        return 0 < peer.not_after <= self._now()
+
+    def denied(self, node: str, serial: int, issuer: bytes = b"") -> str:
+        """Why a node or its certificate is denied, for operators; empty if it is not.
+
+        Args:
+            node: the node's name; empty for another peer.
+            serial: the certificate's serial number; 0 without one.
+            issuer: the DER of the certificate's issuer; empty: any CA.
+        """
+        denial = self._denials.find(node, serial)
+        if denial is not None:
+            return f"an operator denies {in_words(denial)}" + (f": {denial.why}" if denial.why else "")
+        if serial and self._revocations.is_revoked(serial, issuer):
+            return f"the revocation list has the certificate serial={serial:X}"
+        return ""
+
+    def problems(self) -> Iterable[str]:
+        """Problems that operators have to settle, a sentence each."""
+        yield from self._denials.problems()
+        yield from self._revocations.problems()
+        yield from self._generations.problems()

@@ -1,0 +1,141 @@
+"""The denials: nodes and certificates that may not connect, at an operator's word.
+
+Rules:
+
+* A denial counts at once, in memory. The order has succeeded only when the disk has it, too.
+* It lasts until `allow`, across restarts of the hub, and also after `forget`.
+* A node is denied by its name, whatever its certificate. A certificate is denied by its serial number, whoever has it.
+"""
+
+import logging
+import re
+import time
+from collections.abc import Callable, Iterable
+
+from cloud.trust.audit_log import Audit, Event
+from cloud.trust.trust_store import Denial, DenialKind, TrustStore
+from common.database_writer import WriteFailed
+from common.errors import OperatorRefused
+from common.operator_orders import Allow, Deny
+from common.parsers import is_node_name
+
+log = logging.getLogger("csi_bridge.hub.denials")
+
+_SERIAL = re.compile(r"serial=(?P<hex>[0-9A-Fa-f]{1,40})|(?P<pairs>[0-9A-Fa-f]{2}(:[0-9A-Fa-f]{2}){1,19})")
+"""A serial number as `openssl x509 -noout -serial` or `-text` prints it: 20 bytes at most (RFC 5280, 4.1.2.2)."""
+
+_LONGEST_WHY_CHARS = 500
+"""An operator's reason is cut here."""
+
+
+class Denials:
+    """The denials of one hub.
+
+    Attributes:
+        on_change: called after a denial was added: links that it concerns must end.
+    """
+
+    def __init__(self, store: TrustStore, *, audit: Audit, now: Callable[[], float] = time.time) -> None:
+        """Those of the store.
+
+        Args:
+            store: keeps them on disk.
+            audit: takes each denial and allowance.
+            now: the time, in seconds since the epoch.
+        """
+        self._store, self._audit, self._now = store, audit, now
+        self._unsaved: dict[tuple[DenialKind, str], Denial] = {}
+        """Denials that count, and that the disk does not have."""
+        self.on_change: Callable[[], None] = lambda: None
+
+    def all(self) -> list[Denial]:
+        """All denials, the oldest first."""
+        return sorted((self._store.denials | self._unsaved).values(), key=lambda denial: denial.at)
+
+    def find(self, node: str, serial: int) -> Denial | None:
+        """The denial of a node or of its certificate; None if neither is denied.
+
+        Args:
+            node: the node's name; empty for another peer.
+            serial: the certificate's serial number; 0 without one.
+        """
+        if not self._store.denials and not self._unsaved:
+            return None
+        keys = [(DenialKind.NODE, node)] if node else []
+        if serial:
+            keys.append((DenialKind.SERIAL, f"{serial:x}"))
+        found = (self._store.denials.get(key) or self._unsaved.get(key) for key in keys)
+        return next((denial for denial in found if denial is not None), None)
+
+    async def deny(self, order: Deny, by: str) -> str:
+        """Deny a node or a certificate. Returns a sentence for the operator.
+
+        Raises:
+            OperatorRefused: the order names neither, or the denial does not outlive this hub.
+        """
+        kind, value = _read(order.subject)
+        denial = Denial(kind, value, self._now(), order.why[:_LONGEST_WHY_CHARS])
+        self._unsaved[kind, value] = denial
+        self._audit.add(Event.DENIAL, who="operator", address=by, kind=kind, subject=value, why=denial.why)
+        log.warning("an operator denies %s: %s", in_words(denial), denial.why or "no reason given")
+        self.on_change()
+        try:
+            await self._store.add_denial(denial)
+        except WriteFailed as error:
+            raise OperatorRefused(
+                f"{in_words(denial)} is denied only until the hub stops",
+                f"the denial cannot be written to the disk: {error}; make room there and run the command again",
+            ) from error
+        self._unsaved.pop((kind, value), None)
+        return f"{in_words(denial)} is denied; csi-bridge allow undoes it"
+
+    async def allow(self, order: Allow, by: str) -> str:
+        """Undo a denial. Returns a sentence for the operator; empty if there was none.
+
+        Raises:
+            OperatorRefused: the order names neither a node nor a certificate, or the disk still has the denial.
+        """
+        kind, value = _read(order.subject)
+        denial = self._store.denials.get((kind, value)) or self._unsaved.get((kind, value))
+        if denial is None:
+            return ""
+        try:
+            await self._store.remove_denial(kind, value)
+        except WriteFailed as error:
+            raise OperatorRefused(
+                f"{in_words(denial)} stays denied", f"the decision cannot be written to the disk: {error}"
+            ) from error
+        self._unsaved.pop((kind, value), None)
+        self._audit.add(Event.ALLOWANCE, who="operator", address=by, kind=kind, subject=value)
+        log.warning("an operator allows %s again", in_words(denial))
+        return f"{in_words(denial)} is no longer denied"
+
+    def problems(self) -> Iterable[str]:
+        """Denials that a restart of the hub would lose, a sentence each."""
+        for denial in self._unsaved.values():
+            yield f"the denial of {in_words(denial)} is not on the disk and ends with this hub; deny it again"
+
+
+def in_words(denial: Denial) -> str:
+    """The subject of a denial: `edge node n1`, or `the certificate serial=1A2B`."""
+    if denial.kind is DenialKind.NODE:
+        return f"edge node {denial.value}"
+    return f"the certificate serial={denial.value.upper()}"
+
+
+def _read(text: str) -> tuple[DenialKind, str]:
+    """The subject of an order.
+
+    Raises:
+        OperatorRefused: it is neither a node's name nor a serial number.
+    """
+    found = _SERIAL.fullmatch(text)
+    if found is not None:
+        serial = int((found["hex"] or found["pairs"]).replace(":", ""), 16)
+        return DenialKind.SERIAL, f"{serial:x}"
+    if is_node_name(text):
+        return DenialKind.NODE, text
+    raise OperatorRefused(
+        f"{text[:100]!r} is neither a node nor a certificate",
+        "write a node's name, or serial=HEX as openssl x509 -noout -serial prints it",
+    )

@@ -1,0 +1,100 @@
+"""A node or a certificate that an operator denies, or that a revocation list names, with its valid certificate."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from common.messages import Goodbye, Hello, Reason
+from tests.support.bridge import Bridge, Hub
+from tests.support.certificates import Authority, Pem
+from tests.support.operator import by_hand
+from tests.support.stranger import Stranger, hello
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+SOON_S = 1.0
+"""Within this time a denial ends the live links."""
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path)
+
+
+@pytest.fixture
+def bridge(short_dir: Path, tmp_path: Path) -> Iterator[Bridge]:
+    with Bridge(short_dir, tmp_path) as bridge:
+        yield bridge
+
+
+def order(hub: Hub, *words: str) -> str:
+    """Give an order of an operator by the command line, and return its output."""
+    told = by_hand(*words, f"--hub=unix://{hub.uds}")
+    assert (told.returncode, told.stderr) == (0, "")
+    return told.stdout
+
+
+def answer(hub: Hub, pem: Pem, said: Hello) -> str:
+    """The hub's answer to a hello: `welcome`, or the reason of its goodbye."""
+    with Stranger(hub.address, tls=pem.client()) as peer:
+        peer.upgrade()
+        peer.frames(said)
+        frames = peer.receive()
+        assert isinstance(frames, list)
+        return frames[0].reason if isinstance(frames[0], Goodbye) else "welcome"
+
+
+def test_a_denied_node_is_cut_within_a_second_and_stays_out_after_a_restart_and_a_forget(
+    bridge: Bridge, authority: Authority
+) -> None:
+    hub, thief = bridge.start_hub(*authority.hub().flags), authority.edge("n1")
+    with Stranger(hub.address, tls=thief.client()) as link:
+        link.greet(hello("edge", "n1"))
+        order(hub, "deny", "n1", "--why=stolen from the van")
+        began = time.monotonic()
+        assert link.last_word()[0] == Reason.DENIED
+        assert time.monotonic() - began < SOON_S
+    assert answer(hub, thief, hello("edge", "n1")) == Reason.DENIED
+    assert answer(hub, authority.edge("n1"), hello("edge", "n1")) == Reason.DENIED
+    assert answer(hub, authority.edge("n2"), hello("edge", "n2")) == "welcome"
+
+    order(hub, "forget", "n1")
+    hub.kill()
+    hub.start()
+    assert answer(hub, thief, hello("edge", "n1")) == Reason.DENIED
+    order(hub, "allow", "n1")
+    assert answer(hub, thief, hello("edge", "n1")) == "welcome"
+
+
+def test_a_denied_certificate_is_cut_and_another_one_of_the_same_name_is_not(
+    bridge: Bridge, authority: Authority
+) -> None:
+    hub = bridge.start_hub(*authority.hub().flags)
+    leaked, renewed = authority.driver("d.example"), authority.driver("d.example")
+    with (
+        Stranger(hub.address, tls=leaked.client()) as thief,
+        Stranger(hub.address, tls=renewed.client()) as proxy,
+    ):
+        thief.greet(hello("driver", "d.example"))
+        proxy.greet(hello("driver", "d.example"))
+        order(hub, "deny", f"serial={leaked.serial:X}")
+        assert thief.last_word()[0] == Reason.DENIED
+    assert answer(hub, leaked, hello("driver", "d.example")) == Reason.DENIED
+    assert answer(hub, renewed, hello("driver", "d.example")) == "welcome"
+
+
+def test_a_revoked_certificate_is_cut_once_the_revocation_list_names_it(bridge: Bridge, authority: Authority) -> None:
+    stolen, other = authority.edge("n1"), authority.edge("n2")
+    revoked = authority.revoke([])
+    hub = bridge.start_hub(*authority.hub().flags, f"--tls-crl={revoked}")
+    with Stranger(hub.address, tls=stolen.client()) as link:
+        link.greet(hello("edge", "n1"))
+        authority.revoke([stolen.serial])
+        assert link.last_word()[0] == Reason.DENIED
+    assert answer(hub, stolen, hello("edge", "n1")) == Reason.DENIED
+    assert answer(hub, other, hello("edge", "n2")) == "welcome"

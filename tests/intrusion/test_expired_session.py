@@ -1,0 +1,42 @@
+"""A session whose certificate ends while it lives."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from common.messages import Reason
+from tests.support.bridge import Bridge, Hub
+from tests.support.certificates import Authority
+from tests.support.operator import hub_state
+from tests.support.stranger import Stranger, hello
+from tests.support.waiting import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path)
+
+
+@pytest.fixture
+def hub(short_dir: Path, tmp_path: Path, authority: Authority) -> Iterator[Hub]:
+    with Bridge(short_dir, tmp_path) as bridge:
+        yield bridge.start_hub(*authority.hub().flags, "--keepalive=60s")
+
+
+@pytest.mark.parametrize("role", ["edge", "driver"])
+def test_a_session_ends_with_its_certificate(hub: Hub, authority: Authority, role: str) -> None:
+    issue = authority.edge if role == "edge" else authority.driver
+    with Stranger(hub.address, tls=issue("x", lifetime_s=2.0).client(), patience_s=4.0) as peer:
+        peer.greet(hello(role, "x"))
+        assert peer.last_word() == (
+            Reason.EXPIRED,
+            f"the certificate of {role} x has ended; connect with a renewed one",
+        )
+    if role == "edge":
+        wait_for(lambda: not hub_state(hub.uds)["nodes"][0]["connected"], what="end of the node's session")

@@ -1,0 +1,81 @@
+"""An attacker with a certificate of a node, signed by the bridge's CA, while the node's own agent is connected."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from common.messages import Goodbye, Hello, Ping, Pong, Reason
+from tests.support.bridge import Bridge, Hub
+from tests.support.certificates import Authority
+from tests.support.operator import hub_state
+from tests.support.stranger import Stranger, hello
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+INSTANCE = "the-agents-own-instance"
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path)
+
+
+@pytest.fixture
+def hub(short_dir: Path, tmp_path: Path, authority: Authority) -> Iterator[Hub]:
+    with Bridge(short_dir, tmp_path) as bridge:
+        yield bridge.start_hub(*authority.hub().flags, "--keepalive=60s")
+
+
+@pytest.fixture
+def agent(hub: Hub, authority: Authority) -> Iterator[Stranger]:
+    """The node's own agent, connected."""
+    with Stranger(hub.address, tls=authority.edge("n1").client()) as agent:
+        agent.greet(hello("edge", "n1", instance=INSTANCE))
+        yield agent
+
+
+def refused(hub: Hub, authority: Authority, said: Hello) -> Goodbye:
+    """The hub's answer to a hello of the attacker, who has another certificate of the node."""
+    with Stranger(hub.address, tls=authority.edge("n1").client()) as attacker:
+        attacker.upgrade()
+        attacker.frames(said)
+        answer = attacker.all_frames()[0]
+    assert isinstance(answer, Goodbye), f"the attacker is admitted: {answer}"
+    return answer
+
+
+def is_served(agent: Stranger) -> bool:
+    agent.frames(Ping(7))
+    return Pong(7) in (agent.receive() or [])
+
+
+def test_a_refused_claimant_of_a_node_hears_nothing_of_the_connected_agent(
+    hub: Hub, authority: Authority, agent: Stranger
+) -> None:
+    told = refused(hub, authority, hello("edge", "n1", instance="the-attackers"))
+    assert told.reason == Reason.CONFLICT
+    assert INSTANCE not in told.message
+    assert agent.address not in told.message
+
+
+@pytest.mark.parametrize("boot", [1, 2, 2**60])
+@pytest.mark.parametrize("beside", [False, True])
+def test_a_stolen_instance_id_without_the_agents_key_evicts_nobody_and_earns_no_hint(
+    hub: Hub, authority: Authority, agent: Stranger, boot: int, beside: bool
+) -> None:
+    guess = refused(hub, authority, hello("edge", "n1", instance="a guess", boot=boot))
+    told = refused(hub, authority, hello("edge", "n1", instance=INSTANCE, boot=boot, beside=beside))
+    assert told == guess
+    assert is_served(agent)
+    (shown,) = hub_state(hub.uds)["nodes"]
+    assert shown["conflict"].endswith("its key is another one, not issued to the connected agent")
+
+
+def test_an_earlier_boot_with_another_key_hears_the_same(hub: Hub, authority: Authority, agent: Stranger) -> None:
+    told = refused(hub, authority, hello("edge", "n1", instance=INSTANCE, boot=0))
+    assert told == refused(hub, authority, hello("edge", "n1", instance="a guess", boot=0))
+    assert told.reason == Reason.CONFLICT
