@@ -1,7 +1,7 @@
 """The credentials of a peer: whether its certificate counts, at its hello and for as long as its link lives.
 
-A certificate counts until it ends, unless an operator denies it or its node, its CA has revoked it, or, for a node that
-has joined, a later generation has replaced it. `cloud.admission` compares the names in it before.
+A certificate counts until it ends, unless an operator denies it or its node, or its CA has revoked it. Of a node that
+has joined, a later generation replaces it. `cloud.admission` compares the names in it before.
 """
 
 import time
