@@ -22,6 +22,7 @@ from cloud.peer_ends import PeerTerm
 from cloud.placement.decisions import Mode
 from cloud.refusals import Refusals
 from cloud.report_streams import ReportStreams
+from cloud.stream_turns import StreamTurns
 from cloud.sync_part import Sync
 from cloud.trust.audit_log import Audit, Event
 from cloud.trust.credentials import Credentials
@@ -84,6 +85,7 @@ class Hub:
         self._insecure = insecure
         self._links: dict[Link, None] = {}  # a dict keeps their order
         self._draining = False
+        turns = StreamTurns()
         self._serve: dict[tuple[Role, int], Callable[[Stream], Awaitable[None]]] = {
             (Role.DRIVER, Kind.CALL): calls.serve,
             (Role.DRIVER, Kind.WATCH): reports.serve_watch,
@@ -92,9 +94,9 @@ class Hub:
             (Role.OPERATOR, Kind.FORGET): orders.serve_forget,
             (Role.OPERATOR, Kind.TRUST): orders.serve_trust,
             (Role.OPERATOR, Kind.ORDER): orders.serve_order,
-            (Role.EDGE, Kind.REPORT): reports.serve_report,
+            (Role.EDGE, Kind.REPORT): turns.of(reports.serve_report),
             (Role.EDGE, Kind.SYNC): lambda stream: sync.serve_sync(stream, stream.link.peer.name),
-            (Role.EDGE, Kind.FACTS): lambda stream: sync.serve_facts(stream, stream.link.peer.name),
+            (Role.EDGE, Kind.FACTS): turns.of(lambda stream: sync.serve_facts(stream, stream.link.peer.name)),
             (Role.EDGE, Kind.OBSERVE): lambda stream: sync.serve_observe(stream, stream.link.peer.name),
         }
         """The function that serves a stream, by the peer's role and the stream's kind. Any other pair is refused."""
