@@ -13,10 +13,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import BinaryIO
 
-import click
-
 from cli.hub_state import ask
 from cli.operator_options import OperatorSettings
+from cli.table import say
 from cloud.trust.audit_file import NAME, paths
 from common.errors import BridgeError
 from common.pages.hub import HubStatus
@@ -35,7 +34,7 @@ def run(settings: OperatorSettings, *, state_dir: Path | None, since: float | No
     except KeyboardInterrupt:
         return 0
     except (BridgeError, OSError) as error:
-        click.echo(f"csi-bridge: {error}", err=True)
+        say(f"csi-bridge: {error}", err=True)
         return 1
     return 0
 
@@ -101,7 +100,7 @@ def _printer(since: float | None) -> Callable[[bytes], None]:
         except (ValueError, KeyError, TypeError):  # the hub was killed while it wrote
             return
         if at >= first:
-            click.echo(line.decode().rstrip("\n"))
+            say(line.decode().rstrip("\n"))
 
     return take
 

@@ -15,6 +15,7 @@ from google.protobuf import json_format
 
 from cli.operator import connected
 from cli.operator_options import OperatorSettings
+from cli.table import say
 from common.csi.methods import METHODS, Method, is_csi
 from common.errors import BridgeError
 from common.messages import Kind
@@ -100,7 +101,7 @@ async def call(settings: OperatorSettings, path: str, request: bytes, *, driver:
             timeout_s=settings.timeout_s,
         )
         async for message in stream:
-            click.echo(show(METHODS.get(path), message))
+            say(show(METHODS.get(path), message))
         assert stream.status is not None
         stream.acknowledge(delivered=True)
         return stream.status
@@ -115,8 +116,8 @@ def run(settings: OperatorSettings, *, driver: str, node: str, name: str, text: 
     try:
         status = asyncio.run(call(settings, path, request, driver=driver, node=node))
     except BridgeError as error:
-        click.echo(f"csi-bridge: {error}", err=True)
+        say(f"csi-bridge: {error}", err=True)
         return 1
     if not status.ok:
-        click.echo(f"{code_name(status.code)} (from the {status.origin}): {status.message}", err=True)
+        say(f"{code_name(status.code)} (from the {status.origin}): {status.message}", err=True)
     return 0 if status.ok else 1

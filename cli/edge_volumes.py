@@ -7,10 +7,8 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import TypeVar
 
-import click
-
 from cli.json_text import json_text
-from cli.table import printable, table, terminal_width
+from cli.table import printable, say, table, terminal_width
 from common.errors import BridgeError
 from common.pages.agent import NodeVolumes, PodVolumeStatus
 from common.pages.client import NoSuchPage, ask_page
@@ -145,15 +143,15 @@ def run(question: Question) -> int:
     try:
         state, still = _wait(question) if question.wait else (_look(question), [])
     except BridgeError as error:
-        click.echo(f"csi-bridge: {error}", err=True)
+        say(f"csi-bridge: {error}", err=True)
         return 1
     if question.output == "json":
-        click.echo(json_text(plain(state)))
+        say(json_text(plain(state)))
     else:
         for line in show(state, terminal_width()):
-            click.echo(line)
+            say(line)
     for line in still:
-        click.echo(f"csi-bridge: not within {question.timeout_s:g} s: {printable(line)}", err=True)
+        say(f"csi-bridge: not within {question.timeout_s:g} s: {printable(line)}", err=True)
     return 1 if still else 0
 
 
@@ -183,7 +181,7 @@ def _wait(question: Question) -> tuple[NodeVolumes, list[str]]:
                 return state, still
         for line in still:
             if line not in told:
-                click.echo(f"waiting: {printable(line)}", err=True)
+                say(f"waiting: {printable(line)}", err=True)
         told = still
         time.sleep(min(_ASK_AGAIN_S, max(0.0, give_up - time.monotonic())))
 

@@ -5,12 +5,10 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, TypeVar
 
-import click
-
 from cli.json_text import json_text
 from cli.operator import in_words
 from cli.operator_options import OperatorSettings
-from cli.table import terminal_width
+from cli.table import say, terminal_width
 from common.endpoint import Endpoint
 from common.errors import BridgeError, DialError
 from common.pages.client import NoSuchPage, ask_page
@@ -79,13 +77,13 @@ def tell(
     try:
         state = look(settings)
     except BridgeError as error:
-        click.echo(f"csi-bridge: {error}", err=True)
+        say(f"csi-bridge: {error}", err=True)
         return 1
     if as_json is not None:
-        click.echo(json_text(as_json(state)))
+        say(json_text(as_json(state)))
     else:
         for line in show(state, terminal_width()):
-            click.echo(line)
+            say(line)
     return 0
 
 

@@ -5,10 +5,9 @@ import json
 from collections.abc import Awaitable
 from typing import TypeVar
 
-import click
-
 from cli.operator import connected
 from cli.operator_options import OperatorSettings
+from cli.table import say
 from common.errors import BridgeError
 from common.messages import Kind
 from common.operator_orders import Allow, Deny, Done, Order
@@ -68,12 +67,12 @@ def run(settings: OperatorSettings, order: Awaitable[str]) -> int:
     try:
         said = asyncio.run(_in_time(order, settings.timeout_s))
     except BridgeError as error:
-        click.echo(f"csi-bridge: {error}", err=True)
+        say(f"csi-bridge: {error}", err=True)
         return 1
     except TimeoutError:
-        click.echo(f"csi-bridge: the hub at {settings.hub} has not answered in {settings.timeout_s:g} s", err=True)
+        say(f"csi-bridge: the hub at {settings.hub} has not answered in {settings.timeout_s:g} s", err=True)
         return 1
-    click.echo(said)
+    say(said)
     return 0
 
 

@@ -1,14 +1,12 @@
-"""The command `policy`: shows what the policy of the hub on this host, or of a file, allows a node."""
+"""The command `policy`: shows the verdicts about a node, of the hub on this host or of a policy file."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from urllib.parse import quote
 
-import click
-
 from cli.hub_state import ask, tell
 from cli.operator_options import OperatorSettings
-from cli.table import printable, table
+from cli.table import printable, say, table
 from cloud.trust.policy_text import MOST_BYTES, read_policy
 from common.pages.hub import PolicyVerdict
 from common.pages.json_form import plain
@@ -50,14 +48,14 @@ def try_file(path: Path, *, node: str, driver: str) -> int:
             policy = read_policy(file.read(MOST_BYTES + 1), source=str(path))
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else error
-        click.echo(f"csi-bridge: the policy {path} cannot be used: {why}", err=True)
+        say(f"csi-bridge: the policy {path} cannot be used: {why}", err=True)
         return 1
     asked = [driver] if driver else sorted(set(policy.drivers_of(node)))
     verdicts = [(each, policy.allows_report(node, each, {})) for each in asked]
     for each, verdict in verdicts:
-        click.echo(printable(f"{each}: {'allowed' if verdict.allowed else 'DENIED'}: {verdict.why}"))
+        say(printable(f"{each}: {'allowed' if verdict.allowed else 'DENIED'}: {verdict.why}"))
     if not verdicts:
-        click.echo("no rule names a driver for this node" if policy.nodes is not None else "every driver is allowed")
+        say("no rule names a driver for this node" if policy.nodes is not None else "every driver is allowed")
     return 0 if all(verdict.allowed for _, verdict in verdicts) else 1
 
 

@@ -16,7 +16,7 @@ import uvloop
 
 from common import logs
 from common.errors import SettingsError
-from common.settings import ProcessSettings, describe
+from common.settings import INSECURE, ProcessSettings, describe
 from common.transport import overlook_lost_handshakes
 from common.version import SOFTWARE
 
@@ -45,6 +45,8 @@ def run(
     """
     logs.configure(log_format=settings.log_format, level=settings.log_level, verbosity=settings.verbosity)
     log.info("%s %s starts: %s", name, SOFTWARE, describe(settings))
+    if settings.insecure and settings.tls_cert is None:
+        log.warning("%s", INSECURE)
     try:
         uvloop.run(_until_stopped(settings, main))
     except SettingsError as error:

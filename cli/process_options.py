@@ -125,6 +125,12 @@ HUB_OPTIONS = Options(
     ),
     option("--listen", type=ADDRESS, help="Address for edge agents, and for proxy drivers on other hosts (wss)."),
     option(
+        "--driver-listen",
+        type=ADDRESS,
+        help="Address for proxy drivers on other hosts (wss). With it --listen takes edge agents only. Unset: --listen "
+        "takes both.",
+    ),
+    option(
         "--state-dir",
         type=PATH,
         default="/var/lib/csi-bridge/hub",
@@ -140,6 +146,13 @@ HUB_OPTIONS = Options(
         "--manifests",
         type=PATH,
         help="Directory of YAML with the pods, claims and volumes of the edge nodes, for sites without Kubernetes.",
+    ),
+    option(
+        "--seal-key",
+        type=PATH,
+        help="With --manifests: file with the key that encrypts the copies of manifests in --state-dir, with their "
+        "Secrets: 32 random bytes, as they are or as base64. Keep it on another disk, or in a Kubernetes Secret. "
+        "Unset: seal.key in --state-dir, made at the first start.",
     ),
     option(
         "--kubeconfig",

@@ -1,15 +1,18 @@
-"""A table: rows of text in columns, for a terminal.
+"""A table: rows of text in columns, for a terminal; and every other line that a command prints.
 
 Rules:
 
 * Every cell is shown whole. On a narrow terminal the widest columns get narrower, and their cells continue below.
 * Without a terminal (a pipe, a file) each row is one line of any length.
+* Commands print with `say` alone: peers and drivers write many of the texts, and could steer the terminal with them.
 """
 
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
+
+import click
 
 _GAP = "  "
 
@@ -43,6 +46,11 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, width: int | No
 def printable(text: str) -> str:
     """The text without characters that control a terminal: the name of a vendor's driver may contain them."""
     return "".join(char if char.isprintable() else "?" for char in text)
+
+
+def say(text: str, *, err: bool = False) -> None:
+    """Print a text of any number of lines on standard output, or on standard error, as `printable` text."""
+    click.echo("\n".join(map(printable, text.split("\n"))), err=err)
 
 
 def _fitted(widths: Sequence[int], room: int) -> list[int]:

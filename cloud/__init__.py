@@ -8,6 +8,7 @@ The hub:
 
 * `hub_settings`: its flags.
 * `uds_hub`: its links, and the table of the streams that each role may open. Start here.
+* `role_port`: a listener for one role.
 * `admission`, `refusals`: checks each peer; the refused ones.
 * `trust`, `join_part`: says who may do what; lets nodes join.
 * `peer_ends`: when the peers' certificates end.

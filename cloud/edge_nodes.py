@@ -271,7 +271,7 @@ class Nodes:
         """
         node = self._nodes[name]
         told = {report.driver: report for report in reports if report.node == name}
-        if not all(len(driver) <= LONGEST_NAME_CHARS and driver.isprintable() for driver in told):
+        if not all(0 < len(driver) <= LONGEST_NAME_CHARS and driver.isprintable() for driver in told):
             raise ValueError("a driver's name in it is no name")
         if node.visit is not None:
             node.visit.told, node.visit.untaken = told, ""
@@ -377,9 +377,17 @@ class Nodes:
         return self._by_driver.get(driver, frozenset())
 
     def drivers_of(self, name: str) -> list[str]:
-        """The drivers that a node has reported; none if the hub does not know the node."""
+        """The drivers that a node has reported, refused ones, too; none if the hub does not know the node."""
         node = self._nodes.get(name)
-        return [report.driver for report in node.stored.reports] if node is not None else []
+        if node is None:
+            return []
+        return list(dict.fromkeys([*(report.driver for report in node.stored.reports), *node.refused]))
+
+    def newest_report(self, driver: str, name: str) -> DriverReport | None:
+        """The newest report of a driver by a node, also if it is refused; None if there is none."""
+        node = self._nodes.get(name)
+        told = node.visit.told.get(driver) if node is not None and node.visit is not None else None
+        return told or self.find_report(driver, name)
 
     def find_report(self, driver: str, name: str) -> DriverReport | None:
         """The report of a driver by a node; None if there is none."""

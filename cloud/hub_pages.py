@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from cloud.edge_nodes import Nodes
-from cloud.hub_settings import INSECURE
 from cloud.node_calls import NodeCalls
 from cloud.peer_ends import ending
 from cloud.placement.placement import Placement
@@ -17,6 +16,7 @@ from cloud.refusals import Refusals
 from cloud.store import Store
 from cloud.sync.fact_kinds import as_object
 from cloud.sync_part import SyncPart
+from cloud.trust.audit_log import Audit
 from cloud.trust.credentials import Credentials
 from cloud.trust.denials import Denials
 from cloud.trust.generations import Generations
@@ -28,6 +28,7 @@ from common.certificate_ends import CertificateEnds
 from common.pages.hub import DenialStatus, HubStatus, NodeFact, NodeStatus, VolumeStatus
 from common.pages.json_form import time_of
 from common.pages.server import Pages
+from common.settings import INSECURE
 from common.version import SOFTWARE
 
 _PROBLEM_CHARS = 2_000
@@ -51,6 +52,7 @@ class HubPages:
         credentials: Credentials,
         rights: ProxyRights,
         policy: PolicyFile,
+        audit: Audit,
         ends: CertificateEnds,
         trust: TrustStore,
         tokens: Tokens,
@@ -71,6 +73,7 @@ class HubPages:
             credentials: its problems with certificates.
             rights: the proxy drivers that the policy forbids to call.
             policy: the policy in force.
+            audit: its trouble with the disk.
             ends: its own certificate and CA.
             trust: its trouble with the disk.
             tokens: the invitations to join.
@@ -88,6 +91,8 @@ class HubPages:
         self._credentials = credentials
         self._rights = rights
         self._policy = policy
+        self._answers = PolicyAnswers(nodes, policy)
+        self._audit = audit
         self._ends = ends
         self._trust, self._tokens, self._generations = trust, tokens, generations
         self._settings = settings
@@ -103,7 +108,7 @@ class HubPages:
                 "/denials": self.denials,
                 "/tokens": self._tokens.describe,
             },
-            of_one={"/facts": self.facts, "/policy": PolicyAnswers(self._nodes, self._policy).of},
+            of_one={"/facts": self.facts, "/policy": self._answers.of},
         )
 
     def status(self) -> HubStatus:
@@ -129,6 +134,8 @@ class HubPages:
             yield INSECURE
         if self._policy.problem:
             yield self._policy.problem
+        if self._audit.trouble:
+            yield f"the audit log is not written, and its newest lines wait in memory: {self._audit.trouble}"
         if self._trust.trouble:
             yield f"no node can join, and no certificate is renewed: {self._trust.trouble}"
         yield from self._credentials.problems()

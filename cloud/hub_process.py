@@ -6,12 +6,13 @@ import logging
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 
 from cloud.admission import Role
 from cloud.call_streams import CallStreams
 from cloud.edge_nodes import Nodes
 from cloud.hub_pages import HubPages
-from cloud.hub_settings import INSECURE, HubSettings
+from cloud.hub_settings import HubSettings
 from cloud.join_part import JoinPart
 from cloud.manifests_part import reading
 from cloud.node_calls import NodeCalls
@@ -26,12 +27,13 @@ from cloud.proxy_rights import ProxyRights
 from cloud.refusals import Refusals
 from cloud.report_judge import ReportJudge
 from cloud.report_streams import ReportStreams
+from cloud.role_port import RolePort
 from cloud.store import Store
 from cloud.sync_part import SyncPart
 from cloud.trust.audit_log import Audit, AuditLog, Event
 from cloud.trust.credentials import Credentials
 from cloud.trust.denials import Denials
-from cloud.trust.generations import Generations, OnCopy
+from cloud.trust.generations import Generations, OnCopy, drivers_of
 from cloud.trust.policy_file import PolicyFile
 from cloud.trust.revocations import Revocations
 from cloud.trust.tokens import Tokens
@@ -41,9 +43,11 @@ from cloud.unique_segments import NO_KEYS, UniqueKeys, UniqueSegments
 from common.certificate_ends import CertificateEnds
 from common.errors import SettingsError
 from common.httpd import HttpEndpoint
+from common.link import LinkHandler
 from common.listener import Listener, listen_tcp
 from common.messages import Kind
 from common.metrics import Metrics
+from common.parsers import HostPort
 from common.settings import as_texts
 from common.tasks import supervised
 from common.version import SOFTWARE, introduce
@@ -73,7 +77,7 @@ async def _run(settings: HubSettings, stopping: asyncio.Event, opened: AsyncExit
     audit.add(Event.START, who=settings.name, software=SOFTWARE)
     trust = TrustStore(settings.state_dir)
     opened.push_async_callback(trust.close)
-    policy = PolicyFile(settings.policy, settings.state_dir, audit=audit)
+    policy = PolicyFile(settings.policy, settings.state_dir, audit=audit, joined_for=partial(drivers_of, trust))
     ends = CertificateEnds(settings.tls_cert, settings.tls_ca, metrics)
     part = await opened.enter_async_context(_part(settings))
     claims = SqliteClaims(settings.state_dir)
@@ -105,8 +109,6 @@ async def _run(settings: HubSettings, stopping: asyncio.Event, opened: AsyncExit
         listeners.append(listener)
     for loss in [*store.losses.standing, *claims.lost()]:
         log.warning("calls that name no node are refused, until csi-bridge trust: %s", loss)
-    if settings.listen is not None and settings.tls_cert is None:
-        log.warning("%s", INSECURE)
     if settings.listen is None:
         log.warning("without --listen no edge agent can connect")
     tasks = await opened.enter_async_context(supervised())
@@ -189,10 +191,10 @@ def assemble(
         unique_topology: the keys of topology segments that belong to one node each.
         settings: its flags, for operators.
     """
-    judge = ReportJudge(UniqueSegments(store, unique_topology), [policy], audit=audit, metrics=metrics)
     denials = Denials(trust, audit=audit)
     generations = Generations(trust, on_copy=on_copy, audit=audit)
     credentials = Credentials(denials, revocations or Revocations(None, None), generations)
+    judge = ReportJudge(UniqueSegments(store, unique_topology), policy, audit=audit, metrics=metrics)
     nodes = Nodes(store, judge, max_nodes=max_nodes, follows=credentials.follows)
     affinity = Affinity(part.source) if part.source is not None else None
     placement = Placement(
@@ -221,6 +223,7 @@ def assemble(
         audit=audit,
     )
     tokens = Tokens(trust)
+    generations.on_drivers = policy.judge_again
     hub = Hub(
         nodes,
         CallStreams(placement, counts, metrics, rights),
@@ -247,6 +250,7 @@ def assemble(
         credentials=credentials,
         rights=rights,
         policy=policy,
+        audit=audit,
         ends=ends,
         trust=trust,
         tokens=tokens,
@@ -281,7 +285,12 @@ def _join_part(settings: HubSettings, made: Assembled, trust: TrustStore, audit:
 def _part(settings: HubSettings) -> AbstractAsyncContextManager[SyncPart]:
     """Follow the source of objects that the settings name."""
     if settings.manifests is not None:
-        return reading(settings.manifests, settings.state_dir, fact_quota_bytes=settings.fact_quota_bytes)
+        return reading(
+            settings.manifests,
+            settings.state_dir,
+            seal_key=settings.seal_key,
+            fact_quota_bytes=settings.fact_quota_bytes,
+        )
     if settings.kubeconfig is None:
         return contextlib.nullcontext(SyncPart())
     try:  # here, because the library is large, and may be missing where nobody needs it
@@ -301,12 +310,12 @@ def _part(settings: HubSettings) -> AbstractAsyncContextManager[SyncPart]:
 
 def _listeners(settings: HubSettings, made: Assembled, join: JoinPart | None) -> Iterator[Listener]:
     limits, hello = settings.limits(), introduce("hub", settings.name, instance="hub")
-    if settings.listen is not None:
-        tls = settings.tls(server=True)
+    tls = settings.tls(server=True)
+    for flag, address, handler in _ports(settings, made.hub):
         yield Listener(
-            listen_tcp(settings.listen),
+            listen_tcp(address, flag=flag),
             hello,
-            made.hub,
+            handler,
             limits=limits,
             tls=tls.context if tls is not None else None,
             max_connections=settings.max_connections,
@@ -328,3 +337,11 @@ def _listeners(settings: HubSettings, made: Assembled, join: JoinPart | None) ->
         pages=made.pages.pages(),
         on_failed=made.hub.failed,
     )
+
+
+def _ports(settings: HubSettings, hub: Hub) -> Iterator[tuple[str, HostPort, LinkHandler]]:
+    """Yield the flag and the address of each port for peers from the network, and the handler of its links."""
+    if settings.listen is not None:
+        yield "--listen", settings.listen, hub if settings.driver_listen is None else RolePort(hub, Role.EDGE)
+    if settings.driver_listen is not None:
+        yield "--driver-listen", settings.driver_listen, RolePort(hub, Role.DRIVER)

@@ -15,13 +15,6 @@ LARGEST_ID = 2**32 - 2
 """`uid_t` and `gid_t` have 32 bits, and their highest value means "leave it" (chown(2))."""
 
 
-INSECURE = (
-    "--insecure: the hub listens without TLS and believes every name that a peer gives; remove the flag and give it "
-    "--tls-ca, --tls-cert and --tls-key, except in a test"
-)
-"""The warning of a hub that listens without TLS."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class HubSettings(ProcessSettings):
     """The settings of `csi-bridge hub`. `cli.process_options.HUB_OPTIONS` has the flags and their help."""
@@ -31,6 +24,7 @@ class HubSettings(ProcessSettings):
     uds_group: str | None
     uds_allow_uid: tuple[int, ...]
     listen: HostPort | None
+    driver_listen: HostPort | None
     state_dir: Path
     policy: Path | None
     manifests: Path | None
@@ -42,6 +36,7 @@ class HubSettings(ProcessSettings):
     max_nodes: int
     unique_topology: UniqueKeys
     fact_quota_bytes: int
+    seal_key: Path | None
     audit_size_bytes: int
     tls_crl: Path | None
     ca_key: Path | None
@@ -55,12 +50,14 @@ class HubSettings(ProcessSettings):
     def __post_init__(self) -> None:
         """Check that the values fit each other."""
         super().__post_init__()
-        if self.listen is not None and self.tls_cert is None:
+        for flag, address in (("--listen", self.listen), ("--driver-listen", self.driver_listen)):
+            if address is None or self.tls_cert is not None:
+                continue
             if not self.insecure:
                 why = "needs --tls-ca, --tls-cert and --tls-key (or --insecure on a loopback address)"
-                raise SettingsError("--listen", self.listen, why)
-            if not is_loopback(self.listen.host):
-                raise SettingsError("--insecure", "true", f"is for loopback addresses, and {self.listen.host} is none")
+                raise SettingsError(flag, address, why)
+            if not is_loopback(address.host):
+                raise SettingsError("--insecure", "true", f"is for loopback addresses, and {address.host} is none")
         if self.tls_crl is not None and self.tls_ca is None:
             raise SettingsError("--tls-crl", str(self.tls_crl), "needs --tls-ca, whose CA signs the list")
         for flag, value in (("--ca-key", self.ca_key), ("--join-listen", self.join_listen)):

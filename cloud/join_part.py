@@ -56,7 +56,7 @@ class JoinPart:
         generations: Generations,
         *,
         audit: Audit,
-        denied: Callable[[str, int], str],
+        denied: Callable[[str, int, bytes], str],
         knows: Callable[[str], bool],
     ) -> None:
         """Read the CA.

@@ -1,5 +1,7 @@
 """The sync part of a hub with manifests: objects come from a directory of YAML, and the nodes' facts stay on disk."""
 
+import logging
+import stat
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,25 +16,30 @@ from cloud.sync.facts import FactSink
 from cloud.sync.streams import SyncServer
 from cloud.sync_part import SyncPart
 from cloud.volume_report import report
+from common.errors import SettingsError
+from common.sealing import KEY_BYTES, Sealer, make_key, read_key
 from common.tasks import supervised
+
+log = logging.getLogger("csi_bridge.hub.manifests")
 
 
 @asynccontextmanager
 async def reading(
-    directory: Path, state_dir: Path, *, fact_quota_bytes: int = FACT_QUOTA_BYTES
+    directory: Path, state_dir: Path, *, seal_key: Path | None = None, fact_quota_bytes: int = FACT_QUOTA_BYTES
 ) -> AsyncIterator[SyncPart]:
     """Read a directory of manifests, and again at each change, until the block ends.
 
     Args:
         directory: the manifests.
         state_dir: for the facts, and for the manifests' last good content.
+        seal_key: the file with the key that seals this content; by default one in the state directory.
         fact_quota_bytes: the room of one node's facts.
 
     Raises:
-        SettingsError: the state directory cannot be used.
+        SettingsError: the state directory or the key cannot be used.
     """
     async with FactTable(state_dir, quota_bytes=fact_quota_bytes) as table, supervised() as tasks:
-        kept = GoodManifests(state_dir / "manifests")
+        kept = _good_manifests(state_dir, seal_key)
         manifests = Manifests(directory, facts=table, sizes=ClaimSizes(state_dir), kept=kept)
         closures = Closures(manifests)
         sync = SyncServer(closures, FactSink(closures, table))
@@ -44,3 +51,45 @@ async def reading(
             volumes=lambda placed: report(manifests, table, placed),
             facts=table.stored,
         )
+
+
+def _good_manifests(state_dir: Path, seal_key: Path | None) -> GoodManifests:
+    """The manifests' last good content.
+
+    An earlier run may have made a key in the state directory. Once the operator's key has replaced it, it is removed.
+
+    Raises:
+        SettingsError: the directory or the key cannot be used.
+    """
+    own = state_dir / "seal.key"
+    if seal_key is None:
+        return GoodManifests(state_dir / "manifests", _sealer(own, "--state-dir", make=True))
+    sealer = _sealer(seal_key, "--seal-key")
+    earlier = _sealer(own, "--state-dir") if own.exists() else None
+    kept = GoodManifests(state_dir / "manifests", sealer, earlier=earlier)
+    if earlier is not None and kept.is_settled:
+        own.unlink()
+        log.info("the last good manifests are sealed with the key in %s now; %s is removed", seal_key, own)
+    return kept
+
+
+def _sealer(path: Path, flag: str, *, make: bool = False) -> Sealer:
+    """The sealer with the key in a file.
+
+    Raises:
+        SettingsError: the file cannot be read, or holds no key.
+    """
+    how = f"it needs {KEY_BYTES} random bytes, as they are or as base64: openssl rand -base64 {KEY_BYTES}"
+    try:
+        if make and not path.exists():
+            return Sealer(make_key(path))
+        key = read_key(path)
+        if path.stat().st_mode & stat.S_IRWXO:
+            log.warning("%s, with the key that seals Secrets, may be read by every user: set its mode to 0400", path)
+    except FileNotFoundError:
+        raise SettingsError(flag, str(path), f"there is no such file; {how}") from None
+    except OSError as error:
+        raise SettingsError(flag, str(path), f"the key cannot be read or made: {error.strerror or error}") from error
+    except ValueError as error:
+        raise SettingsError(flag, str(path), f"{error}: openssl rand -base64 {KEY_BYTES}") from None
+    return Sealer(key)

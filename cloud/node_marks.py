@@ -12,7 +12,10 @@ from typing import Final
 
 from common.topology import NODE_SEGMENT
 
-EDGE: Final = "csi-bridge.io/edge"
+OURS: Final = "csi-bridge.io"
+"""The domain of the bridge's own labels."""
+
+EDGE: Final = f"{OURS}/edge"
 """The label, and the key of the taint, that tells nodes without a kubelet (`agent`) from edge nodes with one
 (`kubelet`). Only the hub and administrators set it: DaemonSets and the examples' pods go by it."""
 

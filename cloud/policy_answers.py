@@ -2,13 +2,10 @@
 
 from collections.abc import Iterator
 
-from google.protobuf.message import DecodeError
-
 from cloud.edge_nodes import Nodes
+from cloud.report_judge import topology_of
 from cloud.trust.policy_file import PolicyFile
-from common.csi.csi_pb2 import NodeGetInfoResponse
 from common.pages.hub import PolicyVerdict
-from common.reports import NODE_GET_INFO, DriverReport
 
 
 class PolicyAnswers:
@@ -30,8 +27,8 @@ class PolicyAnswers:
         return (self._verdict(node, each, is_reported=each in reported) for each in wanted)
 
     def _verdict(self, node: str, driver: str, *, is_reported: bool) -> PolicyVerdict:
-        report = self._nodes.find_report(driver, node)
-        segments = _segments(report) if report is not None else {}
+        report = self._nodes.newest_report(driver, node)
+        segments = dict(topology_of(report)) if report is not None else {}
         verdict = self._policy.allows_report(node, driver, segments)
         return PolicyVerdict(
             driver=driver,
@@ -41,13 +38,3 @@ class PolicyAnswers:
             topology=segments,
             proxies=self._policy.policy.callers_of(driver),
         )
-
-
-def _segments(report: DriverReport) -> dict[str, str]:
-    """The topology of a report; empty if it has none, or if it does not parse."""
-    answer = report.answers.get(NODE_GET_INFO)
-    try:
-        info = NodeGetInfoResponse.FromString(answer.body if answer is not None and not answer.code else b"")
-    except DecodeError:
-        return {}
-    return dict(info.accessible_topology.segments)

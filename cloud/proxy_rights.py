@@ -3,8 +3,8 @@
 Rules:
 
 * A proxy driver calls only the driver of its hello. The policy may forbid even that.
-* Over the network, its identity is the name in its certificate. On the hub's UNIX socket it is `uid:N`: there everybody
-  who may connect can claim any name.
+* Over the network, its identity is the name in its certificate. On the hub's UNIX socket it is `uid:N`: there every
+  client can claim any name.
 * The hub asks the policy at each call, so that a change counts for proxy drivers that are connected.
 * A refused pair of identity and driver is logged once and counted, until the policy allows it.
 """

@@ -10,7 +10,7 @@ The reports come from nodes. A hostile node can report any driver, with the topo
 """
 
 import logging
-from collections.abc import Callable, Collection, Container, Mapping, Sequence
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
@@ -59,30 +59,12 @@ class ReportPolicy(Protocol):
         """Whether a node may report a driver with this topology."""
 
 
-class TokenPolicy:
-    """Lets a node that joined with a token report the drivers of the token (`csi-bridge token create --driver`)."""
-
-    def __init__(self, drivers_of: Callable[[str], Collection[str]]) -> None:
-        """`drivers_of` returns the drivers of a node's token; none: every driver."""
-        self._drivers_of = drivers_of
-
-    def allows_report(self, node: str, driver: str, _segments: Mapping[str, str]) -> Verdict:
-        """Whether a node may report a driver."""
-        drivers = self._drivers_of(node)
-        if not drivers or driver in drivers:
-            return Verdict(allowed=True, why="its token allows this driver")
-        why = f"the token with which {node} joined is for {', '.join(drivers)}; let it join again with another token"
-        return Verdict(allowed=False, why=why)
-
-
 class ReportJudge:
     """Judges the reports of all nodes, and notes each refusal in the log, the audit log and a metric."""
 
-    def __init__(
-        self, segments: UniqueSegments, policies: Sequence[ReportPolicy], *, audit: Audit, metrics: Metrics
-    ) -> None:
-        """Judge by these owners of segments, and by these policies, which all have to allow a report."""
-        self.segments, self._policies = segments, policies
+    def __init__(self, segments: UniqueSegments, policy: ReportPolicy, *, audit: Audit, metrics: Metrics) -> None:
+        """Judge by these owners of segments, and by a policy."""
+        self.segments, self._policy = segments, policy
         self._audit, self._metrics = audit, metrics
 
     def refuse(self, report: DriverReport, known: Container[str]) -> Refused | None:
@@ -91,10 +73,9 @@ class ReportJudge:
             shown = ascii(name[:_SHOWN_CHARS])
             return Refused(Cause.NAME, f"the plugin there calls itself {shown}; look at the agent's log")
         segments = topology_of(report)
-        for policy in self._policies:
-            verdict = policy.allows_report(report.node, report.driver, segments)
-            if not verdict.allowed:
-                return Refused(Cause.POLICY, verdict.why)
+        verdict = self._policy.allows_report(report.node, report.driver, segments)
+        if not verdict.allowed:
+            return Refused(Cause.POLICY, verdict.why)
         why = self.segments.why_not(report.node, segments, known)
         return Refused(Cause.SEGMENT, why) if why else None
 

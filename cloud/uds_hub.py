@@ -107,10 +107,15 @@ class Hub:
 
     # ---- links -------------------------------------------------------------------------------------------------------
 
-    def greeted(self, link: Link) -> None:
-        """Admit a peer whose hello has come, or refuse it and send it the reason."""
+    def greeted(self, link: Link, *, only: Role | None = None) -> None:
+        """Admit a peer whose hello has come, or refuse it and send it the reason.
+
+        Args:
+            link: its link.
+            only: the only role that its listener takes; None: any role.
+        """
         try:
-            link.context = self._admit(link)
+            link.context = self._admit(link, only)
         except HandshakeRefused as refusal:
             said = link.peer
             log.warning(
@@ -157,10 +162,13 @@ class Hub:
                 software=link.peer.software,
             )
 
-    def _admit(self, link: Link) -> Admitted:
+    def _admit(self, link: Link, only: Role | None) -> Admitted:
         if self._draining:
             raise HandshakeRefused(Reason.DRAINING, "the hub is shutting down")
         role = admit(link.peer, link.peer_identity, insecure=self._insecure)
+        if only not in (None, role):
+            flag = "--listen" if role is Role.EDGE else "--driver-listen"
+            raise HandshakeRefused(Reason.ROLE, f"this port of the hub takes no {role}; it has the port of {flag}")
         self._check(role, link)
         if role is Role.EDGE:
             self._credentials.check_generation(link.peer.name, link.peer_identity)

@@ -35,6 +35,7 @@ For every process:
   with the version of its form.
 * `database`, `database_writer`: an SQLite file with the version of its schema; the one thread that writes to it.
 * `database_reserve`: room that a database holds for a full disk.
+* `sealing`: encryption of credentials on the disk.
 
 Of CSI and Kubernetes:
 

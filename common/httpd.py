@@ -4,6 +4,7 @@ Rules:
 * It runs in threads of its own. So it answers while the event loop is busy, and a health check sees a live process.
 * A connection serves one request within a time limit. When there are more than `MOST_CONNECTIONS`, the oldest one is
   closed: idle clients do not block others.
+* It answers no script of a web page (403 for any Origin).
 * It reads no body, and its answers hold no secret. Operators use the hub's UNIX socket instead.
 """
 
@@ -89,6 +90,10 @@ def _application(registry: CollectorRegistry, ready: Ready) -> "WSGIApplication"
 
     def answer(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
         path = environ["PATH_INFO"]
+        if "HTTP_ORIGIN" in environ:
+            return _text(
+                start_response, "403 Forbidden", "this endpoint answers no web page (the request has an Origin)"
+            )
         if path not in {"/metrics", "/healthz", "/readyz"}:
             return _text(start_response, "404 Not Found", "this endpoint has /metrics, /healthz and /readyz")
         if environ["REQUEST_METHOD"] != "GET":

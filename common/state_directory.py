@@ -16,8 +16,8 @@ _PARENT_MODE = 0o755
 def make_state_directory(path: Path) -> None:
     """Make a state directory with its missing parents, and close it to other users, whatever the umask is.
 
-    An existing directory is closed, too. If it belongs to another user, or all users share it (/tmp), its mode stays,
-    and a warning is logged.
+    An existing directory is closed, too. If it belongs to another user (a volume of a pod), or all users share it
+    (/tmp), its mode stays, and a log line says so: a warning if others may write to it.
 
     Raises:
         OSError: it cannot be made.
@@ -34,7 +34,8 @@ def make_state_directory(path: Path) -> None:
             raise PermissionError(None, "it is shared by all users")  # handled like a refusal
         path.chmod(mode & ~_OTHERS)
     except OSError as error:
-        log.warning(
+        log.log(
+            logging.WARNING if mode & stat.S_IWOTH else logging.INFO,
             "%s has the mode %o: other users may read the state in it; this process cannot close it (%s)",
             path,
             mode,

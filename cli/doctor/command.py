@@ -8,12 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import click
-
 from cli.doctor import agent, cluster, csi_probe, hub, permissions, proxy
 from cli.doctor.finding import Finding, Level, Result, wrong
 from cli.process_options import DRIVER_OPTIONS, EDGE_OPTIONS, HUB_OPTIONS
-from cli.table import printable
+from cli.table import printable, say
 from common.endpoint import Endpoint
 from common.errors import BridgeError
 
@@ -92,10 +90,10 @@ def run(question: Question) -> int:
     """Run the checks and print the report. Returns 1 if a finding is wrong, else 0."""
     report = asyncio.run(examine(question))
     if question.output == "json":
-        click.echo(as_json(report))
+        say(as_json(report))
     else:
         for line in show(report):
-            click.echo(line)
+            say(line)
     return 1 if _counts(report)[Level.WRONG] else 0
 
 

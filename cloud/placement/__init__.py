@@ -11,7 +11,7 @@ Read in this order:
 * `pending`, `attempts`: this hub's creates that run, and the exemption of pinned creates.
 * `carry`, `outcome`: carry; the call on its way, and the meaning of its end.
 * `lists`, `inventory`: asks nodes for the volumes and snapshots that their drivers list.
-* `capabilities`, `offers`: what sidecars are told of a driver, by the votes of its nodes.
+* `capabilities`, `offers`: the answers that sidecars get about a driver, by the votes of its nodes.
 * `foreign_ids`: answers to creates that name another node's thing.
 * `segment`: the bridge's topology segment, added to answers and removed from requests.
 """

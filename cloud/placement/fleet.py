@@ -83,7 +83,7 @@ class Fleet:
 
     Attributes:
         members: by name.
-        offer: what sidecars are told of the driver; None if no node describes it.
+        offer: the answers that sidecars get about the driver; None if no node describes it.
         has_topology: whether the vendor has a topology of its own on most of them.
     """
 

@@ -1,4 +1,4 @@
-"""The offers: what sidecars are told of each driver, and the nodes whose driver lacks a part of it.
+"""The offers: the answers that sidecars get about each driver, and the nodes whose driver lacks a part of them.
 
 An offer outlives the hub, because a tie of votes keeps the earlier one (`capabilities`).
 """

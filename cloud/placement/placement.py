@@ -76,7 +76,7 @@ class Placement:
         Args:
             nodes: the nodes.
             claims: names and ids.
-            offers: what sidecars are told of each driver.
+            offers: the answers that sidecars get about each driver.
             metrics: counts the answers that are not passed on.
             losses: the hub's losses of nodes' reports, in sentences.
             affinity: the PersistentVolumes; None: this hub follows none.

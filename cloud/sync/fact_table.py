@@ -200,9 +200,10 @@ class FactTable:
             if facts.get(ref) == fact:
                 return
             row = _put(node, ref, fact)
-            self._quota.check(node, ref, _size(row), stray=stray)
+            size = _size(row[1])
+            self._quota.check(node, ref, size, stray=stray)
             await self._writer.commit([row], grows=True)
-            self._quota.put(node, ref, _size(row), stray=stray)
+            self._quota.put(node, ref, size, stray=stray)
             facts = self._facts.setdefault(node, {})
             old = facts.pop(ref, None)  # so that it comes last
             facts[ref] = fact
@@ -248,7 +249,7 @@ class FactTable:
         """
         async with self._lock(node):
             row = _put(node, ref, fact)
-            size = _size(row)
+            size = _size(row[1])
             if not self._quota.has_room_for_event(node, ref, size, stray=stray):
                 return False
             oldest = self._quota.oldest_events(node, ref, size, most=self._most_events)
@@ -290,10 +291,11 @@ class FactTable:
     def _read(self, database: sqlite3.Connection) -> None:
         """Take all facts into memory."""
         self._facts, self._quota = {}, FactQuota(self._quota_bytes)
-        for node, ref, fact in _readable(database.execute(_SELECT)):
-            self._quota.put(node, ref, _size(_put(node, ref, fact)))
-            if ref.kind != "Event":
-                self._facts.setdefault(node, {})[ref] = fact
+        for row in database.execute(_SELECT):
+            for node, ref, fact in _readable((row,)):
+                self._quota.put(node, ref, _size(row))
+                if ref.kind != "Event":
+                    self._facts.setdefault(node, {})[ref] = fact
 
 
 def _key(node: str, ref: Ref) -> tuple[str, str, str, str]:
@@ -305,9 +307,9 @@ def _put(node: str, ref: Ref, fact: Fact) -> Statement:
     return _PUT, (*_key(node, ref), stamp.uid, stamp.version, fact.told_ns, encode_body(fact.body).decode())
 
 
-def _size(row: Statement) -> int:
+def _size(row: Iterable[object]) -> int:
     """The bytes of a row for the quota."""
-    return ROW_BYTES + sum(len(value.encode()) for value in row[1] if isinstance(value, str))
+    return ROW_BYTES + sum(len(value.encode()) for value in row if isinstance(value, str))
 
 
 def _readable(rows: Iterable[_Row]) -> Iterator[tuple[str, Ref, Fact]]:

@@ -55,7 +55,7 @@ class FactSink:
         """A kubelet serves the node. This sink does nothing then."""
 
     async def store(self, node: str, obj: Object) -> bool:
-        """Keep a fact. Returns True once it is in the database; False: it is an Event that does not count.
+        """Keep a fact. Returns True once it is in the database; False: it does not count, and is kept if it has room.
 
         Raises:
             ValueError: the fact is not this node's to tell, makes no sense, or has no room in the node's quota.
@@ -67,7 +67,7 @@ class FactSink:
             return await self._put_event(node, obj.ref, fact)
         stray = not self._table.has_accepted(node, obj.ref) and not self._may_concern(node, obj.ref)
         await self._table.put(node, obj.ref, fact, stray=stray)
-        return True
+        return not stray
 
     async def void(self, node: str) -> None:
         """Remove all facts of a node.

@@ -1,4 +1,4 @@
-"""The audit log's files: `audit.log`, and its older parts from `audit.log.1` to `audit.log.9`, which is the oldest.
+"""The audit log's files: `audit.log`, and its older parts from `audit.log.1` to `audit.log.9`, the oldest one.
 
 Rules:
 

@@ -104,11 +104,15 @@ _LONGEST_CHARS, _MOST_ITEMS = 500, 50
 class Audit(Protocol):
     """Takes the events of the audit log."""
 
+    @property
+    def trouble(self) -> str:
+        """Why the disk does not take the newest lines; empty if it does. For operators."""
+
     def add(self, event: Event, *, who: str, address: str = "", **details: str | int | list[str]) -> None:
         """Note an event. Returns at once, and raises nothing.
 
         Args:
-            event: what happened.
+            event: the event.
             who: the name that the peer has proved, or that it claims if it has proved none; or the operator.
             address: where it connected from; for an operator its user id.
             details: further fields of the line, such as the node that an order names.

@@ -106,7 +106,7 @@ class Enrolment:
         terms: Terms,
         *,
         audit: Audit,
-        denied: Callable[[str, int], str],
+        denied: Callable[[str, int, bytes], str],
         knows: Callable[[str], bool],
         now: Callable[[], float] = time.time,
     ) -> None:
@@ -119,8 +119,8 @@ class Enrolment:
             signer: has the CA, and its key if the hub signs.
             terms: of the certificates.
             audit: takes joins, renewals and refusals.
-            denied: the reason why a node (name) or certificate (serial number; 0 for none) is denied; empty if it is
-                not.
+            denied: the reason why a node (name) or certificate (serial number, and issuer; 0 for none) is denied; empty
+                if it is not.
             knows: whether a node of that name has ever connected.
             now: in seconds since the epoch.
         """
@@ -185,7 +185,7 @@ class Enrolment:
         self._tokens.check(asked.token, asked.secret, asked.node)
         async with self._tokens.changing, self._lock(asked.node):
             token = self._tokens.check(asked.token, asked.secret, asked.node)
-            self._check_denied(asked.node, 0)
+            self._check_denied(asked.node)
             found = self._generations.issued_to(asked.node, key)
             if found is not None and found.token == token.id and found.not_after > self._now():
                 return self._issued(found)
@@ -215,7 +215,7 @@ class Enrolment:
         if len(names) != 1 or not _generation(shown):
             raise _Refusal(RefusedFor.CERTIFICATE, "this certificate was not issued by the hub; let the node join")
         node = names[0]
-        self._check_denied(node, shown.serial)
+        self._check_denied(node, shown.serial, shown.issuer)
         self._generations.examine(node, shown)
         self._generations.adopt(node, shown)
         return await self._renew(node, shown, asked)
@@ -293,8 +293,8 @@ class Enrolment:
             why = "the hub signs no certificates (it runs without --ca-key); give the agent its files"
             raise _Refusal(RefusedFor.NO_CA_KEY, why)
 
-    def _check_denied(self, node: str, serial: int) -> None:
-        if self._denied(node, serial):
+    def _check_denied(self, node: str, serial: int = 0, issuer: bytes = b"") -> None:
+        if self._denied(node, serial, issuer):
             raise _Refusal(RefusedFor.DENIED, f"edge node {node}, or its certificate, is denied")
 
     def _check_name_is_free(self, node: str, token: Token) -> None:

@@ -74,6 +74,7 @@ class Generations:
 
     Attributes:
         on_locked: called with a node and a sentence when the node is locked: its links must end.
+        on_drivers: called when a node has joined again and may report other drivers than before.
     """
 
     def __init__(
@@ -93,6 +94,7 @@ class Generations:
         self._announced: dict[str, tuple[str, str]] = {}
         """By node: the key of its link, and the key that its agent will show next."""
         self.on_locked: Callable[[str, str], None] = lambda _node, _why: None
+        self.on_drivers: Callable[[], None] = lambda: None
 
     # ---- certificates that appear ------------------------------------------------------------------------------------
 
@@ -132,7 +134,7 @@ class Generations:
     def authenticated(self, node: str, shown: Shown) -> None:
         """Note that a node was admitted with a certificate that counts: it is current, and earlier ones are void."""
         generation = _generation(shown)
-        known = self._store.certificates.get(node, {})
+        known, before = self._store.certificates.get(node, {}), self.drivers_of(node)
         found = known.get(generation)
         if not generation or (found is not None and found.state is State.CURRENT):
             return
@@ -143,6 +145,8 @@ class Generations:
         for earlier in [it for it in known.values() if it.generation < generation and it.state is not State.VOID]:
             self._store.put_certificate(replace(earlier, state=State.VOID, chain=b""))
         self._drop_void(node)
+        if found.drivers != before:
+            self.on_drivers()
         if found.token:
             self._settle_before(node, generation)
         self._alarms.pop(node, None)
@@ -178,9 +182,7 @@ class Generations:
 
     def drivers_of(self, node: str) -> tuple[str, ...]:
         """The drivers that a node may report, by the token with which it joined; none: every driver."""
-        known = self._store.certificates.get(node, {})
-        found = known.get(_current(known) or max(known, default=0))
-        return found.drivers if found is not None else ()
+        return drivers_of(self._store, node)
 
     def has_joined(self, node: str) -> bool:
         """Whether the hub has issued a certificate to a node."""
@@ -275,6 +277,13 @@ class Generations:
         void = sorted(generation for generation, it in known.items() if it.state is State.VOID)
         for generation in void[:-MOST_VOID]:
             self._store.drop_certificate(node, generation)
+
+
+def drivers_of(store: TrustStore, node: str) -> tuple[str, ...]:
+    """The drivers that a node may report, by the token with which it joined; none: every driver."""
+    known = store.certificates.get(node, {})
+    found = known.get(_current(known) or max(known, default=0))
+    return found.drivers if found is not None else ()
 
 
 def _current(known: Mapping[int, Certificate]) -> int:

@@ -23,7 +23,7 @@ from cloud.trust.policy import OWN_NAME, Patterns, Policy, Rule, Rules
 MOST_BYTES: Final = 1_048_576
 """The largest file: a ConfigMap's size in Kubernetes (API conventions, ConfigMap)."""
 
-_NAME = re.compile(r"[A-Za-z0-9._*?-]{1,253}|uid:[0-9]{1,10}")
+_NAME = re.compile(r"[A-Za-z0-9._*?-]{1,253}|uid:[0-9*?]{1,10}")
 _VALUE = re.compile(r"[A-Za-z0-9._*?-]{0,63}|" + re.escape(OWN_NAME))
 _KEY = re.compile(r"[A-Za-z0-9._*?/-]{1,317}")
 
@@ -93,7 +93,8 @@ def _check_text(text: Any, line: int, form: re.Pattern[str], what: str) -> None:
     if not isinstance(text, str):
         raise DocumentError(line, f"{what} must be a text (in quotes, if it looks like a number or a truth value)")
     if not form.fullmatch(text):
-        raise DocumentError(line, f"{what} has characters that no such name has, or is too long; globs have * and ?")
+        why = f"{what} is {text[:60]!r}, which no such name can be or match; globs have * and ?"
+        raise DocumentError(line, why)
 
 
 def _check_words(value: Any, known: Collection[str], place: Place, what: str) -> None:

@@ -134,10 +134,11 @@ class Signer:
         return b"".join(one.public_bytes(Encoding.PEM) for one in self._fresh().bundle)
 
     def pin(self) -> str:
-        """The fingerprint of the key of the CA that signed the hub's own certificate."""
-        chain = x509.load_pem_x509_certificates(self._files.cert.read_bytes())
-        bundle = self._fresh().bundle
-        return key_fingerprint(next((it for it in bundle if _signed_by(chain[-1], it)), bundle[0]).public_key())
+        """The fingerprint of the key of the root CA under which the hub's own certificate is."""
+        found, bundle = x509.load_pem_x509_certificates(self._files.cert.read_bytes())[-1], self._fresh().bundle
+        for _ in bundle:  # a chain is no longer than that
+            found = next((it for it in bundle if _signed_by(found, it)), found)
+        return key_fingerprint(found.public_key())
 
     def hub_names(self) -> list[str]:
         """The DNS names and IP addresses in the hub's own certificate, without wildcards."""

@@ -9,7 +9,7 @@ Rules:
 * The labels and taints of `cloud.node_marks` are only in the request that makes the Node: an operator's later changes
   stay.
 * An existing label with another value stays. The hub sets no label from a fact that a kubelet may not set either (the
-  NodeRestriction admission), and not `csi-bridge.io/edge`.
+  NodeRestriction admission), and of the bridge's own only `csi-bridge.io/node`: pods of the bridge go by the others.
 * The value of `csi-bridge.io/node` is the node's own name: with another name the node would get that node's pods and
   Secrets.
 * The only annotation that comes from the node has the drivers' node ids. Ids of unreported drivers stay, unless the hub
@@ -22,7 +22,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from cloud.kube import RESOURCES, Body
-from cloud.node_marks import EDGE
+from cloud.node_marks import OURS
 from cloud.upsync.in_use import InUse
 from cloud.upsync.ownership import HUB, MADE_BY, annotation, find, is_made, remember_drivers, written_drivers
 from cloud.upsync.write_api import WriteApi
@@ -239,13 +239,13 @@ def _amount(text: object) -> int | None:
 
 
 def _is_reserved(label: str) -> bool:
-    """Whether a node may not set a label of its own Node: `EDGE`, and labels that a kubelet may not set either.
+    """Whether a node may not set a label of its own Node: it is the bridge's, or a kubelet may not set it either.
 
     Source: kubernetes plugin/pkg/admission/noderestriction.
     """
-    if label == EDGE:
-        return True
     domain, slash, _ = label.partition("/")
+    if slash and _is_within(domain, (OURS,)):
+        return label != NODE_SEGMENT
     if not slash or not _is_within(domain, _KUBERNETES):
         return False
     return label not in _KUBELET_LABELS and not _is_within(domain, _KUBELETS)

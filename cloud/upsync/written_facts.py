@@ -51,7 +51,7 @@ class Sink(Protocol):
         """The stored facts of a node, without its events."""
 
     async def store(self, node: str, obj: Object) -> bool:
-        """Store a fact. Returns False if it drops an Event about an object that the node no longer needs.
+        """Store a fact. Returns False if it does not count: it is about an object that the node may never have had.
 
         Errors as in `cloud.sync.streams.FactSink`.
         """
@@ -228,7 +228,7 @@ class WrittenFacts:
     async def store(self, node: str, obj: Object) -> bool:
         """Store a fact, and queue it for its writer. For a Node, wait until its `volumesInUse` is in Kubernetes.
 
-        Returns False, and does neither, for an Event about an object that the node no longer needs.
+        Returns False, and queues nothing, for a fact that does not count. When its pod comes to the node, it is queued.
 
         Raises:
             ValueError: the fact makes no sense, or the node may not send it.

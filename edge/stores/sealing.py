@@ -1,20 +1,15 @@
-"""A seal: encryption at rest of objects with credentials, with a key in the state directory.
+"""An object's seal (`common.sealing`), with a key in the agent's state directory.
 
 Rules:
 
-* AES-256-GCM with a random nonce for each sealed body. The object's name and state are authenticated with it, so no row
-  can stand in for another one.
+* The object's name and state are bound to its sealed body, so no row can stand in for another one.
 * The key is a file of mode 0600, made once. If it is lost, only the sealed bodies are, and the hub sends them again.
 """
 
 import logging
-import secrets
 from pathlib import Path
 
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-
-from common.files import replace_file
+from common import sealing
 from common.objects import Ref, Stamp
 
 log = logging.getLogger("csi_bridge.edge.stores.sealing")
@@ -22,20 +17,16 @@ log = logging.getLogger("csi_bridge.edge.stores.sealing")
 SEALED_KINDS = frozenset({"Secret", "ServiceAccountToken"})
 """Kinds whose bodies are on the disk only when sealed."""
 
-_KEY_BYTES = 32
-_NONCE_BYTES = 12
-
 
 class Sealer:
-    """Seals and unseals with one key."""
+    """Seals and unseals objects with one key."""
 
     def __init__(self, key: bytes) -> None:
-        self._cipher = AESGCM(key)
+        self._sealer = sealing.Sealer(key)
 
     def seal(self, ref: Ref, stamp: Stamp, body: bytes) -> bytes:
         """The sealed form of a body."""
-        nonce = secrets.token_bytes(_NONCE_BYTES)
-        return nonce + self._cipher.encrypt(nonce, body, _bound(ref, stamp))
+        return self._sealer.seal(body, bound=_bound(ref, stamp))
 
     def unseal(self, ref: Ref, stamp: Stamp, sealed: bytes) -> bytes:
         """The body of its sealed form.
@@ -44,8 +35,8 @@ class Sealer:
             ValueError: it was sealed with another key or for another object, or is damaged.
         """
         try:
-            return self._cipher.decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], _bound(ref, stamp))
-        except (InvalidTag, ValueError) as error:
+            return self._sealer.unseal(sealed, bound=_bound(ref, stamp))
+        except ValueError as error:
             raise ValueError(f"{ref} cannot be unsealed") from error
 
 
@@ -58,23 +49,16 @@ def load_sealer(path: Path) -> Sealer:
     try:
         key = path.read_bytes()
     except FileNotFoundError:
-        return Sealer(_make(path))
-    if len(key) != _KEY_BYTES:
-        log.error("%s holds no key (%d bytes, not %d): a new one is made", path, len(key), _KEY_BYTES)
-        return Sealer(_make(path))
+        return Sealer(sealing.make_key(path))
+    if len(key) != sealing.KEY_BYTES:
+        log.error("%s holds no key (%d bytes, not %d): a new one is made", path, len(key), sealing.KEY_BYTES)
+        return Sealer(sealing.make_key(path))
     if path.stat().st_mode & 0o077:  # as after a restore from a backup
         try:
             path.chmod(0o600)
         except OSError as error:  # a read-only disk: the node must still get its volumes back
             log.error("%s may be read by others, and its mode cannot be changed: %s", path, error.strerror)  # noqa: TRY400  # not a bug
     return Sealer(key)
-
-
-def _make(path: Path) -> bytes:
-    """Make a new key. It is on the disk before it seals a body."""
-    key = secrets.token_bytes(_KEY_BYTES)
-    replace_file(path, key, durable=True, mode=0o600)
-    return key
 
 
 def _bound(ref: Ref, stamp: Stamp) -> bytes:

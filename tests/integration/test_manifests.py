@@ -18,6 +18,7 @@ from cloud.sync.closures import Closures
 from cloud.sync.fact_table import FactTable
 from cloud.sync.facts import FactSink
 from common.objects import Object, Ref, Stamp, encode_body
+from common.sealing import Sealer
 from tests.support.cluster_objects import as_yaml, claim, driver, node, pod, volume
 from tests.support.waiting import until
 
@@ -136,11 +137,11 @@ async def test_with_a_file_broken_at_a_restart_the_nodes_are_told_what_it_said_b
     kept = tmp_path / "kept"
     put(directory / "a.yaml", *WEB)
     put(directory / "b.yaml", node("n2"))
-    async with running(Manifests(directory, kept=GoodManifests(kept), rescan_s=NEVER_S)) as closures:
+    async with running(Manifests(directory, kept=GoodManifests(kept, Sealer(b"k" * 32)), rescan_s=NEVER_S)) as closures:
         await until(lambda: closures.is_ready, what="readiness")
         before = dict(closures.stamps("n1"))
     (directory / "a.yaml").write_text("a: [")
-    manifests = Manifests(directory, kept=GoodManifests(kept), rescan_s=NEVER_S)
+    manifests = Manifests(directory, kept=GoodManifests(kept, Sealer(b"k" * 32)), rescan_s=NEVER_S)
     async with running(manifests) as closures:
         await until(lambda: closures.is_ready, what="readiness after a restart")
         assert closures.stamps("n1") == before

@@ -1,4 +1,4 @@
-"""The hub's disk is full, whoever filled it: creates and deletes go on, and facts wait at their nodes."""
+"""The hub's disk is full: creates and deletes go on, and facts wait at their nodes."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def test_a_hub_without_tls_warns_at_its_start_and_in_its_status(bridge: Bridge) 
     (line,) = hub.logged("--insecure: ")
     assert line["level"] == "warning"
     shown = by_hand("status", f"--hub=unix://{hub.uds}").stdout
-    assert "PROBLEM: --insecure: the hub listens without TLS and believes every name" in shown
+    assert "PROBLEM: --insecure: links without TLS prove no name" in shown
 
 
 def test_a_hub_with_tls_does_not_warn(bridge: Bridge, authority: Authority) -> None:

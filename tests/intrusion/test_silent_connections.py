@@ -55,14 +55,19 @@ def test_a_silent_connection_takes_hardly_any_memory(bridge: Bridge, authority: 
 
 
 def test_the_memory_of_half_open_handshakes_is_given_back(bridge: Bridge, authority: Authority) -> None:
-    hub = bridge.start_hub(*authority.hub().flags)
+    """Each takes 50 KB: as long as they last, 1,000 take 50 MB."""
+    hub = bridge.start_hub(*authority.hub().flags, "--hello-timeout=60s")
     tls = client_of(authority, authority.edge("n1"))
     assert gets_in(hub, "n1", tls)
     before = resident_bytes(hub)
     with connections(hub, 1_000, saying=client_hello(authority)):
-        assert gets_in(hub, "n1", tls)
-        assert resident_bytes(hub) - before > 30 << 20
-    wait_for(lambda: resident_bytes(hub) - before < 12 << 20, what="memory as before", timeout_s=5.0)
+        wait_for(lambda: resident_bytes(hub) - before > 30 << 20, what="handshakes under way", timeout_s=60.0)
+    wait_for(
+        lambda: resident_bytes(hub) - before < 15 << 20,
+        what="memory as before",
+        timeout_s=60.0,
+        instead=lambda: resident_bytes(hub) - before,
+    )
 
 
 def _is_open(connection: socket.socket) -> bool:

@@ -44,6 +44,7 @@ STEP_BY_STEP = {
     "edge/csi-bridge-edge.service": "systemd reads it, below",
     "edge/edge.env": "tests/unit/test_deploy.py starts an agent with it",
     "images/cloud.Dockerfile": "its steps are done below",
+    "images/digests.sh": "a newcomer types it, below",
     "images/csidriver": "runs below, as KubeEdge's StatefulSet would",
     "images/edge.Dockerfile": "its steps are done below",
 }
@@ -152,6 +153,25 @@ def test_whoever_may_call_the_hub_alone_may_call_its_pod(rendered: dict[str, lis
     }
 
 
+def test_the_way_from_outside_leads_to_the_port_for_edge_nodes_alone(rendered: dict[str, list[Object]]) -> None:
+    """And only pods of proxy drivers may call the other port."""
+    for path in ("cloud/base", "cloud/overlays/one-pod", "cloud/overlays/kubeedge"):
+        ways = {
+            it["metadata"]["name"]: [port["targetPort"] for port in it["spec"]["ports"]]
+            for it in rendered[path]
+            if it["kind"] == "Service"
+        }
+        assert ways == {"csi-bridge-edges": ["wss"], "csi-bridge-hub": ["drivers"]}
+    (hub,) = _policies(rendered["cloud/base"])
+    (rule,) = (it for it in hub["spec"]["ingress"] if {"port": "drivers"} in it["ports"])
+    (who,) = rule["from"]
+    for path in ("cloud/driver", "cloud/another-driver"):
+        (driver,) = _pods(rendered[path])
+        assert _selects(who["podSelector"], driver)
+    (itself,) = _pods(rendered["cloud/base"])
+    assert not _selects(who["podSelector"], itself)
+
+
 def test_what_is_made_for_another_driver_is_for_its_pod_alone(rendered: dict[str, list[Object]]) -> None:
     made = rendered["cloud/another-driver"]
     (first,), (other,) = _pods(rendered["cloud/driver"]), _pods(made)
@@ -204,7 +224,7 @@ class Deployed:
 
     def __init__(self, directory: Path, supervisor: Supervisor) -> None:
         self._directory, self._supervisor = directory, supervisor
-        self._port, self._hub_http, self._driver_http = free_ports(3)
+        self._port, self._driver_port, self._hub_http, self._driver_http = free_ports(4)
         self.uds = directory / "kubeedge/kubeedge.sock"
         self.csi = directory / "csi/csi.sock"
         self.root = directory / "root"
@@ -216,6 +236,7 @@ class Deployed:
         changes = {
             "uds": f"unix://{self.uds}",
             "listen": f"127.0.0.1:{self._port}",
+            "driver_listen": f"127.0.0.1:{self._driver_port}",
             "state_dir": self._directory / "hub",
             "http": f"127.0.0.1:{self._hub_http}",
             "kubeconfig": kubeconfig,
@@ -230,7 +251,7 @@ class Deployed:
         """Start the proxy driver of cloud/driver, which comes by wss."""
         changes = {
             "endpoint": f"unix://{self.csi}",
-            "hub_endpoint": f"wss://localhost:{self._port}",
+            "hub_endpoint": f"wss://localhost:{self._driver_port}",
             "state_dir": self._directory / "driver",
             "http": f"127.0.0.1:{self._driver_http}",
             **self._tls("driver", name),
@@ -529,6 +550,9 @@ def typed(name: str, *, since: str = "", until: str = "") -> list[str]:
 
 _REMOVAL = "## To remove it"
 
+_DIGEST = "5" * 64
+"""The digest of every image, as the registry tells it."""
+
 
 @pytest.fixture
 def newcomer(tmp_path: Path, peer: Callable[[str], Path], control_plane: ControlPlane) -> Callable[[list[str]], str]:
@@ -550,7 +574,10 @@ case "$*" in
 esac
 """
     )
-    kubectl.chmod(0o755)
+    docker = tmp_path / "bin/docker"
+    docker.write_text(f"#!/bin/sh\n[ $# = 6 ] && echo sha256:{_DIGEST}\n")
+    for program in (kubectl, docker):
+        program.chmod(0o755)
 
     def type_(blocks: list[str]) -> str:
         look = "for each in cloud edge other; do [ ! -d my-cluster/$each ] || kubectl kustomize my-cluster/$each; done"
@@ -563,8 +590,9 @@ esac
             check=False,
         )
         assert done.returncode == 0, done.stderr
-        assert "image: registry.example" not in done.stdout
-        assert "image: registry.your.company/csi-bridge/edge:0.1.0" in done.stdout
+        assert f"image: registry.your.company/csi-bridge/edge@sha256:{_DIGEST}" in done.stdout
+        images = re.findall(r"^ *(?:- )?image: (.*)$", done.stdout, re.MULTILINE)
+        assert [image for image in images if not image.endswith(f"@sha256:{_DIGEST}")] == []
         assert "secret/csi-bridge-hub-tls created" in done.stdout
         return done.stdout
 

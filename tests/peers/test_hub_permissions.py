@@ -1,5 +1,7 @@
 """The hub's permissions: it, or the doctor beside it, uses all that deploy/cloud gives it, and nothing is missing.
 
+The admission policies of deploy/cloud are in force meanwhile.
+
 One node lives through everything that makes the hub ask the API server for something; the API server's own log says
 what it was.
 """
@@ -15,6 +17,7 @@ import yaml
 from common.csi import csi_pb2 as csi
 from tests.integration.testdriver.support import needs_mounts
 from tests.peers.support.cluster_node import DEPLOY, HUB, ClusterNode
+from tests.support.deployed import objects
 from tests.support.edge_node import NODE, pod, volume
 from tests.support.operator import by_hand
 from tests.support.sidecar import Sidecar
@@ -36,8 +39,15 @@ _FILES = ("base/hub-rbac.yaml", "secrets/secrets-rbac.yaml", "tokens/tokens-rbac
 
 @pytest.fixture
 def node(short_dir: Path, tmp_path: Path, control_plane: ControlPlane) -> Iterator[ClusterNode]:
-    with ClusterNode(short_dir, tmp_path, control_plane) as node:
-        yield node
+    policies = objects(DEPLOY / "base/admission.yaml")
+    for each in policies:
+        control_plane.api.create(each)
+    try:
+        with ClusterNode(short_dir, tmp_path, control_plane) as node:
+            yield node
+    finally:
+        for each in policies:
+            control_plane.api.delete(each["kind"], each["metadata"]["name"])
 
 
 def granted() -> set[Permission]:

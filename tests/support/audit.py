@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 class RecordedAudit:
     """Keeps the events (`cloud.trust.audit_log.Audit`): event, who, address and details."""
 
+    trouble = ""
+
     def __init__(self) -> None:
         self.lines: list[tuple[Event, str, str, dict[str, str | int | list[str]]]] = []
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Self
 import yaml
 
 from cli.edge_volumes import ask
+from cloud.hub_settings import INSECURE
 from common.csi import csi_pb2 as csi
 from common.errors import BridgeError
 from common.pages.json_form import plain
@@ -187,8 +188,8 @@ class EdgeNode:
         return []
 
     def problems(self) -> list[str]:
-        """Return the problems that the hub reports."""
-        return list(hub_state(self.bridge.hub.uds)["problems"])
+        """Return the problems that the hub reports, without the warning of --insecure."""
+        return [problem for problem in hub_state(self.bridge.hub.uds)["problems"] if problem != INSECURE]
 
     def wait_told(self) -> None:
         """Wait until the agent has all of the hub's objects."""

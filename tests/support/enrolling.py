@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import ssl
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from common.enrolment import Issued, Renew, renewal_text
+from common.enrolment import Answer, Issued, Renew, Request, decode, encode, renewal_text
+from common.messages import Chunk, End, Kind, Open, Priority
 from common.peer import Peer, key_fingerprint, with_certificate
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.support.stranger import Stranger
 
 
 @dataclass
@@ -56,3 +64,32 @@ class NodeKey:
     def key_pem(self) -> bytes:
         """The private key as PEM."""
         return self.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+
+    def client(self, ca: Path, directory: Path) -> ssl.SSLContext:
+        """A client's TLS context that shows the certificate."""
+        assert self.issued is not None
+        cert, key = directory / f"{self.fingerprint[:16]}.crt", directory / f"{self.fingerprint[:16]}.key"
+        cert.write_bytes(self.issued.chain)
+        key.write_bytes(self.key_pem())
+        context = trusting(ca)
+        context.load_cert_chain(cert, key)
+        return context
+
+
+def trusting(ca: Path) -> ssl.SSLContext:
+    """A client's TLS context that shows no certificate."""
+    return ssl.create_default_context(cafile=str(ca))
+
+
+def ask(stranger: Stranger, request: Request, kind: Kind, *, stream: int = 1) -> Answer | End:
+    """Make a request on a link that has greeted. Returns the answer, or the end of a stream without one."""
+    stranger.frames(Open(stream, kind, Priority.CALL, "", "", "", "", 0), Chunk(stream, 0, encode(request)))
+    payload = b""
+    while True:
+        frames = stranger.receive()
+        assert isinstance(frames, list), frames
+        for frame in frames:
+            if isinstance(frame, Chunk):
+                payload += frame.payload
+            elif isinstance(frame, End):
+                return decode(payload) if payload else frame  # type: ignore[return-value]  # a hub sends answers

@@ -60,7 +60,7 @@ def proxy(driver: str, **fields: Any) -> dict[str, Any]:
 def refusal(name: str, **fields: Any) -> dict[str, Any]:
     """A refused peer, for a hub's `refused`."""
     usual = {"role": "edge", "address": "10.0.0.9:7", "at": SINCE, "reason": "conflict", "why": "it is another one"}
-    return {"name": name} | usual | fields
+    return {"name": name, "times": 1} | usual | fields
 
 
 def _plain(value: Any) -> Any:

@@ -10,7 +10,6 @@ A test uses it so:
 
 from __future__ import annotations
 
-import select
 import ssl
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
@@ -45,8 +44,6 @@ if TYPE_CHECKING:
 
     from tests.support.certificates import Pem
     from tests.support.sidecar import Outcome, Sidecar
-
-_LOOK_S = 0.02
 
 _REPORTS = 1
 """The number of its stream of reports."""
@@ -147,16 +144,11 @@ class SpokenNode(Stranger):
 
     def attend(self) -> None:
         """Answer the calls that have come, or wait a moment for one."""
-        while self._has_input():
+        while self.has_input():
             message = self.receive()
             assert isinstance(message, list), message
             for frame in message:
                 self._take(frame)
-
-    def _has_input(self) -> bool:
-        if self._buffer or (isinstance(self._socket, ssl.SSLSocket) and self._socket.pending()):
-            return True
-        return bool(select.select([self._socket], [], [], _LOOK_S)[0])
 
     def _take(self, frame: object) -> None:
         match frame:
@@ -200,6 +192,7 @@ class Site:
     Attributes:
         bridge: the hub and the proxy drivers.
         hub: the hub.
+        authority: the CA of all.
     """
 
     def __init__(self, directory: Path, logs: Path, *hub_flags: str) -> None:
@@ -210,14 +203,14 @@ class Site:
             logs: for logs and certificates.
             hub_flags: more flags of the hub.
         """
-        self._authority = Authority(logs)
+        self.authority = Authority(logs)
         self.bridge = Bridge(directory, logs)
-        self.hub = self.bridge.start_hub(*self._authority.hub().flags, *hub_flags)
+        self.hub = self.bridge.start_hub(*self.authority.hub().flags, *hub_flags)
         self._nodes: list[SpokenNode] = []
 
     def node(self, name: str) -> SpokenNode:
         """Connect a node that shows a certificate for its name."""
-        node = SpokenNode(name, self.hub.address, tls=client_of(self._authority, self._authority.edge(name)))
+        node = SpokenNode(name, self.hub.address, tls=client_of(self.authority, self.authority.edge(name)))
         self._nodes.append(node)
         return node
 
@@ -239,7 +232,7 @@ class Site:
         self.hub.wait_logged(f"edge {node.name} is gone")
 
     def state(self, node: SpokenNode) -> dict[str, Any]:
-        """Return what the hub says of a node."""
+        """Return the hub's page about a node."""
         return node_state(self.hub.uds, node.name)
 
     def call(self, sidecar: Sidecar, method: str, request: Message) -> Outcome:

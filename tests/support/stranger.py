@@ -14,7 +14,9 @@ import base64
 import contextlib
 import dataclasses
 import os
+import select
 import socket
+import ssl
 import struct
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -25,12 +27,12 @@ from common.reports import GET_PLUGIN_INFO, REPORTED_METHODS, Answer, DriverRepo
 from common.version import introduce
 
 if TYPE_CHECKING:
-    import ssl
-
     from common.codec import UnknownFrame
 
 _PATIENCE_S = 60.0
 """Only a failing test waits so long."""
+
+_LOOK_S = 0.02
 
 _FIN, _MASKED = 0x80, 0x80
 CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0x0, 0x1, 0x2, 0x8, 0x9, 0xA
@@ -146,6 +148,12 @@ class Stranger:
                 return decode(payload)
             if opcode == CLOSE:
                 return Closed(struct.unpack("!H", payload[:2])[0], payload[2:].decode())
+
+    def has_input(self) -> bool:
+        """Return whether something has come, or comes in a moment."""
+        if self._buffer or (isinstance(self._socket, ssl.SSLSocket) and self._socket.pending()):
+            return True
+        return bool(select.select([self._socket], [], [], _LOOK_S)[0])
 
     def all_frames(self) -> list[Frame | UnknownFrame]:
         """Return all frames until the hub closes."""

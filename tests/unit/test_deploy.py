@@ -20,6 +20,7 @@ from cryptography.x509 import DNSName, IPAddress, SubjectAlternativeName, load_p
 from cli import main, process
 from cli.process_options import EDGE_OPTIONS
 from cloud.admission import admit
+from cloud.trust.policy_text import read_policy
 from common.errors import HandshakeRefused
 from common.peer import Peer, with_certificate
 from common.version import introduce
@@ -447,6 +448,19 @@ def test_every_packaged_folder_is_in_the_images() -> None:
     for image in ("cloud", "edge"):
         text = (DEPLOY / f"images/{image}.Dockerfile").read_text()
         assert [name for name in packages if f"COPY {name} {name}\n" not in text] == []
+
+
+def test_the_hub_finds_the_policy_of_the_config_map_and_it_allows_everything() -> None:
+    (found,) = objects(DEPLOY / "cloud/policy/policy.yaml")
+    ((name, text),) = found["data"].items()
+    policy = read_policy(text.encode(), source="it")
+    assert policy.allows_report("n1", "any.example", {"zone": "a"}).allowed
+    assert policy.allows_call("uid:65532", "any.example").allowed
+    assert policy.allows_call("any.example", "any.example").allowed
+    (patch,) = yaml.safe_load((DEPLOY / "cloud/policy/kustomization.yaml").read_text())["patches"]
+    flag, mount, volume = (change["value"] for change in yaml.safe_load(patch["patch"]))
+    assert (flag, mount["name"]) == (f"--policy={mount['mountPath']}/{name}", volume["name"])
+    assert volume["configMap"]["name"] == found["metadata"]["name"]
 
 
 def test_every_kustomization_says_what_it_is() -> None:

@@ -15,6 +15,7 @@ from common.errors import DriverAmbiguous, DriverMissing
 from common.reports import (
     CONTROLLER_GET_CAPABILITIES,
     GET_PLUGIN_CAPABILITIES,
+    GET_PLUGIN_INFO,
     GROUP_GET_CAPABILITIES,
     NODE_GET_CAPABILITIES,
     NODE_GET_INFO,
@@ -49,6 +50,7 @@ def report(*, lacks: Sequence[str] = (), topology: bool = False, name: str = NAM
     info = csi_pb2.NodeGetInfoResponse(node_id="id", accessible_topology=csi_pb2.Topology(segments={"zone": "a"}))
     answers = {method: Answer(0) for method in REPORTED_METHODS}
     capabilities = GetPluginCapabilitiesResponse(capabilities=services).SerializeToString()
+    answers[GET_PLUGIN_INFO] = Answer(0, body=csi_pb2.GetPluginInfoResponse(name=name).SerializeToString())
     answers[GET_PLUGIN_CAPABILITIES] = Answer(0, body=capabilities)
     answers[NODE_GET_INFO] = Answer(0, body=info.SerializeToString())
     answers |= dict.fromkeys(lacks, Answer(Code.UNIMPLEMENTED, "not here"))

@@ -11,8 +11,8 @@ import pytest
 from cloud.edge_nodes import Call, Nodes
 from cloud.report_judge import ReportJudge
 from cloud.store import Store
-from cloud.trust.policy import Verdict
-from cloud.unique_segments import UniqueKeys, UniqueSegments
+from cloud.trust.policy import Policy
+from cloud.unique_segments import NO_KEYS, UniqueSegments
 from common.csi.csi_pb2 import GetPluginInfoResponse
 from common.errors import (
     CallTimeout,
@@ -38,14 +38,13 @@ from tests.support.linked import Peer, cut, link_pair
 from tests.support.waiting import settle
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+    from collections.abc import AsyncIterator, Awaitable, Callable
     from pathlib import Path
 
     from common.link import Link, Stream
     from common.pages.hub import NodeStatus
 
 DRIVER = "d.example"
-HOST = "topology.d.example/host"
 CREATE = "/csi.v1.Controller/CreateVolume"
 
 
@@ -77,23 +76,6 @@ def call(*, timeout_s: float | None = None, driver: str = DRIVER) -> Call:
     return Call(driver, CREATE, b"request", "c-1", timeout_s)
 
 
-class Policy:
-    """A policy that a test changes.
-
-    Attributes:
-        denied: the drivers that no node may report.
-        asked: node, driver and topology of each question.
-    """
-
-    def __init__(self) -> None:
-        self.denied: set[str] = set()
-        self.asked: list[tuple[str, str, dict[str, str]]] = []
-
-    def allows_report(self, node: str, driver: str, segments: Mapping[str, str]) -> Verdict:
-        self.asked.append((node, driver, dict(segments)))
-        return Verdict(allowed=driver not in self.denied, why="line 7 says no")
-
-
 RENEWED = "k-2"
 """A key that was issued to n1 while it was connected with another one."""
 
@@ -109,9 +91,7 @@ class World:
         self.directory = directory
         self.store = Store(directory)
         self.changes: list[str] = []
-        self.audit, self.metrics, self.policy = RecordedAudit(), Metrics(), Policy()
-        segments = UniqueSegments(self.store, UniqueKeys((HOST,)))
-        judge = ReportJudge(segments, [self.policy], audit=self.audit, metrics=self.metrics)
+        judge = ReportJudge(UniqueSegments(self.store, NO_KEYS), Policy(), audit=RecordedAudit(), metrics=Metrics())
         self.nodes = Nodes(self.store, judge, max_nodes=max_nodes, follows=follows)
         self.nodes.subscribe(self.changes.append)
         self._ends: list[Link] = []

@@ -11,12 +11,14 @@ from common.errors import (
     BridgeError,
     CallError,
     CallTimeout,
+    CapabilityMissing,
     DialError,
     Draining,
     DriverAmbiguous,
     DriverMissing,
     FieldMissing,
     ForeignDriver,
+    ForeignId,
     HandshakeRefused,
     HubUnreachable,
     IdConflict,
@@ -42,6 +44,7 @@ from common.errors import (
     PlacementNotKept,
     ProtocolError,
     RemoteProtocolError,
+    ReportRefused,
     SettingsError,
     SeveralNodes,
     SourceElsewhere,
@@ -123,6 +126,28 @@ TABLE: dict[type[CallError], tuple[Callable[[], CallError], Code, str]] = {
             "edge node n1 may have carried out CreateVolume pvc-1 of driver dir.csi already, and this call is for n2; "
             "send the call to n1 (with --nodeid or --placement of the proxy driver, or csi-bridge call --node n1), or, "
             "if that node will not come back, run csi-bridge forget n1 on the hub's host"
+        ),
+    ),
+    ForeignId: (
+        lambda: ForeignId("dir.csi", "CreateVolume pvc-1", "n1", "volume v-1", "n2"),
+        Code.UNAVAILABLE,
+        (
+            "edge node n1 answered CreateVolume pvc-1 of driver dir.csi with volume v-1, which edge node n2 has; the "
+            "answer is not passed on; look at the driver on n1, and run csi-bridge forget n1 on the hub's host if it "
+            "will not come back"
+        ),
+    ),
+    ReportRefused: (
+        lambda: ReportRefused("dir.csi", "n1", "no rule allows it"),
+        Code.UNAVAILABLE,
+        "edge node n1 gets no call of driver dir.csi, because the hub refuses its report: no rule allows it",
+    ),
+    CapabilityMissing: (
+        lambda: CapabilityMissing("dir.csi", "n1", "/csi.v1.Controller/ControllerExpandVolume", "EXPAND_VOLUME"),
+        Code.UNAVAILABLE,
+        (
+            "ControllerExpandVolume needs the capability EXPAND_VOLUME, which driver dir.csi has on most of its edge "
+            "nodes and lacks on n1; run the same version of the driver there"
         ),
     ),
     IdConflict: (

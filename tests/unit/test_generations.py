@@ -164,6 +164,15 @@ async def test_a_node_that_joins_again_after_a_copy_is_unlocked_and_the_copies_a
     assert world.generations.locked("n1") is None
 
 
+async def test_a_node_that_joins_again_for_other_drivers_is_judged_again(world: World) -> None:
+    told: list[tuple[str, ...]] = []
+    world.generations.on_drivers = lambda: told.append(world.generations.drivers_of("n1"))
+    world.come(await world.issue("k1", token="5f", drivers=("a.csi",)))
+    world.come(await world.issue("k2", drivers=("a.csi",)))
+    world.come(await world.issue("k3", token="60", drivers=("b.csi",)))
+    assert told == [("b.csi",)]
+
+
 async def test_the_old_machine_of_a_node_that_joined_again_locks_nothing(world: World) -> None:
     old = await world.issue("k1", token="5f")
     world.come(old)

@@ -24,7 +24,7 @@ from cloud.trust.policy_file import PolicyFile
 from cloud.trust.trust_store import TrustStore
 from common.certificate_ends import CertificateEnds
 from common.csi.csi_pb2 import CreateVolumeRequest, GetPluginInfoResponse
-from common.errors import Draining, NotAllowed, OperatorRefused, status_of
+from common.errors import Draining, NotAllowed, OperatorRefused, ReportRefused, status_of
 from common.limits import Limits
 from common.messages import Hello, Kind, Ping, encode
 from common.metrics import Metrics
@@ -438,6 +438,20 @@ async def test_a_policy_that_cannot_be_used_is_a_problem_of_the_hub(strict: Worl
     for _ in range(2):
         await strict.policy.look()
     assert strict.pages.status().problems == [strict.policy.problem]
+
+
+async def test_a_node_reports_only_drivers_that_the_policy_allows_and_each_new_policy_counts(tmp_path: Path) -> None:
+    async with running(World(tmp_path, policy="nodes: [{names: ['*'], drivers: [d.example]}]\n")) as world:
+        reports = [report(driver) for driver in ("d.example", "e.example")]
+        (await world.edge()).open(Kind.REPORT, encode_reports(reports))
+        await settle()
+        why = f"no rule of {world.policy_path} allows it to report this driver"
+        assert (told_of(world, "n1").drivers, told_of(world, "n1").refused) == (["d.example"], {"e.example": why})
+        world.policy_path.write_text("nodes: []\n")
+        for _ in range(2):
+            await world.policy.look()
+        assert told_of(world, "n1").refused == dict.fromkeys(("d.example", "e.example"), why)
+        assert await called(await world.operator(), CREATE) == status_of(ReportRefused(DRIVER, "n1", why), Origin.HUB)
 
 
 # -------------------- the operator's orders --------------------

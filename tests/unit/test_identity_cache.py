@@ -106,6 +106,28 @@ def test_a_report_of_another_driver_is_ignored(tmp_path: Path, caplog: pytest.Lo
     assert messages(caplog) == ["an unusable report of driver other.example from node n1 is ignored"]
 
 
+def with_name(name: bytes) -> DriverReport:
+    """A report whose plugin calls itself by another name; empty: its GetPluginInfo does not parse."""
+    body = GetPluginInfoResponse(name=name.decode()).SerializeToString() if name else b"\xff"
+    return replace(report(), answers={**report().answers, GET_PLUGIN_INFO: Answer(0, body=body)})
+
+
+@pytest.mark.parametrize("name", [b"evil.example", b""])
+def test_a_report_whose_plugin_has_another_name_is_ignored_from_the_hub_and_from_the_disk(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, name: bytes
+) -> None:
+    path = tmp_path / "identity-d.example.json"
+    path.write_bytes(encode_reports([with_name(name)]))
+    cache = IdentityCache(tmp_path, DRIVER)
+    assert not cache.known
+    cache.update(with_name(name))
+    assert not cache.known
+    cache.update(report())
+    cache.update(with_name(name))
+    assert version_of(cache) == version_of(IdentityCache(tmp_path, DRIVER)) == "1"
+    assert messages(caplog)[1:] == ["an unusable report of driver d.example from node n1 is ignored"] * 2
+
+
 def without(whole: DriverReport, missing: str) -> DriverReport:
     return replace(whole, answers={key: value for key, value in whole.answers.items() if key != missing})
 

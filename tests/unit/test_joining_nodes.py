@@ -91,7 +91,7 @@ class World:
             signer,
             terms,
             audit=self.audit,
-            denied=lambda node, serial: "stolen" if {node, serial} & self.denied else "",
+            denied=lambda node, serial, _issuer: "stolen" if {node, serial} & self.denied else "",
             knows=self.known.__contains__,
             now=self.clock,
         )

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from common import logs
+from common.line_limit import BURST
 from common.logs import bind, configure, log_call
 from common.status import Code, Origin, Status
 
@@ -216,8 +217,8 @@ def test_a_long_status_is_cut_in_json_too(lines: Lines) -> None:
     assert len(lines()[0]["status"]) < 3_000
 
 
-def bake() -> None:
-    raise RuntimeError("broken kiln")
+def bake(what: str = "broken kiln") -> None:
+    raise RuntimeError(what)
 
 
 def log_an_exception() -> None:
@@ -269,6 +270,71 @@ def test_a_line_whose_arguments_do_not_fit_its_text_is_counted_and_lost() -> Non
     handler = logs.LineHandler(stream)
     handler.handle(LOGGER.makeRecord(LOGGER.name, logging.INFO, "kiln.py", 1, "%d", ("seven",), None))
     assert (handler.lost_lines, stream.getvalue()) == (1, "")
+
+
+class Clock:
+    """A clock that a test sets."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def limited(stream: io.StringIO, clock: Clock) -> logs.LineHandler:
+    """A handler of its own, for lines about peers."""
+    handler = logs.LineHandler(stream, clock=clock)
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    return handler
+
+
+def tell(handler: logs.LineHandler, text: str, *args: object, peer: str = "10.0.0.7") -> None:
+    record = LOGGER.makeRecord(LOGGER.name, logging.INFO, "", 0, text, args, None, extra=logs.of_peer(peer))
+    handler.handle(record)
+
+
+def test_lines_of_one_peer_end_in_a_count_when_the_minute_is_over() -> None:
+    stream, clock = io.StringIO(), Clock()
+    handler = limited(stream, clock)
+    for number in range(BURST + 4_312):
+        tell(handler, "no hello from %s: %d %%", "10.0.0.7", number)
+    assert len(stream.getvalue().splitlines()) == BURST
+    clock.now = 61.0
+    handler.handle(LOGGER.makeRecord(LOGGER.name, logging.INFO, "", 0, "any line", (), None))
+    assert stream.getvalue().splitlines()[BURST:] == ["no hello from 10.0.0.7: 4411 % … and 4,311 more", "any line"]
+
+
+def test_the_counts_are_written_at_the_end_of_the_process() -> None:
+    stream = io.StringIO()
+    handler = limited(stream, Clock())
+    for _ in range(BURST + 1):
+        tell(handler, "again")
+    handler.give_up_unwritten()
+    assert stream.getvalue().splitlines() == ["again"] * (BURST + 1)
+
+
+def test_a_line_about_no_peer_is_never_held() -> None:
+    stream = io.StringIO()
+    handler = limited(stream, Clock())
+    for _ in range(2 * BURST):
+        handler.handle(LOGGER.makeRecord(LOGGER.name, logging.INFO, "", 0, "mine", (), None))
+    assert len(stream.getvalue().splitlines()) == 2 * BURST
+
+
+def test_no_character_of_a_json_line_steers_a_terminal(lines: Lines, text: io.StringIO) -> None:
+    stream = io.StringIO()
+    configure(log_format="json", level="info", stream=stream)
+    LOGGER.info("\x1b[2J\x9b2J\u202e")
+    assert stream.getvalue().rstrip("\n").isprintable()
+    assert json.loads(stream.getvalue())["msg"] == "\x1b[2J\x9b2J\u202e"
+
+
+def test_no_line_of_a_traceback_steers_a_terminal(text: io.StringIO) -> None:
+    try:
+        bake("\x1b[2J")
+    except RuntimeError:
+        LOGGER.exception("cannot bake")
+    assert "\x1b" not in text.getvalue()
 
 
 def test_threads_write_whole_lines(lines: Lines) -> None:

@@ -153,6 +153,14 @@ async def test_marks_do_not_take_the_place_of_what_a_node_is(world: World) -> No
     assert (await world.labels())["kubernetes.io/hostname"] == "n1"
 
 
+@pytest.mark.parametrize("name", ["csi-bridge.io/hub", "x.csi-bridge.io/y"])
+async def test_no_node_draws_pods_of_the_bridge_to_itself(world: World, name: str) -> None:
+    """The hub's pod goes to a host with the label csi-bridge.io/hub (deploy/cloud/overlays/kubeedge)."""
+    await world.write(fact(labels={name: ""}))
+    assert name not in await world.labels()
+    assert world.writer.problems() == [f"node n1 says that it is {name}=: only administrators may set this label"]
+
+
 @pytest.mark.parametrize("has", [{}, {EDGE: "agent"}, {EDGE: "kubelet"}], ids=["none", "the hub's", "an operator's"])
 @pytest.mark.parametrize("value", ["agent", "kubelet"])
 async def test_no_node_says_itself_whether_it_has_a_kubelet(world: World, has: Body, value: str) -> None:

@@ -165,7 +165,10 @@ def test_a_proxy_driver_may_call_what_a_rule_allows_it() -> None:
         ("nodes:\n- names: n1\n  drivers: [d]\n", "line 2: names must be a list with at least one text"),
         ("nodes:\n- names: []\n  drivers: [d]\n", "line 2: names must be a list with at least one text"),
         ("nodes:\n- names:\n  - n1\n  - 17\n  drivers: [d]\n", "line 4: an entry of names must be a text (in quotes"),
-        ("nodes:\n- names: ['n[12]']\n  drivers: [d]\n", "line 2: an entry of names has characters that no such name"),
+        (
+            "nodes:\n- names: ['n[12]']\n  drivers: [d]\n",
+            "line 2: an entry of names is 'n[12]', which no such name can be or match",
+        ),
         (
             "nodes:\n- names: [n1]\n  drivers: [d]\n  topology: [a]\n",
             "line 4: topology must have lists of values by key",
@@ -295,16 +298,6 @@ def test_a_policy_that_cannot_be_copied_is_in_force_all_the_same(
     (world.state_dir / "policy.good").mkdir()
     assert allowed(world.start()) == ["nfs.example"]
     assert "the policy cannot be copied" in caplog.text
-
-
-def test_a_node_reports_only_the_drivers_of_the_token_with_which_it_joined(world: World) -> None:
-    joined = {"n1": ("nfs.example", "disk.example")}
-    file = PolicyFile(world.path, world.state_dir, audit=world.audit, joined_for=lambda node: joined.get(node, ()))
-    assert file.allows_report("n1", "nfs.example", {}).allowed
-    assert not file.allows_report("n1", "disk.example", {}).allowed  # which no rule allows
-    why = "the token with which it joined is for nfs.example, disk.example"
-    assert file.allows_report("n1", "nfs.other", {}) == Verdict(allowed=False, why=why)
-    assert file.allows_report("n2", "nfs.other", {}).allowed
 
 
 async def test_a_mended_file_is_used_by_a_hub_that_started_with_the_broken_one(world: World) -> None:

@@ -11,13 +11,15 @@ from cli import policy
 from cli.main import cli
 from cloud.edge_nodes import Nodes
 from cloud.policy_answers import PolicyAnswers
+from cloud.report_judge import ReportJudge
 from cloud.store import Store
 from cloud.trust.policy_file import PolicyFile
-from common.csi.csi_pb2 import NodeGetInfoResponse, Topology
+from cloud.unique_segments import NO_KEYS, UniqueSegments
+from common.metrics import Metrics
 from common.pages.hub import PolicyVerdict
-from common.reports import NODE_GET_INFO, Answer, DriverReport
 from common.version import introduce
 from tests.support.audit import RecordedAudit
+from tests.support.spoken_node import report
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -84,13 +86,13 @@ async def test_the_hub_answers_for_drivers_that_a_node_has_reported_and_that_rul
     path: Path, tmp_path: Path
 ) -> None:
     store = Store(tmp_path)
-    nodes = Nodes(store, max_nodes=3)
-    answers = PolicyAnswers(nodes, PolicyFile(path, tmp_path, audit=RecordedAudit()))
+    file = PolicyFile(path, tmp_path, audit=RecordedAudit())
+    judge = ReportJudge(UniqueSegments(store, NO_KEYS), file, audit=RecordedAudit(), metrics=Metrics())
+    nodes = Nodes(store, judge, max_nodes=3)
+    answers = PolicyAnswers(nodes, file)
     assert [each.driver for each in await answers.of("n1")] == ["disk.example", "nfs.*"]
     nodes.connect(introduce("edge", "n1", instance="i", boot=1), None)  # type: ignore[arg-type]  # no link is used
-    info = NodeGetInfoResponse(node_id="x", accessible_topology=Topology(segments={"zone": "b"}))
-    nodes.report("n1", [DriverReport("disk.example", "n1", {NODE_GET_INFO: Answer(0, "", info.SerializeToString())})])
-    nodes.report("n1", [DriverReport("other.example", "n1", {NODE_GET_INFO: Answer(0, "", b"\xff")})])
+    nodes.report("n1", [report("disk.example", "n1", segments={"zone": "b"}), report("other.example", "n1")])
     found = {each.driver: each for each in await answers.of("n1")}
     assert [(name, each.allowed, each.reported) for name, each in found.items()] == [
         ("disk.example", False, True),

@@ -11,13 +11,14 @@ from cli.process_options import DRIVER_OPTIONS
 from cloud.csi_proxy_driver import ProxyDriver
 from cloud.identity_cache import CACHED_METHODS, IdentityCache
 from common.backoff import Backoff
+from common.csi.csi_pb2 import GetPluginInfoResponse
 from common.errors import CallError, timestamp
 from common.limits import Limits
 from common.messages import Kind
 from common.metrics import Metrics
 from common.relay.errors import PeerGone
 from common.relay.server_call import ServerCall
-from common.reports import PROBE, Answer, DriverReport, encode_reports
+from common.reports import GET_PLUGIN_INFO, PROBE, Answer, DriverReport, encode_reports
 from common.status import Code, Origin, Status
 from common.uplink import Uplink
 from common.version import introduce
@@ -33,7 +34,10 @@ if TYPE_CHECKING:
 DRIVER = "d.example"
 CREATE = "/csi.v1.Controller/CreateVolume"
 HELLO = introduce("driver", DRIVER, instance="p")
-REPORT = encode_reports([DriverReport(DRIVER, "n1", dict.fromkeys(CACHED_METHODS, Answer(0)))])
+INFO = Answer(0, body=GetPluginInfoResponse(name=DRIVER).SerializeToString())
+REPORT = encode_reports(
+    [DriverReport(DRIVER, "n1", {**dict.fromkeys(CACHED_METHODS, Answer(0)), GET_PLUGIN_INFO: INFO})]
+)
 
 
 class Sidecar:

@@ -7,7 +7,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.events import Closed, Event, Message, Opened, Released
-from common.messages import Ack, Cancel, Chunk, Credit, End, Frame, Goodbye, NotUnderstood, Open, Ping, decode, encode
+from common.messages import (
+    Ack,
+    Cancel,
+    Chunk,
+    Credit,
+    Drain,
+    End,
+    Frame,
+    Goodbye,
+    NotUnderstood,
+    Open,
+    Ping,
+    decode,
+    encode,
+)
 from common.session import Session, State
 from common.status import Code, Status
 from tests.support.examples import examples
@@ -251,6 +265,13 @@ def test_a_message_to_a_stream_that_nobody_serves_any_more_needs_credit_too() ->
     session.receive(frames(Cancel(1)), 0.0)
     session.receive(frames(Chunk(1, 999, b"x")), 0.0)
     assert broken_rule(session, Chunk(1, 0, b"x" * 999), Chunk(1, 0, b"")) == "Chunk: a message that no credit covers"
+
+
+# ---- drains ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_peer_drains_once() -> None:
+    assert broken_rule(open_session(), Drain("once"), Drain("twice")) == "Drain: twice"
 
 
 # ---- a peer that does not read ---------------------------------------------------------------------------------------

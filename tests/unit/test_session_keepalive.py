@@ -42,13 +42,49 @@ def test_any_bytes_are_a_sign_of_life(life: str) -> None:
     if life == "any frame":
         session.receive(encode(Pong(99)), 115.0)
     else:
-        session.heard(115.0)
+        session.heard(115.0, 1_300)
     session.tick(120.0)
     assert session.state is State.OPEN
     assert session.next_tick() == 125.0
     session.to_send()
     session.tick(125.0)
     assert sent_frames(session) == [Ping(2)]
+
+
+def hears(session: Session, pieces: dict[float, int]) -> None:
+    """Let a session hear parts of a message at some times, with every tick between them."""
+    for at, size in pieces.items():
+        while (due := session.next_tick()) is not None and due <= at:
+            session.tick(due)
+        session.heard(at, size)
+
+
+def test_one_byte_a_second_inside_a_message_is_no_sign_of_life() -> None:
+    session = open_session(now=100.0)
+    hears(session, {101.0 + second: 1 for second in range(15)})
+    assert sent_frames(session) == [Ping(1)]
+    hears(session, {116.0 + second: 1 for second in range(15)})
+    assert session.events() == [Closed("peer-silent", "21 bytes of a message in 20.1 s are too few")]
+
+
+@pytest.mark.parametrize("stall_s", [9.0, 19.0])
+def test_a_message_at_64_kbit_s_that_stalls_again_and_again_passes(stall_s: float) -> None:
+    """One second in so many moves 8 KB, in packets of 1,400 bytes: 20 rounds are 160 KB."""
+    session = open_session(now=100.0)
+    pieces = {}
+    for number in range(20):
+        start = 109.0 + number * (1 + stall_s)
+        pieces |= {start + packet / 6: 1_365 for packet in range(6)}
+    hears(session, pieces)
+    assert session.state is State.OPEN
+
+
+def test_a_whole_message_begins_the_count_of_the_next_one() -> None:
+    session = open_session(now=100.0)
+    hears(session, {101.0: 1, 110.0: 1})
+    session.receive(encode(Pong(1)), 110.5)
+    hears(session, {120.0: 1, 129.0: 1})
+    assert session.state is State.OPEN
 
 
 def test_a_ping_is_answered_with_its_number() -> None:

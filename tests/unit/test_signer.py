@@ -148,6 +148,15 @@ def test_the_pin_is_of_the_ca_that_signed_the_hubs_certificate(world: World, tmp
     assert not signer.can_sign
 
 
+def test_the_pin_is_of_the_root_if_the_hub_has_its_certificate_from_an_intermediate_ca(
+    world: World, tmp_path: Path
+) -> None:
+    (tmp_path / "sub").mkdir()
+    sub = Authority(tmp_path / "sub", name="intermediate", parent=world.authority)
+    hub, both = sub.hub(), bundle(tmp_path / "both.pem", sub, world.authority)
+    assert Signer(TlsFiles(both, hub.cert, hub.key), None, ttl_s=1.0).pin() == world.signer.pin()
+
+
 def test_the_key_belongs_to_any_certificate_of_the_bundle(world: World, tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     other = Authority(tmp_path / "other", name="another CA")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import stat
 from pathlib import Path
@@ -47,16 +48,24 @@ def test_a_directory_that_all_users_share_stays_and_a_warning_says_so(
     assert f"{path} has the mode 1777: other users may read the state in it" in caplog.text
 
 
-def test_a_directory_of_another_user_stays_and_a_warning_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(("given", "level"), [(0o755, "INFO"), (0o2775, "INFO"), (0o777, "WARNING")])
+def test_a_directory_of_another_user_stays_and_a_line_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, given: int, level: str
 ) -> None:
+    path_chmod = Path.chmod
+
     def refuse(self: Path, mode: int) -> None:
         raise PermissionError(1, "Operation not permitted", str(self), mode)
 
     monkeypatch.setattr(Path, "chmod", refuse)
-    tmp_path.joinpath("state").mkdir(0o755)
-    make_state_directory(tmp_path / "state")
-    assert "other users may read the state in it" in caplog.text
+    path = tmp_path / "state"
+    path.mkdir()
+    path_chmod(path, given)
+    with caplog.at_level(logging.INFO):
+        make_state_directory(path)
+    (line,) = caplog.records
+    assert line.levelname == level
+    assert "other users may read the state in it" in line.message
 
 
 def test_a_parent_that_is_a_file_is_an_error(tmp_path: Path) -> None:

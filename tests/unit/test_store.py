@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cloud.store import SCHEMA, Store, StoredNode
+from cloud.store import SCHEMA, Store, StoredNode, StoredSegment
 from common.errors import SettingsError
 from common.reports import GET_PLUGIN_INFO, Answer, DriverReport
 from tests.support.waiting import until
@@ -51,6 +51,34 @@ async def test_a_new_store_is_empty_and_its_directory_is_made(tmp_path: Path) ->
 async def test_what_was_saved_is_there_after_a_restart(tmp_path: Path) -> None:
     await keep(tmp_path, N1, N2)
     assert await stored(tmp_path) == [N1, N2]
+
+
+async def test_unique_segments_and_offers_are_there_after_a_restart_unless_they_were_dropped(tmp_path: Path) -> None:
+    segments = [StoredSegment("host", f"h{number}", "d.example", "n1") for number in (1, 2)]
+    store = Store(tmp_path)
+    for segment in segments:
+        store.save_segment(segment)
+    for driver in ("d.example", "e.example"):
+        store.save_offer(driver, replace(REPORT, driver=driver))
+    store.drop_segment(segments[0])
+    store.save_offer("e.example", None)
+    await store.close()
+    again = Store(tmp_path)
+    assert again.segments() == segments[1:]
+    assert again.offers() == {"d.example": REPORT}
+    await again.close()
+
+
+async def test_an_offer_that_cannot_be_read_is_dropped_and_is_no_loss(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.save_offer("d.example", REPORT)
+    await store.close()
+    with database(tmp_path) as older:
+        older.execute("UPDATE offers SET report = x'ff'")
+        older.commit()
+    again = Store(tmp_path)
+    assert (again.offers(), again.losses.standing) == ({}, ())
+    await again.close()
 
 
 async def test_of_a_node_only_the_newest_state_is_kept(tmp_path: Path) -> None:

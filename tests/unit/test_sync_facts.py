@@ -296,13 +296,15 @@ async def accepted(to: FactSink, *facts: Object) -> int:
 async def test_facts_about_objects_that_a_node_may_not_have_take_a_small_part_of_its_quota(tables: Tables) -> None:
     table = await tables(quota_bytes=320_000)
     to = sink(table)
+    assert not await to.store("n1", stray(0, padding=3_000))
+    assert await to.store("n1", claim("1Gi"))
     assert await accepted(to, *(stray(number, padding=3_000) for number in range(100))) == 3
     assert await accepted(to, *(stray(number, padding=9_000, version="2") for number in range(3))) == 0
     with pytest.raises(ValueError, match="more than 10000 bytes of facts about objects that the hub did not give it"):
         await to.store("n1", stray(7, padding=3_000))
     (said,) = table.problems()
     assert said.startswith("node n1 sends more than 10000 bytes of facts about objects")
-    await to.store("n1", claim("1Gi"))
+    await to.store("n1", claim("2Gi", version="2"))
     await to.store("n2", stray(7, padding=3_000))
     assert table.problems() == []
 

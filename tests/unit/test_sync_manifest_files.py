@@ -15,7 +15,8 @@ from cloud.sources.manifests import manifest_files
 from cloud.sources.manifests.good_manifests import GoodManifests
 from cloud.sources.manifests.manifest_files import MAX_FILE_BYTES, ManifestFiles, Now
 from common.errors import NewerState, SettingsError
-from common.objects import Ref
+from common.objects import Ref, encode_body
+from common.sealing import Sealer
 from tests.support.cluster_objects import as_yaml, claim, driver, node, pod, secret, volume
 
 if TYPE_CHECKING:
@@ -24,13 +25,16 @@ if TYPE_CHECKING:
 DAY = 86_400.0
 
 
+KEY = Sealer(b"k" * 32)
+
+
 class World:
     """A directory, and a clock that stands still: files were written a day ago unless a test says `fresh`."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.state_dir = directory.with_name("state")
-        self.files = ManifestFiles(directory, settle_s=1.0, kept=GoodManifests(self.state_dir))
+        self.files = ManifestFiles(directory, settle_s=1.0, kept=GoodManifests(self.state_dir, KEY))
         self.now = Now(steady=100.0, wall=2_000_000_000.0)
         self.writes = 0
 
@@ -52,7 +56,7 @@ class World:
 
     def restart(self) -> None:
         """The hub comes back and knows what is on its disk."""
-        self.files = ManifestFiles(self.directory, settle_s=1.0, kept=GoodManifests(self.state_dir))
+        self.files = ManifestFiles(self.directory, settle_s=1.0, kept=GoodManifests(self.state_dir, KEY))
 
     def is_complete(self) -> bool:
         return self.files.was_complete
@@ -501,6 +505,7 @@ def test_what_is_kept_is_the_owners_alone_and_written_once(world: World) -> None
     world.scan()
     kept = world.state_dir / "a.yaml"
     assert sorted(path.name for path in world.state_dir.iterdir()) == [".complete", ".version", "a.yaml"]
+    assert b"hunter2" not in kept.read_bytes()
     assert kept.stat().st_mode & 0o777 == 0o600
     assert world.state_dir.stat().st_mode & 0o777 == 0o700
     inode = kept.stat().st_ino
@@ -512,9 +517,9 @@ def test_what_is_kept_is_the_owners_alone_and_written_once(world: World) -> None
 def test_the_good_manifests_of_a_newer_hub_are_refused_and_left_as_they_are(world: World) -> None:
     world.write("a.yaml", node("a"))
     world.scan()
-    (world.state_dir / ".version").write_text('{"version": 2}')
+    (world.state_dir / ".version").write_text('{"version": 3}')
     before = {path: path.read_bytes() for path in world.state_dir.iterdir()}
-    with pytest.raises(NewerState, match=r"was written by a newer hub \(schema 2"):
+    with pytest.raises(NewerState, match=r"was written by a newer hub \(schema 3"):
         world.restart()
     assert {path: path.read_bytes() for path in world.state_dir.iterdir()} == before
 
@@ -606,7 +611,90 @@ def test_unless_all_that_was_told_is_kept_a_broken_file_may_have_been_told(
 def test_a_directory_for_them_that_cannot_be_used_is_the_operators_mistake(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(SettingsError, match=r"--state-dir=.*cannot be used"):
-        GoodManifests(tmp_path / "file")
+        GoodManifests(tmp_path / "file", KEY)
+
+
+# -------------------- sealed --------------------
+
+
+def test_the_copies_of_an_earlier_hub_are_sealed_and_count_as_before(world: World) -> None:
+    world.write("a.yaml", secret("s", password="hunter2"))
+    world.scan()
+    plain = KEY.unseal((world.state_dir / "a.yaml").read_bytes(), bound=b"manifest\0a.yaml")
+    (world.state_dir / "a.yaml").write_bytes(plain)
+    (world.state_dir / ".version").write_text('{"version": 1}')
+    world.write("a.yaml", text="a: [")
+    world.restart()
+    assert b"hunter2" not in (world.state_dir / "a.yaml").read_bytes()
+    assert world.scan() == ["Secret default/s"]
+    assert '"version": 2' in (world.state_dir / ".version").read_text()
+
+
+def test_copies_that_cannot_be_sealed_now_count_and_are_sealed_later(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    (world.state_dir / ".version").write_text('{"version": 1}')
+    (world.state_dir / "a.yaml").write_bytes(encode_body({"kind": "List", "items": [secret("s", password="hunter2")]}))
+    world.write("a.yaml", text="a: [")
+    with monkeypatch.context() as broken:
+        broken.setattr("os.rename", full)
+        world.restart()
+        assert world.scan() == ["Secret default/s"]
+    assert "are not sealed yet" in caplog.text
+    world.write("b.yaml", node("b"))
+    world.scan()
+    assert b"hunter2" not in (world.state_dir / "a.yaml").read_bytes()
+
+
+def test_copies_under_another_key_are_named_and_are_usable_when_the_key_is_back(tmp_path: Path, world: World) -> None:
+    other = Sealer(b"o" * 32)
+    world.write("a.yaml", node("a"))
+    world.write("b.yaml", node("b"))
+    world.scan()
+    files = GoodManifests(world.state_dir, other)
+    assert files.problem().startswith("the last good copies of a.yaml, b.yaml in ")
+    assert "sealed with another key than the one in use (--seal-key)" in files.problem()
+    assert files.recall("a.yaml") is None
+    again = GoodManifests(world.state_dir, KEY)
+    assert again.problem() == ""
+    assert again.recall("a.yaml")
+
+
+def test_copies_under_another_key_are_made_anew_from_good_manifests(world: World) -> None:
+    world.write("a.yaml", node("a"))
+    world.write("b.yaml", node("b"))
+    world.scan()
+    world.write("b.yaml", text="b: [")
+    world.files = ManifestFiles(world.directory, kept=GoodManifests(world.state_dir, Sealer(b"o" * 32)))
+    world.scan()
+    assert not world.is_complete()  # b.yaml is broken, and its copy is not readable
+    assert any("the last good copies of a.yaml, b.yaml in" in problem for problem in world.problems())
+    world.write("b.yaml", node("b"))
+    assert world.scan() == ["Node a", "Node b"]
+    assert world.problems() == []
+
+
+def test_a_copy_under_the_earlier_key_is_sealed_with_the_present_one(world: World) -> None:
+    other = Sealer(b"o" * 32)
+    world.write("a.yaml", node("a"))
+    world.scan()
+    files = GoodManifests(world.state_dir, other, earlier=KEY)
+    assert files.is_settled
+    assert GoodManifests(world.state_dir, other).recall("a.yaml")
+
+
+def test_a_copy_that_somebody_without_the_key_put_there_does_not_count(world: World) -> None:
+    world.write("a.yaml", node("a"))
+    world.write("b.yaml", node("b"))
+    world.scan()
+    (world.state_dir / "a.yaml").write_bytes((world.state_dir / "b.yaml").read_bytes())
+    (world.state_dir / "b.yaml").write_bytes(encode_body({"kind": "List", "items": [node("evil")]}))
+    files = GoodManifests(world.state_dir, KEY)
+    assert files.recall("a.yaml") is None
+    assert files.recall("b.yaml") is None
 
 
 # -------------------- what nobody foresaw --------------------

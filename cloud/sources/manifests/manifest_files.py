@@ -165,6 +165,8 @@ class ManifestFiles:
         found = {"": self._problem} if self._problem else {}
         if self._kept_problem:
             found["kept"] = self._kept_problem
+        if self.kept is not None and (sealed := self.kept.problem()):
+            found["sealed"] = sealed
         for name, file in sorted(self._files.items()):
             if file.believed is not None and file.believed.problem:
                 kept = "its last good version stays" if file.good is not None else "no good version of it is known"

@@ -181,6 +181,11 @@ class ControlPlane:
         token = self.api.token_for(namespace, service_account)
         return self._api(token)
 
+    def api_for(self, user: str, group: str) -> KubeApi:
+        """What another user may do, by the administrator's impersonation. The caller closes it."""
+        discovery = self.directory / "api-discovery.json"
+        return KubeApi(self.url, token=self._admin_token, ca=self.ca, discovery=discovery, instead=(user, group))
+
     def apply(self, path: Path) -> None:
         """Create what a YAML file, or every YAML file of a folder, holds; what exists is left as it is.
 

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 Object = dict[str, Any]
 
 _API_VERSIONS = {
+    "ValidatingAdmissionPolicy": "admissionregistration.k8s.io/v1",
+    "ValidatingAdmissionPolicyBinding": "admissionregistration.k8s.io/v1",
     "ClusterRole": "rbac.authorization.k8s.io/v1",
     "ClusterRoleBinding": "rbac.authorization.k8s.io/v1",
     "CSIDriver": "storage.k8s.io/v1",
@@ -47,14 +49,20 @@ class KubeApi:
         token: the user's bearer token.
         ca: the server's certificate.
         discovery: a file to keep what the server's kinds are.
+        instead: the name and the group of another user, for whom the requests are made.
     """
 
-    def __init__(self, url: str, *, token: str, ca: Path, discovery: Path) -> None:
+    def __init__(
+        self, url: str, *, token: str, ca: Path, discovery: Path, instead: tuple[str, str] | None = None
+    ) -> None:
         configuration = client.Configuration(
             host=url, api_key={"authorization": token}, api_key_prefix={"authorization": "Bearer"}
         )
         configuration.ssl_ca_cert = str(ca)
         self._client = client.ApiClient(configuration)
+        if instead is not None:
+            for header, value in zip(("Impersonate-User", "Impersonate-Group"), instead, strict=True):
+                self._client.set_default_header(header, value)  # type: ignore[no-untyped-call]  # the library has no types here
         self._dynamic: Any = dynamic.DynamicClient(self._client, cache_file=str(discovery))  # type: ignore[no-untyped-call]  # the library has no types here
 
     def close(self) -> None:
@@ -101,10 +109,11 @@ class KubeApi:
         status = self._resource(kind).status
         return _plain(status.patch(body=change, name=name, namespace=namespace, content_type=content_type))
 
-    def delete(self, kind: str, name: str, *, namespace: str | None = None) -> None:
+    def delete(self, kind: str, name: str, *, namespace: str | None = None, grace_s: int | None = None) -> None:
         """Ask for an object's deletion; its finalizers may keep it for a while. None of this name is fine."""
+        body = {} if grace_s is None else {"body": {"gracePeriodSeconds": grace_s}}
         try:
-            self._resource(kind).delete(name=name, namespace=namespace)
+            self._resource(kind).delete(name=name, namespace=namespace, **body)
         except NotFoundError:
             return
 

@@ -174,6 +174,29 @@ async def test_each_entry_names_its_owner_and_an_epoch_that_grows(one: ClaimStor
 # -------------------- ids --------------------
 
 
+async def test_of_two_hubs_whose_nodes_made_one_id_alone_one_records_it_and_the_other_sees_that(
+    pair: tuple[ClaimStore, ClaimStore],
+) -> None:
+    expected = {VOL: await id_entry(pair[0])}
+    results = await asyncio.gather(
+        pair[0].record(D, "n1", {VOL: Holding(NAME)}, expected, alone=True),
+        pair[1].record(D, "n2", {VOL: Holding(NAME)}, expected, alone=True),
+    )
+    assert sorted(type(result).__name__ for result in results) == ["Claimed", "HeldBy"]
+    made = (await id_entry(pair[0])).made
+    assert [result.entry[VOL].made for result in results] == [made, made]
+    assert len(made) == 1
+
+
+async def test_an_id_that_another_node_is_known_to_have_made_does_not_keep_a_node_from_recording_it_again(
+    pair: tuple[ClaimStore, ClaimStore],
+) -> None:
+    await make(pair[0], "n1", VOL)
+    await make(pair[1], "n2", VOL)
+    both = {VOL: await id_entry(pair[0])}
+    assert isinstance(await pair[0].record(D, "n2", {VOL: Holding(NAME)}, both, alone=True), Claimed)
+
+
 async def test_two_nodes_that_two_hubs_record_for_one_id_both_show(pair: tuple[ClaimStore, ClaimStore]) -> None:
     results = await asyncio.gather(
         pair[0].record(D, "n1", {VOL: Holding("a")}, {VOL: NO_ID}),

@@ -1,0 +1,102 @@
+"""The hub's disk is stolen: the Secrets of its manifests are sealed with a key that is elsewhere."""
+
+from __future__ import annotations
+
+import base64
+import json
+import secrets
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.support.bridge import Bridge
+from tests.support.operator import hub_state
+from tests.support.waiting import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+SECRET = json.dumps(
+    {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": "credentials", "namespace": "default"},
+        "stringData": {"password": "hunter2-in-clear"},
+    }
+)
+
+
+@pytest.fixture
+def manifests(tmp_path: Path) -> Path:
+    directory = tmp_path / "manifests"
+    directory.mkdir()
+    (directory / "secret.yaml").write_text(SECRET)
+    return directory
+
+
+@pytest.fixture
+def key(tmp_path: Path) -> Path:
+    """A key apart from the hub's state, as text in a Kubernetes Secret."""
+    path = tmp_path / "seal-key"
+    path.write_text(base64.b64encode(secrets.token_bytes(32)).decode() + "\n")
+    path.chmod(0o400)
+    return path
+
+
+@pytest.fixture
+def bridge(short_dir: Path, tmp_path: Path) -> Iterator[Bridge]:
+    with Bridge(short_dir, tmp_path) as bridge:
+        yield bridge
+
+
+def on_disk(bridge: Bridge) -> dict[str, bytes]:
+    """Each file of the hub's state directory."""
+    state = bridge.hub.uds.parent / "hub"
+    return {str(path.relative_to(state)): path.read_bytes() for path in state.rglob("*") if path.is_file()}
+
+
+def wait_copied(bridge: Bridge) -> None:
+    wait_for(lambda: "manifests/.complete" in on_disk(bridge), what="copy of the manifest")
+
+
+def problems(bridge: Bridge) -> list[str]:
+    found: list[str] = hub_state(bridge.hub.uds)["problems"]
+    return found
+
+
+def test_a_stolen_disk_has_no_secret_of_the_manifests_and_no_key(bridge: Bridge, manifests: Path, key: Path) -> None:
+    bridge.start_hub(f"--manifests={manifests}", f"--seal-key={key}")
+    wait_copied(bridge)
+    found = on_disk(bridge)
+    assert "seal.key" not in found
+    clear = (b"hunter2-in-clear", base64.b64encode(b"hunter2-in-clear"), base64.b64decode(key.read_text()))
+    assert [name for name, content in found.items() if any(text in content for text in clear)] == []
+
+
+def test_secrets_that_an_earlier_hub_left_in_clear_are_sealed(bridge: Bridge, manifests: Path, short_dir: Path) -> None:
+    copies = short_dir / "hub" / "manifests"
+    copies.mkdir(parents=True)
+    (copies / "secret.yaml").write_text(json.dumps({"kind": "List", "items": [json.loads(SECRET)]}))
+    (copies / ".version").write_text('{"version": 1}')
+    (copies / ".complete").touch()
+    (manifests / "secret.yaml").write_text("broken: [")
+    bridge.start_hub(f"--manifests={manifests}")
+    wait_for(
+        lambda: any("its last good version stays" in said for said in problems(bridge)), what="the broken manifest"
+    )
+    assert b"hunter2-in-clear" not in on_disk(bridge)["manifests/secret.yaml"]
+
+
+def test_a_wrong_key_is_told_and_costs_the_hub_the_copies_alone(bridge: Bridge, manifests: Path, key: Path) -> None:
+    bridge.start_hub(f"--manifests={manifests}", f"--seal-key={key}")
+    wait_copied(bridge)
+    bridge.hub.stop()
+    key.chmod(0o600)
+    key.write_bytes(secrets.token_bytes(32))
+    (manifests / "secret.yaml").write_text("broken: [")
+    bridge.hub.start()
+    wait_for(
+        lambda: any("sealed with another key than the one in use (--seal-key)" in said for said in problems(bridge)),
+        what="word of the wrong key",
+    )

@@ -1,0 +1,115 @@
+"""A thief with a copy of a node's keys, after the node has renewed or before it does."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from common.enrolment import Issued, Refused
+from common.messages import Kind
+from tests.support.bridge import Bridge
+from tests.support.enrolling import NodeKey, ask
+from tests.support.join_world import JoinWorld
+from tests.support.operator import hub_state
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JoinWorld]:
+    directory = tmp_path_factory.mktemp("hub")
+    with tempfile.TemporaryDirectory(prefix="csi-") as name, Bridge(Path(name), directory) as bridge:
+        yield JoinWorld(bridge, directory)
+
+
+def problems(world: JoinWorld, node: str) -> list[str]:
+    """The problems of one node, for operators."""
+    return [one for one in hub_state(world.hub.uds)["problems"] if f"edge node {node} " in one]
+
+
+def test_a_copy_that_appears_after_a_renewal_locks_both_until_an_operator_decides(world: JoinWorld) -> None:
+    copied = world.joined("n1")
+    renewed = world.renew(copied, "n1")
+    with world.connect(renewed, "n1") as node:
+        node.receive()
+        assert world.outcome(copied, "n1") == "denied"
+        assert node.last_word()[0] == "denied", "the hub ends the live link"
+    assert world.outcome(renewed, "n1") == "denied"
+    assert "is locked" in problems(world, "n1")[0]
+    world.operator("allow", "n1")
+    assert world.outcome(renewed, "n1") == "welcome"
+    assert world.outcome(copied, "n1") == "denied"
+    assert world.outcome(renewed, "n1") == "welcome", "a copy that is known locks the node no more"
+    assert '"event":"copy"' in world.operator("audit-log").replace(" ", "")
+
+
+def test_a_copy_that_renews_first_is_found_out_and_a_new_token_shuts_it_out(world: JoinWorld) -> None:
+    node = world.joined("n2")
+    thief = world.renew(node, "n2")
+    assert world.outcome(thief, "n2") == "welcome"
+    assert world.outcome(node, "n2") == "denied"
+    assert world.outcome(thief, "n2") == "denied"
+    world.hub.kill()
+    world.hub.start()
+    assert world.outcome(thief, "n2") == "denied", "the lock outlives the hub"
+    again = world.joined("n2")
+    assert world.outcome(again, "n2") == "welcome"
+    assert world.outcome(thief, "n2") == "denied"
+    assert world.outcome(again, "n2") == "welcome"
+
+
+def test_a_copy_gets_no_certificate_at_the_join_listener(world: JoinWorld) -> None:
+    copied = world.joined("n3")
+    renewed = world.renew(copied, "n3")
+    assert world.outcome(renewed, "n3") == "welcome"
+    with world.dial() as thief:
+        answer = ask(thief, copied.late_renewal(NodeKey()), Kind.RENEW)
+    assert isinstance(answer, Refused)
+    assert answer.reason == "copy"
+    assert world.outcome(renewed, "n3") == "denied"
+
+
+def test_a_certificate_from_before_the_join_is_worth_nothing(world: JoinWorld) -> None:
+    stolen = NodeKey()
+    pem = world.authority.issue(
+        "csi-bridge node", "system:nodes", file="n4", uris=["csi-bridge:node:n4"], key=stolen.key
+    )
+    stolen.issued = Issued(pem.cert.read_bytes(), b"", 0, 0, (), ())
+    assert world.outcome(stolen, "n4") == "welcome"
+    node = world.joined("n4")
+    assert world.outcome(node, "n4") == "welcome"
+    assert world.outcome(stolen, "n4") == "certificate"
+    assert world.outcome(node, "n4") == "welcome"
+
+
+def test_a_hub_restored_from_a_backup_takes_a_node_that_renewed_and_refuses_its_copy(world: JoinWorld) -> None:
+    copied = world.joined("n5")
+    assert world.outcome(copied, "n5") == "welcome"
+    state = world.hub.uds.with_name("hub")
+    world.hub.stop()
+    shutil.copytree(state, backup := world.directory / "backup")
+    world.hub.start()
+    renewed = world.renew(copied, "n5")
+    assert world.outcome(renewed, "n5") == "welcome"
+    world.hub.stop()
+    shutil.rmtree(state)
+    shutil.copytree(backup, state)
+    world.hub.start()
+    assert world.outcome(renewed, "n5") == "welcome"
+    assert world.outcome(copied, "n5") == "denied"
+
+
+def test_with_alarm_the_copy_is_refused_and_the_node_goes_on(short_dir: Path, tmp_path: Path) -> None:
+    with Bridge(short_dir, tmp_path) as bridge:
+        world = JoinWorld(bridge, tmp_path, "--on-copy=alarm")
+        copied = world.joined("n1")
+        renewed = world.renew(copied, "n1")
+        assert world.outcome(renewed, "n1") == "welcome"
+        assert world.outcome(copied, "n1") == "denied"
+        assert world.outcome(renewed, "n1") == "welcome"
+        assert "somebody has a copy of its keys" in problems(world, "n1")[0]

@@ -1,0 +1,76 @@
+"""Admitted peers open streams of other roles, call other drivers, and answer streams that are not theirs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from common.messages import Chunk, End, Kind, Open, Priority, Reason
+from common.status import Code
+from tests.support.intruder import client_of
+from tests.support.stranger import Stranger, hello
+
+if TYPE_CHECKING:
+    from common.messages import Frame
+    from tests.support.bridge import Bridge
+    from tests.support.certificates import Authority
+
+MINE = {
+    "edge": {Kind.REPORT, Kind.SYNC, Kind.FACTS, Kind.OBSERVE, Kind.RENEW},
+    "driver": {Kind.CALL, Kind.WATCH},
+}
+"""The kinds that each role may open."""
+
+
+@pytest.mark.parametrize("role", MINE)
+def test_a_role_opens_its_own_kinds_of_streams_alone(bridge: Bridge, authority: Authority, role: str) -> None:
+    hub = bridge.start_hub(*authority.hub().flags)
+    pem = authority.edge("n1") if role == "edge" else authority.driver("n1")
+    kinds = [kind for kind in [*Kind, 99] if kind not in MINE[role]]
+    with Stranger(hub.address, tls=client_of(authority, pem)) as stranger:
+        stranger.greet(hello(role, "n1"))
+        for number, kind in enumerate(kinds):
+            stranger.frames(Open(2 * number + 1, kind, Priority.CALL, "n1", "/csi.v1.Node/NodeGetInfo", "n2", "", 0))
+            end = next_end(stranger)
+            assert end.code == Code.UNIMPLEMENTED, kind
+            assert f"this hub does not serve it to the role {role}" in end.message
+
+
+def test_a_proxy_driver_calls_and_watches_its_own_driver_alone(bridge: Bridge, authority: Authority) -> None:
+    hub = bridge.start_hub(*authority.hub().flags)
+    with Stranger(hub.address, tls=client_of(authority, authority.driver("mine.example"))) as stranger:
+        stranger.greet(hello("driver", "mine.example"))
+        stranger.frames(Open(1, Kind.CALL, Priority.CALL, "other.example", "/csi.v1.Identity/Probe", "", "", 0))
+        stranger.frames(Chunk(1, 0, b""))
+        refused = next_end(stranger)
+        assert (refused.code, refused.origin) == (Code.UNAVAILABLE, "hub")
+        assert "may call only its own driver" in refused.message
+        stranger.frames(Open(3, Kind.WATCH, Priority.CONTROL, "other.example", "", "", "", 0))
+        assert "may call only its own driver" in next_end(stranger).message
+
+
+@pytest.mark.parametrize(
+    ("frame", "why"),
+    [
+        (Chunk(2, 0, b"forged"), "Chunk: stream 2 is not open"),
+        (End(2, 0, "", "vendor"), "End: stream 2 is not open"),
+        (Open(2, Kind.REPORT, 0, "", "", "", "", 0), "Open: stream id 2 is not a new one of the peer's"),
+    ],
+)
+def test_a_node_answers_no_stream_of_another_link(bridge: Bridge, authority: Authority, frame: Frame, why: str) -> None:
+    hub = bridge.start_hub(*authority.hub().flags)
+    with Stranger(hub.address, tls=client_of(authority, authority.edge("n1"))) as stranger:
+        stranger.greet(hello("edge", "n1"))
+        stranger.frames(frame)
+        assert stranger.last_word() == (Reason.PROTOCOL_ERROR, why)
+
+
+def next_end(stranger: Stranger) -> End:
+    """Return the next End that the hub sends."""
+    while True:
+        frames = stranger.receive()
+        assert isinstance(frames, list)
+        for frame in frames:
+            if isinstance(frame, End):
+                return frame

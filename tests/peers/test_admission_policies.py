@@ -1,0 +1,205 @@
+"""The admission policies of deploy/cloud/base, on a real API server: each allows a request and refuses another one."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from kubernetes.dynamic.exceptions import DynamicApiError
+
+from tests.support.deployed import DEPLOY, objects
+from tests.support.waiting import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.peers.support.control_plane import ControlPlane
+    from tests.peers.support.kube_api import KubeApi
+
+_MADE = {"csi-bridge.io/made-by": "hub"}
+_EFFECTIVE_S = 60.0
+
+
+def node(name: str, **metadata: Any) -> dict[str, Any]:
+    """Return a Node."""
+    return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, **metadata}}
+
+
+class User:
+    """A user of the API server; each request returns its refusal, empty if it was allowed."""
+
+    def __init__(self, api: KubeApi) -> None:
+        self._api = api
+
+    def create(self, body: dict[str, Any]) -> str:
+        """Create an object."""
+        return _refusal(lambda: self._api.create(body))
+
+    def patch(self, kind: str, name: str, change: dict[str, Any], namespace: str | None = None) -> str:
+        """Merge a change into an object, or into its status."""
+        patch = self._api.patch_status if "status" in change else self._api.patch
+        return _refusal(lambda: patch(kind, name, change, namespace=namespace))
+
+    def end(self, kind: str, name: str, namespace: str | None = None) -> str:
+        """Delete an object without grace."""
+        return _refusal(lambda: self._api.delete(kind, name, namespace=namespace, grace_s=0))
+
+
+def _refusal(request: Callable[[], object]) -> str:
+    try:
+        request()
+    except DynamicApiError as error:
+        return str(error.summary())
+    return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Users:
+    """The hub, and the kubelet of the node k1."""
+
+    hub: User
+    kubelet: User
+
+
+@pytest.fixture
+def users(control_plane: ControlPlane) -> Iterator[Users]:
+    """Users of an API server on which the policies are effective, with the Node k1 of a kubelet."""
+    api = control_plane.api
+    control_plane.apply(DEPLOY / "cloud/base/hub-rbac.yaml")
+    policies = objects(DEPLOY / "cloud/base/admission.yaml")
+    api.create(node("k1"))
+    for each in policies:
+        api.create(each)
+    with (
+        closing(
+            control_plane.api_for("system:serviceaccount:csi-bridge:csi-bridge-hub", "system:serviceaccounts")
+        ) as hub,
+        closing(control_plane.api_for("system:node:k1", "system:nodes")) as kubelet,
+    ):
+        made = Users(User(hub), User(kubelet))
+        try:
+            labels = (f"csi-bridge.io/look-{number}" for number in count())
+            wait_for(lambda: _are_effective(made, next(labels)), what="effective policies", timeout_s=_EFFECTIVE_S)
+            yield made
+        finally:
+            for each in policies:
+                api.delete(each["kind"], each["metadata"]["name"])
+            for each in api.all("Node"):
+                api.delete_now("Node", each["metadata"]["name"])
+
+
+def _are_effective(users: Users, label: str) -> bool:
+    """Whether the server has read the policies, which takes a moment. If not, the Node gets the label."""
+    change: dict[str, Any] = {"metadata": {"labels": {label: ""}}}
+    return all([users.hub.patch("Node", "k1", change), users.kubelet.patch("Node", "k1", change)])
+
+
+def test_the_hub_changes_only_its_own_nodes(users: Users, control_plane: ControlPlane) -> None:
+    hub = users.hub
+    assert hub.create(node("own", annotations=_MADE)) == ""
+    control_plane.api.create(node("lent", labels={"csi-bridge.io/edge": "agent"}))
+    change: dict[str, Any] = {"metadata": {"labels": {"topology.example/rack": "7"}}}
+    in_use: dict[str, Any] = {"status": {"volumesInUse": ["kubernetes.io/csi/d^v"]}}
+    for name in ("own", "lent"):
+        assert hub.patch("Node", name, change) == ""
+        assert hub.patch("Node", name, in_use) == ""
+
+    refused = "the hub changes only Nodes that it made"
+    assert refused in hub.patch("Node", "k1", change)
+    assert refused in hub.patch("Node", "k1", in_use)
+    assert refused in hub.patch("Node", "k1", {"metadata": {"annotations": _MADE}})
+    assert refused in hub.end("Node", "k1")
+    assert refused in hub.create(node("other"))
+    assert refused in hub.create(node("other", labels={"csi-bridge.io/edge": "agent"}))
+    pull = {"metadata": {"labels": {"csi-bridge.io/edge": "kubelet"}}}
+    assert "only on a Node that it makes" in hub.patch("Node", "own", pull)
+
+    hand_over = {"metadata": {"annotations": {"csi-bridge.io/made-by": None}, "labels": {"csi-bridge.io/edge": None}}}
+    assert hub.patch("Node", "own", hand_over) == ""
+    assert refused in hub.end("Node", "own")
+    assert hub.end("Node", "lent") == ""
+
+
+def test_the_hub_ends_only_deleted_pods_that_no_kubelet_runs(
+    users: Users, control_plane: ControlPlane, namespace: str
+) -> None:
+    api, hub = control_plane.api, users.hub
+    told: dict[str, Any] = {"status": {"conditions": [{"type": "csi-bridge.io/Mounted", "status": "True"}]}}
+    taken: dict[str, Any] = {"status": {"startTime": "2026-01-01T00:00:00Z", "phase": "Running"}}
+    for name in ("waiting", "running", "kept"):
+        api.create(_pod(name, namespace))
+    api.patch_status("Pod", "running", taken, namespace=namespace)
+    for name in ("waiting", "running"):
+        api.delete("Pod", name, namespace=namespace)  # each has a grace period
+
+    assert hub.patch("Pod", "waiting", told, namespace) == ""
+    assert hub.end("Pod", "waiting", namespace) == ""
+    assert api.get("Pod", "waiting", namespace=namespace) is None
+
+    kubelets = "none that a kubelet has taken"
+    assert kubelets in hub.end("Pod", "running", namespace)
+    assert kubelets in hub.patch("Pod", "running", told, namespace)
+    assert kubelets in hub.patch("Pod", "running", {"status": {"startTime": None}}, namespace)
+    assert "that somebody else has deleted" in hub.end("Pod", "kept", namespace)
+    assert "the hub starts no pod" in hub.patch("Pod", "kept", taken, namespace)
+
+
+def test_a_node_sets_no_label_by_which_the_bridge_chooses_nodes(users: Users, control_plane: ControlPlane) -> None:
+    def label(name: str, value: str | None) -> str:
+        return users.kubelet.patch("Node", "k1", {"metadata": {"labels": {name: value}}})
+
+    assert label("site.example/rack", "7") == ""
+    assert label("csi-bridge.io/node", "k1") == ""
+    assert "is the node's own name" in label("csi-bridge.io/node", "k2")
+    refused = "a node may not change labels csi-bridge.io/"
+    assert refused in label("csi-bridge.io/edge", "kubelet")
+    assert refused in label("csi-bridge.io/hub", "")
+    control_plane.api.patch("Node", "k1", {"metadata": {"labels": {"csi-bridge.io/edge": "kubelet"}}})
+    assert refused in label("csi-bridge.io/edge", None)
+    assert refused in label("csi-bridge.io/edge", "agent")
+    ready = {"status": {"conditions": [{"type": "Ready", "status": "True"}]}}
+    assert users.kubelet.patch("Node", "k1", ready) == ""
+
+
+def test_only_images_named_by_their_digests_run_in_the_bridges_namespaces(
+    control_plane: ControlPlane, namespace: str
+) -> None:
+    api, edges = control_plane.api, "csi-bridge-edge"
+    control_plane.apply(DEPLOY / "edge/base/namespace.yaml")
+    for where in (edges, namespace):
+        api.wait_until("ServiceAccount", "default", bool, what="of pods", namespace=where)
+    admin, tag, pinned = User(api), "registry.example/x:1", f"registry.example/x:1@sha256:{'5' * 64}"
+    assert admin.create(_pod("older", edges, image=tag)) == ""
+    policies = objects(DEPLOY / "cloud/digests/digests.yaml")
+    for each in policies:
+        api.create(each)
+    try:
+        tags = (_pod(f"look-{number}", edges, image=tag) for number in count())
+        wait_for(lambda: admin.create(next(tags)), what="effective policy", timeout_s=_EFFECTIVE_S)
+
+        assert admin.create(_pod("pinned", edges, image=pinned)) == ""
+        assert admin.create(_pod("elsewhere", namespace, image=tag)) == ""
+        refusal = f"name these images by their digests: {tag}"
+        assert refusal in admin.create(_pod("tag", edges, image=tag))
+        init = {"initContainers": [{"name": "i", "image": tag}]}
+        assert refusal in admin.create(_pod("init", edges, image=pinned, **init))
+        assert admin.patch("Pod", "older", {"metadata": {"labels": {"a": "b"}}}, edges) == ""
+        change = {"spec": {"containers": [{"name": "c", "image": tag}]}}
+        assert refusal in admin.patch("Pod", "pinned", change, edges)
+    finally:
+        for each in policies:
+            api.delete(each["kind"], each["metadata"]["name"])
+        for each in api.all("Pod", namespace=edges):
+            api.delete_now("Pod", each["metadata"]["name"], namespace=edges)
+
+
+def _pod(name: str, namespace: str, *, image: str = "none", **spec: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {"nodeName": "k1", "containers": [{"name": "c", "image": image}], **spec},
+    }

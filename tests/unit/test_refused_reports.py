@@ -1,0 +1,375 @@
+"""The reports that a hub refuses: wrong names, the policy, topology segments of other nodes; and what follows."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cloud.edge_nodes import Call, Nodes
+from cloud.report_judge import ReportJudge
+from cloud.store import Store
+from cloud.trust.audit_log import Event
+from cloud.trust.policy import Verdict
+from cloud.unique_segments import HOSTNAME, UniqueKeys, UniqueSegments
+from common.errors import DriverMissing, OperatorRefused, ReportRefused
+from common.metrics import Metrics
+from common.peer import Peer as Address
+from common.reports import DriverReport
+from common.topology import NODE_SEGMENT
+from common.version import introduce
+from tests.support.audit import RecordedAudit
+from tests.support.linked import Peer, cut, link_pair
+from tests.support.spoken_node import report
+from tests.support.waiting import settle
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping
+    from pathlib import Path
+
+    from common.link import Link
+    from common.pages.hub import NodeStatus
+
+DRIVER, OTHER = "d.example", "e.example"
+HOST = "topology.d.example/host"
+H1, H2 = {HOST: "h1"}, {HOST: "h2"}
+
+
+class Policy:
+    """A policy that a test changes.
+
+    Attributes:
+        denied: the drivers that no node may report.
+        asked: node, driver and topology of each question.
+    """
+
+    def __init__(self) -> None:
+        self.denied: set[str] = set()
+        self.asked: list[tuple[str, str, dict[str, str]]] = []
+
+    def allows_report(self, node: str, driver: str, segments: Mapping[str, str]) -> Verdict:
+        self.asked.append((node, driver, dict(segments)))
+        return Verdict(allowed=driver not in self.denied, why="line 7 says no")
+
+
+class World:
+    """The nodes of a hub, with one unique key."""
+
+    def __init__(self, directory: Path, *, keys: tuple[str, ...] = (HOST, HOSTNAME)) -> None:
+        self._directory = directory
+        self.store, self.policy = Store(directory), Policy()
+        self.audit, self.metrics = RecordedAudit(), Metrics()
+        self.changes: list[str] = []
+        segments = UniqueSegments(self.store, UniqueKeys(keys))
+        judge = ReportJudge(segments, self.policy, audit=self.audit, metrics=self.metrics)
+        self.nodes = Nodes(self.store, judge, max_nodes=10)
+        self.nodes.subscribe(self.changes.append)
+        self._links: dict[str, tuple[Link, Link]] = {}
+        self._closed = False
+
+    async def come(self, node: str, *reports: DriverReport) -> None:
+        """A node connects and reports."""
+        self._links[node] = link_pair(Peer(), Peer(accepts=False), identity=Address("10.0.0.1:7", local=False))
+        await settle()
+        self.nodes.connect(introduce("edge", node, instance=f"i-{node}", boot=1), self._links[node][0])
+        self.nodes.report(node, reports)
+
+    async def leave(self, node: str) -> None:
+        """A node's link ends."""
+        self.nodes.disconnect(node, self._links[node][0])
+        cut(*self._links.pop(node))
+        await settle()
+
+    def refused(self, node: str) -> dict[str, str]:
+        """The drivers of a node that are refused, and why."""
+        return self.described(node).refused
+
+    def described(self, node: str) -> NodeStatus:
+        return next(it for it in self.nodes.describe() if it.node == node)
+
+    def conflicts(self, cause: str) -> float | None:
+        return self.metrics.registry.get_sample_value("csi_bridge_node_conflicts_total", {"cause": cause})
+
+    async def restart(self, *, keys: tuple[str, ...] = (HOST, HOSTNAME)) -> World:
+        """The hub that starts after this one."""
+        await self.close()
+        return World(self._directory, keys=keys)
+
+    async def close(self) -> None:
+        """End the links and the store. Idempotent."""
+        for node in list(self._links):
+            await self.leave(node)
+        if not self._closed:
+            self._closed = True
+            await self.store.close()
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    world = World(tmp_path)
+    yield world
+    await world.close()
+
+
+def call(driver: str = DRIVER) -> Call:
+    return Call(driver, "/csi.v1.Controller/CreateVolume", b"", "c-1", None)
+
+
+def belongs_to(node: str, segment: str) -> str:
+    return f"its topology says {segment}, which belongs to edge node {node}"
+
+
+# -------------------- what is refused --------------------
+
+
+async def test_a_plugin_that_calls_itself_by_another_name_does_not_count(world: World) -> None:
+    await world.come("n1", report(DRIVER, "n1", name=OTHER), report(OTHER, "n1"))
+    assert world.refused("n1") == {DRIVER: "the plugin there calls itself 'e.example'; look at the agent's log"}
+    assert (world.described("n1").drivers, list(world.nodes.with_driver(DRIVER))) == ([OTHER], [])
+    assert world.changes == [OTHER]
+    with pytest.raises(ReportRefused, match=r"edge node n1 gets no call of driver d.example, because the hub refuses"):
+        world.nodes.call("n1", call())
+
+
+async def test_a_report_of_a_drivers_name_alone_counts(world: World) -> None:
+    await world.come("n1", DriverReport(DRIVER, "n1", {}))
+    assert list(world.nodes.with_driver(DRIVER)) == ["n1"]
+
+
+@pytest.mark.parametrize("name", ["", "a\nb", "x" * 254, "\ud800"])
+async def test_a_report_with_a_driver_that_has_no_usable_name_is_not_taken(world: World, name: str) -> None:
+    await world.come("n1", report(DRIVER, "n1"))
+    with pytest.raises(ValueError, match="a driver's name in it is no name"):
+        world.nodes.report("n1", [DriverReport(name, "n1", {}), report(OTHER, "n1")])
+    assert world.described("n1").drivers == [DRIVER]
+
+
+async def test_the_policy_is_asked_with_the_topology_and_its_word_is_the_reason(world: World) -> None:
+    world.policy.denied = {OTHER}
+    await world.come("n1", report(DRIVER, "n1", segments={"zone": "z"}), report(OTHER, "n1"))
+    assert set(map(str, world.policy.asked)) >= {str(("n1", DRIVER, {"zone": "z"})), str(("n1", OTHER, {}))}
+    assert world.refused("n1") == {OTHER: "line 7 says no"}
+
+
+async def test_a_node_has_only_its_own_node_segment_even_if_no_other_node_is_known(world: World) -> None:
+    await world.come("n1", report(DRIVER, "n1", segments={NODE_SEGMENT: "n7"}))
+    assert world.refused("n1") == {DRIVER: belongs_to("n7", "csi-bridge.io/node=n7")}
+    world.nodes.report("n1", [report(DRIVER, "n1", segments={NODE_SEGMENT: "n1"})])
+    assert world.refused("n1") == {}
+
+
+async def test_a_topology_that_the_vendor_does_not_announce_claims_nothing(world: World) -> None:
+    await world.come("n1", report(DRIVER, "n1", segments=H1))
+    silent = report(DRIVER, "n2")
+    told = dict(report(DRIVER, "n2", segments=H1).answers)
+    plugin = "/csi.v1.Identity/GetPluginCapabilities"
+    await world.come("n2", DriverReport(DRIVER, "n2", {**told, plugin: silent.answers[plugin]}))
+    assert world.refused("n2") == {}
+
+
+async def test_a_unique_segment_belongs_to_its_first_node_for_every_driver(world: World) -> None:
+    await world.come("n1", report(DRIVER, "n1", segments=H1))
+    await world.come("n2", report(DRIVER, "n2", segments=H1), report(OTHER, "n2", segments={**H1, "zone": "z"}))
+    assert world.refused("n2") == dict.fromkeys((DRIVER, OTHER), belongs_to("n1", f"{HOST}=h1"))
+    assert list(world.nodes.with_driver(DRIVER)) == ["n1"]
+
+
+async def test_segments_with_other_keys_may_belong_to_many(world: World) -> None:
+    for node in ("n1", "n2"):
+        await world.come(node, report(DRIVER, node, segments={"zone": "z"}))
+        assert world.refused(node) == {}
+
+
+async def test_a_node_keeps_a_segment_that_it_no_longer_reports_also_after_a_restart(world: World) -> None:
+    await world.come("n1", report(DRIVER, "n1", segments=H1))
+    world.nodes.report("n1", [report(DRIVER, "n1", segments=H2)])
+    again = await world.restart()
+    await again.come("n2", report(DRIVER, "n2", segments=H1))
+    assert again.refused("n2") == {DRIVER: belongs_to("n1", f"{HOST}=h1")}
+    await again.close()
+
+
+async def test_the_name_of_a_node_counts_as_its_hostname(world: World) -> None:
+    await world.come("n2")
+    await world.come("n1", report(DRIVER, "n1", segments={HOSTNAME: "n2"}))
+    assert world.refused("n1") == {DRIVER: belongs_to("n2", "kubernetes.io/hostname=n2")}
+    world.nodes.report("n1", [report(DRIVER, "n1", segments={HOSTNAME: "web-7"})])
+    assert world.refused("n1") == {}
+
+
+async def test_a_node_cannot_have_unique_segments_without_end(world: World) -> None:
+    await world.come("n1")
+    for number in range(300):
+        world.nodes.report("n1", [report(DRIVER, "n1", segments={HOST: f"h{number}"})])
+    assert world.refused("n1") == {
+        DRIVER: "it has had 256 unique segments; run csi-bridge forget n1 if that is no fault"
+    }
+    await world.come("n2", report(DRIVER, "n2", segments={HOST: "h256"}))
+    assert world.refused("n2") == {}
+
+
+async def test_a_value_that_cannot_be_a_label_is_no_unique_segment(world: World) -> None:
+    await world.come("n1", report(DRIVER, "n1", segments={HOST: "x" * 64}))
+    assert "which cannot be a label" in world.refused("n1")[DRIVER]
+
+
+# -------------------- a driver that counted before --------------------
+
+
+async def test_a_refused_driver_that_counted_before_is_a_candidate_without_calls(world: World) -> None:
+    await world.come("n1", report(DRIVER, "n1", segments=H1))
+    await world.come("n2", report(DRIVER, "n2", segments=H2))
+    world.changes.clear()
+    world.nodes.report("n2", [report(DRIVER, "n2", segments=H1)])
+    assert sorted(world.nodes.with_driver(DRIVER)) == ["n1", "n2"]
+    assert world.nodes.find_report(DRIVER, "n2") == report(DRIVER, "n2", segments=H2)
+    assert world.nodes.why_refused(DRIVER, "n2") == belongs_to("n1", f"{HOST}=h1")
+    assert world.changes == [DRIVER]
+    with pytest.raises(ReportRefused):
+        world.nodes.check("n2", DRIVER)
+    world.nodes.report("n2", [report(DRIVER, "n2", segments=H2)])
+    world.nodes.check("n2", DRIVER)
+    assert world.changes == [DRIVER, DRIVER]
+
+
+async def test_another_policy_judges_all_reports_again_also_those_of_nodes_away(world: World) -> None:
+    for node in ("n1", "n2"):
+        await world.come(node, report(DRIVER, node), report(OTHER, node))
+    await world.leave("n2")
+    world.policy.denied = {OTHER}
+    world.changes.clear()
+    world.nodes.judge_again()
+    for node in ("n1", "n2"):
+        assert world.refused(node) == {OTHER: "line 7 says no"}
+    assert world.changes == [OTHER] * 2
+    world.policy.denied = set()
+    world.nodes.judge_again()
+    assert world.refused("n1") == world.refused("n2") == {}
+
+
+async def test_a_report_that_another_policy_allows_counts_without_a_new_one(world: World) -> None:
+    world.policy.denied = {DRIVER}
+    await world.come("n1", report(DRIVER, "n1"))
+    assert world.described("n1").drivers == []
+    world.policy.denied = set()
+    world.nodes.judge_again()
+    assert (world.described("n1").drivers, world.changes) == ([DRIVER], [DRIVER])
+    world.nodes.check("n1", DRIVER)
+
+
+async def test_a_hub_that_starts_with_another_policy_refuses_the_stored_reports(world: World, tmp_path: Path) -> None:
+    await world.come("n1", report(DRIVER, "n1"))
+    await world.close()
+    policy = Policy()
+    policy.denied = {DRIVER}
+    store = Store(tmp_path)
+    judge = ReportJudge(UniqueSegments(store, UniqueKeys()), policy, audit=RecordedAudit(), metrics=Metrics())
+    assert Nodes(store, judge, max_nodes=10).why_refused(DRIVER, "n1") == "line 7 says no"
+    await store.close()
+
+
+# -------------------- forgetting --------------------
+
+
+async def test_once_the_first_node_is_forgotten_its_segment_belongs_to_the_next_one_at_once(world: World) -> None:
+    await world.come("n1", report(DRIVER, "n1", segments=H1))
+    await world.come("n2", report(DRIVER, "n2", segments=H1))
+    await world.leave("n1")
+    assert world.refused("n2")
+    world.nodes.forget("n1")
+    assert (world.refused("n2"), world.changes[-1]) == ({}, DRIVER)
+    again = await world.restart()
+    await again.come("n1", report(DRIVER, "n1", segments=H1))
+    assert again.refused("n1") == {DRIVER: belongs_to("n2", f"{HOST}=h1")}
+    await again.close()
+
+
+async def test_a_segment_is_free_only_when_its_last_driver_is_forgotten(world: World) -> None:
+    await world.come("n1", report(DRIVER, "n1", segments=H1), report(OTHER, "n1", segments=H1))
+    await world.come("n2", report(DRIVER, "n2", segments=H1))
+    await world.leave("n1")
+    world.nodes.forget("n1", DRIVER)
+    assert world.refused("n2")
+    world.nodes.forget("n1", OTHER)
+    assert not world.refused("n2")
+
+
+async def test_a_refused_driver_can_be_forgotten_while_its_agent_reports_it(world: World) -> None:
+    await world.come("n1", report(DRIVER, "n1"))
+    with pytest.raises(OperatorRefused):
+        world.nodes.forget("n1", DRIVER)
+    world.policy.denied = {DRIVER}
+    world.nodes.judge_again()
+    world.nodes.forget("n1", DRIVER)
+    assert not world.nodes.with_driver(DRIVER)
+    with pytest.raises(ReportRefused):
+        world.nodes.check("n1", DRIVER)
+
+
+# -------------------- a key that becomes unique later --------------------
+
+
+async def test_of_several_nodes_that_had_a_segment_before_its_key_was_unique_none_gets_calls_until_one_is_forgotten(
+    tmp_path: Path,
+) -> None:
+    before = World(tmp_path, keys=())
+    for node in ("a-thief", "n2"):
+        await before.come(node, report(DRIVER, node, segments=H1))
+    await before.come("n3", report(DRIVER, "n3", segments=H2))
+    world = await before.restart()
+    why = (
+        f"its topology says {HOST}=h1, which the edge nodes a-thief, n2 have all reported; run csi-bridge forget NODE "
+        f"DRIVER for each but the right one"
+    )
+    assert world.refused("a-thief") == world.refused("n2") == {DRIVER: why}
+    assert world.refused("n3") == {}
+    world.nodes.forget("a-thief", DRIVER)
+    assert world.refused("n2") == {}
+    await world.come("a-thief", report(DRIVER, "a-thief", segments=H1))
+    assert world.refused("a-thief") == {DRIVER: belongs_to("n2", f"{HOST}=h1")}
+    await world.close()
+
+
+async def test_a_disputed_segment_belongs_to_the_node_of_its_value(tmp_path: Path) -> None:
+    before = World(tmp_path, keys=())
+    for node in ("a-thief", "n2"):
+        await before.come(node, report(DRIVER, node, segments={HOST: "n2"}))
+    world = await before.restart()
+    assert (world.refused("n2"), set(world.refused("a-thief"))) == ({}, {DRIVER})
+    await world.close()
+
+
+# -------------------- who is told --------------------
+
+
+async def test_a_refusal_is_told_once_in_log_audit_log_and_metric_and_so_is_its_end(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    await world.come("n1", report(DRIVER, "n1", name=OTHER))
+    for _ in range(3):
+        world.nodes.report("n1", [report(DRIVER, "n1", name=OTHER)])
+    why = "the plugin there calls itself 'e.example'; look at the agent's log"
+    assert caplog.messages == [f"the report of driver d.example on edge node n1 is refused: {why}"]
+    assert world.audit.lines == [(Event.REPORT, "n1", "", {"driver": DRIVER, "refused": "name", "why": why})]
+    assert (world.conflicts("name"), world.conflicts("segment")) == (1, 0)
+    world.nodes.report("n1", [report(DRIVER, "n1")])
+    assert caplog.messages[1:] == ["the report of driver d.example on edge node n1 is no longer refused"]
+    assert world.audit.lines[1:] == [(Event.REPORT, "n1", "", {"driver": DRIVER})]
+
+
+async def test_of_a_denial_the_policys_metric_is_told(world: World) -> None:
+    world.policy.denied = {DRIVER}
+    await world.come("n1", report(DRIVER, "n1"))
+    assert world.metrics.registry.get_sample_value("csi_bridge_policy_denials_total", {"what": "report"}) == 1
+
+
+async def test_of_a_node_that_invents_drivers_only_the_first_refusals_are_kept(world: World) -> None:
+    await world.come("n1", report(DRIVER, "n1"))
+    lies = [report(f"d{number}.example", "n1", name=OTHER) for number in range(100)]
+    world.nodes.report("n1", [*lies, report(DRIVER, "n1", name=OTHER)])
+    assert len(world.refused("n1")) == 21
+    assert DRIVER in world.refused("n1")
+    with pytest.raises(DriverMissing):
+        world.nodes.check("n1", "d99.example")
