@@ -40,13 +40,11 @@ class _StandIn:
 
     __slots__ = ("_real", "_send")
 
+    __class__ = property(lambda _self: ssl.SSLContext)  # as unittest.mock's objects do it
+
     def __init__(self, real: ssl.SSLContext, send: Send) -> None:
         self._real = real
         self._send = send
-
-    @property
-    def __class__(self) -> type[ssl.SSLContext]:  # type: ignore[misc]  # as of unittest.mock's objects
-        return ssl.SSLContext
 
     def wrap_bio(self, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO, *args: Any, **how: Any) -> ssl.SSLObject:
         """A connection over two buffers."""
