@@ -372,8 +372,8 @@ def token() -> None:
 def token_create(settings: OperatorSettings, node: str, driver: tuple[str, ...], ttl_s: float, uses: int) -> None:
     """Make a token, and print it.
 
-    It is one line, for `csi-bridge edge join` on the node: the hub's address, the pin of its CA, and a secret. Whoever
-    has the line can join, so treat it like a password.
+    It is one line, for `csi-bridge edge join` on the node: the hub's address, the pin of its CA, and a secret. Treat it
+    like a password, because its holder can join.
     """
     from cli import order, tokens
     from common.operator_orders import CreateToken
