@@ -15,6 +15,7 @@ from typing import Final
 from cloud.placement.claim_store import IdEntry
 from cloud.placement.requests import Thing
 from common.errors import ForeignId
+from common.logs import of_peer
 from common.metrics import Metrics
 
 log = logging.getLogger("csi_bridge.hub.placement")
@@ -58,7 +59,7 @@ class ForeignIds:
     def _add(self, error: ForeignId) -> None:
         found, key = self._found.setdefault(error.node, {}), (error.driver, error.name)
         if found.get(key) != str(error):
-            log.error("%s", error)
+            log.error("%s", error, extra=of_peer(f"edge {error.node}"))
             self._metrics.node_conflict("id")
         found.pop(key, None)
         found[key] = str(error)
