@@ -253,7 +253,7 @@ def generation_of(uris: Iterable[str]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class JoinToken:
-    """An invitation to join a hub: the line that `csi-bridge token create` prints. Whoever has it may join.
+    """An invitation to join a hub: the line that `csi-bridge token create` prints. Its holder may join.
 
     Attributes:
         joins: the addresses of the hub's join listener, as --hub takes them, each with TLS.

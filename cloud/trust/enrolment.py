@@ -8,8 +8,8 @@ Rules:
   is signed anew for it.
 * A node that renews shows a certificate that counts (`cloud.trust.generations`). It shows it to TLS on an admitted
   link; on the join listener its key signs the request.
-* A refusal is one line in the log and in the audit log. A stranger learns nothing from it: who does not know a token's
-  secret hears that there is no such token.
+* A refusal is one line in the log and in the audit log. A peer that does not know a token's secret hears that there is
+  no such token.
 """
 
 import asyncio

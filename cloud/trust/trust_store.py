@@ -144,7 +144,7 @@ class Certificate:
 
 @dataclass(frozen=True, slots=True)
 class Lock:
-    """What copies have done to a node.
+    """The lock of a node whose keys were copied, and the generations whose copies are settled.
 
     Attributes:
         node: the node's name.
@@ -226,7 +226,7 @@ class TrustStore:
         self.tokens[token.id] = token
 
     async def drop_tokens(self, ids: Iterable[str]) -> None:
-        """Remove tokens that nobody asks about any more.
+        """Remove tokens.
 
         Raises:
             WriteFailed: nothing has changed.

@@ -37,9 +37,9 @@ def _install(site: Site) -> None:
     site.type(page.under("## 3. The cloud"))
     site.wait_ready("csi-bridge", "csi-bridge-hub-0")
 
-    site.copy_certificate("edge-1")
+    site.join("edge-1")
     site.type(page.under("## 4. Edge nodes with a kubelet"))
-    site.shell("deploy/certificates.sh my-cluster/tls edge edge-2")
+    site.join("edge-2")
     site.start_agent("edge-2")
     wait_for(
         lambda: "node/edge-2" in site.kubectl("get", "nodes", "--output=name"),

@@ -2,8 +2,9 @@
 
     python -m tests.e2e.installed.services KUBECONFIG DNS-ADDRESS API-PORT [NAME=SERVICE.NAMESPACE]...
 
-Connections to a port of a Service go to one of its ready pods. Each further NAME has the address of a Service, as if
-somebody had written it into the DNS of the company. The API server's own Service leads to API-PORT of 127.0.0.1.
+Connections to a port of a Service, or to its node port, go to one of its ready pods. Each further NAME has the address
+of a Service, as if somebody had written it into the DNS of the company. The API server's own Service leads to API-PORT
+of 127.0.0.1.
 """
 
 import asyncio
@@ -59,7 +60,8 @@ class Services:
             addresses[f"{name}.svc.{_ZONE}"] = address
             addresses |= {other: address for other, it in self._names.items() if it == name}
             for port in service["spec"]["ports"]:
-                targets[address, port["port"]] = self._target(service, port, slices)
+                target = self._target(service, port, slices)
+                targets |= {(address, number): target for number in (port["port"], port.get("nodePort")) if number}
         self.addresses, self._targets = addresses, targets
         for place in self._targets.keys() - self._listening.keys():
             add_address(place[0])

@@ -248,20 +248,19 @@ class Site:
 
     # ---- on the nodes ------------------------------------------------------------------------------------------------
 
-    def copy_certificate(self, node: str) -> None:
-        """Bring a node its certificate."""
-        place = self._nodes[node].path("etc/csi-bridge/tls")
-        shutil.copytree(self._folder / f"my-cluster/tls/edge-{node}", place)
+    def join(self, node: str) -> None:
+        """Make a token in the hub's pod, and let a node join with it."""
+        (command,) = self.page("install").plain("csi-bridge token create --node edge-1")
+        token = self.shell(command.replace("edge-1", node)).strip()
+        self._nodes[node].run("/opt/csi-bridge/bin/csi-bridge", "edge", "join", "--node", node, token)
 
     def start_agent(self, name: str) -> None:
         """What install.md says to do on a node without a kubelet, once the wheel is installed."""
         node = self._own(name)
-        self.copy_certificate(name)
         settings = (self._folder / "deploy/edge/edge.env").read_text()
-        settings = settings.replace("NODE=edge-2", f"NODE={name}").replace(
-            "#CSI_BRIDGE_EDGE_DRIVER=", "CSI_BRIDGE_EDGE_DRIVER="
-        )
-        settings = re.sub("DRIVER=.*", "DRIVER=unix:///run/dirdriver.sock", settings)
+        settings = re.sub("^.*_(NODE|HUB|TLS_.*)=.*\n", "", settings, flags=re.MULTILINE)
+        settings = re.sub("^#(.*_DRIVER=).*", r"\1unix:///run/dirdriver.sock", settings, flags=re.MULTILINE)
+        node.path("etc/csi-bridge").mkdir(exist_ok=True)
         node.path("etc/csi-bridge/edge.env").write_text(settings)
         unit = self._folder / "deploy/edge/csi-bridge-edge.service"
         node.path("etc/systemd/system").mkdir(parents=True, exist_ok=True)
