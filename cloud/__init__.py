@@ -13,6 +13,7 @@ The hub:
 * `trust`, `join_part`: says who may do what; lets nodes join.
 * `peer_ends`: when the peers' certificates end.
 * `proxy_rights`: the drivers that each proxy driver may call.
+* `stream_turns`: an agent's streams over two links, one after another.
 * `call_streams`, `report_streams`, `orders`: serve calls, reports of drivers, and operators' orders.
 * `policy_answers`, `hub_pages`: the hub's state, over HTTP on its UNIX socket.
 * `hub_process`: puts a hub together and runs it.

@@ -119,7 +119,7 @@ async def _run(settings: HubSettings, stopping: asyncio.Event, opened: AsyncExit
         await listener.start()
         log.info("listening on %s", listener.address)
     tasks = await opened.enter_async_context(supervised())
-    tasks.start(_watch(made.hub, revocations), name="watch of certificates")
+    tasks.start(_watch(made.hub, revocations, audit), name="watch of certificates")
     await stopping.wait()
     log.info("stopping: calls under way have %g s to finish", settings.drain_timeout_s)
     for listener in listeners:
@@ -261,12 +261,13 @@ def assemble(
     return Assembled(hub, nodes, placement, orders, tokens, generations, credentials, pages)
 
 
-async def _watch(hub: Hub, revocations: Revocations) -> None:
+async def _watch(hub: Hub, revocations: Revocations, audit: Audit) -> None:
     """End the links of certificates that end, or that a changed revocation list names. Runs until it is cancelled."""
     while True:
         await asyncio.sleep(_WATCH_S)
         if revocations.has_changed():
-            await asyncio.to_thread(revocations.reload)
+            more = await asyncio.to_thread(revocations.reload)
+            audit.add(Event.CERTIFICATES, who="hub", read="the revocation list", newly_revoked=more)
             hub.end_unfit()
         hub.end_expired()
 

@@ -21,6 +21,7 @@ from cloud.trust.audit_log import Audit, Event
 from cloud.trust.policy import Verdict
 from common.errors import ForeignDriver, NotAllowed
 from common.link import Link, Stream
+from common.logs import of_peer
 from common.metrics import Metrics
 from common.pages.hub import DeniedProxy
 from common.pages.json_form import time_of
@@ -86,7 +87,8 @@ class ProxyRights:
         self._audit.add(Event.REFUSAL, who=identity, address=address, role=Role.DRIVER, driver=driver, why=why)
         known = self._denied.get((identity, driver))
         if known is None:
-            log.warning("proxy driver %s at %s may not call driver %s: %s", identity, address, driver, why)
+            by = of_peer(f"driver {identity}")
+            log.warning("proxy driver %s at %s may not call driver %s: %s", identity, address, driver, why, extra=by)
         self._denied[identity, driver] = DeniedProxy(
             identity=identity,
             driver=driver,

@@ -1,4 +1,4 @@
-"""The handshakes: the connections that a listener has accepted and whose peer it has not admitted yet.
+"""The handshakes: a listener's connections with peers that it has not admitted yet.
 
 Rules:
 

@@ -14,6 +14,7 @@ import gc
 import logging
 import socket
 import ssl
+from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
@@ -35,6 +36,9 @@ _BACKLOG = 4_096
 
 MOST_HANDSHAKES: Final = 2_048
 """More than a hub finishes in two seconds. With a ClientHello from each they take 125 MB."""
+
+MOST_LINKS_OF_ONE: Final = 64
+"""A proxy driver may run several times. With a stolen key, nobody fills the hub's `max_connections` alone."""
 
 _SHARE: Final = 0.3
 """The part of its time after which a handshake of an address may be ended for a newer one, if there are too many."""
@@ -111,7 +115,8 @@ class Listener:
             limits: the limits of each session.
             tls: returns the current server context; None for no TLS.
             allow_uids: the users that may connect to a UNIX socket; None for all users that the file mode allows.
-            max_connections: admitted links; the hellos of more are refused.
+            max_connections: admitted links; the hellos of more are refused. A certificate's name may have
+                `MOST_LINKS_OF_ONE` of them.
             max_handshakes: connections whose peers are not admitted yet; more end others, or are ended.
             pages: answer plain HTTP requests; None: they get an error.
             on_failed: hears of connections that ended before a hello.
@@ -131,7 +136,8 @@ class Listener:
         self._arrivals: Handshakes[_Arrival] = Handshakes(max_handshakes, share_s=_SHARE * limits.hello_timeout_s)
         self._may_trim = False
         self._websockets: dict[WebSocket, _Arrival] = {}
-        self._admitted: set[WebSocket] = set()
+        self._admitted: dict[WebSocket, str] = {}
+        self._links_of: Counter[str] = Counter()
         self._handshakes: set[asyncio.Task[None]] = set()
         self._raw: set[RawTcp] = set()
         self._answers: set[asyncio.Task[None]] = set()
@@ -304,9 +310,14 @@ class Listener:
         """Let the handler decide on a peer whose hello has come. Refuse it if there are too many links."""
         assert isinstance(link.writer, WebSocket)
         websocket = link.writer
+        peer = link.peer_identity
+        identity = next(iter(peer.uris or peer.common_names), "")
+        why = ""
         if len(self._admitted) >= self._max_connections:
             why = f"{self._max_connections} connections is the limit (--max-connections)"
-            peer = link.peer_identity
+        elif identity and self._links_of[identity] >= MOST_LINKS_OF_ONE:
+            why = f"{MOST_LINKS_OF_ONE} connections with the certificate of one name is the limit"
+        if why:
             log.warning(
                 "a connection from %s was refused: %s", peer.address, why, extra=of_peer(self._group(websocket))
             )
@@ -315,7 +326,8 @@ class Listener:
             return
         self._handler.greeted(link)
         if link.session.state is State.OPEN:
-            self._admitted.add(websocket)
+            self._admitted[websocket] = identity
+            self._links_of[identity] += 1
             self._leave(self._websockets[websocket])
 
     def _no_session(self, websocket: WebSocket, level: int, why: str) -> None:
@@ -326,7 +338,11 @@ class Listener:
 
     def _ended(self, websocket: WebSocket) -> None:
         arrival = self._websockets.pop(websocket, None)
-        self._admitted.discard(websocket)
+        identity = self._admitted.pop(websocket, None)
+        if identity is not None:
+            self._links_of[identity] -= 1
+            if not self._links_of[identity]:
+                del self._links_of[identity]
         if arrival is not None:
             self._leave(arrival)
 

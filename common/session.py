@@ -366,7 +366,7 @@ class Session:
     def heard(self, now: float, size: int) -> None:
         """Note that `size` bytes came in, before it is clear whether they end a message.
 
-        Inside a message a peer has to send `_SLOWEST_BYTES_S`: from the message's first byte on, each byte is a sign of
+        Inside a message a peer has to send `_SLOWEST_BYTES_S`. From the message's first byte on, each byte is a sign of
         life for its part of a second only.
         """
         if not self._partial_bytes:

@@ -40,7 +40,7 @@ class TlsIdentity:
         Args:
             files: their paths.
             server: whether this side accepts connections.
-            asks: whether a server asks for a certificate. The join listener does not: who joins has none yet.
+            asks: whether a server asks for a certificate. The join listener does not: a joining node has none yet.
 
         Raises:
             OSError: a file is missing or unreadable, or holds no matching PEM (`ssl.SSLError` is an OSError).

@@ -472,6 +472,7 @@ class RawTcp(asyncio.Protocol):
         self._on_flight = on_flight
         self._on_lost = on_lost
         self._early = bytearray()
+        self._rest: socket.socket | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The socket is connected."""
@@ -513,24 +514,26 @@ class RawTcp(asyncio.Protocol):
             await asyncio.sleep(0)  # TLS has replaced this protocol now, and its beginning is scheduled
             loop.call_soon(self._hand_over)  # after that, and before the loop reads on
             secure = await handshake
-        except BaseException:
+        except BaseException as error:
             handshake.cancel()
             self.transport.abort()
+            if self._rest is not None:
+                with contextlib.closing(self._rest):
+                    await asyncio.sleep(LINGER_S if isinstance(error, OSError) else 0)
             raise
         assert secure is not None
         return secure
 
     def _send_last(self, alert: bytes) -> None:
-        """Send TLS's alert, and keep the connection for a moment, so that no reset overtakes it.
+        """Send TLS's alert. `secure` keeps the connection for a moment then, so that no reset overtakes it.
 
         The event loop closes its own socket right after this, without the alert. This is a second handle of it.
         """
         with contextlib.suppress(OSError):  # the peer is gone already
-            handle = socket.socket(fileno=os.dup(self.transport.get_extra_info("socket").fileno()))
-            asyncio.get_running_loop().call_later(LINGER_S, handle.close)
-            handle.settimeout(0.0)
-            handle.send(alert)
-            handle.shutdown(socket.SHUT_WR)
+            self._rest = socket.socket(fileno=os.dup(self.transport.get_extra_info("socket").fileno()))
+            self._rest.settimeout(0.0)
+            self._rest.send(alert)
+            self._rest.shutdown(socket.SHUT_WR)
 
     def _hand_over(self) -> None:
         tls = cast("asyncio.BufferedProtocol", self.transport.get_protocol())  # uvloop's is one without the base class

@@ -6,10 +6,12 @@
 #   deploy/certificates.sh DIRECTORY edge NODE          the node's name in Kubernetes
 #
 # The first call makes the CA: DIRECTORY/ca.crt and ca.key. Keep ca.key off the machines of the bridge: it can make a
-# certificate for any node. Each call writes ca.crt, tls.crt and tls.key to a folder of their own, e.g. DIRECTORY/edge-n1,
+# certificate for any node. Role and name stand in the certificate's URI, csi-bridge:node:NODE or csi-bridge:driver:DRIVER,
+# and in its common name if they fit there. Each call writes ca.crt, tls.crt and tls.key to a folder of their own, e.g. DIRECTORY/edge-n1,
 # and replaces older ones. A call that fails changes nothing. The certificates end after DAYS days (365).
 set -eu
 umask 077
+export LC_ALL=C # [a-z] means these letters alone
 
 usage() {
     sed -n 's/^#   //p' "$0" >&2
@@ -32,15 +34,31 @@ hub)
         alternatives=${alternatives:+$alternatives,}$kind:$each
     done
     ;;
-driver) organization=csi-bridge:drivers common=csi-bridge:driver:$name purpose=clientAuth folder=$directory/driver-$name ;;
-edge) organization=system:nodes common=system:node:$name purpose=clientAuth folder=$directory/edge-$name ;;
+driver)
+    organization=csi-bridge:drivers common=csi-bridge:driver:$name purpose=clientAuth folder=$directory/driver-$name
+    alternatives=URI:csi-bridge:driver:$name allowed=A-Za-z0-9.- longest=63
+    ;;
+edge)
+    organization=system:nodes common=system:node:$name purpose=clientAuth folder=$directory/edge-$name
+    alternatives=URI:csi-bridge:node:$name allowed=a-z0-9.- longest=250
+    ;;
 *) usage ;;
 esac
-[ "$role" = hub ] || [ $# -eq 1 ] || usage
-# A common name (CN) has 64 characters at most (RFC 5280).
-if [ ${#common} -gt 64 ]; then
-    echo "$0: $name has ${#name} characters; a certificate can hold $((${#name} - ${#common} + 64))" >&2
-    exit 2
+if [ "$role" != hub ]; then
+    [ $# -eq 1 ] || usage
+    case $name in
+    '' | *[!$allowed]*)
+        echo "$0: $name is no name of a Kubernetes node or CSI driver; it may have the characters $allowed" >&2
+        exit 2
+        ;;
+    esac
+    # A CSI driver's name has 63 characters at most; the folder of a longer node name would have more than the system takes.
+    if [ ${#name} -gt $longest ]; then
+        echo "$0: $name has ${#name} characters; the limit is $longest" >&2
+        exit 2
+    fi
+    # A common name (CN) has 64 characters at most (RFC 5280). A longer name stands in the URI alone.
+    [ ${#common} -le 64 ] || common="csi-bridge $role"
 fi
 # openssl itself takes 0 and less: such a certificate has ended when it is made.
 days=${DAYS:-365}

@@ -45,6 +45,18 @@ def check_state(path: Path) -> Finding:
     return found
 
 
+def check_secret_file(path: Path, *, flag: str) -> Finding:
+    """Whether a file with a secret is there, and closed to users outside of its group."""
+    try:
+        mode = stat.S_IMODE(path.stat().st_mode)
+        path.open("rb").close()
+    except OSError as error:
+        return wrong(f"{path} cannot be read: {error.strerror or error}", f"correct {flag}")
+    if mode & stat.S_IRWXO:
+        return warning(f"every user of this host may read {path} (mode {mode:04o})", f"chmod o-rwx {path}")
+    return ok(f"{path} is closed to other users")
+
+
 def check_room(path: Path, *, free_bytes: int, free_files: int | None) -> Finding:
     """Whether a directory has room.
 

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from cli.doctor.certificates import check_certificate
-from cli.doctor.disk import check_state
+from cli.doctor.disk import check_secret_file, check_state
 from cli.doctor.finding import HUBS_ROLES, Check, Finding, Level, Result, known, listed, ok, perform, warning, wrong
 from cli.doctor.policy import check_policy
 from cli.doctor.sockets import check_socket
@@ -67,6 +67,7 @@ def checks_of(state: HubState, *, now: float) -> list[Check]:
         *(known("nodes", finding) for finding in check_unreported(state.nodes)),
         *(known("conflict", wrong(node.conflict, _SEPARATE)) for node in state.nodes if node.conflict),
         *(known("expiry", finding) for finding in check_expiry(state.hub)),
+        *(known("reports", finding) for finding in check_reports(state.nodes)),
         *(known("refused", finding) for finding in check_refused(state.hub.refused, now)),
         *(known("driver", finding) for finding in check_drivers(state)),
     ]
@@ -138,6 +139,19 @@ def check_unreported(nodes: Sequence[NodeStatus]) -> Iterator[Finding]:
     yield from (warning(what, do) for what, do in unreported(nodes))
 
 
+def check_reports(nodes: Sequence[NodeStatus]) -> Iterator[Finding]:
+    """The nodes' reports that the hub refuses, and the nodes whose drivers can do less than those of most nodes."""
+    for node in nodes:
+        for driver, why in node.refused.items():
+            do = f"csi-bridge policy {node.node} {driver} shows the policy's part of it; {_LOG}"
+            yield wrong(f"edge node {node.node} gets no call of driver {driver}: {why}", do)
+        for driver, missing in node.lacking.items():
+            what = f"driver {driver} on edge node {node.node} lacks {listed(missing)}, which it has on most nodes"
+            yield warning(what, "run the same version of the driver on all nodes")
+        for problem in node.problems:
+            yield warning(problem, _LOG)
+
+
 def check_refused(refused: Sequence[Refusal], now: float) -> Iterator[Finding]:
     """The peers that the hub refuses now."""
     for one in refused:
@@ -185,6 +199,9 @@ def _surroundings(settings: HubSettings) -> list[Check]:
     """The checks of the hub's directory, listener and certificate, from its flags."""
     state_dir, listen = settings.state_dir, settings.listen
     checks = [Check("state directory", lambda: asyncio.to_thread(check_state, state_dir))]
+    ca_key = settings.ca_key
+    if ca_key is not None:
+        checks.append(Check("signing key", lambda: asyncio.to_thread(check_secret_file, ca_key, flag="--ca-key")))
     if listen is None:
         without = warning("without --listen no edge agent can connect", "start the hub with --listen")
         return [*checks, known("listen", without)]

@@ -51,7 +51,7 @@ from cloud.placement.decisions import (
 )
 from cloud.placement.find import ListsNeeded, find
 from cloud.placement.fleet import Fleet, Member
-from cloud.placement.requests import GET_CAPACITY, LISTED_BY, NOTHING_ASKED, changes, read
+from cloud.placement.requests import GET_CAPACITY, LISTED_BY, NOTHING_ASKED, changes, needs, read
 from cloud.routing import route
 from common.errors import (
     CallError,
@@ -78,10 +78,12 @@ def is_local(fleet: Fleet, wanted: str, mode: str) -> bool:
 
 def ask_for(driver: str, method: str, request: bytes, *, wanted: str, mode: str, fleet: Fleet) -> Ask:
     """Read the fields of a request that `decide` needs; none if the call is pinned and makes and ends nothing."""
-    if not (is_local(fleet, wanted, mode) or changes(method)):
+    is_placed = is_local(fleet, wanted, mode)
+    if not (is_placed or changes(method)):
         return Ask(driver, method, NOTHING_ASKED, wanted, mode)
     try:
-        return Ask(driver, method, read(method, request), wanted, mode)
+        needed = needs(method, request) if is_placed and fleet.is_mixed else frozenset()
+        return Ask(driver, method, read(method, request), wanted, mode, needs=needed)
     except ValueError as error:
         return Ask(driver, method, NOTHING_ASKED, wanted, mode, str(error))
 
@@ -130,7 +132,7 @@ def _decide_local(ask: Ask, now: Snapshot) -> Decision:
     if asked.missing and len(now.fleet) > 1:
         raise FieldMissing(ask.method, asked.missing)
     node = _node_for_create(ask, now) if asked.name else _node_for_call(ask, now)
-    if missing := asked.needs & now.fleet.lacking(node):
+    if missing := ask.needs & now.fleet.lacking(node):
         return Refuse(CapabilityMissing(ask.driver, node, ask.method, min(missing)), node)
     member = now.fleet.members.get(node)
     keeping = Keeping.FIRST if asked.name or asked.ends else Keeping.NEVER
@@ -179,8 +181,9 @@ def _in_topology(ask: Ask, now: Snapshot) -> str:
     is_choice = len(asked.terms) > 1 or len(fitting) > 1  # another term may have a node that the hub has lost
     if is_choice and now.lost_claims:
         raise KnowledgeLost(ask.driver, now.lost_claims[0])
-    able = [node for node in fitting if not (fleet.members[node].refused or asked.needs & fleet.lacking(node))]
-    return next((node for node in able or fitting if node in now.connected), fitting[0])
+    able = [node for node in fitting if not (fleet.members[node].refused or ask.needs & fleet.lacking(node))]
+    best = able or fitting
+    return next((node for node in best if node in now.connected), best[0])
 
 
 def _node_for_call(ask: Ask, now: Snapshot) -> str:

@@ -30,6 +30,7 @@ class Ask:
         wanted: the node that the caller names, or empty.
         mode: a `Mode` of the proxy driver's; empty: an operator sends the call by hand, and it counts as auto.
         unreadable: why the request does not parse; empty if it does.
+        needs: the capabilities without which a driver refuses the call; none if each node has all that is offered.
     """
 
     driver: str
@@ -38,6 +39,7 @@ class Ask:
     wanted: str = ""
     mode: str = Mode.AUTO
     unreadable: str = ""
+    needs: frozenset[str] = frozenset()
 
     @property
     def is_by_hand(self) -> bool:

@@ -99,6 +99,11 @@ class Fleet:
     def __len__(self) -> int:
         return len(self.members)
 
+    @property
+    def is_mixed(self) -> bool:
+        """Whether a node lacks an offered capability."""
+        return self.offer is not None and bool(self.offer.lacking)
+
     def lacking(self, node: str) -> frozenset[str]:
         """The offered capabilities that the driver lacks on a node."""
         return self.offer.lacking.get(node, NOTHING) if self.offer is not None else NOTHING

@@ -11,7 +11,7 @@ from typing import Final, Protocol
 
 from cloud.placement.capabilities import has_topology, lacking, voted
 from common.metrics import Metrics
-from common.reports import NODE_GET_INFO, DriverReport, encode_reports
+from common.reports import NODE_GET_INFO, DriverReport
 
 log = logging.getLogger("csi_bridge.hub.placement")
 
@@ -106,5 +106,5 @@ class Offers:
 
 def ballot_of(report: DriverReport) -> Ballot:
     """The vote of a node with this report."""
-    answers = {method: answer for method, answer in report.answers.items() if method != NODE_GET_INFO}
-    return Ballot(report, hashlib.sha256(encode_reports([DriverReport("", "", answers)])).digest())
+    told = [(method, it.code, it.message, it.body) for method, it in report.answers.items() if method != NODE_GET_INFO]
+    return Ballot(report, hashlib.sha256(ascii(sorted(told)).encode()).digest())

@@ -180,7 +180,6 @@ class Whereabouts:
         node_id: the vendor's id of a node, or empty.
         terms: the requested topology, preferred terms first: each a set of segments. Empty: none was requested.
         missing: a required field that is empty; every vendor refuses such a request. Empty: no field is missing.
-        needs: the capabilities without which a driver refuses the call.
     """
 
     name: str = ""
@@ -190,7 +189,6 @@ class Whereabouts:
     node_id: str = ""
     terms: tuple[Mapping[str, str], ...] = ()
     missing: str = ""
-    needs: frozenset[str] = frozenset()
 
 
 NOTHING_ASKED: Final = Whereabouts()
@@ -223,8 +221,17 @@ def read(method: str, request: bytes) -> Whereabouts:
         node_id=getattr(message, "node_id", ""),
         terms=tuple(_terms(message, rule.wants)) if rule.wants else (),
         missing=next((field for field in needed if not any(_values(message, field))), ""),
-        needs=frozenset(_needs(message, rule)),
     )
+
+
+def needs(method: str, request: bytes) -> frozenset[str]:
+    """The capabilities without which a driver refuses a request (CSI spec, "ControllerGetCapabilities"; csi.proto).
+
+    Raises:
+        ValueError: its bytes are not the method's request.
+    """
+    rule = RULES.get(method)
+    return frozenset(_needs(_parse(METHODS[method].request, request), rule)) if rule is not None else frozenset()
 
 
 def made(method: str, answer: bytes) -> tuple[Thing, ...]:
@@ -254,7 +261,6 @@ def _terms(message: Message, field: str) -> Iterator[Mapping[str, str]]:
 
 
 def _needs(message: Message, rule: Rule) -> Iterator[str]:
-    """The capabilities that a request needs. CSI spec, "ControllerGetCapabilities", and csi.proto."""
     if not rule.needs:
         return
     for capability, field in rule.needs:

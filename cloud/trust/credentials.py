@@ -1,7 +1,7 @@
 """The credentials of a peer: whether its certificate counts, at its hello and for as long as its link lives.
 
-A certificate counts until it ends, unless an operator denies it or its node, its CA has revoked it, or, for a node that
-has joined, a later generation has replaced it. `cloud.admission` compares the names in it before.
+A certificate counts until it ends, unless an operator denies it or its node, or its CA has revoked it. Of a node that
+has joined, a later generation replaces it. `cloud.admission` compares the names in it before.
 """
 
 import time
@@ -48,7 +48,7 @@ class Credentials:
         Raises:
             HandshakeRefused: its certificate has ended, or it is denied.
         """
-        if self.has_ended(peer):
+        if peer.not_after and self.is_past(peer.not_after):
             raise HandshakeRefused(
                 Reason.EXPIRED, f"the certificate of {role} {name} has ended; connect with a renewed one"
             )
@@ -74,9 +74,9 @@ class Credentials:
         """Whether a node that is connected with the key `live` may show `key` on a second link."""
         return self._generations.follows(node, live, key)
 
-    def has_ended(self, peer: Peer) -> bool:
-        """Whether the peer's certificate has ended. Without a certificate it has not."""
-        return 0 < peer.not_after <= self._now()
+    def is_past(self, moment: float) -> bool:
+        """Whether a moment, in seconds since the epoch, is past."""
+        return moment <= self._now()
 
     def denied(self, node: str, serial: int, issuer: bytes = b"") -> str:
         """Why a node or its certificate is denied, for operators; empty if it is not.

@@ -1,10 +1,10 @@
-"""The denials: nodes and certificates that may not connect, at an operator's word.
+"""A denial: an operator's word that a node or a certificate may not connect.
 
 Rules:
 
 * A denial counts at once, in memory. The order has succeeded only when the disk has it, too.
 * It lasts until `allow`, across restarts of the hub, and also after `forget`.
-* A node is denied by its name, whatever its certificate. A certificate is denied by its serial number, whoever has it.
+* A node is denied by its name, with every certificate. A certificate is denied by its serial number, with every name.
 """
 
 import logging

@@ -316,9 +316,9 @@ class _Resolver:
             handle=str(csi["volumeHandle"]),
             name=name,
             block=spec.get("volumeMode") == "Block",
-            fs_type=_fs_type(csi),
+            fs_type=_fs_type(f"PV {name}", csi),
             access_modes=modes or ("ReadWriteOnce",),
-            mount_options=_mount_options(spec),
+            mount_options=_mount_options(f"PV {name}", spec),
             attributes=_strings(csi.get("volumeAttributes")),
             stage_secret=_secret(csi.get("nodeStageSecretRef")),
             publish_secret=_secret(csi.get("nodePublishSecretRef")),
@@ -353,7 +353,7 @@ class _Resolver:
             handle=inline_handle(self._pod.uid, name),
             name=name,
             ephemeral=True,
-            fs_type=_fs_type(csi),
+            fs_type=_fs_type(f"volume {name}", csi),
             attributes=_strings(csi.get("volumeAttributes")),
             publish_secret=SecretRef(self._pod.namespace, str(secret["name"])) if secret else None,
             rules=rules,
@@ -461,18 +461,18 @@ def _claim(found: Object, volume: str, status: Body) -> Claim:
     )
 
 
-def _fs_type(csi: Body) -> str:
+def _fs_type(what: str, csi: Body) -> str:
     found = str(csi.get("fsType") or "")
     if found and not _FS_TYPE.fullmatch(found):
-        raise _Unresolved(f"its fsType {shown(found)} is not the name of a file system: correct it")
+        raise _Unresolved(f"{what} has the fsType {shown(found)}, which is not the name of a file system")
     return found
 
 
-def _mount_options(spec: Body) -> tuple[str, ...]:
+def _mount_options(what: str, spec: Body) -> tuple[str, ...]:
     found = tuple(str(option) for option in spec.get("mountOptions") or ())
     for option in found:
         if _CONTROL.search(option):
-            raise _Unresolved(f"its mount option {shown(option)} has a control character: correct it")
+            raise _Unresolved(f"{what} has the mount option {shown(option)}, which has a control character")
     return found
 
 

@@ -4,6 +4,7 @@ end.
 Each call is made twice: its message must be the same (docs/csi-contract.md#an-error-message-stays-the-same).
 """
 
+import os
 import re
 import time
 from pathlib import Path
@@ -11,7 +12,16 @@ from pathlib import Path
 import pytest
 from google.protobuf.message import Message
 
+from common.csi.csi_pb2 import (
+    ControllerExpandVolumeRequest,
+    CreateVolumeResponse,
+    DeleteVolumeRequest,
+    Topology,
+    TopologyRequirement,
+    Volume,
+)
 from common.status import Code, Origin, Status
+from common.topology import NODE_SEGMENT
 from tests.integration.conftest import World, build
 from tests.support.answers import volume
 from tests.support.bridge import Bridge
@@ -19,6 +29,7 @@ from tests.support.local_bridge import LocalBridge
 from tests.support.operator import by_hand, hub_state
 from tests.support.requests import create, create_of_bytes
 from tests.support.sidecar import Sidecar, link_lost, refused, told_at_the_deadline, unavailable
+from tests.support.spoken_node import Site, report
 from tests.support.vendor import Vendor
 from tests.support.waiting import wait_for
 
@@ -305,6 +316,21 @@ def test_what_an_operator_may_not_let_the_hub_forget_is_refused_and_the_rest_is_
     assert hub_state(world.bridge.hub.uds)["nodes"] == []
 
 
+def test_a_proxy_driver_that_the_policy_forbids_is_refused_with_the_rule_to_add(
+    bridge: Bridge, tmp_path: Path, name: str
+) -> None:
+    policy = tmp_path / "policy.yaml"
+    policy.write_text("proxies: []\n")
+    bridge.start_hub(f"--policy={policy}")
+    proxy = bridge.start_proxy("vendor.test")
+    bridge.wait_linked(proxy)
+    who = f"uid:{os.getuid()}"
+    assert refused_twice(proxy.sidecar(), "CreateVolume", create(name)) == unavailable(
+        f"the hub's policy does not allow this proxy driver to call driver vendor.test: no rule of {policy} allows "
+        f"{who} to call driver vendor.test; if it should, add {who} to a rule of proxies there"
+    )
+
+
 def test_a_node_that_nobody_has_heard_of_is_named(shared: World, name: str) -> None:
     proxy = shared.bridge.start_proxy("vendor.test", node="n9")
     shared.bridge.wait_linked(proxy)
@@ -321,6 +347,36 @@ def test_a_node_without_the_driver_is_named(shared: World, name: str) -> None:
         "edge node n1 is connected but has no driver absent.test; check that the driver runs there and that the "
         "agent's --driver names its socket, and look at the agent's log",
     )
+
+
+def test_a_node_whose_report_is_refused_gets_no_call(short_dir: Path, tmp_path: Path, name: str) -> None:
+    with Site(short_dir, tmp_path) as site:
+        site.told(site.node("n1"), report("vendor.test", "n1", name="other.test"))
+        sidecar = site.bridge.start_proxy("vendor.test", node="n1").sidecar()
+        wait_for(lambda: "has no link" not in sidecar.call("CreateVolume", create(name)).refusal[1], what="link")
+        assert refused_twice(sidecar, "CreateVolume", create(name)) == unavailable(
+            "edge node n1 gets no call of driver vendor.test, because the hub refuses its report: the plugin there "
+            "calls itself 'other.test'; look at the agent's log"
+        )
+
+
+def test_a_node_that_lacks_a_capability_of_most_nodes_is_not_asked_for_it(short_dir: Path, tmp_path: Path) -> None:
+    with Site(short_dir, tmp_path) as site:
+        for node in ("n1", "n2"):
+            site.told(site.node(node), report("vendor.test", node))
+        old = site.told(site.node("n3"), report("vendor.test", "n3", capabilities=("CREATE_DELETE_VOLUME",)))
+        old.answers["CreateVolume"] = CreateVolumeResponse(volume=Volume(volume_id="v-1"))
+        sidecar = site.bridge.start_proxy("vendor.test", "--placement=local").sidecar()
+        term = Topology(segments={NODE_SEGMENT: "n3"})
+        requirement = TopologyRequirement(requisite=[term], preferred=[term])
+        assert site.call(sidecar, "CreateVolume", create("pvc-1", accessibility_requirements=requirement)).ok
+        expand = ControllerExpandVolumeRequest(volume_id="v-1")
+        assert refused_twice(sidecar, "ControllerExpandVolume", expand) == unavailable(
+            "ControllerExpandVolume needs the capability EXPAND_VOLUME, which driver vendor.test has on most of its "
+            "edge nodes and lacks on n3; run the same version of the driver there"
+        )
+        assert site.call(sidecar, "DeleteVolume", DeleteVolumeRequest(volume_id="v-1")).ok
+        assert [asked.method for asked in old.asked] == ["CreateVolume", "DeleteVolume"]
 
 
 def test_two_drivers_of_one_name_on_a_node_are_named_and_neither_is_called(

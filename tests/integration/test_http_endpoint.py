@@ -89,6 +89,15 @@ def test_a_readiness_check_that_fails_means_not_ready_and_tells_nothing(endpoint
     assert ask(endpoint, "/readyz") == (503, "the readiness check failed; the log says how\n")
 
 
+@pytest.mark.parametrize("path", ["/metrics", "/healthz", "/readyz"])
+def test_a_script_of_a_web_page_gets_nothing(endpoint: HttpEndpoint, path: str) -> None:
+    with closing(http.client.HTTPConnection(*endpoint.address, timeout=20)) as connection:
+        connection.request("GET", path, headers={"Origin": "http://evil.example"})
+        response = connection.getresponse()
+        assert response.status == 403
+        assert b"answers no web page" in response.read()
+
+
 def test_a_proxy_driver_is_ready_once_it_knows_its_driver(bridge: Bridge, vendor: Vendor) -> None:
     address = HostPort("127.0.0.1", free_ports(1)[0])
     bridge.start_hub()

@@ -16,12 +16,13 @@ def test_the_status_shows_nodes_with_their_drivers_and_proxy_drivers(world: Worl
     hub = f"--hub=unix://{world.bridge.hub.uds}"
     shown = by_hand("status", hub)
     assert (shown.returncode, shown.stderr) == (0, "")
-    head, _, nodes, n1, _, proxies, proxy = shown.stdout.splitlines()
+    head, _, nodes, n1, _, proxies, proxy, _, insecure = shown.stdout.splitlines()
     assert "1 of 1 nodes connected" in head
     assert nodes.split() == ["NODE", "STATE", "SINCE", "DRIVERS"]
     assert (n1.split()[:2], n1.split()[-1]) == (["n1", "connected"], "vendor.test")
     assert proxies.split()[:2] == ["PROXY", "DRIVER"]
     assert proxy.startswith("vendor.test")
+    assert insecure.startswith("PROBLEM: --insecure: ")
 
     world.agent.kill()
     world.bridge.hub.wait_logged("edge n1 is gone")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ssl
 from typing import TYPE_CHECKING
 
@@ -72,6 +73,21 @@ def test_a_node_signs_no_certificate_for_another(bridge: Bridge, authority: Auth
     tls = client_of(authority)
     tls.load_cert_chain(chain, forged.key)
     assert not gets_in(hub, "n2", tls)
+
+
+def test_one_stolen_key_does_not_fill_the_hub(bridge: Bridge, authority: Authority) -> None:
+    hub = bridge.start_hub(*authority.hub().flags)
+    tls = client_of(authority, authority.driver("d.example"))
+    with contextlib.ExitStack() as opened:
+        for _ in range(64):
+            opened.enter_context(Stranger(hub.address, tls=tls)).greet(hello("driver", "d.example"))
+        one_more = opened.enter_context(Stranger(hub.address, tls=tls))
+        one_more.upgrade()
+        one_more.frames(hello("driver", "d.example"))
+        reason, why = one_more.last_word()
+        assert reason == Reason.FULL
+        assert why.endswith("64 connections with the certificate of one name is the limit")
+        assert gets_in(hub, "n1", client_of(authority, authority.edge("n1")))
 
 
 def test_no_certificate_is_no_name(bridge: Bridge, authority: Authority) -> None:

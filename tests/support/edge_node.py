@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any, Self
 import yaml
 
 from cli.edge_volumes import ask
-from cloud.hub_settings import INSECURE
 from common.csi import csi_pb2 as csi
 from common.errors import BridgeError
 from common.pages.json_form import plain
+from common.settings import INSECURE
 from edge.fault_points import VARIABLE
 from tests.peers.support.testdriver import RunningDriver, start_testdriver
 from tests.support.bridge import Agent, Bridge

@@ -14,11 +14,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
+from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509 import DNSName, IPAddress, SubjectAlternativeName, load_pem_x509_certificate
 
 from cli import main, process
 from cli.process_options import EDGE_OPTIONS
+from cloud.admission import admit
 from cloud.trust.policy_text import read_policy
+from common.errors import HandshakeRefused
+from common.peer import Peer, with_certificate
+from common.version import introduce
 from edge.settings import AgentSettings
 from examples.dirdriver import main as dirdriver
 from tests.support import needs
@@ -315,17 +320,55 @@ def test_a_renewal_that_fails_leaves_everything_as_it_was(tmp_path: Path) -> Non
     assert files(tmp_path) == before
 
 
+def shown(folder: Path) -> Peer:
+    """What the hub reads in a certificate."""
+    certificate = load_pem_x509_certificate((folder / "tls.crt").read_bytes())
+    return with_certificate("10.0.0.1:7", certificate.public_bytes(Encoding.DER))
+
+
 @needs_openssl
-@pytest.mark.parametrize(("role", "longest"), [("driver", 46), ("edge", 52)])
-def test_a_name_that_no_certificate_can_hold_is_refused_with_the_limit(role: str, longest: int, tmp_path: Path) -> None:
-    assert certify(tmp_path, role, "n" * longest).returncode == 0
+@pytest.mark.parametrize(("role", "name"), [("edge", "n1.example.org"), ("driver", "Dir-driver.csi")])
+@pytest.mark.parametrize("longer", [0, 40])
+def test_the_hub_admits_the_holder_of_a_certificate_under_its_name_alone(
+    role: str, name: str, longer: int, tmp_path: Path
+) -> None:
+    name += "x" * longer
+    assert certify(tmp_path, role, name).returncode == 0
+    peer = shown(tmp_path / f"{role}-{name}")
+    assert admit(introduce(role, name, instance="i"), peer, insecure=False) == role
+    for other_role, other in ((role, name + "x"), ("driver" if role == "edge" else "edge", name.lower())):
+        with pytest.raises(HandshakeRefused):
+            admit(introduce(other_role, other, instance="i"), peer, insecure=False)
+
+
+@needs_openssl
+@pytest.mark.parametrize("name", ["n1.example.org"])
+def test_a_hub_that_reads_common_names_alone_admits_it_too(name: str, tmp_path: Path) -> None:
+    certify(tmp_path, "edge", name)
+    assert shown(tmp_path / f"edge-{name}").common_names == (f"system:node:{name}",)
+
+
+@needs_openssl
+@pytest.mark.parametrize(("role", "longest"), [("driver", 63), ("edge", 250)])
+def test_a_name_that_is_too_long_is_refused_with_the_limit(role: str, longest: int, tmp_path: Path) -> None:
+    done = certify(tmp_path, role, "n" * longest)
+    assert (done.returncode, done.stderr) == (0, "")
     before = files(tmp_path)
 
     done = certify(tmp_path, role, "n" * (longest + 1))
 
     assert done.returncode != 0
-    assert done.stderr.endswith(f"has {longest + 1} characters; a certificate can hold {longest}\n")
+    assert done.stderr.endswith(f"has {longest + 1} characters; the limit is {longest}\n")
     assert files(tmp_path) == before
+
+
+@needs_openssl
+@pytest.mark.parametrize("role", ["edge", "driver"])
+@pytest.mark.parametrize("name", ["", "../n1", "n1,URI:csi-bridge:node:n2", "n1/CN=system:node:n2", "n 1", "n1\nn2"])
+def test_a_name_that_would_say_more_than_one_thing_is_refused(role: str, name: str, tmp_path: Path) -> None:
+    done = certify(tmp_path / "tls", role, name)
+    assert (done.returncode, "is no name of a Kubernetes node or CSI driver" in done.stderr) == (2, True)
+    assert not (tmp_path / "tls").exists()
 
 
 @needs_openssl

@@ -31,7 +31,7 @@ from cli.doctor.cluster import NO_PROXIES
 from cli.doctor.cluster import checks_of as cluster_checks
 from cli.doctor.command import as_json, check_nothing, show
 from cli.doctor.csi_probe import GET_CAPACITY
-from cli.doctor.disk import check_directory, check_propagation, check_room, check_state
+from cli.doctor.disk import check_directory, check_propagation, check_room, check_secret_file, check_state
 from cli.doctor.finding import Check, Level, Result, known, listed, ok, perform, warning, wrong
 from cli.doctor.hub import (
     _surroundings,
@@ -40,6 +40,7 @@ from cli.doctor.hub import (
     check_idle,
     check_nodes,
     check_refused,
+    check_reports,
     check_unreported,
     check_versions,
 )
@@ -578,6 +579,23 @@ def test_certificates_that_end_soon_are_told_with_the_advice() -> None:
     state = hub(ending=["the certificate in /c ends at T; renew the file, and no restart is needed"])
     (found,) = check_expiry(state.hub)
     assert found == warning("the certificate in /c ends at T", "renew the file, and no restart is needed")
+
+
+def test_refused_reports_and_missing_capabilities_of_nodes_are_told() -> None:
+    nodes = [node(refused={"d.example": "line 2"}, lacking={"e.example": ["CLONE_VOLUME"]}, problems=["it did x"])]
+    refused, lacking, problem = check_reports(nodes)
+    assert (refused.level, refused.what) == ("wrong", "edge node n1 gets no call of driver d.example: line 2")
+    assert lacking.what == "driver e.example on edge node n1 lacks CLONE_VOLUME, which it has on most nodes"
+    assert (problem.level, problem.what) == ("warning", "it did x")
+
+
+def test_a_key_is_there_and_closed_to_others(tmp_path: Path) -> None:
+    key = tmp_path / "ca.key"
+    assert check_secret_file(key, flag="--ca-key").do == "correct --ca-key"
+    key.touch(mode=0o600)
+    assert check_secret_file(key, flag="--ca-key").level == "ok"
+    key.chmod(0o644)
+    assert check_secret_file(key, flag="--ca-key").do == f"chmod o-rwx {key}"
 
 
 POLICY = """\

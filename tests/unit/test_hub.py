@@ -85,7 +85,7 @@ class World:
             settings=SETTINGS,
         )
         self.hub, self.nodes, self.placement, self.pages = made.hub, made.nodes, made.placement, made.pages
-        self.orders = made.orders
+        self.orders, self.credentials, self.generations = made.orders, made.credentials, made.generations
         self.links: list[Link] = []
 
     async def come(
@@ -830,3 +830,105 @@ async def test_a_call_whose_request_comes_while_the_hub_drains_is_told_so_and_no
     assert stream.status == status_of(Draining("hub"), Origin.HUB)
     stream.acknowledge(delivered=True)
     draining.cancel()
+
+
+# -------------------- certificates --------------------
+
+N1 = Address("10.0.0.1:7", local=False, key="k-1", serial=1, not_after=2_000_000_000.0)
+N2 = Address("10.0.0.2:7", local=False, key="k-2", serial=2, not_after=2_100_000_000.0)
+
+
+async def with_two_nodes(world: World) -> tuple[Link, Link]:
+    hellos = (introduce("edge", name, instance=f"i-{name}", boot=1) for name in ("n1", "n2"))
+    first, second = [await world.come(said, address) for said, address in zip(hellos, (N1, N2), strict=True)]
+    return first, second
+
+
+async def test_the_link_of_a_certificate_that_has_ended_ends_and_others_stay(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = await with_two_nodes(world)
+    world.hub.end_expired()
+    monkeypatch.setattr(world.credentials, "_now", lambda: N1.not_after)
+    world.hub.end_expired()
+    told = "the certificate of edge n1 has ended; connect with a renewed one"
+    assert await first.wait_closed() == ("expired", told)
+    assert (second.over, world.nodes.is_connected("n1"), world.nodes.is_connected("n2")) == (False, False, True)
+    assert (Event.EXPIRY, "n1", N1.address, {"role": "edge", "serial": "1", "why": told}) in world.audit.lines
+
+
+async def test_a_certificate_that_ends_between_handshake_and_hello_is_refused(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(world.credentials, "_now", lambda: N1.not_after)
+    link = await world.come(introduce("edge", "n1", instance="i"), N1)
+    assert (await link.wait_closed())[0] == "expired"
+    assert world.nodes.known == 0
+
+
+@pytest.mark.parametrize("subject", ["n1", "serial=1"])
+async def test_a_denied_nodes_link_ends_with_its_calls_and_it_comes_back_only_after_allow(
+    world: World, subject: str
+) -> None:
+    async def slow(_: Stream) -> None:
+        await asyncio.Event().wait()
+
+    hello = introduce("edge", "n1", instance="i", boot=1)
+    agent = await world.come(hello, N1, slow)
+    agent.open(Kind.REPORT, encode_reports([report()]))
+    await settle()
+    driver = await world.driver()
+    under_way = asyncio.ensure_future(called(driver, CREATE))
+    await settle()
+    assert (await ordered(world, "deny", subject=subject, why="stolen"))[1].ok
+    assert (await agent.wait_closed())[0] == "denied"
+    assert (await under_way).code == Code.UNAVAILABLE
+    assert (await called(driver, CREATE)).code == Code.UNAVAILABLE
+
+    again = await world.come(hello, N1)
+    assert await again.wait_closed() == ("denied", "the hub denies edge n1: ask its operator")
+    (told,) = refused(world)
+    assert told.why.endswith(": stolen")
+    assert (await ordered(world, "allow", subject=subject))[1].ok
+    await world.come(hello, N1)
+    assert world.nodes.is_connected("n1")
+
+
+async def test_a_denial_of_a_node_says_if_the_hub_does_not_know_it(world: World) -> None:
+    (said,), status = await ordered(world, "deny", subject="n7", why="")
+    assert status.ok
+    assert json.loads(said)["said"] == [
+        "edge node n7 is denied; csi-bridge allow undoes it",
+        "the hub knows no edge node n7 yet",
+    ]
+    (shown,) = await world.pages.denials()
+    assert (shown.kind, shown.subject, shown.why) == ("node", "n7", "")
+
+
+async def test_allow_for_a_node_that_is_neither_denied_nor_locked_is_refused(world: World) -> None:
+    said, status = await ordered(world, "allow", subject="n7")
+    assert (said, status.message) == ([], "n7 is not allowed: it is neither denied nor locked")
+
+
+async def test_a_locked_node_loses_its_links_and_the_peer_hears_no_reason(world: World) -> None:
+    first, second = await with_two_nodes(world)
+    world.generations.on_locked("n1", "a copy appeared at 10.6.6.6")
+    assert await first.wait_closed() == ("denied", "the hub denies edge n1: ask its operator")
+    assert not second.over
+
+
+async def test_orders_of_operators_are_in_the_audit_log(world: World) -> None:
+    await order(await world.operator(), Kind.TRUST)
+    await order(await world.operator(), Kind.FORGET, node="n9")
+    assert [line for line in world.audit.lines if line[0] is Event.ORDER] == [
+        (Event.ORDER, "operator", SOCKET.address, {"order": "trust"}),
+        (Event.ORDER, "operator", SOCKET.address, {"order": "forget", "node": "n9", "driver": ""}),
+    ]
+
+
+async def ordered(world: World, name: str, **arguments: str) -> tuple[list[bytes], Status]:
+    """What the hub says to an order with a name."""
+    stream = (await world.operator()).open(Kind.ORDER, json.dumps(arguments).encode(), method=name)
+    said = [message async for message in stream]
+    assert stream.status is not None
+    return said, stream.status

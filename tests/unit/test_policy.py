@@ -121,13 +121,13 @@ def test_a_glob_with_many_stars_is_matched_in_no_time() -> None:
     assert not report("a" * 253, "d", text).allowed
 
 
-def test_one_node_of_ten_thousand_rules_is_found_by_its_name() -> None:
-    rules = "\n".join(f"- {{names: [n{number}], drivers: [d{number}.example]}}" for number in range(10_000))
+def test_one_node_of_two_thousand_rules_is_found_by_its_name() -> None:
+    rules = "\n".join(f"- {{names: [n{number}], drivers: [d{number}.example]}}" for number in range(2_000))
     found = policy(f"nodes:\n{rules}\n")
     assert found.nodes is not None
-    assert [rule.line for rule in found.nodes.of("n9999")] == [10_001]
-    assert found.allows_report("n9999", "d9999.example", {}).allowed
-    assert not found.allows_report("n9998", "d9999.example", {}).allowed
+    assert [rule.line for rule in found.nodes.of("n1999")] == [2_001]
+    assert found.allows_report("n1999", "d1999.example", {}).allowed
+    assert not found.allows_report("n1998", "d1999.example", {}).allowed
 
 
 # -------------------- calls --------------------

@@ -286,6 +286,32 @@ def test_an_object_that_makes_no_sense_makes_its_volume_unresolved(broken: Mappi
     assert "is malformed" in why(WEB, broken, persistent_claim())
 
 
+@pytest.mark.parametrize("fs_type", ["ext4", "xfs", "nfs4", "ntfs-3g", "fuse.s3fs", "9p", "x" * 64])
+def test_a_file_systems_type_is_one_word(fs_type: str) -> None:
+    assert volume(WEB, persistent_volume(csi={"fsType": fs_type}), persistent_claim()).volume.fs_type == fs_type
+
+
+@pytest.mark.parametrize("fs_type", ["../x", "/bin/sh", "-o", ".x", "ext4 x", "ext4\n", "a\0", "x" * 65, "\u00e9"])
+def test_another_file_systems_type_is_handed_to_no_driver(fs_type: str) -> None:
+    given = why(WEB, persistent_volume(csi={"fsType": fs_type}), persistent_claim())
+    assert given.startswith("PV pv-data has the fsType ")
+    assert given.isprintable()
+
+
+@pytest.mark.parametrize("option", ["ro\nx", "a\0b", "\x7f", "\t"])
+def test_a_mount_option_with_a_control_character_is_handed_to_no_driver(option: str) -> None:
+    given = why(WEB, persistent_volume(mountOptions=["ro", option]), persistent_claim())
+    assert given.startswith("PV pv-data has the mount option ")
+
+
+@pytest.mark.parametrize("group", [-1, 1 << 31, 1 << 40, (1 << 32) - 1])
+def test_an_fs_group_that_is_no_group_mounts_nothing(group: int) -> None:
+    body = pod(claims=("data",), spec={"securityContext": {"fsGroup": group}})
+    (found,) = wanted(store(body, persistent_volume(), persistent_claim())).pods
+    assert found.volumes == ()
+    assert f"the fsGroup {group} is not a group id" in found.unresolved[""]
+
+
 def test_a_pod_that_makes_no_sense_is_not_gone() -> None:
     given = store()
     given.objects[POD] = Object(POD, Stamp("web-uid", "1"), b'{"spec": {"nodeName": "n1"}, "metadata": 3}')

@@ -12,7 +12,7 @@ from cloud.placement.affinity import Affinity
 from cloud.placement.decisions import Mode
 from cloud.placement.requests import VOLUME, Thing
 from common.csi import csi_pb2 as csi
-from common.errors import CapabilityMissing, ForeignId, NoPlace, NoRoute, ReportRefused
+from common.errors import CapabilityMissing, ForeignId, NodeOffline, NoPlace, NoRoute, ReportRefused
 from common.reports import CONTROLLER_GET_CAPABILITIES, GET_PLUGIN_CAPABILITIES
 from common.status import Code
 from tests.unit.placement.world import (
@@ -80,6 +80,9 @@ def told(world: World) -> set[int]:
 async def test_a_create_goes_past_a_refused_node(zone: World) -> None:
     refuse(zone, "n1")
     assert (await zone.ask("CreateVolume", create("pvc-1", ZONE))).node == "n2"
+    zone.away = {"n2", "n3"}
+    with pytest.raises(NodeOffline):
+        await zone.ask("CreateVolume", create("pvc-2", ZONE))
 
 
 async def test_a_create_whose_name_a_refused_node_holds_waits_for_it(zone: World) -> None:

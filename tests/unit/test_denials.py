@@ -1,0 +1,141 @@
+"""Denials: nodes and certificates that may not connect, also after a restart, and with a full disk."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cloud.trust.audit_log import Event
+from cloud.trust.denials import Denials
+from cloud.trust.trust_store import TrustStore
+from common.database_writer import WriteFailed
+from common.errors import OperatorRefused
+from common.operator_orders import Allow, Deny
+from tests.support.audit import RecordedAudit
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+NOW = 1_800_000_000.0
+SERIAL = 0x1A2B3C
+BY = "pid 7 uid 0"
+
+
+class World:
+    """A hub's denials, and how often links were looked at again."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.audit = RecordedAudit()
+        self.changes = 0
+        self.store = TrustStore(directory)
+        self.denials = Denials(self.store, audit=self.audit, now=lambda: NOW)
+        self.denials.on_change = self._changed
+
+    def _changed(self) -> None:
+        self.changes += 1
+
+    async def deny(self, subject: str, why: str = "") -> str:
+        return await self.denials.deny(Deny(subject=subject, why=why), BY)
+
+    async def allow(self, subject: str) -> str:
+        return await self.denials.allow(Allow(subject=subject), BY)
+
+    def denied(self, node: str = "", serial: int = 0) -> bool:
+        return self.denials.find(node, serial) is not None
+
+    async def restart(self) -> None:
+        await self.store.close()
+        self.store = TrustStore(self.directory)
+        self.denials = Denials(self.store, audit=self.audit, now=lambda: NOW)
+
+    def break_disk(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        async def full(*_: object) -> None:
+            raise WriteFailed("trust.db", "no space left on device")
+
+        monkeypatch.setattr(self.store, "add_denial", full)
+        monkeypatch.setattr(self.store, "remove_denial", full)
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    world = World(tmp_path)
+    yield world
+    await world.store.close()
+
+
+async def test_a_denied_node_is_denied_with_every_certificate_also_after_a_restart(world: World) -> None:
+    assert await world.deny("n1", "stolen") == "edge node n1 is denied; csi-bridge allow undoes it"
+    for _ in range(2):
+        assert (world.denied("n1"), world.denied("n1", SERIAL), world.denied("n2", SERIAL)) == (True, True, False)
+        assert not world.denied("", SERIAL)
+        (denial,) = world.denials.all()
+        assert (denial.kind, denial.value, denial.at, denial.why) == ("node", "n1", NOW, "stolen")
+        await world.restart()
+
+
+@pytest.mark.parametrize("text", ["serial=1A2B3C", "serial=1a2b3c", "serial=001A2B3C", "1A:2B:3C", "00:1a:2b:3c"])
+async def test_a_denied_certificate_is_denied_with_every_name(world: World, text: str) -> None:
+    assert await world.deny(text) == "the certificate serial=1A2B3C is denied; csi-bridge allow undoes it"
+    assert (world.denied("n1", SERIAL), world.denied("", SERIAL), world.denied("n1", SERIAL + 1)) == (True, True, False)
+    await world.restart()
+    assert world.denied("n1", SERIAL)
+    assert await world.allow("serial=1A2B3C") == "the certificate serial=1A2B3C is no longer denied"
+    assert not world.denied("n1", SERIAL)
+
+
+async def test_a_name_of_digits_is_a_node(world: World) -> None:
+    await world.deny("1234")
+    assert (world.denied("1234"), world.denied("", 0x1234)) == (True, False)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "N1", "../n1", "serial=", "serial=xyz", f"serial={'1' * 41}", "1A2B", "driver:d", "n" * 300]
+)
+async def test_an_order_that_names_neither_is_refused(world: World, text: str) -> None:
+    for order in (world.deny, world.allow):
+        with pytest.raises(OperatorRefused, match="neither a node nor a certificate") as refusal:
+            await order(text)
+        assert len(str(refusal.value)) < 300
+    assert (world.denials.all(), world.changes, world.audit.lines) == ([], 0, [])
+
+
+async def test_allow_undoes_a_denial_also_after_a_restart_and_says_so_if_there_was_none(world: World) -> None:
+    await world.deny("n1")
+    assert await world.allow("n1") == "edge node n1 is no longer denied"
+    assert not world.denied("n1")
+    assert await world.allow("n1") == ""
+    await world.restart()
+    assert not world.denied("n1")
+
+
+async def test_each_denial_ends_links_at_once_and_is_in_the_audit_log(world: World) -> None:
+    await world.deny("n1", "stolen")
+    await world.allow("n1")
+    assert world.changes == 1
+    assert world.audit.lines == [
+        (Event.DENIAL, "operator", BY, {"kind": "node", "subject": "n1", "why": "stolen"}),
+        (Event.ALLOWANCE, "operator", BY, {"kind": "node", "subject": "n1"}),
+    ]
+
+
+async def test_with_a_full_disk_a_denial_counts_at_once_and_the_operator_hears_that_a_restart_loses_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        world.break_disk(patch)
+        with pytest.raises(OperatorRefused, match="edge node n1 is denied only until the hub stops: "):
+            await world.deny("n1")
+        assert (world.denied("n1"), world.changes) == (True, 1)
+        assert list(world.denials.problems()) == [
+            "the denial of edge node n1 is not on the disk and ends with this hub; deny it again"
+        ]
+        with pytest.raises(OperatorRefused, match="edge node n1 stays denied: "):
+            await world.allow("n1")
+        assert world.denied("n1")
+    await world.deny("n1")
+    assert list(world.denials.problems()) == []
+    await world.restart()
+    assert world.denied("n1")

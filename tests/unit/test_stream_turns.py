@@ -1,0 +1,85 @@
+"""The turns of an agent's streams over two links."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cloud.stream_turns import StreamTurns
+from common.messages import Kind
+from common.status import Code, Status
+from common.version import introduce
+from tests.support.linked import Peer, link_pair
+from tests.support.waiting import settle, until
+
+if TYPE_CHECKING:
+    from common.link import Link, Stream
+
+
+class Hub:
+    """Serves streams in turns, and notes the messages in their order."""
+
+    def __init__(self, *, patience_s: float = 60.0) -> None:
+        self.heard: list[bytes] = []
+        self._serve = StreamTurns(patience_s=patience_s).of(self._listen)
+
+    async def _listen(self, stream: Stream) -> None:
+        async for message in stream:
+            self.heard.append(message)
+
+    async def link(self, node: str = "n1") -> Link:
+        """An agent's end of a new link."""
+        hello = introduce("edge", node, instance="i")
+        _, agent = link_pair(Peer(self._serve), Peer(accepts=False), hello)
+        await settle()
+        return agent
+
+
+async def test_a_later_stream_of_a_node_is_served_when_the_earlier_one_has_ended() -> None:
+    hub = Hub()
+    first, second = await hub.link(), await hub.link()
+    earlier = first.open(Kind.FACTS, b"old")
+    await settle()
+    second.open(Kind.FACTS, b"new")
+    await settle()
+    await earlier.send(b"old and late")
+    await settle()
+    assert hub.heard == [b"old", b"old and late"]
+    earlier.cancel()
+    await settle()
+    assert hub.heard == [b"old", b"old and late", b"new"]
+
+
+async def test_streams_of_other_nodes_and_kinds_do_not_wait() -> None:
+    hub = Hub()
+    one, other = await hub.link(), await hub.link("n2")
+    for link, kind, message in ((one, Kind.FACTS, b"1"), (one, Kind.REPORT, b"2"), (other, Kind.FACTS, b"3")):
+        link.open(kind, message)
+    await settle()
+    assert sorted(hub.heard) == [b"1", b"2", b"3"]
+
+
+async def test_an_earlier_stream_that_does_not_end_is_stopped() -> None:
+    hub = Hub(patience_s=0.0)
+    earlier = (await hub.link()).open(Kind.FACTS, b"old")
+    await settle()
+    (await hub.link()).open(Kind.FACTS, b"new")
+    await until(lambda: b"new" in hub.heard)
+    await earlier.send(b"old and late")
+    await settle()
+    assert hub.heard == [b"old", b"new"]
+    assert earlier.status == Status(Code.UNAVAILABLE, "the call was stopped; a retry is safe", Peer.origin)
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+async def test_streams_that_are_cancelled_while_they_wait_hold_up_nobody(order: tuple[int, int]) -> None:
+    hub = Hub()
+    streams = [(await hub.link()).open(Kind.FACTS, b"%d" % number) for number in range(2)]
+    await settle()
+    for number in order:
+        streams[number].cancel()
+        await settle()
+    (await hub.link()).open(Kind.FACTS, b"last")
+    await settle()
+    assert hub.heard[-1] == b"last"
