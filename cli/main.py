@@ -17,7 +17,7 @@ from cloud.driver_settings import DriverSettings
 from cloud.hub_settings import HubSettings
 from common.parsers import driver_name, words
 from common.version import VERSION
-from edge.settings import AgentSettings
+from edge.settings import AgentFlags
 
 _COMPLETION = """\b
 Shell completion in bash (in zsh and fish with zsh_source and fish_source):
@@ -65,20 +65,43 @@ def driver(settings: DriverSettings) -> None:
 
 @cli.group(context_settings=CONTEXT_SETTINGS)
 def edge() -> None:
-    """Run the agent of an edge node, or show its volumes."""
+    """Join a node to a hub, run its agent, or show its volumes."""
 
 
 @edge.command("run", settings=process_options.EDGE_OPTIONS)
-def edge_run(settings: AgentSettings) -> None:
+def edge_run(settings: AgentFlags) -> None:
     """Run the agent of this edge node.
 
     It keeps a link to the hub and calls the drivers of this node for it. On a node without a kubelet it also mounts the
-    volumes of the node's pods.
+    volumes of the node's pods. A node that has joined (`edge join`) needs no flag.
     """
     from cli import process
     from edge import agent
 
     process.run(settings, agent.run, name="edge agent", named=process_options.EDGE_OPTIONS.named)
+
+
+@edge.command(
+    "join",
+    params=of_command(
+        "EDGE",
+        option("--node", type=NODE, help="Name of this node in Kubernetes. Unset: the host's name."),
+        process_options.EDGE_STATE_DIR,
+        option("--timeout", type=duration_type("1s", "10m"), default="10s", help="Time limit for each connection."),
+    ),
+)
+@click.argument("token")
+def edge_join(**question: Any) -> None:
+    """Join this node to a hub.
+
+    TOKEN is the line that `token create` prints on the hub's host; @FILE reads it from a file, and - from standard
+    input. As an argument it stands in this host's list of processes meanwhile. The node's key is made here and never
+    leaves the node. The hub's certificate and address are stored with it, so that `edge run` needs no other flag. If
+    the command fails, run it again. Exit code 1: the node has not joined.
+    """
+    from cli import edge_join as joining
+
+    sys.exit(joining.run(joining.Question(**question), process_options.EDGE_OPTIONS.default("state_dir")))
 
 
 @edge.command(

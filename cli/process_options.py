@@ -13,7 +13,7 @@ from cloud.trust.generations import OnCopy
 from cloud.unique_segments import HOSTNAME, unique_keys
 from common.endpoint import hub_endpoint, hub_endpoint_with_tls
 from common.parsers import driver_name, host_port, node_name, octal_mode, unix_path, words
-from edge.settings import AgentSettings
+from edge.settings import AgentFlags
 
 PATH = FilePath(readable=False, path_type=Path)
 SOCKET = Text(unix_path, "unix:///PATH")
@@ -328,12 +328,19 @@ DRIVER_OPTIONS = Options(
 )
 """`--drivername`, `--endpoint`, `--kubeedge-endpoint`, `--nodeid` and `--v` are the flags of KubeEdge's csidriver."""
 
+EDGE_STATE_DIR = option(
+    "--state-dir",
+    type=PATH,
+    default="/var/lib/csi-bridge/edge",
+    help="Directory for everything that the agent keeps over a restart.",
+)
+
 EDGE_OPTIONS = Options(
-    AgentSettings,
+    AgentFlags,
     "EDGE",
     *PROCESS_OPTIONS,
-    option("--node", type=NODE, required=True, help="Name of this node in Kubernetes."),
-    option("--hub", type=ENDPOINT, required=True, help="Address of the hub: wss://HOST:PORT."),
+    option("--node", type=NODE, help="Name of this node in Kubernetes. Required, unless the node has joined."),
+    option("--hub", type=ENDPOINT, help="Address of the hub: wss://HOST:PORT. Required, unless the node has joined."),
     option(
         "--driver",
         type=SOCKET,
@@ -341,12 +348,7 @@ EDGE_OPTIONS = Options(
         help="Socket of a vendor's CSI driver on this node. If the vendor's controller and node plugin are two "
         "processes of one name, give the controller's socket; the node plugin registers by itself.",
     ),
-    option(
-        "--state-dir",
-        type=PATH,
-        default="/var/lib/csi-bridge/edge",
-        help="Directory for everything that the agent keeps over a restart.",
-    ),
+    EDGE_STATE_DIR,
     option(
         "--root-dir",
         type=PATH,

@@ -43,6 +43,7 @@ from common.metrics import Metrics
 from common.relay.errors import PeerGone, ServerClosing
 from common.relay.server import ServerCall, serve
 from common.reports import PROBE, decode_reports
+from common.rotation import follow
 from common.standing import REOPEN, Standing
 from common.status import Code, Origin, Status
 from common.tasks import supervised
@@ -71,6 +72,7 @@ class ProxyDriver:
         self._metrics = metrics
         self._watch = Standing(Kind.WATCH, self._listen, subject=self._driver, node=self._node, reopen=reopen)
         self.uplink: Uplink | None = None
+        self._link: Link | None = None
 
     # ---- the sidecars' side ------------------------------------------------------------------------------------------
 
@@ -177,6 +179,7 @@ class ProxyDriver:
 
     def greeted(self, link: Link) -> None:
         """Watch the driver, now that the hub has accepted the link."""
+        self._link = link
         self._metrics.link_ups.inc()
         self._watch.up(link)
 
@@ -187,14 +190,16 @@ class ProxyDriver:
     def refused(self, link: Link, reason: str, message: str) -> None:
         """Do nothing: the uplink logs the refusal and dials again."""
 
-    def draining(self, _link: Link, _message: str) -> None:
+    def draining(self, link: Link, _message: str) -> None:
         """End the watch, which would keep the link open while one side shuts down."""
-        self._watch.down()
+        if link is self._link:
+            self._watch.down()
 
-    def closed(self, _link: Link, reason: str, _message: str) -> None:
+    def closed(self, link: Link, reason: str, _message: str) -> None:
         """End the watch: the link is gone."""
         self._metrics.link_down(reason)
-        self._watch.down()
+        if link is self._link:
+            self._watch.down()
 
     async def _listen(self, stream: Stream) -> None:
         """Store each report of the driver, until the hub ends the watch."""
@@ -235,6 +240,7 @@ async def _run(settings: DriverSettings, stopping: asyncio.Event, opened: contex
         limits=settings.limits(),
         tls=settings.tls(server=False),
         on_redial=metrics.redials.inc,
+        leave=lambda former: former.drain("the proxy driver has a newer link"),
     )
     proxy.uplink = uplink
     if settings.http is not None:
@@ -259,6 +265,8 @@ async def _run(settings: DriverSettings, stopping: asyncio.Event, opened: contex
     async with supervised() as tasks:
         tasks.start(ends.follow(), name="certificate ends")
         tasks.start(uplink.run(), name="uplink")
+        if (files := settings.tls_files()) is not None:
+            tasks.start(follow(uplink, files), name="rotation of the certificate")
         await stopping.wait()
         log.info("stopping: calls under way have %g s to finish", settings.drain_timeout_s)
         with contextlib.suppress(TimeoutError):

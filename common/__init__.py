@@ -15,6 +15,7 @@ A session on the event loop and on the network:
 * `certificate_ends`: when this process's certificate and its CA end.
 * `transport`: a WebSocket under a link.
 * `backoff`, `dial`, `uplink`, `standing`: make a link, keep it, keep a stream open on it.
+* `rotation`: moves an uplink to new certificate files.
 * `handshakes`, `listener`: the connections without a hello, and their limit; accept links.
 * `enrolment`: how a node joins and renews its certificate, and the token that invites it.
 

@@ -69,7 +69,13 @@ class CertificateEnds:
     """Watches the certificate files of one process."""
 
     def __init__(
-        self, cert: Path | None, ca: Path | None, metrics: Metrics, *, now: Callable[[], float] = time.time
+        self,
+        cert: Path | None,
+        ca: Path | None,
+        metrics: Metrics,
+        *,
+        renews: bool = False,
+        now: Callable[[], float] = time.time,
     ) -> None:
         """Show the ends as metrics.
 
@@ -77,10 +83,12 @@ class CertificateEnds:
             cert: `--tls-cert`; None without TLS.
             ca: `--tls-ca`; None without TLS.
             metrics: shows the ends.
+            renews: the process renews its own certificate, and has a sentence of its own if it cannot.
             now: seconds since the epoch.
         """
         files = {OWN: cert, CA: ca}
         self._files: Mapping[str, Path] = {name: path for name, path in files.items() if path is not None}
+        self._renews = renews
         self._now = now
         self._known: dict[Path, tuple[Stamp, Term | None]] = {}
         self._logged: set[str] = set()
@@ -104,7 +112,7 @@ class CertificateEnds:
         now = self._now()
         for name, path in self._files.items():
             term = self._term(path)
-            if term is None or not term.ends_soon(now):
+            if term is None or not term.ends_soon(now) or (self._renews and name == OWN):
                 continue
             what = "the certificate" if name == OWN else "a CA certificate"
             ends = "has ended" if term.ends_at <= now else "ends"

@@ -104,16 +104,23 @@ class ProcessSettings:
             hello_timeout_s=self.hello_timeout_s,
         )
 
+    def tls_files(self) -> TlsFiles | None:
+        """The three TLS files, or None if they are not given."""
+        if self.tls_ca is None or self.tls_cert is None or self.tls_key is None:
+            return None
+        return TlsFiles(self.tls_ca, self.tls_cert, self.tls_key)
+
     def tls(self, *, server: bool) -> TlsIdentity | None:
         """The TLS identity, or None if no files are given.
 
         Raises:
             SettingsError: a file cannot be used.
         """
-        if self.tls_ca is None or self.tls_cert is None or self.tls_key is None:
+        tls_files = self.tls_files()
+        if tls_files is None:
             return None
         try:
-            return TlsIdentity(TlsFiles(self.tls_ca, self.tls_cert, self.tls_key), server=server)
+            return TlsIdentity(tls_files, server=server)
         except OSError as error:
             files = {"--tls-ca": self.tls_ca, "--tls-cert": self.tls_cert, "--tls-key": self.tls_key}
             blamed = next((flag for flag, file in files.items() if str(file) in str(error)), "--tls-cert")

@@ -32,7 +32,11 @@ class TlsFiles:
 
 
 class TlsIdentity:
-    """The TLS context of three files, reloaded when one changes. If the new files cannot be used, it stays."""
+    """The TLS context of three files, reloaded when one changes. If the new files cannot be used, it stays.
+
+    Attributes:
+        certificate: the content of the certificate file in the context.
+    """
 
     def __init__(self, files: TlsFiles, *, server: bool, asks: bool = True) -> None:
         """Read the files.
@@ -47,6 +51,7 @@ class TlsIdentity:
         """
         self._files = files
         self._server, self._asks = server, asks
+        self.certificate = b""
         self._seen = self._stamps()
         self._context = self._load()
 
@@ -75,9 +80,11 @@ class TlsIdentity:
         with _blaming(self._files.ca):
             context.load_verify_locations(self._files.ca)
         with _blaming(self._files.cert, self._files.key):
+            certificate = self._files.cert.read_bytes()
             context.load_cert_chain(self._files.cert, self._files.key, password=self._refuse_password)
         if self._server:
             context.num_tickets = 0  # links last for days, so no TLS session is resumed, and a ticket costs memory
+        self.certificate = certificate
         return context
 
     def _refuse_password(self) -> str:

@@ -1,14 +1,20 @@
 """An uplink: keeps one link from an agent or a proxy driver to the hub, and dials again whenever it is down.
 
-Between two dials it waits 1 to 30 s with jitter, so that ten thousand agents do not dial a restarted hub in step. The
-waits begin anew after a success.
+Rules:
+
+* Between two dials it waits 1 to 30 s with jitter, so that ten thousand agents do not dial a restarted hub in step. The
+  waits begin anew after a success.
+* A new certificate needs a new connection. `move()` dials it while the present link, the former one from then on, goes
+  on. The former link ends when its calls have ended, so the change of certificates loses no call.
 """
 
 import asyncio
+import contextlib
 import logging
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
 
@@ -49,6 +55,8 @@ class Uplink:
         limits: Limits,
         tls: TlsIdentity | None = None,
         on_redial: Callable[[], None] = lambda: None,
+        before_dial: Callable[[], Awaitable[None]] | None = None,
+        leave: Callable[[Link], None] = lambda _former: None,
     ) -> None:
         """An uplink that has not dialled yet.
 
@@ -59,6 +67,9 @@ class Uplink:
             limits: of each session.
             tls: our certificate, for `wss://`.
             on_redial: called after each dial that failed.
+            before_dial: awaited before each dial. It may raise what a dial raises, which then counts as a failed one.
+            leave: called with the former link, after a move. Whichever side opens the calls drains it then, because
+                only that side knows its last one.
         """
         self.endpoint = endpoint
         self.link: Link | None = None
@@ -71,28 +82,70 @@ class Uplink:
         self._limits = limits
         self._tls = tls
         self._on_redial = on_redial
+        self._before_dial = before_dial
+        self._leave = leave
+        self._certificate = b""
+        """The certificate with which the link was dialled."""
+        self._former: set[Link] = set()
+        self._moves = False
+        self._news = asyncio.Event()
         self._draining = False
         self.origin = handler.origin
 
+    @property
+    def is_outdated(self) -> bool:
+        """Whether the files have another certificate than the one with which the link was dialled."""
+        if self.link is None or self._tls is None:
+            return False
+        self._tls.context()  # which reads changed files
+        return self._tls.certificate != self._certificate
+
+    def move(self) -> None:
+        """Move to a link with the newest certificate. Without a link, the next one has it anyway."""
+        self._moves = self.link is not None
+        self._news.set()
+
     async def run(self) -> None:
-        """Keep a link until `drain()`. Cancelling it closes the link with a goodbye."""
+        """Keep a link until `drain()`. Cancelling it closes the links with a goodbye."""
         try:
             while not self._draining:
-                link = await self._dial_until_up()
+                link = await self._stay(await self._dial_until_up())
                 _, self.why = await link.wait_closed()
                 await asyncio.sleep(random.uniform(0, FIRST_REDIAL_S))  # noqa: S311  # jitter, not a secret
         finally:
-            if self.link is not None:
-                self.link.goodbye(Reason.STOPPED, "the process stops")
+            for link in self._links():
+                link.goodbye(Reason.STOPPED, "the process stops")
 
     async def drain(self, message: str) -> None:
-        """Wait until the running calls have finished and the link has closed. The uplink dials no more."""
+        """Wait until the running calls have finished and the links have closed. The uplink dials no more."""
         self._draining = True
+        links = self._links()
         if self.link is not None:
-            link = self.link
-            self._handler.draining(link, message)
+            self._handler.draining(self.link, message)
+        for link in links:
             link.drain(message)
-            await link.wait_closed()
+        await asyncio.gather(*(link.wait_closed() for link in links))
+
+    def _links(self) -> list[Link]:
+        return [*self._former, *([self.link] if self.link is not None else [])]
+
+    async def _stay(self, link: Link) -> Link:
+        """Wait for the end of the link, and of each link to which it moves meanwhile. Returns the last one."""
+        failures = 0
+        while not link.over:
+            self._news.clear()
+            if self._moves and not self._draining:
+                try:
+                    link = await self._dial(beside=True)
+                    failures = 0
+                    continue
+                except (DialError, HandshakeRefused) as error:
+                    failures += 1
+                    log.warning("the link to the hub stays, because no second link could be made: %s", error)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(REDIAL.wait_s(failures) if self._moves else None):
+                    await self._news.wait()
+        return link
 
     async def _dial_until_up(self) -> Link:
         retrying = AsyncRetrying(
@@ -102,9 +155,14 @@ class Uplink:
         )
         return await retrying(self._dial)
 
-    async def _dial(self) -> Link:
-        tls = self._tls.context() if self._tls is not None else None
-        return await dial(self.endpoint, self._hello(), self, limits=self._limits, tls=tls)
+    async def _dial(self, *, beside: bool = False) -> Link:
+        if self._before_dial is not None:
+            await self._before_dial()
+        context, certificate = (self._tls.context(), self._tls.certificate) if self._tls is not None else (None, b"")
+        hello = replace(self._hello(), beside=True) if beside else self._hello()
+        link = await dial(self.endpoint, hello, self, limits=self._limits, tls=context)
+        self._certificate, self._moves = certificate, False
+        return link
 
     def _note_failure(self, state: RetryCallState) -> None:
         self._on_redial()
@@ -120,9 +178,12 @@ class Uplink:
         if self._draining:
             link.goodbye(Reason.STOPPED, "the process stops")
             return
-        self.link, self.since, self.why = link, time.time(), ""
+        former, self.link, self.since, self.why = self.link, link, time.time(), ""
         log.info("link to the hub at %s is up (%s)", self.endpoint, link.peer.software)
         self._handler.greeted(link)
+        if former is not None:
+            self._former.add(former)
+            self._leave(former)
 
     async def serve(self, stream: Stream) -> None:
         """The hub opened a stream."""
@@ -140,5 +201,9 @@ class Uplink:
         """The link is gone."""
         if self.link is link:
             self.link, self.since = None, time.time()
-        log.warning("link to the hub at %s is down: %s", self.endpoint, message)
+            self._news.set()
+            log.warning("link to the hub at %s is down: %s", self.endpoint, message)
+        else:
+            self._former.discard(link)
+            log.info("the former link to the hub at %s is down: %s", self.endpoint, message)
         self._handler.closed(link, reason, message)

@@ -3,6 +3,7 @@
 Read in this order. Calls:
 
 * `settings`, `instance`: its flags; the identity of this machine.
+* `identity`, `enrolment`, `join`, `renewal`: the node's key and certificate, how it gets and renews them.
 * `agent`: the link to the hub and the streams on it. Start here.
 * `operations`: joins retries to running calls.
 * `drivers`: one vendor's driver on its socket.

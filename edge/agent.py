@@ -30,6 +30,7 @@ from common.pages.agent import AgentStatus, DriverSocket, NodeVolumes
 from common.pages.json_form import time_of
 from common.pages.server import Pages, PageServer
 from common.reports import MAX_DRIVER_BYTES, DriverReport, encode_reports
+from common.rotation import follow
 from common.settings import as_texts
 from common.standing import Standing
 from common.status import Origin, Status
@@ -37,11 +38,13 @@ from common.tasks import supervised
 from common.uplink import Uplink
 from common.version import SOFTWARE, introduce
 from edge.drivers import PARSE_OFF_LOOP_BYTES, Driver
+from edge.identity import Identity
 from edge.instance import next_boot
 from edge.kubelet_part import KubeletPart
 from edge.operations import Operation, Operations, Result, identify
 from edge.registry.driver_services import find_driver, services, told_reports
-from edge.settings import AgentSettings
+from edge.renewal import Renewal, announce
+from edge.settings import AgentFlags, AgentSettings, complete
 
 log = logging.getLogger("csi_bridge.edge")
 
@@ -91,12 +94,14 @@ class Agent:
         self._drivers = drivers
         self._streams = streams
         self._news = asyncio.Event()
+        self._link: Link | None = None
         self._report = Standing(Kind.REPORT, self._tell)
 
     # ---- links -------------------------------------------------------------------------------------------------------
 
     def greeted(self, link: Link) -> None:
-        """Report the drivers on a link that the hub has accepted."""
+        """Report the drivers on a link that the hub has accepted. Calls of a former link go on there."""
+        self._link = link
         self.metrics.link_ups.inc()
         self._report.up(link)
         self._streams.up(link)
@@ -104,16 +109,18 @@ class Agent:
     def refused(self, link: Link, reason: str, message: str) -> None:
         """Do nothing: the uplink logs the reason and dials again."""
 
-    def draining(self, _link: Link, _message: str) -> None:
-        """End the standing streams, which would keep a draining link open."""
-        self._report.down()
-        self._streams.down()
+    def draining(self, link: Link, _message: str) -> None:
+        """End the standing streams, which would keep a draining link open. Those of a former link have ended."""
+        if link is self._link:
+            self._report.down()
+            self._streams.down()
 
-    def closed(self, _link: Link, reason: str, _message: str) -> None:
+    def closed(self, link: Link, reason: str, _message: str) -> None:
         """Forget a link that is gone. Operations go on."""
         self.metrics.link_down(reason)
-        self._report.down()
-        self._streams.down()
+        if link is self._link:
+            self._report.down()
+            self._streams.down()
 
     def changed(self) -> None:
         """Report a driver's changed answers."""
@@ -224,7 +231,9 @@ def _fitting(report: DriverReport) -> DriverReport:
     return replace(report, answers={})
 
 
-def _pages(agent: Agent, uplink: Uplink, part: KubeletPart, ends: CertificateEnds, settings: AgentSettings) -> Pages:
+def _pages(
+    agent: Agent, uplink: Uplink, part: KubeletPart, settings: AgentSettings, problems: Callable[[], list[str]]
+) -> Pages:
     """The agent's state and its pods' volumes, for its status socket."""
 
     def status() -> AgentStatus:
@@ -237,7 +246,7 @@ def _pages(agent: Agent, uplink: Uplink, part: KubeletPart, ends: CertificateEnd
             hub_software=uplink.link.peer.software if uplink.link is not None else "",
             why=uplink.why,
             drivers=[_driver(driver, part) for driver in part.registry.drivers],
-            problems=[*part.problems, *ends.problems()],
+            problems=[*part.problems, *problems()],
             operations=agent.operations.under_way,
             registered=part.registry.csi_node(),
             settings=as_texts(settings),
@@ -264,14 +273,22 @@ async def _drain(agent: Agent, uplink: Uplink) -> None:
     await agent.operations.drain()
 
 
-async def run(settings: AgentSettings, stopping: asyncio.Event) -> None:
+def _renewal(settings: AgentSettings) -> Renewal | None:
+    """Renews a joined agent's certificate; None if the certificate comes from files, or there is none."""
+    if not settings.is_joined:
+        return None
+    log.info("node %s has joined the hub at %s; its certificate is %s", settings.node, settings.hub, settings.tls_cert)
+    return Renewal(Identity(settings.state_dir), settings.node, limits=settings.limits())
+
+
+async def run(flags: AgentFlags, stopping: asyncio.Event) -> None:
     """Run an agent until `stopping` is set, then drain it.
 
     Raises:
         SettingsError: a socket, a file or a directory cannot be used.
     """
     async with contextlib.AsyncExitStack() as opened:
-        await _run(settings, stopping, opened)
+        await _run(complete(flags), stopping, opened)
 
 
 async def _run(settings: AgentSettings, stopping: asyncio.Event, opened: contextlib.AsyncExitStack) -> None:
@@ -287,6 +304,7 @@ async def _run(settings: AgentSettings, stopping: asyncio.Event, opened: context
         streams=part,
     )
     hello = introduce("edge", settings.node, instance=instance.id, boot=instance.boot)
+    renewal = _renewal(settings)
     uplink = Uplink(
         settings.hub,
         lambda: hello,
@@ -294,15 +312,20 @@ async def _run(settings: AgentSettings, stopping: asyncio.Event, opened: context
         limits=settings.limits(),
         tls=settings.tls(server=False),
         on_redial=metrics.redials.inc,
+        before_dial=renewal.before_dial if renewal is not None else None,
     )
-    ends = CertificateEnds(settings.tls_cert, settings.tls_ca, metrics)
+    ends = CertificateEnds(settings.tls_cert, settings.tls_ca, metrics, renews=settings.is_joined)
+
+    def problems() -> list[str]:
+        return [*ends.problems(), *(renewal.problems() if renewal is not None else [])]
+
     if settings.http is not None:
         http = HttpEndpoint(settings.http, registry=metrics.registry, ready=lambda: (True, ""))
         opened.push_async_callback(asyncio.to_thread, http.close)
     status = None
     if settings.status is not None:  # last, because it makes a file, and an earlier failure must leave none
         sock = settings.listen_unix("status", mode=0o600, make_directory=True)
-        status = PageServer(sock, _pages(agent, uplink, part, ends, settings))
+        status = PageServer(sock, _pages(agent, uplink, part, settings, problems))
         opened.push_async_callback(status.close)
     async with supervised() as tasks:
         await part.start(tasks)
@@ -310,6 +333,10 @@ async def _run(settings: AgentSettings, stopping: asyncio.Event, opened: context
             await status.start()
         tasks.start(uplink.run(), name="uplink")
         tasks.start(ends.follow(), name="certificate ends")
+        if renewal is not None:
+            tasks.start(renewal.run(uplink), name="renewal of the certificate")
+        elif (files := settings.tls_files()) is not None:
+            tasks.start(follow(uplink, files, announce), name="rotation of the certificate")
         await stopping.wait()
         log.info("stopping: calls under way have %g s to finish", settings.drain_timeout_s)
         with contextlib.suppress(TimeoutError):

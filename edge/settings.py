@@ -1,19 +1,23 @@
 """The agent's settings."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
-from common.endpoint import Endpoint
+from common.endpoint import Endpoint, hub_endpoint
 from common.errors import SettingsError
 from common.settings import ProcessSettings
+from edge.identity import Identity
 
 
 @dataclass(frozen=True, kw_only=True)
-class AgentSettings(ProcessSettings):
-    """The settings of `csi-bridge edge run`. `cli.process_options.EDGE_OPTIONS` has the flags and their help."""
+class AgentFlags(ProcessSettings):
+    """The flags of `csi-bridge edge run`. `cli.process_options.EDGE_OPTIONS` has their names and their help.
 
-    node: str
-    hub: Endpoint
+    A joined node needs neither `node` nor `hub` nor TLS files.
+    """
+
+    node: str | None
+    hub: Endpoint | None
     driver: tuple[Path, ...]
     state_dir: Path
     root_dir: Path
@@ -29,9 +33,54 @@ class AgentSettings(ProcessSettings):
     def __post_init__(self) -> None:
         """Check that the values fit each other."""
         super().__post_init__()
-        self.check_dial("--hub", self.hub)
         if self.relay_dir is not None and self.registration != "observe":
             why = "is for nodes with a kubelet: say --registration=observe, too"
             raise SettingsError("--relay-dir", self.relay_dir, why)
         if self.relay_dir is not None and not self.relay_dir.is_absolute():
             raise SettingsError("--relay-dir", self.relay_dir, "must be an absolute path: a kubelet is told of it")
+        if self.hub is not None and not self.hub.tls:
+            self.check_dial("--hub", self.hub)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgentSettings(AgentFlags):
+    """The settings of an agent: its flags, and the settings of the join where a flag is not set."""
+
+    node: str
+    hub: Endpoint
+
+    def __post_init__(self) -> None:
+        """Check that the agent can dial."""
+        super().__post_init__()
+        self.check_dial("--hub", self.hub)
+
+    @property
+    def is_joined(self) -> bool:
+        """Whether the agent shows the certificate of its join, which it renews by itself."""
+        return self.tls_cert == Identity(self.state_dir).files.cert
+
+
+_OR_JOIN = "required, unless this node has joined: csi-bridge edge join, with the same --state-dir"
+
+
+def complete(flags: AgentFlags) -> AgentSettings:
+    """The settings that a node starts with. Given TLS files, or a hub without TLS, win over the join.
+
+    Raises:
+        SettingsError: one is missing, or contradicts the join.
+    """
+    values = {field.name: getattr(flags, field.name) for field in fields(flags)}
+    identity = Identity(flags.state_dir)
+    if flags.tls_cert is None and (flags.hub is None or flags.hub.tls):
+        joined = identity.joined()
+        if joined is not None:
+            if flags.node not in (None, joined.node):
+                why = f"the node has joined as {joined.node}; leave out --node, or take another --state-dir"
+                raise SettingsError("--node", flags.node, why)
+            values |= {"node": joined.node, "hub": flags.hub or hub_endpoint(joined.hubs[0])}
+            ca, cert, key = identity.files.ca, identity.files.cert, identity.files.key
+            values |= {"tls_ca": ca, "tls_cert": cert, "tls_key": key}
+    for name in ("node", "hub"):
+        if values[name] is None:
+            raise SettingsError(f"--{name}", None, _OR_JOIN)
+    return AgentSettings(**values)

@@ -7,6 +7,7 @@ import socket
 import ssl
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,13 @@ from common.tls import TlsFiles, TlsIdentity
 from common.version import SOFTWARE
 from edge.disk.mounts import read_table
 from edge.kubelet_part import KUBELET_SOCKET
-from edge.settings import AgentSettings
+from edge.settings import AgentSettings, complete
+
+_RENEWS = (
+    "the agent renews it by itself when the hub answers; if it has a problem with that, as shown here, join the node "
+    "again: csi-bridge edge join, with a token for this node"
+)
+"""The advice for a certificate from the join."""
 
 _LOG = "look at the agent's log (journalctl -u csi-bridge-edge, or kubectl logs)"
 
@@ -57,7 +64,7 @@ async def examine(status: Path, *, limit_s: float) -> list[Result]:
     try:
         state = await asyncio.to_thread(ask_agent, status, "/status", AgentStatus, timeout_s=limit_s)
         volumes = await asyncio.to_thread(ask, status, timeout_s=limit_s)
-        settings = EDGE_OPTIONS.read(state.settings)
+        settings = complete(EDGE_OPTIONS.read(state.settings))
     except BridgeError as error:
         return [*results, Result("agent", wrong(str(error), _LOG))]
     checks = [
@@ -122,7 +129,8 @@ def _hub_checks(settings: AgentSettings) -> list[Check]:
 
     async def certificate() -> Finding:
         assert files is not None
-        return check_certificate(files, server=False, now=time.time(), name=settings.node, role=Role.EDGE)
+        found = check_certificate(files, server=False, now=time.time(), name=settings.node, role=Role.EDGE)
+        return replace(found, do=_RENEWS) if settings.is_joined and found.level is not Level.OK else found
 
     return [Check("hub", hub, _DROPPED), Check("clock", clock), *([Check("certificate", certificate)] if files else [])]
 

@@ -114,9 +114,9 @@ class Authority:
         self.key_path = self.path.with_suffix(".key")
         _write_key(self.key_path, self._key)
 
-    def hub(self) -> Pem:
-        """Issue a certificate for a hub on this machine."""
-        return self.issue("csi-bridge:hub", "csi-bridge:hubs", file="hub", purposes=[SERVER_AUTH])
+    def hub(self, *addresses: str) -> Pem:
+        """Issue a certificate for a hub on this machine, with further addresses."""
+        return self.issue("csi-bridge:hub", "csi-bridge:hubs", file="hub", addresses=addresses, purposes=[SERVER_AUTH])
 
     def edge(self, node: str, *, lifetime_s: float = 3600.0) -> Pem:
         """Issue a certificate for the agent of a node."""
@@ -147,6 +147,7 @@ class Authority:
         *,
         file: str,
         uris: Iterable[str] = (),
+        addresses: Iterable[str] = (),
         purposes: Sequence[x509.ObjectIdentifier] | None = (CLIENT_AUTH, SERVER_AUTH),
         lifetime_s: float = 3600.0,
         expired: bool = False,
@@ -160,6 +161,7 @@ class Authority:
             organization: its O.
             file: the name of its files, without `.crt` and `.key`.
             uris: URIs in its subjectAltName.
+            addresses: further IP addresses there.
             purposes: its extended key usage; None: no such extension.
             lifetime_s: its life from now on. A certificate ends at a whole second.
             expired: it ended a minute ago.
@@ -176,7 +178,7 @@ class Authority:
         )
         names: list[x509.GeneralName] = [
             x509.DNSName("localhost"),
-            x509.IPAddress(ipaddress.ip_address("127.0.0.1")),
+            *(x509.IPAddress(ipaddress.ip_address(address)) for address in {"127.0.0.1", *addresses}),
             *(x509.UniformResourceIdentifier(uri) for uri in uris),
         ]
         builder = self._builder(subject, key.public_key(), lifetime_s=-60.0 if expired else lifetime_s)
@@ -188,6 +190,34 @@ class Authority:
         found.cert.write_bytes(builder.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
         _write_key(found.key, key)
         return found
+
+    def sign(
+        self,
+        key: object,
+        node: str,
+        *,
+        lifetime_s: float = 3600.0,
+        names: x509.ExtensionType | None = None,
+    ) -> bytes:
+        """Sign a public key for a node's agent; `names` replaces its URI. Returns the certificate as PEM."""
+        subject = x509.Name([x509.NameAttribute(NameOID.ORGANIZATION_NAME, "system:nodes")])
+        usual = x509.SubjectAlternativeName([x509.UniformResourceIdentifier(f"csi-bridge:node:{node}")])
+        builder = self._builder(subject, key, lifetime_s=lifetime_s)  # type: ignore[arg-type]  # a request's key
+        builder = builder.add_extension(names or usual, critical=False)
+        builder = builder.add_extension(x509.ExtendedKeyUsage([CLIENT_AUTH]), critical=False)
+        return builder.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+
+    def sign_again(self, certificate: bytes, *, lifetime_s: float) -> bytes:
+        """Sign the key and the names of a node's certificate (PEM) once more."""
+        former = x509.load_pem_x509_certificate(certificate)
+        names = former.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        return self.sign(former.public_key(), "", lifetime_s=lifetime_s, names=names)
+
+    def reissue(self, pem: Pem, node: str) -> Pem:
+        """Issue another certificate for the key of a node's agent."""
+        cert = pem.cert.with_suffix(".again.crt")
+        cert.write_bytes(self.sign(pem.certificate.public_key(), node))
+        return Pem(pem.ca, cert, pem.key)
 
     def revoke(self, serials: Iterable[int], *, file: str = "revoked.crl", lifetime_s: float = 3600.0) -> Path:
         """Write a revocation list of these serial numbers, as PEM."""

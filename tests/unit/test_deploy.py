@@ -24,7 +24,7 @@ from cloud.trust.policy_text import read_policy
 from common.errors import HandshakeRefused
 from common.peer import Peer, with_certificate
 from common.version import introduce
-from edge.settings import AgentSettings
+from edge.settings import AgentFlags
 from examples.dirdriver import main as dirdriver
 from tests.support import needs
 from tests.support.deployed import (
@@ -91,7 +91,7 @@ def test_the_agent_takes_what_the_relay_adds_and_kubelet_and_agent_have_it_at_on
     run(monkeypatch, *arguments(agent, **VALUES), *added_arguments("edge/overlays/relay"))
 
     (settings,) = started
-    assert isinstance(settings, AgentSettings)
+    assert isinstance(settings, AgentFlags)
     assert settings.relay_dir is not None
     spec = pod_spec(next(it for it in objects(DEPLOY / "edge/base/agent.yaml") if it["kind"] == "DaemonSet"))
     assert spec is not None
@@ -414,7 +414,7 @@ def test_the_units_settings_are_those_of_the_agent(
     run(monkeypatch, *shlex.split(command)[1:])
 
     (settings,) = started
-    assert isinstance(settings, AgentSettings)
+    assert isinstance(settings, AgentFlags)
     assert settings.registration == "own"
     assert f"StateDirectory={settings.state_dir.relative_to('/var/lib')}\n" in unit
     assert settings.status is not None

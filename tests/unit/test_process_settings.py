@@ -11,6 +11,7 @@ from cli.process_options import DRIVER_OPTIONS, EDGE_OPTIONS, HUB_OPTIONS
 from common.errors import SettingsError
 from common.limits import Limits
 from common.settings import as_texts, describe
+from edge.settings import complete
 from tests.support.certificates import Authority
 
 if TYPE_CHECKING:
@@ -184,10 +185,18 @@ def test_without_a_group_the_socket_is_its_users_alone() -> None:
     assert HUB_OPTIONS.read({}).uds_gid() is None
 
 
-def test_an_agent_needs_its_name_and_its_hub() -> None:
-    assert "CSI_BRIDGE_EDGE_NODE or --node: required" in why(EDGE_OPTIONS, hub="wss://hub:1", **TLS)
-    assert "CSI_BRIDGE_EDGE_HUB or --hub: required" in why(EDGE_OPTIONS, node="n1")
-    assert EDGE_OPTIONS.read(EDGE).driver == ()
+def why_incomplete(**texts: str) -> str:
+    with pytest.raises(SettingsError) as caught:
+        complete(EDGE_OPTIONS.read(texts))
+    return str(EDGE_OPTIONS.named(caught.value))
+
+
+def test_an_agent_that_has_not_joined_needs_its_name_its_hub_and_its_tls_files(tmp_path: Path) -> None:
+    told = {"state_dir": str(tmp_path)}
+    assert "CSI_BRIDGE_EDGE_NODE or --node: required, unless" in why_incomplete(hub="wss://hub:1", **TLS, **told)
+    assert "CSI_BRIDGE_EDGE_HUB or --hub: required, unless" in why_incomplete(node="n1", **told)
+    assert "wss:// needs --tls-ca" in why_incomplete(node="n1", hub="wss://hub:1", **told)
+    assert complete(EDGE_OPTIONS.read(EDGE)).driver == ()
 
 
 def test_several_drivers_are_several_flags() -> None:

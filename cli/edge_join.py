@@ -1,0 +1,76 @@
+"""The command `edge join`: gives this node an identity from a hub, with a token."""
+
+import asyncio
+import socket
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from common.enrolment import JoinToken, parse_token
+from common.errors import BridgeError, SettingsError
+from common.limits import Limits
+from common.parsers import node_name
+from edge.join import join
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """The arguments of the command.
+
+    Attributes:
+        token: the token's line; `@FILE` reads it from a file, `-` from standard input.
+        node: the node's name; None for the name of this host, as the kubelet does.
+        state_dir: the agent's state directory.
+        timeout_s: the time limit for each connection to the hub.
+    """
+
+    token: str
+    node: str | None
+    state_dir: Path
+    timeout_s: float
+
+
+def run(question: Question, usual_state_dir: Path) -> int:
+    """Join. Returns the exit code: 0, or 1 with the reason on standard error.
+
+    Raises:
+        click.BadParameter: the token is none, or this host's name is no node's.
+    """
+    token, node = _token(question.token), question.node or _host_name()
+    try:
+        joined = asyncio.run(join(token, node, question.state_dir, limits=Limits(hello_timeout_s=question.timeout_s)))
+    except BridgeError as error:
+        told = str(error) if isinstance(error, SettingsError) else f"node {node} has not joined: {error}"
+        click.echo(f"csi-bridge: {_printable(told)}", err=True)
+        return 1
+    flag = "" if question.state_dir == usual_state_dir else f" --state-dir={question.state_dir}"
+    click.echo(f"node {joined.node} has joined the hub at {_printable(joined.hubs[0])}")
+    click.echo(f"start its agent: csi-bridge edge run{flag}")
+    return 0
+
+
+def _token(text: str) -> JoinToken:
+    try:
+        if text == "-":
+            text = sys.stdin.readline()
+        elif text.startswith("@"):
+            text = Path(text[1:]).read_text()
+        return parse_token(text)
+    except (OSError, ValueError) as error:
+        raise click.BadParameter(str(error), param_hint="TOKEN") from error
+
+
+def _host_name() -> str:
+    """The node's name that the kubelet would choose: the host's, in lower case (pkg/util/node, GetHostname)."""
+    name = socket.gethostname().lower()
+    try:
+        return node_name(name)
+    except ValueError as error:
+        raise click.BadParameter(f"this host is called {name!r}, which names no node: {error}; say --node") from error
+
+
+def _printable(text: str) -> str:
+    """The text without control characters: the first connection proves nothing about the sender."""
+    return "".join(char if char.isprintable() else "?" for char in text)

@@ -1,0 +1,118 @@
+"""An enrolment: one question to the hub for certificates, on a link of its own to the join listener or on the agent's.
+
+The hub answers each question with one message (`common.enrolment`). A `Refused` becomes a `HandshakeRefused`.
+"""
+
+import asyncio
+import secrets
+import ssl
+from typing import NoReturn, TypeVar
+
+from common.dial import dial
+from common.endpoint import Endpoint
+from common.enrolment import Answer, Refused, Request, decode, encode
+from common.errors import CallError, DialError, HandshakeRefused, NotCarried, RemoteProtocolError, TunnelClosed
+from common.limits import Limits
+from common.link import Link, Stream
+from common.messages import Kind, Priority, Reason
+from common.status import Code, Origin
+from common.version import introduce
+
+ANSWER_S = 30.0
+"""The hub answers within this time, or the question counts as failed. It writes to its disk first."""
+
+A = TypeVar("A", bound=Answer)
+
+
+async def ask(link: Link, kind: Kind, question: Request, wanted: type[A]) -> A:
+    """Ask on a link, and return the answer.
+
+    Raises:
+        HandshakeRefused: the hub refused; the error has its reason and sentence.
+        NotCarried: the hub does not know the question; it is older, or has no part for it.
+        DialError: the answer did not come, or is no answer to the question.
+    """
+    hub = str(link.peer_identity.address)
+    try:
+        stream = link.open(kind, encode(question), priority=Priority.CONTROL, timeout_s=ANSWER_S)
+        try:
+            message = await stream.receive()
+            answer = decode(message) if message is not None else None
+        finally:
+            stream.cancel()
+    except (TunnelClosed, CallError, RemoteProtocolError) as error:
+        raise DialError(hub, f"it has not answered the question {kind.name}: {error}") from error
+    if isinstance(answer, Refused):
+        raise HandshakeRefused(answer.reason, answer.message)
+    if isinstance(answer, wanted):
+        return answer
+    status = stream.status
+    if status is not None and status.code == Code.UNIMPLEMENTED:
+        raise NotCarried(f"the question {kind.name}", status.message)
+    why = status.message if status is not None and status.message else "it sent another message than the answer"
+    raise DialError(hub, why)
+
+
+async def ask_at(
+    endpoint: Endpoint,
+    kind: Kind,
+    question: Request,
+    wanted: type[A],
+    *,
+    node: str,
+    tls: ssl.SSLContext,
+    limits: Limits,
+) -> A:
+    """Ask on a new link to the join listener.
+
+    Raises:
+        HandshakeRefused, NotCarried, DialError: as for `ask`, or the listener cannot be reached.
+    """
+    hello = introduce("edge", node, instance=secrets.token_hex(8))
+    link = await dial(endpoint, hello, _Asker(), limits=limits, tls=tls)
+    try:
+        return await ask(link, kind, question, wanted)
+    finally:
+        link.goodbye(Reason.DONE, "the node has its answer")
+        await asyncio.shield(link.wait_closed())
+
+
+def unverified() -> ssl.SSLContext:
+    """The context of a connection that proves nothing."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def verified(authorities: str) -> ssl.SSLContext:
+    """The context of a connection to a server with a certificate of these CAs, for the host's name. We show none."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # as for links (`common.tls`)
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # the pinned CA may be an intermediate one
+    context.load_verify_locations(cadata=authorities)
+    return context
+
+
+class _Asker:
+    """Handles this end of a link to the join listener (`common.link.LinkHandler`)."""
+
+    origin = Origin.EDGE
+
+    def greeted(self, link: Link) -> None:
+        """The hub welcomed us."""
+
+    async def serve(self, _stream: Stream) -> NoReturn:
+        """The hub opens no streams here."""
+        raise NotCarried("a stream", "a node that asks for a certificate serves none")
+
+    def draining(self, link: Link, message: str) -> None:
+        """The hub is shutting down. It first answers the question."""
+
+    def refused(self, link: Link, reason: str, message: str) -> None:
+        """The hub refused the link: `dial()` raises the reason."""
+
+    def closed(self, link: Link, reason: str, message: str) -> None:
+        """The link ended: the question raises the reason."""

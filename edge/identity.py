@@ -1,0 +1,236 @@
+"""An identity: the key, certificate and settings that a node has from its join, on disk.
+
+Files of `identity/` in the state directory (mode 0700, keys 0600):
+
+* `node.pem`: the key and its certificate chain, in one file, so that one rename replaces both.
+* `ca.crt`: the CAs that sign the hub's certificate.
+* `joined.json`: the node's name, and the hub's addresses.
+* `next.pem`: the next key and its certificate request.
+
+Rules:
+
+* A key is made here, and leaves the directory in no form.
+* The next key is on the disk (fsync) before the agent sends its request. If the answer is lost, the agent sends the
+  same request again.
+* A certificate is on the disk before the agent uses it, and from then on the agent uses no older one: the hub takes a
+  key that a newer one has replaced for a copy of this directory.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from common.certificate_ends import Term, term_of
+from common.endpoint import hub_endpoint
+from common.enrolment import NODE_URI, Issued, Renew, fingerprint, renewal_text
+from common.errors import SettingsError
+from common.files import replace_file, sync_directory
+from common.parsers import node_name
+from common.peer import with_certificate
+from common.state_file import Form, read_state, write_state
+from common.tls import TlsFiles
+
+FORM = Form("edge agent")
+"""Of `joined.json`."""
+
+FOLDER = "identity"
+"""The directory in the state directory."""
+
+_PEM = serialization.Encoding.PEM
+_DER = serialization.Encoding.DER
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """The settings of a joined agent.
+
+    Attributes:
+        node: the node's name.
+        hubs: the hub's addresses, as `--hub` takes them; at least one.
+        joins: the addresses of the hub's join listener.
+    """
+
+    node: str
+    hubs: tuple[str, ...]
+    joins: tuple[str, ...]
+
+
+class Identity:
+    """The files of one state directory. Everything here blocks, for small files and their fsync.
+
+    Attributes:
+        files: the files as TLS uses them.
+    """
+
+    def __init__(self, state_dir: Path) -> None:
+        """The identity in a state directory, which may have none yet."""
+        self._folder = state_dir / FOLDER
+        self._next = self._folder / "next.pem"
+        self._joined = self._folder / "joined.json"
+        node = self._folder / "node.pem"
+        self.files = TlsFiles(self._folder / "ca.crt", node, node)
+
+    def joined(self) -> Joined | None:
+        """The settings of the join; None if the node has not joined.
+
+        Raises:
+            SettingsError: a file cannot be read, or a newer agent wrote it.
+        """
+        try:
+            if not self.files.cert.exists():  # the join writes it last
+                return None
+            return _joined(read_state(self._joined, FORM))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            why = (error.strerror if isinstance(error, OSError) else None) or str(error)
+            advice = f"{self._joined} cannot be used: {why}; repair it, or join again with a new token"
+            raise SettingsError("--state-dir", str(self._folder.parent), advice) from error
+
+    def term(self) -> Term:
+        """For how long the certificate is valid. It begins when it was stored, if that is later than its own date.
+
+        Raises:
+            OSError, ValueError: there is no certificate.
+        """
+        term = term_of(x509.load_pem_x509_certificate(self.files.cert.read_bytes()))
+        stored_at = self.files.cert.stat().st_mtime
+        return Term(stored_at, term.ends_at) if term.begins_at < stored_at < term.ends_at else term
+
+    def request(self) -> bytes:
+        """The certificate request (PKCS#10, DER) of the next key. The next key is made if there is none yet.
+
+        Raises:
+            OSError: the directory cannot be written.
+        """
+        try:
+            content = self._next.read_bytes()
+            if _public(_key(content)) != self._present_key():
+                return x509.load_pem_x509_csr(content).public_bytes(_DER)
+        except (FileNotFoundError, ValueError):
+            pass
+        key = ec.generate_private_key(ec.SECP256R1())
+        request = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([])).sign(key, hashes.SHA256())
+        self._make_folder()
+        replace_file(self._next, _private(key) + request.public_bytes(_PEM), durable=True, mode=0o600)
+        return request.public_bytes(_DER)
+
+    def renewal(self, *, signed: bool) -> Renew:
+        """The request for the next certificate.
+
+        Args:
+            signed: prove the present key in the message, for the join listener.
+
+        Raises:
+            OSError: the directory cannot be read or written.
+            ValueError: `node.pem` is damaged.
+        """
+        request = self.request()
+        if not signed:
+            return Renew(request)
+        content = self.files.cert.read_bytes()
+        certificate = x509.load_pem_x509_certificate(content).public_bytes(_DER)
+        signature = _key(content).sign(renewal_text(certificate, request), ec.ECDSA(hashes.SHA256()))
+        return Renew(request, certificate, signature)
+
+    def store(self, issued: Issued, node: str, *, now: float, host: str = "") -> None:
+        """Store the certificate of the next key. From now on it is the present one.
+
+        Args:
+            issued: the hub's answer.
+            node: the node's name.
+            now: seconds since the epoch.
+            host: the hub's host that this node can reach, whose addresses come first; empty for that of before.
+
+        Raises:
+            ValueError: it is not a certificate that this node can use. Nothing has changed.
+            OSError: the directory cannot be written. The present certificate stays.
+        """
+        key = _key(self._next.read_bytes())
+        _check(issued, node, key, now)
+        replace_file(self.files.ca, issued.ca, durable=True, mode=0o644)
+        host = host or self._host()
+        hubs, joins = (
+            sorted(told, key=lambda it: hub_endpoint(it).host != host) for told in (issued.hubs, issued.joins)
+        )
+        settings = {"node": node, "hubs": hubs, "joins": joins}
+        write_state(self._joined, FORM, settings, mode=0o600)
+        replace_file(self.files.cert, _private(key) + issued.chain, durable=True, mode=0o600)
+        self._next.unlink()  # after the rest: it is the proof of a request whose answer was lost
+
+    def _host(self) -> str:
+        former = self.joined()
+        return hub_endpoint(former.hubs[0]).host if former is not None else ""
+
+    def _present_key(self) -> str:
+        """The present key's fingerprint; empty before the node has joined."""
+        try:
+            content = self.files.cert.read_bytes()
+        except FileNotFoundError:
+            return ""
+        return _public(_key(content))
+
+    def _make_folder(self) -> None:
+        self._folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._folder.mkdir(mode=0o700, exist_ok=True)
+        self._folder.chmod(0o700)
+        sync_directory(self._folder.parent)
+
+
+def key_of(cert: Path) -> str:
+    """The fingerprint of the key in a certificate file.
+
+    Raises:
+        OSError, ValueError: it cannot be read.
+    """
+    certificate = x509.load_pem_x509_certificate(cert.read_bytes())
+    if not (key := with_certificate("", certificate.public_bytes(_DER)).key):
+        raise ValueError(f"the certificate in {cert} cannot be read")
+    return key
+
+
+def _check(issued: Issued, node: str, key: ec.EllipticCurvePrivateKey, now: float) -> None:
+    chain = x509.load_pem_x509_certificates(issued.chain)
+    authorities = x509.load_pem_x509_certificates(issued.ca)
+    told = with_certificate("", chain[0].public_bytes(_DER))
+    if told.key != _public(key):
+        raise ValueError("the hub's certificate is for another key, or cannot be read")
+    if f"{NODE_URI}{node}" not in told.uris:
+        raise ValueError("the hub's certificate is for another node")
+    if told.not_after <= now:
+        raise ValueError("the hub's certificate has ended; compare the clocks of this node and of the hub")
+    if not authorities or not issued.hubs:
+        raise ValueError("the hub told no CA, or no address")
+    for address in issued.hubs + issued.joins:
+        if not hub_endpoint(address).tls:
+            raise ValueError(f"the hub told the address {address}, which does not begin with wss://")
+
+
+def _joined(found: dict[str, Any]) -> Joined:
+    hubs, joins = (tuple(map(str, found[name])) for name in ("hubs", "joins"))
+    if not hubs:
+        raise ValueError("it has no hub")
+    for address in hubs + joins:
+        hub_endpoint(address)
+    return Joined(node_name(found["node"]), hubs, joins)
+
+
+def _key(content: bytes) -> ec.EllipticCurvePrivateKey:
+    try:
+        key = serialization.load_pem_private_key(content, password=None)
+    except (TypeError, UnsupportedAlgorithm) as error:  # a TypeError: it is encrypted
+        raise ValueError(f"the key cannot be used: {error}") from error
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise ValueError("the key is no elliptic curve's")  # noqa: TRY004  # what a file holds is a value
+    return key
+
+
+def _private(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(_PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+
+
+def _public(key: ec.EllipticCurvePrivateKey) -> str:
+    return fingerprint(key.public_key().public_bytes(_DER, serialization.PublicFormat.SubjectPublicKeyInfo))

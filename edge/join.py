@@ -1,0 +1,97 @@
+"""A join: a node gets its identity from a hub with a token.
+
+Rules:
+
+* The first connection reads the hub's CA certificates and proves nothing. They count only if one of them has the key of
+  the token's pin.
+* The second connection is verified with these CAs, the host's name included. Only there the agent sends the token's
+  secret.
+* The same join may run again until it succeeds: the hub answers the same key with the same certificate.
+"""
+
+import asyncio
+import time
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+from common.endpoint import Endpoint, hub_endpoint
+from common.enrolment import AskCa, CaCertificates, Issued, Join, JoinToken, fingerprint
+from common.errors import DialError, SettingsError
+from common.limits import Limits
+from common.messages import Kind
+from edge.enrolment import ask_at, unverified, verified
+from edge.identity import Identity, Joined
+
+
+async def join(token: JoinToken, node: str, state_dir: Path, *, limits: Limits) -> Joined:
+    """Get the node's identity from the hub of a token, and store it.
+
+    Returns the settings that the agent starts with.
+
+    Raises:
+        SettingsError: the state directory cannot be written, or has an identity of another name.
+        DialError: no address of the token leads to its hub.
+        HandshakeRefused: the hub refused the join.
+        NotCarried: the hub has no such part.
+    """
+    identity = Identity(state_dir)
+    former = await asyncio.to_thread(identity.joined)
+    if former is not None and former.node != node:
+        raise SettingsError("--node", node, f"{state_dir} has joined as {former.node}; take another --state-dir")
+    try:
+        request = await asyncio.to_thread(identity.request)
+    except OSError as error:
+        raise SettingsError("--state-dir", state_dir, f"cannot be written: {error.strerror or error}") from error
+    question = Join(token.id, token.secret, node, request)
+    issued, endpoint = await _ask_any(question, token, limits)
+    try:
+        await asyncio.to_thread(identity.store, issued, node, now=time.time(), host=endpoint.host)
+    except ValueError as error:
+        raise DialError(str(endpoint), str(error)) from error
+    except OSError as error:
+        raise SettingsError("--state-dir", state_dir, f"cannot be written: {error.strerror or error}") from error
+    joined = await asyncio.to_thread(identity.joined)
+    assert joined is not None
+    return joined
+
+
+async def _ask_any(question: Join, token: JoinToken, limits: Limits) -> tuple[Issued, Endpoint]:
+    """Ask at the token's addresses, until one of them leads to the hub. Returns its answer and this address."""
+    failure: DialError | None = None
+    for endpoint in map(hub_endpoint, token.joins):
+        try:
+            return await _ask(endpoint, question, token, limits), endpoint
+        except DialError as error:
+            failure = error
+    assert failure is not None  # a token has an address
+    raise failure
+
+
+async def _ask(endpoint: Endpoint, question: Join, token: JoinToken, limits: Limits) -> Issued:
+    node = question.node
+    answer = await ask_at(endpoint, Kind.CA, AskCa(), CaCertificates, node=node, tls=unverified(), limits=limits)
+    tls = verified(_pinned(answer.pem, token.pin, endpoint))
+    return await ask_at(endpoint, Kind.JOIN, question, Issued, node=node, tls=tls, limits=limits)
+
+
+def _pinned(pem: bytes, pin: bytes, endpoint: Endpoint) -> str:
+    """The CA certificate with the pinned key, as PEM. Others that the hub told count only after the join.
+
+    Raises:
+        DialError: there is none.
+    """
+    try:
+        for certificate in x509.load_pem_x509_certificates(pem):
+            key = certificate.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+            if bytes.fromhex(fingerprint(key)) == pin:
+                return certificate.public_bytes(Encoding.PEM).decode()
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise DialError(str(endpoint), f"its CA certificates cannot be read: {error}") from error
+    why = (
+        "it is not the hub of this token: its CA has another key than the token's pin. Something between this node and "
+        "the hub answers in its place, or the hub's CA was replaced after the token was made"
+    )
+    raise DialError(str(endpoint), why)

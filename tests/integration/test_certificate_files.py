@@ -1,0 +1,180 @@
+"""New certificate files reach the hub on a second link, before the old certificate ends and with no call lost."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import socket
+from typing import TYPE_CHECKING
+
+import pytest
+
+from common import rotation
+from common.endpoint import hub_endpoint
+from common.errors import DialError, NotCarried
+from common.limits import Limits
+from common.listener import Listener
+from common.messages import Reason
+from common.rotation import follow
+from common.status import Origin
+from common.tls import TlsFiles, TlsIdentity
+from common.uplink import Uplink
+from common.version import introduce
+from tests.support.certificates import Authority, Pem
+from tests.support.waiting import settle
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
+
+    from common.link import Link, Stream
+
+LIMITS = Limits(hello_timeout_s=30.0)
+
+
+class End:
+    """An end of links that serves nothing. A hub accepts; it notes the keys of its peers."""
+
+    def __init__(self, origin: Origin) -> None:
+        self.origin = origin
+        self.links: list[Link] = []
+        self.keys: list[str] = []
+
+    def greeted(self, link: Link) -> None:
+        former = self.links[-1] if self.links else None
+        self.links.append(link)
+        if self.origin is Origin.HUB:
+            self.keys.append(link.peer_identity.key)
+            link.accept()
+            if former is not None:
+                former.drain("it has a newer link")
+
+    async def serve(self, stream: Stream) -> None: ...
+    def draining(self, link: Link, message: str) -> None: ...
+    def refused(self, link: Link, reason: str, message: str) -> None: ...
+    def closed(self, link: Link, reason: str, message: str) -> None: ...
+
+
+class World:
+    """A hub, and an uplink whose certificate is in files.
+
+    Attributes:
+        files: the files.
+        pems: certificates to put there.
+        announced: the announcements, each as the number of links that the hub had.
+        failures: raised by the announcements, one after another.
+    """
+
+    def __init__(self, hub: End, files: TlsFiles, uplink: Uplink, authority: Authority) -> None:
+        self.hub, self.files, self.uplink = hub, files, uplink
+        self.authority = authority
+        self.announced: list[int] = []
+        self.failures: list[Exception] = []
+
+    async def announce(self, _link: Link, _files: TlsFiles) -> None:
+        self.announced.append(len(self.hub.links))
+        if self.failures:
+            raise self.failures.pop(0)
+
+    def put(self, pem: Pem, *parts: str) -> None:
+        for part in parts or ("cert", "key"):
+            shutil.copy(getattr(pem, part), getattr(self.files, part))
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():  # noqa: ASYNC110  # some things have no event
+        await asyncio.sleep(0.001)
+
+
+async def some_looks() -> None:
+    """Let the rotation look some times."""
+    await asyncio.sleep(5 * rotation.LOOK_S)
+
+
+@pytest.fixture
+async def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
+    monkeypatch.setattr(rotation, "LOOK_S", 0.02)
+    monkeypatch.setattr(rotation, "_ASK_AGAIN_S", 0.02)
+    authority = Authority(tmp_path)
+    theirs, mine = authority.hub(), authority.edge("n1")
+    files = TlsFiles(authority.path, tmp_path / "tls.crt", tmp_path / "tls.key")
+    hub = End(Origin.HUB)
+    tls = TlsIdentity(TlsFiles(theirs.ca, theirs.cert, theirs.key), server=True)
+    greeting = introduce("hub", "hub", instance="h")
+    listening = socket.create_server(("127.0.0.1", 0))
+    listener = Listener(listening, greeting, hub, limits=LIMITS, tls=tls.context)
+    await listener.start()
+    for source, target in ((mine.cert, files.cert), (mine.key, files.key)):
+        shutil.copy(source, target)
+    uplink = Uplink(
+        hub_endpoint(f"wss://{listener.address}"),
+        lambda: introduce("edge", "n1", instance="i", boot=1),
+        End(Origin.EDGE),
+        limits=LIMITS,
+        tls=TlsIdentity(files, server=False),
+    )
+    found = World(hub, files, uplink, authority)
+    tasks = [asyncio.create_task(uplink.run()), asyncio.create_task(follow(uplink, files, found.announce))]
+    try:
+        await until(lambda: uplink.link is not None)
+        yield found
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await listener.close()
+        await settle()
+
+
+async def test_new_files_are_announced_and_then_used_on_a_second_link(world: World) -> None:
+    new = world.authority.edge("n1")
+    world.put(new)
+    await until(lambda: len(world.hub.links) == 2)
+    assert world.announced == [1]
+    assert world.hub.keys[1] == new.fingerprint != world.hub.keys[0]
+    assert world.hub.links[1].peer.beside
+    assert await world.hub.links[0].wait_closed() == (Reason.DRAINED, "it has a newer link, and every call is finished")
+
+
+async def test_a_new_certificate_of_the_same_key_is_used_on_a_second_link_too(world: World) -> None:
+    new = world.authority.edge("n1")
+    world.put(new)
+    await until(lambda: len(world.hub.links) == 2)
+    again = world.authority.reissue(new, "n1")
+    world.put(again)
+    await until(lambda: len(world.hub.links) == 3)
+    assert world.hub.keys[2] == world.hub.keys[1]
+
+
+async def test_files_that_do_not_fit_together_yet_change_nothing(world: World) -> None:
+    new = world.authority.edge("n1")
+    world.put(new, "cert")
+    await some_looks()
+    assert len(world.hub.links) == 1
+    assert world.announced == []
+    world.put(new, "key")
+    await until(lambda: len(world.hub.links) == 2)
+
+
+async def test_on_a_hub_that_does_not_know_the_announcement_the_link_stays(world: World) -> None:
+    world.failures = [NotCarried("the question RENEW", "this hub is older")]
+    world.put(world.authority.edge("n1"))
+    await until(lambda: world.announced == [1])
+    await some_looks()
+    assert (len(world.hub.links), world.announced) == (1, [1])
+    world.put(world.authority.edge("n1"))  # the next one is tried again: the hub may be a newer one by then
+    await until(lambda: len(world.hub.links) == 2)
+
+
+async def test_an_announcement_that_failed_is_made_again(world: World) -> None:
+    world.failures = [DialError("the hub", "it has not answered")] * 2
+    world.put(world.authority.edge("n1"))
+    await until(lambda: len(world.hub.links) == 2)
+    assert world.announced == [1, 1, 1]
+
+
+async def test_files_that_are_only_written_again_change_nothing(world: World) -> None:
+    content = world.files.cert.read_bytes()
+    world.files.cert.write_bytes(content)
+    await some_looks()
+    assert world.announced == []

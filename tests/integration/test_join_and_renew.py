@@ -1,0 +1,370 @@
+"""A node joins a hub, renews its certificate by itself, and is found out if its state directory was copied."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+import pytest
+
+from common.status import Code
+from edge.identity import Identity
+from tests.e2e.installed.network import own_network
+from tests.support import needs
+from tests.support.joined_edge import JoinBridge, Node, said
+from tests.support.operator import by_hand, hub_state, node_state
+from tests.support.processes import Process
+from tests.support.requests import create
+from tests.support.waiting import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from tests.support.bridge import Agent, Proxy
+    from tests.support.certificates import Pem
+    from tests.support.vendor import Vendor
+
+SHORT = "--cert-ttl=10s"
+"""The shortest life that the hub allows. An agent renews such a certificate after 6 to 7 s."""
+
+
+HUB = "10.99.0.1"
+"""The hub's address in the test's own network."""
+
+
+@pytest.fixture
+def bridge(short_dir: Path, tmp_path: Path) -> Iterator[JoinBridge]:
+    with JoinBridge(short_dir, tmp_path) as bridge:
+        yield bridge
+
+
+def generation(bridge: JoinBridge) -> int:
+    """The generation of the certificate of the node's last link or renewal, as the hub's log tells."""
+    return 1 + len(bridge.hub.logged("renewed its certificate"))
+
+
+# -------------------- the join --------------------
+
+
+def test_a_node_joins_with_a_pasted_line_and_its_agent_needs_no_flag_of_the_link(bridge: JoinBridge) -> None:
+    bridge.start_hub()
+    node = bridge.node("n1")
+    done = node.join(bridge.token("--node=n1"))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "node n1 has joined the hub at wss://" in done.stdout
+    assert f"csi-bridge edge run --state-dir={node.state_dir}" in done.stdout
+    agent = bridge.start_joined(node)
+    agent.wait_connected()
+    assert node_state(bridge.hub.uds, "n1")["connected"]
+    found = by_hand("doctor", f"--status=unix://{agent.socket}").stdout
+    assert f"{node.state_dir}/identity/node.pem is valid until " in found
+
+
+def test_the_doctor_says_of_an_ended_certificate_of_the_join_that_the_agent_renews_it(bridge: JoinBridge) -> None:
+    hub = bridge.start_hub()
+    node = bridge.node("n1")
+    assert node.join(bridge.token("--node=n1")).returncode == 0
+    hub.stop()
+    end(node, bridge)
+    agent = bridge.start_joined(node)
+    found = by_hand("doctor", f"--status=unix://{agent.socket}").stdout
+    assert "node.pem has expired at " in found
+    assert "the agent renews it by itself when the hub answers" in found
+
+
+def test_an_agent_before_its_join_says_how_to_join(bridge: JoinBridge) -> None:
+    agent = bridge.start_joined(bridge.node("n1"), wait=False)
+    agent.wait_logged("required, unless this node has joined: csi-bridge edge join")
+    assert agent.process.wait_exit() == 2
+
+
+@pytest.mark.parametrize(
+    ("token", "why"),
+    [("", "a token begins with csi1."), ("csi1.AAAA", "the token is damaged"), ("x" * 5000, "a token begins with")],
+)
+def test_what_is_no_token_is_refused_before_any_connection(bridge: JoinBridge, token: str, why: str) -> None:
+    done = bridge.node("n1").join(token)
+    assert done.returncode == 2
+    assert why in done.stderr
+
+
+def test_a_used_token_lets_no_second_node_join_and_the_secret_reaches_no_log(bridge: JoinBridge) -> None:
+    hub = bridge.start_hub()
+    token = bridge.token()
+    assert bridge.node("n1").join(token).returncode == 0
+    other = bridge.node("n2")
+    done = other.join(token)
+    assert done.returncode == 1
+    assert "node n2 has not joined: " in done.stderr
+    assert Identity(other.state_dir).joined() is None
+    assert token[10:] not in hub.process.output() + said(done)
+
+
+def test_a_join_whose_answer_was_lost_is_repeated_with_the_same_token(bridge: JoinBridge) -> None:
+    hub = bridge.start_hub()
+    token, node = bridge.token("--node=n1"), bridge.node("n1")
+    Identity(node.state_dir).request()
+    lost = node.state_dir.with_name("lost")
+    shutil.copytree(node.state_dir, lost)  # as it is while the answer is on its way
+    assert node.join(token).returncode == 0
+    again = replace(node, state_dir=lost)
+    assert again.join(token).returncode == 0
+    certificate = Identity(lost).files.cert.read_bytes()
+    assert certificate == Identity(node.state_dir).files.cert.read_bytes()
+    assert len(hub.logged("node n1 joined")) == 1
+
+
+def test_a_state_directory_that_has_joined_takes_no_other_name(bridge: JoinBridge) -> None:
+    bridge.start_hub()
+    node = bridge.node("n1")
+    assert node.join(bridge.token()).returncode == 0
+    done = node.join(bridge.token(), "--node=n2")
+    assert done.returncode == 1
+    assert "has joined as n1" in done.stderr
+
+
+def test_a_hub_without_a_ca_key_says_at_the_join_where_certificates_come_from(bridge: JoinBridge) -> None:
+    hub = bridge.start_hub()
+    token, node = bridge.token("--node=n1"), bridge.node("n1")
+    hub.stop()
+    hub.process.command = [word for word in hub.process.command if not word.startswith("--ca-key=")]
+    hub.start()
+    done = node.join(token)
+    assert done.returncode == 1
+    assert "the hub signs no certificates (it runs without --ca-key); give the agent its files" in done.stderr
+
+
+# -------------------- renewals --------------------
+
+
+class Load:
+    """Sidecars that call without a pause, until they are stopped. Quick calls and slow ones."""
+
+    def __init__(self, proxy: Proxy) -> None:
+        self.codes: list[tuple[Code, str]] = []
+        self._stopping = threading.Event()
+        self._threads = [threading.Thread(target=self._run, args=(proxy,)) for _ in range(4)]
+
+    def _run(self, proxy: Proxy) -> None:
+        with contextlib.closing(proxy.sidecar()) as sidecar:
+            while not self._stopping.is_set():
+                outcome = sidecar.call("GetCapacity", timeout_s=30.0)
+                self.codes.append((Code.OK, "") if outcome.ok else outcome.refusal)
+
+    def __enter__(self) -> Self:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopping.set()
+        for thread in self._threads:
+            thread.join()
+
+
+def test_a_node_renews_under_load_with_no_call_lost(bridge: JoinBridge, vendor: Vendor) -> None:
+    bridge.start_hub(SHORT)
+    node = bridge.node("n1")
+    assert node.join(bridge.token("--node=n1")).returncode == 0
+    agent = bridge.start_joined(node, vendor.socket)
+    proxy = bridge.start_proxy("vendor.test")
+    bridge.wait_routed(proxy.sidecar())
+    gate = vendor.hold("CreateVolume")
+    slow = proxy.sidecar().start("CreateVolume", create("v-1"), timeout_s=60.0)
+    with Load(proxy) as load:
+        agent.wait_logged("is up (", times=2)
+        gate.set()  # the call began before the renewal, and ends after it
+        assert slow.outcome().ok
+        agent.wait_logged("the former link to the hub")
+    assert {code for code, _ in load.codes} == {Code.OK}, load.codes
+    assert len(load.codes) > 20
+    assert node_state(bridge.hub.uds, "n1")["connected"]
+
+
+def make_due(node: Node) -> None:
+    """Let the certificate of a node look old enough to be renewed at the agent's start."""
+    path = Identity(node.state_dir).files.cert
+    os.utime(path, (path.stat().st_atime, time.time() - 250.0))
+
+
+def end(node: Node, bridge: JoinBridge) -> None:
+    """Replace the certificate of a node by one of the same key and names that has ended."""
+    path = Identity(node.state_dir).files.cert
+    key, begin, certificate = path.read_bytes().partition(b"-----BEGIN CERTIFICATE-----")
+    path.write_bytes(key + bridge.authority.sign_again(begin + certificate, lifetime_s=-1.0))
+
+
+def test_a_node_that_was_away_past_its_certificates_end_comes_back_by_itself(bridge: JoinBridge) -> None:
+    bridge.start_hub()
+    node = bridge.node("n1")
+    assert node.join(bridge.token("--node=n1")).returncode == 0
+    end(node, bridge)
+    agent = bridge.start_joined(node)
+    agent.wait_connected()
+    assert Identity(node.state_dir).term().ends_at > time.time()
+    assert generation(bridge) == 2
+
+
+def test_a_renewal_that_the_hub_refuses_is_a_problem_of_the_agent_and_its_link_stays(bridge: JoinBridge) -> None:
+    hub = bridge.start_hub("--cert-ttl=1m")
+    node = bridge.node("n1")
+    assert node.join(bridge.token("--node=n1")).returncode == 0
+    hub.stop()
+    hub.process.command = [word for word in hub.process.command if not word.startswith("--ca-key=")]
+    hub.start()
+    make_due(node)
+    agent = bridge.start_joined(node)
+    wait_for(
+        lambda: any("the hub signs no certificates" in problem for problem in agent.status()["problems"]),
+        what="problem",
+        instead=agent.process.log_tail,
+    )
+    (problem,) = agent.status()["problems"]
+    assert problem.startswith("this node's certificate, valid until ")
+    assert ", cannot be renewed: the hub signs no certificates (it runs without --ca-key)" in problem
+    assert agent.status()["connected"]
+
+
+def put(new: Pem, at: Pem) -> None:
+    """Replace the files of a certificate and its key."""
+    shutil.copy(new.cert, at.cert)
+    shutil.copy(new.key, at.key)
+
+
+def test_agent_and_proxy_driver_move_to_new_certificate_files_under_load_with_no_call_lost(
+    bridge: JoinBridge, vendor: Vendor
+) -> None:
+    hub = bridge.start_hub()
+    address = f"wss://{hub.address}"
+    of_node, of_driver = bridge.authority.edge("n1"), bridge.authority.driver("vendor.test")
+    agent = bridge.start_agent("n1", vendor.socket, flags=[f"--hub={address}", *of_node.flags])
+    proxy = bridge.start_proxy("vendor.test", f"--hub-endpoint={address}", *of_driver.flags)
+    bridge.wait_routed(proxy.sidecar())
+    with Load(proxy) as load:
+        put(bridge.authority.edge("n1"), of_node)
+        agent.wait_logged("the former link to the hub")
+        put(bridge.authority.driver("vendor.test"), of_driver)
+        proxy.wait_logged("the former link to the hub")
+    assert {code for code, _ in load.codes} == {Code.OK}, load.codes
+    assert node_state(hub.uds, "n1")["connected"]
+
+
+# -------------------- copies and denials --------------------
+
+
+def test_a_copy_of_the_state_directory_is_found_out_and_both_are_locked_until_an_operator_decides(
+    bridge: JoinBridge,
+) -> None:
+    hub = bridge.start_hub("--cert-ttl=1m")
+    node = bridge.node("n1")
+    assert node.join(bridge.token("--node=n1")).returncode == 0
+    copy = bridge.node("n1")
+    shutil.copytree(node.state_dir, copy.state_dir)
+    make_due(node)
+    agent = bridge.start_joined(node)
+    agent.wait_logged("is up (", times=2)
+    thief = bridge.start_joined(copy)
+    agent.wait_connected(connected=False)
+    assert not thief.status()["connected"]
+    assert "copy" in problems(hub.uds)
+    thief.kill()
+    bridge.operate("allow", "n1")
+    restart(agent)
+    agent.wait_connected()
+    assert "copy" not in problems(hub.uds)
+
+
+def restart(agent: Agent) -> None:
+    """Start an agent again, which dials at once."""
+    agent.kill()
+    agent.start()
+
+
+def problems(uds: Path) -> str:
+    return " ".join(hub_state(uds)["problems"])
+
+
+def test_a_denied_node_is_gone_within_a_second_and_does_not_come_back(bridge: JoinBridge) -> None:
+    bridge.start_hub()
+    node = bridge.node("n1")
+    assert node.join(bridge.token("--node=n1")).returncode == 0
+    agent = bridge.start_joined(node)
+    agent.wait_connected()
+    bridge.operate("deny", "n1")
+    began = time.monotonic()
+    agent.wait_connected(connected=False)
+    assert time.monotonic() - began < 1.0
+    agent.wait_logged("the hub denies edge n1")
+    assert not node_state(bridge.hub.uds, "n1")["connected"]
+    assert node.join(bridge.token("--node=n1")).returncode == 1
+    bridge.operate("allow", "n1")
+    restart(agent)
+    agent.wait_connected()
+
+
+# -------------------- the whole story --------------------
+
+
+@pytest.fixture
+def far_node(tmp_path: Path) -> Iterator[tuple[str, ...]]:
+    """A fresh network with a cable to the hub's, which is the test's own. Gives the words that lead into it."""
+    with own_network():
+        holder = Process("node's network", ["unshare", "--net", "--", "sleep", "600"], log=tmp_path / "network.log")
+        holder.start()
+        inside = ("nsenter", f"--net=/proc/{holder.pid}/ns/net", "--")
+        try:
+            holder.wait_until(lambda: _network(holder.pid) != _network("self"), what="own network")
+            ip("link", "add", "hub0", "type", "veth", "peer", "name", "node0", "netns", str(holder.pid))
+            ip("address", "add", f"{HUB}/30", "dev", "hub0")
+            ip("link", "set", "hub0", "up")
+            ip("address", "add", "10.99.0.2/30", "dev", "node0", prefix=inside)
+            ip("link", "set", "node0", "up", prefix=inside)
+            yield inside
+        finally:
+            holder.kill()
+
+
+def _network(process: int | str) -> str:
+    return str(Path(f"/proc/{process}/ns/net").readlink())
+
+
+def ip(*words: str, prefix: Sequence[str] = ()) -> None:
+    subprocess.run([*prefix, "ip", *words], check=True)
+
+
+@pytest.mark.skipif(bool(needs.root()), reason=needs.root())
+def test_a_node_in_a_fresh_network_joins_renews_twice_under_load_and_is_denied(
+    far_node: tuple[str, ...], short_dir: Path, tmp_path: Path, vendor: Vendor
+) -> None:
+    with JoinBridge(short_dir, tmp_path, host=HUB) as bridge:
+        hub = bridge.start_hub(SHORT)
+        node = bridge.node("n1", prefix=far_node)
+        assert node.join(bridge.token("--node=n1")).returncode == 0
+        agent = bridge.start_joined(node, vendor.socket)
+        proxy = bridge.start_proxy("vendor.test")
+        bridge.wait_routed(proxy.sidecar())
+        copy = bridge.node("n1", prefix=far_node)
+        shutil.copytree(node.state_dir, copy.state_dir)
+        with Load(proxy) as load:
+            wait_for(lambda: generation(bridge) >= 3, what="second renewal", instead=agent.process.log_tail)
+            agent.wait_logged("is up (", times=3)
+        assert {code for code, _ in load.codes} == {Code.OK}, load.codes
+        assert agent.status()["hub"].startswith(f"wss://{HUB}:")
+
+        bridge.operate("deny", "n1")
+        began = time.monotonic()
+        agent.wait_connected(connected=False)
+        assert time.monotonic() - began < 1.0
+        bridge.operate("allow", "n1")
+        restart(agent)
+        agent.wait_connected()
+        bridge.start_joined(copy)
+        hub.wait_logged("copy")
+        agent.wait_connected(connected=False)

@@ -1,0 +1,280 @@
+"""The files of a joined node: a key is never lost or used again, and an answer that does not fit changes nothing."""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from cli.process_options import EDGE_OPTIONS
+from common.enrolment import Issued, fingerprint, renewal_text
+from common.errors import SettingsError
+from edge.identity import Identity, Joined, key_of
+from edge.renewal import RENEW_AT, due_at
+from edge.settings import complete
+from tests.support.certificates import Authority
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_DER = serialization.Encoding.DER
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path)
+
+
+@pytest.fixture
+def identity(tmp_path: Path) -> Identity:
+    return Identity(tmp_path / "state")
+
+
+def issued(authority: Authority, request: bytes, node: str = "n1", **changes: Any) -> Issued:
+    """A hub's answer to a certificate request."""
+    key = x509.load_der_x509_csr(request).public_key()
+    chain = authority.sign(key, node, lifetime_s=changes.pop("lifetime_s", 3600.0))
+    usual = {
+        "chain": chain,
+        "ca": authority.path.read_bytes(),
+        "generation": 1,
+        "renew_grace_s": 60,
+        "hubs": ("wss://hub.example:10350",),
+        "joins": ("wss://hub.example:10349",),
+    }
+    return Issued(**{**usual, **changes})
+
+
+def joined(identity: Identity, authority: Authority, node: str = "n1") -> Identity:
+    identity.store(issued(authority, identity.request(), node), node, now=time.time())
+    return identity
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_a_request_whose_answer_was_lost_is_the_same_after_a_restart(identity: Identity, tmp_path: Path) -> None:
+    assert identity.request() == Identity(tmp_path / "state").request()
+
+
+def test_a_request_proves_a_p256_key_that_only_root_reads_whatever_the_umask(
+    identity: Identity, tmp_path: Path
+) -> None:
+    former = os.umask(0)
+    try:
+        request = x509.load_der_x509_csr(identity.request())
+    finally:
+        os.umask(former)
+    key = request.public_key()
+    assert isinstance(key, ec.EllipticCurvePublicKey)
+    assert (key.curve.name, request.is_signature_valid) == ("secp256r1", True)
+    assert mode(tmp_path / "state" / "identity") == 0o700
+    assert mode(tmp_path / "state" / "identity" / "next.pem") == 0o600
+
+
+def test_a_damaged_request_is_made_anew(identity: Identity, tmp_path: Path) -> None:
+    first = identity.request()
+    (tmp_path / "state" / "identity" / "next.pem").write_bytes(b"half a k")
+    assert identity.request() != first
+
+
+def test_a_node_has_joined_once_its_certificate_is_stored(
+    identity: Identity, authority: Authority, tmp_path: Path
+) -> None:
+    assert identity.joined() is None
+    request = identity.request()
+    assert identity.joined() is None
+    identity.store(issued(authority, request), "n1", now=time.time())
+    assert identity.joined() == Joined("n1", ("wss://hub.example:10350",), ("wss://hub.example:10349",))
+    assert mode(tmp_path / "state" / "identity" / "node.pem") == 0o600
+    assert not (tmp_path / "state" / "identity" / "next.pem").exists()
+    key = x509.load_der_x509_csr(request).public_key()
+    spki = key.public_bytes(_DER, serialization.PublicFormat.SubjectPublicKeyInfo)
+    assert key_of(identity.files.cert) == fingerprint(spki)
+
+
+def test_each_renewal_has_a_key_of_its_own_and_the_present_one_signs_it(
+    identity: Identity, authority: Authority
+) -> None:
+    first = identity.request()
+    joined(identity, authority)
+    renewal = identity.renewal(signed=True)
+    assert renewal.request != first
+    present = x509.load_der_x509_certificate(renewal.certificate)
+    key = present.public_key()
+    assert isinstance(key, ec.EllipticCurvePublicKey)
+    key.verify(renewal.signature, renewal_text(renewal.certificate, renewal.request), ec.ECDSA(hashes.SHA256()))
+    assert key == x509.load_der_x509_csr(first).public_key()
+    again = identity.renewal(signed=False)
+    assert (again.request, again.certificate, again.signature) == (renewal.request, b"", b"")
+
+
+def test_a_crash_after_the_certificate_was_stored_does_not_use_its_key_twice(
+    identity: Identity, authority: Authority, tmp_path: Path
+) -> None:
+    path = tmp_path / "state" / "identity" / "next.pem"
+    first = identity.request()
+    content = path.read_bytes()
+    joined(identity, authority)
+    path.write_bytes(content)  # the crash came before it was removed
+    assert identity.request() != first
+
+
+def test_a_crash_before_the_certificate_was_stored_leaves_the_former_one(
+    identity: Identity, authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    joined(identity, authority)
+    before = identity.files.cert.read_bytes()
+    request = identity.request()
+
+    def crash(path: Path, *_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt(path)
+
+    answer = issued(authority, request)
+    with monkeypatch.context() as patch:
+        patch.setattr("edge.identity.replace_file", crash)
+        with pytest.raises(KeyboardInterrupt):
+            identity.store(answer, "n1", now=time.time())
+    assert identity.files.cert.read_bytes() == before
+    assert Identity(tmp_path / "state").request() == request
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"chain": b""}, None),
+        ({"ca": b""}, None),
+        ({"hubs": ()}, "address"),
+        ({"lifetime_s": -1.0}, "has ended"),
+        ({"node": "n2"}, "another node"),
+    ],
+)
+def test_an_answer_that_does_not_fit_changes_nothing(
+    identity: Identity, authority: Authority, changes: dict[str, Any], why: str | None
+) -> None:
+    joined(identity, authority)
+    before = identity.files.cert.read_bytes()
+    answer = issued(authority, identity.request(), **changes)
+    with pytest.raises(ValueError, match=why):
+        identity.store(answer, "n1", now=time.time())
+    assert identity.files.cert.read_bytes() == before
+    assert identity.joined() is not None
+
+
+def test_an_answer_for_another_key_changes_nothing(identity: Identity, authority: Authority, tmp_path: Path) -> None:
+    identity.request()
+    other = Identity(tmp_path / "other").request()
+    with pytest.raises(ValueError, match="another key"):
+        identity.store(issued(authority, other), "n1", now=time.time())
+    assert identity.joined() is None
+
+
+def test_a_certificate_whose_names_cannot_be_read_changes_nothing(identity: Identity, authority: Authority) -> None:
+    request = identity.request()
+    key = x509.load_der_x509_csr(request).public_key()
+    odd = x509.UnrecognizedExtension(x509.SubjectAlternativeName.oid, b"\x30\x03\xa3\x01\x00")  # an X.400 name
+    chain = authority.sign(key, "n1", names=odd)
+    with pytest.raises(ValueError, match="cannot be read"):
+        identity.store(issued(authority, request, chain=chain), "n1", now=time.time())
+
+
+def test_an_encrypted_key_is_named_and_not_asked_for(identity: Identity, authority: Authority) -> None:
+    joined(identity, authority)
+    key = ec.generate_private_key(ec.SECP256R1())
+    locked = serialization.BestAvailableEncryption(b"secret")
+    pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, locked)
+    identity.files.cert.write_bytes(pem + identity.files.cert.read_bytes())
+    with pytest.raises(ValueError, match="the key cannot be used"):
+        identity.renewal(signed=True)
+
+
+def test_a_damaged_file_of_the_join_is_named(identity: Identity, authority: Authority, tmp_path: Path) -> None:
+    joined(identity, authority)
+    (tmp_path / "state" / "identity" / "joined.json").write_text("{")
+    with pytest.raises(SettingsError, match=r"joined\.json cannot be used: .*; repair it, or join again"):
+        identity.joined()
+
+
+def test_an_address_in_the_settings_of_the_join_that_no_agent_can_dial_is_named(
+    identity: Identity, authority: Authority
+) -> None:
+    answer = issued(authority, identity.request(), hubs=("hub.example",))
+    with pytest.raises(ValueError, match="wss://"):
+        identity.store(answer, "n1", now=time.time())
+
+
+def test_the_address_that_this_node_can_reach_comes_first_also_after_a_renewal(
+    identity: Identity, authority: Authority
+) -> None:
+    told = {"hubs": ("wss://inside:1", "wss://outside:1"), "joins": ("wss://inside:2", "wss://outside:2")}
+    identity.store(issued(authority, identity.request(), **told), "n1", now=time.time(), host="outside")
+    identity.store(issued(authority, identity.request(), **told), "n1", now=time.time())
+    found = identity.joined()
+    assert found is not None
+    assert (found.hubs[0], found.joins[0]) == ("wss://outside:1", "wss://outside:2")
+
+
+# -------------------- when --------------------
+
+
+def test_a_term_begins_when_the_certificate_was_stored(identity: Identity, authority: Authority) -> None:
+    joined(identity, authority)
+    os.utime(identity.files.cert, (1.0, time.time() - 10.0))
+    term = identity.term()
+    assert term.begins_at == pytest.approx(time.time() - 10.0, abs=5.0)
+    os.utime(identity.files.cert, (1.0, 1.0))  # a clock that was not set
+    assert identity.term().begins_at == pytest.approx(time.time() - 300.0, abs=5.0)  # the certificate's own date
+
+
+@pytest.mark.parametrize(("spread", "part"), [(-1.0, RENEW_AT - 0.05), (0.0, RENEW_AT), (1.0, RENEW_AT + 0.05)])
+def test_a_certificate_is_renewed_at_about_two_thirds_of_its_life(
+    identity: Identity, authority: Authority, spread: float, part: float
+) -> None:
+    term = joined(identity, authority).term()
+    life_s = term.ends_at - term.begins_at
+    assert due_at(term, spread=spread) == pytest.approx(term.begins_at + part * life_s)
+
+
+# -------------------- the agent's settings --------------------
+
+
+def flags(state: Path, **texts: str) -> Any:
+    return EDGE_OPTIONS.read({"state_dir": str(state), **texts})
+
+
+def test_an_agent_that_has_joined_needs_no_other_flag(identity: Identity, authority: Authority, tmp_path: Path) -> None:
+    joined(identity, authority)
+    settings = complete(flags(tmp_path / "state"))
+    assert (settings.node, str(settings.hub), settings.is_joined) == ("n1", "wss://hub.example:10350", True)
+    assert settings.tls_files() == identity.files
+    assert settings.tls(server=False) is not None
+
+
+def test_a_hub_in_a_flag_wins_over_the_one_of_the_join(
+    identity: Identity, authority: Authority, tmp_path: Path
+) -> None:
+    joined(identity, authority)
+    settings = complete(flags(tmp_path / "state", hub="wss://other.example:1"))
+    assert (str(settings.hub), settings.is_joined) == ("wss://other.example:1", True)
+
+
+def test_an_agent_that_has_joined_under_another_name_does_not_start(
+    identity: Identity, authority: Authority, tmp_path: Path
+) -> None:
+    joined(identity, authority)
+    with pytest.raises(SettingsError, match="the node has joined as n1"):
+        complete(flags(tmp_path / "state", node="n2"))
+
+
+def test_certificates_in_files_win_over_the_join(identity: Identity, authority: Authority, tmp_path: Path) -> None:
+    joined(identity, authority)
+    files = {"tls_ca": "/ca.pem", "tls_cert": "/cert.pem", "tls_key": "/key.pem"}
+    settings = complete(flags(tmp_path / "state", node="n2", hub="wss://hub:1", **files))
+    assert (settings.node, settings.is_joined) == ("n2", False)

@@ -1,0 +1,210 @@
+"""When an agent renews its certificate, whom it asks, and what it tells if it cannot. The hub is a function."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from cryptography import x509
+
+from common.backoff import Backoff
+from common.enrolment import Issued, RefusedFor, Renew
+from common.errors import DialError, HandshakeRefused, NotCarried
+from common.limits import Limits
+from edge.identity import Identity
+from edge.renewal import Renewal
+from tests.support.certificates import Authority
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LIFE_S = 3600.0
+
+
+class Hub:
+    """Issues certificates, or raises what a test says.
+
+    Attributes:
+        asked: the requests on the link, and whether each came to the join listener.
+        failures: raised one after another, before anything is issued.
+    """
+
+    def __init__(self, authority: Authority) -> None:
+        self.asked: list[tuple[bytes, bool]] = []
+        self.failures: list[Exception] = []
+        self._authority = authority
+
+    async def ask(self, _link: Any, _kind: Any, question: Renew, _wanted: type) -> Issued:
+        return self._answer(question, at_listener=False)
+
+    async def ask_at(self, _endpoint: Any, _kind: Any, question: Renew, _wanted: type, **_how: Any) -> Issued:
+        return self._answer(question, at_listener=True)
+
+    def issue(self, request: bytes) -> Issued:
+        key = x509.load_der_x509_csr(request).public_key()
+        chain = self._authority.sign(key, "n1", lifetime_s=LIFE_S)
+        hubs = ("wss://hub.example:10350",)
+        return Issued(chain, self._authority.path.read_bytes(), 1, 60, hubs, ("wss://hub.example:10349",))
+
+    def _answer(self, question: Renew, *, at_listener: bool) -> Issued:
+        self.asked.append((question.request, at_listener))
+        assert bool(question.signature) is at_listener
+        if self.failures:
+            raise self.failures.pop(0)
+        return self.issue(question.request)
+
+
+class Uplink:
+    """Notes its moves."""
+
+    def __init__(self) -> None:
+        self.link: Any = object()
+        self.moved = asyncio.Event()
+
+    def move(self) -> None:
+        self.moved.set()
+
+
+class World:
+    """A joined node, whose clock the test sets."""
+
+    def __init__(self, directory: Path, hub: Hub) -> None:
+        self.hub, self.uplink = hub, Uplink()
+        self.identity = Identity(directory / "state")
+        self.began_at = self.now = time.time()
+        self.identity.store(hub.issue(self.identity.request()), "n1", now=self.now)
+        os.utime(self.identity.files.cert, (self.now, self.now))
+        self.first = self.identity.files.cert.read_bytes()
+        self.renewal = Renewal(self.identity, "n1", limits=Limits(), clock=lambda: self.now)
+
+    @property
+    def is_renewed(self) -> bool:
+        return self.identity.files.cert.read_bytes() != self.first
+
+    async def run(self) -> None:
+        """Run the task until it moves the uplink."""
+        running = asyncio.create_task(self.renewal.run(self.uplink))  # type: ignore[arg-type]  # a fake
+        moved = asyncio.create_task(self.uplink.moved.wait())
+        await asyncio.wait([running, moved], return_when=asyncio.FIRST_COMPLETED)
+        running.cancel()
+        moved.cancel()
+        await asyncio.gather(running, moved, return_exceptions=True)
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    hub = Hub(Authority(tmp_path))
+    monkeypatch.setattr("edge.renewal.ask", hub.ask)
+    monkeypatch.setattr("edge.renewal.ask_at", hub.ask_at)
+    monkeypatch.setattr("edge.renewal._FAILED", Backoff(first_s=0.0, most_s=0.0))
+    monkeypatch.setattr("edge.renewal._LOOK_S", 0.0)
+    return World(tmp_path, hub)
+
+
+async def test_a_certificate_that_is_not_due_is_left_alone(world: World) -> None:
+    world.now = world.began_at + 0.6 * LIFE_S
+    running = asyncio.create_task(world.renewal.run(world.uplink))  # type: ignore[arg-type]  # a fake
+    for _ in range(50):
+        await asyncio.sleep(0)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert world.hub.asked == []
+
+
+async def test_a_certificate_that_is_due_is_renewed_on_the_link_and_then_the_uplink_moves(world: World) -> None:
+    world.now = world.began_at + 0.75 * LIFE_S
+    await world.run()
+    assert [at_listener for _, at_listener in world.hub.asked] == [False]
+    assert world.is_renewed
+    assert world.renewal.problems() == []
+
+
+@pytest.mark.parametrize(
+    ("failure", "why"),
+    [
+        (DialError("the hub", "it has not answered"), "it has not answered"),
+        (HandshakeRefused(RefusedFor.BUSY, "the hub's disk takes nothing"), "the hub's disk takes nothing"),
+        (NotCarried("the question RENEW", "this hub is older"), "this hub renews no certificates: "),
+    ],
+)
+async def test_a_renewal_that_failed_is_asked_again_with_the_same_request_and_told_meanwhile(
+    world: World, failure: Exception, why: str
+) -> None:
+    world.now = world.began_at + 0.75 * LIFE_S
+    world.hub.failures = [failure] * 3
+    told: list[str] = []
+    usual = world.hub.issue
+
+    def issue(request: bytes) -> Issued:
+        told.extend(world.renewal.problems())
+        return usual(request)
+
+    world.hub.issue = issue  # type: ignore[method-assign]  # looks once more
+    await world.run()
+    assert len(world.hub.asked) == 4
+    assert len({request for request, _ in world.hub.asked}) == 1
+    (problem,) = told
+    assert problem.startswith("this node's certificate, valid until ")
+    assert why in problem
+    assert world.renewal.problems() == []
+
+
+async def test_without_a_link_nothing_is_asked_and_the_certificate_stays(world: World) -> None:
+    world.now = world.began_at + 0.75 * LIFE_S
+    world.uplink.link = None
+    running = asyncio.create_task(world.renewal.run(world.uplink))  # type: ignore[arg-type]  # a fake
+    while not world.renewal.problems():  # noqa: ASYNC110  # a problem has no event
+        await asyncio.sleep(0)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert world.hub.asked == []
+    assert not world.is_renewed
+
+
+async def test_before_a_dial_a_certificate_that_has_ended_is_renewed_at_the_join_listener(world: World) -> None:
+    world.now = world.began_at + 2 * LIFE_S
+    with pytest.raises(DialError, match="has ended; compare the clocks"):
+        await world.renewal.before_dial()  # the hub's new one has ended by this clock, too
+    assert [at_listener for _, at_listener in world.hub.asked] == [True]
+    assert not world.is_renewed
+
+
+async def test_before_a_dial_a_certificate_that_is_valid_is_left_alone(world: World) -> None:
+    world.now = world.began_at + 0.99 * LIFE_S
+    await world.renewal.before_dial()
+    assert world.hub.asked == []
+
+
+async def test_a_hub_that_refuses_the_late_renewal_is_told(world: World) -> None:
+    world.now = world.began_at + 2 * LIFE_S
+    world.hub.failures = [HandshakeRefused(RefusedFor.DENIED, "edge node n1, or its certificate, is denied")]
+    with pytest.raises(HandshakeRefused, match="is denied"):
+        await world.renewal.before_dial()
+    (problem,) = world.renewal.problems()
+    assert problem.endswith(", cannot be renewed: edge node n1, or its certificate, is denied")
+
+
+async def test_without_a_join_listener_an_ended_certificate_says_what_to_do(world: World, tmp_path: Path) -> None:
+    world.now = world.began_at + 2 * LIFE_S
+    path = tmp_path / "state/identity/joined.json"
+    path.write_text(path.read_text().replace('"wss://hub.example:10349"', ""))
+    with pytest.raises(HandshakeRefused, match="the hub told no join listener for such a case; join again"):
+        await world.renewal.before_dial()
+
+
+async def test_a_certificate_that_cannot_be_read_is_told_and_ends_no_agent(world: World) -> None:
+    world.identity.files.cert.write_bytes(b"half a certi")
+    with pytest.raises(HandshakeRefused, match=r"cannot be read: .*; join again with a new token"):
+        await world.renewal.before_dial()
+    (problem,) = world.renewal.problems()
+    assert problem.startswith("this node's certificate cannot be renewed: ")
+
+
+async def test_damaged_settings_of_the_join_are_told_and_end_no_agent(world: World, tmp_path: Path) -> None:
+    world.now = world.began_at + 2 * LIFE_S
+    (tmp_path / "state/identity/joined.json").write_text("{")
+    with pytest.raises(DialError, match="repair it, or join again"):
+        await world.renewal.before_dial()
