@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from cloud import proxy_rights
 from cloud.hub_process import assemble
 from cloud.placement.sqlite_claims import SqliteClaims
 from cloud.sources.source import Objects
@@ -413,6 +414,15 @@ async def test_on_the_unix_socket_a_proxy_driver_is_the_user_who_connects(tmp_pa
         other = Address("pid 8 uid 1000", local=True, uid=1000)
         assert (await called(await world.come(hello, other), CREATE)).code == Code.UNAVAILABLE
         assert (await called(await world.come(hello, NETWORK), CREATE)).code == Code.UNAVAILABLE
+
+
+async def test_of_denied_proxy_drivers_only_the_newest_are_shown(
+    strict: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(proxy_rights, "_MOST_DENIED", 2)
+    for name in ("a.example", "b.example", "c.example"):
+        await called(await strict.driver(name), CREATE, driver=name)
+    assert [denied.driver for denied in strict.pages.status().denied] == ["b.example", "c.example"]
 
 
 async def test_a_watch_ends_once_the_policy_forbids_it(strict: World) -> None:

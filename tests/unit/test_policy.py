@@ -300,6 +300,16 @@ def test_a_policy_that_cannot_be_copied_is_in_force_all_the_same(
     assert "the policy cannot be copied" in caplog.text
 
 
+def test_a_node_reports_only_the_drivers_of_the_token_with_which_it_joined(world: World) -> None:
+    joined = {"n1": ("nfs.example", "disk.example")}
+    file = PolicyFile(world.path, world.state_dir, audit=world.audit, joined_for=lambda node: joined.get(node, ()))
+    assert file.allows_report("n1", "nfs.example", {}).allowed
+    assert not file.allows_report("n1", "disk.example", {}).allowed  # which no rule allows
+    why = "the token with which it joined is for nfs.example, disk.example"
+    assert file.allows_report("n1", "nfs.other", {}) == Verdict(allowed=False, why=why)
+    assert file.allows_report("n2", "nfs.other", {}).allowed
+
+
 async def test_a_mended_file_is_used_by_a_hub_that_started_with_the_broken_one(world: World) -> None:
     world.start()
     world.path.write_text("nodes: {}\n")
