@@ -23,7 +23,7 @@ _NAMED = re.compile(r"\bdocs/[\w-]+\.md(?:#[\w-]+)?|\bcsi-contract\.md#[\w-]+")
 
 _MENTIONED = re.compile(r"[\w-]+\.md\b")
 _TEST = re.compile(r"`(?P<file>(?:\w+/)*test_\w+\.py)?(?:::(?P<name>test_\w+))?`")
-"""A test in SECURITY.md. Without a folder it is in tests/intrusion; without a file it is in the file named before it."""
+"""A test in SECURITY.md. It is in tests/intrusion if it has no folder, and in the file before it if it has no file."""
 
 _UPSTREAM = {"spec.md", "statuscodes.md", "PROTOCOL-HTTP2.md"}
 """Pages of CSI and gRPC, beside the repository they are in."""
