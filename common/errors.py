@@ -252,6 +252,17 @@ class ForeignId(CallError):
         )
 
 
+class AnswerUnreadable(CallError):
+    """The hub cannot read the ids in a node's answer to a create. The caller may read others, so it must not get it."""
+
+    def __init__(self, driver: str, name: str, node: str, why: str) -> None:
+        self.driver, self.name, self.node, self.why = driver, name, node, why
+        super().__init__(
+            f"edge node {node} answered {name} of driver {driver} with {why}; the answer is not passed on; look at the "
+            f"driver on {node}"
+        )
+
+
 class IdConflict(CallError):
     """Several nodes have an object with this id, and the call does not name a node."""
 
@@ -463,6 +474,7 @@ CODES: dict[type[BaseException], Code] = {
     NoNodeFits: Code.UNAVAILABLE,
     NameElsewhere: Code.UNAVAILABLE,
     ForeignId: Code.UNAVAILABLE,
+    AnswerUnreadable: Code.UNAVAILABLE,
     IdConflict: Code.FAILED_PRECONDITION,
     SourceElsewhere: Code.RESOURCE_EXHAUSTED,
     SeveralNodes: Code.FAILED_PRECONDITION,

@@ -7,6 +7,8 @@ Rules:
   in memory until the caller has taken the answer. If nobody takes the answer, the store records the things.
 * A create never hands on the id of a thing that another node has made (`foreign_ids`), except where several nodes reach
   the same storage. The create stays in doubt, and the store does not record the id for this node.
+* A create hands on one message, and only if the hub can read it: a caller that reads more than the hub would get an id
+  that the hub has not checked.
 * If the caller is cancelled, a write of the store that has begun goes on.
 """
 
@@ -23,7 +25,7 @@ from cloud.placement.foreign_ids import ForeignIds
 from cloud.placement.pending import Pending, Untaken
 from cloud.placement.requests import Thing, made
 from cloud.placement.segment import with_missing_topology, with_topology, without_topology
-from common.errors import CallError, NameElsewhere, NodeOffline
+from common.errors import AnswerUnreadable, CallError, NameElsewhere, NodeOffline
 from common.status import Code, Status
 
 
@@ -49,6 +51,26 @@ class PlacedCall:
         """Count the end of a create (`Attempt.end`)."""
         if self.attempt is not None:
             self.pending.end(self.attempt, in_doubt=in_doubt)
+
+    def check_answer(self, message: bytes, former: bytes | None) -> None:
+        """Check a message of the answer.
+
+        Args:
+            message: the message.
+            former: the one before it, if it is not the first one.
+
+        Raises:
+            AnswerUnreadable: it is one of a create, and the hub cannot read it, or it is not the only one.
+        """
+        if self.attempt is None:
+            return
+        driver, name, node = self.ask.driver, self.ask.asked.name, self.send.node
+        if former is not None:
+            raise AnswerUnreadable(driver, name, node, "more than one message")
+        try:
+            made(self.ask.method, message)
+        except ValueError as error:
+            raise AnswerUnreadable(driver, name, node, f"a message that the hub cannot read ({error})") from error
 
     def made(self, message: bytes | None) -> tuple[Thing, ...]:
         """The things that a create's answer names; none if it does not parse."""
@@ -196,7 +218,7 @@ class CarriedReply:
         """The answer's next message, or None after the last one.
 
         Raises:
-            CallError: from the node's reply, or from `PlacedCall.ended`.
+            CallError: from the node's reply, from `PlacedCall.check_answer` or from `PlacedCall.ended`.
         """
         try:
             message = await self._reply.receive()
@@ -204,6 +226,11 @@ class CarriedReply:
             self._end(in_doubt=None if isinstance(error, NodeOffline) else True)  # NodeOffline: the call was not sent
             raise
         if message is not None:
+            try:
+                self._placed.check_answer(message, self._message)
+            except CallError:
+                self._end(in_doubt=True)
+                raise
             message = self._message = self._placed.answer(message)
         if self._reply.status is not None and (message is None or self._reply.exhausted):
             await self._ended(self._reply.status)
@@ -239,8 +266,8 @@ class CarriedReply:
     def _give_up(self) -> None:
         """End a call whose answer nobody takes. The store records a success's things; any other end is in doubt."""
         if not self._is_over:
-            if self._reply.status is not None and self._reply.status.ok:
-                self._keep()
+            if self._reply.status is not None and self._reply.status.ok and not self._placed.send.is_exclusive:
+                self._keep()  # else the ids are unchecked: the name stays with the node, and a retry checks them
             self._placed.pending.record(self._untaken)
             self._end(in_doubt=not self._untaken)
 

@@ -3,6 +3,8 @@
 Rules:
 
 * A link lives `LIFE_S` at most: a node needs it for one or two requests.
+* A link serves `MOST_REQUESTS` requests: a signature costs the hub more than its bytes cost a stranger, and the rate
+  of the join listener counts connections.
 * When there are `MOST` links, the address with the most loses its oldest one: one address cannot keep others out.
 * The peer's name is only its word: nothing here believes it.
 """
@@ -11,9 +13,10 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable
 from typing import Final
+from weakref import WeakKeyDictionary
 
 from cloud.trust.enrolment import Enrolment
-from common.errors import Draining, HandshakeRefused
+from common.errors import Draining, HandshakeRefused, NotCarried
 from common.handshakes import group_of
 from common.limits import Limits
 from common.link import Link, Stream
@@ -30,6 +33,9 @@ MOST: Final = 256
 """At 50 connections a second each may take five seconds."""
 
 MOST_HANDSHAKES: Final = 256
+
+MOST_REQUESTS: Final = 4
+"""On one link. An agent makes one."""
 
 LIMITS: Final = Limits(
     max_message_bytes=65_536,
@@ -60,6 +66,8 @@ class JoinLinks:
         self._enrolment, self._most, self._life_s = enrolment, most, life_s
         self._links: dict[Link, _EndTimer] = {}
         """Each with the end of its timer; the oldest first."""
+        self._requests: WeakKeyDictionary[Link, int] = WeakKeyDictionary()
+        """By link: how many it has made."""
         self._draining = False
 
     def drain(self) -> None:
@@ -90,6 +98,10 @@ class JoinLinks:
         """
         if self._draining:
             raise Draining("hub")
+        made = self._requests[stream.link] = self._requests.get(stream.link, 0) + 1
+        if made > MOST_REQUESTS:
+            stream.link.goodbye(Reason.FULL, f"more than {MOST_REQUESTS} requests on one link; dial again")
+            raise NotCarried("this request", "the link ends")
         await self._enrolment.serve_stranger(stream)
 
     def draining(self, link: Link, message: str) -> None:

@@ -113,14 +113,15 @@ class SpokenNode(Stranger):
 
     Attributes:
         name: its name.
-        answers: by method: the response, or the status, with which it answers. Other methods get an empty response.
+        answers: by method: the response, or the bytes of several, or the status, with which it answers. Other methods
+            get an empty response.
         asked: the calls that it has answered.
     """
 
     def __init__(self, name: str, to: str | Path, *, tls: ssl.SSLContext | None = None) -> None:
         super().__init__(to, tls=tls)
         self.name = name
-        self.answers: dict[str, Message | tuple[Code, str]] = {}
+        self.answers: dict[str, Message | tuple[bytes, ...] | tuple[Code, str]] = {}
         self.asked: list[Asked] = []
         self._opened: dict[int, Open] = {}
         self._requests: dict[int, bytes] = {}
@@ -168,8 +169,11 @@ class SpokenNode(Stranger):
         assert path == path_of(name)
         self.asked.append(Asked(name, method.request.FromString(request)))
         match self.answers.get(name, method.response()):
-            case (code, text):
+            case (Code() as code, str() as text):
                 self.frames(End(stream, code, text, Origin.VENDOR))
+            case tuple() as bodies:
+                self.frames(*(Chunk(stream, 0, body) for body in bodies))  # type: ignore[arg-type]  # bytes
+                self.frames(End(stream, Code.OK, "", Origin.VENDOR))
             case answer:
                 body = answer.SerializeToString()  # type: ignore[union-attr]  # a message
                 self.frames(Chunk(stream, 0, body), End(stream, Code.OK, "", Origin.VENDOR))

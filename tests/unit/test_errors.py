@@ -8,6 +8,7 @@ import pytest
 from common import errors
 from common.errors import (
     CODES,
+    AnswerUnreadable,
     BridgeError,
     CallError,
     CallTimeout,
@@ -135,6 +136,14 @@ TABLE: dict[type[CallError], tuple[Callable[[], CallError], Code, str]] = {
             "edge node n1 answered CreateVolume pvc-1 of driver dir.csi with volume v-1, which edge node n2 has; the "
             "answer is not passed on; look at the driver on n1, and run csi-bridge forget n1 on the hub's host if it "
             "will not come back"
+        ),
+    ),
+    AnswerUnreadable: (
+        lambda: AnswerUnreadable("dir.csi", "CreateVolume pvc-1", "n1", "more than one message"),
+        Code.UNAVAILABLE,
+        (
+            "edge node n1 answered CreateVolume pvc-1 of driver dir.csi with more than one message; "
+            "the answer is not passed on; look at the driver on n1"
         ),
     ),
     ReportRefused: (

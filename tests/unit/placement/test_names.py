@@ -16,7 +16,15 @@ from cloud.placement.decisions import Mode
 from cloud.placement.pending import Pending
 from cloud.placement.sqlite_claims import SqliteClaims
 from common.csi import csi_pb2 as csi
-from common.errors import KnowledgeLost, LinkLost, NameElsewhere, NodeOffline, NoPlace, PlacementNotKept
+from common.errors import (
+    AnswerUnreadable,
+    KnowledgeLost,
+    LinkLost,
+    NameElsewhere,
+    NodeOffline,
+    NoPlace,
+    PlacementNotKept,
+)
 from common.status import Code, Origin, Status
 from tests.support.waiting import settle, until
 from tests.unit.placement.memory_claims import MemoryClaims, Shelf
@@ -196,11 +204,18 @@ async def test_a_name_that_exists_already_at_a_node_stays_with_it(world: World) 
     assert (await world.ask("CreateVolume", create("pvc-1", on("n2")))).node == "n1"
 
 
-@pytest.mark.parametrize("answer", [b"", b"\xff", csi.CreateVolumeResponse(volume=csi.Volume()).SerializeToString()])
+@pytest.mark.parametrize("answer", [b"", csi.CreateVolumeResponse(volume=csi.Volume()).SerializeToString()])
 async def test_a_success_that_names_no_volume_keeps_the_name_where_it_is(world: World, answer: bytes) -> None:
     world.vendors["n1"] = lambda _: (answer, OK)
     assert (await world.ask("CreateVolume", create("pvc-1", on("n1")))).status.ok
     assert (await world.ask("CreateVolume", create("pvc-1", on("n2")))).node == "n1"
+
+
+async def test_a_success_that_the_hub_cannot_read_keeps_the_name_where_it_is(world: World) -> None:
+    world.vendors["n1"] = lambda _: (b"\xff", OK)
+    with pytest.raises(AnswerUnreadable, match="with a message that the hub cannot read"):
+        await world.ask("CreateVolume", create("pvc-1", on("n1")))
+    assert world.holder() == "n1"
 
 
 async def test_a_volume_that_is_deleted_while_its_name_is_asked_for_again_leaves_the_name_where_it_is(

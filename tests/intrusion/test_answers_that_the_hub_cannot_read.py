@@ -1,0 +1,50 @@
+"""A hostile node answers creates so that the hub reads other ids in the answer than the caller does."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from common.csi import csi_pb2 as csi
+from common.status import Code
+from tests.support.requests import create
+from tests.support.spoken_node import Site, report
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+DRIVER = "vendor.test"
+
+STOLEN = csi.CreateVolumeResponse(volume=csi.Volume(volume_id="v-1")).SerializeToString()
+
+OWN = csi.CreateVolumeResponse(volume=csi.Volume(volume_id="v-2")).SerializeToString()
+
+DEEP = b"\xc3\x0c" * 200 + b"\xc4\x0c" * 200
+"""Unknown groups (field 200), nested deeper than Python's protobuf reads (100), but not than Go's does."""
+
+
+@pytest.mark.parametrize(
+    ("bodies", "why"),
+    [
+        ((STOLEN + DEEP,), "a message that the hub cannot read (not a CreateVolumeResponse)"),
+        ((STOLEN, OWN), "more than one message"),
+    ],
+    ids=["too-deep", "two-messages"],
+)
+def test_a_create_hands_on_no_id_that_only_the_caller_reads(
+    bodies: tuple[bytes, ...], why: str, short_dir: Path, tmp_path: Path
+) -> None:
+    zone = csi.Topology(segments={"zone": "z1"})
+    wanted = csi.TopologyRequirement(requisite=[zone], preferred=[zone])
+    with Site(short_dir, tmp_path) as site:
+        honest = site.told(site.node("n2"), report(DRIVER, "n2", segments={"zone": "z1"}))
+        sidecar = site.bridge.start_proxy(DRIVER).sidecar()
+        honest.answers["CreateVolume"] = csi.CreateVolumeResponse(volume=csi.Volume(volume_id="v-1"))
+        assert site.call(sidecar, "CreateVolume", create("pvc-1", accessibility_requirements=wanted)).ok
+        thief = site.told(site.node("a-thief"), report(DRIVER, "a-thief", segments={"zone": "z1"}))
+        thief.answers["CreateVolume"] = bodies
+        stolen = site.call(sidecar, "CreateVolume", create("pvc-2", accessibility_requirements=wanted))
+        assert thief.times_asked("CreateVolume") == 1
+        told = f"edge node a-thief answered CreateVolume pvc-2 of driver {DRIVER} with {why}"
+        assert (stolen.code, stolen.message.partition(";")[0]) == (Code.UNAVAILABLE, told)

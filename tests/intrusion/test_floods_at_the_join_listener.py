@@ -1,0 +1,36 @@
+"""A stranger floods the join listener."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from common.enrolment import Join, encode
+from common.messages import Ack, Chunk, End, Goodbye, Kind, Open, Priority
+from tests.support.enrolling import NodeKey
+from tests.support.join_world import JoinWorld
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.support.bridge import Bridge
+
+MANY = 200
+
+
+def test_a_stranger_cannot_make_the_hub_check_one_request_after_another(bridge: Bridge, tmp_path: Path) -> None:
+    world = JoinWorld(bridge, tmp_path)
+    question = encode(Join("0123", b"x" * 32, "n1", NodeKey().request))
+    served = 0
+    with world.dial() as stranger:
+        for stream in range(1, 2 * MANY, 2):
+            stranger.frames(Open(stream, Kind.JOIN, Priority.CALL, "", "", "", "", 0), Chunk(stream, 0, question))
+            frames: list[object] = []
+            while not any(isinstance(frame, End | Goodbye) for frame in frames):
+                received = stranger.receive()
+                assert isinstance(received, list)
+                frames += received
+            if any(isinstance(frame, Goodbye) for frame in frames):
+                break
+            stranger.frames(Ack(stream, delivered=True))
+            served += 1
+    assert served <= 10
