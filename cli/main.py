@@ -330,7 +330,7 @@ def denials(settings: OperatorSettings, output: str) -> None:
 @click.argument("node")
 @click.argument("driver", default="")
 def policy(settings: OperatorSettings, output: str, file: Path | None, node: str, driver: str) -> None:
-    """Show which drivers the hub's policy allows a node, and by which line.
+    """Show the drivers that a node may report, and the policy's line.
 
     Without DRIVER, all drivers of NODE are listed: those that it has reported, and those that a rule names for it. The
     verdict of a reported driver counts its topology.
@@ -377,7 +377,7 @@ def token() -> None:
         "TOKEN_CREATE",
         option(
             "--node",
-            type=Text(words, "NAME|GLOB"),
+            type=Text(words, "PATTERN"),
             default="*",
             help="Name of the node that may join; it may also join again. Or a pattern such as edge-*: every new node "
             "of such a name.",

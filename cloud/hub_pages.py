@@ -137,7 +137,7 @@ class HubPages:
         if self._audit.trouble:
             yield f"the audit log is not written, and its newest lines wait in memory: {self._audit.trouble}"
         if self._trust.trouble:
-            yield f"no node can join, and no certificate is renewed: {self._trust.trouble}"
+            yield f"the records of tokens, certificates and denials: {self._trust.trouble}"
         yield from self._credentials.problems()
         yield from self._part.problems()
 

@@ -21,6 +21,7 @@ from cloud.trust.audit_log import Audit, Event
 from cloud.trust.policy import Verdict
 from cloud.unique_segments import UniqueSegments
 from common.csi.csi_pb2 import NodeGetInfoResponse
+from common.logs import of_peer
 from common.metrics import Metrics
 from common.reports import GET_PLUGIN_CAPABILITIES, NODE_GET_INFO, DriverReport, plugin_name
 from common.topology import has_topology
@@ -87,14 +88,20 @@ class ReportJudge:
         """Tell of a node's refused reports, by driver, as far as they have changed."""
         for driver, refused in now.items():
             if before.get(driver) != refused:
-                log.warning("the report of driver %s on edge node %s is refused: %s", driver, node, refused.why)
+                line = "the report of driver %s on edge node %s is refused: %s"
+                log.warning(line, driver, node, refused.why, extra=of_peer(f"edge {node}"))
                 self._audit.add(Event.REPORT, who=node, driver=driver, refused=refused.cause, why=refused.why)
                 if refused.cause is Cause.POLICY:
                     self._metrics.policy_denial("report")
                 else:
                     self._metrics.node_conflict(refused.cause)
         for driver in before.keys() - now.keys():
-            log.info("the report of driver %s on edge node %s is no longer refused", driver, node)
+            log.info(
+                "the report of driver %s on edge node %s is no longer refused",
+                driver,
+                node,
+                extra=of_peer(f"edge {node}"),
+            )
             self._audit.add(Event.REPORT, who=node, driver=driver)
 
 

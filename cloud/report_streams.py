@@ -8,6 +8,7 @@ from cloud.placement.placement import Placement
 from cloud.proxy_rights import ProxyRights
 from common.errors import KnowledgeLost, MessageTooLarge, NoRoute, NotCarried
 from common.link import Stream
+from common.logs import of_peer
 from common.metrics import Metrics
 from common.reports import MAX_REPORT_BYTES, DriverReport, decode_reports, encode_reports
 
@@ -54,7 +55,7 @@ class ReportStreams:
 
     def _not_taken(self, node: str, why: str) -> None:
         if self._nodes.not_taken(node, why):
-            log.warning("node %s sent an unreadable report: %s", node, why)
+            log.warning("node %s sent an unreadable report: %s", node, why, extra=of_peer(f"edge {node}"))
             self._metrics.node_conflict("unreadable")
 
     async def serve_watch(self, stream: Stream) -> None:

@@ -91,14 +91,24 @@ class Identity:
             raise SettingsError("--state-dir", str(self._folder.parent), advice) from error
 
     def term(self) -> Term:
-        """For how long the certificate is valid. It begins when it was stored, if that is later than its own date.
+        """The time in which the certificate is valid, counted by this node's clock from the moment of its storing.
+
+        A clock that is behind the hub's does not lengthen it: it ends after its life, if its date has not come then.
 
         Raises:
             OSError, ValueError: there is no certificate.
         """
-        term = term_of(x509.load_pem_x509_certificate(self.files.cert.read_bytes()))
-        stored_at = self.files.cert.stat().st_mtime
-        return Term(stored_at, term.ends_at) if term.begins_at < stored_at < term.ends_at else term
+        own, stored_at = self._own_term(), self.files.cert.stat().st_mtime
+        left_s = min(own.ends_at - own.begins_at, own.ends_at - stored_at)
+        return Term(stored_at, stored_at + left_s) if left_s > 0 else own
+
+    def ends_at(self) -> float:
+        """The date on which the certificate ends, in seconds since the epoch.
+
+        Raises:
+            OSError, ValueError: there is no certificate.
+        """
+        return self._own_term().ends_at
 
     def request(self) -> bytes:
         """The certificate request (PKCS#10, DER) of the next key. The next key is made if there is none yet.
@@ -160,6 +170,9 @@ class Identity:
         write_state(self._joined, FORM, settings, mode=0o600)
         replace_file(self.files.cert, _private(key) + issued.chain, durable=True, mode=0o600)
         self._next.unlink()  # after the rest: it is the proof of a request whose answer was lost
+
+    def _own_term(self) -> Term:
+        return term_of(x509.load_pem_x509_certificate(self.files.cert.read_bytes()))
 
     def _host(self) -> str:
         former = self.joined()

@@ -8,6 +8,8 @@ Rules:
   moves its link to it (`common.uplink`): running calls finish on the former link.
 * A node that was away past its certificate's end asks at the hub's join listener before it dials, with the signature of
   its present key.
+* The node's clock may be wrong. If the certificate has lasted its life by this clock, and its date has not come, the
+  agent asks at the join listener too, but dials whatever the answer is.
 * If the hub refuses, the agent goes on with its certificate, tells the reason, and asks again.
 """
 
@@ -98,7 +100,8 @@ class Renewal:
                     await self._renew(self._ask_listener, signed=True)
         except (DialError, HandshakeRefused) as error:
             self._note(error)
-            raise
+            if self._has_ended():
+                raise
 
     async def run(self, uplink: Uplink) -> None:
         """Renew the certificate whenever it is due, until cancelled."""
@@ -126,6 +129,13 @@ class Renewal:
         except (OSError, ValueError) as error:
             why = f"{self._identity.files.cert} cannot be read: {error}; join again with a new token"
             raise HandshakeRefused(RefusedFor.CERTIFICATE, why) from error
+
+    def _has_ended(self) -> bool:
+        """Whether the certificate's date has come by this clock, or the certificate cannot be read."""
+        try:
+            return self._clock() >= self._identity.ends_at()
+        except (OSError, ValueError):
+            return True
 
     async def _renew(self, ask_hub: Callable[[Renew], Awaitable[Issued]], *, signed: bool) -> None:
         """Ask for the next certificate, and store it."""

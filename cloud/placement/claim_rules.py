@@ -4,7 +4,19 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from cloud.placement.claim_store import GONE_S, Claimed, HeldBy, Hold, Holding, IdEntry, NameEntry, Standing
+from cloud.placement.claim_store import (
+    GONE_S,
+    LISTED_BYTES,
+    MOST_LISTED_BYTES,
+    Claimed,
+    HeldBy,
+    Hold,
+    Holding,
+    IdEntry,
+    ListsTooLarge,
+    NameEntry,
+    Standing,
+)
 from cloud.placement.requests import Thing
 
 
@@ -19,6 +31,9 @@ class Rows(Protocol):
 
     def at(self, driver: str, node: str, kind: str) -> Mapping[Thing, Holding]:
         """All holdings of one node, of one kind."""
+
+    def listed_bytes(self, node: str) -> int:
+        """The size of all ids that only the lists of a node tell."""
 
     def standing(self, driver: str, name: str, things: Iterable[Thing]) -> Standing:
         """A name and ids, the nodes with things of the driver, and their lists."""
@@ -104,7 +119,11 @@ class Writer:
     def listed(self, driver: str, node: str, kind: str, things: Iterable[Thing], *, began: float) -> None:
         """See `ClaimStore.listed`."""
         known, told = self.rows.at(driver, node, kind), set(things)
-        for thing in [thing for thing, holding in known.items() if holding.is_listed_only and thing not in told]:
+        gone = [thing for thing, holding in known.items() if holding.is_listed_only and thing not in told]
+        size_bytes = self.rows.listed_bytes(node) - _size_bytes(gone) + _size_bytes(told - known.keys())
+        if size_bytes > MOST_LISTED_BYTES:
+            raise ListsTooLarge(size_bytes)
+        for thing in gone:
             self.rows.set_holding(driver, thing, node, None)
         for thing in told:
             holding = known.get(thing)
@@ -115,3 +134,7 @@ class Writer:
 
     def _stamp(self, holding: Holding) -> Holding:
         return replace(holding, owner=self.owner, epoch=self.epoch)
+
+
+def _size_bytes(things: Iterable[Thing]) -> int:
+    return sum(len(thing.id) + LISTED_BYTES for thing in things)

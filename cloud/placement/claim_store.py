@@ -29,7 +29,21 @@ GONE_S = 3_600.0
 """How long the store remembers the node of a deleted id. A sidecar that did not get the answer repeats the delete at
 its next resync, after 15 minutes (docs/csi-contract.md#a-deleted-id-keeps-its-node-for-an-hour)."""
 
+MOST_LISTED_BYTES = 16 * 1_048_576
+"""The ids that only the lists of one node tell, of all its drivers together: 70,000 of the longest that CSI allows (128
+bytes), with `LISTED_BYTES` for each. Else a hostile node could fill the hub's disk and memory."""
+
+LISTED_BYTES = 100
+"""The size of an id's row, without the id."""
+
 E = TypeVar("E")
+
+
+class ListsTooLarge(Exception):
+    """The lists of a node are too large together. The store has changed nothing."""
+
+    def __init__(self, size_bytes: int) -> None:
+        super().__init__(f"the lists of this node have {size_bytes} bytes, and {MOST_LISTED_BYTES} is the limit")
 
 
 class Hold(NamedTuple):
@@ -210,7 +224,11 @@ class ClaimStore(Protocol):
         """
 
     async def listed(self, driver: str, node: str, kind: str, things: Iterable[Thing], *, began: float) -> None:
-        """Replace a node's list of one kind. An id that was deleted since `began` stays deleted."""
+        """Replace a node's list of one kind. An id that was deleted since `began` stays deleted.
+
+        Raises:
+            ListsTooLarge: see `MOST_LISTED_BYTES`.
+        """
 
     async def forget(self, node: str, driver: str = "") -> None:
         """Remove everything of a node, or of one driver there."""

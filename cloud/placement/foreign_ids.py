@@ -18,6 +18,7 @@ from typing import Final
 from cloud.placement.claim_store import IdEntry
 from cloud.placement.requests import Thing
 from common.errors import AnswerRefused, ForeignId
+from common.logs import of_peer
 from common.metrics import Metrics
 
 log = logging.getLogger("csi_bridge.hub.placement")
@@ -80,7 +81,7 @@ class ForeignIds:
     def _add(self, error: ForeignId | AnswerRefused) -> None:
         found, key = self._found.setdefault(error.node, {}), (error.driver, error.name)
         if found.get(key) != str(error):
-            log.error("%s", error)
+            log.error("%s", error, extra=of_peer(f"edge {error.node}"))
             self._metrics.node_conflict("id")
         found.pop(key, None)
         found[key] = str(error)

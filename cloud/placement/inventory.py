@@ -7,6 +7,7 @@ from typing import Any, Final
 from google.protobuf.message import DecodeError, Message
 
 from cloud.edge_nodes import Call, Reply
+from cloud.placement.claim_store import LISTED_BYTES, MOST_LISTED_BYTES
 from cloud.placement.requests import SNAPSHOT, VOLUME, Thing
 from common.csi.methods import METHODS
 
@@ -17,9 +18,6 @@ _PAGE = 1_000
 
 _MOST_PAGES = 1_000
 """A driver that goes on for ever has no end of its own."""
-
-_MOST_BYTES = 16 * 1_048_576
-"""What one node's ids may take in memory: 70,000 of the longest that CSI allows (128 bytes), and 100 bytes for each."""
 
 _PAGE_LIMIT_S = 60.0
 
@@ -47,10 +45,10 @@ async def take(call: Callable[[str, Call], Reply], driver: str, node: str, kind:
         page = Call(driver, method.path, request.SerializeToString(), f"inventory-{node}", _PAGE_LIMIT_S)
         ids, next_token = await asyncio.to_thread(_read, kind, method.response, await _ask(call(node, page)))
         things += [Thing(kind, id_) for id_ in ids]
-        size_bytes += sum(len(id_) + 100 for id_ in ids)
+        size_bytes += sum(len(id_) + LISTED_BYTES for id_ in ids)
         if not next_token:
             return things
-        if next_token == token or size_bytes > _MOST_BYTES:
+        if next_token == token or size_bytes > MOST_LISTED_BYTES:
             break
         token = next_token
     raise Unlisted(f"its answers to {method.path} do not end")

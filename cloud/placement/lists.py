@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from cloud.edge_nodes import Call, Reply
-from cloud.placement.claim_store import ClaimStore
+from cloud.placement.claim_store import ClaimStore, ListsTooLarge
 from cloud.placement.inventory import Unlisted, take
 from common.errors import CallError
 
@@ -88,7 +88,7 @@ class Lists:
                 began = self._now()
                 things = await take(self._call, driver, node, kind)
             await self._store.listed(driver, node, kind, things, began=began)
-        except (CallError, Unlisted) as error:
+        except (CallError, Unlisted, ListsTooLarge) as error:
             log.warning("edge node %s could not list each %s of driver %s: %s", node, kind, driver, error)
         else:
             log.info("edge node %s has listed each %s of driver %s: %d", node, kind, driver, len(things))

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 
 from cloud.placement.claim_store import (
+    LISTED_BYTES,
     NO_ID,
     NO_NAME,
     Hold,
@@ -47,6 +48,12 @@ class MemoryRows:
         """All holdings of one node, of one kind."""
         things = self._nodes.get(driver, {}).get(node, {})
         return {thing: holding for thing, holding in things.items() if thing.kind == kind}
+
+    def listed_bytes(self, node: str) -> int:
+        """The size of all ids that only the lists of a node tell."""
+        held = (nodes.get(node, {}) for nodes in self._nodes.values())
+        only = (thing for things in held for thing, holding in things.items() if holding.is_listed_only)
+        return sum(len(thing.id) + LISTED_BYTES for thing in only)
 
     def standing(self, driver: str, name: str, things: Iterable[Thing]) -> Standing:
         """A name and ids. The nodes and lists in it are live views: read them before the next await."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from cloud.placement.capabilities import has_topology, lacking, voted
+from common.logs import of_peer
 from common.metrics import Metrics
 from common.reports import NODE_GET_INFO, DriverReport
 
@@ -100,7 +101,8 @@ class Offers:
         for node, missing in found.items():
             if before.get(node) != missing:
                 named = ", ".join(sorted(missing)[:_SHOWN])
-                log.warning("driver %s on edge node %s lacks %s, which most of its nodes have", driver, node, named)
+                line = "driver %s on edge node %s lacks %s, which most of its nodes have"
+                log.warning(line, driver, node, named, extra=of_peer(f"edge {node}"))
                 self._metrics.node_conflict("capability")
 
 

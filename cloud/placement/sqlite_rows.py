@@ -4,7 +4,7 @@ import sqlite3
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from cloud.placement.claim_store import NO_NAME, Hold, Holding, IdEntry, NameEntry, Standing
+from cloud.placement.claim_store import LISTED_BYTES, NO_NAME, Hold, Holding, IdEntry, NameEntry, Standing
 from cloud.placement.memory_rows import MemoryRows
 from cloud.placement.requests import Thing
 from common.database import Schema
@@ -66,6 +66,11 @@ class SqliteRows:
         """All holdings of one node, of one kind."""
         sql = "SELECT id, name, gone, owner, epoch FROM things WHERE node = ? AND driver = ? AND kind = ?"
         return {Thing(kind, id_): Holding(*rest) for id_, *rest in self._database.execute(sql, (node, driver, kind))}
+
+    def listed_bytes(self, node: str) -> int:
+        """The size of all ids that only the lists of a node tell."""
+        sql = "SELECT coalesce(sum(length(id) + ?), 0) FROM things WHERE node = ? AND name = '' AND gone = 0"
+        return int(self._database.execute(sql, (LISTED_BYTES, node)).fetchone()[0])
 
     def standing(self, driver: str, name: str, things: Iterable[Thing]) -> Standing:
         """A name and ids, the nodes with things of the driver, and their lists."""

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from aiohttp.http_exceptions import LineTooLong
 
 from cloud import kube as kube_client
 from cloud.kube import RESOURCES, Kube, KubeError, connect
@@ -146,3 +147,20 @@ async def test_a_hub_that_stops_while_it_still_asks_says_nothing_of_it(
                 for _ in range(turns):
                     await asyncio.sleep(0)
     assert [record.getMessage() for record in caplog.records if record.levelname not in {"DEBUG", "INFO"}] == []
+
+
+async def test_a_line_of_a_watch_without_an_end_is_an_error_and_is_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kube_client, "_MOST_LINE_BYTES", 65_536)
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(_WATCH_BEGINS + (b"10000\r\n" + b"x" * 65_536 + b"\r\n") * 2)
+        await reader.read()
+        writer.close()
+
+    async with api_server(tmp_path, serve) as kubeconfig, connect(kubeconfig) as kube:
+        with pytest.raises((KubeError, LineTooLong)):
+            async for _ in kube.watch(RESOURCES["Node"], "1", for_s=60):
+                pass

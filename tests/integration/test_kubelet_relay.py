@@ -354,17 +354,18 @@ def test_nodegetinfo_is_unavailable_while_the_driver_does_not_say_whether_it_has
 def test_a_node_whose_name_can_be_no_label_is_named_as_a_problem_and_its_drivers_answer_is_passed_on(
     vendor: Vendor, tmp_path: Path
 ) -> None:
-    with relayed(vendor, tmp_path, node="n_") as world:
+    name = f"{'n' * 40}.{'n' * 40}"
+    with relayed(vendor, tmp_path, node=name) as world:
         outcome = world.kubelet.call("NodeGetInfo")
         assert outcome.answer == csi.NodeGetInfoResponse(node_id="node-id")
         assert world.problems() == [
             (
-                f"driver {NAME} has no topology of its own, and the node's name 'n_' cannot be the value of the label "
-                f"csi-bridge.io/node: a label's value has at most 63 characters, letters and digits with dashes, dots "
-                f"and underscores between them"
+                f"driver {NAME} has no topology of its own, and the node's name {name!r} cannot be the value of the "
+                f"label csi-bridge.io/node: a label's value has at most 63 characters, letters and digits with dashes, "
+                f"dots and underscores between them"
             )
         ]
-        world.agent.wait_logged("'n_' cannot be the value of the label")
+        world.agent.wait_logged(f"{name!r} cannot be the value of the label")
 
 
 # -------------------- its sockets --------------------

@@ -429,6 +429,15 @@ async def test_a_plugin_without_a_version_1_is_refused(node: Node, vendor: Vendo
     assert "no supported version 1.x" in await refusal(node, endpoint=vendor.socket, versions=versions)
 
 
+async def test_a_plugin_that_answers_with_100_kb_is_not_registered(
+    node: Node, vendor: Vendor, caplog: pytest.LogCaptureFixture
+) -> None:
+    await node.start()
+    with another(node, "large.sock", endpoint=vendor.socket, versions=("1.0.0", "1." + "0" * 100_000)):
+        await until(lambda: "is larger than the limit of 65536 bytes" in caplog.text, "refusal in the log")
+    assert not node.registry.drivers
+
+
 @pytest.mark.parametrize("endpoint", ["csi.sock", "/" + "a" * 200, "/a\0b"])
 async def test_an_endpoint_that_is_no_sockets_path_is_refused(node: Node, endpoint: str) -> None:
     assert "is not the absolute path of a UNIX socket" in await refusal(node, endpoint=endpoint)

@@ -13,7 +13,7 @@ from common.csi import csi_pb2 as csi
 from tests.support import needs
 from tests.support.bridge import Bridge
 from tests.support.fact_teller import FactTeller, claim_fact
-from tests.support.operator import hub_state
+from tests.support.operator import by_hand, hub_state
 from tests.support.requests import create
 from tests.support.stranger import Stranger
 from tests.support.vendor import Vendor
@@ -66,8 +66,8 @@ def sidecar(bridge: Bridge, short_dir: Path) -> Iterator[Sidecar]:
 def fill(disk: Path) -> None:
     """Write until the disk takes no byte more."""
     wait_for(
-        lambda: all((disk / f"{name}.db-wal").stat().st_size >= 2 << 20 for name in ("hub", "placement")),
-        what="reserve of both databases",
+        lambda: all((disk / f"{name}.db-wal").stat().st_size >= 2 << 20 for name in ("hub", "placement", "trust")),
+        what="reserve of all three databases",
     )
     hog = os.open(disk / "hog", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     for size in (1 << 20, 4096, 1):
@@ -83,6 +83,12 @@ def test_creates_and_deletes_go_on_when_the_hubs_disk_is_full(bridge: Bridge, si
         outcome = sidecar.call("CreateVolume", create(f"v{number}"))
         assert outcome.ok, outcome.refusal
         assert sidecar.call("DeleteVolume", csi.DeleteVolumeRequest(volume_id=f"id-of-v{number}")).ok
+
+
+def test_an_operator_denies_a_node_when_the_hubs_disk_is_full(bridge: Bridge, disk: Path) -> None:
+    fill(disk)
+    told = by_hand("deny", "n1", f"--hub=unix://{bridge.hub.uds}")
+    assert (told.returncode, told.stderr) == (0, "")
 
 
 def test_facts_wait_at_their_nodes_when_the_hubs_disk_is_full_and_the_hub_says_so(

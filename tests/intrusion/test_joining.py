@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from common.enrolment import AskCa, CaCertificates, JoinToken, Refused, parse_token
-from common.messages import Chunk, End, Kind, Open, Priority
+from common.enrolment import MAX_REQUEST_BYTES, AskCa, CaCertificates, JoinToken, Refused, parse_token
+from common.messages import Chunk, End, Kind, Open, Priority, Reason
 from common.status import Code
 from tests.support.bridge import Bridge
 from tests.support.enrolling import NodeKey, ask, trusting
@@ -66,6 +66,12 @@ def test_no_other_role_gets_a_link_at_the_join_listener(world: JoinWorld, role: 
         stranger.upgrade()
         stranger.frames(hello(role, "n1"))
         assert stranger.last_word()[0] == "role"
+
+
+def test_a_request_that_claims_to_be_large_ends_the_link(world: JoinWorld) -> None:
+    with world.dial() as stranger:
+        stranger.frames(Open(1, Kind.JOIN, Priority.CALL, "", "", "", "", 0), Chunk(1, MAX_REQUEST_BYTES, b"x"))
+        assert stranger.last_word()[0] == Reason.PROTOCOL_ERROR
 
 
 def test_the_main_port_goes_on_asking_everybody_for_a_certificate(world: JoinWorld) -> None:

@@ -1,4 +1,4 @@
-"""The links of the pages: each names a file that is there, and a heading that this file has."""
+"""The links of the pages: each names a file that is there, and a heading or a test that this file has."""
 
 from __future__ import annotations
 
@@ -22,6 +22,9 @@ _NAMED = re.compile(r"\bdocs/[\w-]+\.md(?:#[\w-]+)?|\bcsi-contract\.md#[\w-]+")
 """A page as a program's message or comment names it."""
 
 _MENTIONED = re.compile(r"[\w-]+\.md\b")
+_TEST = re.compile(r"`(?P<file>(?:\w+/)*test_\w+\.py)?(?:::(?P<name>test_\w+))?`")
+"""A test in SECURITY.md. It is in tests/intrusion if it has no folder, and in the file before it if it has no file."""
+
 _UPSTREAM = {"spec.md", "statuscodes.md", "PROTOCOL-HTTP2.md"}
 """Pages of CSI and gRPC, beside the repository they are in."""
 
@@ -111,3 +114,32 @@ def test_no_file_cites_a_document_that_the_repository_lacks() -> None:
     unknown = {f"{path}: {name}" for path, text in texts() for name in _MENTIONED.findall(text) if name not in names}
     numbered = {f"{path}: {found[0]}" for path, text in texts() for found in _NUMBERED.finditer(text)}
     assert sorted(unknown | numbered) == []
+
+
+def named_tests(page: str) -> Iterator[tuple[Path, str]]:
+    """The tests that a page names: each one's file and function, which is empty for all of the file."""
+    file = ""
+    for found in _TEST.finditer(page):
+        if found["file"]:
+            file = found["file"] if "/" in found["file"] else f"intrusion/{found['file']}"
+        if found["file"] or found["name"]:
+            yield ROOT / "tests" / file, found["name"] or ""
+
+
+def is_there(file: Path, name: str) -> bool:
+    """Whether a file of tests exists, and has the function."""
+    return file.is_file() and (not name or re.search(rf"\bdef {name}\(", file.read_text()) is not None)
+
+
+def test_every_test_that_the_security_page_names_is_there() -> None:
+    named = list(named_tests((ROOT / "SECURITY.md").read_text()))
+    assert len(named) > 100
+    assert [f"{file}::{name}" for file, name in named if not is_there(file, name)] == []
+
+
+def test_a_test_is_named_with_its_file_or_after_it() -> None:
+    page = "`test_a.py::test_b`, `::test_c` | `unit/test_d.py` | `::test_e`"
+    assert [(file.relative_to(ROOT / "tests").as_posix(), name) for file, name in named_tests(page)] == [
+        ("intrusion/test_a.py", "test_b"), ("intrusion/test_a.py", "test_c"), ("unit/test_d.py", ""),
+        ("unit/test_d.py", "test_e"),
+    ]  # fmt: skip

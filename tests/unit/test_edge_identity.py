@@ -13,6 +13,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from cli.process_options import EDGE_OPTIONS
+from common.certificate_ends import Term
 from common.enrolment import Issued, fingerprint, renewal_text
 from common.errors import SettingsError
 from edge.identity import Identity, Joined, key_of
@@ -226,11 +227,25 @@ def test_the_address_that_this_node_can_reach_comes_first_also_after_a_renewal(
 
 def test_a_term_begins_when_the_certificate_was_stored(identity: Identity, authority: Authority) -> None:
     joined(identity, authority)
-    os.utime(identity.files.cert, (1.0, time.time() - 10.0))
-    term = identity.term()
-    assert term.begins_at == pytest.approx(time.time() - 10.0, abs=5.0)
-    os.utime(identity.files.cert, (1.0, 1.0))  # a clock that was not set
-    assert identity.term().begins_at == pytest.approx(time.time() - 300.0, abs=5.0)  # the certificate's own date
+    stored_at = time.time() - 10.0
+    os.utime(identity.files.cert, (1.0, stored_at))
+    assert identity.term() == Term(pytest.approx(stored_at, abs=0.1), pytest.approx(identity.ends_at()))
+
+
+def test_a_clock_behind_the_hubs_does_not_lengthen_a_term(identity: Identity, authority: Authority) -> None:
+    joined(identity, authority)
+    stored_at = time.time() - 30 * 86_400.0  # by a clock that is a month behind
+    os.utime(identity.files.cert, (1.0, stored_at))
+    life_s = 3600.0 + 300.0  # the certificate's own: it is dated back by five minutes
+    assert identity.term() == Term(pytest.approx(stored_at, abs=0.1), pytest.approx(stored_at + life_s, abs=5.0))
+
+
+def test_a_certificate_that_had_ended_when_it_was_stored_has_its_own_dates(
+    identity: Identity, authority: Authority
+) -> None:
+    joined(identity, authority)
+    os.utime(identity.files.cert, (1.0, time.time() + 86_400.0))
+    assert identity.term().ends_at == identity.ends_at()
 
 
 @pytest.mark.parametrize(("spread", "part"), [(-1.0, RENEW_AT - 0.05), (0.0, RENEW_AT), (1.0, RENEW_AT + 0.05)])

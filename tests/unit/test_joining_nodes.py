@@ -451,6 +451,12 @@ async def test_one_address_does_not_keep_the_others_out(world: World) -> None:
     assert await answer(open_stream(flooders[1], AskCa()))
 
 
+async def test_a_link_that_stays_is_ended_after_its_time(world: World) -> None:
+    world.strangers = JoinLinks(world.enrolment, life_s=0.0)
+    link = await world.dial()
+    assert link.session.state.name == "CLOSED"
+
+
 async def test_a_hub_that_stops_takes_no_more_joins(world: World) -> None:
     world.strangers.drain()
     peer = Peer(accepts=False)

@@ -57,15 +57,18 @@ class Hub:
         return self.issue(question.request)
 
 
+class Moved(Exception):
+    """The uplink was told to move."""
+
+
 class Uplink:
-    """Notes its moves."""
+    """Ends the renewal's task when it is told to move."""
 
     def __init__(self) -> None:
         self.link: Any = object()
-        self.moved = asyncio.Event()
 
     def move(self) -> None:
-        self.moved.set()
+        raise Moved
 
 
 class World:
@@ -86,12 +89,8 @@ class World:
 
     async def run(self) -> None:
         """Run the task until it moves the uplink."""
-        running = asyncio.create_task(self.renewal.run(self.uplink))  # type: ignore[arg-type]  # a fake
-        moved = asyncio.create_task(self.uplink.moved.wait())
-        await asyncio.wait([running, moved], return_when=asyncio.FIRST_COMPLETED)
-        running.cancel()
-        moved.cancel()
-        await asyncio.gather(running, moved, return_exceptions=True)
+        with pytest.raises(Moved):
+            await self.renewal.run(self.uplink)  # type: ignore[arg-type]  # a fake
 
 
 @pytest.fixture
@@ -170,6 +169,25 @@ async def test_before_a_dial_a_certificate_that_has_ended_is_renewed_at_the_join
         await world.renewal.before_dial()  # the hub's new one has ended by this clock, too
     assert [at_listener for _, at_listener in world.hub.asked] == [True]
     assert not world.is_renewed
+
+
+async def test_by_a_clock_behind_the_hubs_the_certificate_is_renewed_after_its_life_at_the_join_listener(
+    world: World,
+) -> None:
+    behind_s = 30 * 86_400.0
+    os.utime(world.identity.files.cert, (1.0, world.began_at - behind_s))
+    world.now = world.began_at - behind_s + 1.2 * LIFE_S
+    await world.renewal.before_dial()
+    assert [at_listener for _, at_listener in world.hub.asked] == [True]
+    assert world.is_renewed
+
+
+async def test_after_a_clock_was_set_forward_the_agent_dials_although_no_join_listener_answers(world: World) -> None:
+    os.utime(world.identity.files.cert, (1.0, 1.0))  # it was stored when the clock stood at its beginning
+    world.hub.failures = [DialError("wss://hub.example:10349", "nobody listens there")]
+    await world.renewal.before_dial()
+    assert not world.is_renewed
+    assert len(world.renewal.problems()) == 1
 
 
 async def test_before_a_dial_a_certificate_that_is_valid_is_left_alone(world: World) -> None:

@@ -15,7 +15,7 @@ from cloud import identity_cache
 from cloud.sources.manifests import claim_sizes, good_manifests
 from common.errors import NewerState
 from common.state_file import Form, read_state, write_state
-from edge import home, instance
+from edge import home, identity, instance
 from edge.registry import driver_file
 from tests.support.stored import STORED
 
@@ -29,6 +29,7 @@ FORMS = {
     "home.json": home.FORM,
     "identity-*.json": identity_cache.FORM,
     "instance.json": instance.FORM,
+    "joined.json": identity.FORM,
 }
 
 NEVER_RELEASED = {("drivers.json", 1)}

@@ -106,3 +106,10 @@ async def test_a_token_is_removed_long_after_its_end(world: World) -> None:
     new, _ = await world.make()
     assert list(world.store.tokens) == [new.id]
     assert old.id != new.id
+
+
+async def test_beyond_the_limit_no_token_is_made(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cloud.trust.tokens.MOST_TOKENS", 1)
+    await world.make()
+    with pytest.raises(OperatorRefused, match="there are 1 tokens; one with --uses serves many nodes"):
+        await world.make()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cloud.placement.claim_rules import Writer
-from cloud.placement.claim_store import NO_ID, NO_NAME, Claimed, HeldBy, Holding
+from cloud.placement.claim_store import LISTED_BYTES, NO_ID, NO_NAME, Claimed, HeldBy, Holding, ListsTooLarge
 from cloud.placement.memory_rows import MemoryRows
 from cloud.placement.requests import SNAPSHOT, VOLUME, Thing
 from cloud.placement.sqlite_claims import SqliteClaims
@@ -268,6 +268,26 @@ async def test_deleted_ids_are_forgotten_after_an_hour_also_if_the_clock_was_set
 
 
 # -------------------- lists --------------------
+
+
+async def test_the_lists_of_one_node_are_bounded_together(
+    pair: tuple[ClaimStore, ClaimStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cloud.placement.claim_rules.MOST_LISTED_BYTES", 10 * (LISTED_BYTES + 3))
+    ten = [Thing(VOLUME, f"v-{number}") for number in range(10)]
+    store = pair[0]
+    for again in range(2):
+        await store.listed(D, "n1", VOLUME, ten, began=float(again))
+    with pytest.raises(ListsTooLarge):
+        await store.listed("e.example", "n1", VOLUME, ten[:1], began=0.0)
+    with pytest.raises(ListsTooLarge):
+        await store.listed(
+            D, "n1", VOLUME, [*ten[1:], *(Thing(VOLUME, f"w-{number}") for number in range(2))], began=0.0
+        )
+    await store.listed("e.example", "n2", VOLUME, ten, began=0.0)
+    assert (await id_entry(pair[1], ten[0])).listed == ["n1"]
+    await store.listed(D, "n1", VOLUME, [], began=0.0)
+    await store.listed("e.example", "n1", VOLUME, ten[:1], began=0.0)
 
 
 async def test_a_list_replaces_the_nodes_list_before_and_nothing_that_a_hub_saw(

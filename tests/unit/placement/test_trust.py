@@ -162,6 +162,18 @@ async def test_a_conflict_ends_when_its_node_is_forgotten_or_answers_with_a_fina
     assert zone.placement.conflicts("n1") == []
 
 
+async def test_of_a_node_that_answers_with_foreign_ids_again_and_again_the_newest_conflicts_are_kept(
+    zone: World,
+) -> None:
+    zone.know("n2", "vol-1", "CreateVolume pvc-0")
+    zone.make("n1", "vol-1")
+    for number in range(1, 26):
+        with pytest.raises(ForeignId):
+            await zone.ask("CreateVolume", create(f"pvc-{number}", ZONE))
+    kept = zone.placement.conflicts("n1")
+    assert (len(kept), "CreateVolume pvc-6 " in kept[0], "CreateVolume pvc-25 " in kept[-1]) == (20, True, True)
+
+
 async def test_an_id_that_another_node_only_lists_or_has_deleted_is_handed_on(zone: World) -> None:
     things = [Thing(VOLUME, "vol-1")]
     await zone.store.listed(DRIVER, "n2", VOLUME, things, began=zone.now)
