@@ -208,6 +208,14 @@ class Generations:
         """The drivers that a node may report, by the token with which it joined; none: every driver."""
         return drivers_of(self._store, node)
 
+    def outlived_by(self, serial: str) -> str:
+        """The node that has a certificate after the one with this serial number, and may use it; empty: none."""
+        for node, known in self._store.certificates.items():
+            found = next((it.generation for it in known.values() if it.serial == serial), 0)
+            if found and any(it.generation > found and it.state is not State.VOID for it in known.values()):
+                return node
+        return ""
+
     def has_joined(self, node: str) -> bool:
         """Whether the hub has issued a certificate to a node."""
         return node in self._store.certificates

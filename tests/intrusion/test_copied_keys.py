@@ -101,6 +101,15 @@ def test_a_hello_that_the_network_delays_locks_no_node(world: JoinWorld) -> None
     assert world.outcome(renewed, "n8") == "welcome"
 
 
+def test_whoever_denies_a_certificate_hears_that_a_later_one_counts(world: JoinWorld) -> None:
+    node = world.joined("n9")
+    following = world.renew(node, "n9")
+    told = world.operator("deny", f"serial={node.certificate.serial_number:X}")
+    assert "edge node n9 has a later certificate, which counts; csi-bridge deny n9 ends that one, too" in told
+    world.operator("deny", "n9")
+    assert world.outcome(following, "n9") == "denied"
+
+
 def test_a_certificate_from_before_the_join_is_worth_nothing(world: JoinWorld) -> None:
     stolen = NodeKey()
     pem = world.authority.issue(
