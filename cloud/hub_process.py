@@ -203,6 +203,7 @@ def assemble(
         offers=Offers(store, metrics),
         metrics=metrics,
         losses=lambda: store.losses.standing,
+        owners=judge.segments.owners,
         affinity=affinity,
     )
     nodes.subscribe(placement.changed)

@@ -17,7 +17,7 @@ from cloud.placement.placement import Placement
 from cloud.report_streams import ReportStreams
 from cloud.sync_part import Sync
 from cloud.trust.audit_log import Audit, Event
-from cloud.trust.denials import Denials
+from cloud.trust.denials import Denials, serial_of
 from cloud.trust.generations import Generations
 from common.database_writer import WriteFailed
 from common.errors import NotCarried, OperatorRefused
@@ -109,6 +109,10 @@ class Orders:
         said = [await self._denials.deny(order, by)]
         if is_node_name(order.subject) and not self._nodes.knows(order.subject):
             said.append(f"the hub knows no edge node {order.subject} yet")
+        if (serial := serial_of(order.subject)) and (node := self._generations.outlived_by(serial)):
+            said.append(
+                f"edge node {node} has a later certificate, which counts; csi-bridge deny {node} ends that one, too"
+            )
         return Done(said=said)
 
     async def _allow(self, order: Allow, by: str) -> Done:

@@ -98,6 +98,11 @@ class UniqueSegments:
             return f"it has had {_MOST_OF_A_NODE} unique segments; run csi-bridge forget {node} if that is no fault"
         return ""
 
+    def owners(self, term: Mapping[str, str]) -> set[str]:
+        """The nodes that have the unique segments of a term of a topology."""
+        found = {self._owners.get(segment, "") for segment in self._unique(term)} | {term.get(NODE_SEGMENT, "")}
+        return found - {""}
+
     def claim(self, node: str, driver: str, segments: Mapping[str, str]) -> None:
         """Give a node those of these segments that are unique. `why_not` has allowed it."""
         for segment in self._unique(segments):

@@ -252,8 +252,8 @@ class ForeignId(CallError):
         )
 
 
-class AnswerUnreadable(CallError):
-    """The hub cannot read the ids in a node's answer to a create. The caller may read others, so it must not get it."""
+class AnswerRefused(CallError):
+    """A node's answer to a create has ids that the hub cannot read, or a volume for other nodes than itself."""
 
     def __init__(self, driver: str, name: str, node: str, why: str) -> None:
         self.driver, self.name, self.node, self.why = driver, name, node, why
@@ -474,7 +474,7 @@ CODES: dict[type[BaseException], Code] = {
     NoNodeFits: Code.UNAVAILABLE,
     NameElsewhere: Code.UNAVAILABLE,
     ForeignId: Code.UNAVAILABLE,
-    AnswerUnreadable: Code.UNAVAILABLE,
+    AnswerRefused: Code.UNAVAILABLE,
     IdConflict: Code.FAILED_PRECONDITION,
     SourceElsewhere: Code.RESOURCE_EXHAUSTED,
     SeveralNodes: Code.FAILED_PRECONDITION,

@@ -3,6 +3,7 @@
 Its certificate is read once, after the TLS handshake has verified it.
 """
 
+import math
 from dataclasses import dataclass
 from hashlib import sha256
 
@@ -33,6 +34,7 @@ class Peer:
         key: SHA-256 of its SubjectPublicKeyInfo, as lower-case hex: two certificates of one key have the same.
         not_after: the second in which it ends, in seconds since the epoch.
         not_before: the second in which it begins.
+        proved_at: when TLS verified it, in seconds of the monotonic clock; infinity if something else proved its key.
     """
 
     address: str
@@ -47,6 +49,7 @@ class Peer:
     key: str = ""
     not_after: float = 0.0
     not_before: float = 0.0
+    proved_at: float = math.inf
 
     @property
     def host(self) -> str:
@@ -59,7 +62,7 @@ def key_fingerprint(public_key: CertificatePublicKeyTypes) -> str:
     return sha256(public_key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)).hexdigest()
 
 
-def with_certificate(address: str, der: bytes) -> Peer:
+def with_certificate(address: str, der: bytes, *, proved_at: float = math.inf) -> Peer:
     """The peer at an address, with a certificate that TLS has verified. One that cannot be read gives no names."""
     try:
         found = x509.load_der_x509_certificate(der)
@@ -76,6 +79,7 @@ def with_certificate(address: str, der: bytes) -> Peer:
             key=key_fingerprint(found.public_key()),
             not_after=found.not_valid_after_utc.timestamp(),
             not_before=found.not_valid_before_utc.timestamp(),
+            proved_at=proved_at,
         )
     except (ValueError, UnsupportedAlgorithm, x509.DuplicateExtension, x509.UnsupportedGeneralNameType):
         return Peer(address, local=False)

@@ -15,9 +15,11 @@ import asyncio
 import contextlib
 import errno
 import logging
+import math
 import os
 import socket
 import ssl
+import time
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -100,6 +102,7 @@ class WebSocket(asyncio.Protocol):
         "_limits",
         "_link",
         "_loop",
+        "_made_at",
         "_make_link",
         "_on_end",
         "_on_failed",
@@ -154,6 +157,8 @@ class WebSocket(asyncio.Protocol):
         )
         self._ended = False
         self._peer: Peer | None = None
+        self._made_at = math.inf
+        """When TLS had verified the peer, in seconds of the monotonic clock."""
         self.lingers = False
         """Whether the goodbye is written, and the socket only waits for the peer to close."""
         self._paused = False
@@ -169,6 +174,7 @@ class WebSocket(asyncio.Protocol):
         if self._ended:  # TLS has reported the end first
             return
         self._transport = cast("asyncio.Transport", transport)
+        self._made_at = time.monotonic()
         tune(transport, self._limits)
         if self._on_made is not None:
             self._on_made(self)
@@ -298,7 +304,9 @@ class WebSocket(asyncio.Protocol):
         tls = self._transport.get_extra_info("ssl_object")
         certificate = tls.getpeercert(binary_form=True) if tls is not None else None
         address = f"{host}:{port}"
-        return with_certificate(address, certificate) if certificate else Peer(address, local=False)
+        if not certificate:
+            return Peer(address, local=False)
+        return with_certificate(address, certificate, proved_at=self._made_at)
 
     @property
     def began(self) -> float:

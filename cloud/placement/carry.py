@@ -24,8 +24,8 @@ from cloud.placement.decisions import Ask, Keeping, Segment, Send
 from cloud.placement.foreign_ids import ForeignIds
 from cloud.placement.pending import Pending, Untaken
 from cloud.placement.requests import Thing, made
-from cloud.placement.segment import with_missing_topology, with_topology, without_topology
-from common.errors import AnswerUnreadable, CallError, NameElsewhere, NodeOffline
+from cloud.placement.segment import terms_of, with_missing_topology, with_topology, without_topology
+from common.errors import AnswerRefused, CallError, NameElsewhere, NodeOffline
 from common.status import Code, Status
 
 
@@ -60,17 +60,17 @@ class PlacedCall:
             former: the one before it, if it is not the first one.
 
         Raises:
-            AnswerUnreadable: it is one of a create, and the hub cannot read it, or it is not the only one.
+            AnswerRefused: it is one of a create, and the hub cannot read it, or it is not the only one.
         """
         if self.attempt is None:
             return
         driver, name, node = self.ask.driver, self.ask.asked.name, self.send.node
         if former is not None:
-            raise AnswerUnreadable(driver, name, node, "more than one message")
+            raise AnswerRefused(driver, name, node, "more than one message")
         try:
             made(self.ask.method, message)
         except ValueError as error:
-            raise AnswerUnreadable(driver, name, node, f"a message that the hub cannot read ({error})") from error
+            raise AnswerRefused(driver, name, node, f"a message that the hub cannot read ({error})") from error
 
     def made(self, message: bytes | None) -> tuple[Thing, ...]:
         """The things that a create's answer names; none if it does not parse."""
@@ -102,12 +102,13 @@ class PlacedCall:
         Raises:
             PlacementNotKept: the call succeeded, and the store cannot record that. The caller gets this error instead.
             ForeignId: the call succeeded with the id of a thing that another node has.
+            AnswerRefused: the call succeeded with a volume that is for another node.
             NameElsewhere: the call failed with an error that the caller must not get (`outcome.must_wait`).
         """
         if not status.ok:
             await self._failed(status)
         elif self.attempt is not None:
-            await self._succeeded(self.made(message))
+            await self._succeeded(message)
         elif self.send.ends:
             await self._deleted()
 
@@ -132,10 +133,12 @@ class PlacedCall:
             return False
         return bool(self.pending.over(standing, driver, name).name.made)
 
-    async def _succeeded(self, things: tuple[Thing, ...]) -> None:
-        in_doubt = True
+    async def _succeeded(self, message: bytes | None) -> None:
+        in_doubt, things = True, self.made(message)
         try:
             driver, node = self.ask.driver, self.send.node
+            if self.send.is_exclusive and message is not None:
+                self.foreign.check_place(driver, self.ask.asked.name, node, terms_of(self.ask.method, message))
             new = outcome.after_creation(self.ask.asked.name, things)
             standing = await self.pending.store.look(driver, "", things)
             while True:

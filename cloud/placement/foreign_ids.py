@@ -4,17 +4,20 @@ If it did, a later deletion of its volume could delete the other node's, or leav
 node's if the claim store has recorded its creation there, or if its PersistentVolume is for other nodes. A list of the
 other node proves nothing, because a hostile node could list any id.
 
+Nor does the caller get a volume whose topology is for other nodes alone, by their unique segments: its pods would go
+there, and find another volume of that id, or none.
+
 The conflicts are kept in memory, for operators. One ends when the node answers a create of that name in another way, or
 when an operator forgets the node.
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from cloud.placement.claim_store import IdEntry
 from cloud.placement.requests import Thing
-from common.errors import ForeignId
+from common.errors import AnswerRefused, ForeignId
 from common.logs import of_peer
 from common.metrics import Metrics
 
@@ -27,17 +30,36 @@ _MOST: Final = 20
 class ForeignIds:
     """The conflicts of all nodes."""
 
-    def __init__(self, metrics: Metrics, elsewhere: Callable[[str, Thing, str], str]) -> None:
+    def __init__(
+        self,
+        metrics: Metrics,
+        elsewhere: Callable[[str, Thing, str], str],
+        others: Callable[[str, Iterable[Mapping[str, str]]], str],
+    ) -> None:
         """Without conflicts.
 
         Args:
             metrics: counts them.
             elsewhere: of a driver, a thing and a node: another node that the thing's PersistentVolume is for, if it is
                 not for this one; else empty.
+            others: of a node and the terms of a topology: another node that has unique segments of it, if the terms are
+                all for other nodes; else empty.
         """
-        self._metrics, self._elsewhere = metrics, elsewhere
+        self._metrics, self._elsewhere, self._others = metrics, elsewhere, others
         self._found: dict[str, dict[tuple[str, str], str]] = {}
         """By node, and by driver and name of the create: the sentence for people."""
+
+    def check_place(self, driver: str, name: str, node: str, terms: Iterable[Mapping[str, str]]) -> None:
+        """Check the topology of the volume in a node's answer to a create.
+
+        Raises:
+            AnswerRefused: it says that the volume is on another node.
+        """
+        other = self._others(node, terms)
+        if other:
+            error = AnswerRefused(driver, name, node, f"a volume for edge node {other}, and not for itself")
+            self._add(error)
+            raise error
 
     def check(self, driver: str, name: str, node: str, ids: Mapping[Thing, IdEntry]) -> None:
         """Check the things in a node's answer to a create.
@@ -56,7 +78,7 @@ class ForeignIds:
                 raise error
         self.settle(driver, name, node)
 
-    def _add(self, error: ForeignId) -> None:
+    def _add(self, error: ForeignId | AnswerRefused) -> None:
         found, key = self._found.setdefault(error.node, {}), (error.driver, error.name)
         if found.get(key) != str(error):
             log.error("%s", error, extra=of_peer(f"edge {error.node}"))

@@ -14,7 +14,7 @@ Rules:
 """
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, Protocol
 
 from cloud.edge_nodes import Call, Reply
@@ -67,6 +67,7 @@ class Placement:
         offers: Offers,
         metrics: Metrics,
         losses: Callable[[], tuple[str, ...]],
+        owners: Callable[[Mapping[str, str]], set[str]] = lambda _term: set(),
         affinity: Volumes | None = None,
         now: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
@@ -79,16 +80,17 @@ class Placement:
             offers: the answers that sidecars get about each driver.
             metrics: counts the answers that are not passed on.
             losses: the hub's losses of nodes' reports, in sentences.
+            owners: the nodes that have the unique segments of a term (`cloud.unique_segments`).
             affinity: the PersistentVolumes; None: this hub follows none.
             now: seconds since the epoch.
             monotonic: seconds of the monotonic clock.
         """
         self.claims, self.affinity = claims, affinity
         self.lists = Lists(nodes.call, claims, now=now, monotonic=monotonic)
-        self._nodes, self._losses = nodes, losses
+        self._nodes, self._losses, self._owners = nodes, losses, owners
         self._connected = _Connected(nodes)
         self._fleets = Fleets(nodes, offers)
-        self._foreign = ForeignIds(metrics, self._elsewhere)
+        self._foreign = ForeignIds(metrics, self._elsewhere, self._others)
         self._pending = Pending(claims, now=now)
 
     # ---- questions ---------------------------------------------------------------------------------------------------
@@ -188,6 +190,11 @@ class Placement:
 
     def _elsewhere(self, driver: str, thing: Thing, node: str) -> str:
         return elsewhere(driver, thing, node, self._snapshot(self._fleets.of(driver), NOTHING))
+
+    def _others(self, node: str, terms: Iterable[Mapping[str, str]]) -> str:
+        """Another node that has unique segments of a topology, if no term of it is without such; else empty."""
+        owners = [next(iter(self._owners(term) - {node}), "") for term in terms]
+        return owners[0] if owners and all(owners) else ""
 
     async def _claim(self, ask: Ask, send: Send, standing: Standing) -> Attempt | None:
         """An attempt at the name of a create, which the node holds now; None: another node got the name meanwhile.

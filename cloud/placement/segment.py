@@ -11,7 +11,7 @@ from typing import Any
 from google.protobuf.message import DecodeError, Message
 
 from cloud.placement.requests import RULES
-from common.csi.csi_pb2 import Volume
+from common.csi.csi_pb2 import CreateVolumeResponse, Volume
 from common.csi.methods import METHODS
 
 
@@ -44,19 +44,34 @@ def with_missing_topology(method: str, answer: bytes, segments: Mapping[str, str
     return _placed(method, answer, segments, lambda it: isinstance(it, Volume) and not it.accessible_topology)
 
 
+def terms_of(method: str, answer: bytes) -> list[Mapping[str, str]]:
+    """The topology that a create gives its volume; empty if it gives none, or makes no volume.
+
+    Raises:
+        ValueError: the answer does not parse.
+    """
+    message = _read(method, answer)
+    volume = message.volume if isinstance(message, CreateVolumeResponse) else Volume()
+    return [dict(term.segments) for term in volume.accessible_topology]
+
+
 def _placed(method: str, answer: bytes, segments: Mapping[str, str], is_due: Callable[[Any], bool]) -> bytes:
     rule = RULES.get(method)
     if rule is None or not rule.placed:
         return answer
-    try:
-        message = METHODS[method].response.FromString(answer)
-    except DecodeError:
-        raise ValueError(f"not a {METHODS[method].response.DESCRIPTOR.name}") from None
+    message = _read(method, answer)
     due = [each for field in rule.placed for each in _messages(message, field) if is_due(each)]
     for placed in due:
         del placed.accessible_topology[:]
         placed.accessible_topology.add().segments.update(segments)
     return message.SerializeToString() if due else answer
+
+
+def _read(method: str, answer: bytes) -> Message:
+    try:
+        return METHODS[method].response.FromString(answer)
+    except DecodeError:
+        raise ValueError(f"not a {METHODS[method].response.DESCRIPTOR.name}") from None
 
 
 def _messages(message: Message, field: str) -> Iterator[Any]:

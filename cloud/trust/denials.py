@@ -123,16 +123,20 @@ def in_words(denial: Denial) -> str:
     return f"the certificate serial={denial.value.upper()}"
 
 
+def serial_of(text: str) -> str:
+    """The serial number in the subject of an order, in lower-case hex; empty if it has none."""
+    found = _SERIAL.fullmatch(text)
+    return f"{int((found['hex'] or found['pairs']).replace(':', ''), 16):x}" if found is not None else ""
+
+
 def _read(text: str) -> tuple[DenialKind, str]:
     """The subject of an order.
 
     Raises:
         OperatorRefused: it is neither a node's name nor a serial number.
     """
-    found = _SERIAL.fullmatch(text)
-    if found is not None:
-        serial = int((found["hex"] or found["pairs"]).replace(":", ""), 16)
-        return DenialKind.SERIAL, f"{serial:x}"
+    if serial := serial_of(text):
+        return DenialKind.SERIAL, serial
     if is_node_name(text):
         return DenialKind.NODE, text
     raise OperatorRefused(

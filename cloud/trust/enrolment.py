@@ -8,6 +8,8 @@ Rules:
   is signed anew for it.
 * A node that renews shows a certificate that counts (`cloud.trust.generations`). It shows it to TLS on an admitted
   link; on the join listener its key signs the request.
+* A request for the key in use is an earlier one that the network delayed: only the holder of that key can have made it.
+  It is refused, and is no copy.
 * A refusal is one line in the log and in the audit log. A peer that does not know a token's secret hears that there is
   no such token.
 """
@@ -216,6 +218,8 @@ class Enrolment:
             raise _Refusal(RefusedFor.CERTIFICATE, "this certificate was not issued by the hub; let the node join")
         node = names[0]
         self._check_denied(node, shown.serial, shown.issuer)
+        if self._generations.is_repeat(node, self._request_key(asked.request)):
+            raise _Refusal(RefusedFor.REQUEST, "this request was answered before, and the node uses the answer")
         self._generations.examine(node, shown)
         self._generations.adopt(node, shown)
         return await self._renew(node, shown, asked)

@@ -10,6 +10,8 @@ Rules:
   for this node, with which it joins again. With `OnCopy.ALARM` the void key is refused, and the node goes on.
 * After `allow`, void keys up to the generation of that copy are refused, and lock the node no more. After a node has
   joined again, so are all earlier ones: the old machine may still run.
+* A key that TLS took before the next one authenticated is no copy: the network delayed the hello of the agent's last
+  link. It is refused, and nothing is locked. Else whoever can delay packets could lock a node without any key.
 * A generation above all that the hub knows becomes the current one: the CA has signed it, so the hub has lost its
   record (it was restored from a backup). Two keys of one generation are a copy.
 * A node that has joined is admitted with its generations alone. A certificate without one, from files, is refused.
@@ -68,6 +70,10 @@ class Shown(Protocol):
     def not_after(self) -> float:
         """Its end, in seconds since the epoch."""
 
+    @property
+    def proved_at(self) -> float:
+        """When it proved the key, in seconds of the monotonic clock; infinity for now."""
+
 
 class Generations:
     """Judges the certificates of nodes, and keeps their generations in the trust store.
@@ -78,7 +84,13 @@ class Generations:
     """
 
     def __init__(
-        self, store: TrustStore, *, on_copy: OnCopy, audit: Audit, now: Callable[[], float] = time.time
+        self,
+        store: TrustStore,
+        *,
+        on_copy: OnCopy,
+        audit: Audit,
+        now: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """For one hub.
 
@@ -87,8 +99,12 @@ class Generations:
             on_copy: the consequence of a copy.
             audit: takes copies, and keys that authenticate for the first time.
             now: the time, in seconds since the epoch.
+            monotonic: the clock of the moments at which keys authenticate, in seconds.
         """
-        self._store, self._on_copy, self._audit, self._now = store, on_copy, audit, now
+        self._store, self._on_copy, self._audit, self._now, self._monotonic = store, on_copy, audit, now, monotonic
+        self._changed_at: dict[str, float] = {}
+        """By node: when its current key authenticated, in seconds of the monotonic clock. A link from before this hub
+        started does not exist, so nothing of it is stored."""
         self._alarms: dict[str, tuple[str, str]] = {}
         """By node: the serial of the last copy that did not lock it, and a sentence about it."""
         self._announced: dict[str, tuple[str, str]] = {}
@@ -106,7 +122,7 @@ class Generations:
         """
         generation = _generation(shown)
         lock = self._store.locks.get(node)
-        if lock is not None and lock.locked_at and generation <= lock.upto:
+        if lock is not None and lock.locked_at and not self._is_after(lock, generation):
             raise HandshakeRefused(Reason.DENIED, _locked(lock))
         if not self.counts(node, shown):
             if not generation:
@@ -115,6 +131,8 @@ class Generations:
                     f"edge node {node} has joined, and this certificate has no generation: an agent that has joined "
                     f"uses the certificate that the hub issued; join again to replace it",
                 )
+            if shown.proved_at < self._changed_at.get(node, 0.0):
+                raise HandshakeRefused(Reason.DENIED, _replaced(node))
             raise HandshakeRefused(Reason.DENIED, self._note_copy(node, generation, shown))
 
     def counts(self, node: str, shown: Shown) -> bool:
@@ -142,6 +160,7 @@ class Generations:
             self._adopt(node, generation, shown)
             found = self._store.certificates[node][generation]
         self._store.put_certificate(replace(found, state=State.CURRENT))
+        self._changed_at[node] = self._monotonic()
         for earlier in [it for it in known.values() if it.generation < generation and it.state is not State.VOID]:
             self._store.put_certificate(replace(earlier, state=State.VOID, chain=b""))
         self._drop_void(node)
@@ -171,6 +190,11 @@ class Generations:
         if generation > max(self._store.certificates.get(node, {}), default=0):
             self._adopt(node, generation, shown)
 
+    def is_repeat(self, node: str, key: str) -> bool:
+        """Whether the hub has answered a request for this key, and the node uses the answer."""
+        found = self.issued_to(node, key)
+        return found is not None and found.state is State.CURRENT
+
     def next_of(self, node: str) -> int:
         """The generation of the next certificate of a node."""
         return max(self._store.certificates.get(node, {}), default=0) + 1
@@ -183,6 +207,14 @@ class Generations:
     def drivers_of(self, node: str) -> tuple[str, ...]:
         """The drivers that a node may report, by the token with which it joined; none: every driver."""
         return drivers_of(self._store, node)
+
+    def outlived_by(self, serial: str) -> str:
+        """The node that has a certificate after the one with this serial number, and may use it; empty: none."""
+        for node, known in self._store.certificates.items():
+            found = next((it.generation for it in known.values() if it.serial == serial), 0)
+            if found and any(it.generation > found and it.state is not State.VOID for it in known.values()):
+                return node
+        return ""
 
     def has_joined(self, node: str) -> bool:
         """Whether the hub has issued a certificate to a node."""
@@ -221,6 +253,11 @@ class Generations:
         yield from (_locked(lock) for lock in self._store.locks.values() if lock.locked_at)
         yield from (why for _, why in self._alarms.values())
 
+    def _is_after(self, lock: Lock, generation: int) -> bool:
+        """Whether a generation comes from a token that was used after a lock. A renewal may have been under way."""
+        found = self._store.certificates.get(lock.node, {}).get(generation)
+        return generation > lock.upto and found is not None and bool(found.token)
+
     def _note_copy(self, node: str, generation: int, shown: Shown) -> str:
         """Note that a void key of a node appeared. Returns the reason of its refusal."""
         newest = max(self._store.certificates.get(node, {}), default=0)
@@ -239,7 +276,7 @@ class Generations:
             if self._alarms.get(node, ("", ""))[0] != serial:
                 log.warning("%s; it is refused, and the node goes on", why)
             self._alarms[node] = serial, why
-            return f"this certificate was replaced by a later one of edge node {node}; join again with a new token"
+            return _replaced(node)
         new = Lock(node, self._now(), upto=max(newest, generation), settled=max(settled, generation), why=why)
         self._store.put_lock(new)
         log.error("%s", _locked(new))
@@ -296,6 +333,10 @@ def _generation(shown: Shown) -> int:
         return generation_of(shown.uris)
     except ValueError as error:
         raise HandshakeRefused(Reason.CERTIFICATE, str(error)) from error
+
+
+def _replaced(node: str) -> str:
+    return f"this certificate was replaced by a later one of edge node {node}; join again with a new token"
 
 
 def _locked(lock: Lock) -> str:

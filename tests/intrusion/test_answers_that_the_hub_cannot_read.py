@@ -39,7 +39,7 @@ def test_a_create_hands_on_no_id_that_only_the_caller_reads(
     wanted = csi.TopologyRequirement(requisite=[zone], preferred=[zone])
     with Site(short_dir, tmp_path) as site:
         honest = site.told(site.node("n2"), report(DRIVER, "n2", segments={"zone": "z1"}))
-        sidecar = site.bridge.start_proxy(DRIVER).sidecar()
+        sidecar = site.sidecar(DRIVER)
         honest.answers["CreateVolume"] = csi.CreateVolumeResponse(volume=csi.Volume(volume_id="v-1"))
         assert site.call(sidecar, "CreateVolume", create("pvc-1", accessibility_requirements=wanted)).ok
         thief = site.told(site.node("a-thief"), report(DRIVER, "a-thief", segments={"zone": "z1"}))

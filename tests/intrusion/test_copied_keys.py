@@ -15,6 +15,7 @@ from tests.support.bridge import Bridge
 from tests.support.enrolling import NodeKey, ask
 from tests.support.join_world import JoinWorld
 from tests.support.operator import hub_state
+from tests.support.stranger import Stranger, hello
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -72,6 +73,41 @@ def test_a_copy_gets_no_certificate_at_the_join_listener(world: JoinWorld) -> No
     assert isinstance(answer, Refused)
     assert answer.reason == "copy"
     assert world.outcome(renewed, "n3") == "denied"
+
+
+def test_a_renewal_that_the_network_delays_or_sends_twice_locks_no_node(world: JoinWorld) -> None:
+    node, following = world.joined("n7"), NodeKey()
+    request = node.late_renewal(following)
+    with world.dial() as delayed:
+        with world.dial() as link:
+            answer = ask(link, request, Kind.RENEW)
+        assert isinstance(answer, Issued)
+        following.issued = answer
+        assert world.outcome(following, "n7") == "welcome"
+        late = ask(delayed, request, Kind.RENEW)
+    assert isinstance(late, Refused)
+    assert late.reason == "request"
+    assert world.outcome(following, "n7") == "welcome"
+
+
+def test_a_hello_that_the_network_delays_locks_no_node(world: JoinWorld) -> None:
+    node = world.joined("n8")
+    with Stranger(world.hub.address, tls=node.client(world.authority.path, world.directory)) as delayed:
+        delayed.upgrade()
+        renewed = world.renew(node, "n8")
+        assert world.outcome(renewed, "n8") == "welcome"
+        delayed.frames(hello("edge", "n8"))
+        assert delayed.last_word()[0] == "denied"
+    assert world.outcome(renewed, "n8") == "welcome"
+
+
+def test_whoever_denies_a_certificate_hears_that_a_later_one_counts(world: JoinWorld) -> None:
+    node = world.joined("n9")
+    following = world.renew(node, "n9")
+    told = world.operator("deny", f"serial={node.certificate.serial_number:X}")
+    assert "edge node n9 has a later certificate, which counts; csi-bridge deny n9 ends that one, too" in told
+    world.operator("deny", "n9")
+    assert world.outcome(following, "n9") == "denied"
 
 
 def test_a_certificate_from_before_the_join_is_worth_nothing(world: JoinWorld) -> None:

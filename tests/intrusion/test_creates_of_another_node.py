@@ -33,7 +33,7 @@ def test_a_node_cannot_take_the_creates_of_the_node_whose_segment_it_claims(shor
     with Site(short_dir, tmp_path) as site:
         honest = site.told(site.node("n2"), report(DRIVER, "n2"))
         thief = site.told(site.node("a-thief"), report(DRIVER, "a-thief", segments={NODE_SEGMENT: "n2"}))
-        sidecar = site.bridge.start_proxy(DRIVER, "--placement=local").sidecar()
+        sidecar = site.sidecar(DRIVER, "--placement=local")
         honest.answers["CreateVolume"], thief.answers["CreateVolume"] = volume("v-1"), volume("v-of-the-thief")
         outcome = site.call(sidecar, "CreateVolume", wanted("pvc-1", {NODE_SEGMENT: "n2"}))
         assert thief.asked == []
@@ -49,7 +49,7 @@ def test_a_segment_that_an_operator_lists_belongs_to_the_first_node_that_had_it(
     with Site(short_dir, tmp_path, f"--unique-topology={HOST}") as site:
         honest = site.told(site.node("n2"), report(DRIVER, "n2", segments={HOST: "h2"}))
         thief = site.told(site.node("a-thief"), report(DRIVER, "a-thief", segments={HOST: "h2"}))
-        sidecar = site.bridge.start_proxy(DRIVER).sidecar()
+        sidecar = site.sidecar(DRIVER)
         honest.answers["CreateVolume"], thief.answers["CreateVolume"] = volume("v-1"), volume("v-of-the-thief")
         assert site.call(sidecar, "CreateVolume", wanted("pvc-1", {HOST: "h2"})).answer.volume.volume_id == "v-1"
         site.leave(honest)
@@ -62,7 +62,7 @@ def test_a_create_never_hands_on_the_id_of_another_nodes_volume(short_dir: Path,
     zone = {"zone": "z1"}
     with Site(short_dir, tmp_path) as site:
         honest = site.told(site.node("n2"), report(DRIVER, "n2", segments=zone))
-        sidecar = site.bridge.start_proxy(DRIVER).sidecar()
+        sidecar = site.sidecar(DRIVER)
         honest.answers["CreateVolume"] = volume("v-1")
         assert site.call(sidecar, "CreateVolume", wanted("pvc-1", zone)).ok
         thief = site.told(site.node("a-thief"), report(DRIVER, "a-thief", segments=zone))
@@ -76,3 +76,19 @@ def test_a_create_never_hands_on_the_id_of_another_nodes_volume(short_dir: Path,
         assert site.state(thief)["problems"] == [stolen.message]
         assert site.call(sidecar, "DeleteVolume", csi.DeleteVolumeRequest(volume_id="v-1")).ok
         assert (honest.times_asked("DeleteVolume"), thief.times_asked("DeleteVolume")) == (1, 0)
+
+
+def test_a_create_never_reports_a_volume_on_another_node(short_dir: Path, tmp_path: Path) -> None:
+    with Site(short_dir, tmp_path, f"--unique-topology={HOST}") as site:
+        site.told(site.node("n2"), report(DRIVER, "n2", segments={HOST: "h2"}))
+        thief = site.told(site.node("a-thief"), report(DRIVER, "a-thief", segments={HOST: "h1"}))
+        sidecar = site.sidecar(DRIVER)
+        answer = volume("v-9")
+        answer.volume.accessible_topology.add().segments.update({HOST: "h2"})
+        thief.answers["CreateVolume"] = answer
+        outcome = site.call(sidecar, "CreateVolume", wanted("pvc-1", {HOST: "h1"}))
+        assert thief.times_asked("CreateVolume") == 1
+        assert (outcome.code, outcome.message.partition(" with ")[2].partition(";")[0]) == (
+            Code.UNAVAILABLE,
+            "a volume for edge node n2, and not for itself",
+        )

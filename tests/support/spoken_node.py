@@ -239,6 +239,12 @@ class Site:
         """Return the hub's page about a node."""
         return node_state(self.hub.uds, node.name)
 
+    def sidecar(self, driver: str, *flags: str) -> Sidecar:
+        """Return a sidecar of a new proxy driver that has its link to the hub."""
+        proxy = self.bridge.start_proxy(driver, *flags)
+        proxy.wait_logged("link to the hub at")
+        return proxy.sidecar()
+
     def call(self, sidecar: Sidecar, method: str, request: Message) -> Outcome:
         """Make a sidecar's call, and let the nodes answer until it has ended."""
         pending = sidecar.start(method, request)

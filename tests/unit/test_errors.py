@@ -8,7 +8,7 @@ import pytest
 from common import errors
 from common.errors import (
     CODES,
-    AnswerUnreadable,
+    AnswerRefused,
     BridgeError,
     CallError,
     CallTimeout,
@@ -138,8 +138,8 @@ TABLE: dict[type[CallError], tuple[Callable[[], CallError], Code, str]] = {
             "will not come back"
         ),
     ),
-    AnswerUnreadable: (
-        lambda: AnswerUnreadable("dir.csi", "CreateVolume pvc-1", "n1", "more than one message"),
+    AnswerRefused: (
+        lambda: AnswerRefused("dir.csi", "CreateVolume pvc-1", "n1", "more than one message"),
         Code.UNAVAILABLE,
         (
             "edge node n1 answered CreateVolume pvc-1 of driver dir.csi with more than one message; "

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -27,6 +29,7 @@ class Shown:
     address: str = "10.0.0.7:1"
     serial: int = 42
     not_after: float = 2e9
+    proved_at: float = math.inf
 
     @property
     def uris(self) -> tuple[str, ...]:
@@ -38,7 +41,9 @@ class World:
     def __init__(self, directory: Path, on_copy: OnCopy = OnCopy.LOCK) -> None:
         self.directory, self.audit = directory, RecordedAudit()
         self.store = TrustStore(directory)
-        self.generations = Generations(self.store, on_copy=on_copy, audit=self.audit, now=lambda: 1_000.0)
+        self.generations = Generations(
+            self.store, on_copy=on_copy, audit=self.audit, now=lambda: 1_000.0, monotonic=lambda: 1_000.0
+        )
         self.cut: list[str] = []
         self.generations.on_locked = lambda node, _why: self.cut.append(node)
 
@@ -190,6 +195,28 @@ async def test_a_lock_holds_for_a_certificate_from_a_renewal_under_way(world: Wo
     third = await world.issue("k3")
     world.refusal(first)
     assert "is locked" in world.refusal(third).why
+
+
+async def test_a_lock_holds_for_a_certificate_that_is_being_stored(world: World) -> None:
+    first = await world.issue("k1")
+    world.come(first)
+    second = await world.issue("k2")
+    world.come(second)
+    under_way = asyncio.create_task(world.issue("k3"))
+    await asyncio.sleep(0)  # until it waits for the disk
+    world.refusal(first)
+    assert "is locked" in world.refusal(await under_way).why
+
+
+async def test_a_key_that_tls_took_before_it_was_replaced_is_refused_and_locks_nothing(world: World) -> None:
+    first = await world.issue("k1")
+    world.come(first)
+    delayed = replace(first, proved_at=999.0)
+    second = await world.issue("k2")
+    world.come(second)
+    assert "was replaced" in world.refusal(delayed).why
+    world.come(second)
+    assert world.cut == []
 
 
 async def test_allow_of_a_node_without_copies_says_so(world: World) -> None:

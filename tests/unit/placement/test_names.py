@@ -17,7 +17,7 @@ from cloud.placement.pending import Pending
 from cloud.placement.sqlite_claims import SqliteClaims
 from common.csi import csi_pb2 as csi
 from common.errors import (
-    AnswerUnreadable,
+    AnswerRefused,
     KnowledgeLost,
     LinkLost,
     NameElsewhere,
@@ -213,7 +213,7 @@ async def test_a_success_that_names_no_volume_keeps_the_name_where_it_is(world: 
 
 async def test_a_success_that_the_hub_cannot_read_keeps_the_name_where_it_is(world: World) -> None:
     world.vendors["n1"] = lambda _: (b"\xff", OK)
-    with pytest.raises(AnswerUnreadable, match="with a message that the hub cannot read"):
+    with pytest.raises(AnswerRefused, match="with a message that the hub cannot read"):
         await world.ask("CreateVolume", create("pvc-1", on("n1")))
     assert world.holder() == "n1"
 

@@ -1,0 +1,23 @@
+"""Two holders of one token join at the same moment."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from tests.support.enrolling import NodeKey
+from tests.support.join_world import JoinWorld
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.support.bridge import Bridge
+
+
+def test_of_many_joins_at_once_a_token_for_one_use_lets_one_in(bridge: Bridge, tmp_path: Path) -> None:
+    world = JoinWorld(bridge, tmp_path)
+    token = world.token("--node=edge-*")
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda number: world.join(token, f"edge-{number}"), range(8)))
+    assert sum(isinstance(answer, NodeKey) for answer in answers) == 1
+    assert '"used":1' in world.operator("token", "list", "-o=json").replace(" ", "")
