@@ -36,7 +36,7 @@ Identity = Callable[[int], TlsIdentity] | None
 
 
 def _identity(ca: Path, directory: Path) -> Identity:
-    """Return the certificates of each edge; the test's authority names the files."""
+    """Return the certificates of each edge; the figures name the files."""
 
     def identity(number: int) -> TlsIdentity:
         name = directory / f"edge-e{number}"

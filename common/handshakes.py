@@ -10,6 +10,7 @@ Rules:
   half-open connections in the same way (RFC 4987, 3.4).
 """
 
+import functools
 import ipaddress
 from typing import Final, Generic, TypeVar
 
@@ -87,6 +88,7 @@ class Handshakes(Generic[Connection]):
             self._largest = after  # it has changed by one, and was alone
 
 
+@functools.lru_cache(maxsize=1_024)
 def group_of(host: str) -> str:
     """The group that a host's handshakes and log lines count for: its IPv4 address, or its IPv6 network."""
     try:

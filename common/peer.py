@@ -66,12 +66,12 @@ def with_certificate(address: str, der: bytes, *, proved_at: float = math.inf) -
     """The peer at an address, with a certificate that TLS has verified. One that cannot be read gives no names."""
     try:
         found = x509.load_der_x509_certificate(der)
-        extensions = found.extensions
+        subject, extensions = found.subject, found.extensions
         return Peer(
             address,
             local=False,
-            common_names=_names(found.subject, NameOID.COMMON_NAME),
-            organizations=_names(found.subject, NameOID.ORGANIZATION_NAME),
+            common_names=_names(subject, NameOID.COMMON_NAME),
+            organizations=_names(subject, NameOID.ORGANIZATION_NAME),
             uris=_uris(extensions),
             purposes=_purposes(extensions),
             issuer=found.issuer.public_bytes(),

@@ -2,7 +2,8 @@
 
 Rules:
 
-* `add` returns at once. One thread writes the lines to the disk, in the order of the calls.
+* `add` returns at once. One thread makes the lines and writes them to the disk, in the order of the calls. A line that
+  comes alone is written at once; of a burst, all lines of `_PAUSE_S` are one write.
 * No error of the disk reaches the caller. The hub logs the first one, keeps the newest lines in memory, and tries
   again. Lines that it must drop are counted in its log and in the audit log.
 * A peer cannot push the rest out of the log: of an event that peers cause, each peer has `_BURST` lines at once and
@@ -20,7 +21,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from cloud.trust.audit_file import AuditFile
 
@@ -95,6 +96,9 @@ _MOST_WAITING: Final = 10_000
 _BATCH: Final = 500
 """The lines of one write. They fit into a file of 1 MiB, which is the smallest."""
 
+_PAUSE_S: Final = 0.1
+"""Between two writes. Each costs the disk a flush, and the hub as much time as the admission of an agent."""
+
 _RETRY_S: Final = 5.0
 
 _LONGEST_CHARS, _MOST_ITEMS = 500, 50
@@ -117,6 +121,20 @@ class Audit(Protocol):
             address: where it connected from; for an operator its user id.
             details: further fields of the line, such as the node that an order names.
         """
+
+
+_Fields = dict[str, str | int | list[str]]
+
+
+class _Entry(NamedTuple):
+    """A line that waits: its time in seconds since the epoch, its event, and its other fields, cut to their size."""
+
+    at: float
+    event: Event
+    fields: _Fields
+
+
+_encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
 @dataclass(slots=True)
@@ -157,7 +175,7 @@ class AuditLog:
         self._now, self._monotonic = now, monotonic
         self._peers: OrderedDict[tuple[Event, str], _Allowance] = OrderedDict()
         self._changed = threading.Condition()
-        self._waiting: deque[bytes] = deque()
+        self._waiting: deque[_Entry] = deque()
         self._dropped = 0
         self._trouble = ""
         self._closing = False
@@ -177,7 +195,7 @@ class AuditLog:
                 return
             if left_out:
                 details["left_out"] = left_out
-        self._put(self._line(event, {"who": who, "address": address, **details}))
+        self._put(event, {"who": who, "address": address, **details})
 
     def close(self) -> None:
         """Write all lines, if the disk takes them, and stop the thread."""
@@ -209,20 +227,17 @@ class AuditLog:
 
     def _tell_left_out(self, event: Event, who: str, allowance: _Allowance) -> None:
         if allowance.left_out:
-            self._put(self._line(Event.OMISSION, {"who": who, "of": event, "lines": allowance.left_out}))
+            self._put(Event.OMISSION, {"who": who, "of": event, "lines": allowance.left_out})
 
-    def _line(self, event: Event, fields: dict[str, str | int | list[str]]) -> bytes:
-        at = datetime.fromtimestamp(self._now(), UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        line = {"ts": at, "event": event} | {name: _cut(value) for name, value in fields.items() if value != ""}
-        return json.dumps(line, separators=(",", ":")).encode() + b"\n"
-
-    def _put(self, line: bytes) -> None:
+    def _put(self, event: Event, fields: _Fields) -> None:
+        line = _Entry(self._now(), event, {name: _cut(value) for name, value in fields.items() if value != ""})
         with self._changed:
             if len(self._waiting) >= _MOST_WAITING:
                 self._waiting.popleft()
                 self._dropped += 1
             self._waiting.append(line)
-            self._changed.notify()
+            if len(self._waiting) == 1:
+                self._changed.notify()
 
     # ---- the thread --------------------------------------------------------------------------------------------------
 
@@ -235,14 +250,16 @@ class AuditLog:
                     return
                 lines = [self._waiting.popleft() for _ in range(min(_BATCH, len(self._waiting)))]
                 dropped, self._dropped = self._dropped, 0
-            if not self._write(lines, dropped) and not self._wait_to_retry():
+            if self._write(lines, dropped):
+                self._pause()
+            elif not self._wait_to_retry():
                 return
 
-    def _write(self, lines: list[bytes], dropped: int) -> bool:
+    def _write(self, lines: list[_Entry], dropped: int) -> bool:
         """Write lines. Returns False if the disk does not take them; they wait again then."""
-        head = [self._line(Event.OMISSION, {"who": "hub", "lines": dropped})] if dropped else []
+        head = [_Entry(self._now(), Event.OMISSION, {"who": "hub", "lines": dropped})] if dropped else []
         try:
-            self._file.append(b"".join([*head, *lines]))
+            self._file.append(b"".join(map(_line, [*head, *lines])))
         except OSError as error:
             if not self._trouble:
                 log.error("cannot write the audit log %s; the hub tries again: %s", self._file.path, error)  # noqa: TRY400  # the sentence says it all
@@ -259,6 +276,11 @@ class AuditLog:
             self._trouble = ""
         return True
 
+    def _pause(self) -> None:
+        """Let lines gather, unless the hub stops."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closing, timeout=_PAUSE_S)
+
     def _wait_to_retry(self) -> bool:
         """Wait. Returns False if the hub stops instead: the lines are lost then."""
         with self._changed:
@@ -266,6 +288,11 @@ class AuditLog:
             if self._closing:
                 log.error("lines of the audit log that are lost: %d", len(self._waiting) + self._dropped)
             return not self._closing
+
+
+def _line(entry: _Entry) -> bytes:
+    at = datetime.fromtimestamp(entry.at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return _encode({"ts": at, "event": entry.event} | entry.fields).encode() + b"\n"
 
 
 def _cut(value: str | int | list[str]) -> str | int | list[str]:
