@@ -9,6 +9,8 @@
 A node holds a name if it may have carried out a create of this name (`claim_store`).
 
     call                   the first rule that applies decides
+    create, long name      refuse (`NoNodeFits`): the name would stay in the claim store for as long as its outcome is
+                           in doubt, and CSI allows 128 bytes
     pinned                 1. the node that the caller names
                            2. the only node that runs the driver
                            3. refuse: `NoRoute`; `KnowledgeLost` if the hub has lost reports of nodes
@@ -51,7 +53,7 @@ from cloud.placement.decisions import (
 )
 from cloud.placement.find import ListsNeeded, find
 from cloud.placement.fleet import Fleet, Member
-from cloud.placement.requests import GET_CAPACITY, LISTED_BY, NOTHING_ASKED, changes, needs, read
+from cloud.placement.requests import GET_CAPACITY, LISTED_BY, LONGEST_CHARS, NOTHING_ASKED, changes, needs, read
 from cloud.routing import route
 from common.errors import (
     CallError,
@@ -91,6 +93,7 @@ def ask_for(driver: str, method: str, request: bytes, *, wanted: str, mode: str,
 def decide(ask: Ask, now: Snapshot) -> Decision:
     """Decide where a call goes."""
     try:
+        _check_name(ask)
         return _decide_local(ask, now) if is_local(now.fleet, ask.wanted, ask.mode) else _decide_pinned(ask, now)
     except ListsNeeded as needed:
         can = LISTED_BY.get(needed.kind)
@@ -98,6 +101,13 @@ def decide(ask: Ask, now: Snapshot) -> Decision:
         return AskForLists(needed.kind, tuple(nodes), needed.error)
     except CallError as error:
         return Refuse(error)
+
+
+def _check_name(ask: Ask) -> None:
+    method, _, name = ask.asked.name.partition(" ")
+    if len(name) > LONGEST_CHARS:
+        what = f"a create whose name has {len(name)} characters"
+        raise NoNodeFits(ask.driver, what, f"CSI allows 128 bytes for the name in {method}")
 
 
 def only_node(driver: str, wanted: str, now: Snapshot) -> str:

@@ -16,7 +16,7 @@ from typing import Final
 from cloud.placement.attempts import OpenName
 from cloud.placement.claim_store import Holding, Standing
 from cloud.placement.decisions import Keeping, Send
-from cloud.placement.requests import Thing, Whereabouts
+from cloud.placement.requests import LONGEST_CHARS, Thing, Whereabouts
 from common.status import Code, Origin, Status
 
 _NOT_FINAL: Final = frozenset({Code.CANCELLED, Code.DEADLINE_EXCEEDED, Code.UNAVAILABLE, Code.ABORTED})
@@ -62,11 +62,15 @@ def after_deletion(send: Send, claims: Standing, *, now: float) -> dict[Thing, H
 
     An operator's deletion settles a conflict: an id that other nodes have as well, and this node according to its list
     only, or not even to its list, is theirs alone from now on.
+
+    A long id that the node was not known to have leaves nothing: callers can invent any number of those.
     """
     new: dict[Thing, Holding | None] = {}
     for thing in send.ends:
         entry = claims.ids[thing]
         old = entry.holders.get(send.node)
+        if old is None and len(thing.id) > LONGEST_CHARS:
+            continue
         is_by_hand = send.keeping is Keeping.FIRST and not send.is_placed
         is_by_lists = old.is_listed_only if old is not None else (send.node, thing.kind) in claims.lists
         is_elsewhere = any(node != send.node and not holding.gone for node, holding in entry.holders.items())

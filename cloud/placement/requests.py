@@ -21,6 +21,10 @@ _CONTROLLER, _GROUP, _METADATA = "/csi.v1.Controller/", "/csi.v1.GroupController
 
 VOLUME, SNAPSHOT, GROUP = "volume", "snapshot", "group snapshot"
 
+LONGEST_CHARS: Final = 1_024
+"""A name or id beyond this length is nobody's but an attacker's. CSI allows 128 bytes (CSI spec, "Size Limits"), and
+some vendors use more."""
+
 GET_CAPACITY: Final = _CONTROLLER + "GetCapacity"
 
 LISTED_BY: Final = {

@@ -1,0 +1,62 @@
+"""A proxy driver with a good certificate, or whoever stole its key, floods the hub and its nodes with calls."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from common.csi import csi_pb2 as csi
+from common.messages import Chunk, Kind, Open, Priority
+from common.status import Code
+from tests.intrusion.test_creates_of_another_node import wanted
+from tests.intrusion.test_foreign_streams import next_end
+from tests.support.answers import path_of
+from tests.support.spoken_node import Site, attend, client_of, report
+from tests.support.stranger import Stranger, hello
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from google.protobuf.message import Message
+
+MINE = "mine.example"
+ZONE = {"zone": "z1"}
+LONG = 3_000_000
+CHUNK = 16_384
+
+
+def test_a_proxy_driver_does_not_fill_the_hubs_disk_and_memory_with_long_names(short_dir: Path, tmp_path: Path) -> None:
+    with Site(short_dir, tmp_path) as site:
+        site.told(site.node("n1"), report(MINE, "n1", segments=ZONE))
+        for number, placement in enumerate(("auto", "pinned")):
+            with Stranger(site.hub.address, tls=client_of(site.authority, site.authority.driver(MINE))) as thief:
+                thief.greet(hello("driver", MINE, placement=placement))
+                call(thief, "CreateVolume", wanted(f"{number}" * LONG, ZONE))
+                refused = next_end(thief)
+            assert refused.code == Code.UNAVAILABLE
+            assert f"a create whose name has {LONG} characters" in refused.message
+            assert not is_stored(short_dir, f"{number}" * 2_000)
+
+
+def test_a_proxy_driver_does_not_fill_them_with_long_ids_of_deleted_volumes(short_dir: Path, tmp_path: Path) -> None:
+    with Site(short_dir, tmp_path) as site:
+        node = site.told(site.node("n1"), report(MINE, "n1", segments=ZONE))
+        with Stranger(site.hub.address, tls=client_of(site.authority, site.authority.driver(MINE))) as thief:
+            thief.greet(hello("driver", MINE))
+            call(thief, "DeleteVolume", csi.DeleteVolumeRequest(volume_id="v" * LONG))
+            attend(node, until=lambda: node.times_asked("DeleteVolume") > 0)
+            assert next_end(thief).code == Code.OK
+        assert not is_stored(short_dir, "v" * 2_000)
+
+
+def call(caller: Stranger, method: str, request: Message) -> None:
+    """Send a call on the caller's first stream."""
+    body = request.SerializeToString()
+    caller.frames(Open(1, Kind.CALL, Priority.CALL, MINE, path_of(method), "", "", 0))
+    for start in range(0, len(body), CHUNK):
+        part = body[start : start + CHUNK]
+        caller.frames(Chunk(1, len(body) - start - len(part), part))
+
+
+def is_stored(directory: Path, text: str) -> bool:
+    """Return whether the hub's claim store has a text."""
+    return any(text.encode() in file.read_bytes() for file in (directory / "hub").glob("placement.db*"))
