@@ -13,11 +13,13 @@ Rules:
   can say that the node is gone for good.
 * A report that the judge refuses does not count, and the node gets no call of that driver. If an earlier report of it
   counted, that one stays: the node may have volumes of the driver, so no call goes to another node as the only one.
+* Near the limit of calls on a link, a driver with many of them leaves the last places to the node's other drivers.
 * A report that cannot be read changes nothing, for this node or for any other.
 """
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -38,6 +40,7 @@ from common.errors import (
     ReportRefused,
     TunnelClosed,
 )
+from common.limits import has_room
 from common.link import Link
 from common.messages import Hello, Kind, Reason
 from common.pages.hub import NodeStatus
@@ -124,6 +127,7 @@ class _Visit:
         began: when its hello came, in seconds of the monotonic clock.
         ended: when the link ended or was replaced, in seconds since the epoch; 0 before.
         told: its agent's last reports, by driver.
+        calls: the calls that are under way on it, by driver.
         untaken: why the hub could not take its agent's newest reports; empty if it could.
     """
 
@@ -131,6 +135,7 @@ class _Visit:
     began: float
     ended: float = 0.0
     told: Mapping[str, DriverReport] = field(default_factory=dict)
+    calls: Counter[str] = field(default_factory=Counter)
     untaken: str = ""
 
 
@@ -451,7 +456,11 @@ class Nodes:
             NodeUnknown, NodeOffline, Draining, ReportRefused, DriverMissing: as `check`; nothing was sent.
             Overloaded: too many calls are under way there; nothing was sent.
         """
-        return NodeReply(name, self._reach(name, call.driver), call)
+        visit = self._reach(name, call.driver)
+        own, together, most = visit.calls[call.driver], visit.calls.total(), visit.link.peer.max_streams
+        if together < most and not has_room(own, together, most, sharers=len(self._nodes[name].stored.reports)):
+            raise Overloaded(f"driver {call.driver} on edge node {name}", own, "--max-calls")
+        return NodeReply(name, visit, call)
 
     def check(self, name: str, driver: str) -> None:
         """Raise an error if a call of a driver could not be sent to a node now.
@@ -526,7 +535,7 @@ class Nodes:
         """
         name, earliest = node.stored.name, node.earlier
         node.earlier = live
-        node.visit = replace(live, link=link)
+        node.visit = replace(live, link=link, calls=Counter())
         node.conflict = ""
         log.info("edge %s at %s shows its next certificate on a second link", name, link.peer_identity.address)
         if earliest is not None:  # an agent has two links at most
@@ -584,6 +593,8 @@ class NodeReply:
             if visit.link.over:
                 raise self._offline() from error
             raise Draining("hub") from error  # the link lives and takes no new streams: this hub drains it
+        self._driver = call.driver
+        visit.calls[call.driver] += 1
 
     @property
     def status(self) -> Status | None:
@@ -614,11 +625,21 @@ class NodeReply:
 
     def acknowledge(self, *, delivered: bool) -> None:
         """The answer reached the caller, or nobody took it."""
+        self._end()
         self._stream.acknowledge(delivered=delivered)
 
     def cancel(self) -> None:
         """Nobody waits any more."""
+        self._end()
         self._stream.cancel()
+
+    def _end(self) -> None:
+        """Count the call no more."""
+        driver, self._driver = self._driver, ""
+        if driver:
+            self._visit.calls[driver] -= 1
+            if not self._visit.calls[driver]:
+                del self._visit.calls[driver]
 
     def _offline(self) -> NodeOffline:
         """The error for a call of which nothing was sent. It has the time of this link's end: the node may be back."""

@@ -298,7 +298,12 @@ async def _run(settings: AgentSettings, stopping: asyncio.Event, opened: context
     opened.push_async_callback(part.close)
     agent = Agent(
         settings.node,
-        Operations(settings.operation_limit_s, settings.node, most=settings.max_operations),
+        Operations(
+            settings.operation_limit_s,
+            settings.node,
+            most=settings.max_operations,
+            drivers=lambda: len({it.report.driver for it in part.registry.drivers if it.report is not None}),
+        ),
         metrics,
         drivers=lambda: part.registry.drivers,
         streams=part,

@@ -9,6 +9,7 @@ Rules:
 * A create's success that no caller has acknowledged is kept for the retry. It is kept until it was delivered, until
   another operation touches the created object, or until it is too old. No other result is kept: the vendor handles the
   retry, and knows better what happened meanwhile.
+* Near the limit of operations, a driver with many of them leaves the last places to the other drivers of the node.
 * An operation ends after `limit_s`: a hanging driver must not block a name for ever.
 * The first caller's task runs the operation, and later callers wait for it. An ordinary call costs no extra task.
 
@@ -27,6 +28,7 @@ from google.protobuf.message import DecodeError, Message
 
 from common.csi.methods import METHODS
 from common.errors import OperationConflict, OperationLimit, Overloaded
+from common.limits import has_room
 from common.redact import digest
 from common.status import Status
 
@@ -154,6 +156,7 @@ class Operations:
         limit_s: the longest time of one operation.
         node: this node's name, for messages.
         most: the most operations that may run at once.
+        drivers: tells how many drivers the node has.
         most_kept: the most successes that are kept for a retry.
         most_kept_bytes: the same limit in bytes.
     """
@@ -161,6 +164,7 @@ class Operations:
     limit_s: float
     node: str
     most: int = 1_024
+    drivers: Callable[[], int] = lambda: 1
     most_kept: int = MOST_KEPT
     most_kept_bytes: int = MOST_KEPT_BYTES
     _running: dict[tuple[str, ...], _Running] = field(default_factory=dict)
@@ -183,7 +187,7 @@ class Operations:
         Raises:
             OperationConflict: it runs with other arguments.
             OperationLimit: it did not end in time and was cancelled.
-            Overloaded: too many others are running; nothing was sent.
+            Overloaded: too many others are running, of all drivers or of this one; nothing was sent.
             Exception: raised by `run`, for every waiting caller.
         """
         running = self._running.get(operation.key)
@@ -196,8 +200,7 @@ class Operations:
         if kept is not None:
             log.debug("a retry gets the kept result of %s", operation)
             return kept
-        if len(self._running) >= self.most:
-            raise Overloaded(f"agent of edge node {self.node}", self.most, "--max-operations")
+        self._check_room(operation.key[0])
         running = self._running[operation.key] = _Running(operation, self._steps)
         self._touch(operation.about)
         try:
@@ -218,6 +221,13 @@ class Operations:
         """Return when no operation runs."""
         while self._running:
             await asyncio.gather(*(running.wait() for running in self._running.values()), return_exceptions=True)
+
+    def _check_room(self, driver: str) -> None:
+        own, together = sum(key[0] == driver for key in self._running), len(self._running)
+        if together >= self.most:
+            raise Overloaded(f"agent of edge node {self.node}", self.most, "--max-operations")
+        if not has_room(own, together, self.most, sharers=self.drivers()):
+            raise Overloaded(f"driver {driver} on edge node {self.node}", own, "--max-operations")
 
     async def _limited(self, operation: Operation, run: Callable[[], Awaitable[Result]]) -> Result:
         try:

@@ -774,6 +774,17 @@ async def test_too_many_calls_to_one_node_are_refused_with_the_flag(world: World
         world.nodes.call("n1", call())
 
 
+async def test_a_driver_with_many_calls_leaves_places_to_the_other_drivers_of_the_node(world: World) -> None:
+    await world.connected(lambda stream: asyncio.Event().wait(), max_streams=8)  # type: ignore[arg-type,return-value]  # never ends
+    world.nodes.report("n1", [report(), report("other.example")])
+    replies = [world.nodes.call("n1", call()) for _ in range(6)]
+    with pytest.raises(Overloaded, match=r"the driver \S+ on edge node n1 has 6 calls under way"):
+        world.nodes.call("n1", call())
+    world.nodes.call("n1", call(driver="other.example")).cancel()
+    replies[0].cancel()
+    world.nodes.call("n1", call())
+
+
 async def read(reply: object) -> list[bytes]:
     found: list[bytes] = []
     while (message := await reply.receive()) is not None:  # type: ignore[attr-defined]  # a cloud.edge_nodes.Reply

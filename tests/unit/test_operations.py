@@ -354,6 +354,18 @@ async def test_beyond_its_limit_no_operation_begins_and_a_retry_joins_still(vend
     assert vendor.calls == 3
 
 
+async def test_a_driver_with_many_operations_leaves_places_to_the_other_drivers_of_the_node(vendor: Vendor) -> None:
+    operations = Operations(600.0, "n1", most=8, drivers=lambda: 2)
+    callers = [await begin(operations, create(f"pvc-{number}"), vendor) for number in range(6)]
+    with pytest.raises(Overloaded, match=r"driver d\.example on edge node n1 has 6 calls under way"):
+        await operations.perform(create("pvc-6"), vendor.run)
+    request = csi_pb2.CreateVolumeRequest(name="pvc-0")
+    callers.append(await begin(operations, of(CREATE, request, driver="other.example"), vendor))
+    for _ in range(7):
+        vendor.answer(made())
+    await asyncio.gather(*callers)
+
+
 @pytest.fixture
 def no_time() -> Operations:
     return Operations(0.0, "n1")
