@@ -209,7 +209,8 @@ class Site:
         """
         self.authority = Authority(logs)
         self.bridge = Bridge(directory, logs)
-        self.hub = self.bridge.start_hub(*self.authority.hub().flags, *hub_flags)
+        patient = "--keepalive=1m"  # a spoken node answers pings only while a test attends to it
+        self.hub = self.bridge.start_hub(*self.authority.hub().flags, patient, *hub_flags)
         self._nodes: list[SpokenNode] = []
 
     def node(self, name: str) -> SpokenNode:
