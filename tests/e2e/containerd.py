@@ -83,6 +83,18 @@ class Containerd:
         self._ctr("images", "import", f"--snapshotter={self._snapshotter}", image)
         return process
 
+    def name_by_digest(self) -> dict[str, str]:
+        """Give each image a second name, with its digest in place of its tag, as if it came from a registry.
+
+        Returns:
+            The digests by the names with tags.
+        """
+        lines = [line.split() for line in self._ctr("images", "list").splitlines()[1:]]
+        found = {name: digest for name, _, digest, *_ in lines if "@" not in name and not name.startswith("sha256:")}
+        for name, digest in found.items():
+            self._ctr("images", "tag", "--force", name, f"{name.rpartition(':')[0]}@{digest}")
+        return found
+
     def run(self, container: str, *words: str) -> str:
         """Run a command in a container, which has a shell. The command may run again: ctr stops reading when it ends.
 

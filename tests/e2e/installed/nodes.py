@@ -90,7 +90,12 @@ class KubeletNode(Node):
         kubeconfig: the kubelet's.
         image: the archive of all images.
         sandbox: the image of the pods' sandboxes.
+
+    Attributes:
+        digests: the digest of each image, by its name; once it has booted.
     """
+
+    digests: dict[str, str]
 
     def __init__(
         self,
@@ -108,10 +113,10 @@ class KubeletNode(Node):
     ) -> None:
         super().__init__(name, directory, logs, dns=dns)
         self._address = address
-        containerd = Containerd(directory, tool=tool, networked=True, shares=True, sandbox=sandbox)
+        self._containerd = Containerd(directory, tool=tool, networked=True, shares=True, sandbox=sandbox)
         self.kubelet = _Kubelet(
             directory, peer=peer, node=name, kubeconfig=kubeconfig, supervisor=self.supervisor,
-            containerd=containerd, image=image, address=address, dns=dns, resolv_conf=self.resolv_conf,
+            containerd=self._containerd, image=image, address=address, dns=dns, resolv_conf=self.resolv_conf,
         )  # fmt: skip
 
     def boot(self) -> None:
@@ -119,6 +124,7 @@ class KubeletNode(Node):
         super().boot()
         add_address(self._address)
         self.kubelet.start()
+        self.digests = self._containerd.name_by_digest()
 
 
 class _Kubelet(Kubelet):
