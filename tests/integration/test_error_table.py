@@ -7,6 +7,7 @@ Each call is made twice: its message must be the same (docs/csi-contract.md#an-e
 import os
 import re
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from common.csi.csi_pb2 import (
     TopologyRequirement,
     Volume,
 )
+from common.database import connect_to_read
 from common.status import Code, Origin, Status
 from common.topology import NODE_SEGMENT
 from tests.integration.conftest import World, build
@@ -173,6 +175,7 @@ def test_a_killed_agent_makes_the_node_offline_since_a_time_that_does_not_change
 def test_a_node_that_was_connected_when_the_hub_died_is_offline_since_the_first_restart(
     world: World, name: str
 ) -> None:
+    wait_for(lambda: _is_stored(world), what="report of n1 on the hub's disk")
     world.bridge.hub.kill()
     world.agent.kill()
     world.bridge.wait_linked(world.proxy, linked=False)
@@ -561,3 +564,9 @@ async def test_an_exception_that_nobody_foresaw_is_unavailable_and_its_traceback
         (Code.UNAVAILABLE, f"an internal error in the {hop}; its log has the details")
     ] * 2
     assert "RuntimeError: the password is swordfish" in caplog.text
+
+
+def _is_stored(world: World) -> bool:
+    """Whether the hub has written down that n1 runs the driver: no call waits for this."""
+    with closing(connect_to_read(world.bridge.hub.uds.parent / "hub/hub.db")) as database:
+        return any(b"vendor.test" in reports for (reports,) in database.execute("SELECT reports FROM nodes"))
