@@ -10,7 +10,7 @@ The hub:
 * `uds_hub`: its links, and the table of the streams that each role may open. Start here.
 * `role_port`: a listener for one role.
 * `admission`, `refusals`: checks each peer; the refused ones.
-* `trust`, `join_part`: says who may do what; lets nodes join.
+* `trust`, `join_part`: judges peers by certificates, denials and the policy; lets nodes join.
 * `peer_ends`: when the peers' certificates end.
 * `proxy_rights`: the drivers that each proxy driver may call.
 * `stream_turns`: an agent's streams over two links, one after another.

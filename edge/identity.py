@@ -121,7 +121,7 @@ class Identity:
             if _public(_key(content)) != self._present_key():
                 return x509.load_pem_x509_csr(content).public_bytes(_DER)
         except (FileNotFoundError, ValueError):
-            pass
+            pass  # there is none, or it is damaged: a request for a new key takes its place
         key = ec.generate_private_key(ec.SECP256R1())
         request = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([])).sign(key, hashes.SHA256())
         self._make_folder()
