@@ -12,13 +12,13 @@ from common.dial import dial
 from common.endpoint import Endpoint
 from common.errors import DialError, NotCarried
 from common.limits import Limits
-from common.link import Link, Stream
+from common.link import Link, ServedByTasks, Stream
 from common.messages import Reason
 from common.status import Origin
 from common.version import introduce
 
 
-class _Operator:
+class _Operator(ServedByTasks):
     """Handles an operator's end of a link (`common.link.LinkHandler`)."""
 
     origin = Origin.PROXY

@@ -18,8 +18,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote, urlencode
+from urllib.request import getproxies_environment
 
 import aiohttp
+from aiohttp.http_exceptions import LineTooLong
 from kubernetes.aio.client.api_client import ApiClient
 
 from cloud.kube_credentials import Credentials, loaded, unusable
@@ -38,6 +40,9 @@ _PROBE_S, _PROBES = 5, 3
 
 _MOST_LINE_BYTES: Final = 8 * 1024 * 1024
 """The largest event of a watch. etcd takes objects of 1.5 MiB, and JSON escapes some characters with six."""
+
+_TOO_LARGE: Final = "EventTooLarge"
+"""Not a word of the API's. A watch of the same version would send the same event again."""
 
 _SHOWN_CHARS: Final = 300
 
@@ -105,8 +110,8 @@ class KubeError(BridgeError):
 
     @property
     def is_expired(self) -> bool:
-        """The resource version is too old, and the caller must list again (410 Gone)."""
-        return self.code == 410
+        """The caller must list again: the resource version is too old (410 Gone), or its next event is too large."""
+        return self.code == 410 or self.reason == _TOO_LARGE
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +158,8 @@ class Kube:
         earlier if the server ends it.
 
         Raises:
-            KubeError: the server refused, or the watch broke off; `is_expired` if the version is too old.
+            KubeError: the server refused, or the watch broke off; `is_expired` if the version is too old, or the next
+                event has more than `_MOST_LINE_BYTES`.
         """
         what = f"watch {resource.plural}"
         query = {
@@ -166,7 +172,7 @@ class Kube:
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=_ANSWER_S, sock_read=for_s + _ANSWER_S)
         async with self._request("GET", what, _path(resource), query=query, timeout=timeout) as response:
             yield "OPEN", {}
-            while line := await response.content.readline():
+            while line := await _line(what, response.content):
                 event = _decode(what, line)
                 if event.get("type") == "ERROR":
                     raise _refusal(what, 500, event.get("object") or {})
@@ -299,6 +305,9 @@ async def connect(kubeconfig: str, *, now: Callable[[], float] = time.monotonic)
         settings.client_session_kwargs = {
             "read_bufsize": _MOST_LINE_BYTES // 2,  # aiohttp takes lines of twice that
             "response_class": _Answer,
+            # aiohttp would look for a proxy at each request, in a thread, which costs as much as the rest of it. It
+            # would also look into ~/.netrc, for a server that has its credentials in the kubeconfig.
+            "trust_env": bool(getproxies_environment()),
         }
         try:
             client = ApiClient(settings)
@@ -365,6 +374,14 @@ def _path(resource: Resource, name: str = "", namespace: str = "", subresource: 
 
 def _named(resource: Resource, name: str, namespace: str) -> str:
     return f"{resource.kind} {namespace}/{name}" if namespace else f"{resource.kind} {name}"
+
+
+async def _line(what: str, content: aiohttp.StreamReader) -> bytes:
+    """The next line of a watch; empty at its end."""
+    try:
+        return await content.readline()
+    except LineTooLong as error:
+        raise KubeError(what, 0, _TOO_LARGE, f"an event has more than {_MOST_LINE_BYTES >> 20} MiB") from error
 
 
 def _decode(what: str, data: bytes) -> Body:

@@ -6,6 +6,8 @@
 
 Rules:
 
+* A `put` that comes alone is written at once. Of a burst, all within `_GATHER_S` are one transaction. A caller that
+  waits ends the gathering.
 * Writes that wait together share one transaction (`BEGIN IMMEDIATE`), in the order in which they came. Each has a
   savepoint of its own, so that a write that fails does not undo the others.
 * `put` and `persist` are retried every `retry_s`, before newer writes; a `commit` retries them at once.
@@ -43,6 +45,10 @@ RESERVE_AFTER_S = 1.0
 
 RETRY_S = 5.0
 """The wait before a retry: people may make room on a full disk meanwhile."""
+
+_GATHER_S = 0.02
+"""How long `put`s gather after a write. A transaction costs as much as a dial's other work for the database, and
+thousands of agents dial within seconds. A process that is killed loses them."""
 
 T = TypeVar("T")
 
@@ -147,6 +153,8 @@ class DatabaseWriter:
         self._retry_at = 0.0
         """When the retried writes are due, on the monotonic clock; 0: at once."""
         self._gives_up = self._closing = False
+        self._gathers = self._is_awaited = False
+        """Whether `put`s gather now, and whether a caller waits for one of the writes."""
         self._is_at_risk = False
         self.trouble = trouble
         self.shortage = ""
@@ -203,7 +211,9 @@ class DatabaseWriter:
         with self._woken:
             self._retried.pop(key, None)  # so that the new write comes after all others
             self._retried[key] = _Write(_executes(statements), done, retried=True, is_put=True)
-            self._woken.notify()
+            self._is_awaited = self._is_awaited or done is not None
+            if self._is_awaited or not self._gathers:
+                self._woken.notify()
 
     def end_retries(self) -> None:
         """Retry nothing any more: from now on each write, waiting or new, gets one attempt."""
@@ -233,6 +243,7 @@ class DatabaseWriter:
                 self._retried[write] = write
             else:
                 self._once.append(write)
+            self._is_awaited = True
             self._woken.notify()
         return await write.done
 
@@ -245,12 +256,20 @@ class DatabaseWriter:
                 is_last = self._closing
                 retried, self._retried = self._retried, {}
                 once, self._once = self._once, []
+                self._is_awaited = False
             if retried or once:
                 self._write(retried, once)
-            if not is_last:
-                self._fill_reserve()
             if is_last:
                 return
+            self._fill_reserve()
+            self._gather()
+
+    def _gather(self) -> None:
+        """Let `put`s gather, until a caller waits for a write, or the writer is to end."""
+        with self._woken:
+            self._gathers = True
+            self._woken.wait_for(lambda: self._is_awaited or self._gives_up or self._closing, timeout=_GATHER_S)
+            self._gathers = False
 
     def _is_due(self) -> bool:
         return bool(self._retried) and (self._gives_up or self._retry_at <= time.monotonic())

@@ -24,7 +24,7 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import ClassVar, Final
+from typing import Final
 
 from common.codec import LARGEST_NUMBER, Codec, UnknownFrame
 from common.endpoint import hub_endpoint
@@ -73,8 +73,6 @@ class RefusedFor(StrEnum):
 class AskCa:
     """The agent asks for the certificates of the hub's CA."""
 
-    type: ClassVar[int] = 0
-
 
 @dataclass(frozen=True, slots=True)
 class CaCertificates:
@@ -84,7 +82,6 @@ class CaCertificates:
         pem: the certificates.
     """
 
-    type: ClassVar[int] = 1
     pem: bytes
 
 
@@ -99,7 +96,6 @@ class Join:
         request: a PKCS#10 certificate request (DER) for an EC P-256 key. The hub reads its key and signature alone.
     """
 
-    type: ClassVar[int] = 2
     token: str
     secret: bytes
     node: str
@@ -117,7 +113,6 @@ class Renew:
             empty.
     """
 
-    type: ClassVar[int] = 3
     request: bytes
     certificate: bytes = b""
     signature: bytes = b""
@@ -131,7 +126,6 @@ class NextKey:
         key: the key's fingerprint (`fingerprint`).
     """
 
-    type: ClassVar[int] = 4
     key: str
 
 
@@ -148,7 +142,6 @@ class Issued:
         joins: the addresses of the join listener; none while the hub has no such listener.
     """
 
-    type: ClassVar[int] = 5
     chain: bytes
     ca: bytes
     generation: int
@@ -161,8 +154,6 @@ class Issued:
 class Noted:
     """The hub will accept the next key beside the present one."""
 
-    type: ClassVar[int] = 6
-
 
 @dataclass(frozen=True, slots=True)
 class Refused:
@@ -174,7 +165,6 @@ class Refused:
         retry_s: the same request may succeed after this time; 0 if only an operator can change the answer.
     """
 
-    type: ClassVar[int] = 7
     reason: str
     message: str
     retry_s: int = 0
@@ -186,11 +176,19 @@ Request = AskCa | Join | Renew | NextKey
 Answer = CaCertificates | Issued | Noted | Refused
 """Every message of a hub."""
 
-_CLASSES: tuple[type[Request | Answer], ...] = (
-    AskCa, CaCertificates, Join, Renew, NextKey, Issued, Noted, Refused,
-)  # fmt: skip
+TYPES: dict[int, type[Request | Answer]] = {
+    0: AskCa,
+    1: CaCertificates,
+    2: Join,
+    3: Renew,
+    4: NextKey,
+    5: Issued,
+    6: Noted,
+    7: Refused,
+}
+"""The type number of each message."""
 
-_CODEC: Codec[Request | Answer] = Codec(_CLASSES)
+_CODEC: Codec[Request | Answer] = Codec(TYPES)
 
 encode = _CODEC.encode
 """Returns one message's bytes."""
@@ -262,7 +260,6 @@ class JoinToken:
         secret: 32 random bytes.
     """
 
-    type: ClassVar[int] = 0
     joins: tuple[str, ...]
     pin: bytes
     id: str
@@ -272,7 +269,7 @@ class JoinToken:
         return f"JoinToken(id={self.id!r}, joins={self.joins!r})"  # without the secret, as this may reach a log
 
 
-_TOKENS: Codec[JoinToken] = Codec((JoinToken,))
+_TOKENS: Codec[JoinToken] = Codec({0: JoinToken})
 
 
 def format_token(token: JoinToken) -> str:

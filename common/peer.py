@@ -1,10 +1,15 @@
 """A peer: the other side of a connection as the transport knows it, independent of its hello.
 
-Its certificate is read once, after the TLS handshake has verified it.
+Rules:
+
+* Its certificate is read after the TLS handshake has verified it, by one parser.
+* `with_certificate` reads the parts that each hello needs. The others are read when something first asks for them: a
+  whole fleet may dial within seconds, and they take half of the time.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from hashlib import sha256
 
 from cryptography import x509
@@ -17,7 +22,7 @@ CLIENT_AUTH = ExtendedKeyUsageOID.CLIENT_AUTH.dotted_string
 """The purpose of a certificate with which a client proves its name (RFC 5280, section 4.2.1.12)."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Peer:
     """The other side of a connection. Without a certificate, the fields after `uid` have their defaults.
 
@@ -25,13 +30,10 @@ class Peer:
         address: for logs: `10.0.0.7:51234`, or `pid 4711 uid 0` on a UNIX socket.
         local: whether it is connected by a UNIX socket.
         uid: its user id on the UNIX socket, else None.
-        common_names: the certificate's CN values, in their order.
-        organizations: its O values.
-        uris: the URIs of its subjectAltName.
+        certificate: the DER of its certificate; empty without one, or if it cannot be read.
+        uris: the URIs of the certificate's subjectAltName.
         purposes: the object identifiers of its extended key usage; None without that extension.
-        issuer: the DER of its issuer's name.
         serial: its serial number.
-        key: SHA-256 of its SubjectPublicKeyInfo, as lower-case hex: two certificates of one key have the same.
         not_after: the second in which it ends, in seconds since the epoch.
         not_before: the second in which it begins.
         proved_at: when TLS verified it, in seconds of the monotonic clock; infinity if something else proved its key.
@@ -40,13 +42,10 @@ class Peer:
     address: str
     local: bool
     uid: int | None = None
-    common_names: tuple[str, ...] = ()
-    organizations: tuple[str, ...] = ()
+    certificate: bytes = field(default=b"", repr=False)
     uris: tuple[str, ...] = ()
     purposes: tuple[str, ...] | None = None
-    issuer: bytes = b""
     serial: int = 0
-    key: str = ""
     not_after: float = 0.0
     not_before: float = 0.0
     proved_at: float = math.inf
@@ -56,6 +55,34 @@ class Peer:
         """The address without its port; the same for all connections of one host."""
         return self.address if self.local else self.address.rpartition(":")[0]
 
+    @cached_property
+    def key(self) -> str:
+        """SHA-256 of its SubjectPublicKeyInfo, as lower-case hex: two certificates of one key have the same."""
+        return key_fingerprint(_load(self.certificate).public_key()) if self.certificate else ""
+
+    @property
+    def issuer(self) -> bytes:
+        """The DER of its issuer's name; empty without a certificate, or if the name cannot be read."""
+        try:
+            return _load(self.certificate).issuer.public_bytes() if self.certificate else b""
+        except ValueError:
+            return b""
+
+    @property
+    def common_names(self) -> tuple[str, ...]:
+        """The CN values of its subject, in their order."""
+        return self._names(NameOID.COMMON_NAME)
+
+    @property
+    def organizations(self) -> tuple[str, ...]:
+        """The O values of its subject, in their order."""
+        return self._names(NameOID.ORGANIZATION_NAME)
+
+    def _names(self, oid: x509.ObjectIdentifier) -> tuple[str, ...]:
+        if not self.certificate:
+            return ()
+        return tuple(str(attribute.value) for attribute in _load(self.certificate).subject.get_attributes_for_oid(oid))
+
 
 def key_fingerprint(public_key: CertificatePublicKeyTypes) -> str:
     """SHA-256 of a key's SubjectPublicKeyInfo, as lower-case hex."""
@@ -63,20 +90,19 @@ def key_fingerprint(public_key: CertificatePublicKeyTypes) -> str:
 
 
 def with_certificate(address: str, der: bytes, *, proved_at: float = math.inf) -> Peer:
-    """The peer at an address, with a certificate that TLS has verified. One that cannot be read gives no names."""
+    """The peer at an address, with a certificate that TLS has verified. One that cannot be read counts as none."""
     try:
-        found = x509.load_der_x509_certificate(der)
-        subject, extensions = found.subject, found.extensions
+        found = _load(der)
+        # Read now, because it shows damage now: a certificate with an unreadable part counts as none.
+        found.subject, found.public_key()
+        extensions = found.extensions
         return Peer(
             address,
             local=False,
-            common_names=_names(subject, NameOID.COMMON_NAME),
-            organizations=_names(subject, NameOID.ORGANIZATION_NAME),
+            certificate=der,
             uris=_uris(extensions),
             purposes=_purposes(extensions),
-            issuer=found.issuer.public_bytes(),
             serial=found.serial_number,
-            key=key_fingerprint(found.public_key()),
             not_after=found.not_valid_after_utc.timestamp(),
             not_before=found.not_valid_before_utc.timestamp(),
             proved_at=proved_at,
@@ -85,8 +111,7 @@ def with_certificate(address: str, der: bytes, *, proved_at: float = math.inf) -
         return Peer(address, local=False)
 
 
-def _names(name: x509.Name, oid: x509.ObjectIdentifier) -> tuple[str, ...]:
-    return tuple(str(attribute.value) for attribute in name.get_attributes_for_oid(oid))
+_load = x509.load_der_x509_certificate
 
 
 def _uris(extensions: x509.Extensions) -> tuple[str, ...]:

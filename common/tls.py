@@ -5,17 +5,24 @@ Rules:
 * Links use TLS 1.3 with certificates from both sides.
 * The CA is the bridge's own. Every certificate that it signs makes its holder a node or a driver of the bridge, so it
   must not be the cluster's client CA.
+* A server sends its certificate with the CAs above it, as OpenSSL does by itself. OpenSSL would put them together, and
+  verify them, at each handshake.
 * A certificate that works on one version of Python works on all. From 3.13 on, Python refuses certificates without some
   extensions of RFC 5280, such as the Authority Key Identifier (`ssl.VERIFY_X509_STRICT`). These contexts accept them.
 """
 
 import errno
 import logging
+import os
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives.serialization import Encoding
 
 from common.files import Stamp, stamp_of
 
@@ -33,6 +40,9 @@ class TlsFiles:
 
 class TlsIdentity:
     """The TLS context of three files, reloaded when one changes. If the new files cannot be used, it stays.
+
+    Files that cannot be read are tried again for each connection: a process without a free descriptor must not stay on
+    an old certificate, or on a CA that was taken out.
 
     Attributes:
         certificate: the content of the certificate file in the context.
@@ -52,19 +62,23 @@ class TlsIdentity:
         self._files = files
         self._server, self._asks = server, asks
         self.certificate = b""
-        self._seen = self._stamps()
+        self._seen = self._told = self._stamps()
         self._context = self._load()
 
     def context(self) -> ssl.SSLContext:
         """The context for a new connection."""
         stamps = self._stamps()
         if stamps != self._seen:
-            self._seen = stamps  # also for files that cannot be used, so that they are tried and logged once
             try:
                 self._context = self._load()
             except OSError as error:
-                log.error("the TLS files changed and cannot be used, so the old ones stay in use: %s", error)  # noqa: TRY400  # the sentence says it all
+                if isinstance(error, ssl.SSLError):  # their content: it is tried once
+                    self._seen = stamps
+                if stamps != self._told:
+                    log.error("the TLS files changed and cannot be used, so the old ones stay in use: %s", error)  # noqa: TRY400  # the sentence says it all
+                self._told = stamps
             else:
+                self._seen = self._told = stamps
                 log.info("the TLS files changed; new connections use %s", self._files.cert)
         return self._context
 
@@ -81,7 +95,8 @@ class TlsIdentity:
             context.load_verify_locations(self._files.ca)
         with _blaming(self._files.cert, self._files.key):
             certificate = self._files.cert.read_bytes()
-            context.load_cert_chain(self._files.cert, self._files.key, password=self._refuse_password)
+            with _with_chain(certificate, self._files.ca.read_bytes() if self._server else b"") as chain:
+                context.load_cert_chain(chain or self._files.cert, self._files.key, password=self._refuse_password)
         if self._server:
             context.num_tickets = 0  # links last for days, so no TLS session is resumed, and a ticket costs memory
         self.certificate = certificate
@@ -90,6 +105,45 @@ class TlsIdentity:
     def _refuse_password(self) -> str:
         """Called only for an encrypted key. Without this function OpenSSL would wait for input on the terminal."""
         raise OSError(errno.EINVAL, f"{self._files.key}: the key is encrypted; it must have no password")
+
+
+@contextmanager
+def _with_chain(pem: bytes, authorities: bytes) -> Iterator[str]:
+    """A file of a certificate and the CAs above it; an empty path if it has a chain already, or its CA is not there.
+
+    Args:
+        pem: the certificate, and its chain if there is one.
+        authorities: the certificates of the CAs.
+    """
+    chain = _chain(pem, authorities)
+    if not chain:
+        yield ""
+        return
+    with os.fdopen(os.memfd_create("csi-bridge-chain", os.MFD_CLOEXEC), "wb") as file:  # OpenSSL reads files alone
+        file.write(b"\n".join([pem, *(it.public_bytes(Encoding.PEM) for it in chain)]))
+        file.flush()
+        yield f"/proc/self/fd/{file.fileno()}"
+
+
+def _chain(pem: bytes, authorities: bytes) -> list[x509.Certificate]:
+    """The CAs above a certificate that stands alone, up to the last one that is there."""
+    try:
+        (last,), known = x509.load_pem_x509_certificates(pem), x509.load_pem_x509_certificates(authorities)
+    except ValueError:  # it has a chain, or OpenSSL will say what is wrong
+        return []
+    chain: list[x509.Certificate] = []
+    while last.issuer != last.subject and (above := next((it for it in known if _issued(it, last)), None)) is not None:
+        known.remove(above)
+        chain.append(last := above)
+    return chain
+
+
+def _issued(authority: x509.Certificate, certificate: x509.Certificate) -> bool:
+    try:
+        certificate.verify_directly_issued_by(authority)
+    except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
+        return False
+    return True
 
 
 @contextmanager

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import ParamSpec, Protocol, TypeVar
 
 from common.errors import CallError
+from common.fault_points import reach
 from common.redact import STRIPPED
 from common.status import Code, Status
 from edge import node_requests
@@ -36,7 +37,6 @@ from edge.disk.mounts import MountTable, read_table
 from edge.disk.own_thread import in_own_thread
 from edge.disk.root_dir import RootDir
 from edge.disk.volume_dirs import VolumeDirs
-from edge.fault_points import reach
 from edge.node_requests import Has, Tokens, VolumeStats
 from edge.volume_errors import NotReady, Refused, Uncertain, VolumeError, driver_error
 from edge.volumes import PodVolume, Volume

@@ -13,7 +13,7 @@ from common.endpoint import Endpoint
 from common.enrolment import Answer, Refused, Request, decode, encode
 from common.errors import CallError, DialError, HandshakeRefused, NotCarried, RemoteProtocolError, TunnelClosed
 from common.limits import Limits
-from common.link import Link, Stream
+from common.link import Link, ServedByTasks, Stream
 from common.messages import Kind, Priority, Reason
 from common.status import Code, Origin
 from common.version import introduce
@@ -96,7 +96,7 @@ def verified(authorities: str) -> ssl.SSLContext:
     return context
 
 
-class _Asker:
+class _Asker(ServedByTasks):
     """Handles this end of a link to the join listener (`common.link.LinkHandler`)."""
 
     origin = Origin.EDGE

@@ -5,18 +5,26 @@ Files of `identity/` in the state directory (mode 0700, keys 0600):
 * `node.pem`: the key and its certificate chain, in one file, so that one rename replaces both.
 * `ca.crt`: the CAs that sign the hub's certificate.
 * `joined.json`: the node's name, and the hub's addresses.
-* `next.pem`: the next key and its certificate request.
+* `next.pem`: the next key and its certificate request. That of a join is `next-….pem`, with a hash of the token's id.
+* `lock`: held while the agent, or `edge join`, gets a certificate.
 
 Rules:
 
 * A key is made here, and leaves the directory in no form.
 * The next key is on the disk (fsync) before the agent sends its request. If the answer is lost, the agent sends the
   same request again.
+* A join makes a key of its own, and the requests of before end with it: whoever had a copy of the directory has none of
+  the keys that come now.
 * A certificate is on the disk before the agent uses it, and from then on the agent uses no older one: the hub takes a
   key that a newer one has replaced for a copy of this directory.
 """
 
+import hashlib
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +34,11 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from common.certificate_ends import Term, term_of
+from common.database import lock
 from common.endpoint import hub_endpoint
 from common.enrolment import NODE_URI, Issued, Renew, fingerprint, renewal_text
 from common.errors import SettingsError
+from common.fault_points import reach
 from common.files import replace_file, sync_directory
 from common.parsers import node_name
 from common.peer import with_certificate
@@ -70,7 +80,6 @@ class Identity:
     def __init__(self, state_dir: Path) -> None:
         """The identity in a state directory, which may have none yet."""
         self._folder = state_dir / FOLDER
-        self._next = self._folder / "next.pem"
         self._joined = self._folder / "joined.json"
         node = self._folder / "node.pem"
         self.files = TlsFiles(self._folder / "ca.crt", node, node)
@@ -90,6 +99,22 @@ class Identity:
             advice = f"{self._joined} cannot be used: {why}; repair it, or join again with a new token"
             raise SettingsError("--state-dir", str(self._folder.parent), advice) from error
 
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep other processes from getting a certificate for this directory meanwhile.
+
+        Raises:
+            BlockingIOError: another one is at it.
+            OSError: the directory cannot be written.
+        """
+        if not self._folder.exists():
+            self._make_folder()
+        descriptor = lock(self._folder / "lock")
+        try:
+            yield
+        finally:
+            os.close(descriptor)
+
     def term(self) -> Term:
         """The time in which the certificate is valid, counted by this node's clock from the moment of its storing.
 
@@ -98,34 +123,41 @@ class Identity:
         Raises:
             OSError, ValueError: there is no certificate.
         """
-        own, stored_at = self._own_term(), self.files.cert.stat().st_mtime
+        own, stored_at = self.dates(), self.files.cert.stat().st_mtime
         left_s = min(own.ends_at - own.begins_at, own.ends_at - stored_at)
         return Term(stored_at, stored_at + left_s) if left_s > 0 else own
 
-    def ends_at(self) -> float:
-        """The date on which the certificate ends, in seconds since the epoch.
+    def dates(self) -> Term:
+        """The certificate's own dates.
 
         Raises:
             OSError, ValueError: there is no certificate.
         """
-        return self._own_term().ends_at
+        return term_of(x509.load_pem_x509_certificate(self.files.cert.read_bytes()))
 
-    def request(self) -> bytes:
+    def request(self, token: str = "") -> bytes:
         """The certificate request (PKCS#10, DER) of the next key. The next key is made if there is none yet.
+
+        Args:
+            token: the id of the token of a join; empty for a renewal. The present key is not renewed; but a join that
+                was killed after it had stored its certificate may ask for it again.
 
         Raises:
             OSError: the directory cannot be written.
         """
+        path = self._next(token)
         try:
-            content = self._next.read_bytes()
-            if _public(_key(content)) != self._present_key():
+            content = path.read_bytes()
+            if token or _public(_key(content)) != self._present_key():
                 return x509.load_pem_x509_csr(content).public_bytes(_DER)
         except (FileNotFoundError, ValueError):
             pass  # there is none, or it is damaged: a request for a new key takes its place
         key = ec.generate_private_key(ec.SECP256R1())
         request = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([])).sign(key, hashes.SHA256())
         self._make_folder()
-        replace_file(self._next, _private(key) + request.public_bytes(_PEM), durable=True, mode=0o600)
+        reach("identity.before-request")
+        replace_file(path, _private(key) + request.public_bytes(_PEM), durable=True, mode=0o600)
+        reach("identity.after-request")
         return request.public_bytes(_DER)
 
     def renewal(self, *, signed: bool) -> Renew:
@@ -146,7 +178,7 @@ class Identity:
         signature = _key(content).sign(renewal_text(certificate, request), ec.ECDSA(hashes.SHA256()))
         return Renew(request, certificate, signature)
 
-    def store(self, issued: Issued, node: str, *, now: float, host: str = "") -> None:
+    def store(self, issued: Issued, node: str, *, now: float, host: str = "", token: str = "") -> None:
         """Store the certificate of the next key. From now on it is the present one.
 
         Args:
@@ -154,25 +186,38 @@ class Identity:
             node: the node's name.
             now: seconds since the epoch.
             host: the hub's host that this node can reach, whose addresses come first; empty for that of before.
+            token: as of `request`.
 
         Raises:
             ValueError: it is not a certificate that this node can use. Nothing has changed.
             OSError: the directory cannot be written. The present certificate stays.
         """
-        key = _key(self._next.read_bytes())
+        reach("identity.before-store")
+        path = self._next(token)
+        key = _key(path.read_bytes())
         _check(issued, node, key, now)
+        for other in self._folder.glob("next*.pem"):  # before this key is in use: they are of the time before
+            if other != path:
+                other.unlink()
         replace_file(self.files.ca, issued.ca, durable=True, mode=0o644)
+        reach("identity.after-ca")
         host = host or self._host()
         hubs, joins = (
             sorted(told, key=lambda it: hub_endpoint(it).host != host) for told in (issued.hubs, issued.joins)
         )
         settings = {"node": node, "hubs": hubs, "joins": joins}
         write_state(self._joined, FORM, settings, mode=0o600)
-        replace_file(self.files.cert, _private(key) + issued.chain, durable=True, mode=0o600)
-        self._next.unlink()  # after the rest: it is the proof of a request whose answer was lost
+        reach("identity.after-settings")
+        content = _private(key) + issued.chain
+        renaming = partial(reach, "identity.before-rename")
+        replace_file(self.files.cert, content, durable=True, mode=0o600, reached=renaming)
+        reach("identity.after-certificate")
+        path.unlink()  # after the rest: it is the proof of a request whose answer was lost
+        reach("identity.after-store")
 
-    def _own_term(self) -> Term:
-        return term_of(x509.load_pem_x509_certificate(self.files.cert.read_bytes()))
+    def _next(self, token: str) -> Path:
+        """The file of the next key, for a renewal or for a join with this token (id)."""
+        return self._folder / (f"next-{hashlib.sha256(token.encode()).hexdigest()[:16]}.pem" if token else "next.pem")
 
     def _host(self) -> str:
         former = self.joined()

@@ -7,10 +7,12 @@ Rules:
 * The second connection is verified with these CAs, the host's name included. Only there the agent sends the token's
   secret.
 * The same join may run again until it succeeds: the hub answers the same key with the same certificate.
+* The agent may run meanwhile, but does not renew then. It moves to the new certificate by itself.
 """
 
 import asyncio
 import time
+from functools import partial
 from pathlib import Path
 
 from cryptography import x509
@@ -19,7 +21,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from common.endpoint import Endpoint, hub_endpoint
 from common.enrolment import AskCa, CaCertificates, Issued, Join, JoinToken, fingerprint
-from common.errors import DialError, SettingsError
+from common.errors import DialError, HandshakeRefused, SettingsError
 from common.limits import Limits
 from common.messages import Kind
 from edge.enrolment import ask_at, unverified, verified
@@ -32,7 +34,8 @@ async def join(token: JoinToken, node: str, state_dir: Path, *, limits: Limits) 
     Returns the settings that the agent starts with.
 
     Raises:
-        SettingsError: the state directory cannot be written, or has an identity of another name.
+        SettingsError: the state directory cannot be written, or has an identity of another name, or the agent renews
+            it at this moment.
         DialError: no address of the token leads to its hub.
         HandshakeRefused: the hub refused the join.
         NotCarried: the hub has no such part.
@@ -42,20 +45,31 @@ async def join(token: JoinToken, node: str, state_dir: Path, *, limits: Limits) 
     if former is not None and former.node != node:
         raise SettingsError("--node", node, f"{state_dir} has joined as {former.node}; take another --state-dir")
     try:
-        request = await asyncio.to_thread(identity.request)
+        with identity.held():
+            await _join(identity, token, node, limits)
+    except BlockingIOError as error:
+        why = "its agent, or another join, gets a certificate for it at this moment; run the command again"
+        raise SettingsError("--state-dir", state_dir, why) from error
     except OSError as error:
         raise SettingsError("--state-dir", state_dir, f"cannot be written: {error.strerror or error}") from error
-    question = Join(token.id, token.secret, node, request)
-    issued, endpoint = await _ask_any(question, token, limits)
-    try:
-        await asyncio.to_thread(identity.store, issued, node, now=time.time(), host=endpoint.host)
-    except ValueError as error:
-        raise DialError(str(endpoint), str(error)) from error
-    except OSError as error:
-        raise SettingsError("--state-dir", state_dir, f"cannot be written: {error.strerror or error}") from error
+    except HandshakeRefused as error:
+        if former is None:
+            raise
+        why = f"{error.why}; {state_dir} has joined before, and keeps that identity"
+        raise HandshakeRefused(error.reason, why) from error
     joined = await asyncio.to_thread(identity.joined)
     assert joined is not None
     return joined
+
+
+async def _join(identity: Identity, token: JoinToken, node: str, limits: Limits) -> None:
+    request = await asyncio.to_thread(identity.request, token.id)
+    issued, endpoint = await _ask_any(Join(token.id, token.secret, node, request), token, limits)
+    try:
+        store = partial(identity.store, issued, node, now=time.time(), host=endpoint.host, token=token.id)
+        await asyncio.to_thread(store)
+    except ValueError as error:
+        raise DialError(str(endpoint), str(error)) from error
 
 
 async def _ask_any(question: Join, token: JoinToken, limits: Limits) -> tuple[Issued, Endpoint]:

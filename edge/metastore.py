@@ -143,8 +143,8 @@ class Metastore:
         self._writer.end_retries()
         await self.objects.settle()
         await self.facts.flush()
+        self._reader.close()  # before the writer, which then is the last one: it moves the journal into the file
         await self._writer.close()
-        self._reader.close()
         os.close(self._lock_file)
 
     @property

@@ -8,8 +8,11 @@ Rules:
   moves its link to it (`common.uplink`): running calls finish on the former link.
 * A node that was away past its certificate's end asks at the hub's join listener before it dials, with the signature of
   its present key.
-* The node's clock may be wrong. If the certificate has lasted its life by this clock, and its date has not come, the
-  agent asks at the join listener too, but dials whatever the answer is.
+* The clocks of node and hub may be wrong, also when the certificate was issued. The hub's clock decides whether a
+  certificate counts. So the agent dials whatever the join listener answers. If a dial failed, and the certificate is
+  due or begins in the future by this clock, the agent asks there, too.
+* A hub whose certificates end at once, or end at once by a clock that is ahead, is asked less and less often.
+* `edge join` may run beside the agent. The agent then announces the new key on its link, and moves to it.
 * If the hub refuses, the agent goes on with its certificate, tells the reason, and asks again.
 """
 
@@ -40,8 +43,12 @@ RENEW_AT = 2 / 3
 _SPREAD = 0.05
 """The renewal comes up to this part of the life earlier or later."""
 
-_LOOK_S = 60.0
-"""The longest sleep: a clock that was set, or a machine that was suspended, is noticed after this time."""
+_LOOK_S = 20.0
+"""The longest sleep: a clock that was set, a machine that was suspended, or a new join is noticed after this time."""
+
+_SHORT_S = 5.0
+"""A certificate that ends within this time has a wrong clock or a hostile hub behind it: the shortest `--cert-ttl` is
+10 s."""
 
 _FAILED = Backoff(first_s=1.0, most_s=600.0, jitter=lambda longest_s: random.uniform(longest_s / 2, longest_s))  # noqa: S311  # no secret
 """The waits after a renewal that failed. A third of a certificate's life has room for many."""
@@ -67,7 +74,13 @@ class Renewal:
     """Renews the certificate of one joined agent. `run()` is its task; `before_dial()` is for its uplink."""
 
     def __init__(
-        self, identity: Identity, node: str, *, limits: Limits, clock: Callable[[], float] = time.time
+        self,
+        identity: Identity,
+        node: str,
+        *,
+        limits: Limits,
+        clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """Nothing is renewed yet.
 
@@ -76,12 +89,20 @@ class Renewal:
             node: its name.
             limits: of a link to the join listener.
             clock: the time, in seconds since the epoch.
+            monotonic: the clock of waits, in seconds.
         """
         self._identity = identity
         self._node = node
         self._limits = limits
-        self._clock = clock
+        self._clock, self._monotonic = clock, monotonic
         self._problem = ""
+        self._uplink: Uplink | None = None
+        self._seen_at = 0.0
+        """When the link had last come or gone, at the last dial."""
+        self._short = 0
+        """The renewals in a row that gave a certificate which ends at once."""
+        self._rests_until = 0.0
+        """No renewal before, in seconds of the monotonic clock."""
         self._asking = asyncio.Lock()
 
     def problems(self) -> list[str]:
@@ -89,29 +110,28 @@ class Renewal:
         return [self._problem] if self._problem else []
 
     async def before_dial(self) -> None:
-        """If the certificate has ended, get the next one from the join listener.
-
-        Raises:
-            DialError, HandshakeRefused: it cannot be had now.
-        """
+        """Get the next certificate from the join listener, if the hub would refuse the present one. Never raises."""
+        failed = self._has_failed()
         try:
             async with self._asking:
-                if self._clock() >= self._term().ends_at:
+                if self._rests_until <= self._monotonic() and self._is_refused(failed=failed):
                     await self._renew(self._ask_listener, signed=True)
         except (DialError, HandshakeRefused) as error:
             self._note(error)
-            if self._has_ended():
-                raise
 
     async def run(self, uplink: Uplink) -> None:
         """Renew the certificate whenever it is due, until cancelled."""
+        self._uplink = uplink
         failures, spread = 0, _spread()
         while True:
             try:
                 async with self._asking:
                     wait_s = due_at(self._term(), spread=spread) - self._clock()
+                    wait_s = max(wait_s, self._rests_until - self._monotonic())
                     if wait_s <= 0:
                         await self._renew(lambda question: _ask_on(uplink.link, question), signed=False)
+                    elif uplink.link is not None and uplink.is_outdated:
+                        await self._follow_join(uplink, uplink.link)
             except (DialError, HandshakeRefused) as error:
                 self._note(error)
                 failures += 1
@@ -130,25 +150,53 @@ class Renewal:
             why = f"{self._identity.files.cert} cannot be read: {error}; join again with a new token"
             raise HandshakeRefused(RefusedFor.CERTIFICATE, why) from error
 
-    def _has_ended(self) -> bool:
-        """Whether the certificate's date has come by this clock, or the certificate cannot be read."""
+    async def _follow_join(self, uplink: Uplink, link: Link) -> None:
+        """Move to the certificate that `edge join` has stored beside this agent."""
         try:
-            return self._clock() >= self._identity.ends_at()
-        except (OSError, ValueError):
-            return True
+            await announce(link, self._identity.files)
+        except (OSError, ValueError, NotCarried) as error:
+            raise DialError(_THE_HUB, f"it has not heard of the certificate of a new join: {error}") from error
+        if uplink.is_outdated:  # still: after a renewal, the uplink moves by itself
+            uplink.move()
+
+    def _has_failed(self) -> bool:
+        """Whether the last dial was in vain: the uplink has no link, and has had none since then."""
+        if self._uplink is None or self._uplink.link is not None:
+            return False
+        seen_at, self._seen_at = self._seen_at, self._uplink.since
+        return seen_at == self._seen_at
+
+    def _is_refused(self, *, failed: bool) -> bool:
+        """Whether the certificate has ended, or whether a dial may have failed because of the clocks."""
+        term, now = self._term(), self._clock()
+        return now >= term.ends_at or (
+            failed and (now >= due_at(term, spread=1) or now < self._identity.dates().begins_at)
+        )
 
     async def _renew(self, ask_hub: Callable[[Renew], Awaitable[Issued]], *, signed: bool) -> None:
         """Ask for the next certificate, and store it."""
         try:
-            question = await asyncio.to_thread(self._identity.renewal, signed=signed)
-            issued = await ask_hub(question)
-            await asyncio.to_thread(self._identity.store, issued, self._node, now=self._clock())
+            with self._identity.held():
+                question = await asyncio.to_thread(self._identity.renewal, signed=signed)
+                issued = await ask_hub(question)
+                await asyncio.to_thread(self._identity.store, issued, self._node, now=self._clock())
+        except BlockingIOError as error:
+            raise DialError(_THE_HUB, "another process gets a certificate for this state directory") from error
         except (OSError, ValueError, SettingsError) as error:
             raise DialError(_THE_HUB, f"the next certificate cannot be stored: {error}") from error
         except NotCarried as error:
             raise HandshakeRefused(RefusedFor.NO_CA_KEY, f"this hub renews no certificates: {error}") from error
-        self._problem = ""
-        log.info("the certificate was renewed, and is valid until %s", timestamp(self._term().ends_at))
+        ends_at = self._term().ends_at
+        log.info("the certificate was renewed, and is valid until %s", timestamp(ends_at))
+        left_s = ends_at - self._clock()
+        self._short = self._short + 1 if left_s < _SHORT_S else 0
+        self._rests_until, self._problem = 0.0, ""
+        if self._short:
+            self._rests_until = self._monotonic() + _FAILED.wait_s(self._short)
+            self._tell(
+                f"by this node's clock, the newest certificate ends {max(left_s, 0):.0f} s after its renewal; compare "
+                f"the clocks of this node and of the hub, and the hub's --cert-ttl"
+            )
 
     def _note(self, error: Exception) -> None:
         """Tell the problem, and log it if it is a new one."""
@@ -156,7 +204,9 @@ class Renewal:
             valid = f", valid until {timestamp(self._identity.term().ends_at)},"
         except (OSError, ValueError):
             valid = ""
-        problem = f"this node's certificate{valid} cannot be renewed: {error}"
+        self._tell(f"this node's certificate{valid} cannot be renewed: {error}")
+
+    def _tell(self, problem: str) -> None:
         if problem != self._problem:
             self._problem = problem
             log.warning("%s; the agent tries again", problem)

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from common.endpoint import Endpoint
 from common.errors import DialError
 from common.parsers import HostPort
-from common.transport import PROBE, in_words
+from common.tcp import in_words
+from common.transport import PROBE
 
 _MOST_BYTES = 16_384
 """The part of an answer's head that is read; a hub's head has 200 bytes."""

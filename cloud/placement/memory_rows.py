@@ -1,9 +1,11 @@
 """The rows of a claim store in memory. Pure."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 
 from cloud.placement.claim_store import (
     LISTED_BYTES,
+    MOST_GONE,
     NO_ID,
     NO_NAME,
     Hold,
@@ -27,8 +29,10 @@ class MemoryRows:
         self._nodes: dict[str, dict[str, dict[Thing, Holding]]] = {}
         """The same holdings by driver and node."""
         self._lists: dict[str, set[tuple[str, str]]] = {}
-        self._gone: dict[Place, float] = {}
-        """When each deleted id was deleted."""
+        self._open: dict[str, dict[str, int]] = {}
+        """By driver and node: the number of holds."""
+        self._gone: dict[str, dict[tuple[Thing, str], float]] = {}
+        """By driver: when each deleted id was deleted, in the order of the records."""
 
     # ---- reading -----------------------------------------------------------------------------------------------------
 
@@ -56,13 +60,19 @@ class MemoryRows:
         return sum(len(thing.id) + LISTED_BYTES for thing in only)
 
     def standing(self, driver: str, name: str, things: Iterable[Thing]) -> Standing:
-        """A name and ids. The nodes and lists in it are live views: read them before the next await."""
+        """A name and ids. All else in it are live views: read them before the next await."""
         return Standing(
             self.name(driver, name) if name else NO_NAME,
             {thing: self.id(driver, thing) for thing in things},
             self._nodes.get(driver, {}).keys(),
             self._lists.get(driver, frozenset()),
+            self._open.get(driver, {}),
+            self._gone_since(driver),
         )
+
+    def _gone_since(self, driver: str) -> float:
+        gone = self._gone.get(driver, {})
+        return next(islice(gone.values(), len(gone) - MOST_GONE, None)) if len(gone) >= MOST_GONE else 0.0
 
     def knows(self, node: str, driver: str) -> bool:
         """Whether anything of a node is here, or of one driver there."""
@@ -88,18 +98,29 @@ class MemoryRows:
     def set_hold(self, driver: str, name: str, owner: str, hold: Hold | None) -> None:
         """Set or remove an owner's hold on a name."""
         holds = self._holds.setdefault((driver, name), {})
-        holds.pop(owner, None)
+        old = holds.pop(owner, None)
+        self._count(driver, old, -1)
+        self._count(driver, hold, 1)
         if hold is not None:
             holds[owner] = hold
         elif not holds:
             del self._holds[driver, name]
+
+    def _count(self, driver: str, hold: Hold | None, more: int) -> None:
+        if hold is None:
+            return
+        of_nodes = self._open.setdefault(driver, {})
+        of_nodes[hold.node] = of_nodes.get(hold.node, 0) + more
+        if not of_nodes[hold.node]:
+            del of_nodes[hold.node]
 
     def set_holding(self, driver: str, thing: Thing, node: str, holding: Holding | None) -> None:
         """Set or remove a node's holding of an id."""
         nodes = self._nodes.setdefault(driver, {})
         holders, things = self._ids.setdefault((driver, thing), {}), nodes.setdefault(node, {})
         old = holders.pop(node, None)
-        self._gone.pop((driver, thing, node), None)
+        gone = self._gone.setdefault(driver, {})
+        gone.pop((thing, node), None)
         if old is not None and old.is_made:
             made = self._made[driver, old.name]
             del made[node, thing]
@@ -110,7 +131,7 @@ class MemoryRows:
             if holding.is_made:
                 self._made.setdefault((driver, holding.name), {})[node, thing] = None
             if holding.gone:
-                self._gone[driver, thing, node] = holding.gone
+                gone[thing, node] = holding.gone
             return
         things.pop(thing, None)
         if not holders:
@@ -136,8 +157,9 @@ class MemoryRows:
 
     def purge(self, before: float) -> None:
         """Remove the ids that were deleted before a moment."""
-        for place in [place for place, gone in self._gone.items() if gone < before]:  # clocks are set back at times
-            self.set_holding(*place, None)
+        for driver, gone in self._gone.items():
+            for thing, node in [place for place, at in gone.items() if at < before]:  # clocks are set back at times
+                self.set_holding(driver, thing, node, None)
 
 
 def _concerns(node: str, driver: str, its_driver: str, its_node: str) -> bool:

@@ -45,6 +45,14 @@ class _Look:
     is_stale: bool = False
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Remembered:
+    """Names and things of a node (`Pending.of`)."""
+
+    names: list[OpenName]
+    untaken: dict[Place, tuple[str, object]]
+
+
 class Pending:
     """The names and ids that this hub holds in memory, for all drivers.
 
@@ -56,6 +64,8 @@ class Pending:
     def __init__(self, store: ClaimStore, *, now: Callable[[], float]) -> None:
         self.store, self.now = store, now
         self._names: dict[tuple[str, str], OpenName] = {}
+        self._not_held: dict[str, dict[str, int]] = {}
+        """By driver and node: how many of these names the store does not hold."""
         self._untaken: dict[Place, tuple[str, object]] = {}
         """The name of the create and the token, for each thing of an answer that the caller has not taken yet."""
         self._looks: set[_Look] = set()
@@ -77,14 +87,21 @@ class Pending:
         finally:
             self._looks.discard(look)
 
+    def glance(self, driver: str, name: str, things: Iterable[Thing]) -> Standing | None:
+        """The same as `look` without a wait; None if the store has to wait."""
+        return self.store.glance(driver, name, things)
+
     def over(self, standing: Standing, driver: str, name: str) -> Standing:
         """The store's entries with the pending names and things added."""
         ours = self._names.get((driver, name))
         entry = standing.name
         if ours is not None:
             entry = replace(entry, holds={**entry.holds, self.store.owner: Hold(ours.node)})
+        if name and (more := self._not_held.get(driver)):
+            counts = {node: count + standing.open.get(node, 0) for node, count in more.items()}
+            standing = standing._replace(open={**standing.open, **counts})
         if not self._untaken:
-            return standing if entry is standing.name else replace(standing, name=entry)
+            return standing if entry is standing.name else standing._replace(name=entry)
         ids, nodes = dict(standing.ids), standing.nodes
         for (its_driver, thing, node), (made_as, _) in self._untaken.items():
             if its_driver != driver:
@@ -94,7 +111,7 @@ class Pending:
                 entry = replace(entry, made=entry.made | {node})
             if thing in ids and node not in ids[thing].made:
                 ids[thing] = ids[thing].replaced(node, Holding(made_as))
-        return replace(standing, name=entry, ids=ids, nodes=nodes)
+        return standing._replace(name=entry, ids=ids, nodes=nodes)
 
     # ---- names -------------------------------------------------------------------------------------------------------
 
@@ -117,7 +134,13 @@ class Pending:
             ours = OpenName(driver, name, node, sent=doubts, doubtful=doubts, is_held=hold is not None)
             ours.is_shared = bool(entry.holds.keys() - {self.store.owner})
             self._names[ours.key] = ours
+            self._count(ours, int(not ours.is_held))
         return Attempt(ours) if ours.node == node else None
+
+    def hold(self, ours: OpenName, *, is_held: bool) -> None:
+        """Note whether the store holds a name."""
+        self._count(ours, int(ours.is_held) - int(is_held))
+        ours.is_held = is_held
 
     def end(self, attempt: Attempt, *, in_doubt: bool | None) -> None:
         """End a create (`Attempt.end`). The store learns of a doubt that it lacks, and of a name that is free."""
@@ -126,15 +149,16 @@ class Pending:
         if self._names.get(ours.key) is not ours:  # `forget` has dropped the name meanwhile
             return
         if ours.in_doubt and not ours.is_held:
-            ours.is_held = True
+            self.hold(ours, is_held=True)
             self.store.hold_later(ours.driver, ours.name, ours.node)
             self._moved(ours.driver, ours.name)
         if ours.is_settled and (ours.is_held or ours.claims):
-            ours.is_held, ours.is_confirmed, ours.claims = False, False, 0
+            self.hold(ours, is_held=False)
+            ours.is_confirmed, ours.claims = False, 0
             self.store.free_later(ours.driver, ours.name)
             self._moved(ours.driver, ours.name)
         if not ours.attempts:
-            del self._names[ours.key]
+            self._drop(ours)
 
     # ---- things that were made, and that the caller has not taken ----------------------------------------------------
 
@@ -162,14 +186,21 @@ class Pending:
         for thing in things:
             self._untaken.pop((driver, thing, node), None)
 
-    def forget(self, node: str, driver: str = "") -> None:
-        """Drop everything of a node, or of one driver there. If its creates still run, their ends change nothing."""
-        names = [key for key, ours in self._names.items() if ours.node == node and driver in ("", ours.driver)]
-        places = [place for place in self._untaken if place[2] == node and driver in ("", place[0])]
-        for key in names:
-            del self._names[key]
-        for place in places:
-            del self._untaken[place]
+    def of(self, node: str, driver: str = "") -> Remembered:
+        """Everything of a node at this moment, or of one driver there."""
+        return Remembered(
+            [ours for ours in self._names.values() if ours.node == node and driver in ("", ours.driver)],
+            {place: held for place, held in self._untaken.items() if place[2] == node and driver in ("", place[0])},
+        )
+
+    def forget(self, known: Remembered) -> None:
+        """Drop what `of` found, and nothing that came later. If its creates still run, their ends change nothing."""
+        for ours in known.names:
+            if self._names.get(ours.key) is ours:
+                self._drop(ours)
+        for place, held in known.untaken.items():
+            if self._untaken.get(place) == held:
+                del self._untaken[place]
 
     def existing(self) -> list[Place]:
         """The things that it keeps."""
@@ -180,6 +211,18 @@ class Pending:
         places = [(ours.driver, ours.node) for ours in self._names.values()]
         places += [(its_driver, its_node) for its_driver, _, its_node in self._untaken]
         return any(its_node == node and driver in ("", its_driver) for its_driver, its_node in places)
+
+    def _drop(self, ours: OpenName) -> None:
+        del self._names[ours.key]
+        self._count(ours, -int(not ours.is_held))
+
+    def _count(self, ours: OpenName, more: int) -> None:
+        if not more:
+            return
+        of_nodes = self._not_held.setdefault(ours.driver, {})
+        of_nodes[ours.node] = of_nodes.get(ours.node, 0) + more
+        if not of_nodes[ours.node]:
+            del of_nodes[ours.node]
 
     def _moved(self, driver: str, name: str = "") -> None:
         """The store gets a change of a name, or of things of the driver: looks that wait may lack it."""

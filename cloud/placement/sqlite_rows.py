@@ -4,7 +4,7 @@ import sqlite3
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from cloud.placement.claim_store import LISTED_BYTES, NO_NAME, Hold, Holding, IdEntry, NameEntry, Standing
+from cloud.placement.claim_store import LISTED_BYTES, MOST_GONE, NO_NAME, Hold, Holding, IdEntry, NameEntry, Standing
 from cloud.placement.memory_rows import MemoryRows
 from cloud.placement.requests import Thing
 from common.database import Schema
@@ -76,11 +76,16 @@ class SqliteRows:
         """A name and ids, the nodes with things of the driver, and their lists."""
         nodes = self._database.execute("SELECT DISTINCT node FROM things WHERE driver = ?", (driver,))
         lists = self._database.execute("SELECT node, kind FROM inventories WHERE driver = ?", (driver,))
+        held = self._database.execute("SELECT node, count(*) FROM holds WHERE driver = ? GROUP BY node", (driver,))
+        gone = "SELECT gone FROM things WHERE gone > 0 AND driver = ? ORDER BY gone DESC LIMIT 1 OFFSET ?"
+        gone_since = self._database.execute(gone, (driver, MOST_GONE - 1)).fetchone()
         return Standing(
             self.name(driver, name) if name else NO_NAME,
             {thing: self.id(driver, thing) for thing in things},
             {node for (node,) in nodes},
             {(node, kind) for node, kind in lists},
+            dict(held),
+            gone_since[0] if gone_since is not None else 0.0,
         )
 
     def set_hold(self, driver: str, name: str, owner: str, hold: Hold | None) -> None:

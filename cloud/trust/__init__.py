@@ -6,6 +6,7 @@ Read in this order:
 * `policy`, `policy_text`, `policy_file`: which nodes may report which drivers, and which proxy drivers may call which.
 * `trust_store`: tokens, certificates, locks and denials, in memory and on disk.
 * `denials`, `revocations`: nodes and certificates that may not connect, by an operator's word and by a CA's.
+* `authorities`: the CAs themselves, and the end of links when one is taken out.
 * `tokens`, `signer`, `generations`: invitations to join; the CA's key; the newest certificate of a node, and copies.
 * `join_rate`, `enrolment`, `join_links`: how often strangers may come; the answers to nodes that join or renew; the
   links of the join listener.

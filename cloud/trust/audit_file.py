@@ -49,9 +49,9 @@ class AuditFile:
             size = os.fstat(descriptor).st_size
             if size and size + len(lines) > self._part_bytes:
                 self._rotate()
+                newer = self._open()  # if it fails, nobody closes the older one twice: its number may be another file's
                 os.close(descriptor)
-                descriptor = self._open()
-                size = 0
+                descriptor, size = newer, 0
             self._write(descriptor, lines, size)
         finally:
             os.close(descriptor)

@@ -1,12 +1,14 @@
 """The credentials of a peer: whether its certificate counts, at its hello and for as long as its link lives.
 
-A certificate counts until it ends, unless an operator denies it or its node, or its CA has revoked it. Of a node that
-has joined, a later generation replaces it. `cloud.admission` compares the names in it before.
+A certificate counts until it ends, unless an operator denies it or its node, its CA has revoked it, or its CA was taken
+out of `--tls-ca`. Of a node that has joined, a later generation replaces it. `cloud.admission` compares the names in it
+before.
 """
 
 import time
 from collections.abc import Callable, Iterable
 
+from cloud.trust.authorities import Authorities
 from cloud.trust.denials import Denials, in_words
 from cloud.trust.generations import Generations
 from cloud.trust.revocations import Revocations
@@ -23,6 +25,7 @@ class Credentials:
         denials: Denials,
         revocations: Revocations,
         generations: Generations,
+        authorities: Authorities,
         *,
         now: Callable[[], float] = time.time,
     ) -> None:
@@ -32,9 +35,11 @@ class Credentials:
             denials: the nodes and certificates that an operator denies.
             revocations: the certificates that their CAs have revoked.
             generations: the certificates of nodes that have joined.
+            authorities: the CAs of `--tls-ca`.
             now: the time, in seconds since the epoch.
         """
         self._denials, self._revocations, self._generations, self._now = denials, revocations, generations, now
+        self._authorities = authorities
 
     def check(self, role: str, name: str, peer: Peer, *, is_node: bool) -> None:
         """Check that a peer may connect, or that its link may go on.
@@ -46,13 +51,19 @@ class Credentials:
             is_node: whether the name is a node's.
 
         Raises:
-            HandshakeRefused: its certificate has ended, or it is denied.
+            HandshakeRefused: its certificate has ended, its CA was taken out, or it is denied.
         """
         if peer.not_after and self.is_past(peer.not_after):
             raise HandshakeRefused(
                 Reason.EXPIRED, f"the certificate of {role} {name} has ended; connect with a renewed one"
             )
-        why = self.denied(name if is_node else "", peer.serial, peer.issuer)
+        if not self._authorities.count(peer):
+            raise HandshakeRefused(
+                Reason.EXPIRED,
+                f"the CA of {role} {name} was taken out of the hub's --tls-ca; connect with a new certificate",
+            )
+        issuer = peer.issuer if self._revocations.has_lists else b""  # which takes time to read
+        why = self.denied(name if is_node else "", peer.serial, issuer)
         if why:
             raise HandshakeRefused(Reason.DENIED, f"the hub denies {role} {name}: ask its operator", shown=why)
 
@@ -62,12 +73,12 @@ class Credentials:
         Raises:
             HandshakeRefused: it is replaced, or the node is locked because of a copy.
         """
-        if peer.key:
+        if peer.certificate:
             self._generations.examine(node, peer)
 
     def admitted(self, node: str, peer: Peer) -> None:
         """Note that a node was admitted: its certificate is the current one, and earlier ones are void."""
-        if peer.key:
+        if peer.certificate:
             self._generations.authenticated(node, peer)
 
     def follows(self, node: str, live: str, key: str) -> bool:

@@ -4,8 +4,8 @@ Rules:
 
 * The messages and their order are in `common.enrolment`.
 * The hub stores a certificate before it sends it. If the disk takes nothing, the node gets `BUSY` and asks again.
-* The same key gets the same generation again: the answer may have been lost. A pending certificate that is about to end
-  is signed anew for it.
+* The same key gets the same generation again: the answer may have been lost. A pending certificate that is about to
+  end, or begins in the future because the hub's clock was ahead, is signed anew for it.
 * A node that renews shows a certificate that counts (`cloud.trust.generations`). It shows it to TLS on an admitted
   link; on the join listener its key signs the request.
 * A request for the key in use is an earlier one that the network delayed: only the holder of that key can have made it.
@@ -19,7 +19,7 @@ import logging
 import re
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
@@ -28,7 +28,7 @@ from cloud.trust.audit_log import Audit, Event
 from cloud.trust.generations import Generations
 from cloud.trust.join_rate import Bucket
 from cloud.trust.signer import CertificateRefused, RequestRefused, Signer
-from cloud.trust.tokens import TokenRefused, Tokens, names_one_node
+from cloud.trust.tokens import CLOCKS_S, TokenRefused, Tokens, names_one_node
 from cloud.trust.trust_store import Certificate, State, Token, TrustStore
 from common.database_writer import WriteFailed
 from common.enrolment import (
@@ -49,6 +49,7 @@ from common.enrolment import (
     generation_of,
 )
 from common.errors import HandshakeRefused, NotCarried, RemoteProtocolError
+from common.fault_points import reach
 from common.link import Link, Stream
 from common.logs import of_peer
 from common.messages import Kind, Reason
@@ -177,6 +178,8 @@ class Enrolment:
 
     def _end(self, stream: Stream, answer: Answer) -> None:
         stream.end(Status(Code.OK, origin=Origin.HUB), encode(answer))
+        if isinstance(answer, Issued):
+            reach("enrolment.after-answer")
 
     # ---- requests ----------------------------------------------------------------------------------------------------
 
@@ -189,11 +192,13 @@ class Enrolment:
             token = self._tokens.check(asked.token, asked.secret, asked.node)
             self._check_denied(asked.node)
             found = self._generations.issued_to(asked.node, key)
-            if found is not None and found.token == token.id and found.not_after > self._now():
-                return self._issued(found)
-            self._tokens.check_use(token)
-            self._check_name_is_free(asked.node, token)
-            made = await self._issue(asked.request, asked.node, key, token=token)
+            again = found if found is not None and found.token == token.id else None
+            if again is not None and (self._lasts(again, 0.0) or again.state is State.CURRENT):
+                return self._issued(again)
+            if again is None:
+                self._tokens.check_use(token)
+                self._check_name_is_free(asked.node, token)
+            made = await self._issue(asked.request, asked.node, key, token=token, again=again)
         log.info("node %s joined from %s with token %s", asked.node, peer.address, token.id)
         self._audit.add(
             Event.JOIN, who=asked.node, address=peer.address, token=token.id, generation=made.generation,
@@ -230,7 +235,7 @@ class Enrolment:
             found = self._generations.issued_to(node, key)
             if key == shown.key or (found is not None and found.state is State.CURRENT):
                 raise _Refusal(RefusedFor.REQUEST, "the request is for a key in use; the next key must be a new one")
-            if found is not None and found.not_after - self._now() > _ENOUGH * self._terms.ttl_s:
+            if found is not None and self._lasts(found, _ENOUGH * self._terms.ttl_s):
                 return self._issued(found)
             made = await self._issue(asked.request, node, key, again=found)
             self._generations.limit_pending(node)
@@ -248,6 +253,11 @@ class Enrolment:
 
     # ---- parts of an answer ------------------------------------------------------------------------------------------
 
+    def _lasts(self, issued: Certificate, least_s: float) -> bool:
+        """Whether a certificate has begun, and lasts for more than this time, so that it can be sent again."""
+        now = self._now()
+        return issued.issued_at <= now + CLOCKS_S and issued.not_after - now > least_s
+
     async def _issue(
         self, request: bytes, node: str, key: str, *, token: Token | None = None, again: Certificate | None = None
     ) -> Certificate:
@@ -257,11 +267,12 @@ class Enrolment:
             request: the certificate request.
             node: the node's name.
             key: the fingerprint of the request's key.
-            token: the node joins with it, which counts as a use.
+            token: the node joins with it, which counts as a use unless the certificate is signed again.
             again: the certificate of the same key whose place it takes.
         """
         generation = again.generation if again is not None else self._generations.next_of(node)
         signed = self._signer.sign(request, node=node, generation=generation)
+        reach("enrolment.before-issue")
         made = Certificate(
             node,
             generation,
@@ -274,8 +285,8 @@ class Enrolment:
             drivers=token.drivers if token is not None else self._generations.drivers_of(node),
             chain=signed.chain,
         )
-        used = replace(token, used=token.used + 1) if token is not None else None
-        await self._store.add_certificate(made, used=used)
+        await self._store.add_certificate(made, uses=token.id if token is not None and again is None else "")
+        reach("enrolment.after-issue")
         return made
 
     def _issued(self, certificate: Certificate) -> Issued:
@@ -302,11 +313,7 @@ class Enrolment:
             raise _Refusal(RefusedFor.DENIED, f"edge node {node}, or its certificate, is denied")
 
     def _check_name_is_free(self, node: str, token: Token) -> None:
-        lock = self._generations.locked(node)
-        if names_one_node(token):
-            if lock is not None and token.made_at <= lock.locked_at:
-                raise _Refusal(RefusedFor.COPY, f"edge node {node} is locked, and this token was made before that")
-        elif self._generations.has_joined(node) or self._knows(node):
+        if not names_one_node(token) and (self._generations.has_joined(node) or self._knows(node)):
             why = (
                 f"edge node {node} exists, and this token is for new nodes; to join it again, use a token of its own: "
                 f"csi-bridge token create --node {node}"

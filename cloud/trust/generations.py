@@ -6,8 +6,9 @@ Rules:
   authenticates, and current from then on; the earlier ones are void then. So a lost answer locks no node out: the
   present key counts until the agent has used the next one, and the agent uses it only after it is on its disk.
 * A void key that appears is a copy of the node's keys: an agent never goes back. With `OnCopy.LOCK` all certificates of
-  the node are refused from then on, and its links end, until an operator decides: `csi-bridge allow NODE`, or a token
-  for this node, with which it joins again. With `OnCopy.ALARM` the void key is refused, and the node goes on.
+  the node are refused from then on, and its links end, until an operator decides: `csi-bridge allow NODE`, or a new
+  token for this node, with which it joins again. The lock revokes the earlier ones, so that no clock decides whether a
+  token is new. With `OnCopy.ALARM` the void key is refused, and the node goes on.
 * After `allow`, void keys up to the generation of that copy are refused, and lock the node no more. After a node has
   joined again, so are all earlier ones: the old machine may still run.
 * A key that TLS took before the next one authenticated is no copy: the network delayed the hello of the agent's last
@@ -29,6 +30,7 @@ from cloud.trust.audit_log import Audit, Event
 from cloud.trust.trust_store import Certificate, Lock, State, TrustStore
 from common.enrolment import generation_of
 from common.errors import HandshakeRefused, timestamp
+from common.fault_points import reach
 from common.messages import Reason
 
 log = logging.getLogger("csi_bridge.hub.generations")
@@ -159,11 +161,13 @@ class Generations:
         if found is None:
             self._adopt(node, generation, shown)
             found = self._store.certificates[node][generation]
+        reach("generations.before-use")
         self._store.put_certificate(replace(found, state=State.CURRENT))
         self._changed_at[node] = self._monotonic()
         for earlier in [it for it in known.values() if it.generation < generation and it.state is not State.VOID]:
             self._store.put_certificate(replace(earlier, state=State.VOID, chain=b""))
         self._drop_void(node)
+        reach("generations.after-use")
         if found.drivers != before:
             self.on_drivers()
         if found.token:
@@ -277,6 +281,8 @@ class Generations:
                 log.warning("%s; it is refused, and the node goes on", why)
             self._alarms[node] = serial, why
             return _replaced(node)
+        for token in [it.id for it in self._store.tokens.values() if it.nodes == node and not it.revoked_at]:
+            self._store.revoke_token(token, self._now())
         new = Lock(node, self._now(), upto=max(newest, generation), settled=max(settled, generation), why=why)
         self._store.put_lock(new)
         log.error("%s", _locked(new))

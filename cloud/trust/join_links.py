@@ -19,7 +19,7 @@ from cloud.trust.enrolment import Enrolment
 from common.errors import Draining, HandshakeRefused, NotCarried
 from common.handshakes import group_of
 from common.limits import Limits
-from common.link import Link, Stream
+from common.link import Link, ServedByTasks, Stream
 from common.logs import of_peer
 from common.messages import Reason
 from common.status import Origin
@@ -50,7 +50,7 @@ LIMITS: Final = Limits(
 _EndTimer = Callable[[], None]
 
 
-class JoinLinks:
+class JoinLinks(ServedByTasks):
     """Handles the links of a join listener (`common.link.LinkHandler`)."""
 
     origin = Origin.HUB

@@ -67,6 +67,11 @@ class Revocations:
             except (OSError, ValueError) as error:
                 raise SettingsError("--tls-crl", str(path), str(error)) from error
 
+    @property
+    def has_lists(self) -> bool:
+        """Whether there is any list."""
+        return bool(self._lists)
+
     def is_revoked(self, serial: int, issuer: bytes) -> bool:
         """Whether a list names a certificate, by its serial number and the DER of its issuer; empty: any issuer."""
         return any(serial in found.serials and issuer in (b"", found.issuer) for found in self._lists)
@@ -75,17 +80,27 @@ class Revocations:
         """Whether the file, or that of the CAs, has changed since it was read."""
         return self._path is not None and self._stamps() != self._seen
 
-    def reload(self) -> int:
-        """Read the file again. Blocks. Returns how many certificates are revoked that were not before."""
+    def reload(self) -> int | None:
+        """Read the file again. Blocks.
+
+        Returns:
+            How many certificates are revoked that were not before. None: the file cannot be used, and the last good
+            lists stay. If it could not be read, `has_changed` stays true.
+        """
         assert self._path is not None
         assert self._ca is not None
-        self._seen = self._stamps()
+        seen = self._stamps()
         try:
             lists = _read(self._path, self._ca)
         except (OSError, ValueError) as error:
-            self._trouble = f"the revocation list {self._path} cannot be used, so the last good one counts: {error}"
-            log.error("%s", self._trouble)  # noqa: TRY400  # the sentence says it all
-            return 0
+            if isinstance(error, ValueError):  # its content: it is tried once
+                self._seen = seen
+            trouble = f"the revocation list {self._path} cannot be used, so the last good one counts: {error}"
+            if trouble != self._trouble:
+                log.error("%s", trouble)  # noqa: TRY400  # the sentence says it all
+            self._trouble = trouble
+            return None
+        self._seen = seen
         before, self._lists, self._trouble = self._entries(), lists, ""
         more = len(self._entries() - before)
         log.info("the revocation list %s changed; certificates that it newly revokes: %d", self._path, more)

@@ -207,7 +207,7 @@ class Signer:
 
         Raises:
             RequestRefused: as `read_request`.
-            CertificateRefused: the CA's own certificate has ended.
+            CertificateRefused: the CA's own certificate has ended, or has not begun.
         """
         authority = self._fresh()
         ca, ca_key = authority.certificate, authority.key
@@ -217,7 +217,11 @@ class Signer:
         now = dt.datetime.fromtimestamp(self._now(), dt.UTC).replace(microsecond=0)
         ends = min(now + dt.timedelta(seconds=self._ttl_s), ca.not_valid_after_utc)
         if ends <= now:
-            raise CertificateRefused("the hub's CA certificate has ended; its operator must replace it")
+            raise CertificateRefused(
+                "the hub's CA certificate has ended by the hub's clock; its operator must replace it, or set the clock"
+            )
+        if now < ca.not_valid_before_utc:
+            raise CertificateRefused("the hub's CA certificate is not valid yet by the hub's clock; set that clock")
         common_name = f"{_COMMON_NAME}{node}"
         subject = x509.Name(
             [

@@ -7,6 +7,8 @@ Rules:
   for a pattern of names is for new nodes: it gives nobody the name, and so the volumes, of a node that exists.
 * A use is counted together with the certificate that it gave. The same node with the same key may ask again without
   another use, as its first answer may be lost.
+* A lock of a node revokes the tokens that name it: only one that an operator makes after that undoes the lock.
+* A token from the future was made while the hub's clock was ahead. It does not count, or it would live for years.
 * Tokens that ended more than `KEPT_S` ago are removed.
 """
 
@@ -31,6 +33,9 @@ MOST_TOKENS: Final = 10_000
 
 KEPT_S: Final = 30 * 86_400.0
 """For so long an operator can see what became of a token."""
+
+CLOCKS_S: Final = 300.0
+"""The hub's clock may be set back by so much at any time without a consequence."""
 
 _SECRET_BYTES: Final = 32
 
@@ -118,7 +123,7 @@ class Tokens:
         if not hmac.compare_digest(expected, _hash(secret)) or found is None:
             raise TokenRefused("the hub has no such token")
         if found.revoked_at:
-            raise TokenRefused("an operator has revoked this token")
+            raise TokenRefused("this token was revoked")
         if not fnmatchcase(node, found.nodes):
             raise TokenRefused(f"this token is for {found.nodes}, not for a node named {node}")
         return found
@@ -129,6 +134,8 @@ class Tokens:
         Raises:
             TokenRefused: it may not.
         """
+        if token.made_at > self._now() + CLOCKS_S:
+            raise TokenRefused("the hub's clock was set back after this token was made; make a new one")
         if token.ends_at <= self._now():
             raise TokenRefused("this token has ended")
         if token.used >= token.uses:

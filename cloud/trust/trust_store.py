@@ -6,7 +6,7 @@ Rules:
   keeps a reserve, so that an operator can deny a node when the disk is full (`common.database_reserve`).
 * Memory is what the hub asks. A change that a caller awaits is on the disk before it is in memory; if the disk takes
   nothing, the caller gets `WriteFailed` and nothing has changed. `put_certificate` and `put_lock` change memory at once
-  and are written soon: a hello is decided without the disk.
+  and are written soon, as does `revoke_token`: a hello is decided without the disk.
 * A damaged file stops the hub from starting: without its denials, a stolen node would be admitted again.
 * `cloud.trust.tokens`, `generations` and `denials` have the rules for the rows. This module has none.
 """
@@ -14,7 +14,7 @@ Rules:
 import json
 import sqlite3
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Final
@@ -233,6 +233,11 @@ class TrustStore:
         await self._writer.commit([_token_row(token)])
         self.tokens[token.id] = token
 
+    def revoke_token(self, token: str, at: float) -> None:
+        """Revoke a token, now in memory and soon on the disk."""
+        self.tokens[token] = replace(self.tokens[token], revoked_at=at)
+        self._writer.put(("token", token), ("UPDATE tokens SET revoked_at = ? WHERE id = ?", (at, token)))
+
     async def drop_tokens(self, ids: Iterable[str]) -> None:
         """Remove tokens.
 
@@ -246,19 +251,19 @@ class TrustStore:
 
     # ---- certificates ------------------------------------------------------------------------------------------------
 
-    async def add_certificate(self, certificate: Certificate, *, used: Token | None = None) -> None:
-        """Add a certificate, together with the use of the token for which it was issued.
+    async def add_certificate(self, certificate: Certificate, *, uses: str = "") -> None:
+        """Add a certificate, together with one use of the token (id) for which it was issued.
 
         Raises:
             WriteFailed: nothing has changed.
         """
         rows = [_certificate_row(certificate)]
-        if used is not None:
-            rows.append(_token_row(used))
+        if uses:
+            rows.append(("UPDATE tokens SET used = used + 1 WHERE id = ?", (uses,)))
         await self._writer.commit(rows)
         self.certificates.setdefault(certificate.node, {})[certificate.generation] = certificate
-        if used is not None:
-            self.tokens[used.id] = used
+        if (token := self.tokens.get(uses)) is not None:  # which may have been revoked meanwhile
+            self.tokens[uses] = replace(token, used=token.used + 1)
 
     def put_certificate(self, certificate: Certificate) -> None:
         """Add or change a certificate, now in memory and soon on the disk."""

@@ -16,11 +16,11 @@ import os
 import stat
 from pathlib import Path
 
+from common.fault_points import reach
 from edge.disk.layout import Layout
 from edge.disk.loop_devices import attach_loop, detach_loops, loops_on
 from edge.disk.mounts import bind, read_table, unmount
 from edge.disk.root_dir import DIR_MODE, RootDir
-from edge.fault_points import reach
 
 __all__ = ["BlockDevices", "loops_on"]
 

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from common.fault_points import reach
 from edge.disk import volume_data
 from edge.disk.block_devices import loops_on
 from edge.disk.found_volumes import Published, Staged, Unreadable, read_data
@@ -22,7 +23,6 @@ from edge.disk.layout import PLUGIN, VOL_DATA, Layout
 from edge.disk.mounts import MountTable, read_table
 from edge.disk.root_dir import RootDir
 from edge.disk.volume_data import VolumeData, VolumeDataUnknown
-from edge.fault_points import reach
 from edge.volume_errors import NotReady, Uncertain
 from edge.volumes import PodVolume, Volume
 

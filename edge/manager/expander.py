@@ -11,8 +11,8 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from common.fault_points import reach
 from common.status import Code
-from edge.fault_points import reach
 from edge.manager.expansion import (
     IN_PROGRESS,
     PENDING,

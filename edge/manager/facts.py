@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from common.errors import timestamp
+from common.fault_points import reach
 from common.objects import Ref
 from common.quantity import format_bytes
-from edge.fault_points import reach
 from edge.manager.clock import Clock
 from edge.manager.expansion import IN_PROGRESS, INFEASIBLE, ClaimSize
 from edge.volumes import Claim, Pod

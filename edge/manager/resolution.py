@@ -10,6 +10,8 @@ Rules:
 * A malformed object leaves its volumes unresolved; the pod stays known.
 * A file system type is one word, and a mount option has no control character: drivers run `mkfs.<type>` as root, and
   some write options into files of lines.
+* A name that becomes a part of a path (the pod's uid, the name of a PersistentVolume or an inline volume) has the
+  characters of Kubernetes' names: drivers write paths into files of lines, and some into commands of a shell.
 * A pod that is being deleted is over when its status says that all containers have ended. It is also over when its
   grace period has passed since this process learned of the deletion. The deletion timestamp does not count: another
   machine wrote it, and the object may have arrived late. Until then nothing on this node had stopped the containers.
@@ -50,6 +52,9 @@ _GRACE_S = 30
 
 _LARGEST_GROUP = (1 << 31) - 1
 """Kubernetes' largest group id (IsValidGroupID of apimachinery); the kernel takes 4294967295 for "no change"."""
+
+_NAME = re.compile(r"[A-Za-z0-9._:/~-]*")
+"""Wider than Kubernetes' names (DNS-1123, UUIDs). `edge.disk.layout` refuses those that lead elsewhere."""
 
 _FS_TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
 _CONTROL = re.compile(r"[\0-\x1f\x7f]")
@@ -110,19 +115,26 @@ def resolve(
     try:
         body = found.read()
         deleted_at, ends_at = _deletion(body, now if deleted_at is None else deleted_at)
+        _require_name("the pod's uid", found.stamp.uid)
         pod = _pod(found, body, is_over=ends_at is not None and (ends_at <= now or _all_ended(body)))
         if pod.gone:
             return PodWants(pod=pod, refs=frozenset((found.ref,)), deleted_at=deleted_at)
         wants = _Resolver(look, node, labels, pod, body, selinux=selinux).wants(found.ref)
         return replace(wants, deleted_at=deleted_at, ends_at=ends_at)
+    except _Unresolved as reason:
+        return without_body(_known_by_key(found), found.ref, str(reason))
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        pod = Pod(uid=found.stamp.uid, namespace=found.ref.namespace, name=found.ref.name)
-        return without_body(pod, found.ref, _malformed(found.ref, error))
+        return without_body(_known_by_key(found), found.ref, _malformed(found.ref, error))
 
 
 def without_body(pod: Pod, ref: Ref, why: str, *, unread: bool = False) -> PodWants:
     """Return the entry of a pod whose body cannot be used: it exists, and none of its volumes is resolved."""
     return PodWants(pod=pod, unresolved={"": why}, refs=frozenset((ref,)), unread=unread)
+
+
+def _known_by_key(found: Object) -> Pod:
+    """Return the pod of an object of which only the key and the stamp can be used."""
+    return Pod(uid=found.stamp.uid, namespace=found.ref.namespace, name=found.ref.name)
 
 
 def node_of(found: Object) -> str:
@@ -288,6 +300,7 @@ class _Resolver:
         return PodVolume(pod=_labelled(self._pod, label), volume=volume, volume_name=name, read_only=read_only)
 
     def _persistent(self, name: str, claim: Claim) -> Volume:
+        _require_name("the PV's name", name)
         ref = Ref("PersistentVolume", "", name)
         body = self._find(ref).read()
         spec = body["spec"]
@@ -341,6 +354,7 @@ class _Resolver:
     # ---- inline volumes ----------------------------------------------------------------------------------------------
 
     def _inline(self, name: str, csi: Body) -> PodVolume:
+        _require_name("the volume's name", name)
         driver = str(csi["driver"])
         ref = Ref("CSIDriver", "", driver)
         rules = self._rules(driver)
@@ -459,6 +473,11 @@ def _claim(found: Object, volume: str, status: Body) -> Claim:
         allocated_bytes=None if allocated is None else parse_bytes(allocated),
         resize_status=str((status.get("allocatedResourceStatuses") or {}).get("storage") or ""),
     )
+
+
+def _require_name(what: str, name: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise _Unresolved(f"{what} is {shown(name)}, which has characters that no name in Kubernetes has")
 
 
 def _fs_type(what: str, csi: Body) -> str:

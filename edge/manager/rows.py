@@ -8,8 +8,8 @@ Rules:
 
 import logging
 
+from common.fault_points import reach
 from edge.disk.found_volumes import Published, Staged
-from edge.fault_points import reach
 from edge.manager.host import States
 from edge.manager.places import VOLUME, Place, Places, Target, staging_place
 from edge.manager.states import Device, Publication, Row, State

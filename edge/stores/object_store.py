@@ -5,6 +5,8 @@ Rules:
 * Memory has the keys and stamps of the stored objects. The store reads a body from the disk when a caller asks for it:
   the ten thousand objects of a large node would fill the agent's memory.
 * Memory follows the disk: an object shows when its transaction is committed, and subscribers are called then.
+* The store refuses objects beyond `MOST_OBJECTS`, and all that would make the file larger than `MOST_BYTES`. So no hub
+  fills the node's memory or disk. Drops always pass.
 * Bodies of `SEALED_KINDS` are sealed on the disk. The store drops a body that it cannot unseal, and logs an error. The
   digest then lacks the object, so the hub sends it again.
 """
@@ -39,6 +41,12 @@ CREATE TABLE IF NOT EXISTS knowledge (one INTEGER PRIMARY KEY CHECK (one = 1), h
 )
 """`knowledge` has its row once the store has been in step with the hub; `heard_at` is the last such time."""
 
+MOST_OBJECTS = 100_000
+"""Ten times those of a large node; they take 50 MB of memory."""
+
+MOST_BYTES = 512 * 1_048_576
+"""Ten times the file of a large node. The node's own system may be on the same disk."""
+
 _PUT = "INSERT OR REPLACE INTO objects VALUES (?, ?, ?, ?, ?, ?)"
 _DROP = "DELETE FROM objects WHERE kind = ? AND namespace = ? AND name = ? AND uid = ?"
 _HEARD = "INSERT OR REPLACE INTO knowledge VALUES (1, ?)"
@@ -68,7 +76,7 @@ class ObjectStore:
         self._digest = Digest()
         self._subscribers: list[Subscriber] = []
         self._order = asyncio.Lock()
-        self._tasks: set[asyncio.Task[bool]] = set()
+        self._tasks: set[asyncio.Task[Mapping[int, str] | None]] = set()
         self._ends = 0  # the number of ended streams
         self._writer: DatabaseWriter
         self._reader: sqlite3.Connection
@@ -164,13 +172,14 @@ class ObjectStore:
         return self._stamps
 
     async def store(self, changes: Sequence[Change]) -> Mapping[int, str]:
-        """Store changes in one transaction (`common.sync_stream.Copy`). The store refuses none of them."""
+        """Store changes in one transaction (`common.sync_stream.Copy`). Refuses objects for which there is no room."""
         task = asyncio.get_running_loop().create_task(self._store(changes, self._ends), name="store objects")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        if not await asyncio.shield(task):
+        refused = await asyncio.shield(task)
+        if refused is None:
             raise OSError(f"{self._path} could not be written before the agent ended")
-        return {}
+        return refused
 
     async def settle(self) -> None:
         """Return when all changes given to `store` are on the disk."""
@@ -192,13 +201,40 @@ class ObjectStore:
                 if await self._writer.persist([(_HEARD, (now,))]):
                     self.heard_at = now
 
-    async def _store(self, changes: Sequence[Change], ends: int) -> bool:
+    async def _store(self, changes: Sequence[Change], ends: int) -> Mapping[int, str] | None:
+        """Store what there is room for. Returns the reasons of the others by `seq`; None if the agent ends first."""
         async with self._order:
-            now = self._clock()
-            if not await self._writer.persist([self._statement(change, now) for change in changes]):
-                return False
-            self._show(changes, now, is_current=ends == self._ends)
-        return True
+            now, refused = self._clock(), self._beyond_limit(changes)
+            taken = [change for change in changes if change.seq not in refused]
+            if not await self._writer.persist([self._statement(change, now) for change in taken]):
+                return None
+            self._show(taken, now, is_current=ends == self._ends)
+        return refused
+
+    def _beyond_limit(self, changes: Sequence[Change]) -> Mapping[int, str]:
+        size_bytes = self._used_bytes() + sum(len(change.body) for change in changes if isinstance(change, Put))
+        if size_bytes > MOST_BYTES:
+            why = f"the objects of this node would take {size_bytes} bytes, and {MOST_BYTES} is the limit"
+            return {change.seq: why for change in changes if isinstance(change, Put)}
+        if len(self._stamps) + len(changes) <= MOST_OBJECTS:
+            return {}
+        there, refused = set(self._stamps), {}
+        for change in changes:
+            if isinstance(change, Drop):
+                there.discard(change.ref)
+            elif isinstance(change, Put) and change.ref not in there:
+                if len(there) >= MOST_OBJECTS:
+                    refused[change.seq] = f"this node has {MOST_OBJECTS} objects, which is the limit"
+                    continue
+                there.add(change.ref)
+        return refused
+
+    def _used_bytes(self) -> int:
+        pages, free, page_bytes = (
+            int(self._reader.execute(f"PRAGMA {what}").fetchone()[0])
+            for what in ("page_count", "freelist_count", "page_size")
+        )
+        return (pages - free) * page_bytes
 
     def _statement(self, change: Change, now: float) -> Statement:
         match change:

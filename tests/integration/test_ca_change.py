@@ -69,7 +69,10 @@ def test_the_ca_is_changed_with_two_in_force_and_the_node_is_served_at_each_step
         serves_with_a_new_link()
         node_files.show(new.edge("n1"))
         serves_with_a_new_link()
+        kept = hub.logged("the link of edge n1")
         hub_files.trust(new.path)
+        hub.wait_logged("taken out of")
+        assert hub.logged("the link of edge n1") == kept
         node_files.trust(new.path)
         serves_with_a_new_link()
 

@@ -13,6 +13,7 @@ from common import rotation
 from common.endpoint import hub_endpoint
 from common.errors import DialError, NotCarried
 from common.limits import Limits
+from common.link import ServedByTasks
 from common.listener import Listener
 from common.messages import Reason
 from common.rotation import follow
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 LIMITS = Limits(hello_timeout_s=30.0)
 
 
-class End:
+class End(ServedByTasks):
     """An end of links that serves nothing. A hub accepts; it notes the keys of its peers."""
 
     def __init__(self, origin: Origin) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Self
 
 import pytest
 
+from common.enrolment import parse_token
 from common.status import Code
 from edge.identity import Identity
 from tests.e2e.installed.network import own_network
@@ -110,7 +111,7 @@ def test_a_used_token_lets_no_second_node_join_and_the_secret_reaches_no_log(bri
 def test_a_join_whose_answer_was_lost_is_repeated_with_the_same_token(bridge: JoinBridge) -> None:
     hub = bridge.start_hub()
     token, node = bridge.token("--node=n1"), bridge.node("n1")
-    Identity(node.state_dir).request()
+    Identity(node.state_dir).request(parse_token(token).id)
     lost = node.state_dir.with_name("lost")
     shutil.copytree(node.state_dir, lost)  # as it is while the answer is on its way
     assert node.join(token).returncode == 0
@@ -254,6 +255,19 @@ def test_agent_and_proxy_driver_move_to_new_certificate_files_under_load_with_no
         proxy.wait_logged("the former link to the hub")
     assert {code for code, _ in load.codes} == {Code.OK}, load.codes
     assert node_state(hub.uds, "n1")["connected"]
+
+
+@pytest.mark.slow
+def test_a_node_that_joins_again_beside_its_running_agent_moves_to_the_new_certificate(bridge: JoinBridge) -> None:
+    hub = bridge.start_hub()
+    node = bridge.node("n1")
+    assert node.join(bridge.token("--node=n1")).returncode == 0
+    agent = bridge.start_joined(node)
+    agent.wait_connected()
+    assert node.join(bridge.token("--node=n1")).returncode == 0
+    agent.wait_logged("the former link to the hub")
+    assert hub.logged("generation 2 of the certificate of node n1 is in use")
+    assert problems(hub.uds) == ""
 
 
 # -------------------- copies and denials --------------------

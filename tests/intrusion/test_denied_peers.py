@@ -9,9 +9,11 @@ import pytest
 
 from common.messages import Goodbye, Hello, Reason
 from tests.support.bridge import Bridge, Hub
-from tests.support.certificates import Authority, Pem
-from tests.support.operator import by_hand
+from tests.support.certificates import Authority, Pem, bundle
+from tests.support.intruder import client_of
+from tests.support.operator import by_hand, node_state
 from tests.support.stranger import Stranger, hello
+from tests.support.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -98,3 +100,24 @@ def test_a_revoked_certificate_is_cut_once_the_revocation_list_names_it(bridge: 
         assert link.last_word()[0] == Reason.DENIED
     assert answer(hub, stolen, hello("edge", "n1")) == Reason.DENIED
     assert answer(hub, other, hello("edge", "n2")) == "welcome"
+
+
+def test_a_certificate_of_a_ca_that_was_taken_out_is_cut_and_those_of_the_other_ca_stay(
+    bridge: Bridge, authority: Authority, tmp_path: Path
+) -> None:
+    (elsewhere := tmp_path / "old").mkdir()
+    leaked = Authority(elsewhere, name="leaked CA")
+    authorities = bundle(tmp_path / "ca.crt", authority, leaked)
+    hub = bridge.start_hub(*authority.hub().flags, f"--tls-ca={authorities}")
+    stolen, good = leaked.edge("n1"), authority.edge("n2")
+    with (
+        Stranger(hub.address, tls=client_of(authority, stolen)) as thief,
+        Stranger(hub.address, tls=good.client()) as node,
+    ):
+        thief.greet(hello("edge", "n1"))
+        node.greet(hello("edge", "n2"))
+        (new := tmp_path / "new.crt").write_bytes(authority.path.read_bytes())
+        new.replace(authorities)
+        assert thief.last_word()[0] == Reason.EXPIRED
+        wait_for(lambda: not node_state(hub.uds, "n1")["connected"], what="end of the link")
+        assert node_state(hub.uds, "n2")["connected"]

@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from common.enrolment import CaCertificates, Issued, JoinToken, encode
 from common.errors import DialError
 from common.limits import Limits
+from common.link import ServedByTasks
 from common.listener import Listener
 from common.messages import Kind
 from common.status import Code, Origin, Status
@@ -35,7 +36,7 @@ SECRET = b"the-secret-of-the-token-32-bytes"
 LIMITS = Limits(hello_timeout_s=5.0)
 
 
-class FalseHub:
+class FalseHub(ServedByTasks):
     """The attacker: tells a CA of its choice, and keeps all that it hears."""
 
     origin = Origin.HUB
@@ -84,6 +85,7 @@ async def listening(handler: FalseHub, pem: Pem, host: str = "127.0.0.1") -> Asy
 @pytest.fixture(autouse=True)
 def short_linger(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rejected connections are gone when a test ends."""
+    monkeypatch.setattr("common.tcp.LINGER_S", 0.001)
     monkeypatch.setattr("common.transport.LINGER_S", 0.001)
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from common.csi import csi_pb2 as csi
-from common.messages import Chunk, Kind, Open, Priority
+from common.messages import Cancel, Chunk, End, Kind, Open, Priority
 from common.status import Code
 from tests.intrusion.test_creates_of_another_node import wanted
 from tests.intrusion.test_foreign_streams import next_end
 from tests.support.answers import path_of
 from tests.support.spoken_node import Site, attend, client_of, report
 from tests.support.stranger import Stranger, hello
+from tests.support.waiting import wait_for
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 MINE = "mine.example"
 ZONE = {"zone": "z1"}
 LONG = 3_000_000
+MOST = 10
 CHUNK = 16_384
 
 
@@ -48,13 +50,38 @@ def test_a_proxy_driver_does_not_fill_them_with_long_ids_of_deleted_volumes(shor
         assert not is_stored(short_dir, "v" * 2_000)
 
 
-def call(caller: Stranger, method: str, request: Message) -> None:
-    """Send a call on the caller's first stream."""
+def test_a_proxy_driver_does_not_fill_the_hubs_disk_with_creates_that_it_cancels(
+    short_dir: Path, tmp_path: Path
+) -> None:
+    with Site(short_dir, tmp_path, f"--max-open-creates={MOST}") as site:
+        site.told(site.node("n1"), report(MINE, "n1", segments=ZONE))
+        pem = site.authority.driver(MINE)
+        with Stranger(site.hub.address, tls=client_of(site.authority, pem)) as thief:
+            thief.greet(hello("driver", MINE, placement="local"))
+            for number in range(3 * MOST):
+                call(thief, "CreateVolume", wanted(f"invented-{number:03}", ZONE), stream=2 * number + 1)
+            wait_for(lambda: stored(short_dir, 3 * MOST) >= MOST, what="names in the claim store")
+            thief.frames(*(Cancel(2 * number + 1) for number in range(3 * MOST)))
+            ends: list[End] = []
+            while len(ends) < 3 * MOST:
+                ends += [frame for frame in thief.receive() if isinstance(frame, End)]
+        assert stored(short_dir, 3 * MOST) == MOST
+        assert sum("--max-open-creates" in end.message for end in ends) == 2 * MOST
+        assert {end.code for end in ends} <= {Code.UNAVAILABLE, Code.CANCELLED}
+
+
+def call(caller: Stranger, method: str, request: Message, *, stream: int = 1) -> None:
+    """Send a call on a stream of the caller's."""
     body = request.SerializeToString()
-    caller.frames(Open(1, Kind.CALL, Priority.CALL, MINE, path_of(method), "", "", 0))
+    caller.frames(Open(stream, Kind.CALL, Priority.CALL, MINE, path_of(method), "", "", 0))
     for start in range(0, len(body), CHUNK):
         part = body[start : start + CHUNK]
-        caller.frames(Chunk(1, len(body) - start - len(part), part))
+        caller.frames(Chunk(stream, len(body) - start - len(part), part))
+
+
+def stored(directory: Path, count: int) -> int:
+    """Return how many of so many invented names the hub's claim store has."""
+    return sum(is_stored(directory, f"invented-{number:03}") for number in range(count))
 
 
 def is_stored(directory: Path, text: str) -> bool:

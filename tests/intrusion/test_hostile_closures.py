@@ -30,6 +30,9 @@ _PLACES = re.compile(
 )
 """Every place of a volume below a kubelet's root directory."""
 
+_HARMLESS = re.compile(r"[\w./~:-]*", re.ASCII)
+"""Characters that mean nothing to a shell, and nothing in a file of lines."""
+
 _FS_TYPE = re.compile(r"[A-Za-z0-9._-]*")
 
 
@@ -86,6 +89,13 @@ ATTACKS: dict[str, list[dict[str, Any]]] = {
     "a volume's name that is a path": [pod("p", inline(_OUT))],
     "a volume's name of dots": [pod("p", inline(".."))],
     "a volume's name that is too long": [pod("p", inline("v" * 256))],
+    "a pod's uid of two lines": [pod("p", inline(), uid="u\nnone etc ext4")],
+    "a pod's uid that a shell runs": [pod("p", inline(), uid="$(reboot)")],
+    "a pod's uid that steers a terminal": [pod("p", inline(), uid="u\x1b[2J")],
+    "a volume's name of two lines": [pod("p", inline("v\nnone"))],
+    "a volume's name that a shell runs": [pod("p", inline("`reboot`"))],
+    "a PersistentVolume's name of two lines": persistent("pv\nnone"),
+    "a block volume's name that a shell runs": persistent("pv;reboot", volumeMode="Block"),
     "a driver's name that is a path": [pod("p", inline(driver=_OUT))],
     "a driver's name of dots": persistent(driver=".."),
     "a driver's name of the kubelet's own directory": persistent(driver="volumeDevices"),
@@ -125,6 +135,7 @@ async def test_a_hub_reaches_nothing_but_what_the_closure_names(short_dir: Path,
             assert "bug" not in tried["error"], (trick, tried)
             for path in attacked.vendor.paths:
                 assert path.startswith(f"{attacked.root}/"), (trick, path)
+                assert _HARMLESS.fullmatch(path), (trick, path)
                 assert _PLACES.fullmatch(path.removeprefix(f"{attacked.root}/")), (trick, path)
             for mount in attacked.vendor.mounts:
                 assert _FS_TYPE.fullmatch(mount.fs_type), (trick, mount)

@@ -127,7 +127,7 @@ def test_a_revoked_token_is_worth_nothing_also_after_a_restart(world: JoinWorld)
     world.hub.start()
     refused = world.join(token, "n1")
     assert isinstance(refused, Refused)
-    assert refused.message == "an operator has revoked this token"
+    assert refused.message == "this token was revoked"
     listed = json.loads(world.operator("token", "list", "--output=json"))["tokens"]
     assert (token.id, "revoked") in [(one["id"], one["state"]) for one in listed]
 

@@ -67,7 +67,18 @@ LOOKS = ["stats.before-call", "stats.after-call", "health.before-call", "health.
 LEFTOVERS = ["leftovers.before-clean", "leftovers.after-target", "leftovers.after-data-removed"]
 """The points at which directories are removed that belong to no volume."""
 
-ALL = {*FILESYSTEM, *BLOCK, *GROWING, *REFUSED_STAGE, *REFUSED_PUBLISH, *LOOKS, *LEFTOVERS}
+IDENTITY = [f"identity.{point}" for point in (
+    "before-request", "after-request", "before-store", "after-ca", "after-settings", "before-rename",
+    "after-certificate", "after-store")]  # fmt: skip
+"""The points of an agent, or of `edge join`, that gets a certificate."""
+
+ISSUE = [
+    *(f"enrolment.{point}" for point in ("before-issue", "after-issue", "after-answer")),
+    *(f"generations.{point}" for point in ("before-use", "after-use")),
+]
+"""The points of a hub that issues a certificate, and takes it for the first time."""
+
+ALL = {*FILESYSTEM, *BLOCK, *GROWING, *REFUSED_STAGE, *REFUSED_PUBLISH, *LOOKS, *LEFTOVERS, *IDENTITY, *ISSUE}
 """Each of these has a test."""
 
 _TEXT = "written by the pod\n"

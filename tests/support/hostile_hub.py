@@ -24,6 +24,7 @@ from cloud.sync.streams import SyncServer
 from common.csi import csi_pb2 as csi
 from common.csi.methods import METHODS
 from common.limits import Limits
+from common.link import ServedByTasks
 from common.listener import Listener, listen_tcp
 from common.messages import Kind
 from common.objects import Object, Ref, Stamp
@@ -62,7 +63,7 @@ _LEVELS = 20_000
 _DEEP_JSON = '{"a":' * _LEVELS + "{}" + "}" * _LEVELS
 
 
-class HostileHub:
+class HostileHub(ServedByTasks):
     """The hub of one agent (`LinkHandler` and `Closures`)."""
 
     origin = Origin.HUB

@@ -9,12 +9,14 @@ with JoinBridge(short_dir, tmp_path) as bridge:
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from common.fault_points import VARIABLE
 from tests.support.bridge import Agent, Bridge, Hub
 from tests.support.certificates import Authority
 from tests.support.ports import free_ports
@@ -39,11 +41,14 @@ class Node:
     state_dir: Path
     prefix: tuple[str, ...] = ()
 
-    def join(self, token: str, *flags: str) -> subprocess.CompletedProcess[str]:
-        """Run `edge join` with a token on standard input."""
+    def join(self, token: str, *flags: str, fault_point: str = "") -> subprocess.CompletedProcess[str]:
+        """Run `edge join` with a token on standard input; with a fault point it dies there."""
         command = [*self.prefix, str(_PROGRAM), "edge", "join", f"--node={self.name}"]
         command += [f"--state-dir={self.state_dir}", *flags, "-"]
-        return subprocess.run(command, input=token, capture_output=True, text=True, timeout=60, check=False)
+        environment = os.environ | {VARIABLE: fault_point}
+        return subprocess.run(
+            command, input=token, capture_output=True, text=True, timeout=60, check=False, env=environment
+        )
 
 
 class _JoinedAgent(Agent):
@@ -105,11 +110,14 @@ class JoinBridge(Bridge):
         self._joined += 1
         return Node(name, self._directory / f"joined-{self._joined}", prefix)
 
-    def start_joined(self, node: Node, *sockets: Path, flags: Sequence[str] = (), wait: bool = True) -> Agent:
-        """Start the agent of a node that has joined."""
+    def start_joined(
+        self, node: Node, *sockets: Path, flags: Sequence[str] = (), wait: bool = True, fault_point: str = ""
+    ) -> Agent:
+        """Start the agent of a node that has joined; with a fault point it dies there."""
         directory = self._directory / f"run-{len(self.members)}"
         directory.mkdir()
         agent = _JoinedAgent(node, sockets, directory, self._logs, flags)
+        agent.process.environment = os.environ | {VARIABLE: fault_point}
         self._start(agent, wait=wait)
         return agent
 

@@ -11,9 +11,11 @@ from common.errors import HandshakeRefused
 from common.messages import Hello, Reason
 from common.peer import CLIENT_AUTH, Peer
 from common.version import introduce
+from tests.support.shown_peer import ShownPeer
 
 UDS = Peer("pid 7 uid 0", local=True, uid=0)
 PLAIN = Peer("127.0.0.1:51234", local=False)
+SHOWN = ShownPeer("127.0.0.1:51234", local=False)
 
 
 def hello(role: str, name: str = "n1") -> Hello:
@@ -22,7 +24,7 @@ def hello(role: str, name: str = "n1") -> Hello:
 
 def certificate(common_name: str | None, *organizations: str) -> Peer:
     names = (common_name,) if common_name else ()
-    return replace(PLAIN, common_names=names, organizations=organizations, purposes=(CLIENT_AUTH,))
+    return replace(SHOWN, common_names=names, organizations=organizations, purposes=(CLIENT_AUTH,))
 
 
 def with_uris(peer: Peer, *uris: str) -> Peer:

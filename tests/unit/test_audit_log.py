@@ -103,6 +103,32 @@ def test_a_file_that_is_full_gets_a_number_and_at_most_nine_are_kept(tmp_path: P
     assert [int(part.read_bytes()) for part in parts(tmp_path)] == list(range(15, 25))
 
 
+def test_without_a_descriptor_for_the_next_file_no_file_of_another_thread_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = AuditFile(tmp_path, largest_bytes=PARTS * 100)
+    file.append(b"%099d\n" % 1)
+    of_others: list[int] = []
+    times = iter(range(2))
+
+    def last_one(*args: Any) -> int:
+        """The last descriptor is taken by another thread right before the second call."""
+        if next(times) == 0:
+            return os.open(*args)
+        of_others.append(os.dup(0))
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(
+            AuditFile, "_open", lambda self: last_one(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
+        )
+        with pytest.raises(OSError, match="Too many open files"):
+            file.append(b"%099d\n" % 2)
+    os.close(*of_others)  # raises EBADF if the log has closed it
+    file.append(b"%099d\n" % 2)
+    assert [int(part.read_bytes()) for part in parts(tmp_path)] == [1, 2]
+
+
 def test_a_peer_that_repeats_itself_leaves_the_other_lines_alone(log: AuditLog, tmp_path: Path, clock: Clock) -> None:
     for _ in range(5_000):
         log.add(Event.ADMISSION, who="n1")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from common import database_writer
 from common.database import Schema, open_database
 from common.database_writer import DatabaseWriter, Statement, WriteFailed
 from tests.support.waiting import until
@@ -113,6 +114,27 @@ async def test_commits_that_wait_together_are_one_transaction_and_each_fails_alo
         ["BEGIN", "COMMIT"],
         ["COMMIT", "BEGIN", "COMMIT"],
     )
+
+
+async def test_puts_gather_after_a_write_until_a_caller_waits(patient: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database_writer, "_GATHER_S", 3_600.0)
+    await patient.writer.commit([insert("first")])
+    begun: list[str] = []
+    patient.connection.set_trace_callback(lambda sql: begun.append(sql.split()[0]))
+    for number in range(10):
+        patient.writer.put(number, insert(f"put {number}"))
+        await asyncio.sleep(0)
+    await patient.writer.commit([insert("last")])
+    patient.connection.set_trace_callback(None)
+    assert (begun.count("BEGIN"), len(patient.items())) == (1, 12)
+
+
+async def test_a_writer_that_closes_ends_the_gathering(patient: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database_writer, "_GATHER_S", 3_600.0)
+    await patient.writer.commit([insert("first")])
+    patient.writer.put("a", insert("a"))
+    await patient.writer.close()
+    assert patient.items().keys() == {"first", "a"}
 
 
 async def test_a_caller_that_is_cancelled_does_not_undo_its_write(patient: World) -> None:

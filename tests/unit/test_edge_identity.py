@@ -14,9 +14,11 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from cli.process_options import EDGE_OPTIONS
 from common.certificate_ends import Term
-from common.enrolment import Issued, fingerprint, renewal_text
+from common.enrolment import Issued, JoinToken, fingerprint, renewal_text
 from common.errors import SettingsError
+from common.limits import Limits
 from edge.identity import Identity, Joined, key_of
+from edge.join import join
 from edge.renewal import RENEW_AT, due_at
 from edge.settings import complete
 from tests.support.certificates import Authority
@@ -115,6 +117,37 @@ def test_each_renewal_has_a_key_of_its_own_and_the_present_one_signs_it(
     assert key == x509.load_der_x509_csr(first).public_key()
     again = identity.renewal(signed=False)
     assert (again.request, again.certificate, again.signature) == (renewal.request, b"", b"")
+
+
+def test_a_join_has_a_key_of_its_own_and_the_keys_of_before_end_with_it(
+    identity: Identity, authority: Authority, tmp_path: Path
+) -> None:
+    """Somebody may have a copy of the directory, with the key of a renewal whose answer was lost."""
+    joined(identity, authority)
+    copied = identity.request()
+    asked = identity.request("t-1")
+    assert asked not in (copied, identity.request("t-2"))
+    assert asked == Identity(tmp_path / "state").request("t-1")
+    identity.store(issued(authority, asked), "n1", now=time.time(), token="t-1")
+    assert sorted(path.name for path in (tmp_path / "state" / "identity").glob("*.pem")) == ["node.pem"]
+    assert identity.request() not in (copied, asked)
+
+
+def test_a_join_that_was_killed_after_it_stored_its_certificate_asks_for_it_again(
+    identity: Identity, authority: Authority, tmp_path: Path
+) -> None:
+    request = identity.request("t-1")
+    (path,) = (tmp_path / "state" / "identity").glob("next-*.pem")
+    content = path.read_bytes()
+    identity.store(issued(authority, request), "n1", now=time.time(), token="t-1")
+    path.write_bytes(content)  # the kill came before it was removed
+    assert identity.request("t-1") == request
+
+
+async def test_no_join_runs_while_the_agent_renews(identity: Identity) -> None:
+    token = JoinToken(("wss://127.0.0.1:1",), bytes(32), "t-1", bytes(32))
+    with identity.held(), pytest.raises(SettingsError, match="run the command again"):
+        await join(token, "n1", identity.files.ca.parent.parent, limits=Limits())
 
 
 def test_a_crash_after_the_certificate_was_stored_does_not_use_its_key_twice(
@@ -229,7 +262,7 @@ def test_a_term_begins_when_the_certificate_was_stored(identity: Identity, autho
     joined(identity, authority)
     stored_at = time.time() - 10.0
     os.utime(identity.files.cert, (1.0, stored_at))
-    assert identity.term() == Term(pytest.approx(stored_at, abs=0.1), pytest.approx(identity.ends_at()))
+    assert identity.term() == Term(pytest.approx(stored_at, abs=0.1), pytest.approx(identity.dates().ends_at))
 
 
 def test_a_clock_behind_the_hubs_does_not_lengthen_a_term(identity: Identity, authority: Authority) -> None:
@@ -245,7 +278,7 @@ def test_a_certificate_that_had_ended_when_it_was_stored_has_its_own_dates(
 ) -> None:
     joined(identity, authority)
     os.utime(identity.files.cert, (1.0, time.time() + 86_400.0))
-    assert identity.term().ends_at == identity.ends_at()
+    assert identity.term().ends_at == identity.dates().ends_at
 
 
 @pytest.mark.parametrize(("spread", "part"), [(-1.0, RENEW_AT - 0.05), (0.0, RENEW_AT), (1.0, RENEW_AT + 0.05)])

@@ -1,4 +1,4 @@
-"""The table of fault points: complete, reached from the agent's code, named to maintainers, and survived by tests."""
+"""The table of fault points: complete, reached from the code, named to maintainers, and survived by tests."""
 
 from __future__ import annotations
 
@@ -6,20 +6,27 @@ import ast
 import re
 from pathlib import Path
 
-from edge.fault_points import POINTS, VARIABLE
+from common.fault_points import POINTS, VARIABLE
 from tests.support.fault_points import ALL
 
 ROOT = Path(__file__).parents[2]
 
 
 def reached() -> dict[str, str]:
-    """What the agent's code says it reaches, as patterns, and where: an f-string's values match any step."""
+    """What the code says it reaches, as patterns, and where: an f-string's values match any step."""
     found = {}
-    for path in (ROOT / "edge").rglob("*.py"):
+    for path in [*(ROOT / "edge").rglob("*.py"), *(ROOT / "cloud").rglob("*.py")]:
         for call in ast.walk(ast.parse(path.read_text())):
-            if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "reach":
-                found[_pattern(call.args[0])] = f"{path.relative_to(ROOT)}:{call.lineno}"
+            if isinstance(call, ast.Call) and (point := _point(call)) is not None:
+                found[_pattern(point)] = f"{path.relative_to(ROOT)}:{call.lineno}"
     return found
+
+
+def _point(call: ast.Call) -> ast.expr | None:
+    """The point of `reach(point)` or of `partial(reach, point)`."""
+    names = [it.id if isinstance(it, ast.Name) else "" for it in (call.func, *call.args)]
+    at = 1 if names[:2] == ["partial", "reach"] else 0 if names[0] == "reach" else None
+    return call.args[at] if at is not None else None
 
 
 def _pattern(argument: ast.expr) -> str:
@@ -41,7 +48,7 @@ def test_the_table_has_no_point_that_the_code_does_not_reach() -> None:
     assert [point for point in POINTS if not any(re.fullmatch(pattern, point) for pattern in patterns)] == []
 
 
-def test_an_agent_is_killed_at_every_point_of_the_table() -> None:
+def test_a_process_is_killed_at_every_point_of_the_table() -> None:
     assert set(POINTS) == ALL
 
 
@@ -51,5 +58,5 @@ def test_the_table_tells_of_each_point_what_the_disk_shows() -> None:
 
 def test_the_page_on_recovery_names_the_table_and_dies_at_a_point_of_it() -> None:
     _, _, page = (ROOT / "docs" / "recovery.md").read_text().partition("## A death at every point")
-    assert "`edge/fault_points.py`" in page
+    assert "`common/fault_points.py`" in page
     assert [point for point in re.findall(rf"{VARIABLE}=([a-z.-]+)", page) if point in POINTS] == ["stage.before-call"]

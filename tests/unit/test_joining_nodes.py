@@ -29,6 +29,8 @@ from common.enrolment import (
     decode,
     encode,
 )
+from common.errors import HandshakeRefused
+from common.link import ServedByTasks
 from common.messages import Kind
 from common.peer import Peer as Address
 from common.status import Code, Origin
@@ -50,13 +52,13 @@ TTL_S, GRACE_S = 900.0, 86_400.0
 STRANGER = Address("10.0.0.9:1", local=False)
 
 
-class Admitted:
+class Admitted(ServedByTasks):
     """A link handler that has admitted an agent, and serves its renewals."""
 
     origin = Origin.HUB
 
     def __init__(self, enrolment: Enrolment) -> None:
-        self.serve = enrolment.serve_on_link
+        self.serve = enrolment.serve_on_link  # type: ignore[method-assign]  # of one link handler
 
     def greeted(self, link: Link) -> None:
         link.accept()
@@ -72,7 +74,7 @@ class World:
     """A hub's enrolment, at a time that the test sets."""
 
     def __init__(self, directory: Path, *, ca_key: bool = True, on_copy: OnCopy = OnCopy.LOCK) -> None:
-        self.now = time.time()
+        self.now, self.directory = time.time(), directory
         self.denied: set[str | int] = set()
         self.known: set[str] = set()
         self.audit, self.store = RecordedAudit(), TrustStore(directory)
@@ -339,6 +341,83 @@ async def test_a_node_that_asks_again_and_again_is_told_to_wait(world: World) ->
     assert (last.reason, last.retry_s) == ("busy", 10)
 
 
+# -------------------- the hub's clock --------------------
+
+DAY_S = 86_400.0
+
+
+async def test_after_the_hubs_clock_was_ahead_a_pending_certificate_is_signed_anew(world: World) -> None:
+    """The first one begins in the future: TLS would refuse it until then."""
+    node, following = await world.joined(), NodeKey()
+    world.now += DAY_S
+    ahead = (await world.renew(node, following)).peer()
+    world.now -= DAY_S
+    assert ahead.not_before > world.now
+    again = await world.renew(node, following)
+    assert again.peer().not_before <= world.now
+    assert again.issued is not None
+    assert again.issued.generation == 2
+
+
+async def test_after_the_hubs_clock_was_ahead_a_repeated_join_gets_a_good_certificate_without_another_use(
+    world: World,
+) -> None:
+    world.now += DAY_S
+    token, key = await world.token(), NodeKey()
+    await world.join(token, key=key)
+    world.now -= DAY_S
+    assert (await world.join(token, key=key)).peer().not_before <= world.now
+    assert world.store.tokens[token[0]].used == 1
+
+
+async def test_a_token_from_a_clock_that_was_ahead_does_not_live_for_a_year(world: World) -> None:
+    world.now += 365 * DAY_S
+    token = await world.token()
+    world.now -= 365 * DAY_S
+    assert await world.refusal(Join(*token, "n1", NodeKey().request)) == "token"
+    await world.join(await world.token())
+
+
+async def test_a_node_that_was_locked_by_a_clock_that_was_ahead_joins_again_with_a_new_token(world: World) -> None:
+    first = await world.joined()
+    second = await world.renew(first)
+    world.connect(second)
+    world.now += DAY_S
+    with pytest.raises(HandshakeRefused, match="is locked"):
+        world.connect(first)
+    world.now -= DAY_S
+    world.connect(await world.join(await world.token()))
+    assert world.generations.locked("n1") is None
+
+
+async def test_a_lock_revokes_a_token_while_a_join_uses_it(world: World) -> None:
+    first = await world.joined()
+    second = await world.renew(first)
+    world.connect(second)
+    token = await world.token(uses=2)
+    stream = open_stream(await world.dial(), Join(*token, "n1", NodeKey().request))
+    while not world.tokens.changing.locked():  # noqa: ASYNC110  # a lock has no event
+        await asyncio.sleep(0)
+    with pytest.raises(HandshakeRefused, match="is locked"):
+        world.connect(first)
+    assert isinstance(await answer(stream), Issued)
+    assert (world.store.tokens[token[0]].used, world.store.tokens[token[0]].revoked_at) == (1, world.now)
+    await world.store.close()
+    stored = TrustStore(world.directory)
+    assert (stored.tokens[token[0]].used, stored.tokens[token[0]].revoked_at) == (1, world.now)
+    await stored.close()
+
+
+@pytest.mark.parametrize(
+    ("years", "why"), [(-30, "not valid yet by the hub's clock"), (30, "ended by the hub's clock")]
+)
+async def test_a_hub_whose_clock_is_outside_of_its_cas_life_says_so(world: World, years: int, why: str) -> None:
+    world.now += years * 365 * DAY_S
+    refused = await world.ask(Join(*await world.token(), "n1", NodeKey().request))
+    assert isinstance(refused, Refused)
+    assert why in refused.message
+
+
 # -------------------- renewing at the join listener --------------------
 
 
@@ -389,7 +468,7 @@ async def test_a_locked_node_joins_again_with_a_later_token_of_its_own(world: Wo
     second = await world.renew(first)
     world.connect(second)
     await world.refusal(first.late_renewal(NodeKey()))
-    assert await world.refusal(Join(*before, "n1", NodeKey().request)) == "copy"
+    assert await world.refusal(Join(*before, "n1", NodeKey().request)) == "token", "the lock has revoked it"
     world.now += 1
     node = await world.join(await world.token())
     world.connect(node)

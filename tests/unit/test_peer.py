@@ -50,6 +50,14 @@ def test_a_certificate_without_extended_key_usage_has_no_purposes(tmp_path: Path
     assert read(authority.issue("a", "o", file="x", purposes=[FOR_CLIENTS]).certificate).purposes == (CLIENT_AUTH,)
 
 
+@pytest.mark.parametrize("part", [b"system:node:n1", b"csi-bridge:node:n1"])
+def test_a_certificate_with_an_unreadable_subject_or_uri_counts_as_none(tmp_path: Path, part: bytes) -> None:
+    found = Authority(tmp_path).issue("system:node:n1", "o", file="x", uris=["csi-bridge:node:n1"]).certificate
+    der = found.public_bytes(Encoding.DER)
+    assert with_certificate("10.0.0.1:7", der).uris == ("csi-bridge:node:n1",)
+    assert with_certificate("10.0.0.1:7", der.replace(part, b"\xff" + part[1:])) == Peer("10.0.0.1:7", local=False)
+
+
 @pytest.mark.parametrize("der", [b"", b"\x30", b"\x30\x82\xff\xff" + bytes(40)])
 def test_a_certificate_that_cannot_be_read_gives_no_names(der: bytes) -> None:
     assert with_certificate("10.0.0.1:7", der) == Peer("10.0.0.1:7", local=False)

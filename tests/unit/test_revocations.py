@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import datetime as dt
-from typing import TYPE_CHECKING, Any
+import errno
+from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography import x509
@@ -13,9 +15,6 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from cloud.trust.revocations import Revocations
 from common.errors import SettingsError
 from tests.support.certificates import Authority, Pem, bundle
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 HOUR_S = 3600.0
 
@@ -99,6 +98,27 @@ def test_a_list_that_cannot_be_used_leaves_the_last_good_one_in_force_and_is_a_p
     path.write_bytes(good)
     found.reload()
     assert list(found.problems()) == []
+
+
+def test_a_list_that_changed_while_no_descriptor_was_left_counts_once_it_can_be_read(
+    authority: Authority, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = authority.edge("n1")
+    found = Revocations(authority.revoke([]), authority.path)
+    authority.revoke([one.serial])
+    with monkeypatch.context() as full:
+
+        def no_descriptor(*_args: object) -> None:
+            raise OSError(errno.EMFILE, "Too many open files")
+
+        full.setattr(Path, "read_bytes", no_descriptor)
+        for _ in range(3):
+            assert found.has_changed()
+            assert found.reload() is None
+    assert len(caplog.messages) == 1
+    assert found.has_changed()
+    assert found.reload() == 1
+    assert (is_revoked(found, one), list(found.problems())) == (True, [])
 
 
 @pytest.mark.parametrize("how", ["missing", "empty", "no list", "cut"])

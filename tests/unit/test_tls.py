@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import shutil
 import ssl
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import Any
 
 import pytest
+from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
 from common.tls import TlsFiles, TlsIdentity
 from tests.support.certificates import Authority, Pem
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @pytest.fixture(scope="module")
@@ -72,6 +72,36 @@ def test_certificates_with_and_without_key_identifiers_are_trusted_on_every_pyth
     there.do_handshake()
     here.do_handshake()
     assert here.getpeercert()
+
+
+def test_a_server_sends_the_cas_above_its_certificate_and_a_chain_in_the_file_stays(tmp_path: Path) -> None:
+    root = Authority(tmp_path, name="root")
+    middle = Authority(tmp_path, name="middle", parent=root)
+    stranger = Authority(tmp_path, name="stranger")
+    hub, agent = copied(middle.hub(), tmp_path), middle.edge("n1")
+    hub.ca.write_bytes(b"".join(each.path.read_bytes() for each in (stranger, root, middle)))
+    leaf, above, top = (ders(path) for path in (hub.cert, middle.path, root.path))
+    assert sent_by(hub, TlsFiles(hub.ca, agent.cert, agent.key)) == leaf + above + top
+    hub.cert.write_bytes(hub.cert.read_bytes() + middle.path.read_bytes())
+    assert sent_by(hub, TlsFiles(hub.ca, agent.cert, agent.key)) == leaf + above
+
+
+def ders(path: Path) -> list[bytes]:
+    return [it.public_bytes(serialization.Encoding.DER) for it in x509.load_pem_x509_certificates(path.read_bytes())]
+
+
+def sent_by(hub: TlsFiles, agent: TlsFiles) -> list[bytes]:
+    """The certificates that a hub sends to an agent."""
+    to_hub, to_agent = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = TlsIdentity(agent, server=False).context()
+    there = client.wrap_bio(to_agent, to_hub, server_hostname="localhost")
+    here = TlsIdentity(hub, server=True).context().wrap_bio(to_hub, to_agent, server_side=True)
+    for end in (there, here):
+        with contextlib.suppress(ssl.SSLWantReadError):
+            end.do_handshake()
+    there.do_handshake()
+    inner: Any = there._sslobj  # type: ignore[attr-defined]  # public from Python 3.13 on
+    return [ssl.PEM_cert_to_DER_cert(it.public_bytes()) for it in inner.get_unverified_chain()]
 
 
 def test_as_long_as_no_file_changes_the_context_stays(files: TlsFiles) -> None:
@@ -167,4 +197,21 @@ def test_a_renewal_seen_in_its_middle_is_completed(files: TlsFiles, authority: A
     assert identity.context() is old
     shutil.copy(renewed.key, files.key)
     os.utime(files.key, ns=(1, 1))  # a copy within the same tick of the clock still differs
+    assert identity.context() is not old
+
+
+def test_files_that_changed_while_no_descriptor_was_left_are_read_once_there_is_one(
+    files: TlsFiles, authority: Authority, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    identity = TlsIdentity(files, server=True)
+    old = identity.context()
+    renew(files, authority.issue("csi-bridge:hub", "csi-bridge:hubs", file="later"))
+    with monkeypatch.context() as full:
+
+        def no_descriptor(*_args: object) -> None:
+            raise OSError(errno.EMFILE, "Too many open files")
+
+        full.setattr(Path, "open", no_descriptor)
+        assert [identity.context() for _ in range(3)] == [old] * 3
+    assert len(caplog.messages) == 1
     assert identity.context() is not old

@@ -23,7 +23,7 @@ DENIAL = Denial(DenialKind.NODE, "n1", 1.0, "stolen")
 async def test_all_rows_are_there_after_a_restart(tmp_path: Path) -> None:
     store = TrustStore(tmp_path)
     await store.save_token(TOKEN)
-    await store.add_certificate(CERTIFICATE, used=replace(TOKEN, used=1))
+    await store.add_certificate(CERTIFICATE, uses=TOKEN.id)
     store.put_certificate(replace(CERTIFICATE, generation=2, state=State.CURRENT))
     store.put_lock(LOCK)
     await store.add_denial(DENIAL)
@@ -81,7 +81,7 @@ async def test_a_change_that_the_disk_does_not_take_changes_nothing(tmp_path: Pa
     database.close()
     for change in (
         store.save_token(TOKEN),
-        store.add_certificate(CERTIFICATE, used=TOKEN),
+        store.add_certificate(CERTIFICATE, uses=TOKEN.id),
         store.save_lock(LOCK),
         store.add_denial(DENIAL),
     ):

@@ -18,6 +18,7 @@ from common.objects import Object, Ref, Stamp, encode_body
 from common.sync import Compared, Confirmed, Untold
 from common.sync_messages import Change, InStep, drop, put
 from edge.metastore import SCHEMA, Metastore
+from edge.stores import object_store
 from edge.stores.fact_store import MOST_EVENTS
 from edge.stores.sealing import load_sealer
 from tests.support.waiting import until
@@ -101,6 +102,32 @@ async def test_what_was_stored_is_there_at_once_and_after_a_restart(store: Metas
     assert store.get(item("c", kind="PersistentVolume").ref) == item("c", kind="PersistentVolume")
     assert store.objects.sums() == sums
     await store.close()
+
+
+async def test_objects_beyond_the_limit_are_refused_and_drops_make_room(
+    store: Metastore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(object_store, "MOST_OBJECTS", 2)
+    refused = await store.objects.store(changes(item("a"), item("b"), item("c"), item("a", 2), None))
+    assert refused == {3: "this node has 2 objects, which is the limit"}
+    assert (store.refs("Pod"), store.objects.stamps()[item("a").ref].version) == ([item("b").ref, item("a").ref], "2")
+    assert await store.objects.store(changes((item("b").ref, "u"), item("c"))) == {}
+    assert store.refs("Pod") == [item("a").ref, item("c").ref]
+
+
+async def test_objects_that_would_fill_the_disk_are_refused_and_drops_make_room(
+    store: Metastore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(object_store, "MOST_BYTES", 1 << 20)
+    for number in range(100):
+        refused = await store.objects.store(changes(item(f"p{number}", body=b"x" * 100_000), None))
+        if refused:
+            break
+    assert number < 12
+    assert list(refused) == [1]
+    assert refused[1].endswith("and 1048576 is the limit")
+    assert await store.objects.store(changes((item("p0").ref, "u"), (item("p1").ref, "u"))) == {}
+    assert await store.objects.store(changes(item("q", body=b"x" * 100_000))) == {}
 
 
 async def test_the_digest_is_always_the_one_of_what_is_stored(store: Metastore) -> None:

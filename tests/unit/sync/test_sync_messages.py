@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from common.errors import RemoteProtocolError
 from common.objects import Object, Ref, Stamp
 from common.sync_messages import (
+    TYPES,
     Differ,
     Digest,
     Drop,
@@ -57,7 +58,8 @@ def test_a_sync_message_has_exactly_these_bytes_and_comes_back_from_them(said: S
 
 def test_every_sync_message_has_golden_bytes_and_a_number_of_its_own() -> None:
     assert {type(said) for said, _ in GOLDEN} == set(SyncMessage.__args__)
-    assert sorted(said.type for said, _ in GOLDEN) == list(range(9))
+    assert list(TYPES) == list(range(9))
+    assert set(TYPES.values()) == {type(said) for said, _ in GOLDEN}
 
 
 def test_they_follow_one_another() -> None:

@@ -1,4 +1,4 @@
-"""Fault points: named places at which a test kills the agent, to prove that a restart repairs the state left there.
+"""Fault points: named places at which a test kills the agent or the hub, to prove that a restart repairs their state.
 
 `CSI_BRIDGE_FAULT_POINT=stage.before-call` kills the process (SIGKILL) when it first reaches that point;
 `stage.before-call:3` at the third time. Without the variable, a point costs one comparison.
@@ -87,6 +87,19 @@ POINTS: Mapping[str, str] = {
     "leftovers.before-clean": "directories without a row and a pod",
     "leftovers.after-target": "the same, without the mount's directory",
     "leftovers.after-data-removed": "an empty directory",
+    "identity.before-request": "the node's identity, or none before its join",
+    "identity.after-request": "also the next key and its request; the hub was not asked",
+    "identity.before-store": "the same; the hub has answered",
+    "identity.after-ca": "also the new `ca.crt`",
+    "identity.after-settings": "also the new `joined.json`",
+    "identity.before-rename": "also a part of `node.pem` under another name",
+    "identity.after-certificate": "the new identity, and the request that led to it",
+    "identity.after-store": "the new identity; its key was not used",
+    "enrolment.before-issue": "at the hub: nothing of the certificate",
+    "enrolment.after-issue": "at the hub: the certificate, and the use of the token; the answer was not sent",
+    "enrolment.after-answer": "the same; the answer may have been sent",
+    "generations.before-use": "at the hub: the certificate is pending; its key has authenticated",
+    "generations.after-use": "the same, or the certificate is current, or earlier ones are void too",
 }
 """The state on the disk at each point."""
 

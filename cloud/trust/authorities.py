@@ -1,0 +1,76 @@
+"""The authorities: the CAs of `--tls-ca`. When one is taken out of the file, the links that it had proved end.
+
+Rules:
+
+* TLS reads the file again for new connections (`common.tls`). This module ends the older links.
+* A link stays if its certificate names an issuer that is in the file and was not taken out. Any other link ends, also
+  one whose CA has only the name of the one that was taken out: its peer dials again, and TLS decides.
+* A file that cannot be used takes no CA out.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from cryptography import x509
+
+from common.files import Stamp, stamp_of
+from common.peer import Peer
+
+log = logging.getLogger("csi_bridge.hub.authorities")
+
+
+class Authorities:
+    """The CAs of one file, or none."""
+
+    def __init__(self, path: Path | None, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+        """Read the file, which TLS has read already.
+
+        Args:
+            path: the file; None: the hub has no TLS.
+            monotonic: the clock of `Peer.proved_at`.
+        """
+        self._path, self._monotonic = path, monotonic
+        self._seen = self._stamp()
+        self._found = _read(path) if path is not None else frozenset()
+        self._taken_out: frozenset[bytes] = frozenset()
+        self._taken_at = 0.0
+
+    def has_changed(self) -> bool:
+        """Whether the file has changed since it was read."""
+        return self._stamp() != self._seen
+
+    def reload(self) -> list[str]:
+        """Read the file again. Blocks. Returns the names of the CAs that were taken out."""
+        assert self._path is not None
+        seen = self._stamp()
+        try:
+            found = _read(self._path)
+        except OSError:  # tried again; TLS complains
+            return []
+        except ValueError:
+            self._seen = seen
+            return []
+        self._seen = seen
+        gone, self._found = self._found - found, found
+        if not gone:
+            return []
+        self._taken_out, self._taken_at = frozenset(it.subject.public_bytes() for it in gone), self._monotonic()
+        names = sorted(it.subject.rfc4514_string() for it in gone)
+        log.warning("taken out of %s: %s; the links that it has proved end", self._path, "; ".join(names))
+        return names
+
+    def count(self, peer: Peer) -> bool:
+        """Whether a peer's certificate is one of a CA in the file, as far as its issuer's name tells."""
+        if peer.proved_at >= self._taken_at or not peer.issuer:  # in this order: an issuer takes time to read
+            return True
+        names = {it.subject.public_bytes() for it in self._found} - self._taken_out
+        return peer.issuer in names
+
+    def _stamp(self) -> Stamp | None:
+        return stamp_of(self._path) if self._path is not None else None
+
+
+def _read(path: Path) -> frozenset[x509.Certificate]:
+    return frozenset(x509.load_pem_x509_certificates(path.read_bytes()))

@@ -1,0 +1,85 @@
+"""A hub or an agent has no free file descriptor: calls go on, nothing is forgotten, and all of it mends."""
+
+from __future__ import annotations
+
+import contextlib
+import resource
+from typing import TYPE_CHECKING
+
+from common.csi import csi_pb2 as csi
+from tests.intrusion.test_hostile_closures import _RULES, inline, pod
+from tests.support.hostile_hub import attack
+from tests.support.intruder import client_of, connections, gets_in
+from tests.support.requests import create
+from tests.support.vendor import Vendor
+from tests.support.waiting import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.support.bridge import Bridge
+    from tests.support.certificates import Authority
+    from tests.support.processes import Process
+
+_FEW = 128
+"""A soft limit of open files, as the 1,024 of many systems in small."""
+
+
+@contextlib.contextmanager
+def without_descriptors(process: Process) -> Iterator[None]:
+    """Let a process open no further file."""
+    _, most = resource.prlimit(process.pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (0, most))
+    try:
+        yield
+    finally:
+        resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (most, most))
+
+
+def test_strangers_take_no_descriptor_that_an_agent_needs(bridge: Bridge, authority: Authority) -> None:
+    soft, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (_FEW, most))
+    try:
+        hub = bridge.start_hub(*authority.hub().flags)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, most))
+    with connections(hub, 2 * _FEW):
+        assert gets_in(hub, "n1", client_of(authority, authority.edge("n1")))
+
+
+def test_creates_and_deletes_go_on_while_the_hub_has_no_descriptor(bridge: Bridge, short_dir: Path) -> None:
+    hub = bridge.start_hub()
+    with Vendor(short_dir / "v.sock") as vendor:
+        bridge.start_agent("n1", vendor.socket)
+        proxy = bridge.start_proxy("vendor.test", "--placement=local")
+        sidecar = proxy.sidecar()
+        wait_for(lambda: sidecar.call("CreateVolume", create("first")).ok, what="the first create")
+        with without_descriptors(hub.process):
+            for number in range(5):
+                outcome = sidecar.call("CreateVolume", create(f"v{number}"))
+                assert outcome.ok, outcome.refusal
+            assert sidecar.call("DeleteVolume", csi.DeleteVolumeRequest(volume_id="id-of-v0")).ok
+            proxy.kill()
+            proxy.start()
+        again, request = proxy.sidecar(), csi.DeleteVolumeRequest(volume_id="id-of-v1")
+        wait_for(lambda: again.call("DeleteVolume", request).ok, what="delete after the proxy driver has come back")
+
+
+async def test_an_agent_without_a_descriptor_mounts_later_and_forgets_no_volume(
+    short_dir: Path, tmp_path: Path
+) -> None:
+    async with attack(short_dir, tmp_path) as attacked:
+        attacked.hub.put(_RULES, pod("before", inline("before")))
+        assert (await attacked.volume("before"))["state"] == "published"
+        with without_descriptors(attacked.agent.process):
+            attacked.hub.put(pod("after", inline("after")))
+            attacked.agent.process.wait_until(
+                lambda: "Too many open files" in attacked.agent.process.output(), what="error"
+            )
+            attacked.hub.clear()
+        attacked.hub.put(_RULES, pod("again", inline("again")))
+        assert (await attacked.volume("again"))["state"] == "published"
+        attacked.hub.clear()
+        await attacked.nothing_left()
+        assert sorted((attacked.root / "pods").glob("*/volumes/*/*")) == []
